@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment
+from jinja2 import Environment, Template
 from markupsafe import Markup, escape
 
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts, catalogue, verdicts
-from mfulab.core.language.quantities import duration, quantity, significant
+from mfulab.core.language.quantities import quantity, significant
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report import figures, frames, trust
 from mfulab.lab.report.drawing import fonts, style, vector
@@ -71,51 +71,25 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     text = Texts(language, "page")
     worded = _in_words(tables, language)
     tables = trust.judged(tables)
-    runs = _runs(tables)
-    seminar = frames.texts(folder / "seminar.csv")
-    seminar = seminar.assign(**{column: seminar[column].map(text.said) for column in CLAIMED})
     glyphs: dict[str, str] = {}
     sections = _sections(tables, drawn, text, problems, glyphs)
     shown = [figure for section in sections for figure in section["figures"]]
-    names = {figure["name"] for figure in shown}
-    charted = mfu_versus_utilization.rows(tables)
     without = _without_both(tables)
-    lowest = None if charted.empty or len(without) else mfu_versus_utilization.lowest(charted)
-    doubts, doubt_lines, again = trust.summary(tables, language)
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    code = partial(CODE.sub, r"<code>\1</code>")
-    environment.filters |= {"unbroken": _unbroken, "marked": lambda words: Markup(code(str(escape(words))))}
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # the ladder and the budget keep their order
-    template = environment.from_string(_file("report.html"))
     drawn_rows = {figure["name"]: figure.pop("rows") for figure in shown}
     data, letters = payload.packed(payload.read(worded, folder, drawn_rows, text))
-    duty = trust.duty_cycle(runs[~runs["recorded"]])
     inks = {f"{part}_ms": color for part, color in headroom_figure.COLORS.items()}
-    urgent = [problem for problem in problems if not problem.startswith(frames.OF_RECORDINGS)]
     words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text), "colors": inks}
-    content = template.render(
+    content = _template().render(
         text=text,
         headline=_headline(shown, tables, text),
-        provenance=style.provenance(frames.in_words(runs, text)),
-        duty_cycle=text("duty_cycle", total=duration(duty.total_s), duty=duty) if duty else "",
-        precision=trust.precision(tables, language),
-        rows_shown=_rows_shown(runs, text),
         unused=list(map(text.said, frames.unused(tables))),
         unknown_peaks=sorted(without.loc[without["mfu_note"] == "no_peak", "peak_precision"].unique()),
         progress=_progress(folder, text),
         unmeasured=_unmeasured(worded, text),
-        problems=[*([] if len(runs) or len(tables["traces"]) else [text("no_rows")]), *map(text.said, urgent)],
-        upkeep=[text.said(problem) for problem in problems if problem not in urgent],
         excluded=frames.texts(folder / "excluded.csv").to_dict("records"),
         comparison=_comparison(folder, text),
-        seminar=seminar.to_dict("records"),
-        wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
         sections=sections,
         glyphs=Markup("".join(f'<path id="{name}"{outline}/>' for name, outline in glyphs.items())),
-        lanes={} if lowest is None else why.lanes(charted, language),
-        first={} if lowest is None else why.first(lowest, charted, names, language),
-        why=why.section(tables, lowest, names, language),
-        doubts={"says": doubts, "lines": doubt_lines, "again": again},
         has_rows=any(len(tables[name]) for name in TABLES),
         environment=_environment(tables, text),
         definitions=catalogue(language)["definitions"].items(),
@@ -123,8 +97,53 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         data=data,
         css=Markup(_file("report.css")),
         javascript=Markup("\n".join(map(_file, SCRIPTS))),
+        **_runs_in_words(tables, problems, text),
+        **_why({*drawn_rows}, tables, language),
+        **_seminar(folder, text),
     )
     return content.replace(FONTS, fonts.faces(content + letters + payload.as_json(words)), 1)
+
+
+def _template() -> Template:
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    code = partial(CODE.sub, r"<code>\1</code>")
+    environment.filters |= {"unbroken": _unbroken, "marked": lambda words: Markup(code(str(escape(words))))}
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # the ladder and the budget keep their order
+    return environment.from_string(_file("report.html"))
+
+
+def _runs_in_words(tables: frames.Tables, problems: list[str], text: Texts) -> dict[str, Any]:
+    """What was measured when, how far to trust it, and what was wrong with its files."""
+    runs = _runs(tables)
+    duty = trust.duty_cycle(runs[~runs["recorded"]])
+    doubts, lines, again = trust.summary(tables, text.language)
+    urgent = [problem for problem in problems if not problem.startswith(frames.OF_RECORDINGS)]
+    return {
+        "provenance": style.provenance(frames.in_words(runs, text)),
+        "duty_cycle": text("duty_cycle", duty=duty) if duty else "",
+        "precision": trust.precision(tables, text.language),
+        "rows_shown": _rows_shown(runs, text),
+        "doubts": {"says": doubts, "lines": lines, "again": again},
+        "problems": [*([] if len(runs) or len(tables["traces"]) else [text("no_rows")]), *map(text.said, urgent)],
+        "upkeep": [text.said(problem) for problem in problems if problem not in urgent],
+    }
+
+
+def _why(figures_shown: set[str], tables: frames.Tables, language: str) -> dict[str, Any]:
+    """The section "Why", and the first figure's lines and lowest run, where it draws any."""
+    charted = mfu_versus_utilization.rows(tables)
+    if charted.empty or len(_without_both(tables)):
+        return {"lanes": {}, "first": {}, "why": why.section(tables, None, figures_shown, language)}
+    lowest = mfu_versus_utilization.lowest(charted)
+    first = why.first(lowest, charted, figures_shown, language)
+    section = why.section(tables, lowest, figures_shown, language)
+    return {"lanes": why.lanes(charted, language), "first": first, "why": section}
+
+
+def _seminar(folder: Path, text: Texts) -> dict[str, Any]:
+    claims = frames.texts(folder / "seminar.csv")
+    claims = claims.assign(**{column: claims[column].map(text.said) for column in CLAIMED})
+    return {"seminar": claims.to_dict("records"), "wrong_in_seminar": int((claims["agrees"] != "True").sum())}
 
 
 def _groups(text: Texts) -> dict[str, dict[str, str]]:
@@ -175,7 +194,6 @@ def _runs(tables: frames.Tables) -> pd.DataFrame:
 
 
 def _rows_shown(runs: pd.DataFrame, text: Texts) -> str:
-    """Experiments whose rows the page shows, and how many recorded machines."""
     measured = ", ".join(sorted(filter(None, runs.loc[~runs["recorded"], "experiment"].unique())))
     recorded = runs.loc[runs["recorded"], "hardware"].nunique()
     says = [text("shown_experiments", names=measured)] if measured else []
@@ -335,7 +353,6 @@ def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
 
 
 def _environment(tables: frames.Tables, text: Texts) -> dict[str, Any]:
-    """A column a machine, a line a fact that at least one of them has."""
     rows = frames.with_machine(tables, tables["environment"]).drop_duplicates("machine", keep="last")
     skipped = {"experiment", "run", "recorded", "status", "machine", "process_s", "measured_s", *frames.JUDGED}
     cells = {name: [_fact(name, value) for value in rows[name]] for name in rows if name not in skipped}
