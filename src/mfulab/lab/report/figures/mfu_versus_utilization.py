@@ -92,8 +92,7 @@ def _sound(rows: DataFrame) -> DataFrame:
 
 
 def because(row: Series, rows: DataFrame, text: Texts) -> str:
-    """Sentence on why the lowest of the rows is that low, and what it costs; empty where nothing explains it. What
-    disturbed that row comes first."""
+    """Sentence on why the lowest of the rows is that low, after what disturbed it; empty where nothing explains it."""
     clauses = text.within("because")
     if not clauses.has(row["verdict"]):
         return ""
