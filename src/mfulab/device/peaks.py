@@ -127,8 +127,8 @@ def gpu_peak(gpu: "GpuProperties", precision: str) -> Peak:
 
 
 def memory_peak_gb_s(gpu: "GpuProperties") -> float | None:
-    """Memory clock × bus width × 2 (two transfers a clock) in 10⁹ byte/s; None if the device does not report them."""
-    if not gpu.max_memory_clock_mhz or not gpu.bus_bits:
+    """Memory clock × bus width × 2 (transfers a clock) in 10⁹ byte/s; None where hidden, and of a MIG instance."""
+    if not gpu.max_memory_clock_mhz or not gpu.bus_bits or is_slice(gpu.name):
         return None
     return gpu.max_memory_clock_mhz * 1e6 * gpu.bus_bits / 8 * 2 / 1e9
 

@@ -74,6 +74,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     glyphs: dict[str, str] = {}
     sections = _sections(tables, drawn, text, problems, glyphs)
     shown = [figure for section in sections for figure in section["figures"]]
+    without = _without_both(tables)
     drawn_rows = {figure["name"]: figure.pop("rows") for figure in shown}
     data, letters = payload.packed(payload.read(worded, folder, drawn_rows, text))
     inks = {f"{part}_ms": color for part, color in headroom_figure.COLORS.items()}
@@ -82,6 +83,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         text=text,
         headline=_headline(shown, tables, text),
         unused=list(map(text.said, frames.unused(tables))),
+        unknown_peaks=sorted(without.loc[without["mfu_note"] == "no_peak", "peak_precision"].unique()),
         progress=_progress(folder, text),
         unmeasured=_unmeasured(worded, text),
         excluded=frames.texts(folder / "excluded.csv").to_dict("records"),
@@ -130,7 +132,7 @@ def _runs_in_words(tables: frames.Tables, problems: list[str], text: Texts) -> d
 def _why(figures_shown: set[str], tables: frames.Tables, language: str) -> dict[str, Any]:
     """The section "Why", and the first figure's lines and lowest run, where it draws any."""
     charted = mfu_versus_utilization.rows(tables)
-    if charted.empty:
+    if charted.empty or len(_without_both(tables)):
         return {"lanes": {}, "first": {}, "why": why.section(tables, None, figures_shown, language)}
     lowest = mfu_versus_utilization.lowest(charted)
     first = why.first(lowest, charted, figures_shown, language)
@@ -213,17 +215,18 @@ def _progress(folder: Path, text: Texts) -> dict[str, Any]:
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
-    """Rows that were not measured, and those with a suspicious MFU, in words."""
-    lines = []
+    """Rows that were not measured, and those with a suspicious MFU, in words: of recorded machines where alone."""
+    lines, is_own = [], not all(tables[name]["recorded"].all() for name in TABLES)
+    shown = {name: table[~table["recorded"]] if is_own else table for name, table in tables.items()}
     for name in TABLES:
-        table = tables[name]
+        table = shown[name]
         for status, rows in table[table["status"] != "ok"].groupby("status", sort=False):
             word = text.name("status", str(status))
             alike = list(rows.groupby("message", sort=False)["run"])
             lines += [_of_runs(runs, f"{word}. {message}".strip(), text) for message, runs in alike[:LISTED]]
             more = sum(len(runs) for _, runs in alike[LISTED:])
             lines += [text("more_unmeasured", count=more, status=word, table=name)] if more else []
-    noted = tables["profile"][tables["profile"]["mfu_note"] != ""]
+    noted = shown["profile"][shown["profile"]["mfu_note"] != ""]
     lines += [_of_runs(runs, str(note), text) for note, runs in noted.groupby("mfu_note", sort=False)["run"]]
     traces = tables["traces"][(tables["traces"]["mfu_reason"] != "") & ~tables["traces"]["recorded"]]
     return lines + [_of_runs(runs, str(why), text) for why, runs in traces.groupby("mfu_reason", sort=False)["run"]]
@@ -297,9 +300,20 @@ def _headline(shown: list[dict[str, Any]], tables: frames.Tables, text: Texts) -
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
     if not measured and (failed := trust.failed(tables, text.language)):
         return failed
+    if not (lacking := frames.with_machine(tables, _without_both(tables))).empty:
+        best = lacking.sort_values("mfu_percent", ascending=False).iloc[0]
+        note = verdicts.columns(best.to_dict(), None, text.language)["mfu_note"]
+        return f"{best['machine']}: {note}." if pd.isna(best["mfu_percent"]) else text("no_utilization", best=best)
     steps = frames.ok(frames.own(frames.with_traces(tables)), "time_s")
     is_trace = len(steps) == 1 and steps["hardware"].iloc[0].endswith(frames.READ) and not steps["recorded"].iloc[0]
     return shown[0]["finding"] if shown and not is_trace else why.of_traces(tables, text)
+
+
+def _without_both(tables: frames.Tables) -> pd.DataFrame:
+    """Steps measured here, where none has MFU and utilization: the figure of both then shows recorded machines."""
+    steps = frames.ok(tables["profile"], "time_s")
+    steps = steps[~steps["recorded"]]
+    return steps.iloc[:0] if steps[["mfu_percent", "utilization_percent"]].notna().all(axis=1).any() else steps
 
 
 def _unbroken(words: str) -> str:
