@@ -111,7 +111,7 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
     machines, told = style.machines(rows), _told(_sound(rows))
     named = {told["mfu_percent"].idxmin(), told["mfu_percent"].idxmax(), _lowest(told).name}
     most, of_machines = MOST // len(machines), []
-    few = rows[["machine", "model", "mode", "mfu_percent", "samples_per_s", runs.DOUBTFUL]]  # of many columns
+    few = rows[["machine", "model", "mode", "mfu_percent", "samples_per_s"]].assign(doubtful=trust.doubtful(rows))
     for machine in machines:
         here = few[few["machine"] == machine].sort_values("mfu_percent", ascending=False)
         if len(here) > most:
