@@ -469,3 +469,13 @@ def test_tangents_that_are_zeros_are_executed_and_not_needed():
         torch.addmm(torch.zeros(()).expand(3, 8), x, model[0].weight)
     assert counter.operations.model_flops == 2 * 2 * one + one
     assert sum(each.executed_flops for each in counter.operations.totals.values()) == 2 * 3 * one + one
+
+
+def test_solving_by_factors_costs_two_triangles_a_column():
+    a, b = torch.eye(6) * 2, torch.randn(6, 3)
+    factors, pivots = torch.linalg.lu_factor(a)
+    with OperatorCounter(LayerTracker(torch.nn.ModuleDict())) as counter:
+        torch.linalg.lu_solve(factors, pivots, b)
+        torch.cholesky_solve(b, a)
+    assert counter.operations.model_flops == 2 * (2 * 6 * 6 * 3)
+    assert not counter.operations.uncounted
