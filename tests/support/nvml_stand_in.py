@@ -27,6 +27,9 @@ class Gpu:
     power_w: float = 600.0
     instant_power_w: float = 650.0
     clock_mhz: int = 1755
+    max_clock_mhz: int = 1980
+    memory_clock_mhz: int = 2619
+    bus_bits: int = 5120
     memory_bytes: int = 80 << 30
     sample_period_s: float = 1 / 6
     busy: Callable[[float], int] = lambda now: 100
@@ -170,15 +173,17 @@ class StandIn:
         return self._number(instance, 3)
 
     def nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: Any, clock: Any) -> int:  # noqa: N802
-        return self._number(clock, 1980 if kind.value == pynvml.NVML_CLOCK_SM else 2619)
+        gpu = self._gpu(handle)
+        return self._number(clock, gpu.max_clock_mhz if kind.value == pynvml.NVML_CLOCK_SM else gpu.memory_clock_mhz)
 
     def nvmlDeviceGetClockInfo(self, handle: Any, kind: Any, clock: Any) -> int:  # noqa: N802
-        if self._gpu(handle).parent:
+        gpu = self._gpu(handle)
+        if gpu.parent:
             return NOT_SUPPORTED
-        return self._number(clock, self._gpu(handle).clock_mhz if kind.value == pynvml.NVML_CLOCK_SM else 2619)
+        return self._number(clock, gpu.clock_mhz if kind.value == pynvml.NVML_CLOCK_SM else gpu.memory_clock_mhz)
 
     def nvmlDeviceGetMemoryBusWidth(self, handle: Any, width: Any) -> int:  # noqa: N802
-        return self._number(width, 5120)
+        return self._number(width, self._gpu(handle).bus_bits)
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:  # noqa: N802
         total = self._gpu(handle).memory_bytes
@@ -192,6 +197,9 @@ class StandIn:
 
     def nvmlDeviceGetPowerUsage(self, handle: Any, power: Any) -> int:  # noqa: N802
         return self._number(power, round(self._gpu(handle).power_w * 1e3))
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle: Any, limit: Any) -> int:  # noqa: N802
+        return self._number(limit, 700_000)
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, energy: Any) -> int:  # noqa: N802
         ticks = math.floor(self.now * 10) / 10

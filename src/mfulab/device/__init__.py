@@ -52,8 +52,5 @@ def named(device: Any) -> tuple[Any, ...]:
 class ByKind(dict[str, Value]):
     """A value for a CPU and one for GPUs of every kind: `ByKind(cpu=3, gpu=2)[device.type]`."""
 
-    def __init__(self, cpu: Value, gpu: Value) -> None:
-        super().__init__(cpu=cpu, gpu=gpu)
-
     def __missing__(self, kind: str) -> Value:
         return self["gpu"]

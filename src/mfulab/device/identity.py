@@ -69,10 +69,9 @@ def hardware_slug(device_type: str = "auto") -> str:
 
 
 def memory_bytes(kind: str) -> float | None:
-    """Memory of the first GPU of a kind in bytes; None for a CPU, for MIG instances, and where nobody tells."""
+    """Memory of the first GPU, or MIG instance, of a kind in bytes; None for a CPU, and where nobody tells."""
     uuid = next((gpu.uuid for gpu in gpus(kind)), "")
-    described = vendors.of(uuid).describe_all() if uuid else []
-    return next((facts.get("memory_bytes") for facts in described if facts.get("uuid") == uuid), None)
+    return vendors.of(uuid).memory_bytes(uuid) if uuid else None
 
 
 def slug(name: str) -> str:

@@ -11,13 +11,8 @@ from mfulab.core.errors import UnsupportedError
 
 IS_LINUX = sys.platform == "linux"
 IS_MACOS = sys.platform == "darwin"
+CAN_FORK_AFTER_IMPORTS = IS_LINUX  # of torch: macOS's frameworks start threads, after which a fork may hang
 ROOT = "/"  # /proc and /sys stand below it
-
-
-def can_fork_after_imports() -> bool:
-    """True if a process may fork once it has imported torch: macOS's frameworks start threads, after which it may
-    hang."""
-    return IS_LINUX
 
 
 def text(path: str | os.PathLike[str]) -> str | None:

@@ -10,8 +10,7 @@ from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 
 
 class NumbaCuda(MatmulKernel):
-    """`function` is a `cuda.jit` dispatcher over a[batch,m,k], b[batch,k,n], c[batch,m,n]; the simulator takes CPU
-    tensors."""
+    """`function` is a `cuda.jit` dispatcher over a[batch,m,k], b[batch,k,n], c[batch,m,n]; simulated on a CPU."""
 
     family = "Numba CUDA"
     devices, least_capability = ("cuda",), (5, 0)

@@ -146,6 +146,10 @@ class Vendor(ABC):
         """Compute capability, where the vendor has one."""
         return None
 
+    def memory_bytes(self, uuid: str) -> float | None:
+        """Bytes of a GPU's memory; None where it is not told."""
+        return next((facts.get("memory_bytes") for facts in self.describe_all() if facts.get("uuid") == uuid), None)
+
     def driver(self) -> str | None:
         """The driver's version; None without one."""
         return None

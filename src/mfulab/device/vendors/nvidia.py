@@ -247,6 +247,10 @@ class Nvidia(Vendor):
         listed = () if told else cuda_driver.devices()
         return told or [{**entry, "compute_capability": ".".join(map(str, entry["capability"]))} for entry in listed]
 
+    def memory_bytes(self, uuid: str) -> float | None:
+        memory = nvml.optional(pynvml.nvmlDeviceGetMemoryInfo, _handle(uuid))  # of a MIG instance its own
+        return memory.total if memory else super().memory_bytes(uuid)
+
     def driver(self) -> str | None:
         return nvml.optional(pynvml.nvmlSystemGetDriverVersion)  # type: ignore[no-any-return]
 
