@@ -23,7 +23,7 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import Format
 from mfulab.core.groups import KernelConfig
 from mfulab.core.measurement import Measured
-from mfulab.device import GPU, ByKind, is_gpu, require_cuda, vendors
+from mfulab.device import GPU, ByKind, is_gpu, require_cuda, synchronise, vendors
 from mfulab.device.allocator import settle
 from mfulab.device.cpu import cpu, usable_cores
 from mfulab.device.gpu import uuid_of
@@ -39,7 +39,7 @@ from mfulab.timing.instruments import Instruments
 from mfulab.timing.pace import Pace, is_short, pace_for
 from mfulab.timing.probe import packed
 from mfulab.timing.repetitions import LONGEST_SPIN_S, Budget, Call, HostTimer, Repetition, interleave, summarise
-from mfulab.timing.transfers import median_wall_s, synchronise, time_transfers
+from mfulab.timing.transfers import median_wall_s, time_transfers
 
 # Of each process; a matmul is steady once nvbench's rule says so.
 PACE = ByKind(cpu=Pace(2, 0.2, 0.4, 0.0, patience_s=1.0), gpu=Pace(3, 0.1, 0.3, 0.0, patience_s=1.0))
@@ -69,14 +69,14 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     bench = _prepare(config)
     shape, form, around_s = bench.shape, bench.form, AROUND_S[bench.device]
     allocate = partial(_allocate, shape, form, bench.device)
-    allocation_s = median_wall_s(allocate, 3, around_s) if bench.is_around else None
+    allocation_s = median_wall_s(allocate, bench.device, 3, around_s) if bench.is_around else None
     operands = random_operands(shape, form, bench.device, config.seed)
     exact = exact_product(operands.a, operands.b)
     with _packages_of(config.kernel):
         call = _Bound(bench.kernel, operands)
         operands.poison()
         with _launched_with(call.launch):
-            first_call_s, returned = _one(call)
+            first_call_s, returned = _one(call, bench.device)
     before = check(_result(operands, returned), exact, form, shape.k)
     row = _row(bench, before)
     if not before.correct:
@@ -149,7 +149,8 @@ def _timed(
     probe = instruments.probe
     started = time.perf_counter()
     if bench.config.replicate == 1 and (count := bench.config.first_calls):
-        row.first_calls_mean_s = ((row.first_call_s or 0) + sum(_one(call)[0] for _ in range(count - 1))) / count
+        later_s = sum(_one(call, bench.device)[0] for _ in range(count - 1))
+        row.first_calls_mean_s = ((row.first_call_s or 0) + later_s) / count
     launch = bench.kernel.launch(bench.shape)
     # What others took of a CPU meanwhile; timed beside a reference, a kernel has no share of its own.
     with _launched_with(launch), sampling([cpu_sampler(bench.threads)] if bench.threads else []) as readings:
@@ -170,7 +171,8 @@ def _fill_around(row: MatmulRow, bench: _Bench, operands: Operands) -> None:
         fresh = Operands(inputs[0].to(bench.device), inputs[1].to(bench.device), c)
         _result(fresh, _Bound(bench.kernel, fresh)()).cpu()
 
-    row.end_to_end_s = median_wall_s(end_to_end, 3 if (row.time_s or 0) < 1 else 1, AROUND_S[bench.device])
+    least = 3 if (row.time_s or 0) < 1 else 1
+    row.end_to_end_s = median_wall_s(end_to_end, bench.device, least, AROUND_S[bench.device])
     if is_gpu(bench.device):
         for name, value in time_transfers((operands.a, operands.b), operands.c).items():
             setattr(row, name, value)
@@ -301,11 +303,11 @@ def _allocate(shape: Shape, form: Format, device: str) -> None:
             block.view(torch.uint8).fill_(1)
 
 
-def _one(call: Call) -> tuple[float, torch.Tensor | None]:
-    synchronise()
+def _one(call: Call, device: str) -> tuple[float, torch.Tensor | None]:
+    synchronise(device)
     started = time.perf_counter()
     returned = call()
-    synchronise()
+    synchronise(device)
     return time.perf_counter() - started, returned
 
 
