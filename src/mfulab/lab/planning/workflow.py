@@ -94,8 +94,7 @@ class Workflow:
 
     @_told_in_one_line()
     def begin(self, targets: Collection[str] = ()) -> bool:
-        """Takes the results' lock and writes the plan, or ends the process; true where a sweep before was killed. It
-        is for `targets` of Snakemake, the report where none is named."""
+        """Takes the results' lock and writes the plan for Snakemake's `targets`; true where one before was killed."""
         self._sweep.targets = sorted(targets) or self._sweep.targets
         store.check_writable(RESULTS)
         try:  # before the first run fails

@@ -97,8 +97,7 @@ def merge_rows(rows: Sequence[Record], quantities: Sequence[Quantity] = (TIME,),
 
 
 def _processes(rows: Iterable[Record]) -> dict[tuple[str, bool, str], list[Record]]:
-    """Rows by machine and run, first replicates first, whichever experiment asked for them; unmeasured ones only where
-    a run has no other."""
+    """Rows by machine and run, of any experiment, first replicates first; unmeasured ones where a run has no other."""
     groups = defaultdict[tuple[str, bool, str], list[Record]](list)
     for row in rows:
         groups[row["hardware"], row["recorded"], base_name(row["run"])].append(row)

@@ -92,8 +92,7 @@ def _sound(rows: DataFrame) -> DataFrame:
 
 
 def because(row: Series, rows: DataFrame, text: Texts) -> str:
-    """Sentence on why the lowest of the rows is that low, and what it costs; empty where nothing explains it. What
-    disturbed that row comes first."""
+    """Sentence on why the lowest of the rows is that low, after what disturbed it; empty where nothing explains it."""
     clauses = text.within("because")
     if not clauses.has(row["verdict"]):
         return ""
@@ -112,7 +111,7 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
     machines, told = style.machines(rows), _told(_sound(rows))
     named = {told["mfu_percent"].idxmin(), told["mfu_percent"].idxmax(), _lowest(told).name}
     most, of_machines = MOST // len(machines), []
-    few = rows[["machine", "model", "mode", "mfu_percent", "samples_per_s", runs.DOUBTFUL]]  # of many columns
+    few = rows[["machine", "model", "mode", "mfu_percent", "samples_per_s"]].assign(doubtful=trust.doubtful(rows))
     for machine in machines:
         here = few[few["machine"] == machine].sort_values("mfu_percent", ascending=False)
         if len(here) > most:
