@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from mfulab.core.errors import UnsupportedError
+from mfulab.core.errors import UnsupportedError, is_out_of_memory
 from mfulab.core.language.quantities import quantity
 from mfulab.core.measurement import Measured
 from mfulab.flops.counter import Operations
@@ -164,6 +164,8 @@ def measure(config: CompareCountersConfig, folder: Path) -> Measured:
     try:
         theirs = count_by(config.counter, model, inputs)
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         raise UnsupportedError(f"{config.counter} {installed} cannot count {config.model.name}: {error}") from error
     row = CounterRow.of(
         config,

@@ -20,7 +20,7 @@ from mfulab.core.groups import ParallelConfig
 from mfulab.core.measurement import Measured
 from mfulab.device import GPU, identity, is_gpu, require_cuda
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
-from mfulab.measurements.profile_step.process import measure_step
+from mfulab.measurements.profile_step.measure import measure_step
 from mfulab.mfu.job import waits
 from mfulab.models import parallel
 from mfulab.models.build import build
@@ -60,7 +60,8 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     row = _row(ranks, devices, job.nodes)
     with torch.device("meta"):
         model = build(config.model).to(dtype=parameter_dtype(config.precision))
-    row.predicted_sent_bytes = parallel.predicted_bytes(model, job, torch.device(GPU if on_gpu else "cpu"))
+    device, micro_batches = torch.device(GPU if on_gpu else "cpu"), config.workload.gradient_accumulation
+    row.predicted_sent_bytes = parallel.predicted_bytes(model, job, device, micro_batches)
     return Measured(row, ranks[0]["samples"])
 
 
