@@ -9,7 +9,7 @@ from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models.build import Batch
 from mfulab.models.step import distillation_loss, teaching, training_step
 
-FP32, CPU = PrecisionConfig(name="fp32", dtype="float32"), torch.device("cpu")
+FP32 = PrecisionConfig(name="fp32", dtype="float32")
 
 
 @pytest.mark.parametrize(("kind", "calls"), [("online", 4), ("cached", 1)])
@@ -23,8 +23,8 @@ def test_a_student_nears_its_frozen_teacher(kind, calls):
     linear = {"name": "linear", "_target_": "torch.nn.Linear", "input_shape": [8]}
     given = {"model": linear, "batch_size": 16, "workload": workload, "precision": FP32, "execution": {"name": "eager"}}
     config = ProfileStepConfig.model_validate(given)
-    teacher = teaching(frozen, batch, config, CPU)
-    step = training_step(config, student, list(student.parameters()), batch, CPU, teacher=teacher)
+    teacher = teaching(frozen, batch, config)
+    step = training_step(config, student, list(student.parameters()), batch, teacher=teacher)
     losses = [float(step()) for _ in range(4)]
     assert losses == sorted(losses, reverse=True)
     assert len(called) == calls

@@ -62,7 +62,7 @@ def test_the_output_lives_through_the_backward_pass_as_the_count_of_the_peak_has
     wide = {**LINEAR, "arguments": {"in_features": 4, "out_features": 5000}}
     asked = config({"optimizer": "sgd"}, wide)
     model, batch = make_model(asked, CPU)
-    train = training_step(asked, model, list(model.parameters()), batch, CPU)
+    train = training_step(asked, model, list(model.parameters()), batch)
     with OperatorCounter(LayerTracker(model)) as counter:
         train()
     assert counter.live.peak.elements == pytest.approx(count_model(asked.model, 3).count.peak.elements, rel=0.01)
@@ -72,14 +72,14 @@ def test_the_output_lives_through_the_backward_pass_as_the_count_of_the_peak_has
 def test_a_step_leaves_no_gradients_to_which_the_next_would_add(mode):
     asked = config({"optimizer": "sgd"}, mode=mode)
     model, batch = make_model(asked, CPU)
-    training_step(asked, model, list(model.parameters()), batch, CPU)()
+    training_step(asked, model, list(model.parameters()), batch)()
     assert [weight.grad for weight in model.parameters()] == [None, None]
 
 
 def test_gradients_are_sent_by_the_last_of_several_micro_batches():
     asked, told = config({"gradient_accumulation": 3}), []
     model, batch = make_model(asked, CPU)
-    training_step(asked, model, list(model.parameters()), batch, CPU, nothing, told.append)()
+    training_step(asked, model, list(model.parameters()), batch, nothing, told.append)()
     assert told == [False, False, True]
 
 

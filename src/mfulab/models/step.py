@@ -60,9 +60,9 @@ def make(config: ModelStepConfig, device: torch.device, prepared: Prepared | Non
     elif trains:
         call = phases = _training(config, device, prepared)
     elif config.workload.mode == "inference":
-        call, phases = _inference(config, device, prepared), ONE_PHASE
+        call, phases = _inference(config, prepared), ONE_PHASE
     else:
-        call, phases, targets = _generation(config, device, prepared), ONE_PHASE, targets[:, -1:]
+        call, phases, targets = _generation(config, prepared), ONE_PHASE, targets[:, -1:]
     if config.execution.mode == "cuda_graph":
         call = execution.capture(call, device)
         phases = "a CUDA graph is launched as a whole" if trains else phases
@@ -126,7 +126,7 @@ def _fetching(config: ModelStepConfig, batch: Batch) -> Callable[[], None]:
     return feeder(batch, config.model, config.workload, config.sequence_length)
 
 
-def _inference(config: ModelStepConfig, device: torch.device, prepared: Prepared) -> Callable[[], Any]:
+def _inference(config: ModelStepConfig, prepared: Prepared) -> Callable[[], Any]:
     """A forward pass of a batch; `leaked` keeps outputs of `LEAKED_STEPS` steps."""
     model, batch, _ = prepared
     autograd = config.workload.autograd
@@ -138,7 +138,7 @@ def _inference(config: ModelStepConfig, device: torch.device, prepared: Prepared
     kept: deque[Any] = deque(maxlen=LEAKED_STEPS if autograd == "leaked" else 0)
 
     def step() -> Any:
-        with context(), autocast(config.precision, device):
+        with context(), autocast(config.precision, batch.inputs.device):
             fetch()
             output = call(batch.inputs)
         kept.append(output)
@@ -147,17 +147,17 @@ def _inference(config: ModelStepConfig, device: torch.device, prepared: Prepared
     return step
 
 
-def _generation(config: ModelStepConfig, device: torch.device, prepared: Prepared) -> Callable[[], Any]:
+def _generation(config: ModelStepConfig, prepared: Prepared) -> Callable[[], Any]:
     """A forward pass of a prompt, or of its last token with those before in a cache."""
     model, batch, _ = prepared
     if config.execution.mode not in ("eager", "compile"):
         raise UnsupportedError(f"execution={config.execution.name}: a growing cache needs eager or compiled execution")
     call = execution.issue(model, batch, config.execution)
-    with torch.no_grad(), autocast(config.precision, device):
+    with torch.no_grad(), autocast(config.precision, batch.inputs.device):
         generate = generating(config.workload.mode, model, batch.inputs, call)
 
     def step() -> Any:
-        with torch.no_grad(), autocast(config.precision, device):
+        with torch.no_grad(), autocast(config.precision, batch.inputs.device):
             return generate()
 
     return step
@@ -168,9 +168,9 @@ def _training(config: ModelStepConfig, device: torch.device, prepared: Prepared)
     call = execution.issue(model, batch, config.execution)
     fetch = parallel.slowed(_fetching(config, batch), config.parallel)
     if config.workload.teacher != "none":
-        teacher = teaching(make_model(config, device)[0], batch, config, device)
+        teacher = teaching(make_model(config, device)[0], batch, config)
     sends = parallel.sends(model, config.parallel)
-    return training_step(config, call, list(model.parameters()), batch, device, fetch, sends, teacher)
+    return training_step(config, call, list(model.parameters()), batch, fetch, sends, teacher)
 
 
 def training_step(
@@ -178,16 +178,15 @@ def training_step(
     model: Callable[[Any], Any],
     parameters: list[torch.nn.Parameter],
     batch: Batch,
-    device: torch.device,
     fetch: Callable[[], object] = nothing,
     sends: Callable[[bool], object] = nothing,
     teacher: Callable[[], torch.Tensor] | None = None,
 ) -> Callable[..., torch.Tensor]:
-    """Forward, loss and backward for each micro-batch, then clipping, optimiser step and zero_grad; returns the loss.
-    `sends` hears before each whether its gradients are sent: the last one's. Under fp16 autocast the loss is scaled
-    (Micikevicius et al. 2018, arXiv:1710.03740). Phase `other` is all but model, loss, backward and update."""
+    """Forward, loss and backward for each micro-batch, of which `sends` hears if it is the last; then clipping,
+    optimiser step and zero_grad; gives the loss, scaled under fp16 autocast (Micikevicius et al. 2018,
+    arXiv:1710.03740). Phase `other` is all but model, loss, backward and update."""
     workload, precision, micro_batches = config.workload, config.precision, config.workload.gradient_accumulation
-    optimizer = _optimizer(parameters, config)
+    optimizer, device = _optimizer(parameters, config), batch.inputs.device
     schedule, scaler = _schedule(optimizer, config), _scaler(config, device)
 
     def step(mark: Mark = nothing) -> torch.Tensor:
@@ -238,14 +237,12 @@ def _scaler(config: ModelStepConfig, device: torch.device) -> torch.amp.GradScal
     return torch.amp.GradScaler(device.type, enabled=scales)
 
 
-def teaching(
-    model: torch.nn.Module, batch: Batch, config: ModelStepConfig, device: torch.device
-) -> Callable[[], torch.Tensor]:
+def teaching(model: torch.nn.Module, batch: Batch, config: ModelStepConfig) -> Callable[[], torch.Tensor]:
     """Gives the logits of a frozen teacher, executed as its student: anew each time, or of the first (`cached`)."""
     call = execution.issue(model.eval().requires_grad_(requires_grad=False), batch, config.execution)
 
     def taught() -> torch.Tensor:
-        with torch.no_grad(), autocast(config.precision, device):
+        with torch.no_grad(), autocast(config.precision, batch.inputs.device):
             return first_tensor(call(batch.inputs))
 
     if config.workload.teacher == "online":

@@ -23,9 +23,9 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import Format
 from mfulab.core.groups import KernelConfig
 from mfulab.core.measurement import Measured
-from mfulab.device import GPU, ByKind, is_gpu, require_cuda, vendors
-from mfulab.device.allocator import settle
-from mfulab.device.cpu import cpu, usable_cores
+from mfulab.device import ByKind, is_gpu, require_cuda, vendors
+from mfulab.device.compute import prepare
+from mfulab.device.cpu import cpu
 from mfulab.device.gpu import uuid_of
 from mfulab.device.samplers.cpu_sampler import cpu_sampler
 from mfulab.device.samplers.reading import sampling
@@ -101,22 +101,18 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
 
 def _prepare(config: BenchMatmulConfig) -> _Bench:
     """The kernel on its device, with a CPU's threads set; raises UnsupportedError where it cannot run."""
-    require_cuda(config.device.type, f"kernel={config.kernel.name}")
-    device = GPU if config.device.type != "cpu" and torch.cuda.is_available() else "cpu"
-    if is_gpu(config.device.type) and device == "cpu":
-        raise UnsupportedError("device.type=cuda, but torch sees no CUDA device")
-    settle()
+    device, threads = prepare(config.device)
+    require_cuda(device, f"kernel={config.kernel.name}")
     shape, form = Shape(*config.shape), config.precision.form
     module, _, name = config.kernel.target.rpartition(".")
     with _packages_of(config.kernel):
         kernel: MatmulKernel = getattr(importlib.import_module(module), name)(form.name, config.kernel.block)
-    kernel.require(device, shape)
-    threads = (config.device.threads or usable_cores()) if device == "cpu" else None
-    if threads is not None:
-        torch.set_num_threads(threads)
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-        threadpoolctl.threadpool_limits(threads)  # NumPy's BLAS
-    return _Bench(config, device, kernel, shape, form, threads)
+    kernel.require(device.type, shape)
+    if is_gpu(device):
+        return _Bench(config, device.type, kernel, shape, form, None)
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    threadpoolctl.threadpool_limits(threads)  # NumPy's BLAS
+    return _Bench(config, device.type, kernel, shape, form, threads)
 
 
 def _row(bench: _Bench, checked: Check) -> MatmulRow:
