@@ -160,8 +160,9 @@ def _fit(
     trains, is_autocast = mode == "training", precision.startswith("amp_")
     element = int(ELEMENT_BYTES[precision.removeprefix("amp_")])
     held, peak = _held(counted, optimizer, trains, element_bytes=element, autocast=is_autocast)
+    stored = 4 if is_autocast else element  # of weights and inputs
     if config.vocabulary_size is None:
-        inputs = size * math.prod(config.input_shape or ()) * element
+        inputs = size * math.prod(config.input_shape or ()) * stored
     else:  # int64, and as many targets
         tokens = size * (sequence_length or config.sequence_length or 1)
         inputs = 8 * tokens * (1 + (config.task == "language_modeling"))
@@ -171,7 +172,7 @@ def _fit(
         model=config.name,
         device=sheet.device,
         batch_size=size,
-        parameters_bytes=sum(weight.numel() for weight in counted.model.parameters()) * (4 if is_autocast else element),
+        parameters_bytes=stored * sum(weight.numel() for weight in counted.model.parameters()),
         gradients_bytes=held.gradients,
         optimizer_bytes=held.optimizer_state,
         activations_bytes=held.activations,

@@ -55,6 +55,7 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
         instruments.clock.synchronise()
         began = time.perf_counter()
         model_step = step.make(config, device, prepared)
+        instruments.clock.synchronise()
         made_s = time.perf_counter() - began
         instruments.memory.forget()  # building in fp32, and filling a cache, are not the step
         observed = _warm_up_and_time(config, model_step, pace, instruments)
