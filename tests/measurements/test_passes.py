@@ -82,6 +82,14 @@ def test_an_output_of_batches_from_the_host_is_held_against_the_fetched_one():
     assert (row.status, row.relative_error < 1e-6) == ("ok", True)
 
 
+def test_token_ids_stay_integers_in_float64():
+    language = {"name": "lstm", "_target_": "mfulab.models.recurrent.LSTMLanguageModel", "task": "language_modeling"}
+    arguments = {"vocabulary_size": 11, "hidden_size": 8, "layers": 1}
+    model = {**language, "arguments": arguments, "vocabulary_size": 11, "sequence_length": 5}
+    row = filled(model=model, profile={"exact": True})
+    assert (row.status, row.relative_error < 1e-6) == ("ok", True)
+
+
 def test_a_captured_step_has_no_first_losses():
     with pytest.raises(UnsupportedError, match="first steps pass before it is captured"):
         passes.require(config(execution={"name": "g", "mode": "cuda_graph"}, profile={"losses": 3}))

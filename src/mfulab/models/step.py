@@ -42,7 +42,7 @@ class Step:
     phases: Callable[[Mark], object] | str  # does the step, calls a `Mark` after each phase; the reason, if it has none
 
 
-class Prepared(NamedTuple):
+class PreparedModel(NamedTuple):
     """A model and its batch on their device, as a config asks, and the columns that are known by then."""
 
     model: torch.nn.Module
@@ -50,9 +50,9 @@ class Prepared(NamedTuple):
     facts: dict[str, Any]
 
 
-def make(config: ModelStepConfig, device: torch.device, prepared: Prepared | None = None) -> Step:
+def make(config: ModelStepConfig, device: torch.device, prepared: PreparedModel | None = None) -> Step:
     """Makes the step of `config` on `device`, of a `prepared` model or of its own; ModelError or UnsupportedError."""
-    prepared = prepared or prepare(config, device)
+    prepared = prepared or prepare_model(config, device)
     trains, targets, task = config.workload.mode == "training", prepared.batch.targets, config.model.task
     if config.execution.mode in frameworks.PACKAGES:
         call = frameworks.make_step(prepared.model, prepared.batch, config, device)
@@ -69,7 +69,7 @@ def make(config: ModelStepConfig, device: torch.device, prepared: Prepared | Non
     return Step(call, float if trains else lambda output: float(loss(output, targets, task)), phases)
 
 
-def prepare(config: ModelStepConfig, device: torch.device) -> Prepared:
+def prepare_model(config: ModelStepConfig, device: torch.device) -> PreparedModel:
     """Builds the model, quantised or with blocks that recompute where asked for, and its batch, for torch's seed."""
     model, batch = make_model(config, device)
     workload, facts = config.workload, beyond_cores(config.workload)
@@ -84,7 +84,7 @@ def prepare(config: ModelStepConfig, device: torch.device) -> Prepared:
         facts |= measured
     elif config.model.pruning == "two_of_four":  # packed: half of the values, and where they stood
         facts["weight_bytes"] = weight_bytes(model)
-    return Prepared(model, batch, facts)
+    return PreparedModel(model, batch, facts)
 
 
 def make_model(config: ModelStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch]:
@@ -126,7 +126,7 @@ def _fetching(config: ModelStepConfig, batch: Batch) -> Callable[[], None]:
     return feeder(batch, config.model, config.workload, config.sequence_length)
 
 
-def _inference(config: ModelStepConfig, prepared: Prepared) -> Callable[[], Any]:
+def _inference(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[], Any]:
     """A forward pass of a batch; `leaked` keeps outputs of `LEAKED_STEPS` steps."""
     model, batch, _ = prepared
     autograd = config.workload.autograd
@@ -147,7 +147,7 @@ def _inference(config: ModelStepConfig, prepared: Prepared) -> Callable[[], Any]
     return step
 
 
-def _generation(config: ModelStepConfig, prepared: Prepared) -> Callable[[], Any]:
+def _generation(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[], Any]:
     """A forward pass of a prompt, or of its last token with those before in a cache."""
     model, batch, _ = prepared
     if config.execution.mode not in ("eager", "compile"):
@@ -163,7 +163,7 @@ def _generation(config: ModelStepConfig, prepared: Prepared) -> Callable[[], Any
     return step
 
 
-def _training(config: ModelStepConfig, device: torch.device, prepared: Prepared) -> Callable[..., torch.Tensor]:
+def _training(config: ModelStepConfig, device: torch.device, prepared: PreparedModel) -> Callable[..., torch.Tensor]:
     model, batch, teacher = parallel.wrap(prepared.model, config.parallel, device), prepared.batch, None
     call = execution.issue(model, batch, config.execution)
     fetch = parallel.slowed(_fetching(config, batch), config.parallel)

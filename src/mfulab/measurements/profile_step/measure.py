@@ -51,7 +51,7 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
     device, effective_precision, pace = _prepare(config)
     with Instruments(device, folder) as instruments:
         _ = instruments.probe, instruments.memory  # whose memory is not the model's
-        prepared = step.prepare(config, device)
+        prepared = step.prepare_model(config, device)
         instruments.clock.synchronise()
         began = time.perf_counter()
         model_step = step.make(config, device, prepared)

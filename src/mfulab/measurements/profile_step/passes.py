@@ -20,7 +20,7 @@ from mfulab.flops.experts import RoutedTokens
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
 from mfulab.models import execution, frameworks, parallel
 from mfulab.models import step as steps
-from mfulab.models.build import Batch, first_tensor, make_batch
+from mfulab.models.build import first_tensor, make_batch
 from mfulab.timing.instruments import Instruments
 from mfulab.timing.pace import Pace
 from mfulab.timing.phases import phase_readings
@@ -193,7 +193,7 @@ def recompilations(run: Run) -> None:
 
     row, config, device = run.row, run.config, run.device
     torch.manual_seed(config.seed)
-    model, batch, _ = steps.prepare(config, device)
+    model, batch, _ = steps.prepare_model(config, device)
     compiles = config.execution.mode == "compile"
     call, count = execution.issue(model, batch, config.execution), config.profile.varied_batches
     dtype, length = batch.inputs.dtype, config.sequence_length
@@ -225,20 +225,18 @@ def losses(run: Run) -> None:
     """Trains anew from the seed, and where asked the same in float64, in which torch computes eagerly."""
     config, count = run.config, run.config.profile.losses
 
-    def first_losses(config: ProfileStepConfig, prepared: steps.Prepared) -> str:
+    def first_losses(config: ProfileStepConfig, prepared: steps.PreparedModel) -> str:
         step = steps.make(config, run.device, prepared)
         return json.dumps([step.loss(step.call()) for _ in range(count)])
 
     torch.manual_seed(config.seed)
-    run.row.losses = first_losses(config, steps.prepare(config, run.device))
+    run.row.losses = first_losses(config, steps.prepare_model(config, run.device))
     if not config.profile.exact:
         return
     torch.manual_seed(config.seed)
-    model, batch, facts = steps.prepare(config, run.device)
-    if batch.inputs.is_floating_point():
-        batch = Batch(batch.inputs.double(), batch.targets)
+    model, batch, facts = steps.prepare_model(config, run.device)
     exact = {"precision": PrecisionConfig(name="fp64", dtype="float64"), "execution": ExecutionConfig(name="eager")}
-    prepared = steps.Prepared(model.double(), batch, facts)
+    prepared = steps.PreparedModel(model.double(), batch.double(), facts)
     run.row.exact_losses = first_losses(config.model_copy(update=exact), prepared)
 
 
@@ -252,16 +250,16 @@ def exact_output(run: Run) -> None:
     layer."""
     row, config = run.row, run.config
     torch.manual_seed(config.seed)
-    prepared = steps.prepare(config, run.device)
+    prepared = steps.prepare_model(config, run.device)
     output = first_tensor(steps.make(config, run.device, prepared).call())
-    inputs = prepared.batch.inputs  # as fetched, where they come from a DataLoader
+    batch = prepared.batch  # as fetched, where it comes from a DataLoader
     torch.manual_seed(config.seed)
     model, _ = steps.make_model(config, run.device)
     with torch.no_grad():
         if callable(exact_of := getattr(model, "exact", None)):
-            exact = exact_of(inputs)
+            exact = exact_of(batch.inputs)
         else:
-            exact = first_tensor(model.eval().double()(inputs.double()))
+            exact = first_tensor(model.eval().double()(batch.double().inputs))
     weights = [weight for weight in model.parameters() if weight.ndim > 1]
     deepest = max((weight[0].numel() for weight in weights), default=1)
     tolerance = max(1, len(weights)) * config.precision.form.tolerance(deepest)
