@@ -65,8 +65,8 @@ def make_step(
         return framework_jax.training_step(layers, images, targets, workload)
     from mfulab.models import framework_tensorflow
 
-    framework_tensorflow.use_threads(threads)
     compiled = mode == "tensorflow_function"
+    framework_tensorflow.use_threads(threads)
     if workload.mode == "inference":
         return framework_tensorflow.inference_step(layers, images, compiled)
     return framework_tensorflow.training_step(layers, images, targets, workload, compiled)

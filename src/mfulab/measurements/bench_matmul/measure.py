@@ -101,8 +101,8 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
 
 def _prepare(config: BenchMatmulConfig) -> _Bench:
     """The kernel on its device, with a CPU's threads set; raises UnsupportedError where it cannot run."""
+    require_cuda(config.device.type, f"kernel={config.kernel.name}")
     device, threads = prepare(config.device)
-    require_cuda(device, f"kernel={config.kernel.name}")
     shape, form = Shape(*config.shape), config.precision.form
     module, _, name = config.kernel.target.rpartition(".")
     with _packages_of(config.kernel):
