@@ -41,7 +41,7 @@ def wrong(cases):
     return [f"{case}: {answer['said']}" for case, answer in answers if not answer["correct"]]
 
 
-@pytest.mark.parametrize("precision", few(PRECISIONS, 2))
+@pytest.mark.parametrize("precision", few(PRECISIONS))
 def test_the_plain_rung_is_right_for_every_shape(precision):
     assert wrong([("triton_plain", "TritonPlain", precision, BLOCK, shape) for shape in SHAPES.values()]) == []
 
@@ -53,7 +53,7 @@ def test_the_autotuned_rung_s_tiles_and_the_default_are_right():
     assert wrong([("triton_plain", "TritonPlain", "fp16", tile, (1, 130, 257, 129)) for tile in [None, *tiles]]) == []
 
 
-@pytest.mark.parametrize("precision", few(PRECISIONS, 2))
+@pytest.mark.parametrize("precision", few(PRECISIONS))
 def test_the_persistent_rung_is_right_for_every_shape_that_it_takes(precision, monkeypatch):
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
     from mfulab.kernels.triton_persistent import TritonPersistent

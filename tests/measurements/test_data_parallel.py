@@ -35,6 +35,7 @@ def config(**changes) -> ProfileStepConfig:
     return ProfileStepConfig.model_validate({**STEP, **changes})
 
 
+@pytest.mark.slow
 def test_a_job_of_two_sends_what_the_formula_says_and_names_the_slowed_rank(tmp_path, monkeypatch):
     from mfulab.models import parallel
 

@@ -136,6 +136,7 @@ def test_nothing_to_do_is_said_in_one_line(toy: Path) -> None:
 
 
 @pytest.mark.workflow
+@pytest.mark.slow
 def test_a_terminal_gets_colour_and_no_redrawing(toy: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "snakemake", "--config", "runs=a"]
