@@ -12,15 +12,8 @@ from mfulab.core.errors import FEW, ConfigurationError, UnsupportedError, unknow
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.groups import ModelConfig
 from mfulab.device.datasheets import Datasheet, UnknownDeviceError, datasheets, find, normalised
+from mfulab.flops import memory
 from mfulab.flops.count import CountError
-from mfulab.flops.memory import (
-    STATE_BYTES,
-    Optimizer,
-    StepMemory,
-    inference_peak_bytes,
-    training_memory,
-    training_peak_bytes,
-)
 from mfulab.flops.tensors import Held
 from mfulab.mfu.models import model_config
 from mfulab.models.build import ModelError
@@ -61,7 +54,7 @@ def fits(
     model: str | Path | Mapping[str, Any] | ModelConfig,
     batch_size: int = 1,
     *,
-    optimizer: Optimizer = "adamw",
+    optimizer: memory.Optimizer = "adamw",
     device: str,
     precision: str = "bf16",
     sequence_length: int | None = None,
@@ -83,7 +76,7 @@ def fits(
     Raises ConfigurationError for an unknown name, and for a model that cannot be built or counted.
     """
     config = model_config(model, sequence_length=sequence_length)
-    choices = ("precision", precision, PRECISIONS), ("optimizer", optimizer, STATE_BYTES), ("mode", mode, MODES)
+    choices = ("precision", precision, PRECISIONS), ("optimizer", optimizer, memory.STATE_BYTES), ("mode", mode, MODES)
     for name, value, known in choices:
         if value not in known:
             raise unknown(name, value, known)
@@ -128,18 +121,23 @@ def _datasheet(device: str) -> Datasheet:
     return sheet
 
 
-def _held(counted: ModelCount, optimizer: Optimizer, trains: bool, **about: Any) -> tuple[StepMemory, int]:
-    """Memory that a step keeps, and the peak of what is alive at once, without inputs and workspace."""
+def _held(
+    counted: ModelCount, optimizer: memory.Optimizer, precision: str, trains: bool
+) -> tuple[memory.StepMemory, int, int]:
+    """Memory that a step keeps, the peak of what is alive at once, without inputs and workspace; a weight's bytes."""
+    element, is_autocast = int(ELEMENT_BYTES[precision.removeprefix("amp_")]), precision.startswith("amp_")
+    about: Any = {"element_bytes": element, "autocast": is_autocast}
+    stored = 4 if is_autocast else element
     count, weights = counted.count, list(counted.model.parameters())
     parameters = sum(weight.numel() for weight in weights)
     trainable = sum(weight.numel() for weight in weights if weight.requires_grad) if trains else 0
     saved, alive = count.saved if trains else Held(), (4 * count.peak.elements, count.peak.fixed_bytes)
     about_saved: Any = {"activation_elements": saved.elements, "activation_fixed_bytes": saved.fixed_bytes}
-    kept = training_memory(parameters, trainable=trainable, optimizer=optimizer, **about_saved, **about)
+    kept = memory.training_memory(parameters, trainable=trainable, optimizer=optimizer, **about_saved, **about)
     if not trains:
-        return kept, inference_peak_bytes(parameters, *alive, **about)
+        return kept, memory.inference_peak_bytes(parameters, *alive, **about), stored
     about |= {"optimizer": optimizer, "optimizer_copies": int(optimizer != "sgd")}  # torch updates all at once
-    return kept, training_peak_bytes(parameters, trainable, *alive, **about)
+    return kept, memory.training_peak_bytes(parameters, trainable, *alive, **about), stored
 
 
 def _fit(
@@ -148,7 +146,7 @@ def _fit(
     sequence_length: int | None,
     size: int,
     *,
-    optimizer: Optimizer,
+    optimizer: memory.Optimizer,
     precision: str,
     checkpointing: bool,
     mode: Literal["training", "inference"],
@@ -157,10 +155,8 @@ def _fit(
         counted = count_model(config, size, sequence_length, checkpointing=checkpointing, mode=mode)
     except (ModelError, CountError, UnsupportedError) as error:
         raise ConfigurationError(" ".join(str(error).split())) from error
-    trains, is_autocast = mode == "training", precision.startswith("amp_")
-    element = int(ELEMENT_BYTES[precision.removeprefix("amp_")])
-    held, peak = _held(counted, optimizer, trains, element_bytes=element, autocast=is_autocast)
-    stored = 4 if is_autocast else element  # of weights and inputs
+    trains = mode == "training"
+    held, peak, stored = _held(counted, optimizer, precision, trains)
     if config.vocabulary_size is None:
         inputs = size * math.prod(config.input_shape or ()) * stored
     else:  # int64, and as many targets

@@ -182,9 +182,8 @@ def training_step(
     sends: Callable[[bool], object] = nothing,
     teacher: Callable[[], torch.Tensor] | None = None,
 ) -> Callable[..., torch.Tensor]:
-    """Forward, loss and backward for each micro-batch, of which `sends` hears if it is the last; then clipping,
-    optimiser step and zero_grad; gives the loss, scaled under fp16 autocast (Micikevicius et al. 2018,
-    arXiv:1710.03740). Phase `other` is all but model, loss, backward and update."""
+    """Forward, loss and backward for each micro-batch (`sends` hears which is the last), clipping, update, zero_grad;
+    gives the loss, which is scaled under fp16 autocast (Micikevicius et al. 2018, arXiv:1710.03740)."""
     workload, precision, micro_batches = config.workload, config.precision, config.workload.gradient_accumulation
     optimizer, device = _optimizer(parameters, config), batch.inputs.device
     schedule, scaler = _schedule(optimizer, config), _scaler(config, device)

@@ -88,6 +88,7 @@ def _warm_up_and_time(
     config: ProfileStepConfig, model_step: step.Step, pace: Pace, instruments: Instruments
 ) -> Observation:
     is_alone = config.parallel.processes == 1
+    watch, best = (instruments.probe, instruments.best) if is_alone else (None, UNKNOWN)
     samplers = instruments.samplers(polled=is_first_rank() or instruments.on_gpu)  # on a CPU the series is rank 0's
 
     def settle() -> None:
@@ -96,17 +97,8 @@ def _warm_up_and_time(
         if not config.execution.replays:  # what a graph holds is seen only while it is captured
             instruments.memory.forget()
 
-    return observe(
-        model_step.call,
-        instruments.clock,
-        pace,
-        samplers,
-        instruments.frequency_mhz,
-        watch=instruments.probe if is_alone else None,
-        best=instruments.best if is_alone else UNKNOWN,
-        agree=agreed,
-        settle=settle,
-    )
+    tools = instruments.clock, pace, samplers, instruments.frequency_mhz
+    return observe(model_step.call, *tools, watch, best, agree=agreed, settle=settle)
 
 
 def _row(
