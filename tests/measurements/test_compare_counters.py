@@ -121,3 +121,12 @@ def test_a_tool_that_fails_is_unsupported_and_says_why(tmp_path, monkeypatch):
     monkeypatch.setattr("mfulab.measurements.compare_counters.measure.count_by", fail)
     with pytest.raises(UnsupportedError, match=r"torch .* cannot count linear_1024: cannot trace"):
         run("linear_1024", "torch", tmp_path)
+
+
+def test_a_tool_that_finds_no_memory_is_not_unsupported(tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("mfulab.measurements.compare_counters.measure.count_by", fail)
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        run("linear_1024", "torch", tmp_path)
