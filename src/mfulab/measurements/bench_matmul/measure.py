@@ -23,9 +23,9 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import Format
 from mfulab.core.groups import KernelConfig
 from mfulab.core.measurement import Measured
-from mfulab.device import GPU, ByKind, is_gpu, require_cuda, synchronise, vendors
-from mfulab.device.allocator import settle
-from mfulab.device.cpu import cpu, usable_cores
+from mfulab.device import ByKind, is_gpu, require_cuda, synchronise, vendors
+from mfulab.device.compute import prepare
+from mfulab.device.cpu import cpu
 from mfulab.device.gpu import uuid_of
 from mfulab.device.samplers.cpu_sampler import cpu_sampler
 from mfulab.device.samplers.reading import sampling
@@ -102,21 +102,17 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
 def _prepare(config: BenchMatmulConfig) -> _Bench:
     """The kernel on its device, with a CPU's threads set; raises UnsupportedError where it cannot run."""
     require_cuda(config.device.type, f"kernel={config.kernel.name}")
-    device = GPU if config.device.type != "cpu" and torch.cuda.is_available() else "cpu"
-    if is_gpu(config.device.type) and device == "cpu":
-        raise UnsupportedError("device.type=cuda, but torch sees no CUDA device")
-    settle()
+    device, threads = prepare(config.device)
     shape, form = Shape(*config.shape), config.precision.form
     module, _, name = config.kernel.target.rpartition(".")
     with _packages_of(config.kernel):
         kernel: MatmulKernel = getattr(importlib.import_module(module), name)(form.name, config.kernel.block)
-    kernel.require(device, shape)
-    threads = (config.device.threads or usable_cores()) if device == "cpu" else None
-    if threads is not None:
-        torch.set_num_threads(threads)
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-        threadpoolctl.threadpool_limits(threads)  # NumPy's BLAS
-    return _Bench(config, device, kernel, shape, form, threads)
+    kernel.require(device.type, shape)
+    if is_gpu(device):
+        return _Bench(config, device.type, kernel, shape, form, None)
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    threadpoolctl.threadpool_limits(threads)  # NumPy's BLAS
+    return _Bench(config, device.type, kernel, shape, form, threads)
 
 
 def _row(bench: _Bench, checked: Check) -> MatmulRow:
@@ -146,19 +142,36 @@ def _row(bench: _Bench, checked: Check) -> MatmulRow:
 def _timed(
     bench: _Bench, call: "_Bound", operands: Operands, exact: torch.Tensor, row: MatmulRow, instruments: Instruments
 ) -> list[Repetition]:
-    probe = instruments.probe
-    started = time.perf_counter()
+    """Repeats the kernel beside the library, where that has the matmul; leaves other inputs behind."""
+    started, timing = time.perf_counter(), bench.config.timing
     if bench.config.replicate == 1 and (count := bench.config.first_calls):
         later_s = sum(_one(call, bench.device)[0] for _ in range(count - 1))
         row.first_calls_mean_s = ((row.first_call_s or 0) + later_s) / count
-    launch = bench.kernel.launch(bench.shape)
+    contestants = {bench.config.kernel.name: call}
+    if (reference := reference_for(call.kernel, bench.device, call.shape)) is not None:
+        # Its own output: the kernel's is checked again afterwards.
+        row.reference_name, library = reference
+        contestants[_beside(row)] = _Bound(library, Operands(operands.a, operands.b, torch.empty_like(operands.c)))
+    seeds = itertools.count(bench.config.seed + 1)
+
+    def refresh() -> None:
+        operands.refresh(exact, next(seeds))
+        for contestant in contestants.values():
+            contestant.prepare()
+
+    short = (timing.window_time_s or 0.0, timing.warm_up_time_s or 0.0) if is_short(bench.device, timing) else ()
+    device, probe = operands.c.device, instruments.probe
+    timer = DeviceTimer(device, *short) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
     # What others took of a CPU meanwhile; timed beside a reference, a kernel has no share of its own.
-    with _launched_with(launch), sampling([cpu_sampler(bench.threads)] if bench.threads else []) as readings:
-        repetitions = _repeated(bench, call, operands, exact, row, instruments)
+    others = sampling([cpu_sampler(bench.threads)] if bench.threads else [])
+    with _launched_with(call.launch), others as readings:
+        timed = interleave(contestants, timer, _budget(bench), refresh, probe, instruments.best)
+    row.probes = packed(timed.states, torch.get_num_threads())
+    row.disturbed_windows = len({repetition.round for repetition in timed.repetitions if repetition.disturbed})
+    row.repeated_windows = timed.repeated
     row.other_processes_percent = readings[0]["other_processes_percent"].value if readings else None
-    row.probe_s = probe.spent_s
-    row.measured_s = time.perf_counter() - started
-    return repetitions
+    row.probe_s, row.measured_s = probe.spent_s, time.perf_counter() - started
+    return timed.repetitions
 
 
 def _fill_around(row: MatmulRow, bench: _Bench, operands: Operands) -> None:
@@ -235,32 +248,6 @@ def _budget(bench: _Bench) -> Budget:
     longest = 10 if bench.device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed
     limit_s = min(longest * time_s, timing.time_limit_s / 4)
     return Budget(pace.warm_up_s, time_s, limit_s, pace.windows, pace.patience_s, pace.precision)
-
-
-def _repeated(
-    bench: _Bench, call: "_Bound", operands: Operands, exact: torch.Tensor, row: MatmulRow, instruments: Instruments
-) -> list[Repetition]:
-    """Repeats the kernel beside the library, where that has the matmul; leaves other inputs behind."""
-    contestants = {bench.config.kernel.name: call}
-    if (reference := reference_for(call.kernel, bench.device, call.shape)) is not None:
-        # Its own output: the kernel's is checked again afterwards.
-        row.reference_name, library = reference
-        contestants[_beside(row)] = _Bound(library, Operands(operands.a, operands.b, torch.empty_like(operands.c)))
-    seeds = itertools.count(bench.config.seed + 1)
-
-    def refresh() -> None:
-        operands.refresh(exact, next(seeds))
-        for contestant in contestants.values():
-            contestant.prepare()
-
-    timing, device = bench.config.timing, operands.c.device
-    short = (timing.window_time_s or 0.0, timing.warm_up_time_s or 0.0) if is_short(bench.device, timing) else ()
-    timer = DeviceTimer(device, *short) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
-    timed = interleave(contestants, timer, _budget(bench), refresh, instruments.probe, instruments.best)
-    row.probes = packed(timed.states, torch.get_num_threads())
-    row.disturbed_windows = len({repetition.round for repetition in timed.repetitions if repetition.disturbed})
-    row.repeated_windows = timed.repeated
-    return timed.repetitions
 
 
 def _beside(row: MatmulRow) -> str:
