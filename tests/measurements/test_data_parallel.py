@@ -22,7 +22,7 @@ STEP = {
         "input_shape": [1024],
     },
     "batch_size": 4,
-    "workload": {"name": "training", "optimizer": "sgd"},
+    "workload": {"name": "training", "optimizer": "sgd", "gradient_accumulation": 2},
     "precision": {"name": "fp32", "dtype": "float32"},
     "execution": {"name": "eager"},
     "device": {"type": "cpu", "threads": 1},

@@ -38,7 +38,7 @@ def require_cuda(device: Any, what: str) -> None:
 
 
 def synchronise(device: Any) -> None:
-    """Waits until a torch.device has done what was enqueued; a CPU has."""
+    """Waits until a device, or the current one of a kind, has done what was enqueued; a CPU has."""
     import torch
 
     torch.get_device_module(device).synchronize(*named(device))
@@ -46,7 +46,7 @@ def synchronise(device: Any) -> None:
 
 def named(device: Any) -> tuple[Any, ...]:
     """The arguments that choose a torch.device in functions of its module: none where there is but one, as of MPS."""
-    return (device,) if device.type == GPU else ()
+    return (device,) if getattr(device, "type", device) == GPU else ()
 
 
 class ByKind(dict[str, Value]):

@@ -128,9 +128,8 @@ def gpu_peak(gpu: "GpuProperties", precision: str) -> Peak:
 
 def memory_peak_gb_s(gpu: "GpuProperties") -> float | None:
     """Memory clock × bus width × 2 (transfers a clock) in 10⁹ byte/s; None where hidden, and of a MIG instance."""
-    if not gpu.max_memory_clock_mhz or not gpu.bus_bits or SLICE.search(gpu.name):
-        return None
-    return gpu.max_memory_clock_mhz * 1e6 * gpu.bus_bits / 8 * 2 / 1e9
+    clock_mhz, bits = gpu.max_memory_clock_mhz, gpu.bus_bits
+    return clock_mhz * 1e6 * bits / 8 * 2 / 1e9 if clock_mhz and bits and not SLICE.search(gpu.name) else None
 
 
 def how_to_give(precision: str) -> str:

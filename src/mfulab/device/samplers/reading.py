@@ -49,12 +49,15 @@ class Watching:
 
     def __init__(self, begin: Callable[[], Watched]) -> None:
         self._begin = begin
+        self._begun: Watched | None = None
 
     def start(self) -> None:
         self._begun = self._begin()
         next(self._begun)
 
     def stop(self) -> Readings:
+        if self._begun is None:
+            raise RuntimeError("stop() before start()")
         try:
             next(self._begun)
         except StopIteration as ended:
