@@ -65,7 +65,7 @@ class Hooks:
         `optimizer` go around each step of one; `engine` replaces autograd's."""
         self.take_off()
         self._put_on.add(self)
-        torch.nn.Module.__reduce_ex__ = _without_hooks  # type: ignore[method-assign]
+        torch.nn.Module.__reduce_ex__ = _without_hooks  # type: ignore[assignment, method-assign]
         befores = [(model, self.guarded(lambda *given, at=at: before(Call(at, *given)))) for at, model in self._models]
         ends, every = after and self.guarded(after), called and self.guarded(called)
 
@@ -158,7 +158,8 @@ def _without_hooks(module: torch.nn.Module, protocol: Any) -> Any:
     on |= {name: keys for name in _OF_HOOKS if (keys := fields.get(name))}
     try:
         fields.update({name: type(keys)((k, v) for k, v in keys.items() if k not in own) for name, keys in on.items()})
-        made, arguments, *state = object.__reduce_ex__(module, protocol)
+        reduced: Any = object.__reduce_ex__(module, protocol)
+        made, arguments, *state = reduced
         return made, arguments, *(dict(part) if part is fields else part for part in state)
     finally:
         fields.update(on)
