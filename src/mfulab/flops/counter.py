@@ -299,9 +299,9 @@ class Dispatch(TorchDispatchMode):
 def _is_composite(operator: Any, device: str) -> bool:
     """True if torch takes an operator apart on a kind of device; a kernel there goes first, and rounds otherwise."""
     has_kernel, name = torch._C._dispatch_has_kernel_for_dispatch_key, operator.name()
-    return has_kernel(name, "CompositeImplicitAutograd") and not has_kernel(
-        name, torch._C._dispatch_key_for_device(device)
-    )
+    if operator.namespace == "prim" or not has_kernel(name, "CompositeImplicitAutograd"):
+        return False
+    return not has_kernel(name, torch._C._dispatch_key_for_device(device))
 
 
 def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | None:
