@@ -108,10 +108,23 @@ LOCKED = $(PIP) --require-hashes --requirement
 # Five seconds for an answer: pip itself would try again for minutes.
 ANSWERS = $(PYTHON) -c 'import sys, urllib.request as web; web.urlopen(sys.argv[1], timeout=5)' $(CPU_TORCH)/torch/ 2> /dev/null
 
+# KEEP=1 leaves a Python's own packages where they are new enough, such as Colab's torch, which suits its driver. What is
+# missing has the locks' versions; so have Numba's two parts, of which one is too old there, and which belong together.
+LOCKED_NEW = import re, importlib.metadata as here; \
+    plain = lambda name: re.sub("[-_.]+", "-", name).lower(); \
+    kept = {plain(each.metadata["Name"] or "") for each in here.distributions()} - {"numba", "numba-cuda", "llvmlite"}; \
+    print("".join(line for line in open("requirements.lock") if plain(re.split("[=; ]", line)[0]) not in kept))
+
 # Without PYTHON they go into `.venv`: no command writes into a system's Python unasked.
 ifeq ($(origin PYTHON),file)
 install: $(VENV)/installed ## Install the locked versions into .venv, or into the environment of PYTHON (EXTRAS="slurm counters notebook")
 	@$(if $(EXTRAS),$(MAKE) --no-print-directory install PYTHON=$(BIN)/python EXTRAS="$(EXTRAS)")
+else ifneq ($(KEEP),)
+install:
+	@mkdir -p $(VENV) && : > $(LOG)
+	@echo "installing what is missing, 1 to 2 minutes; pip writes to $(LOG)"
+	@$(PYTHON) -c '$(LOCKED_NEW)' > $(VENV)/new.lock
+	@$(PYTHON) -m pip install --constraint $(VENV)/new.lock --editable '.[pipeline]' $(if $(CUDA),nvmath-python) $(LOGGED)
 else
 # torch's default build on Linux is the one for CUDA. Where no driver is, its CPU build comes first, from PyTorch's own index;
 # where that does not answer, the default build stays, which cannot be imported without CUDA's libraries.

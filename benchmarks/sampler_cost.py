@@ -124,7 +124,7 @@ def main() -> None:
         parser.error(f"--pairs {options.pairs}: {FEWEST_WINDOWS} are the fewest that have an interval")
     device, threads = prepare(DeviceConfig(type=options.device))
     step, clock = matmul(device), clock_for(device)
-    estimate = warm_up(step, clock, CUDA_PACE if device.type == "cuda" else CPU_PACE).step_s
+    estimate = warm_up(step, clock, CUDA_PACE if device.type == "cuda" else CPU_PACE).chunks_s[-1]
     costs, repeats = [], []
     for number in range(options.pairs):
         first = measure_window(step, clock, options.seconds, estimate).median_s
@@ -137,7 +137,7 @@ def main() -> None:
         costs.append(watched / plain)
         repeats.append(measure_window(step, clock, options.seconds, estimate).median_s / plain)
     model, train = training(device)
-    each = warm_up(train, clock, CUDA_PACE if device.type == "cuda" else CPU_PACE).step_s
+    each = warm_up(train, clock, CUDA_PACE if device.type == "cuda" else CPU_PACE).chunks_s[-1]
     window, steps = mfulab.measure(model, quiet=True, ceiling_s=0), max(FEWEST_WINDOWS, round(options.seconds / each))
     measured_loop(window, train, 2)
     loops = []

@@ -14,7 +14,6 @@ MEASURED = ("models", "kernels", "measurements")
 FORBIDDEN = {part: {*MEASURED, "lab", "loop", "cli"} for part in LIBRARY}
 FORBIDDEN |= {part: {"lab", "loop", "cli"} for part in MEASURED}
 MOST_LINES = 40  # of a function of measured code, its docstring left out
-LONG = {"numba_cuda_tensor_core.py", "numba_cuda_unrolled.py"}  # kernels, which a split would slow down
 FORBIDDEN |= {"loop": {"lab", "cli"}, "lab": {"loop", "cli"}}
 
 
@@ -69,7 +68,7 @@ def test_functions_of_measured_code_fit_a_screen(part):
     long = {}
     for path in (PACKAGE / part).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and path.name not in LONG:
+            if isinstance(node, ast.FunctionDef):
                 text = node.body[0] if ast.get_docstring(node) else None
                 lines = node.end_lineno - node.lineno + 1 - (text.end_lineno - text.lineno + 1 if text else 0)
                 long |= {f"{path.name}: {node.name}": lines} if lines > MOST_LINES else {}

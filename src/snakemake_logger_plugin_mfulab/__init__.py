@@ -160,12 +160,11 @@ class LogHandler(LogHandlerBase):
             with self.turn:
                 if self.running and time.monotonic() - self.told_at >= SILENCE_S:
                     run = list(self.running.values())[-1]
-                    last = [line for log in run.log for line in _lines(log)[-1:] if run.rule == "refine"]
+                    last = [line for log in run.log if run.rule == "refine" for line in _lines(log)[-1:]]
                     what = f"{self.place('all')}… {run.rule}  {run.name}"
                     self._print(self._colour(FAINT, " · ".join([what, duration(time.time() - run.started), *last])))
 
     def _left_out(self) -> list[str]:
-        """A line on the runs that were left out and not told yet."""
         skipped, self.skipped = self.skipped, []
         if not skipped:
             return []
@@ -302,13 +301,11 @@ def row_remark(outputs: Iterable[str]) -> tuple[str, str]:
 
 
 def _bar(so_far_s: float, of_s: float) -> str:
-    """Time that went by of what there is, as a bar and in words."""
     full = round(BAR * min(1.0, so_far_s / of_s)) if of_s > 0 else BAR
     return f"{'█' * full}{'░' * (BAR - full)} {duration(so_far_s)} of {duration(of_s)}"
 
 
 def _lines(path: str) -> list[str]:
-    """Lines of a log; none where it is not there."""
     with suppress(OSError):
         return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     return []

@@ -12,6 +12,7 @@ from support.workflow_copy import ROOT
 from mfulab.cli import check
 from mfulab.cli.main import main
 from mfulab.device import compute, identity, vendors
+from mfulab.device.vendors import nvidia
 from mfulab.timing import best_matmul, node
 
 H100 = {"fp32": 54.1, "tf32": 360.5, "bf16": 691.4, "fp16": 690.0, "fp8": 1200.0}
@@ -21,7 +22,7 @@ H100 = {"fp32": 54.1, "tf32": 360.5, "bf16": 691.4, "fp16": 690.0, "fp8": 1200.0
 def gpu(monkeypatch):
     """A check of a stand-in for an H100, whose products are as fast as `speeds` says."""
     monkeypatch.chdir(ROOT)
-    library = StandIn(Gpu()).install(monkeypatch)
+    library = StandIn(Gpu(capped_share=0.0)).install(monkeypatch)
     uuid = library.gpus[0].uuid
     device, speeds = torch.device("cuda"), {"memory": 3000.0, "copies": 54.8} | H100
     monkeypatch.setattr(compute, "prepare", lambda config: (device, 1))
@@ -126,6 +127,34 @@ def test_heat_is_low_without_any_reference_and_a_power_limit_never_is():
     assert judged["state"] == "low"
     assert "power_capped_percent" not in check.low(judged)
     assert "other_processes_percent" not in check.low(judged)
+
+
+# What others report of two cards limited to 70 and 72 W: far below their boost clocks, and nothing is wrong.
+LIMITED = [("Tesla T4", {"fp16": 24.0, "fp32": 4.3}, 645.0), ("NVIDIA L4", {"bf16": 54.9, "fp32": 10.7}, 1000.0)]
+
+
+@pytest.mark.parametrize(("name", "rates", "clock"), LIMITED)
+@pytest.mark.parametrize(("capped", "share", "state"), [(97.0, 1, "healthy"), (97.0, 0.5, "low"), (0.0, 1, "low")])
+def test_rates_of_a_card_that_its_power_limit_holds_are_judged_at_its_clock(
+    name, rates, clock, capped, share, state, monkeypatch
+):
+    StandIn(Gpu(name=name)).install(monkeypatch)
+    told = {f"{form}_tflop_s": (share * rate, "TFLOP/s") for form, rate in rates.items()}
+    told |= {"clock_mhz": (clock, "MHz"), "power_capped_percent": (capped, "%"), "memory_gb_s": (250.0, "GB/s")}
+    values = {key: {"value": value, "unit": unit, "reason": ""} for key, (value, unit) in told.items()}
+    line = check.judged({"node": "n", "device": name, "kind": "cuda", "values": values}, check.printed(values))
+    assert line["state"] == state, check.low(line)
+    assert ("MHz" in line["values"]["fp32_tflop_s"]["source"]) == (capped > 50)
+
+
+@pytest.mark.parametrize("sms", [16, 132])
+def test_a_slice_of_a_gpu_is_compared_with_its_share_of_the_datasheet(sms, monkeypatch):
+    StandIn(Gpu()).install(monkeypatch)
+    properties = vendors.of("GPU-").properties
+    monkeypatch.setattr(nvidia.Nvidia, "properties", lambda self, uuid, name, given=None: properties(uuid, name, sms))
+    values = {"bf16_tflop_s": {"value": 90.0, "unit": "TFLOP/s", "reason": ""}}
+    peak, source = check.printed(values)["bf16_tflop_s"]
+    assert (peak, source) == (pytest.approx(989.4 * sms / 132, rel=1e-3), "datasheet")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.utils.checkpoint
 from support.processes import HANGS_S
+from support.slow import few
 from torch.nn.modules import module as of_modules
 from torch.optim import optimizer as of_optimizers
 
@@ -28,6 +29,7 @@ model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
 """
 HEAD = f"{MODEL}optimizer = torch.optim.AdamW(model.parameters())\n"
 STEP = "optimizer.zero_grad(); model(torch.randn(4, 32)).sum().backward(); optimizer.step()"
+INFERENCE = "torch.no_grad()(model)(torch.randn(4, 32))"
 FORWARD = 2 * 4 * (32 * 64 + 64 * 8)
 # Forward and backward, without the gradient of what the first layer is given.
 TRAINING = 3 * FORWARD - 2 * 4 * 32 * 64
@@ -355,8 +357,10 @@ def test_a_script_runs_as_by_python(tmp_path, mode, end):
     assert status == (-signal.SIGINT if "Keyboard" in end else own_status)
 
 
-@pytest.mark.parametrize("error", ["KeyboardInterrupt", "ValueError"])
-@pytest.mark.parametrize("step", [STEP, "torch.no_grad()(model)(torch.randn(4, 32))"], ids=["training", "inference"])
+@pytest.mark.parametrize(
+    ("error", "step"),
+    few([("KeyboardInterrupt", STEP), ("ValueError", INFERENCE), ("KeyboardInterrupt", INFERENCE)], 2),
+)
 def test_ctrl_c_tells_of_the_steps_until_then_and_an_error_of_none(tmp_path, error, step):
     (tmp_path / "train.py").write_text(
         f"{HEAD if 'step' in step else MODEL}for _ in range(20):\n    {step}\nraise {error}"

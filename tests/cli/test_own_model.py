@@ -36,6 +36,7 @@ def test_counts_are_those_worked_out_by_hand(tmp_path, monkeypatch, width):
     assert row.uncounted_operators is None
 
 
+@pytest.mark.slow
 def test_the_documented_command_prints_the_tree():
     command = [
         sys.executable,

@@ -1,6 +1,5 @@
 """`mfulab refine` where a process leaves no row, or nothing was measured; the workflow's test of replicates runs it."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -36,18 +35,21 @@ def test_without_results_there_is_nothing_to_refine(tmp_path, capsys):
     assert "nothing was measured" in capsys.readouterr().err
 
 
-def test_a_run_that_was_not_steady_gets_further_processes(monkeypatch):
+def test_a_run_that_was_not_steady_gets_further_processes():
     known = {"status": "ok", "precision_percent": 5.0, "replicates": 2, "left_out_replicates": 0, "process_s": 1.0}
     rows = [{"run": run, "steady": steady, **known} for run, steady in (("a", True), ("b", False), ("c", None))]
-    monkeypatch.setattr(refine, "gather", lambda *_: SimpleNamespace(records={"profile": rows, "matmul": [known]}))
-    assert [row["run"] for _, row in refine._least_known(Path(), "here", 25.0, 8)] == ["b"]
+    records = {"profile": rows, "matmul": [known]}
+    assert [row["run"] for _, row in refine._least_known(records, "here", 25.0, 8)] == ["b"]
 
 
 def test_runs_of_one_process_are_named_and_leave_the_answer_open(tmp_path, monkeypatch, capsys):
     (tmp_path / "here").mkdir()
     row = {"run": "a", "status": "ok", "replicates": 1, "left_out_replicates": 0, "process_s": 1.0, "steady": False}
     rows = [row | {"precision_percent": None}, row | {"run": "b", "status": "failed", "precision_percent": None}]
-    monkeypatch.setattr(refine, "gather", lambda *_: SimpleNamespace(records={"profile": rows, "matmul": []}))
+    gathered = []
+    records = SimpleNamespace(records={"profile": rows, "matmul": []})
+    monkeypatch.setattr(refine, "gather", lambda *where: gathered.append(where) or records)
     monkeypatch.setenv(client.SOCKET, "")  # no worker
     assert main(["refine", "here", "--results", str(tmp_path)]) == refine.UNDECIDED
     assert "\n1 runs of one process have no interval: replicates=2" in capsys.readouterr().out
+    assert len(gathered) == 1, "the rows of the last look are those that are told of"

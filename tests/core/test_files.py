@@ -55,6 +55,20 @@ def test_a_folder_that_cannot_be_made_is_one_message(tmp_path):
         files.write_csv(tmp_path / "file/t.csv", [{"a": 1}])
 
 
+def test_a_folder_is_no_file_to_write_and_keeps_what_it_holds(tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/row.csv").write_text("measured")
+    with pytest.raises(ConfigurationError, match=r"results: cannot be written: it is a folder\. Give a file\."):
+        files.write_csv(tmp_path / "results", [{"a": 1}])
+    assert [path.name for path in tmp_path.rglob("*")] == ["results", "row.csv"]
+
+
+def test_the_longest_name_that_a_folder_holds_is_written(tmp_path):
+    path = tmp_path / ("가" * 85)
+    files.write_text(path, "text")
+    assert files.read_text(path) == "text"
+
+
 @pytest.mark.parametrize("cell", ["=1+1", "+a", "-a", "@x", "'=x", "''-y", "\tx", "'", "plain", "-1.5", "+2"])
 def test_a_spreadsheet_runs_no_cell_and_reading_gives_back_what_was_written(tmp_path, cell):
     path = tmp_path / "t.csv"

@@ -63,6 +63,7 @@ def test_the_knife_edge_is_in_the_default_state_alone():
     assert found["after"] > 1000, "the declared state is back"
 
 
+@pytest.mark.slow
 def test_the_probe_changes_no_step_s_page_faults():
     found = told(
         "allocator.settle()\n"

@@ -32,7 +32,7 @@ def test_slug(name, slug):
 
 
 def visible(gpus, text, instances=None, in_bus_order=False):
-    return nvidia.seen(gpus, instances or [[] for _ in gpus], text, in_bus_order)
+    return nvidia.seen([*zip(gpus, instances or [[] for _ in gpus], strict=True)], text, in_bus_order)
 
 
 def test_visible_devices_by_index_and_uuid():

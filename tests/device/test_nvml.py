@@ -304,6 +304,18 @@ def test_clock_and_temperature_of_a_mig_instance_are_its_gpu_s(library):
     assert (now["clock_mhz"], now["memory_clock_mhz"], now["temperature_c"]) == (1410, 2619, 55)
 
 
+def test_the_memory_of_a_mig_instance_is_its_own(library, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    small, whole = instance(), Gpu(memory_bytes=80 << 30)
+    small.memory_bytes = 10 << 30
+    library(Gpu(memory_bytes=80 << 30, mig_instances=[small]))
+    assert identity.memory_bytes("cuda") == 10 << 30
+    library(whole)
+    assert identity.memory_bytes("cuda") == 80 << 30
+    library(Gpu(refused={"nvmlDeviceGetMemoryInfo"}))
+    assert identity.memory_bytes("cuda") is None
+
+
 def test_a_virtual_gpu_is_recognised_and_a_passed_through_one_is_whole(library):
     library(
         Gpu(uuid="GPU-v", virtualization=pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU),

@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,7 @@ def test_the_factors_of_an_h100():
     assert bf16.max_clock == pytest.approx(132 * 2048 * 2 * 1980e6 / 1e12)
     assert gpu_peak(H100, "fp32").spec == pytest.approx(132 * 128 * 2 * 1980e6 / 1e12), "fp32 is not TF32"
     assert memory_peak_gb_s(H100) == pytest.approx(3352, rel=1e-3)
+    assert memory_peak_gb_s(replace(H100, name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", sms=16)) is None
 
 
 def test_a_printed_peak_has_no_clock_to_scale_it_by():

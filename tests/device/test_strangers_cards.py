@@ -89,6 +89,11 @@ def test_this_torch_is_read_as_it_says_of_itself():
          f"To measure the GPU: {OLD}, or a newer driver"),
         (WHEEL, B200, 12080, "535.104.05 runs CUDA 12.8, and torch 2.13.0+cu130 needs 13.0. "
          "To measure the GPU: a newer driver"),
+        (Build("2.13.0+cu126", "12.6", ""), T4, 11040, "535.104.05 runs CUDA 11.4, and torch 2.13.0+cu126 needs 12.6. "
+         "To measure the GPU: a newer driver"),
+        (WHEEL, V100, 11080, "runs CUDA 11.8, and torch 2.13.0+cu130 needs 13.0. "
+         f"To measure the GPU: a newer driver, and {OLD}"),
+        (CPU, T4, 11040, f"torch 2.13.0+cpu is built for CPUs alone. To measure the GPU: a newer driver, and {PIP}"),
         (Build("2.9.0+rocm6.4", "", "6.4"), T4, 13000, f"for AMD's GPUs. To measure the GPU: {PIP[:-4]}9.0"),
         (WHEEL, T4, 13000, ""),
         (WHEEL, B200, 13010, ""),
@@ -177,6 +182,19 @@ def test_a_container_that_was_given_no_gpu_is_told_and_a_machine_without_one_is_
     assert bool(identity.unused()) is bool(loaded)
 
 
+def test_a_gpu_in_mig_mode_without_an_instance_is_left_with_what_to_do(machine, monkeypatch):
+    machine(WHEEL, Gpu(mig_instances=[]))
+    says = "NVIDIA H100 80GB HBM3 is in MIG mode without an instance: nvidia-smi mig -cgi 0 -C makes one"
+    assert identity.gpus() == []
+    assert identity.resolve("auto") == "cpu"
+    assert identity.unused() == identity.why_not("cuda") == says
+    with pytest.raises(NoDeviceError, match="makes one; choose device=cpu"):
+        identity.resolve("cuda")
+    machine(WHEEL, Gpu(mig_instances=[]), Gpu("Tesla T4", UUID[:-1] + "2", T4))
+    assert [gpu.name for gpu in identity.gpus()] == ["Tesla T4"]
+    assert identity.resolve("auto") == "cuda"
+
+
 def test_a_gpu_that_the_user_hides_is_no_news(machine, monkeypatch):
     machine(CPU, Gpu())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -191,21 +209,27 @@ int cuDriverGetVersion(int *v) { *v = 12060; return 0; }
 int cuDeviceGetCount(int *n) { char *v = getenv("CUDA_VISIBLE_DEVICES"); *n = v && !*v ? 0 : 2; return 0; }
 int cuDeviceGet(int *d, int i) { *d = i; return 0; }
 int cuDeviceGetName(char *s, int n, int d) { strcpy(s, d ? "Tesla T4" : "Orin"); return 0; }
-int cuDeviceGetUuid(unsigned char *u, int d) { memset(u, 0, 16); u[15] = d + 1; return 0; }
+int cuDeviceGetUuid(unsigned char *u, int d) { memset(u, 0, 16); u[15] = OLDER ? d + 1 : 9; return 0; }
+#if !OLDER
+int cuDeviceGetUuid_v2(unsigned char *u, int d) { memset(u, 0, 16); u[15] = d + 1; return 0; }
+#endif
 int cuDeviceTotalMem_v2(size_t *b, int d) { *b = 16000000000; return 0; }
 int cuDeviceGetAttribute(int *v, int a, int d) { *v = a == 16 ? 16 : a == 75 ? (d ? 7 : 8) : (d ? 5 : 7); return 0; }
 """
 
 
-@pytest.fixture
-def cuda(tmp_path_factory, monkeypatch):
-    """CUDA's library with two unlike devices; it is found by its path."""
+@pytest.fixture(params=[0, 1], ids=["driver of today", "driver before CUDA 11.4"])
+def cuda(tmp_path_factory, monkeypatch, request):
+    """CUDA's library with two unlike devices, found by its path. The older call tells the whole GPU's identifier, not a
+    MIG instance's."""
     if not shutil.which("cc"):
         pytest.skip("no C compiler")
     folder = tmp_path_factory.mktemp("driver")
     (folder / "driver.c").write_text(DRIVER)
     path = folder / "libcuda.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(path), str(folder / "driver.c")], check=True)
+    subprocess.run(
+        ["cc", f"-DOLDER={request.param}", "-shared", "-fPIC", "-o", str(path), str(folder / "driver.c")], check=True
+    )
     monkeypatch.setattr(cuda_driver, "_ASK", cuda_driver._ASK.replace(cuda_driver.LIBRARY, str(path)))
     monkeypatch.setattr(cuda_driver, "LIBRARY", str(path))
 

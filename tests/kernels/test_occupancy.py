@@ -22,6 +22,8 @@ H100 = Multiprocessor(threads=2048, blocks=32, registers=65536, shared_memory_by
         (16, 0, 0, (32,), 50.0),
         (255, 0, 0, (256,), 12.5),
         (32, 49152, 0, (128,), 25.0),
+        (144, 0, 0, (64,), 18.75),  # three warps in each of four parts, where the SM's registers would hold fourteen
+        (200, 0, 0, (96,), 9.375),
     ],
 )
 def test_known_occupancies(registers, static, dynamic, block, percent):

@@ -41,7 +41,7 @@ def wrong(cases):
     return [f"{case}: {answer['said']}" for case, answer in answers if not answer["correct"]]
 
 
-@pytest.mark.parametrize("precision", few(PRECISIONS, 2))
+@pytest.mark.parametrize("precision", few(PRECISIONS))
 def test_the_plain_rung_is_right_for_every_shape(precision):
     assert wrong([("triton_plain", "TritonPlain", precision, BLOCK, shape) for shape in SHAPES.values()]) == []
 
@@ -53,7 +53,7 @@ def test_the_autotuned_rung_s_tiles_and_the_default_are_right():
     assert wrong([("triton_plain", "TritonPlain", "fp16", tile, (1, 130, 257, 129)) for tile in [None, *tiles]]) == []
 
 
-@pytest.mark.parametrize("precision", few(PRECISIONS, 2))
+@pytest.mark.parametrize("precision", few(PRECISIONS))
 def test_the_persistent_rung_is_right_for_every_shape_that_it_takes(precision, monkeypatch):
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
     from mfulab.kernels.triton_persistent import TritonPersistent
@@ -94,7 +94,7 @@ def test_the_autotuned_rung_tells_the_winner_s_tile_and_grid(monkeypatch):
     assert kernel.launch(shape).grid == (6, 2)
 
 
-def _compiled(kernel, precision):
+def _compiled(kernel, precision, capability=90):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
@@ -111,7 +111,20 @@ def _compiled(kernel, precision):
     signature |= dict.fromkeys(constants, "constexpr")
     divisible = {(place,): [["tt.divisibility", 16]] for place in range(7) if place != 3}
     source = ASTSource(fn=matmul_tiles, signature=signature, constexprs=constants, attrs=divisible)
-    return compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    return compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+# Shared memory that a block may have, by compute capability: CUDA C++ programming guide.
+CARDS = [(75, 64, "fp16"), (75, 64, "fp32"), (80, 163, "bf16"), (86, 99, "bf16"), (89, 99, "bf16"), (100, 227, "bf16")]
+
+
+@pytest.mark.parametrize(("capability", "kib", "precision"), few(CARDS))
+def test_the_default_tile_fits_each_card_and_uses_tensor_cores_from_ampere_on(capability, kib, precision):
+    from mfulab.kernels.triton_plain import TritonPlain
+
+    compiled = _compiled(TritonPlain(precision), precision, capability)
+    assert compiled.metadata.shared <= kib << 10
+    assert bool(re.search(r"mma", compiled.asm["ptx"])) == (capability >= 80), "what quickstart_gpu says of Triton"
 
 
 @pytest.mark.parametrize(

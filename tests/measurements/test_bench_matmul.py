@@ -3,6 +3,7 @@ import torch
 from support.slow import few
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.device.vendors import NoDeviceError
 from mfulab.kernels.base import Launch, MatmulKernel
 from mfulab.lab.runtime.run import _message
 from mfulab.measurements.bench_matmul import BenchMatmulConfig, MatmulRow
@@ -149,7 +150,7 @@ def test_a_missing_package_is_unsupported(tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 def test_cuda_without_a_gpu_is_unsupported(tmp_path):
-    with pytest.raises(UnsupportedError, match="torch sees no CUDA device"):
+    with pytest.raises(NoDeviceError, match="choose device=cpu"):
         measure(config("mfulab.kernels.torch_matmul.Torch", device="cuda"), tmp_path)
 
 

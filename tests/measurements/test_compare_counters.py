@@ -1,5 +1,6 @@
 """Other counters: what explains their numbers, and each tool on a model whose FLOPs are known by hand."""
 
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from support.models import read
 from mfulab.core.errors import UnsupportedError
 from mfulab.flops.sharded import pretended_ranks
 from mfulab.measurements.compare_counters import CompareCountersConfig, CounterRow
-from mfulab.measurements.compare_counters.measure import counter_version, explain, kinds_of_layers, measure
+from mfulab.measurements.compare_counters.measure import explain, kinds_of_layers, measure
 from mfulab.models.counted import count_model
 
 KINDS = {"Linear": 1000, "attention": 300, "Conv2d": 50}
@@ -98,15 +99,17 @@ def test_torchs_own_counter_leaves_out_recurrent_layers_on_a_cpu(tmp_path):
 
 @pytest.mark.parametrize("counter", ["fvcore", "calflops", "ptflops", "thop"])
 def test_a_tool_counts_a_linear_layer_as_twice_its_macs(counter, tmp_path):
-    if counter_version(counter) is None:
-        pytest.skip(f"{counter} is not installed: pip install '.[counters]'")
+    pytest.importorskip(counter, reason=f"{counter} is not installed: pip install '.[counters]'")
     row = run("linear_1024", counter, tmp_path, batch_size=4)
     assert row.flops == pytest.approx(4 * 2 * 1024**2, rel=0.002)
     assert row.flops == row.printed * {"FLOP": 1, "MAC": 2, "MAC, called FLOP": 2, "MAC a sample": 8}[row.printed_unit]
 
 
 def test_a_tool_that_is_not_installed_is_unsupported(tmp_path, monkeypatch):
-    monkeypatch.setattr("mfulab.measurements.compare_counters.measure.counter_version", lambda counter: None)
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("mfulab.measurements.compare_counters.measure.version", missing)
     with pytest.raises(UnsupportedError, match="pip install thop"):
         run("linear_1024", "thop", tmp_path)
 
@@ -117,4 +120,13 @@ def test_a_tool_that_fails_is_unsupported_and_says_why(tmp_path, monkeypatch):
 
     monkeypatch.setattr("mfulab.measurements.compare_counters.measure.count_by", fail)
     with pytest.raises(UnsupportedError, match=r"torch .* cannot count linear_1024: cannot trace"):
+        run("linear_1024", "torch", tmp_path)
+
+
+def test_a_tool_that_finds_no_memory_is_not_unsupported(tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("mfulab.measurements.compare_counters.measure.count_by", fail)
+    with pytest.raises(RuntimeError, match="allocate memory"):
         run("linear_1024", "torch", tmp_path)

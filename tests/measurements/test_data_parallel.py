@@ -22,7 +22,7 @@ STEP = {
         "input_shape": [1024],
     },
     "batch_size": 4,
-    "workload": {"name": "training", "optimizer": "sgd"},
+    "workload": {"name": "training", "optimizer": "sgd", "gradient_accumulation": 2},
     "precision": {"name": "fp32", "dtype": "float32"},
     "execution": {"name": "eager"},
     "device": {"type": "cpu", "threads": 1},
@@ -35,6 +35,7 @@ def config(**changes) -> ProfileStepConfig:
     return ProfileStepConfig.model_validate({**STEP, **changes})
 
 
+@pytest.mark.slow
 def test_a_job_of_two_sends_what_the_formula_says_and_names_the_slowed_rank(tmp_path, monkeypatch):
     from mfulab.models import parallel
 

@@ -71,6 +71,48 @@ def test_losses_are_held_against_the_same_weights_in_float64():
     assert filled(workload={"name": "training"}, profile={"losses": 5}).exact_losses is None
 
 
+@pytest.mark.parametrize("workload", [{"teacher": "online"}, {"input": "host"}, {"input": "host", "loader_epoch": 1}])
+def test_losses_in_float64_have_the_same_teacher_and_batches(workload):
+    row = filled(workload={"name": "t", **workload}, profile={"losses": 3, "exact": True})
+    assert json.loads(row.losses) == pytest.approx(json.loads(row.exact_losses), rel=1e-5)
+
+
+def test_an_output_of_batches_from_the_host_is_held_against_the_fetched_one():
+    row = filled(workload={"name": "i", "mode": "inference", "input": "host"}, profile={"exact": True})
+    assert (row.status, row.relative_error < 1e-6) == ("ok", True)
+
+
+def test_token_ids_stay_integers_in_float64():
+    language = {"name": "lstm", "_target_": "mfulab.models.recurrent.LSTMLanguageModel", "task": "language_modeling"}
+    arguments = {"vocabulary_size": 11, "hidden_size": 8, "layers": 1}
+    model = {**language, "arguments": arguments, "vocabulary_size": 11, "sequence_length": 5}
+    row = filled(model=model, profile={"exact": True})
+    assert (row.status, row.relative_error < 1e-6) == ("ok", True)
+
+
+def test_a_captured_step_has_no_first_losses():
+    with pytest.raises(UnsupportedError, match="first steps pass before it is captured"):
+        passes.require(config(execution={"name": "g", "mode": "cuda_graph"}, profile={"losses": 3}))
+
+
+def test_varied_calls_are_executed_as_the_step_is(monkeypatch):
+    seen, forward = [], torch.nn.Conv2d.forward
+
+    def noted(self, inputs):
+        seen.append((torch.is_autocast_enabled("cpu"), inputs.is_contiguous(memory_format=torch.channels_last)))
+        return forward(self, inputs)
+
+    monkeypatch.setattr(torch.nn.Conv2d, "forward", noted)
+    images = {"name": "cnn", "_target_": "mfulab.models.convolutional.ThreeConvolutions", "input_shape": [3, 4, 4]}
+    filled(
+        model=images,
+        precision={"name": "amp_bf16", "dtype": "bfloat16", "autocast": True},
+        execution={"name": "channels_last", "channels_last": True},
+        profile={"varied_batches": 2},
+    )
+    assert seen == [(True, True)] * 6
+
+
 def without_a_backend(monkeypatch):
     """Compiles with a fake backend: graphs are decided before a backend sees them, and the true one takes seconds."""
     compiled = torch.compile

@@ -7,8 +7,10 @@ import json
 import resource
 import shutil
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,6 +19,8 @@ from support.slow import few
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_json
+from mfulab.core.groups import ExecutionConfig
+from mfulab.device import system
 from mfulab.device.identity import hardware_slug
 from mfulab.lab.runtime import run
 from mfulab.lab.tables.records import read_row
@@ -140,8 +144,8 @@ def test_a_trace_on_request_reads_back_as_the_same_shares(tmp_path):
     for name in ("matmul_percent", "other_operators_percent"):
         assert getattr(back, name) == pytest.approx(getattr(row, name), abs=1), "points"
     spent, again = json.loads(row.spent), json.loads(back.spent)
-    for kind, time in again.items():
-        assert time / sum(again.values()) == pytest.approx(spent[kind] / sum(spent.values()), abs=0.01)
+    for kind, nanoseconds in again.items():
+        assert nanoseconds / sum(again.values()) == pytest.approx(spent[kind] / sum(spent.values()), abs=0.01)
     with gzip.open(tmp_path / "trace.json.gz") as file:
         assert json.load(file)["traceEvents"]
     assert not (tmp_path / "operators.csv").exists()
@@ -209,6 +213,43 @@ def test_torchscript(mode, tmp_path):
     row = profile_step.measure(config(execution={"name": mode, "mode": mode}), tmp_path).row
     assert row.status == "ok"
     assert row.compile_s >= 0
+
+
+def test_building_the_model_is_no_part_of_compiling_it(tmp_path, monkeypatch):
+    from mfulab.models import step
+
+    skipped_s, build = [0.0], step.make_model
+
+    def slow(*given):
+        skipped_s[0] += 1e4
+        return build(*given)
+
+    monkeypatch.setattr(step, "make_model", slow)
+    clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + skipped_s[0])
+    monkeypatch.setattr(profile_step, "time", clock)
+    assert profile_step.measure(config(execution={"name": "trace", "mode": "trace"}), tmp_path).row.compile_s < 1e4
+
+
+@pytest.mark.parametrize("replays", [False, True])
+def test_the_peak_of_memory_is_that_of_later_steps_but_for_graphs_which_then_allocate_nothing(
+    replays, tmp_path, monkeypatch
+):
+    events, forward = [], torch.nn.Linear.forward
+    monkeypatch.setattr(torch.nn.Linear, "forward", lambda *given: events.append("step") or forward(*given))
+    monkeypatch.setattr(system, "forget_peak_memory", lambda: events.append("forget"))
+    monkeypatch.setattr(ExecutionConfig, "replays", replays)
+    profile_step.measure(config(), tmp_path)
+    forgotten = [events[:at].count("step") for at, event in enumerate(events) if event == "forget"]
+    assert forgotten[:2] == [0, 0]
+    assert [steps > 1 for steps in forgotten[2:]] == [True] * (not replays)
+    assert events[-1] == "step"
+
+
+def test_modes_that_replay_graphs():
+    asked = [("eager", "default"), ("compile", "default"), ("compile", "reduce-overhead"), ("compile", "max-autotune")]
+    modes = [ExecutionConfig(name="e", mode=mode, compile_mode=options) for mode, options in asked]
+    assert [mode.replays for mode in modes] == [False, False, True, True]
+    assert ExecutionConfig(name="e", mode="cuda_graph").replays
 
 
 def test_autocast_keeps_float32_parameters(tmp_path):

@@ -1,12 +1,15 @@
 """Readings of a load: real ones on this CPU, and the arithmetic of single readings and polls."""
 
+import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.device.samplers.reading import Reading, sampler
 from mfulab.measurements.read_utilization import ReadUtilizationConfig
-from mfulab.measurements.read_utilization.measure import measure, polled
+from mfulab.measurements.read_utilization.measure import _watched, measure, polled
 
 LINES = [{"monotonic_s": 10 + step / 5, "utilization_percent": 100.0 * (2 < step / 5 < 4)} for step in range(40)]
 
@@ -55,6 +58,27 @@ def test_a_real_load_is_read_by_every_counter_of_a_cpu(tmp_path):
     assert row.memory_used_percent > 0
     assert (tmp_path / "series.csv").read_text().count("True") > 0
     assert not (tmp_path / "trace.json").exists()
+
+
+@sampler
+def reads(value, source):
+    """Stands for a sampler of a GPU's utilization."""
+    yield
+    return {"utilization_percent": Reading(value, "%", source, reason="" if value else "refused")}
+
+
+@pytest.mark.parametrize(("mean", "wanted"), [(40.0, 40.0), (None, 90.0)])
+def test_a_mean_over_the_loop_counts_before_a_value_at_its_end(mean, wanted):
+    """As in a profiled step; the CPU's own utilization, read for other processes, is never the GPU's."""
+    polls = itertools.count(10, 10)
+    series = reads(1.0, "series")
+    series.open, series.polls = lambda: series, lambda: next(polls)
+    samplers = [reads(mean, "mean"), reads(90.0, "at end")]
+    instruments = SimpleNamespace(on_gpu=True, series=series, samplers=lambda polled: samplers)
+    config = ReadUtilizationConfig(load="idle", precision={"name": "fp32", "dtype": "float32"}, load_time_s=0.01)
+    loader = SimpleNamespace(run=lambda seconds: None)
+    _, sampled, _, _ = _watched(loader, config, instruments)
+    assert sampled["mfulab_percent"].value == wanted
 
 
 def test_a_format_without_matmuls_is_said(tmp_path):

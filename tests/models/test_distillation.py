@@ -9,7 +9,7 @@ from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models.build import Batch
 from mfulab.models.step import distillation_loss, teaching, training_step
 
-FP32, CPU = PrecisionConfig(name="fp32", dtype="float32"), torch.device("cpu")
+FP32 = PrecisionConfig(name="fp32", dtype="float32")
 
 
 @pytest.mark.parametrize(("kind", "calls"), [("online", 4), ("cached", 1)])
@@ -20,11 +20,11 @@ def test_a_student_nears_its_frozen_teacher(kind, calls):
     frozen.register_forward_hook(lambda *arguments: called.append(1))
     workload = WorkloadConfig(name="w", teacher=kind, learning_rate=0.05)
     before = [each.clone() for each in frozen.parameters()]
-    teacher = teaching(frozen, batch, workload, FP32, CPU)
     linear = {"name": "linear", "_target_": "torch.nn.Linear", "input_shape": [8]}
     given = {"model": linear, "batch_size": 16, "workload": workload, "precision": FP32, "execution": {"name": "eager"}}
     config = ProfileStepConfig.model_validate(given)
-    step = training_step(config, student, list(student.parameters()), batch, CPU, teacher=teacher)
+    teacher = teaching(frozen, batch, config)
+    step = training_step(config, student, list(student.parameters()), batch, teacher=teacher)
     losses = [float(step()) for _ in range(4)]
     assert losses == sorted(losses, reverse=True)
     assert len(called) == calls

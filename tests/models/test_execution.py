@@ -1,5 +1,6 @@
 """Modes of issuing operations: what each asks torch for, and what it refuses."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -96,6 +97,72 @@ def test_a_backend_of_attention_that_the_device_lacks_is_unsupported(attention):
 def test_a_cuda_graph_needs_a_gpu():
     with pytest.raises(UnsupportedError, match="NVIDIA GPU"):
         execution.capture(lambda: torch.zeros(1), torch.device("cpu"))
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Stands for CUDA's streams and graphs; lists what is done: steps, the capture's begin, replays."""
+    done = []
+
+    class Stream:
+        def wait_stream(self, other):
+            pass
+
+    class Graph:
+        def replay(self):
+            done.append("replay")
+
+    @contextlib.contextmanager
+    def capturing(graph):
+        done.append("capture")
+        yield
+
+    for name, stand_in in {
+        "Stream": lambda device: Stream(),
+        "current_stream": lambda device: Stream(),
+        "stream": contextlib.nullcontext,
+        "CUDAGraph": Graph,
+        "graph": capturing,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    return done
+
+
+def test_a_graph_is_captured_at_the_first_call_and_then_replayed(cuda):
+    """What capturing takes belongs to the first call, and what it allocates to the peak that is read after it."""
+    replay = execution.capture(lambda: cuda.append("step") or torch.ones(1), torch.device("cuda"))
+    assert cuda == []
+    assert replay() is replay()
+    assert cuda == ["step"] * 3 + ["capture", "step", "replay", "replay"]
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (RuntimeError("operation not permitted when stream is capturing\nmore"), UnsupportedError),
+        (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError),
+        (RuntimeError("CUDA error: out of memory"), RuntimeError),
+    ],
+)
+def test_a_step_that_cannot_be_captured_is_unsupported_and_one_without_memory_is_not(error, raised, cuda):
+    def step():
+        if "capture" in cuda:
+            raise error
+
+    with pytest.raises(raised, match=str(error).splitlines()[0]):
+        execution.capture(step, torch.device("cuda"))()
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory"), MemoryError()]
+)
+def test_tracing_that_finds_no_memory_is_not_unsupported(error):
+    class Model(torch.nn.Linear):
+        def forward(self, inputs):
+            raise error
+
+    with pytest.raises(type(error)):
+        execution.issue(Model(4, 2), BATCH, mode("trace"))
 
 
 def test_compiling_begins_with_an_empty_cache_and_leaves_nothing(monkeypatch, tmp_path):

@@ -48,7 +48,11 @@ def test_parts_of_a_linear_layer_are_those_that_a_hand_counts():
     assert told.inputs_bytes == 8 * 4096 * 4
     assert (told.workspace_bytes, told.capacity_bytes) == (2 * 32 << 20, 80 * 10**9)
     autocast = mfulab.fits(LINEAR, 8, device=H100, precision="amp_bf16")
-    assert (autocast.parameters_bytes, autocast.optimizer_bytes) == (weights, 2 * weights)
+    assert (autocast.parameters_bytes, autocast.optimizer_bytes, autocast.inputs_bytes) == (
+        weights,
+        2 * weights,
+        8 * 4096 * 4,
+    )
     only_forward = mfulab.fits(LINEAR, 8, device=H100, precision="fp32", mode="inference")
     assert (only_forward.gradients_bytes, only_forward.optimizer_bytes, only_forward.activations_bytes) == (0, 0, 0)
     assert only_forward.peak_bytes < told.peak_bytes

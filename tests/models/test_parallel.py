@@ -41,6 +41,20 @@ def test_bytes_by_hand(wrapper, device, processes, expected):
     assert parallel.predicted_bytes(Model(), config, device) == expected
 
 
+def test_micro_batches_gather_weights_and_send_gradients_once():
+    config = ParallelConfig(processes=2, wrapper="fsdp2")
+    assert parallel.predicted_bytes(Model(), config, CUDA, micro_batches=3) == 3 * (144 + 128) / 2 + 144 / 2
+    assert parallel.predicted_bytes(Model(), ParallelConfig(processes=2), CUDA, micro_batches=3) == 144
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
+def test_a_wrapped_model_is_told_whether_it_sends(wrapper):
+    told = SimpleNamespace(set_requires_gradient_sync=lambda value: setattr(told, "require_backward_grad_sync", value))
+    for wanted in (False, True):
+        parallel.sends(told, ParallelConfig(processes=2, wrapper=wrapper))(wanted)
+        assert told.require_backward_grad_sync is wanted
+
+
 def test_frozen_weights_are_not_sent_by_ddp():
     model = Model()
     model.blocks.requires_grad_(requires_grad=False)

@@ -93,6 +93,8 @@ class Machine:
                 return found
 
             def disable(self):
+                if machine.refuses:
+                    raise RuntimeError("PM sampling is not enabled on this device.")
                 machine.enabled -= self._on
                 self._on = False
 

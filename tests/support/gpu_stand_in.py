@@ -8,8 +8,10 @@ the pace that planning gave it, and of tables, figures and page the processor ti
 import csv
 import functools
 import html
+import importlib
 import json
 import math
+import operator
 import os
 import re
 import shutil
@@ -17,11 +19,11 @@ import struct
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support import stand_in_clock
+from support import amd_stand_in, stand_in_clock
 from support.nvml_stand_in import Gpu, StandIn
 from support.workflow_copy import ROOT, copy_workflow
 
@@ -32,6 +34,7 @@ HOST = 1.8  # seconds of that machine's cores for one of this one's, as its figu
 WORKER_S, JOB_S = 19.6, 0.12  # the worker's imports from a cold disk, and a job's part
 FIRST_FONTS_S = 4.0  # the first drawing reads fonts
 H100_TFLOP_S = {"fp32": 54.1, "bf16": 731.0, "fp16": 731.0}
+H100_GB_S = 3011.0
 # Seconds of a process beside warm-up, windows and first call: context, probe, model; then of each step traced.
 CONTEXT_S = 0.7
 TRACED_S = {"tiny_kernels": 0.01, "resnet50": 0.2, "gpt2": 0.12}
@@ -44,28 +47,82 @@ MATMUL_S = {"torch": 0.5, "cublas": 1.0, "cuda_": 1.0, "triton": 1.7, "numba": 1
 
 @dataclass(frozen=True)
 class Device:
-    """What tells one stand-in from another."""
+    """What tells one stand-in from another: what its driver says, and how fast it is."""
 
     name: str
-    capability: tuple[int, int]
+    capability: tuple[int, int] | None  # None: AMD's
     memory_bytes: int
-    tflop_s: Mapping[str, float]  # of its best matmul
-    spec_tflop_s: Mapping[str, float]
-    gb_s: float
-    slower: float  # than the H100, in what the device computes
-    gpm: bool
+    sms: int
+    clock_mhz: int  # the highest that its driver allows
+    memory_mhz: int
+    bus_bits: int
+    gb_s: float  # of its best triad
+    reached: Mapping[str, float] = field(default_factory=dict)  # share of its peak that its best matmul has, by format
+    tflop_s: Mapping[str, float] = field(default_factory=dict)  # the best matmul's, of a card without a datasheet here
+    cores: int = CORES
+    slower_host: float = 1.0  # than the recorded one, a core
+    gpm: bool = False
+    mig: str = ""  # the instance's name, where torch sees one of the GPU
+    refused: frozenset[str] = frozenset()  # calls of NVML's that its driver answers with NOT_SUPPORTED
+
+    @property
+    def shown(self) -> str:
+        """The name that torch shows."""
+        return self.mig or self.name
+
+    def spec(self, precision: str) -> Any:
+        """The peak that mfulab computes for it."""
+        from mfulab.device.peaks import peak
+
+        return peak(self.shown, precision, self.sms, max_clock_mhz=self.clock_mhz)
+
+    def best_tflop_s(self, precision: str) -> float:
+        """TFLOP/s of its best matmul: of its peak as large a share as the H100's, where nothing else is known."""
+        if precision in self.tflop_s:
+            return self.tflop_s[precision]
+        return float(self.reached.get(precision, {"fp32": 0.81}.get(precision, 0.74)) * self.spec(precision).spec)
 
 
+_LAPTOP = ("nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetFieldValues")
+_INSTANCE = (
+    *("nvmlDeviceGetSamples", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTotalEnergyConsumption"),
+    *("nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"),
+)
+# Shares reached: what cards limited to 72 W are reported to hold (24 TFLOP/s of a T4's 65; an L4's 54 to 59 of 121).
 DEVICES = {
-    "h200": Device(
-        "NVIDIA H200", (9, 0), 150_754_820_096, {"fp32": 54.3, "bf16": 658.0, "fp16": 658.0},
-        {"fp32": 66.9, "bf16": 989.4, "fp16": 989.4}, 4306.0, 1.0, True,
-    ),
+    "h200": Device("NVIDIA H200", (9, 0), 150_754_820_096, 132, 1980, 3201, 6016, 4306.0, gpm=True),
     "t4": Device(
-        "Tesla T4", (7, 5), 15_843_721_216, {"fp32": 6.8, "fp16": 41.0}, {"fp32": 8.1, "fp16": 65.1},
-        241.0, 8.0, False,
+        *("Tesla T4", (7, 5), 15_843_721_216, 40, 1590, 5001, 256, 241.0, {"fp32": 0.53, "fp16": 0.4}),
+        cores=2, slower_host=1.4,
+    ),
+    "a100": Device(
+        "NVIDIA A100-SXM4-40GB", (8, 0), 42_949_672_960, 108, 1410, 1215, 5120, 1400.0, {"fp32": 0.97, "bf16": 0.83}
+    ),
+    "l4": Device(
+        *("NVIDIA L4", (8, 9), 24_152_899_584, 58, 2040, 6251, 192, 258.0, {"fp32": 0.4, "bf16": 0.47}), cores=12
+    ),
+    "rtx4090": Device(
+        *("NVIDIA GeForce RTX 4090", (8, 9), 25_757_220_864, 128, 3105, 10501, 384, 930.0),
+        {"fp32": 0.75, "bf16": 1.03},
+    ),
+    "laptop": Device(
+        *("NVIDIA GeForce RTX 3060 Laptop GPU", (8, 6), 6_442_450_944, 30, 2100, 7001, 192, 300.0),
+        {"fp32": 0.7, "bf16": 0.8}, cores=8, refused=frozenset(_LAPTOP),
+    ),
+    "b200": Device("NVIDIA B200", (10, 0), 191_503_532_032, 148, 1965, 3996, 8192, 6900.0, gpm=True),
+    "mig": Device(
+        "NVIDIA H100 80GB HBM3", (9, 0), 85_520_809_984, 16, 1980, 2619, 5120, 380.0, gpm=True,
+        mig="NVIDIA H100 80GB HBM3 MIG 1g.10gb", refused=frozenset(_INSTANCE),
+    ),
+    "mi300x": Device(
+        *("AMD Instinct MI300X OAM", None, 206_141_652_992, 304, 2100, 1300, 8192, 4100.0), {"bf16": 0.5, "fp32": 0.6}
+    ),
+    "unknown": Device(
+        "NVIDIA GeForce RTX 5080 SUPER", (12, 0), 25_651_314_688, 84, 3100, 15001, 256, 850.0,
+        tflop_s={"fp32": 42.0, "bf16": 105.0, "fp16": 105.0},
     ),
 }  # fmt: skip
+MIG_BYTES = 10_200_547_328
 
 
 def device() -> Device:
@@ -73,18 +130,45 @@ def device() -> Device:
     return DEVICES[os.environ[DEVICE]]
 
 
-def install() -> None:
-    """Puts the device under NVML, where planning and runs ask for it."""
-    from mfulab.device.vendors import torch_build
+class _Patch:
+    setattr, setitem = staticmethod(setattr), staticmethod(operator.setitem)
+
+
+@functools.cache
+def install() -> Any:
+    """Puts the device under its vendor's library, where planning and runs ask for it; gives the library's clock."""
+    from mfulab.device.vendors import nvidia, torch_build
+    from mfulab.device.vendors.gpm import METRICS
+    from mfulab.device.vendors.nvml_sampler import nvml_sampler
 
     here = device()
-    gpu = Gpu(name=here.name, capability=here.capability, gpm=here.gpm, memory_bytes=here.memory_bytes)
-
-    class Patch:
-        setattr = staticmethod(setattr)
-
-    StandIn(gpu).install(Patch)
+    if here.capability is None:
+        torch_build.installed = lambda: torch_build.Build("2.13.0+rocm7.0", "", "7.0")
+        return amd_stand_in.StandIn(amd_stand_in.Gpu(name=here.name, units=here.sms)).install(_Patch)
+    instance = Gpu(
+        here.mig, "MIG-00000000-0000-0000-0000-000000000002", memory_bytes=MIG_BYTES, refused=set(here.refused)
+    )
+    gpu = Gpu(
+        name=here.name, capability=here.capability, gpm=here.gpm, memory_bytes=here.memory_bytes,
+        max_clock_mhz=here.clock_mhz, memory_clock_mhz=here.memory_mhz, bus_bits=here.bus_bits,
+        gpm_values=dict.fromkeys(METRICS, 50.0),
+        refused=set() if here.mig else set(here.refused), mig_instances=[instance] if here.mig else [],
+    )  # fmt: skip
+    library = StandIn(gpu).install(_Patch)
+    nvidia.nvml_sampler = lambda handle: nvml_sampler(handle, library.time, lambda: library.now)
     torch_build.installed = lambda: torch_build.Build("2.13.0+cu130", "13.0", "")
+    return library
+
+
+def _readings(window_s: float) -> dict[str, Any]:
+    """What the vendor's own samplers read in a window: which values the device has, and why it lacks the others."""
+    from mfulab.device import identity, vendors
+    from mfulab.device.samplers.reading import first_available, sampling
+
+    library, uuid = install(), identity.gpus()[0].uuid
+    with sampling(vendors.of(uuid).samplers(uuid, [], lambda: library.now)) as readings:
+        library.now += window_s
+    return first_available(readings)
 
 
 @functools.cache
@@ -100,36 +184,52 @@ def measure(step: str, config: Any, folder: Path) -> Any:
     row, seconds = {
         "environment": _environment, "ceilings": _ceiling, "profile_step": _step, "bench_matmul": _matmul,
     }[step](config)  # fmt: skip
-    stand_in_clock.advance(seconds + JOB_S)
+    stand_in_clock.advance(seconds + JOB_S + (device().slower_host - 1) * CONTEXT_S)
     return Measured(row)
 
 
 def _environment(config: Any) -> tuple[Any, float]:
-    from mfulab.device.vendors import nvidia
+    from mfulab.device import vendors
     from mfulab.measurements.environment import EnvironmentRow
 
-    gpus = json.dumps([{**facts, "sms": None} for facts in nvidia.Nvidia().describe_all()])
-    row = EnvironmentRow(device="cuda", device_name=device().name, gpus=gpus, python="3.12", cpu_logical_cores=CORES)
+    here = device()
+    gpus = next(filter(None, (vendor.describe_all() for vendor in vendors.makers())))
+    gpus = json.dumps([{**facts, "sms": here.sms} for facts in gpus])
+    row = EnvironmentRow(device="cuda", device_name=here.shown, gpus=gpus, python="3.12", cpu_logical_cores=here.cores)
     return row, 0.4
 
 
 def _ceiling(config: Any) -> tuple[Any, float]:
+    from mfulab.device import identity, vendors
+    from mfulab.device.emulation import emulated_by_gpu
+    from mfulab.device.peaks import memory_peak_gb_s
     from mfulab.measurements.ceilings import CeilingRow
     from mfulab.timing.best_matmul import CAREFUL, QUICK
 
     here, name = device(), config.ceiling
     search = QUICK if config.search == "quick" else CAREFUL["cuda"]
-    row = CeilingRow(ceiling=name, clock_mhz=1755.0)
+    row = CeilingRow(ceiling=name, clock_mhz=0.85 * here.clock_mhz)
     if name == "memory":
-        row.measured_gb_s, row.computed_gb_s = here.gb_s, 1.12 * here.gb_s
+        uuid = identity.gpus()[0].uuid
+        row.measured_gb_s = here.gb_s
+        row.computed_gb_s = memory_peak_gb_s(vendors.of(uuid).properties(uuid, here.shown, here.sms))
         row.measured_s = search.triads * search.sample_s
         return row, CONTEXT_S + row.measured_s
-    row.measured_tflop_s, row.computed_tflop_s = here.tflop_s[name], here.spec_tflop_s[name]
+    if reason := emulated_by_gpu(name, here.capability):
+        row.emulated, row.message = True, f"{reason}: {name} is emulated, and MFU in it divides by fp32's ceiling"
+        return row, CONTEXT_S
+    peak, tflop_s = here.spec(name), here.best_tflop_s(name)
+    row.measured_tflop_s, row.computed_tflop_s, row.message = tflop_s, peak.spec, peak.reason
     row.measured_with, row.measured_shape, row.emulated = "torch_nt", "8192x8192x8192", False
-    row.max_clock_tflop_s = row.datasheet_tflop_s = here.spec_tflop_s[name]
+    row.max_clock_tflop_s, row.datasheet_tflop_s, row.computed_clock_mhz = (
+        peak.max_clock,
+        peak.datasheet,
+        peak.spec_clock_mhz,
+    )
+    row.computed_formula, row.computed_source = peak.formula or None, peak.source or None
     spent = 0.0
     for m, n, k in search.shapes:
-        call_s = 2 * m * n * k / (here.tflop_s[name] * 1e12)
+        call_s = 2 * m * n * k / (tflop_s * 1e12)
         shape_s = 2 * call_s + max(search.settle_s, call_s) + search.samples * max(search.sample_s, call_s)
         if not spent or spent + shape_s < search.limit_s:
             spent += shape_s
@@ -141,19 +241,24 @@ def step_s(model: str, workload: str, batch_size: int, precision: str) -> tuple[
     """The recorded row nearest to a step, and the seconds of that step on this device."""
     alike = [row for row in _recorded("profile") if (row["model"], row["workload"]) == (model, workload)]
     alike = [row for row in alike if row["precision"] == precision] or [r for r in alike if r["precision"] == "bf16"]
-    nearest = min(alike, key=lambda row: abs(math.log(int(row["batch_size"]) / batch_size)))
+    here, nearest = device(), min(alike, key=lambda row: abs(math.log(int(row["batch_size"]) / batch_size)))
     full = max(alike, key=lambda row: int(row["batch_size"]))
-    computing_s = float(full["time_s"]) * batch_size / int(full["batch_size"])
-    if precision not in (full["precision"], "fp16"):
-        computing_s *= 0.5 * H100_TFLOP_S[full["precision"]] / H100_TFLOP_S[precision]
-    computing_s *= H100_TFLOP_S[precision] / device().tflop_s[precision]
     if model == "spinning":  # waits for a clock, and multiplies nothing to speak of
         return nearest, float(nearest["time_s"])
+    # Matmuls by the formats' rates, all else by the memory's; wide formats move twice the bytes.
+    is_wider = precision not in (full["precision"], "fp16")
+    matmuls = (
+        min(1.0, float(full["matmul_percent"]) / 100) * H100_TFLOP_S[full["precision"]] / here.best_tflop_s(precision)
+    )
+    others = max(0.0, 1 - float(full["matmul_percent"]) / 100) * (1 + is_wider) * H100_GB_S / here.gb_s
+    computing_s = float(full["time_s"]) * batch_size / int(full["batch_size"]) * (matmuls + others)
     launching_s = min(float(row["time_s"]) for row in alike) if model != "wide_linear" else 0.0
-    return nearest, max(launching_s * device().slower, 0.0 if model == "tiny_kernels" else computing_s)
+    return nearest, max(launching_s * here.slower_host, 0.0 if model == "tiny_kernels" else computing_s)
 
 
 def _step(config: Any) -> tuple[Any, float]:
+    from mfulab.device.samplers.reading import Reading
+    from mfulab.device.samplers.selection import per_step, sources_answered
     from mfulab.measurements.profile_step import ProfileRow
     from mfulab.timing.pace import pace_for
 
@@ -163,16 +268,19 @@ def _step(config: Any) -> tuple[Any, float]:
     # Where it was recorded in half of the bytes a number, as much again.
     held_bytes = float(recorded["memory_bytes"] or 0) * config.batch_size / int(recorded["batch_size"])
     held_bytes *= 2 if (config.precision.name, recorded["precision"]) == ("fp32", "bf16") else 1
-    if held_bytes > here.memory_bytes:
+    memory_bytes = MIG_BYTES if here.mig else here.memory_bytes
+    if held_bytes + CUDA_BYTES > memory_bytes:
         stand_in_clock.advance(CONTEXT_S + JOB_S)
-        raise RuntimeError(f"CUDA out of memory. GPU 0 has a total capacity of {here.memory_bytes / 2**30:.2f} GiB")
+        raise RuntimeError(f"CUDA out of memory. GPU 0 has a total capacity of {memory_bytes / 2**30:.2f} GiB")
     compiled = config.execution.mode == "compile"
     time_s /= 20 if compiled else 1  # two hundred small kernels become one
     names = {name for name in ProfileRow.model_fields if name.endswith("_percent") or name in COPIED}
-    of_gpm = {"sm_active_percent", "occupancy_percent", "tensor_active_percent", "dram_active_percent"}
-    names -= set() if here.gpm else {*of_gpm, *(name for name in names if "_tensor_" in name or name.startswith("fp"))}
-    values = {name: recorded[name] for name in names if recorded.get(name)}
     window_s = pace.windows * max(pace.window_s, time_s)
+    readings = per_step(_readings(window_s), max(1, round(window_s / time_s)))
+    absent = {name: reading.reason for name, reading in readings.items() if reading.value is None}
+    values = {name: recorded[name] for name in names - absent.keys() if recorded.get(name)}
+    if "clock_mhz" in values:
+        values["clock_mhz"] = 0.85 * here.clock_mhz
     warm_up_s = float(recorded["first_call_s"]) + max(0.4 * pace.warm_up_s, 4 * time_s)
     row = ProfileRow.of(config, **values)
     row.effective_precision, row.steady, row.loss = config.precision.name, True, 1.0
@@ -181,8 +289,9 @@ def _step(config: Any) -> tuple[Any, float]:
     row.windows, row.steps, row.window_s = pace.windows, round(window_s / time_s), window_s
     row.warm_up_s, row.first_call_s = warm_up_s, float(recorded["first_call_s"])
     row.measured_s = warm_up_s + window_s
-    row.utilization_source, row.sources_answered = "NVML utilization samples over 1.03 s", "hardware counters, trace"
-    row.reasons = json.dumps({"energy_j": "the window is shorter than 5 s, and the counter ticks each 100 ms"})
+    row.utilization_source = readings["utilization_percent"].origin if "utilization_percent" in values else None
+    row.sources_answered = sources_answered({**readings, "kernel_busy_percent": Reading(1.0, "%", "trace")})
+    row.reasons = json.dumps(absent)
     traced = max(1, min(10, round(pace.traced_s / time_s))) + (0 if pace.is_traced_once else 1)
     each_s = TRACED_S.get(model, 0.0) * (TRACED_TRAINING if workload == "training" else 1)
     around_s = CONTEXT_S + traced * (each_s + 1.5 * time_s) + (pace.window_s if workload == "training" else 0)
@@ -197,13 +306,20 @@ COPIED = {
 }
 
 
+CUDA_BYTES = 600 << 20  # of a context and the libraries' workspaces
+LEAST = {"numba_cuda": (5, 0), "cublas": (5, 0), "cuda_wmma": (7, 0), "cuda_": (7, 5)}  # capability, as the kernels say
 INSTEAD = {"numba_cuda_seminar": "numba_cuda_transposed", "numba_cuda_seminar_shared": "numba_cuda_shared"}
 
 
 def _matmul(config: Any) -> tuple[Any, float]:
+    from mfulab.device import gpu
+    from mfulab.kernels.devices import require_capability
     from mfulab.measurements.bench_matmul import MatmulRow
 
-    name, (batch, m, n, k) = config.kernel.name, config.shape
+    name, (batch, m, n, k), here = config.kernel.name, config.shape, device()
+    gpu.capability_of = lambda device=None: here.capability
+    least = next((least for begin, least in LEAST.items() if name.startswith(begin)), (0, 0))
+    require_capability(f"{name} in {config.precision.name}", least)
     rows = [row for row in _recorded("matmul") if row["batch"] == "1"]
     precision = "bf16" if config.precision.name == "fp16" else config.precision.name
     of_kernel = [row for row in rows if row["kernel"] == INSTEAD.get(name, name)] or [
@@ -212,10 +328,12 @@ def _matmul(config: Any) -> tuple[Any, float]:
     recorded = next(row for row in of_kernel if row["precision"] == precision)
     flops = 2 * batch * m * n * k
     share = flops / float(recorded["flops"])
-    share *= H100_TFLOP_S[precision] / device().tflop_s[config.precision.name]
+    share *= H100_TFLOP_S[precision] / here.best_tflop_s(config.precision.name)
     time_s = max(1e-5, float(recorded["time_s"]) * share * (1.5 if n < 4096 else 1))
     beside_s = float(recorded["reference_time_s"] or recorded["time_s"]) * share
-    row = MatmulRow.of(config, family=recorded["family"], batch=batch, m=m, n=n, k=k, flops=flops, clock_mhz=1755.0)
+    row = MatmulRow.of(
+        config, family=recorded["family"], batch=batch, m=m, n=n, k=k, flops=flops, clock_mhz=0.85 * here.clock_mhz
+    )
     row.after, row.adds, row.relative_error = recorded["after"], recorded["adds"], float(recorded["relative_error"])
     row.tolerance, row.effective_precision = float(recorded["tolerance"]), config.precision.name
     row.time_s = row.median_time_s = row.hot_time_s = time_s
@@ -243,7 +361,8 @@ EDITS = (
     ("src/mfulab/lab/runtime/client.py", r"(?m)^(from mfulab\.lab\.runtime import budget.*)$", rf"\1\n{IMPORT}"),
     ("src/snakemake_logger_plugin_mfulab/__init__.py", r"(?m)^import time$", IMPORT),
     ("src/snakemake_logger_plugin_mfulab/__init__.py", r"record\.created", "time.time()"),
-    ("src/mfulab/lab/runtime/forked.py", r"usable_cores\(\)\)", f"{CORES})"),
+    ("src/mfulab/lab/runtime/forked.py", r"usable_cores\(\)\)", "device().cores)"),
+    ("src/mfulab/lab/runtime/forked.py", r"(?m)^from mfulab.device.cpu.*$", "from support.gpu_stand_in import device"),
     ("Snakefile", r"(?m)^from snakemake.utils", f"{INSTALLED}\nfrom snakemake.utils"),
 )
 RUN = """import sys
@@ -265,10 +384,10 @@ def main(step: str) -> None:
     if "--failed" in sys.argv:
         stand_in_clock.advance(JOB_S)
     elif step == "environment":  # the first run waits for the worker, which is no part of what it took
-        stand_in_clock.advance(WORKER_S)
+        stand_in_clock.advance(WORKER_S * device().slower_host)
     if step == "count_flops":
         counted_s = next((seconds for model, seconds in COUNTED_S.items() if f"model={model}" in sys.argv[-1]), 0.25)
-        stand_in_clock.advance(JOB_S + counted_s)
+        stand_in_clock.advance(JOB_S + counted_s * device().slower_host)
     else:
         module = types.ModuleType(f"mfulab.measurements.{step}.measure")
         module.measure = functools.partial(measure, step)  # type: ignore[attr-defined]
@@ -291,6 +410,10 @@ def command() -> None:
     """Runs a command in the place of scripts/command.py, and charges the processor time that it took."""
     install()
     from mfulab.cli.main import main as mfulab
+    from mfulab.lab.runtime.server import REPORT
+
+    for name in REPORT:  # which the worker has imported before it forks a command
+        importlib.import_module(name)
 
     status: Any = 0
     before = os.times()
@@ -303,7 +426,8 @@ def command() -> None:
     others = now.children_user + now.children_system - before.children_user - before.children_system
     is_first = not Path("reports/report.html").exists() and sys.argv[1] == "page"
     if sys.argv[1] != "refine":  # which charges by its runs
-        stand_in_clock.advance(JOB_S + HOST * (own + others / CORES) + FIRST_FONTS_S * is_first)
+        took_s = HOST * (own + others / device().cores) + FIRST_FONTS_S * is_first
+        stand_in_clock.advance(JOB_S + device().slower_host * took_s)
     _note(sys.argv[1])
     sys.exit(status)
 

@@ -27,6 +27,9 @@ class Gpu:
     power_w: float = 600.0
     instant_power_w: float = 650.0
     clock_mhz: int = 1755
+    max_clock_mhz: int = 1980
+    memory_clock_mhz: int = 2619
+    bus_bits: int = 5120
     memory_bytes: int = 80 << 30
     sample_period_s: float = 1 / 6
     busy: Callable[[float], int] = lambda now: 100
@@ -40,7 +43,7 @@ class Gpu:
     refused_fields: set[int] = field(default_factory=set)
     gpm: bool = True
     gpm_values: dict[int, float] = field(default_factory=lambda: {2: 90.0, 3: 25.0, 5: 60.0, 10: 30.0, 20: 100.0})
-    mig_instances: list["Gpu"] = field(default_factory=list)
+    mig_instances: list["Gpu"] | None = None  # without MIG mode
     parent: "Gpu | None" = None
     virtualization: int = pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE
 
@@ -55,7 +58,7 @@ class StandIn:
         self._keep: list[Any] = []
         for gpu in gpus:
             self._register(gpu)
-            for instance in gpu.mig_instances:
+            for instance in gpu.mig_instances or ():
                 instance.parent = gpu
                 self._register(instance)
 
@@ -149,7 +152,7 @@ class StandIn:
         return self._number(mode, self._gpu(handle).virtualization)
 
     def nvmlDeviceGetMigMode(self, handle: Any, current: Any, pending: Any) -> int:  # noqa: N802
-        on = bool(self._gpu(handle).mig_instances)
+        on = self._gpu(handle).mig_instances is not None
         self._number(current, on)
         return self._number(pending, on)
 
@@ -170,15 +173,17 @@ class StandIn:
         return self._number(instance, 3)
 
     def nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: Any, clock: Any) -> int:  # noqa: N802
-        return self._number(clock, 1980 if kind.value == pynvml.NVML_CLOCK_SM else 2619)
+        gpu = self._gpu(handle)
+        return self._number(clock, gpu.max_clock_mhz if kind.value == pynvml.NVML_CLOCK_SM else gpu.memory_clock_mhz)
 
     def nvmlDeviceGetClockInfo(self, handle: Any, kind: Any, clock: Any) -> int:  # noqa: N802
-        if self._gpu(handle).parent:
+        gpu = self._gpu(handle)
+        if gpu.parent:
             return NOT_SUPPORTED
-        return self._number(clock, self._gpu(handle).clock_mhz if kind.value == pynvml.NVML_CLOCK_SM else 2619)
+        return self._number(clock, gpu.clock_mhz if kind.value == pynvml.NVML_CLOCK_SM else gpu.memory_clock_mhz)
 
     def nvmlDeviceGetMemoryBusWidth(self, handle: Any, width: Any) -> int:  # noqa: N802
-        return self._number(width, 5120)
+        return self._number(width, self._gpu(handle).bus_bits)
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:  # noqa: N802
         total = self._gpu(handle).memory_bytes
@@ -192,6 +197,9 @@ class StandIn:
 
     def nvmlDeviceGetPowerUsage(self, handle: Any, power: Any) -> int:  # noqa: N802
         return self._number(power, round(self._gpu(handle).power_w * 1e3))
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle: Any, limit: Any) -> int:  # noqa: N802
+        return self._number(limit, 700_000)
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, energy: Any) -> int:  # noqa: N802
         ticks = math.floor(self.now * 10) / 10

@@ -2,12 +2,14 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from mfulab.device.samplers.reading import Reading
 from mfulab.timing import windows
-from mfulab.timing.clocks import HostClock
+from mfulab.timing.clocks import EventClock, HostClock
 from mfulab.timing.pace import Pace
 from mfulab.timing.windows import measure_window, observe, warm_up
 
@@ -53,7 +55,7 @@ def test_first_call_is_apart_and_steadiness_is_found(machine):
     warm = warm_up(made.step, made, PACE)
     assert warm.first_call_s == 7.0
     assert warm.steady
-    assert warm.step_s == pytest.approx(0.1)
+    assert warm.chunks_s[-1] == pytest.approx(0.1)
 
 
 def test_a_step_that_never_settles_is_said_to_be_unsteady(machine):
@@ -76,7 +78,7 @@ def test_what_came_before_settling_counts_where_page_faults_took_no_time(machine
     warm = warm_up(made.step, made, PACE, settle=lambda: made.script.__setitem__(1, 0.1))
     assert (warm.unsettled_s, warm.unsettled_faults) == (pytest.approx(0.3), faults)
     assert (warm.chunks_s[0] == pytest.approx(0.3)) == counts
-    assert (warm.steady, warm.step_s) == (True, pytest.approx(0.1))
+    assert (warm.steady, warm.chunks_s[-1]) == (True, pytest.approx(0.1))
 
 
 def test_a_clock_that_drifts_is_not_steady(machine):
@@ -179,3 +181,29 @@ def test_host_clock_gives_its_intervals_once():
         clock.mark()
     assert len(clock.intervals()) == 2
     assert clock.intervals() == []
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_marks_lie_on_the_device_that_is_watched_though_another_is_the_current_one(monkeypatch, kind):
+    class Event:
+        def __init__(self, enable_timing):
+            self.stream = None
+
+        def record(self, stream="of the current device"):
+            self.stream = stream
+
+        def elapsed_time(self, later):
+            return 1.0
+
+    waited = []
+    module = SimpleNamespace(Event=Event, synchronize=lambda device="the current device": waited.append(device))
+    if kind == "cuda":
+        module.current_stream = lambda device: f"of {device}"
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    clock = EventClock(torch.device(kind, 1))
+    clock.mark()
+    (event,) = clock._marks
+    clock.intervals()
+    only = kind == "mps"
+    assert event.stream == ("of the current device" if only else "of cuda:1")
+    assert waited == ["the current device" if only else torch.device("cuda", 1)]

@@ -48,6 +48,7 @@ def test_a_dry_run_says_what_a_cluster_would_be_asked_for(cluster_project, sizes
     assert 0 < float(hours) < (sizes * replicates + others) * 60 / 3600
 
 
+@pytest.mark.slow
 def test_a_dry_run_on_this_machine_says_how_long_it_takes(cluster_project):
     would = cluster_project.snakemake("rows", "-n", "--config", "device=cpu").stdout
     assert re.search(r"^about .* on this machine$", would, re.MULTILINE)

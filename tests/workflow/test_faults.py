@@ -356,7 +356,7 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("how", few(BROKEN))
+@pytest.mark.parametrize("how", few(BROKEN, 0))
 def test_a_broken_file_costs_one_row_at_most_and_is_made_anew(tree: Path, how: str) -> None:
     finish(tree)
     results = tree / "results"

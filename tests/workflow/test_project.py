@@ -238,3 +238,62 @@ def test_nothing_is_installed_into_a_python_that_nobody_named():
     assert writes[("install",)] == {"none/bin/python"}
     assert writes[("install", "PYTHON=python3")] == {"python3"}
     assert any("slurm" in line for line in commands[("install",)])
+
+
+NEW_LOCK = """annotated-types==0.8.0
+numba==0.68.1
+numba-cuda==0.30.4 ; sys_platform != 'darwin'
+snakemake==9.27.1
+torch==2.13.0
+"""
+
+
+def test_what_a_python_has_stays_there_where_it_is_asked_to(tmp_path):
+    """KEEP=1 lets pip choose no other torch than the one that is there, and adds what is missing as it is locked."""
+    make = ["make", "-n", f"VENV={tmp_path}", "install", f"PYTHON={sys.executable}", "KEEP=1"]
+    lines = subprocess.run(make, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert re.findall(r"requirements/\w+\.lock", lines) == [], "locks replace what is there"
+    assert f"--constraint {tmp_path}/new.lock --editable '.[pipeline]'" in lines
+    program = re.search(r"-c '(import re.*?)' > ", lines, re.DOTALL)[1]
+    (tmp_path / "requirements.lock").write_text(NEW_LOCK)
+    for name in ("torch-2.11.0+cu128", "Numba-0.61.2", "annotated_types-0.7.0"):
+        (tmp_path / f"{name}.dist-info").mkdir()
+        (tmp_path / f"{name}.dist-info/METADATA").write_text(f"Name: {name.partition('-')[0]}\nVersion: 1\n")
+    alone = {"PYTHONPATH": str(tmp_path)}
+    words = [sys.executable, "-S", "-c", program]
+    done = subprocess.run(words, cwd=tmp_path, env=alone, capture_output=True, text=True, check=True)
+    kept = [line.partition("==")[0] for line in done.stdout.split("\n") if line]
+    assert kept == ["numba", "numba-cuda", "snakemake"], "torch and annotated-types stay; Numba's parts belong together"
+
+
+def test_a_torch_of_cuda_12_may_stay():
+    """It pins cuda-bindings below 13, and cuda-python asks for those of its own release."""
+    [python] = [Requirement(line) for line in EXTRAS["pipeline"] if line.startswith("cuda-python")]
+    [torch] = [Requirement(line) for line in EXTRAS["torch"] if line.startswith("torch")]
+    assert python.specifier.contains("12.9.7")
+    assert torch.specifier.contains("2.11.0")
+
+
+@pytest.mark.parametrize("name", ["seminar", "seminar.ko"])
+def test_a_notebook_without_a_checkout_installs_beside_what_is_there_and_finds_it(name, tmp_path):
+    cells = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    [cell] = [source for cell in cells if "git" in (source := "".join(cell["source"])) and "clone" in source]
+    (tmp_path / "bin").mkdir()
+    clone = f'for last; do :; done; mkdir -p "$last"; ln -s {ROOT}/src "$last/src"'
+    for tool, body in (("git", clone), ("make", 'echo "$@" > ../made')):
+        (tmp_path / "bin" / tool).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / "bin" / tool).chmod(0o755)
+    program = f"""
+import sys, types
+for name in ("pandas", "IPython", "IPython.display", "PIL"):
+    sys.modules[name] = types.ModuleType(name)
+sys.modules["IPython.display"].Image = sys.modules["IPython.display"].display = sys.modules["PIL"].Image = None
+sys.path = [path for path in sys.path if not path.endswith("/src")]
+REPOSITORY = "https://example.org/mfulab"
+exec({cell!r})
+import mfulab
+assert mfulab.__file__.startswith({str(tmp_path)!r}), mfulab.__file__
+"""
+    environment = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, check=True)
+    assert "KEEP=1" in (tmp_path / "made").read_text()

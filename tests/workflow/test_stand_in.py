@@ -1,6 +1,7 @@
 """The main command on a GPU that is not there: what is measured by when, and what its page says."""
 
 import csv
+import json
 import re
 
 import pytest
@@ -30,7 +31,7 @@ def test_a_gpu_s_first_minutes_show_busy_and_useless_beside_useful(swept):
     assert len(matmuls) == 6
     assert formats == ({"fp16", "fp32"} if "tesla-t4" in matmuls[0]["hardware"] else {"bf16", "fp32"})
     first = next(seconds for seconds, words in swept.events if words == "page")
-    assert first <= 75
+    assert first <= 100  # of a T4 with two slow cores; others need some 60
     begun = [words for seconds, words in swept.events if seconds <= first]
     assert sum("profile_step" in words for words in begun) == 3, "what the first sentence needs, and no more"
     after = [words for seconds, words in swept.events if seconds > first and "=" in words]
@@ -48,13 +49,40 @@ def test_a_gpu_s_first_minutes_show_busy_and_useless_beside_useful(swept):
 
 @pytest.mark.slow
 @pytest.mark.workflow
-@pytest.mark.parametrize(("device", "least"), [("h200", (12, 14)), ("t4", (8, 8))])
+@pytest.mark.parametrize(("device", "least"), [("h200", (12, 14)), ("t4", (6, 8))])
 def test_a_whole_budget_of_a_gpu(device, least, tmp_path):
     swept = gpu_stand_in.sweep(gpu_stand_in.prepare(tmp_path), device)
     assert len(gpu_stand_in.rows(tmp_path, "profile_step")) >= least[0]
     assert len(gpu_stand_in.rows(tmp_path, "bench_matmul")) >= least[1]
-    assert swept.total_s <= 225
+    assert swept.total_s <= {"t4": 300}.get(device, 225)
     assert swept.output.count("did not fit") <= 1, "one line for all that was not measured"
+
+
+TOLD = {
+    "unknown": "NVIDIA GeForce RTX 5080 SUPER: no MFU: no peak is known for bf16 on this device.",
+    "mig": "NVIDIA H100 80GB HBM3 MIG 1g.10gb tells no utilization",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+@pytest.mark.parametrize("device", sorted(gpu_stand_in.DEVICES.keys() - {"h200", "t4"}))
+def test_the_page_of_each_card_is_about_that_card(device, tmp_path):
+    swept = gpu_stand_in.sweep(gpu_stand_in.prepare(tmp_path, FIGURES), device, *NARROW)
+    steps, matmuls = (gpu_stand_in.rows(tmp_path, step) for step in ("profile_step", "bench_matmul"))
+    memory_bytes = gpu_stand_in.MIG_BYTES if device == "mig" else gpu_stand_in.DEVICES[device].memory_bytes
+    assert {row["batch_size"] for row in steps} == {"1", "2048", "32" if memory_bytes < 24e9 else "64"}
+    assert {row["precision"] for row in steps} == {"bf16", "fp32"}
+    kernels = {row["kernel"] for row in matmuls}
+    assert kernels == ({"torch"} if device == "mi300x" else {"torch", "numba_cuda_unrolled"})
+    assert "unsupported" not in swept.output
+    said = gpu_stand_in.sentence(tmp_path)
+    assert said.startswith(TOLD.get(device, "spinning reads 9")), said
+    assert "large_product" not in said, "which recorded machines alone have"
+    reasons = [json.loads(row["reasons"]) for row in steps if row["model"] == "resnet50"]
+    has_gpm = gpu_stand_in.DEVICES[device].gpm
+    assert all(bool(why.get("sm_active_percent")) != has_gpm for why in reasons)
+    assert all(bool(why.get("utilization_percent")) == (device == "mig") for why in reasons)
 
 
 @pytest.mark.slow

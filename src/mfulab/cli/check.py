@@ -14,8 +14,7 @@ from mfulab.core.groups import DeviceConfig
 from mfulab.core.language.quantities import significant
 from mfulab.core.terminal import Terminal, table
 from mfulab.device import ByKind, cpu, identity, is_gpu
-from mfulab.device.local_peak import local_name
-from mfulab.device.peaks import peak
+from mfulab.device.local_peak import local_name, local_peak
 
 RECORDINGS = Path("results/reference")
 # The share of a reference below which a value is low. Neighbours take more of a CPU than anything takes of a GPU.
@@ -23,6 +22,7 @@ TOLERATED = ByKind(cpu=0.75, gpu=0.9)
 # Of what a datasheet prints: the best matmul of a healthy H100 reaches 70 to 81 % of it, a triad 90 %, a clock 71 %.
 FLOORS = {"tflop_s": 0.6, "gb_s": 0.75, "mhz": 0.6}
 MOST_HELD_BACK = 5.0  # percent of the time, by heat or the power brake
+SETS_CLOCK = 50.0  # percent of the time: from which on the power limit decides the clock, as of cards of 70 W
 SHOWN = ("power_capped_percent", "other_processes_percent")  # a power limit is where a GPU is to work
 FEWEST_NODES = 3  # from which on a median of nodes stands for a device that nothing else is known of
 STATUS = {"low": 1, "unknown": 3, "healthy": 0}  # the worst first
@@ -69,14 +69,21 @@ def _checked(device: str, baseline: Path | None) -> Line:
     if before:
         references = {key: (reading["value"], "baseline") for key, reading in before[0]["values"].items()}
     else:
-        printed: dict[str, float | None] = {}
-        if is_gpu(where):
-            whole, rates = peak(name, "fp16"), [key for key in values if key.endswith("_tflop_s")]
-            printed = {"memory_gb_s": whole.memory_gb_s, "clock_mhz": whole.spec_clock_mhz}
-            printed |= {key: peak(name, key.removesuffix("_tflop_s")).spec for key in rates}
-        references = {key: (value, "datasheet") for key, value in printed.items()}
+        references = printed(values) if is_gpu(where) else {}
         references |= recorded(RECORDINGS / identity.hardware_slug(device))
     return judged({"node": socket.gethostname(), "device": name, "kind": where.type, "values": values}, references)
+
+
+def printed(values: Mapping[str, Line]) -> dict[str, tuple[float | None, str]]:
+    """References from the datasheet of this node's GPU; where the power limit held its clock, rates at that clock."""
+    told = {name: reading["value"] for name, reading in values.items()}
+    sheet, source, held = local_peak("fp16"), "datasheet", 1.0
+    clock, spec_clock = told.get("clock_mhz"), sheet.spec_clock_mhz
+    if clock and spec_clock and (told.get("power_capped_percent") or 0.0) > SETS_CLOCK:
+        source, held, spec_clock = f"datasheet, at {clock:.0f} MHz", min(1.0, clock / spec_clock), None
+    peaks = {key: local_peak(key.removesuffix("_tflop_s")).spec for key in told if key.endswith("_tflop_s")}
+    references = {key: (peak and held * peak, source) for key, peak in peaks.items()}
+    return references | {"memory_gb_s": (sheet.memory_gb_s, "datasheet"), "clock_mhz": (spec_clock, "datasheet")}
 
 
 def judged(line: Line, references: References) -> Line:
@@ -89,7 +96,7 @@ def judged(line: Line, references: References) -> Line:
                 reading |= {"state": "low" if value > MOST_HELD_BACK else "healthy", "source": "driver's counters"}
         elif value is not None and reference:
             unit = next(unit for unit in FLOORS if name.endswith(unit))
-            floor = FLOORS[unit] if source == "datasheet" else TOLERATED[line["kind"]]
+            floor = FLOORS[unit] if source.startswith("datasheet") else TOLERATED[line["kind"]]
             reading |= {"share": value / reference, "state": "low" if value < floor * reference else "healthy"}
     states = {reading["state"] for reading in line["values"].values()}
     compared = any(reading["share"] is not None for reading in line["values"].values())

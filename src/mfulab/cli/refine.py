@@ -19,6 +19,7 @@ from mfulab.core.replicates import MOST_REPLICATES, numbered
 from mfulab.core.rows import NOT_MEASURED, TimedRow
 from mfulab.device.identity import hardware_slug
 from mfulab.lab.runtime import budget, client, lifetime
+from mfulab.lab.tables.columns import Records
 from mfulab.lab.tables.consistency import any_failed
 from mfulab.lab.tables.recording import gather
 from mfulab.lab.tables.records import read_row
@@ -48,7 +49,11 @@ def run(hardware: str | None, results: Path, widest: float, minutes: float, most
         if client.SOCKET not in os.environ:
             lifetime.start(work="rows")
             undo.callback(lifetime.stop)
-        while runs := [run for run in _least_known(results, hardware, 100 * widest, most, sweep) if fits(run[1])]:
+        while True:
+            records = gather(results, hardware).records  # of which the last ones are those to tell of
+            runs = [run for run in _least_known(records, hardware, 100 * widest, most, sweep) if fits(run[1])]
+            if not runs:
+                break
             for step, row in runs[: (len(runs) + 1) // 2]:
                 if not fits(row):
                     continue
@@ -60,10 +65,9 @@ def run(hardware: str | None, results: Path, widest: float, minutes: float, most
         return 0
     for table in TIMED:
         remove(results / "tables" / f"{table}.csv")  # it lacks the new processes: snakemake writes it anew
-    left = len(list(_least_known(results, hardware, 100 * widest, MOST_REPLICATES)))
+    left = len(list(_least_known(records, hardware, 100 * widest, MOST_REPLICATES)))
     why = f"are known to less than ±{100 * widest:g} %, fail a check or were not steady"
     print(f"{left} runs {why}; snakemake shows what is new")
-    records = gather(results, hardware).records
     timed = pd.DataFrame([row for table in TIMED for row in records.get(table, ()) if row["status"] == "ok"])
     if alone := int(timed.reindex(columns=["precision_percent"]).isna().sum().iloc[0]):
         print(f"{alone} runs of one process have no interval: replicates=2 measures another of each")
@@ -71,11 +75,11 @@ def run(hardware: str | None, results: Path, widest: float, minutes: float, most
 
 
 def _least_known(
-    results: Path, hardware: str, widest: float, most: int, sweep: budget.Budget | None = None
+    records: Records, hardware: str, widest: float, most: int, sweep: budget.Budget | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Measurement and row of each run that lacks processes, most precision to gain a second first."""
     runs = []
-    for table, rows in gather(results, hardware).records.items():
+    for table, rows in records.items():
         if table not in TIMED or not rows:
             continue
         frame = pd.DataFrame(rows).astype({"precision_percent": float, "replicates": float})

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 LONGEST = 4000  # characters of a message
 FEW, NEAR = 12, 3  # choices that a message names all, and of more those that are near
+NO_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "defaultcpuallocator", "memoryerror")
 EXTRAS = {"numpy": "trace", "google.protobuf": "jax-traces", "prometheus_client": "prometheus"}
 EXTRAS |= dict.fromkeys(("torch", "threadpoolctl"), "torch")
 EXTRAS |= dict.fromkeys(("transformers", "pandas", "seaborn", "hydra"), "pipeline")
@@ -48,6 +49,11 @@ def warn(message: str, category: type[Warning] = UserWarning, stacklevel: int = 
     except Warning as error:
         with suppress(OSError, ValueError):
             print(error, file=sys.stderr)
+
+
+def is_out_of_memory(error: object) -> bool:
+    """True for an error, or a message, of any library that asked for more memory than there is."""
+    return any(words in f"{type(error).__name__} {error}".lower() for words in NO_MEMORY)
 
 
 def lacks(wanted: str, package: str) -> str:

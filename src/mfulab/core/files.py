@@ -30,6 +30,7 @@ REMEDIES = {
     errno.EROFS: "the file system is read-only. Work in a folder that can be written",
     errno.EACCES: "permission denied. Give it write permission",
     errno.EPERM: "not permitted. Give it write permission",
+    errno.EISDIR: "it is a folder. Give a file",
 }
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
 LARGEST = 1 << 28  # bytes of a file that is read whole; the tables of 20,000 runs take a tenth
@@ -183,12 +184,10 @@ def unquoted(cell: str) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file by renaming a finished one. Raises ConfigurationError, leaving nothing partial, where it cannot."""
-    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.partial")
+    temporary = path.with_name(f".{os.getpid()}.{time.monotonic_ns()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8", errors="replace", newline="")
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
         temporary.replace(path)
     except BaseException as error:
         with suppress(OSError):

@@ -201,6 +201,11 @@ class ExecutionConfig(Closed):
         """True if linear layers multiply int8, whatever format the weights had."""
         return self.quantisation in ("dynamic_int8", "static_int8")
 
+    @property
+    def replays(self) -> bool:
+        """True if a GPU's later steps replay CUDA graphs, which allocate nothing."""
+        return self.mode == "cuda_graph" or (self.mode == "compile" and self.compile_mode != "default")
+
 
 class KernelConfig(Closed):
     """One matmul implementation."""

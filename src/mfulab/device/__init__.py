@@ -38,17 +38,19 @@ def require_cuda(device: Any, what: str) -> None:
 
 
 def synchronise(device: Any) -> None:
-    """Waits until a torch.device has done what was enqueued; a CPU has."""
+    """Waits until a device, or the current one of a kind, has done what was enqueued; a CPU has."""
     import torch
 
-    torch.get_device_module(device).synchronize()
+    torch.get_device_module(device).synchronize(*named(device))
+
+
+def named(device: Any) -> tuple[Any, ...]:
+    """The arguments that choose a torch.device in functions of its module: none where there is but one, as of MPS."""
+    return (device,) if getattr(device, "type", device) == GPU else ()
 
 
 class ByKind(dict[str, Value]):
     """A value for a CPU and one for GPUs of every kind: `ByKind(cpu=3, gpu=2)[device.type]`."""
-
-    def __init__(self, cpu: Value, gpu: Value) -> None:
-        super().__init__(cpu=cpu, gpu=gpu)
 
     def __missing__(self, kind: str) -> Value:
         return self["gpu"]

@@ -4,6 +4,7 @@ at 128 KiB and becomes the size of the largest mapped block freed, up to 32 MiB;
 
 import contextlib
 import ctypes
+import math
 import mmap
 import resource
 import time
@@ -44,10 +45,7 @@ def kept_memory() -> Iterator[bool]:
 
 def mapped(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     """A tensor on the CPU in a mapping of its own, of ones: malloc, and its thresholds, see nothing of it."""
-    size = dtype.itemsize
-    for length in shape:
-        size *= length
-    held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    held = mmap.mmap(-1, math.prod(shape, start=dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return torch.frombuffer(held, dtype=dtype).view(shape).fill_(1)
 
 

@@ -16,8 +16,7 @@ from mfulab.device.emulation import emulated_by_cpu, emulated_by_gpu
 
 
 def prepare(device: DeviceConfig, settled: bool = True) -> tuple[torch.device, int]:
-    """The device, its allocator settled unless the step does that, and the CPU threads; NoDeviceError for an
-    unusable GPU."""
+    """The device, its allocator settled unless told not to, and the CPU threads; NoDeviceError for an unusable GPU."""
     threads = device.threads or cpu.usable_cores()
     torch.set_num_threads(threads)
     if settled:
@@ -34,8 +33,7 @@ def cores_filled() -> int:
 
 
 def effective_precision(precision: PrecisionConfig, device: torch.device) -> str:
-    """The format that matmuls use: autocast's, or TF32 where allowed. UnsupportedError for one that the device
-    lacks."""
+    """The format that matmuls use: autocast's, or TF32 where allowed. UnsupportedError where the device lacks it."""
     name = BY_DTYPE[precision.dtype].name
     formats = _formats(device)
     if formats and name not in formats:

@@ -157,8 +157,7 @@ def physical_cores(logical: frozenset[int]) -> int:
 
 
 def usable_cores() -> int:
-    """Physical cores that affinity and quota let this process keep busy, at least 1; second threads add no
-    arithmetic."""
+    """Physical cores that affinity and quota let this process keep busy, at least 1; second threads do not count."""
     if count := _sysctl("hw.physicalcpu"):
         return int(count)
     return max(1, min(physical_cores(logical_cpus()), int(cpu_limit() or 1 << 30)))

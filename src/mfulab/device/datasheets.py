@@ -16,7 +16,7 @@ from mfulab.core.errors import NEAR, ConfigurationError, alternatives
 _DECORATION = {"nvidia", "amd", "intel", "aws", "tesla", "geforce", "instinct", "r", "tm", "generation", "oam", "vf"}
 _LINES = ("", "rtx ", "apple ")  # what people leave out, as no other line has such a number: A6000, 4090, M2
 _PCI_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
-_SLICE = re.compile(r"\s+MIG\s+\d+[cg].*$")
+SLICE = re.compile(r"\s+MIG\s+\d+[cg].*$")  # of a MIG instance, a part of the product named
 
 
 class UnknownDeviceError(ConfigurationError, LookupError):
@@ -45,10 +45,9 @@ class Datasheet:
 
 
 def find(device: str, units: int | None = None, pci_id: str | None = None) -> Datasheet:
-    """The datasheet of a driver's name (`NVIDIA H100 80GB HBM3`) or PCI id (`10de:2330`); UnknownDeviceError if
-    unsure."""
+    """The datasheet of a driver's name (`NVIDIA H200`) or PCI id (`10de:2330`); UnknownDeviceError if unsure."""
     is_id = _PCI_ID.fullmatch(asked := device.strip().lower())
-    name = normalised(_SLICE.sub("", device))
+    name = normalised(SLICE.sub("", device))
     named = next((sheets for line in _LINES if (sheets := _by_name().get(line + name))), ())
     matching = [sheet for sheet in datasheets() if asked in sheet.pci_ids] if is_id else list(named)
     matching = [sheet for sheet in matching if pci_id and pci_id.lower() in sheet.pci_ids] or matching
@@ -60,11 +59,6 @@ def find(device: str, units: int | None = None, pci_id: str | None = None) -> Da
         how = "name one of these" if is_id else "name one of these, or its PCI id"
         raise UnknownDeviceError(f"{device!r} could be one of {choices}: {how}")
     raise UnknownDeviceError(f"there is no datasheet of {device!r} here, so its peak is unknown{_suggested(device)}")
-
-
-def is_slice(device: str) -> bool:
-    """Recognises a MIG instance, a part of the product named, by the device's name."""
-    return bool(_SLICE.search(device))
 
 
 def normalised(name: str) -> str:

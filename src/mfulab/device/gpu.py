@@ -13,8 +13,7 @@ def uuid_of(device: Any) -> str:
 
 
 def capability_of(device: Any = None) -> tuple[int, int] | None:
-    """Compute capability of a torch CUDA device or the current one; None of AMD's, whose numbers (MI300: 9.4) are
-    others."""
+    """Compute capability of a torch CUDA device or the current one; None of AMD's, whose numbers mean others."""
     import torch
 
     if torch.version.hip or getattr(device, "type", GPU) != GPU:

@@ -57,7 +57,8 @@ def why_not(kind: str) -> str:
         return "; ".join(map(str, absent))
     names = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
     hidden = " ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
-    return f"{hidden or 'the driver'} leaves no GPU to be seen"
+    silent = next(filter(None, (vendor.why_silent() for vendor in vendors.of_kind(kind))), "")
+    return (not hidden and silent) or f"{hidden or 'the driver'} leaves no GPU to be seen"
 
 
 def hardware_slug(device_type: str = "auto") -> str:
@@ -68,10 +69,9 @@ def hardware_slug(device_type: str = "auto") -> str:
 
 
 def memory_bytes(kind: str) -> float | None:
-    """Memory of the first GPU of a kind in bytes; None for a CPU, for MIG instances, and where nobody tells."""
+    """Memory of the first GPU, or MIG instance, of a kind in bytes; None for a CPU, and where nobody tells."""
     uuid = next((gpu.uuid for gpu in gpus(kind)), "")
-    described = vendors.of(uuid).describe_all() if uuid else []
-    return next((facts.get("memory_bytes") for facts in described if facts.get("uuid") == uuid), None)
+    return vendors.of(uuid).memory_bytes(uuid) if uuid else None
 
 
 def slug(name: str) -> str:

@@ -5,7 +5,7 @@ device without a datasheet here has no peak, but a reason, never that of a simil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mfulab.device.datasheets import Datasheet, UnknownDeviceError, find, is_slice, table, texts_read
+from mfulab.device.datasheets import SLICE, Datasheet, UnknownDeviceError, find, table, texts_read
 
 if TYPE_CHECKING:
     from mfulab.device.vendors import GpuProperties
@@ -79,7 +79,7 @@ def peak(
         return Peak(None, reason=f"{error}; {how_to_give(precision)}")
     if precision not in UNITS:
         return Peak(None, reason=f"no peak is defined for precision {precision}; choose one of {', '.join(UNITS)}")
-    if is_slice(device) and not units:
+    if SLICE.search(device) and not units:
         return Peak(None, reason=f"this is a slice of {sheet.device}, and its name does not say how many SMs it has")
     if units and sheet.units and units > sheet.units:
         reason = f"the device has {units} SMs and the datasheet of {sheet.device} {sheet.units}: it is another product"
@@ -127,10 +127,9 @@ def gpu_peak(gpu: "GpuProperties", precision: str) -> Peak:
 
 
 def memory_peak_gb_s(gpu: "GpuProperties") -> float | None:
-    """Memory clock × bus width × 2 (two transfers a clock) in 10⁹ byte/s; None if the device does not report them."""
-    if not gpu.max_memory_clock_mhz or not gpu.bus_bits:
-        return None
-    return gpu.max_memory_clock_mhz * 1e6 * gpu.bus_bits / 8 * 2 / 1e9
+    """Memory clock × bus width × 2 (transfers a clock) in 10⁹ byte/s; None where hidden, and of a MIG instance."""
+    clock_mhz, bits = gpu.max_memory_clock_mhz, gpu.bus_bits
+    return clock_mhz * 1e6 * bits / 8 * 2 / 1e9 if clock_mhz and bits and not SLICE.search(gpu.name) else None
 
 
 def how_to_give(precision: str) -> str:

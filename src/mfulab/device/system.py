@@ -11,13 +11,8 @@ from mfulab.core.errors import UnsupportedError
 
 IS_LINUX = sys.platform == "linux"
 IS_MACOS = sys.platform == "darwin"
+CAN_FORK_AFTER_IMPORTS = IS_LINUX  # of torch: macOS's frameworks start threads, after which a fork may hang
 ROOT = "/"  # /proc and /sys stand below it
-
-
-def can_fork_after_imports() -> bool:
-    """True if a process may fork once it has imported torch: macOS's frameworks start threads, after which it may
-    hang."""
-    return IS_LINUX
 
 
 def text(path: str | os.PathLike[str]) -> str | None:
@@ -49,11 +44,6 @@ def affinity() -> frozenset[int] | None:
 def boot() -> str:
     """A name of this start of the kernel, also in a container; empty if it is not reported."""
     return text("proc/sys/kernel/random/boot_id") or ""
-
-
-def forget_peak_memory() -> None:
-    """Lets the peak resident set begin anew; elsewhere than on Linux it is that of the process's whole life."""
-    write("proc/self/clear_refs", "5")
 
 
 def peak_memory_bytes() -> int | None:

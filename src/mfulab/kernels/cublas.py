@@ -4,6 +4,7 @@ import functools
 from typing import Any
 
 import numpy as np
+import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
@@ -77,8 +78,6 @@ def _scalars(kind: Any) -> tuple[np.ndarray, np.ndarray]:
 @functools.cache
 def workspace(device: Any) -> Any:
     """Scratch memory on a torch.device for cuBLAS and cuBLASLt, allocated once."""
-    import torch
-
     return torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
 
 

@@ -4,6 +4,7 @@ import functools
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
@@ -28,8 +29,6 @@ class CublasLt(MatmulKernel):
             raise UnsupportedError(f"{self}: fp8 needs n and k to be multiples of 16, not {shape}")
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        import torch
-
         transposed = self.precision == "fp8"
         if transposed:
             b = b.transpose(1, 2).contiguous()

@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+import torch
+
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 from mfulab.kernels.devices import STATIC_SHARED_BYTES, current_stream
 from mfulab.kernels.nvrtc import Compiled, compile_source
@@ -46,27 +49,23 @@ class CudaC(MatmulKernel):
         return f"sm_{capability[0]}{capability[1]}"
 
     def run(self, *operands: Any, launch: Launch) -> None:
-        import numpy as np
+        a, _, c = operands
+        self.enqueue(launch, operands, *map(np.int32, (c.shape[-2], c.shape[-1], a.shape[-1])))
 
-        a, b, c = operands
-        sides = (np.int32(c.shape[-2]), np.int32(c.shape[-1]), np.int32(a.shape[-1]))
-        self.enqueue(launch, a.data_ptr(), b.data_ptr(), c.data_ptr(), *sides)
-
-    def enqueue(self, launch: Launch, *arguments: Any) -> None:
-        """Launches on torch's current stream; pointers are ints, 32-bit integers numpy.int32."""
+    def enqueue(self, launch: Launch, tensors: Sequence[Any], *numbers: Any) -> None:
+        """Launches on torch's current stream, with the tensors' addresses and numbers of NumPy's types."""
         from cuda.core import LaunchConfig
         from cuda.core import launch as cuda_launch
 
         config = LaunchConfig(grid=launch.grid, block=launch.block, shmem_size=launch.shared_memory_bytes)
         try:
-            cuda_launch(_TorchStream(), config, self.loaded(launch), *arguments)
+            addresses = (tensor.data_ptr() for tensor in tensors)
+            cuda_launch(_TorchStream(), config, self.loaded(launch), *addresses, *numbers)
         except Exception as error:
             raise LaunchError(f"{error} ({self.source}, {launch})") from error
 
     def loaded(self, launch: Launch) -> Any:
         """The kernel on the current GPU, allowed the dynamic shared memory that it needs."""
-        import torch
-
         if launch not in self._loaded:
             compiled = self._compile(self.architecture(torch.cuda.get_device_capability()), launch)
             self._resources = compiled.resources
@@ -86,7 +85,6 @@ _MODULES: list[Any] = []  # a module that is unloaded takes its kernels with it
 
 
 def _load(compiled: Compiled, entry: str, shared_memory_bytes: int) -> Any:
-    import torch
     from cuda.bindings import driver
     from cuda.core import Device, ObjectCode
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from mfulab.kernels.base import ElementWise, Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC
 
@@ -19,7 +21,4 @@ class CudaElementwise(ElementWise, CudaC):
         return Launch((BLOCK,), (ceil_div(shape.batch, BLOCK),))
 
     def run(self, *operands: Any, launch: Launch) -> None:
-        import numpy as np
-
-        a, b, c = operands
-        self.enqueue(launch, a.data_ptr(), b.data_ptr(), c.data_ptr(), np.int64(c.numel()))
+        self.enqueue(launch, operands, np.int64(operands[2].numel()))

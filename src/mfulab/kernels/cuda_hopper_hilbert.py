@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import torch
 
 from mfulab.kernels.base import ceil_div
 from mfulab.kernels.cuda_hopper_cluster import CudaHopperCluster
@@ -17,8 +18,6 @@ class CudaHopperHilbert(CudaHopperCluster):
     ordered = True
 
     def order(self, c: Any) -> Any:
-        import torch
-
         order = hilbert_order(ceil_div(c.shape[1], self.cluster * TILE_M), ceil_div(c.shape[2], TILE_N))
         return torch.from_numpy(order).to(c.device)
 

@@ -3,6 +3,8 @@
 import functools
 from typing import Any
 
+import torch
+
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
@@ -33,7 +35,6 @@ class CuTile(MatmulKernel):
 
     def run(self, *operands: Any, launch: Launch) -> None:
         import cuda.tile as ct
-        import torch
 
         try:
             ct.launch(torch.cuda.current_stream(), launch.grid, kernel(self.precision), (*operands, *self.sides))

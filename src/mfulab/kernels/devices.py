@@ -4,6 +4,8 @@ import functools
 import math
 from typing import Any
 
+import torch
+
 from mfulab.core.errors import UnsupportedError
 from mfulab.device import gpu
 
@@ -17,8 +19,6 @@ DYNAMIC_SHARED_BYTES = 99 << 10  # what every GPU since 8.0 gives a block that a
 @functools.cache
 def properties() -> Any:
     """The current GPU's properties, as torch reports them; None without one, where a kernel is only compiled."""
-    import torch
-
     return torch.cuda.get_device_properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
 
 
@@ -38,8 +38,6 @@ def thread_block(block: tuple[int, ...] | None) -> tuple[int, int]:
 
 def current_stream() -> int:
     """The handle of torch's current stream; 0 is the default one's."""
-    import torch
-
     return torch.cuda.current_stream().cuda_stream
 
 

@@ -26,4 +26,4 @@ class NumbaCpuSeminarTransposed(NumbaCpuSeminar):
     function = _matmul
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        return a.numpy(), b.transpose(1, 2).contiguous().numpy(), c.numpy()
+        return super().prepare(a, b.transpose(1, 2).contiguous(), c)

@@ -4,13 +4,13 @@ import functools
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 
 
 class NumbaCuda(MatmulKernel):
-    """`function` is a `cuda.jit` dispatcher over a[batch,m,k], b[batch,k,n], c[batch,m,n]; the simulator takes CPU
-    tensors."""
+    """`function` is a `cuda.jit` dispatcher over a[batch,m,k], b[batch,k,n], c[batch,m,n]; simulated on a CPU."""
 
     family = "Numba CUDA"
     devices, least_capability = ("cuda",), (5, 0)
@@ -56,8 +56,6 @@ def device_array(tensor: Any) -> Any:
 
 def current_stream() -> Any:
     """torch's current stream for Numba; the simulator's only one is 0."""
-    import torch
-
     return _external_stream(torch.cuda.current_stream().cuda_stream) if torch.cuda.is_initialized() else 0
 
 

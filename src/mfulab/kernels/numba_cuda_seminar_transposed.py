@@ -4,7 +4,6 @@ from typing import Any
 
 from numba import cuda
 
-from mfulab.kernels.numba_cuda import device_array
 from mfulab.kernels.numba_cuda_seminar import NumbaCudaSeminar
 
 
@@ -25,4 +24,4 @@ class NumbaCudaSeminarTransposed(NumbaCudaSeminar):
     function = _matmul
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        return device_array(a), device_array(b.transpose(1, 2).contiguous()), device_array(c)
+        return super().prepare(a, b.transpose(1, 2).contiguous(), c)

@@ -7,9 +7,9 @@ C[16×8]: c0 (g, 2t), c1 (g, 2t+1), c2 (g+8, 2t), c3 (g+8, 2t+1).
 """
 
 from llvmlite import ir
-from numba import config, cuda, float32, types, uint32
+from numba import cuda, float32, types, uint32
 
-from mfulab.kernels.numba_cuda_unrolled import NumbaCudaUnrolled
+from mfulab.kernels.numba_cuda_unrolled import FOUR, LIMIT, NumbaCudaUnrolled
 
 try:
     from numba.cuda.extending import intrinsic
@@ -20,10 +20,8 @@ TILE, DEPTH, THREADS, LOADS = uint32(128), uint32(16), uint32(256), uint32(8)
 ROW_A, ROW_B = uint32(20), uint32(136)  # DEPTH + 4, TILE + 8: a warp's fragments then lie in 32 different banks
 BUFFER_A, BUFFER_B = uint32(2560), uint32(2176)  # TILE · ROW_A, DEPTH · ROW_B
 SHARED_A, SHARED_B = 5120, 4352  # two buffers each
-# Rows of A and of B between a thread's loads: THREADS / DEPTH and THREADS / TILE.
-DOWN_A, DOWN_B = uint32(16), uint32(2)
-EIGHT, FOUR = uint32(8), uint32(4)
-LIMIT = {} if config.ENABLE_CUDASIM else {"max_registers": 128}  # two blocks on an SM
+DOWN_A, DOWN_B = uint32(16), uint32(2)  # rows between a thread's loads: THREADS / DEPTH and THREADS / TILE
+EIGHT = uint32(8)
 _PRODUCT = (
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
     "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
@@ -60,24 +58,50 @@ def product(typing_context, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
 
 
 @cuda.jit(device=True, inline="always")
-def _eight_deep(tile_a, tile_b, at_a, at_b, part_a, part_b, total):
+def _fetch(coming_a, coming_b, a, b, at_a, at_b, row_a, k_a, k_b, column_b, rows, columns, inner):
+    """All of a thread's loads of the next tiles, on their way before any is waited for; zeros outside."""
+    for i in range(LOADS):
+        inside_a = row_a + i * DOWN_A < rows and k_a < inner
+        inside_b = k_b + i * DOWN_B < inner and column_b < columns
+        coming_a[i] = a[at_a + i * DOWN_A * inner] if inside_a else float32(0)
+        coming_b[i] = b[at_b + i * DOWN_B * columns] if inside_b else float32(0)
+
+
+@cuda.jit(device=True, inline="always")
+def _keep(tile, at, step, coming):
+    """Stores what was fetched into shared memory, `step` elements apart, rounded for the multiplier."""
+    for i in range(LOADS):
+        tile[at + i * step] = to_tf32(coming[i])
+
+
+@cuda.jit(device=True, inline="always")
+def _eight_deep(tile_a, tile_b, at_a, at_b, total):
     """total += 64×8 of A times 8×32 of B, by a warp."""
-    for p in range(uint32(4)):
-        at = at_a + p * uint32(16) * ROW_A
-        part_a[p, 0] = tile_a[at]
-        part_a[p, 1] = tile_a[at + EIGHT * ROW_A]
-        part_a[p, 2] = tile_a[at + FOUR]
-        part_a[p, 3] = tile_a[at + EIGHT * ROW_A + FOUR]
-    for q in range(uint32(4)):
+    part_b = cuda.local.array((4, 2), float32)
+    for q in range(FOUR):
         part_b[q, 0] = tile_b[at_b + q * EIGHT]
         part_b[q, 1] = tile_b[at_b + q * EIGHT + FOUR * ROW_B]
-    for p in range(uint32(4)):
-        a0, a1, a2, a3 = part_a[p, 0], part_a[p, 1], part_a[p, 2], part_a[p, 3]
-        for q in range(uint32(4)):
+    for p in range(FOUR):
+        at = at_a + p * uint32(16) * ROW_A
+        a0, a1 = tile_a[at], tile_a[at + EIGHT * ROW_A]
+        a2, a3 = tile_a[at + FOUR], tile_a[at + EIGHT * ROW_A + FOUR]
+        for q in range(FOUR):
             b0, b1 = part_b[q, 0], part_b[q, 1]
             t0, t1, t2, t3 = total[p, q, 0], total[p, q, 1], total[p, q, 2], total[p, q, 3]
             t0, t1, t2, t3 = product(a0, a1, a2, a3, b0, b1, t0, t1, t2, t3)
             total[p, q, 0], total[p, q, 1], total[p, q, 2], total[p, q, 3] = t0, t1, t2, t3
+
+
+@cuda.jit(device=True, inline="always")
+def _write(c, batch, rows, columns, top, left, total):
+    """Writes a lane's part of its warp's 64×32 of C, masked at the edges."""
+    for p in range(FOUR):
+        for q in range(FOUR):
+            for i in range(FOUR):
+                row = top + p * uint32(16) + i // uint32(2) * EIGHT
+                column = left + q * EIGHT + i % uint32(2)
+                if row < rows and column < columns:
+                    c[(batch * rows + row) * columns + column] = total[p, q, i]
 
 
 @cuda.jit(**LIMIT)
@@ -85,61 +109,39 @@ def _matmul(a, b, c, rows, columns, inner):
     tile_a = cuda.shared.array(SHARED_A, float32)
     tile_b = cuda.shared.array(SHARED_B, float32)
     total = cuda.local.array((4, 4, 4), float32)
-    part_a = cuda.local.array((4, 4), float32)
-    part_b = cuda.local.array((4, 2), float32)
-    coming_a = cuda.local.array(8, float32)
-    coming_b = cuda.local.array(8, float32)
-    thread = uint32(cuda.threadIdx.x)
-    batch = uint32(cuda.blockIdx.z)
+    coming_a, coming_b = cuda.local.array(8, float32), cuda.local.array(8, float32)
+    thread, batch = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.z)
     top, left = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
     warp, group, place = thread // uint32(32), thread % uint32(32) // FOUR, thread % FOUR
     warp_top, warp_left = warp // FOUR * uint32(64), warp % FOUR * uint32(32)
-    for p in range(uint32(4)):
-        for q in range(uint32(4)):
-            for i in range(uint32(4)):
+    for p in range(FOUR):
+        for q in range(FOUR):
+            for i in range(FOUR):
                 total[p, q, i] = float32(0)
 
     # This thread loads A at (row_a, k_a) and each 16 rows further down, B at (k_b, column_b) and each 2 rows below.
     row_a, k_a = top + thread // DEPTH, thread % DEPTH
     k_b, column_b = thread // TILE, left + thread % TILE
-    at_a, at_b = (batch * rows + row_a) * inner + k_a, (batch * inner + k_b) * columns + column_b
     to_a, to_b = thread // DEPTH * ROW_A + thread % DEPTH, thread // TILE * ROW_B + thread % TILE
     from_a, from_b = (warp_top + group) * ROW_A + place, place * ROW_B + warp_left + group
-    for i in range(LOADS):
-        inside_a = row_a + i * DOWN_A < rows and k_a < inner
-        inside_b = k_b + i * DOWN_B < inner and column_b < columns
-        tile_a[to_a + i * DOWN_A * ROW_A] = to_tf32(a[at_a + i * DOWN_A * inner] if inside_a else float32(0))
-        tile_b[to_b + i * DOWN_B * ROW_B] = to_tf32(b[at_b + i * DOWN_B * columns] if inside_b else float32(0))
+    at_a, at_b = (batch * rows + row_a) * inner + k_a, (batch * inner + k_b) * columns + column_b
+    _fetch(coming_a, coming_b, a, b, at_a, at_b, row_a, k_a, k_b, column_b, rows, columns, inner)
+    _keep(tile_a, to_a, DOWN_A * ROW_A, coming_a)
+    _keep(tile_b, to_b, DOWN_B * ROW_B, coming_b)
     cuda.syncthreads()
     here = uint32(0)
     while k_a - thread % DEPTH < inner:
-        k_a += DEPTH
-        k_b += DEPTH
-        at_a += DEPTH
-        at_b += DEPTH * columns
-        # All of the next tiles are on their way before any is waited for.
-        for i in range(LOADS):
-            inside_a = row_a + i * DOWN_A < rows and k_a < inner
-            inside_b = k_b + i * DOWN_B < inner and column_b < columns
-            coming_a[i] = a[at_a + i * DOWN_A * inner] if inside_a else float32(0)
-            coming_b[i] = b[at_b + i * DOWN_B * columns] if inside_b else float32(0)
+        k_a, k_b, at_a, at_b = k_a + DEPTH, k_b + DEPTH, at_a + DEPTH, at_b + DEPTH * columns
+        _fetch(coming_a, coming_b, a, b, at_a, at_b, row_a, k_a, k_b, column_b, rows, columns, inner)
         at, bt = here * BUFFER_A + from_a, here * BUFFER_B + from_b
-        _eight_deep(tile_a, tile_b, at, bt, part_a, part_b, total)
-        _eight_deep(tile_a, tile_b, at + EIGHT, bt + EIGHT * ROW_B, part_a, part_b, total)
+        _eight_deep(tile_a, tile_b, at, bt, total)
+        _eight_deep(tile_a, tile_b, at + EIGHT, bt + EIGHT * ROW_B, total)
         here = uint32(1) - here
         # The other buffer was last read before the previous barrier.
-        for i in range(LOADS):
-            tile_a[here * BUFFER_A + to_a + i * DOWN_A * ROW_A] = to_tf32(coming_a[i])
-            tile_b[here * BUFFER_B + to_b + i * DOWN_B * ROW_B] = to_tf32(coming_b[i])
+        _keep(tile_a, here * BUFFER_A + to_a, DOWN_A * ROW_A, coming_a)
+        _keep(tile_b, here * BUFFER_B + to_b, DOWN_B * ROW_B, coming_b)
         cuda.syncthreads()
-
-    for p in range(uint32(4)):
-        for q in range(uint32(4)):
-            for i in range(uint32(4)):
-                row = top + warp_top + p * uint32(16) + group + i // uint32(2) * EIGHT
-                column = left + warp_left + q * EIGHT + place * uint32(2) + i % uint32(2)
-                if row < rows and column < columns:
-                    c[(batch * rows + row) * columns + column] = total[p, q, i]
+    _write(c, batch, rows, columns, top + warp_top + group, left + warp_left + place * uint32(2), total)
 
 
 class NumbaCudaTensorCore(NumbaCudaUnrolled):

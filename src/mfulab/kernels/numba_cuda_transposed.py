@@ -4,7 +4,6 @@ from typing import Any
 
 from numba import cuda
 
-from mfulab.kernels.numba_cuda import device_array
 from mfulab.kernels.numba_cuda_naive import NumbaCudaNaive
 
 
@@ -27,4 +26,4 @@ class NumbaCudaTransposed(NumbaCudaNaive):
     function = _matmul
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        return device_array(a.transpose(1, 2).contiguous()), device_array(b), device_array(c)
+        return super().prepare(a.transpose(1, 2).contiguous(), b, c)

@@ -7,12 +7,13 @@ from numba import config, cuda, float32, uint32
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
-from mfulab.kernels.numba_cuda import NumbaCuda, device_array
+from mfulab.kernels.numba_cuda import NumbaCuda
 
 TILE, DEPTH, RUN = uint32(128), uint32(8), uint32(8)
 COLUMNS = uint32(16)  # TILE // RUN
 THREADS = uint32(256)
 LOADS = uint32(4)  # TILE · DEPTH / THREADS
+DOWN_A, DOWN_B = uint32(32), uint32(2)  # rows between a thread's loads: THREADS / DEPTH and THREADS / TILE
 HALF = uint32(64)  # a thread's rows and columns lie in two fours, half a tile apart: its neighbours use other banks
 ROW = uint32(132)  # of A's tile, which is stored transposed; the padding keeps those stores in different banks
 BUFFER_A, BUFFER_B = uint32(1056), uint32(1024)  # DEPTH · ROW, DEPTH · TILE
@@ -24,25 +25,61 @@ LIMIT = {} if config.ENABLE_CUDASIM else {"max_registers": 128}
 
 
 @cuda.jit(device=True, inline="always")
-def _multiply_once(tile_a, tile_b, at_a, at_b, from_a, from_b, total):
-    """total += a column of A's tile times a row of B's: 64 multiply-adds."""
-    for i in range(FOUR):
-        from_a[i] = tile_a[at_a + i]
-        from_a[i + FOUR] = tile_a[at_a + HALF + i]
-        from_b[i] = tile_b[at_b + i]
-        from_b[i + FOUR] = tile_b[at_b + HALF + i]
-    for p in range(RUN):
-        for q in range(RUN):
-            total[p * RUN + q] += from_a[p] * from_b[q]
+def _fetch_a(coming, a, matrix, row, k, rows, inner):
+    """A thread's loads of A's tile: beyond `inner` zeros, beyond the last row that row, whose sums nobody writes."""
+    for i in range(LOADS):
+        at = (matrix * rows + min(row + i * DOWN_A, rows - uint32(1))) * inner + k
+        coming[i] = a[at] if k < inner else float32(0)
 
 
 @cuda.jit(device=True, inline="always")
-def _multiply_four(tile_a, tile_b, at_a, at_b, from_a, from_b, total):
+def _fetch_b(coming, b, matrix, k, column, inner, columns):
+    """A thread's loads of B's tile as `_fetch_a` does A's, but down the inner dimension."""
+    at = (matrix * inner + k) * columns + min(column, columns - uint32(1))
+    for i in range(LOADS):
+        coming[i] = b[at + i * DOWN_B * columns] if k + i * DOWN_B < inner else float32(0)
+
+
+@cuda.jit(device=True, inline="always")
+def _keep(tile, at, step, coming):
+    """Stores what was fetched into shared memory, `step` elements apart."""
+    for i in range(LOADS):
+        tile[at + i * step] = coming[i]
+
+
+@cuda.jit(device=True, inline="always")
+def _multiply_once(tile_a, tile_b, at_a, at_b, total):
+    """total += a column of A's tile times a row of B's: 64 multiply-adds."""
+    from_a, from_b = cuda.local.array(4, float32), cuda.local.array(8, float32)
+    for i in range(FOUR):
+        from_b[i] = tile_b[at_b + i]
+        from_b[i + FOUR] = tile_b[at_b + HALF + i]
+    for half in range(uint32(2)):
+        for i in range(FOUR):
+            from_a[i] = tile_a[at_a + half * HALF + i]
+        for p in range(FOUR):
+            for q in range(RUN):
+                total[(half * FOUR + p) * RUN + q] += from_a[p] * from_b[q]
+
+
+@cuda.jit(device=True, inline="always")
+def _multiply_four(tile_a, tile_b, at_a, at_b, total):
     """Four of the inner dimension, unrolled by hand: LLVM leaves a loop of this size rolled."""
-    _multiply_once(tile_a, tile_b, at_a, at_b, from_a, from_b, total)
-    _multiply_once(tile_a, tile_b, at_a + ROW, at_b + TILE, from_a, from_b, total)
-    _multiply_once(tile_a, tile_b, at_a + uint32(2) * ROW, at_b + uint32(2) * TILE, from_a, from_b, total)
-    _multiply_once(tile_a, tile_b, at_a + uint32(3) * ROW, at_b + uint32(3) * TILE, from_a, from_b, total)
+    _multiply_once(tile_a, tile_b, at_a, at_b, total)
+    _multiply_once(tile_a, tile_b, at_a + ROW, at_b + TILE, total)
+    _multiply_once(tile_a, tile_b, at_a + uint32(2) * ROW, at_b + uint32(2) * TILE, total)
+    _multiply_once(tile_a, tile_b, at_a + uint32(3) * ROW, at_b + uint32(3) * TILE, total)
+
+
+@cuda.jit(device=True, inline="always")
+def _write(c, batch, rows, columns, top, left, total):
+    """Writes a thread's 8×8 of C, four quads half a tile apart, masked at the edges."""
+    for p in range(RUN):
+        row = top + p % FOUR + p // FOUR * HALF
+        for q in range(RUN):
+            column = left + q % FOUR + q // FOUR * HALF
+            if row < rows and column < columns:
+                c[(batch * rows + row) * columns + column] = total[p * RUN + q]
 
 
 @cuda.jit(**LIMIT)
@@ -50,12 +87,8 @@ def _matmul(a, b, c, rows, columns, inner):
     tile_a = cuda.shared.array(SHARED_A, float32, alignment=ALIGNMENT)
     tile_b = cuda.shared.array(SHARED_B, float32, alignment=ALIGNMENT)
     total = cuda.local.array(64, float32)
-    from_a = cuda.local.array(8, float32)
-    from_b = cuda.local.array(8, float32)
-    coming_a = cuda.local.array(4, float32)
-    coming_b = cuda.local.array(4, float32)
-    thread = uint32(cuda.threadIdx.x)
-    batch = uint32(cuda.blockIdx.z)
+    coming_a, coming_b = cuda.local.array(4, float32), cuda.local.array(4, float32)
+    thread, batch = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.z)
     top, left = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
     x, y = thread % COLUMNS * FOUR, thread // COLUMNS * FOUR
     for i in range(uint32(64)):
@@ -64,41 +97,25 @@ def _matmul(a, b, c, rows, columns, inner):
     # This thread loads A at (row_a, k_a) and each 32 rows further down, B at (k_b, column_b) and each 2 rows below.
     row_a, k_a = top + thread // DEPTH, thread % DEPTH
     k_b, column_b = thread // TILE, left + thread % TILE
-    at_a, at_b = (batch * rows + row_a) * inner + k_a, (batch * inner + k_b) * columns + column_b
     to_a = k_a * ROW + thread // DEPTH
-    for i in range(LOADS):
-        inside_a = row_a + i * uint32(32) < rows and k_a < inner
-        inside_b = k_b + i * uint32(2) < inner and column_b < columns
-        tile_a[to_a + i * uint32(32)] = a[at_a + i * uint32(32) * inner] if inside_a else float32(0)
-        tile_b[thread + i * THREADS] = b[at_b + i * uint32(2) * columns] if inside_b else float32(0)
+    _fetch_a(coming_a, a, batch, row_a, k_a, rows, inner)
+    _fetch_b(coming_b, b, batch, k_b, column_b, inner, columns)
+    _keep(tile_a, to_a, DOWN_A, coming_a)
+    _keep(tile_b, thread, THREADS, coming_b)
     cuda.syncthreads()
     here = uint32(0)
-    while k_a - thread % DEPTH < inner:
-        k_a += DEPTH
-        k_b += DEPTH
-        at_a += DEPTH
-        at_b += DEPTH * columns
-        for i in range(LOADS):
-            inside_a = row_a + i * uint32(32) < rows and k_a < inner
-            inside_b = k_b + i * uint32(2) < inner and column_b < columns
-            coming_a[i] = a[at_a + i * uint32(32) * inner] if inside_a else float32(0)
-            coming_b[i] = b[at_b + i * uint32(2) * columns] if inside_b else float32(0)
+    for start in range(DEPTH, inner + DEPTH, DEPTH):
+        _fetch_a(coming_a, a, batch, row_a, k_a + start, rows, inner)
+        _fetch_b(coming_b, b, batch, k_b + start, column_b, inner, columns)
         from_row, from_column = here * BUFFER_A + y, here * BUFFER_B + x
-        _multiply_four(tile_a, tile_b, from_row, from_column, from_a, from_b, total)
-        _multiply_four(tile_a, tile_b, from_row + FOUR * ROW, from_column + FOUR * TILE, from_a, from_b, total)
+        _multiply_four(tile_a, tile_b, from_row, from_column, total)
+        _multiply_four(tile_a, tile_b, from_row + FOUR * ROW, from_column + FOUR * TILE, total)
         here = uint32(1) - here
         # The other buffer was last read before the previous barrier.
-        for i in range(LOADS):
-            tile_a[here * BUFFER_A + to_a + i * uint32(32)] = coming_a[i]
-            tile_b[here * BUFFER_B + thread + i * THREADS] = coming_b[i]
+        _keep(tile_a, here * BUFFER_A + to_a, DOWN_A, coming_a)
+        _keep(tile_b, here * BUFFER_B + thread, THREADS, coming_b)
         cuda.syncthreads()
-
-    for p in range(RUN):
-        row = top + y + p % FOUR + p // FOUR * HALF
-        for q in range(RUN):
-            column = left + x + q % FOUR + q // FOUR * HALF
-            if row < rows and column < columns:
-                c[(batch * rows + row) * columns + column] = total[p * RUN + q]
+    _write(c, batch, rows, columns, top + y, left + x, total)
 
 
 class NumbaCudaUnrolled(NumbaCuda):
@@ -115,4 +132,4 @@ class NumbaCudaUnrolled(NumbaCuda):
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         sides = tuple(np.uint32(side) for side in (a.shape[1], b.shape[2], a.shape[2]))
-        return device_array(a.view(-1)), device_array(b.view(-1)), device_array(c.view(-1)), *sides
+        return *super().prepare(a.view(-1), b.view(-1), c.view(-1)), *sides

@@ -6,7 +6,8 @@ from math import prod
 from mfulab.kernels.base import Launch, Resources, ceil_div
 from mfulab.kernels.devices import WARP, properties
 
-REGISTER_UNIT = 256  # registers are given to a warp in units of this many
+REGISTER_UNIT = 256  # registers are given to a warp in units of this many …
+PARTS = 4  # … by the part of the SM that it runs on, each with a share of them (cuda_occupancy.h)
 SHARED_UNIT = 128  # bytes
 SHARED_RESERVED = 1024  # bytes that the system keeps of each block from compute capability 8.0 on, and none before
 
@@ -47,10 +48,9 @@ def occupancy_percent(resources: Resources, launch: Launch, sm: Multiprocessor |
         return None
     # Warps of as many blocks as fit by threads, blocks, registers and shared memory.
     warps = ceil_div(resources.threads or prod(launch.block), WARP)
-    registers = ceil_div(max(1, resources.registers) * WARP, REGISTER_UNIT) * REGISTER_UNIT * warps
+    registers = ceil_div(max(1, resources.registers) * WARP, REGISTER_UNIT) * REGISTER_UNIT
+    by_registers = sm.registers // PARTS // registers * PARTS // warps
     needed = (resources.shared_memory_bytes or 0) + launch.shared_memory_bytes + sm.reserved_bytes
     shared = ceil_div(needed, SHARED_UNIT) * SHARED_UNIT
-    blocks = min(
-        sm.threads // WARP // warps, sm.blocks, sm.registers // registers, sm.shared_memory_bytes // max(1, shared)
-    )
+    blocks = min(sm.threads // WARP // warps, sm.blocks, by_registers, sm.shared_memory_bytes // max(1, shared))
     return 100 * blocks * warps / (sm.threads // WARP)

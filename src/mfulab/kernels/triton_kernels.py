@@ -80,8 +80,8 @@ def matmul_persistent(
         store_tile(c, total, matrix, row, column, m, n, tile_m, tile_n)
 
 
-# Tile, warps, stages by the bytes of an operand's element: fits Hopper's shared memory (144 KiB of 227).
-DEFAULTS = {4: ((128, 128, 32), 8, 3), 2: ((128, 256, 64), 8, 3), 1: ((128, 256, 128), 8, 3)}
+# Tiles by the bytes of an operand's element: what all stages hold fits Hopper's shared memory (144 KiB of 227).
+TILES, WARPS, STAGES = {4: (128, 128, 32), 2: (128, 256, 64), 1: (128, 256, 128)}, 8, 3
 
 
 class TritonKernel(MatmulKernel):
@@ -102,7 +102,7 @@ class TritonKernel(MatmulKernel):
 
     @property
     def sides(self) -> tuple[int, ...]:
-        return self.block or DEFAULTS[FORMATS[self.precision].bytes][0]
+        return self.block or TILES[FORMATS[self.precision].bytes]
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides
@@ -116,9 +116,8 @@ class TritonKernel(MatmulKernel):
 
     def tiling(self) -> dict[str, Any]:
         """Tile, warps and pipeline stages."""
-        _, warps, stages = DEFAULTS[FORMATS[self.precision].bytes]
         sides = dict(zip(("tile_m", "tile_n", "tile_k"), self.sides, strict=True))
-        return {**sides, "num_warps": warps, "num_stages": stages}
+        return {**sides, "num_warps": WARPS, "num_stages": STAGES}
 
     @property
     def b_along_k(self) -> bool:

@@ -31,8 +31,7 @@ class Operands:
         self.c.fill_(float("nan") if self.c.is_floating_point() else torch.iinfo(self.c.dtype).min)
 
     def refresh(self, exact: torch.Tensor, seed: int) -> None:
-        """Changes signs of A's rows and B's columns in place, and of `exact`; poisons C: a result kept before is
-        wrong now."""
+        """Changes signs of A's rows, B's columns and `exact` in place; poisons C: a result kept before is wrong now."""
         generator = torch.Generator(device=self.a.device).manual_seed(seed)
         for matrix, shape in ((self.a, (*self.a.shape[:2], 1)), (self.b, (self.b.shape[0], 1, self.b.shape[2]))):
             turned = torch.randint(0, 2, shape, generator=generator, device=matrix.device, dtype=torch.uint8)

@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -27,6 +27,10 @@ class Batch:
 
     inputs: torch.Tensor  # [batch, *input_shape] of floats, or [batch, sequence_length] of token ids
     targets: torch.Tensor  # [batch] class labels, or [batch, sequence_length] token ids
+
+    def double(self) -> "Batch":
+        """The batch with floats in float64; token ids stay."""
+        return replace(self, inputs=self.inputs.double()) if self.inputs.is_floating_point() else self
 
 
 def resolve(target: str) -> Callable[..., Any]:

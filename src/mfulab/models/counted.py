@@ -52,20 +52,19 @@ def count_model(
     recomputed. Inference is a forward pass in evaluation mode; prefill that of a prompt with its last token's logits
     alone; decoding that of the last token, keys and values of those before in a cache. Raises ModelError if it cannot
     be built, UnsupportedError without cache or blocks, CountError if all three ways fail."""
-    failures: dict[str, str] = {}
+    failures: list[str] = []
+    reasons = ""
     words: dict[Means, str] = {"meta": "the meta device", "fake": "fake tensors", "cpu": "the CPU"}
-    for means, where in words.items():
-        message = "; ".join(f"not on {other}: {reason}" for other, reason in failures.items())
+    for means in words:
         try:
-            counted = _count(config, batch_size, sequence_length, checkpointing, mode, means)
-            return replace(counted, message=message)
+            return replace(_count(config, batch_size, sequence_length, checkpointing, mode, means), message=reasons)
         except (ModelError, UnsupportedError):
             raise
         except Exception as error:
-            failures[where] = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    reasons = "; ".join(f"not on {other}: {reason}" for other, reason in failures.items())
-    if len(set(failures.values())) == 1:
-        reasons = failures["the CPU"].rstrip(".")
+            failures += [(str(error).strip().splitlines() or [type(error).__name__])[0]]
+        reasons = "; ".join(f"not on {where}: {why}" for where, why in zip(words.values(), failures, strict=False))
+    if len(set(failures)) == 1:
+        reasons = failures[0].rstrip(".")
     shape = [batch_size, *(config.input_shape or [sequence_length or config.sequence_length or 1])]
     raise CountError(
         f"model={config.name} cannot be counted with an input of shape {shape}. {reasons}. "

@@ -4,14 +4,14 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mfulab.core.errors import UnsupportedError
+from mfulab.core.errors import UnsupportedError, is_out_of_memory
 from mfulab.core.files import scratch
 from mfulab.core.groups import ExecutionConfig
 from mfulab.device import is_gpu, require_cuda
@@ -92,33 +92,40 @@ def _torchscript(model: torch.nn.Module, batch: Batch, mode: str) -> Callable[..
                 return torch.jit.script(model)
             return torch.jit.trace(LogitsOnly(model), (batch.inputs,), check_trace=False)
         except Exception as error:
+            if is_out_of_memory(error):  # tracing computes
+                raise
             # TorchScript refuses a model's Python with many kinds of error; none of them is about this device.
             line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise UnsupportedError(f"execution={mode}: torch.jit cannot {mode} this model: {line}") from error
 
 
 def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[[], torch.Tensor]:
-    """`step` captured as a CUDA graph by torch's notes on whole-network capture; every replay overwrites its result."""
+    """`step` as a CUDA graph, captured at its first call by torch's notes on whole-network capture; every replay
+    overwrites its result. UnsupportedError where it cannot be captured."""
     if not is_gpu(device):
         raise UnsupportedError("execution=cuda_graph needs an NVIDIA GPU")
     require_cuda(device, "execution=cuda_graph")
-    side = torch.cuda.Stream(device)
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
-        for _ in range(3):  # lazy initialisation and the optimiser's state must not become part of the graph
-            step()
-    torch.cuda.current_stream(device).wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            result = step()
-    except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        line = str(error).splitlines()[0]
-        raise UnsupportedError(f"execution=cuda_graph: this step cannot be captured: {line}") from error
+
+    @cache
+    def captured() -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+        side = torch.cuda.Stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            for _ in range(3):  # lazy initialisation and the optimiser's state must not become part of the graph
+                step()
+        torch.cuda.current_stream(device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                return graph, step()
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            line = str(error).splitlines()[0]
+            raise UnsupportedError(f"execution=cuda_graph: this step cannot be captured: {line}") from error
 
     def replay() -> torch.Tensor:
+        graph, result = captured()
         graph.replay()
         return result
 

@@ -67,12 +67,11 @@ def feeder(
 
 def beyond_cores(workload: WorkloadConfig) -> dict[str, Any]:
     """The `message` that a DataLoader has more processes than there are cores; nothing of others."""
-    if workload.input != "host" or workload.loader_workers <= usable_cores():
+    workers, cores = workload.loader_workers, usable_cores()
+    if workload.input != "host" or workers <= cores:
         return {}
-    return {
-        "message": f"workload.loader_workers={workload.loader_workers}: more than the {usable_cores()} cores that this"
-        " run may use; they take time from the model"
-    }
+    says = f"more than the {cores} cores that this run may use; they take time from the model"
+    return {"message": f"workload.loader_workers={workers}: {says}"}
 
 
 class _Indices:
@@ -81,7 +80,7 @@ class _Indices:
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed(0)
-        for _ in itertools.repeat(None) if self._batches is None else range(self._batches):
+        for _ in itertools.count() if self._batches is None else range(self._batches):
             yield torch.randint(1 << 30, (self._batch_size,), generator=generator).tolist()
 
 

@@ -2,9 +2,9 @@
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,15 +12,16 @@ from mfulab.core.errors import FEW, ConfigurationError, UnsupportedError, unknow
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.groups import ModelConfig
 from mfulab.device.datasheets import Datasheet, UnknownDeviceError, datasheets, find, normalised
+from mfulab.flops import memory
 from mfulab.flops.count import CountError
-from mfulab.flops.memory import STATE_BYTES, Optimizer, inference_peak_bytes, training_memory, training_peak_bytes
+from mfulab.flops.tensors import Held
 from mfulab.mfu.models import model_config
 from mfulab.models.build import ModelError
-from mfulab.models.counted import count_model
+from mfulab.models.counted import ModelCount, count_model
 from mfulab.models.work import check
 
 PRECISIONS = ("fp32", "bf16", "fp16", "amp_bf16", "amp_fp16")
-FORMATS = {name: (name.removeprefix("amp_"), name.startswith("amp_")) for name in PRECISIONS}
+MODES = ("training", "inference")
 # torch gives cuBLAS 32 MiB on Hopper for each thread that multiplies: forward's, and the backward pass's
 # (ATen/cuda/CublasHandlePool.cpp). Of other devices it was not compared with a measured peak.
 HOPPER, WORKSPACE_BYTES = "9.0", 32 << 20
@@ -53,7 +54,7 @@ def fits(
     model: str | Path | Mapping[str, Any] | ModelConfig,
     batch_size: int = 1,
     *,
-    optimizer: Optimizer = "adamw",
+    optimizer: memory.Optimizer = "adamw",
     device: str,
     precision: str = "bf16",
     sequence_length: int | None = None,
@@ -72,38 +73,18 @@ def fits(
         checkpointing: whether each block is recomputed in the backward pass.
         mode: training, or inference, which keeps nothing.
 
-    Raises ConfigurationError for an unknown model, device, optimizer or precision, and for a model that cannot be
-    built or counted.
+    Raises ConfigurationError for an unknown name, and for a model that cannot be built or counted.
     """
     config = model_config(model, sequence_length=sequence_length)
-    choices: dict[str, Collection[str]] = {
-        "precision": FORMATS,
-        "optimizer": STATE_BYTES,
-        "mode": ("training", "inference"),
-    }
-    for name, value in (("precision", precision), ("optimizer", optimizer), ("mode", mode)):
-        if value not in choices[name]:
-            raise unknown(name, value, choices[name])
-    if batch_size < 1:
-        raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
-    check(config, sequence_length, 1, [mode])
-    sheet, length = _datasheet(device), sequence_length or config.sequence_length or 1
-    format_name, is_autocast = FORMATS[precision]
-    element = int(ELEMENT_BYTES[format_name])
-
-    @cache
-    def fit(size: int) -> Fit:
-        try:
-            counted = count_model(config, size, sequence_length, checkpointing=checkpointing, mode=mode)
-        except (ModelError, CountError, UnsupportedError) as error:
-            raise ConfigurationError(" ".join(str(error).split())) from error
-        parts = _parts(counted, optimizer, element, is_autocast, mode == "training")
-        return _fit(config, parts, sheet, size, length, element, mode == "training")
-
-    asked = fit(batch_size)
-    return replace(
-        asked, largest_batch=largest_batch(lambda size: fit(size).peak_bytes, asked.capacity_bytes, batch_size)
-    )
+    choices = ("precision", precision, PRECISIONS), ("optimizer", optimizer, memory.STATE_BYTES), ("mode", mode, MODES)
+    for name, value, known in choices:
+        if value not in known:
+            raise unknown(name, value, known)
+    check(config, sequence_length, 1, [mode], batch_size)
+    about: Any = {"optimizer": optimizer, "precision": precision, "checkpointing": checkpointing, "mode": mode}
+    fit = cache(partial(_fit, config, _datasheet(device), sequence_length, **about))
+    most = largest_batch(lambda size: fit(size).peak_bytes, fit(batch_size).capacity_bytes, batch_size)
+    return replace(fit(batch_size), largest_batch=most)
 
 
 def largest_batch(peak_bytes: Callable[[int], int], capacity: int, first: int) -> int:
@@ -140,53 +121,62 @@ def _datasheet(device: str) -> Datasheet:
     return sheet
 
 
-def _parts(counted: Any, optimizer: Optimizer, element: int, autocast: bool, training: bool) -> dict[str, int]:
-    """Bytes of each part of `Fit` that the model itself needs; `peak_bytes` is what of them is alive at once."""
-    count, tensors = counted.count, list(counted.model.parameters())
-    parameters = sum(tensor.numel() for tensor in tensors)
-    trainable = sum(tensor.numel() for tensor in tensors if tensor.requires_grad) if training else 0
-    about: dict[str, Any] = {"element_bytes": element, "autocast": autocast}
-    held = training_memory(
-        parameters,
-        trainable=trainable,
-        optimizer=optimizer,
-        activation_elements=count.saved.elements if training else 0,
-        activation_fixed_bytes=count.saved.fixed_bytes if training else 0,
-        **about,
-    )
-    alive = 4 * count.peak.elements, count.peak.fixed_bytes
-    if training:
-        about |= {"optimizer": optimizer, "optimizer_copies": int(optimizer != "sgd")}  # torch updates all at once
-        peak = training_peak_bytes(parameters, trainable, *alive, **about)
-    else:
-        peak = inference_peak_bytes(parameters, *alive, **about)
-    return {
-        "parameters_bytes": parameters * (4 if autocast else element),
-        "gradients_bytes": held.gradients,
-        "optimizer_bytes": held.optimizer_state,
-        "activations_bytes": held.activations,
-        "peak_bytes": peak,
-    }
+def _held(
+    counted: ModelCount, optimizer: memory.Optimizer, precision: str, trains: bool
+) -> tuple[memory.StepMemory, int, int]:
+    """Memory that a step keeps, the peak of what is alive at once, without inputs and workspace; a weight's bytes."""
+    element, is_autocast = int(ELEMENT_BYTES[precision.removeprefix("amp_")]), precision.startswith("amp_")
+    about: Any = {"element_bytes": element, "autocast": is_autocast}
+    stored = 4 if is_autocast else element
+    count, weights = counted.count, list(counted.model.parameters())
+    parameters = sum(weight.numel() for weight in weights)
+    trainable = sum(weight.numel() for weight in weights if weight.requires_grad) if trains else 0
+    saved, alive = count.saved if trains else Held(), (4 * count.peak.elements, count.peak.fixed_bytes)
+    about_saved: Any = {"activation_elements": saved.elements, "activation_fixed_bytes": saved.fixed_bytes}
+    kept = memory.training_memory(parameters, trainable=trainable, optimizer=optimizer, **about_saved, **about)
+    if not trains:
+        return kept, memory.inference_peak_bytes(parameters, *alive, **about), stored
+    about |= {"optimizer": optimizer, "optimizer_copies": int(optimizer != "sgd")}  # torch updates all at once
+    return kept, memory.training_peak_bytes(parameters, trainable, *alive, **about), stored
 
 
 def _fit(
-    config: ModelConfig, parts: dict[str, int], sheet: Datasheet, size: int, length: int, element: int, training: bool
+    config: ModelConfig,
+    sheet: Datasheet,
+    sequence_length: int | None,
+    size: int,
+    *,
+    optimizer: memory.Optimizer,
+    precision: str,
+    checkpointing: bool,
+    mode: Literal["training", "inference"],
 ) -> Fit:
+    try:
+        counted = count_model(config, size, sequence_length, checkpointing=checkpointing, mode=mode)
+    except (ModelError, CountError, UnsupportedError) as error:
+        raise ConfigurationError(" ".join(str(error).split())) from error
+    trains = mode == "training"
+    held, peak, stored = _held(counted, optimizer, precision, trains)
     if config.vocabulary_size is None:
-        inputs = size * math.prod(config.input_shape or ()) * element
+        inputs = size * math.prod(config.input_shape or ()) * stored
     else:  # int64, and as many targets
-        inputs = size * length * 8 * (1 + (config.task == "language_modeling"))
-    workspace = WORKSPACE_BYTES * (1 + training) if sheet.architecture == HOPPER else None
-    peak, capacity = parts["peak_bytes"] + inputs + (workspace or 0), round((sheet.memory_gb or 0) * 1e9)
+        tokens = size * (sequence_length or config.sequence_length or 1)
+        inputs = 8 * tokens * (1 + (config.task == "language_modeling"))
+    workspace = WORKSPACE_BYTES * (1 + trains) if sheet.architecture == HOPPER else None
+    peak, capacity = peak + inputs + (workspace or 0), round((sheet.memory_gb or 0) * 1e9)
     return Fit(
         model=config.name,
         device=sheet.device,
         batch_size=size,
+        parameters_bytes=stored * sum(weight.numel() for weight in counted.model.parameters()),
+        gradients_bytes=held.gradients,
+        optimizer_bytes=held.optimizer_state,
+        activations_bytes=held.activations,
         inputs_bytes=inputs,
         workspace_bytes=workspace,
+        peak_bytes=peak,
         capacity_bytes=capacity,
         fits=peak <= capacity,
         largest_batch=0,
         says=UNKNOWN if workspace else f"{NO_WORKSPACE} {UNKNOWN}",
-        **parts | {"peak_bytes": peak},
     )

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 import psutil
 import torch
@@ -75,11 +76,23 @@ def wrap(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device)
     return model
 
 
-def predicted_bytes(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device) -> int:
+def sends(model: torch.nn.Module, parallel: ParallelConfig) -> Callable[[bool], object]:
+    """Gives what tells a wrapped model whether its next backward pass sends gradients or keeps them, as DDP's no_sync
+    does: of several micro-batches only the last one sends."""
+    if parallel.processes == 1:
+        return lambda _: None
+    if parallel.wrapper == "ddp":
+        return partial(setattr, model, "require_backward_grad_sync")
+    return model.set_requires_gradient_sync  # type: ignore[return-value]
+
+
+def predicted_bytes(
+    model: torch.nn.Module, parallel: ParallelConfig, device: torch.device, micro_batches: int = 1
+) -> int:
     """Bytes that each process sends in a step to train `model`, not yet wrapped, by the formulas of ring collectives.
     Of n bytes over d processes an all-gather or reduce-scatter sends n·(d−1)/d, an all-reduce twice as much (Patarasuk
-    and Yuan 2009). DDP reduces gradients to all. FSDP2 gathers blocks' weights forward and backward, others once, and
-    scatters gradients; gloo reduces to all in its place."""
+    and Yuan 2009). DDP reduces gradients to all. FSDP2 gathers blocks' weights forward and backward, others once, of
+    each micro-batch, and scatters gradients; gloo reduces to all in its place."""
     sizes = {id(parameter): parameter.numel() * parameter.element_size() for parameter in model.parameters()}
     others = (parallel.processes - 1) / parallel.processes
     if parallel.wrapper == "ddp":
@@ -88,7 +101,7 @@ def predicted_bytes(model: torch.nn.Module, parallel: ParallelConfig, device: to
     inside = sum(sizes[key] for key in {id(parameter) for block in blocks for parameter in block.parameters()})
     whole = sum(sizes.values())
     gathered = round(others * whole) + round(others * inside)
-    return gathered + round((1 if is_gpu(device) else 2) * others * whole)
+    return micro_batches * gathered + round((1 if is_gpu(device) else 2) * others * whole)
 
 
 def slowed(fetch: Callable[[], None], parallel: ParallelConfig) -> Callable[[], None]:

@@ -111,9 +111,8 @@ def _quantised(layer: nn.Linear, kind: str, seen: Ranges) -> QuantisedLinear:
 def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
     outputs, features = weight.shape
     if features % GROUP:
-        raise UnsupportedError(
-            f"execution.quantisation=weight_int4: {features} inputs of a layer are no groups of {GROUP}"
-        )
+        reason = f"{features} inputs of a layer are no groups of {GROUP}"
+        raise UnsupportedError(f"execution.quantisation=weight_int4: {reason}")
     weight = nn.functional.pad(weight, (0, 0, 0, -outputs % 16))  # the matmul wants sixteens of outputs
     out = len(weight)
     groups = weight.float().reshape(out, -1, GROUP)
@@ -155,14 +154,10 @@ def _torchao(kind: str) -> Callable[[nn.Module], object]:
     try:
         from torchao import quantization as ao
     except ImportError as error:
-        raise UnsupportedError(
-            f"execution.quantisation={kind}: on a GPU torchao does it; pip install torchao"
-        ) from error
-    names = {
-        "dynamic_int8": "Int8DynamicActivationInt8WeightConfig",
-        "weight_int8": "Int8WeightOnlyConfig",
-        "weight_int4": "Int4WeightOnlyConfig",
-    }
+        missing = f"execution.quantisation={kind}: on a GPU torchao does it; pip install torchao"
+        raise UnsupportedError(missing) from error
+    names = {"dynamic_int8": "Int8DynamicActivationInt8WeightConfig"}
+    names |= {"weight_int8": "Int8WeightOnlyConfig", "weight_int4": "Int4WeightOnlyConfig"}
     if kind not in names:
         raise UnsupportedError(f"execution.quantisation={kind}: torchao has no such scheme for a GPU; dynamic_int8 has")
     return lambda model: ao.quantize_(model, getattr(ao, names[kind])())

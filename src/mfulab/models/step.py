@@ -3,14 +3,14 @@
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
 from mfulab.core.configs import ModelStepConfig
 from mfulab.core.errors import UnsupportedError
-from mfulab.core.groups import LEAKED_STEPS, PrecisionConfig, WorkloadConfig
+from mfulab.core.groups import LEAKED_STEPS, PrecisionConfig
 from mfulab.models import execution, frameworks, parallel
 from mfulab.models.build import (
     Batch,
@@ -26,7 +26,7 @@ from mfulab.models.decoding import generating
 from mfulab.models.feeding import beyond_cores, feeder
 from mfulab.models.pruning import compress
 from mfulab.models.quantised import quantise, weight_bytes
-from mfulab.timing.phases import Mark, Phase
+from mfulab.timing.phases import Mark
 
 TEMPERATURE = 2.0  # that softens a teacher's classes
 ONE_PHASE = "the step is one phase, forward"
@@ -40,59 +40,38 @@ class Step:
     call: Callable[[], Any]  # does the step; of training it returns the loss, else the model's output
     loss: Callable[[Any], float]  # gives the loss of what `call` returned
     phases: Callable[[Mark], object] | str  # does the step, calls a `Mark` after each phase; the reason, if it has none
-    facts: dict[str, Any] = field(default_factory=dict)  # columns known by then, such as a quantised model's error
 
 
-def make(config: ModelStepConfig, device: torch.device) -> Step:
-    """Makes the step of `config` on `device`, for one seed of the same weights and batch; ModelError or
-    UnsupportedError."""
-    trains = config.workload.mode == "training"
+class PreparedModel(NamedTuple):
+    """A model and its batch on their device, as a config asks, and the columns that are known by then."""
+
+    model: torch.nn.Module
+    batch: Batch
+    facts: dict[str, Any]
+
+
+def make(config: ModelStepConfig, device: torch.device, prepared: PreparedModel | None = None) -> Step:
+    """Makes the step of `config` on `device`, of a `prepared` model or of its own; ModelError or UnsupportedError."""
+    prepared = prepared or prepare_model(config, device)
+    trains, targets, task = config.workload.mode == "training", prepared.batch.targets, config.model.task
     if config.execution.mode in frameworks.PACKAGES:
-        model, batch, facts = _prepared(config, device)
-        call = frameworks.make_step(model, batch, config, device)
-        if trains:
-            return Step(call, float, f"execution={config.execution.name}: the step is one call", facts)
-        return Step(call, lambda output: float(loss(output, batch.targets, config.model.task)), ONE_PHASE, facts)
-    step = (_training if trains else _without_training)(config, device)
+        call = frameworks.make_step(prepared.model, prepared.batch, config, device)
+        phases: Any = f"execution={config.execution.name}: the step is one call" if trains else ONE_PHASE
+    elif trains:
+        call = phases = _training(config, device, prepared)
+    elif config.workload.mode == "inference":
+        call, phases = _inference(config, prepared), ONE_PHASE
+    else:
+        call, phases, targets = _generation(config, prepared), ONE_PHASE, targets[:, -1:]
     if config.execution.mode == "cuda_graph":
-        phases = step.phases if isinstance(step.phases, str) else "a CUDA graph is launched as a whole"
-        return replace(step, call=execution.capture(step.call, device), phases=phases)
-    return step
+        call = execution.capture(call, device)
+        phases = "a CUDA graph is launched as a whole" if trains else phases
+    return Step(call, float if trains else lambda output: float(loss(output, targets, task)), phases)
 
 
-def make_model(config: ModelStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch]:
-    """The model and its batch in the precision asked for; the same for the same seed of torch."""
-    dtype = parameter_dtype(config.precision)
-    with device:
-        model = build(config.model)
-    model = model.to(device=device, dtype=dtype)
-    if config.model.pruning == "two_of_four":
-        compress(model)
-    batch = make_batch(config.model, config.batch_size, config.sequence_length, device=device, dtype=dtype)
-    require_positions(model, batch)
-    return model, batch
-
-
-def parameter_dtype(precision: PrecisionConfig) -> torch.dtype:
-    """The dtype of parameters and float inputs; float32 under autocast."""
-    if precision.dtype in ("float8_e4m3fn", "int8"):
-        raise UnsupportedError(f"precision={precision.name}: models run in floats of 16 bits or more; use a matmul")
-    return torch.float32 if precision.autocast else getattr(torch, precision.dtype)
-
-
-def nothing(phase: Phase | None = None) -> None:
-    """Ignores the mark of a phase; fetches no batch where one lies on the device."""
-
-
-def autocast(precision: PrecisionConfig, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """The context in which forward and loss run: torch.autocast where the precision asks for it."""
-    if not precision.autocast:
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, dtype=getattr(torch, precision.dtype))
-
-
-def _prepared(config: ModelStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch, dict[str, Any]]:
-    model, batch = execution.arrange(*make_model(config, device), config.execution)
+def prepare_model(config: ModelStepConfig, device: torch.device) -> PreparedModel:
+    """Builds the model, quantised or with blocks that recompute where asked for, and its batch, for torch's seed."""
+    model, batch = make_model(config, device)
     workload, facts = config.workload, beyond_cores(config.workload)
     trains = workload.mode == "training"
     if trains and workload.checkpointing:
@@ -105,7 +84,38 @@ def _prepared(config: ModelStepConfig, device: torch.device) -> tuple[torch.nn.M
         facts |= measured
     elif config.model.pruning == "two_of_four":  # packed: half of the values, and where they stood
         facts["weight_bytes"] = weight_bytes(model)
-    return model, batch, facts
+    return PreparedModel(model, batch, facts)
+
+
+def make_model(config: ModelStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch]:
+    """The model and its batch in the precision and layout asked for; the same for the same seed of torch."""
+    dtype = parameter_dtype(config.precision)
+    with device:
+        model = build(config.model)
+    model = model.to(device=device, dtype=dtype)
+    if config.model.pruning == "two_of_four":
+        compress(model)
+    batch = make_batch(config.model, config.batch_size, config.sequence_length, device=device, dtype=dtype)
+    require_positions(model, batch)
+    return execution.arrange(model, batch, config.execution)
+
+
+def parameter_dtype(precision: PrecisionConfig) -> torch.dtype:
+    """The dtype of parameters and float inputs; float32 under autocast."""
+    if precision.dtype in ("float8_e4m3fn", "int8"):
+        raise UnsupportedError(f"precision={precision.name}: models run in floats of 16 bits or more; use a matmul")
+    return torch.float32 if precision.autocast else getattr(torch, precision.dtype)
+
+
+def nothing(_: object = None) -> None:
+    """Ignores the end of a phase; fetches no batch where one lies on the device; sends nothing of a process alone."""
+
+
+def autocast(precision: PrecisionConfig, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """The context in which forward and loss run: torch.autocast where the precision asks for it."""
+    if not precision.autocast:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=getattr(torch, precision.dtype))
 
 
 def _fetching(config: ModelStepConfig, batch: Batch) -> Callable[[], None]:
@@ -116,48 +126,51 @@ def _fetching(config: ModelStepConfig, batch: Batch) -> Callable[[], None]:
     return feeder(batch, config.model, config.workload, config.sequence_length)
 
 
-def _without_training(config: ModelStepConfig, device: torch.device) -> Step:
-    """A forward pass of a batch, of a prompt, or of its last token; `leaked` keeps outputs of `LEAKED_STEPS` steps."""
-    workload, issued = config.workload, config.execution
-    model, batch, facts = _prepared(config, device)
-    if workload.mode == "inference":
-        if issued.mode == "cuda_graph" and workload.autograd != "no_grad":
-            raise UnsupportedError("workload.autograd: a replayed CUDA graph records nothing; use no_grad")
-        call, fetch, targets = execution.issue(model, batch, issued), _fetching(config, batch), batch.targets
-
-        def compute() -> Any:
-            fetch()
-            return call(batch.inputs)
-    else:
-        if issued.mode not in ("eager", "compile"):
-            raise UnsupportedError(f"execution={issued.name}: a growing cache needs eager or compiled execution")
-        with torch.no_grad(), autocast(config.precision, device):
-            compute = generating(workload.mode, model, batch.inputs, execution.issue(model, batch, issued))
-        targets = batch.targets[:, -1:]
+def _inference(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[], Any]:
+    """A forward pass of a batch; `leaked` keeps outputs of `LEAKED_STEPS` steps."""
+    model, batch, _ = prepared
+    autograd = config.workload.autograd
+    if config.execution.mode == "cuda_graph" and autograd != "no_grad":
+        raise UnsupportedError("workload.autograd: a replayed CUDA graph records nothing; use no_grad")
+    call, fetch = execution.issue(model, batch, config.execution), _fetching(config, batch)
     contexts = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
-    record = contexts.get(workload.autograd, contextlib.nullcontext)
-    kept: deque[Any] = deque(maxlen=LEAKED_STEPS if workload.autograd == "leaked" else 0)
+    context = contexts.get(autograd, contextlib.nullcontext)
+    kept: deque[Any] = deque(maxlen=LEAKED_STEPS if autograd == "leaked" else 0)
 
     def step() -> Any:
-        with record(), autocast(config.precision, device):
-            output = compute()
+        with context(), autocast(config.precision, batch.inputs.device):
+            fetch()
+            output = call(batch.inputs)
         kept.append(output)
         return output
 
-    return Step(step, lambda output: float(loss(output, targets, config.model.task)), ONE_PHASE, facts)
+    return step
 
 
-def _training(config: ModelStepConfig, device: torch.device) -> Step:
-    model, batch, facts = _prepared(config, device)
-    model = parallel.wrap(model, config.parallel, device)
+def _generation(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[], Any]:
+    """A forward pass of a prompt, or of its last token with those before in a cache."""
+    model, batch, _ = prepared
+    if config.execution.mode not in ("eager", "compile"):
+        raise UnsupportedError(f"execution={config.execution.name}: a growing cache needs eager or compiled execution")
+    call = execution.issue(model, batch, config.execution)
+    with torch.no_grad(), autocast(config.precision, batch.inputs.device):
+        generate = generating(config.workload.mode, model, batch.inputs, call)
+
+    def step() -> Any:
+        with torch.no_grad(), autocast(config.precision, batch.inputs.device):
+            return generate()
+
+    return step
+
+
+def _training(config: ModelStepConfig, device: torch.device, prepared: PreparedModel) -> Callable[..., torch.Tensor]:
+    model, batch, teacher = parallel.wrap(prepared.model, config.parallel, device), prepared.batch, None
     call = execution.issue(model, batch, config.execution)
     fetch = parallel.slowed(_fetching(config, batch), config.parallel)
-    teacher = None
     if config.workload.teacher != "none":
-        frozen, _ = make_model(config, device)
-        teacher = teaching(frozen, batch, config.workload, config.precision, device)
-    step = training_step(config, call, list(model.parameters()), batch, device, fetch=fetch, teacher=teacher)
-    return Step(step, float, step, facts)
+        teacher = teaching(make_model(config, device)[0], batch, config)
+    sends = parallel.sends(model, config.parallel)
+    return training_step(config, call, list(model.parameters()), batch, fetch, sends, teacher)
 
 
 def training_step(
@@ -165,29 +178,27 @@ def training_step(
     model: Callable[[Any], Any],
     parameters: list[torch.nn.Parameter],
     batch: Batch,
-    device: torch.device,
-    fetch: Callable[[], None] = nothing,
+    fetch: Callable[[], object] = nothing,
+    sends: Callable[[bool], object] = nothing,
     teacher: Callable[[], torch.Tensor] | None = None,
 ) -> Callable[..., torch.Tensor]:
-    """Forward, loss and backward for each micro-batch, then clipping, optimiser step and zero_grad; returns the loss.
-    For a CUDA graph the optimiser's counters stay on the device. Under fp16 autocast the loss is scaled (Micikevicius
-    et al. 2018, arXiv:1710.03740). The step takes a `Mark`; `other` is fetching, a teacher, unscaling, clipping, the
-    schedule, zero_grad."""
-    workload, precision = config.workload, config.precision
-    capturable = config.execution.mode == "cuda_graph"
-    optimizer = _optimizer(parameters, workload, capturable)
-    schedule, scaler = _schedule(optimizer, workload, capturable), _scaler(precision, device, capturable)
+    """Forward, loss and backward for each micro-batch (`sends` hears which is the last), clipping, update, zero_grad;
+    gives the loss, which is scaled under fp16 autocast (Micikevicius et al. 2018, arXiv:1710.03740)."""
+    workload, precision, micro_batches = config.workload, config.precision, config.workload.gradient_accumulation
+    optimizer, device = _optimizer(parameters, config), batch.inputs.device
+    schedule, scaler = _schedule(optimizer, config), _scaler(config, device)
 
     def step(mark: Mark = nothing) -> torch.Tensor:
-        for _ in range(workload.gradient_accumulation):
+        for remaining in reversed(range(micro_batches)):
             fetch()
+            sends(not remaining)
             taught = teacher() if teacher else None
             mark("other")
             with autocast(precision, device):
-                value = _loss(model(batch.inputs), batch, config.model.task, taught)
+                output = model(batch.inputs)  # alive through the backward pass, as a loop's variable is
+                value = _loss(output, batch, config.model.task, taught)
             mark("forward")
-            share = value if workload.gradient_accumulation == 1 else value / workload.gradient_accumulation
-            scaler.scale(share).backward()
+            scaler.scale(value if micro_batches == 1 else value / micro_batches).backward()
             mark("backward")
         scaler.unscale_(optimizer)
         if workload.gradient_clipping is not None:
@@ -197,7 +208,7 @@ def training_step(
         mark("optimiser")
         scaler.update()
         schedule()
-        optimizer.zero_grad(set_to_none=not capturable)
+        optimizer.zero_grad()
         mark("other")
         return value.detach()
 
@@ -209,33 +220,31 @@ def _loss(output: Any, batch: Batch, task: Task, taught: torch.Tensor | None) ->
     return value if taught is None else (value + distillation_loss(output, taught)) / 2
 
 
-def _schedule(optimizer: torch.optim.Optimizer, workload: WorkloadConfig, capturable: bool) -> Callable[[], None]:
-    if workload.learning_rate_schedule == "constant":
+def _schedule(optimizer: torch.optim.Optimizer, config: ModelStepConfig) -> Callable[[], None]:
+    if config.workload.learning_rate_schedule == "constant":
         return nothing
-    if capturable:
+    if config.execution.mode == "cuda_graph":
         raise UnsupportedError("execution=cuda_graph: a captured step keeps its learning rate; use a constant one")
     return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, SCHEDULE_STEPS).step
 
 
-def _scaler(precision: PrecisionConfig, device: torch.device, capturable: bool) -> torch.amp.GradScaler:
+def _scaler(config: ModelStepConfig, device: torch.device) -> torch.amp.GradScaler:
     """Scales the loss under fp16 autocast, and does nothing else."""
-    scales = precision.autocast and precision.dtype == "float16"
-    if scales and capturable:
+    scales = config.precision.autocast and config.precision.dtype == "float16"
+    if scales and config.execution.mode == "cuda_graph":
         raise UnsupportedError("execution=cuda_graph: fp16 loss scaling reads from the device in each step; use bf16")
     return torch.amp.GradScaler(device.type, enabled=scales)
 
 
-def teaching(
-    model: torch.nn.Module, batch: Batch, workload: WorkloadConfig, precision: PrecisionConfig, device: torch.device
-) -> Callable[[], torch.Tensor]:
-    """Gives the logits of a teacher, frozen: computed anew each time, or kept from the first (`teacher=cached`)."""
-    model.eval().requires_grad_(requires_grad=False)
+def teaching(model: torch.nn.Module, batch: Batch, config: ModelStepConfig) -> Callable[[], torch.Tensor]:
+    """Gives the logits of a frozen teacher, executed as its student: anew each time, or of the first (`cached`)."""
+    call = execution.issue(model.eval().requires_grad_(requires_grad=False), batch, config.execution)
 
     def taught() -> torch.Tensor:
-        with torch.no_grad(), autocast(precision, device):
-            return first_tensor(model(batch.inputs))
+        with torch.no_grad(), autocast(config.precision, batch.inputs.device):
+            return first_tensor(call(batch.inputs))
 
-    if workload.teacher == "online":
+    if config.workload.teacher == "online":
         return taught
     kept = taught()
     return lambda: kept
@@ -248,11 +257,12 @@ def distillation_loss(output: Any, taught: torch.Tensor, temperature: float = TE
     return temperature**2 * divergence
 
 
-def _optimizer(
-    parameters: list[torch.nn.Parameter], workload: WorkloadConfig, capturable: bool
-) -> torch.optim.Optimizer:
+def _optimizer(parameters: list[torch.nn.Parameter], config: ModelStepConfig) -> torch.optim.Optimizer:
+    workload = config.workload
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[workload.optimizer]
-    options: dict[str, Any] = {} if workload.optimizer == "sgd" else {"capturable": capturable}
+    options: dict[str, Any] = {}
+    if workload.optimizer != "sgd":  # whose counters stay on the device where a CUDA graph is captured
+        options["capturable"] = config.execution.mode == "cuda_graph"
     if workload.optimizer_implementation != "default":  # torch's own choice: a loop on a CPU, foreach on a GPU
         options |= {name: workload.optimizer_implementation == name for name in ("foreach", "fused")}
     try:

@@ -199,11 +199,9 @@ def expect(
     Raises ConfigurationError for an unknown model, device, precision or bandwidth, and for a length it does not take.
     """
     config = model_config(model, sequence_length=sequence_length)
-    if batch_size < 1:
-        raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
     decodes = config.vocabulary_size is not None and config.task == "language_modeling"
     modes = modes or (("training", "inference", "decoding") if decodes else ("training", "inference"))
-    check(config, sequence_length, devices, modes)
+    check(config, sequence_length, devices, modes, batch_size)
     sheet, _, spec = peak_of(device, precision)
     if sheet.memory_gb_s is None:
         raise ConfigurationError(f"device={device}: the datasheet prints no memory bandwidth")
@@ -213,13 +211,15 @@ def expect(
     return [expected(counted, *speeds, ELEMENT_BYTES[precision], capacity, devices) for counted in counts]
 
 
-def check(config: ModelConfig, sequence_length: int | None, devices: int, modes: Sequence[str]) -> None:
-    """Raises ConfigurationError for no device, for an unknown mode, and for a length that the model does not take."""
+def check(
+    config: ModelConfig, sequence_length: int | None, devices: int, modes: Sequence[str], batch_size: int = 1
+) -> None:
+    """Raises ConfigurationError for counts below 1, an unknown mode, and a length that the model does not take."""
     for mode in modes:
         if mode not in get_args(Mode):
             raise unknown("mode", mode, get_args(Mode))
-    if devices < 1:
-        raise ConfigurationError(f"devices={devices}: give 1 or more")
-    if sequence_length is not None and (sequence_length < 1 or config.vocabulary_size is None):
-        why = "give 1 or more" if config.vocabulary_size else f"model={config.name} takes no tokens"
-        raise ConfigurationError(f"sequence_length={sequence_length}: {why}")
+    for name, count in (("batch_size", batch_size), ("devices", devices), ("sequence_length", sequence_length)):
+        if count is not None and count < 1:
+            raise ConfigurationError(f"{name}={count}: give 1 or more")
+    if sequence_length is not None and config.vocabulary_size is None:
+        raise ConfigurationError(f"sequence_length={sequence_length}: model={config.name} takes no tokens")

@@ -116,8 +116,7 @@ def _sweep(library: str, precision: str, device: torch.device, search: Search) -
 
 
 def matmul_of(precision: str, m: int, n: int, k: int, device: torch.device, layout: str = "nn") -> Matmul:
-    """A function that multiplies (m, k) by (k, n): `layout` nn row-major, nt the right, tn the left operand
-    transposed."""
+    """A function that multiplies (m, k) by (k, n): `layout` nn row-major, nt the right, tn the left transposed."""
     # Random normal data: a matmul of zeros draws less power and runs faster.
     a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
     a = a.t().contiguous().t() if layout == "tn" else a
@@ -228,8 +227,7 @@ def _typical(rates: list[float], device: torch.device) -> float:
 
 
 def sweep_triad(device: torch.device, search: Search | None = None, limit_s: float = math.inf) -> list[dict[str, Any]]:
-    """Samples of the bandwidth of a[i] = b[i] + s·c[i] in 10⁹ byte/s, three fp32 streams counted; one at least, of
-    which none begins after `limit_s`."""
+    """Samples of the bandwidth of a[i] = b[i] + s·c[i] in 10⁹ byte/s, three streams counted; none after `limit_s`."""
     search = search or CAREFUL[device.type]
     length = triad_length(device)
     # Drawing a gigabyte takes a CPU seconds, and what it adds takes no other time for it.

@@ -4,7 +4,7 @@ import itertools
 import time
 from typing import Any
 
-from mfulab.device import is_gpu, synchronise
+from mfulab.device import is_gpu, named, synchronise
 
 
 class HostClock:
@@ -34,7 +34,7 @@ class HostClock:
 
 
 class EventClock(HostClock):
-    """Events on a GPU's current stream: the time between two includes the gaps in which it waited for work."""
+    """Events on the current stream of one GPU: the time between two includes the gaps in which it waited for work."""
 
     resolution_s = 1e-3  # a hundred times what marking takes: recording an event costs the host some microseconds
 
@@ -50,7 +50,8 @@ class EventClock(HostClock):
 
     def mark(self) -> None:
         event = self._torch.Event(enable_timing=True)
-        event.record()
+        # Without a stream it would lie on that of the process's current device, whichever is watched.
+        event.record(*(self._torch.current_stream(device) for device in named(self._device)))
         self._marks.append(event)
 
     def wait_until_near_end(self, marks: int) -> None:

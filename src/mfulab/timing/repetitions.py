@@ -176,8 +176,7 @@ def interleave(
 
 
 def disturbed_rounds(states: Sequence[State], best: Best) -> set[int]:
-    """Rounds between two states, of which equal ones are one, if either was disturbed; `states` has one more than
-    rounds."""
+    """Rounds between two states, equal ones being one, if either was disturbed; there is a state more than rounds."""
     disturbed: set[int] = set()
     first = 0
     for last in range(1, len(states)):

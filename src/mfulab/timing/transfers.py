@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from mfulab.device import synchronise
+
 
 def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor, repetitions: int = 5) -> dict[str, float]:
     """Median seconds, by column, of `inputs` to the device and `output` back, into memory that exists already."""
@@ -25,23 +27,17 @@ def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor, repetit
         "host_to_device_pinned_s": lambda: load(pinned, True),
         "device_to_host_pinned_s": lambda: back_pinned.copy_(output, non_blocking=True),
     }
-    return {column: median_wall_s(call, repetitions) for column, call in calls.items()}
+    return {column: median_wall_s(call, output.device, repetitions) for column, call in calls.items()}
 
 
-def median_wall_s(call: Callable[[], object], least: int, time_s: float = 0.0) -> float:
+def median_wall_s(call: Callable[[], object], device: torch.device | str, least: int, time_s: float = 0.0) -> float:
     """Median seconds until the device is done, of `least` calls and all that fit `time_s`, after an uncounted one."""
     times: list[float] = []
     began = time.perf_counter()
     while len(times) <= least or time.perf_counter() - began < time_s:
-        synchronise()
+        synchronise(device)
         started = time.perf_counter()
         call()
-        synchronise()
+        synchronise(device)
         times.append(time.perf_counter() - started)
     return statistics.median(times[1:])
-
-
-def synchronise() -> None:
-    """Waits for the GPU where one is in use."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()

@@ -41,11 +41,6 @@ class WarmUp:
     unsettled_s: float  # of a step before the process was settled, as its page faults
     unsettled_faults: float
 
-    @property
-    def step_s(self) -> float:
-        """The latest estimate of a step's time."""
-        return self.chunks_s[-1]
-
 
 @dataclass(frozen=True)
 class WindowTimes:

@@ -3,6 +3,8 @@
 import io
 import itertools
 import os
+import signal
+import subprocess
 import time
 
 import pytest
@@ -26,6 +28,16 @@ def test_polls_a_real_process_and_marks_the_window(tmp_path):
     assert lines[0].startswith("time_s,in_window,utilization_percent")
     assert ",False," in lines[1]
     assert ",True," in lines[-1]
+
+
+def test_processes_that_a_loader_forked_meanwhile_do_not_keep_the_poller(tmp_path):
+    made = series.Series(torch.device("cpu"), tmp_path / "series.csv").open()
+    until(lambda: len(series.read_series(tmp_path / "series.csv")) >= 1)
+    poller = made._process
+    with subprocess.Popen(["sleep", "60"], pass_fds=[poller.stdin.fileno()]) as loader:
+        made.close()
+        loader.kill()
+    assert poller.returncode == -signal.SIGTERM, "and none had to be killed after a while"
 
 
 def test_closing_twice_or_unopened_is_harmless(tmp_path):

@@ -1,5 +1,6 @@
 """A GPU without GPM beside a dcgm-exporter: a real page over HTTP, whose values change as its interval passes."""
 
+import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -52,6 +53,24 @@ def serve(monkeypatch):
     yield started
     for server in servers:
         server.shutdown()
+
+
+@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\n\r\n" + LINE.format(
+    name="DCGM_FI_PROF_SM_ACTIVE", uuid=UUID, value=0.5).replace("0.500000", "half").encode()])  # fmt: skip
+def test_another_service_at_the_exporter_s_address_is_none(answer, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        monkeypatch.setenv(dcgm.ADDRESS, f"http://127.0.0.1:{server.getsockname()[1]}/metrics")
+        assert dcgm.page(UUID) is None
+        thread.join()
 
 
 def read(seconds=0.6):

@@ -38,6 +38,27 @@ def test_formats_and_batches_are_the_device_s(here, best, batches):
     assert {m["precision"]["name"] for m in matmuls} == {best, "fp32"}
 
 
+@pytest.mark.parametrize(("here", "rungs"), [(H200, {"bf16", "fp32"}), (T4, {"fp32"})])
+def test_triton_multiplies_16_bits_where_it_uses_tensor_cores(here, rungs):
+    found = planned(*here)
+    triton = [config for config in of(found, "bench_matmul") if config["kernel"]["name"] == "triton_plain"]
+    assert {config["precision"]["name"] for config in triton} == rungs
+    because = {each["because"] for each in found.excluded if each["run"].startswith("kernel=triton_plain")}
+    assert any("no tensor cores before" in reason for reason in because) == (rungs == {"fp32"})
+
+
+@pytest.mark.parametrize("experiment", ["quickstart_gpu", "seminar"])
+def test_kernels_for_nvidia_are_not_tried_on_amd(experiment):
+    [composition] = compose_experiments([f"experiment={experiment}"], CONFIG)
+    for hardware, tried in (("amd-instinct-mi300x-oam", False), ("nvidia-h200", True)):
+        found = plan(composition, hardware, "cuda", {}, 200e9)
+        kernels = {config["kernel"]["name"] for config in of(found, "bench_matmul")}
+        assert "torch" in kernels
+        assert any(name.startswith(("numba_cuda", "cuda_", "cublas")) for name in kernels) == tried
+        because = {each["because"] for each in found.excluded}
+        assert any("written for NVIDIA" in reason for reason in because) != tried
+
+
 P100 = (("fp16", "bf16", "tf32", "fp8"), 17.1e9)
 
 

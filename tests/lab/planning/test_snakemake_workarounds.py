@@ -20,6 +20,7 @@ from snakemake.settings.types import SchedulingSettings
 
 from mfulab.lab.planning.snakemake_workarounds import (
     OBJECTS_MADE,
+    begin_before_executing,
     keep_no_default_rate,
     keep_no_output_older,
     look_for_garbage_rarely,
@@ -152,3 +153,22 @@ print("waited" if asked else "killed")
     assert ended.stdout == ("" if leaves else "waited\n")
     assert ("SLURM does not answer.\n\nmfulab: left at once; finished rows are kept" in ended.stderr) == leaves
     assert ("interrupted again, at once" in ended.stderr) == (not is_local)
+
+
+def test_what_begins_is_told_its_targets(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = []
+    lab = SimpleNamespace(begin=lambda targets: told.append(targets) or False, outlook=lambda dag: "")
+    workflow = SimpleNamespace(
+        execute=lambda plugin: "done",
+        unlock=None,
+        is_main_process=True,
+        dag_settings=SimpleNamespace(targets={"rows"}),
+        scheduling_settings=SchedulingSettings(),
+        dag=None,
+    )
+    begin_before_executing(workflow, lab)
+    for is_dry in (True, False):
+        plugin = SimpleNamespace(common_settings=SimpleNamespace(dryrun_exec=is_dry))
+        assert workflow.execute(plugin) == "done"
+    assert told == [{"rows"}], "a dry run begins nothing"

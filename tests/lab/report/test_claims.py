@@ -497,3 +497,13 @@ def test_a_sentence_about_the_wrong_row_is_noticed(recorded, name, monkeypatch):
     monkeypatch.setattr(pd.Series, "idxmin", largest)
     with pytest.raises(AssertionError):
         made(rows, name)
+
+
+def test_a_machine_of_two_sizes_is_told_before_recorded_curves(recorded):
+    matmul = recorded["matmul"]
+    curve = matmul[matmul["hardware"].str.startswith("nvidia") & (matmul["n"] == matmul["m"])]
+    sizes = sorted(curve["n"].dropna().unique())[:2]
+    own = curve[curve["n"].isin(sizes)].assign(hardware="tesla-t4", recorded=False)
+    rows = figures.modules()["matmul_throughput"].rows({**recorded, "matmul": pd.concat([matmul, own])})
+    assert set(frames.own(rows)["hardware"]) == {"tesla-t4"}
+    assert rows["recorded"].any(), "recorded curves stay beside it"

@@ -165,7 +165,7 @@ def test_nothing_overlaps_all_is_inside_and_has_units_and_provenance(render, nam
         assert axis.get_scale() != "log" or sum(low <= tick <= high for tick in axis.get_majorticklocs()) >= 2
 
 
-@pytest.mark.parametrize("name", slow.few(INVENTED, 1))
+@pytest.mark.parametrize("name", slow.few(INVENTED, 0))
 def test_nothing_overlaps_with_twenty_models(many, name):
     drawn = figures.render(name, report_rows.classroom(many) if name == "equal_devices" else many)
     assert drawn is not None
@@ -568,10 +568,16 @@ def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few
     assert "no faster" not in kernel_ladder.finding(rows.assign(after=["above", ""]), Texts("en", "kernel_ladder"))
 
 
-def test_a_hundred_thousand_points_are_one_picture(few):
+@pytest.mark.parametrize("is_apart", [True, False])
+def test_a_hundred_thousand_points_are_one_picture_and_those_at_one_place_one_point(few, is_apart):
     profile = pd.concat([few["profile"]] * 100, ignore_index=True)
+    nearly = np.linspace(0.5 if is_apart else 0.99999, 1, len(profile))
+    profile["mfu_percent"] *= nearly
     drawn = figures.render("mfu_by_utilization", {**few, "profile": profile})
-    assert all(scatter.get_rasterized() for axes in drawn.figure.axes for scatter in axes.collections)
+    clouds = [scatter for axes in drawn.figure.axes for scatter in axes.collections]
+    assert all(cloud.get_rasterized() for cloud in clouds) is is_apart
+    count = sum(len(cloud.get_offsets()) for cloud in clouds)
+    assert count > 20 * len(few["profile"]) if is_apart else 0 < count < 3 * len(few["profile"])
 
 
 def test_figures_are_written_alone_and_stale_ones_removed_with_the_reason(few, tmp_path, monkeypatch, capsys):

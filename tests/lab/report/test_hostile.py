@@ -81,6 +81,7 @@ def spoilt(draw):
     return step, column, draw(st.sampled_from(JSON if is_json else [*NUMBERS, *WORDS])), draw(st.booleans())
 
 
+@pytest.mark.slow
 @settings(max_examples=min(300, EXAMPLES), deadline=None)
 @given(spoilt=st.lists(spoilt(), min_size=1, max_size=4), chance=st.randoms(use_true_random=False))
 def test_no_cell_costs_a_table_or_a_figure(laid_out, tmp_path_factory, spoilt, chance):

@@ -6,6 +6,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from mfulab.core.language import Texts
 from mfulab.lab.report.drawing import kinds, runs, style
 
 COLORS = {"warm": "#aa0000", "cold": "#0000aa"}
@@ -90,3 +91,17 @@ def test_a_format_beyond_the_usual_takes_a_colour_that_is_free():
     colors = style.usual_colors(["fp32", "bf16", "int8", "int4"])
     assert len(set(colors.values())) == 4
     assert {name: colors[name] for name in usual} == usual
+
+
+@pytest.mark.parametrize(("language", "words"), [("en", "no run"), ("ko", "실행 없음")])
+def test_a_panel_without_rows_says_so_and_no_row_or_column_is_made_of_such_panels(language, words):
+    rows = pd.DataFrame({"machine": ["a", "a", "b", "c"], "mode": ["training", "inference", "training", "other"]})
+    figure, modes = style.blank("", ""), {mode: mode for mode in ("training", "inference", "decoding")}
+    panels = style.facets(figure, rows.assign(recorded=False), Texts(language), "mode", modes)
+    assert [(axes.get_title(), len(here)) for axes, here in panels] == [
+        ("a · training", 1),
+        ("a · inference", 1),
+        ("b · training", 1),
+        ("b · inference", 0),
+    ]
+    assert [text.get_text() for axes, _ in panels for text in axes.texts] == [words]

@@ -201,6 +201,21 @@ def test_verdicts_are_sentences_in_every_language(language):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
+def test_what_disturbed_a_run_is_told_before_the_cause(language):
+    row = {"time_s": 0.1, "utilization_percent": 99.0, "mfu_percent": 4.0, "other_processes_percent": 50.0}
+    told, quiet = (verdicts.columns(verdict.columns(row | more), "", language) for more in ({}, {"steal_percent": 1.0}))
+    assert told == quiet
+    alone = verdicts.columns(verdict.columns(row | {"other_processes_percent": 3.0}), "", language)
+    beside = verdicts.sentence("beside", {"share": 50.0}, language)
+    assert told["verdict_reason"] == f"{beside}; {alone['verdict_reason']}"
+    assert told["verdict"].endswith(f": {alone['verdict']}")
+    slow = verdict.columns(row | {"disturbed_replicates": 1.0, "replicates": 3.0, "slowdown": 1.4})
+    assert len(verdicts.columns(slow, "", language)["verdict_reason"].split("; ")) == 3, "both, then the cause"
+    shared = verdict.columns({**row, "utilization_percent": 50.0})
+    assert verdicts.columns(shared, "", language)["verdict"] == Texts(language).name("cause", "shared"), "said once"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_notes_on_mfu_are_sentences_in_every_language(language):
     known = {"status": "ok", "flops": 1e9, "time_s": 0.1, "effective_precision": "fp8", "mfu_basis": "spec"}
     for values, said in [

@@ -14,7 +14,9 @@ from support.report_rows import EVIL, EVIL_NAME
 from support.slow import few
 from support.workflow_copy import ROOT
 
+from mfulab.core.language import Texts
 from mfulab.lab.report import figures, frames, summary
+from mfulab.lab.report.drawing import percent
 from mfulab.lab.report.page import document, why
 from mfulab.lab.runtime import forked
 from mfulab.lab.tables.columns import columns
@@ -148,6 +150,61 @@ def test_a_gpu_that_was_left_is_told_before_the_first_sentence_and_in_the_termin
         assert "another machine" not in note
     summary.show(tables, tmp_path / "report.html")
     assert " ".join(capsys.readouterr().out.split()).startswith(f"The CPU was measured, not the GPU. {UNUSED}")
+
+
+def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_peak(measured):
+    tables, _ = frames.read(measured)
+    rows = tables["profile"].assign(recorded=False)
+    own = rows.assign(mfu_percent=float("nan"), mfu_note="no_peak", peak_precision="bf16", effective_precision="bf16")
+
+    def first(*rows, language="en") -> tuple[str, list[str]]:
+        told = {**tables, "profile": pd.concat(rows)}
+        says = document._headline([{"finding": "of recorded machines"}], told, Texts(language, "page"))
+        lacking = document._without_both(told)
+        return says, sorted({*lacking.loc[lacking["mfu_note"] == "no_peak", "peak_precision"]})
+
+    recorded = rows.assign(recorded=True)
+    says, peaks = first(recorded, own)
+    assert says.endswith(": no MFU: no peak is known for bf16 on this device.")
+    assert peaks == ["bf16"]
+    assert "최대 성능을 알 수 없습니다" in first(recorded, own, language="ko")[0]
+    with_mfu = rows[rows[["mfu_percent", "utilization_percent"]].notna().all(axis=1)].head(1)
+    assert first(recorded, own, with_mfu) == first(recorded) == ("of recorded machines", [])
+    says, peaks = first(recorded, rows.assign(utilization_percent=float("nan")))  # as of a MIG instance
+    assert "tells no utilization" in says
+    assert f"an MFU of {percent(rows['mfu_percent'].max())} %" in says
+    assert not peaks
+    says, peaks = first(recorded, own.assign(mfu_note="uncounted"))
+    assert "FLOPs were not counted" in says
+    assert not peaks, "no peak helps where FLOPs were not counted"
+
+
+def test_a_recorded_machine_s_failures_are_not_told_beside_runs_of_one_s_own(measured):
+    tables, _ = frames.read(measured)
+    failed = tables["profile"].head(1).assign(status="out_of_memory", message="GPU 0 has 79 GiB", recorded=True)
+    own = tables["profile"].head(2).assign(status=["ok", "unsupported"], message="no such format", recorded=False)
+    nothing = {name: table.iloc[:0] for name, table in tables.items()}
+
+    def told(*rows) -> str:
+        return "; ".join(document._unmeasured({**nothing, "profile": pd.concat(rows)}, Texts("en", "page")))
+
+    assert "79 GiB" in told(failed)
+    assert "79 GiB" not in told(failed, own)
+    assert "no such format" in told(failed, own)
+    assert told(failed, own.head(1)) == ""
+
+
+def test_runs_left_out_on_purpose_are_told_by_their_reasons(tmp_path):
+    runs = [f"kernel=torch,size={size},precision=bf16" for size in range(40)]
+    lines = [f'quick,bench_matmul,"{run}","the device has no units of this format"' for run in runs]
+    lines += ['quick,bench_matmul,"kernel=python,size=4096","a day of pure Python"']
+    (tmp_path / "excluded.csv").write_text("\n".join(["experiment,step,run,because", *lines, ""]))
+    told = document.build(tmp_path).partition("41 runs left out on purpose")[2].partition("</ul>")[0]
+    reasons = [" ".join(reason.split()) for reason in re.findall("<li>(.*?)</li>", told)]
+    assert reasons == [
+        "a day of pure Python: 1 run, such as bench_matmul kernel=python,size=4096",
+        f"the device has no units of this format: 40 runs, such as bench_matmul {runs[0]}",
+    ]
 
 
 def test_a_sweep_that_is_not_at_its_end_says_how_far_it_is_and_what_is_missing(tmp_path):

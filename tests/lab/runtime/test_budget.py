@@ -17,6 +17,7 @@ from mfulab.lab.planning import costs
 from mfulab.lab.planning.composition import compose_experiments
 from mfulab.lab.planning.load import place
 from mfulab.lab.planning.runs import Plan, Run, plan
+from mfulab.lab.planning.workflow import Workflow
 from mfulab.lab.runtime import budget, client
 from mfulab.lab.runtime.run import record_failure
 from mfulab.lab.tables.replicates import merge_rows
@@ -175,6 +176,15 @@ def test_the_command_that_goes_on_gives_every_nested_key_to_overrides():
     sweep = costs.Sweep([quickstart("kernel.block=[16,16]")], 0)
     words = "device=cpu budget_min=null 'overrides=kernel.block=[16,16] report.language=ko'"
     assert sweep.command("report.language=ko", "budget_min=null").endswith(f"--config experiment=quickstart {words}")
+
+
+@pytest.mark.parametrize(("targets", "named"), [((), "report"), ({"rows"}, "rows"), ({"b", "a"}, "a b")])
+def test_the_command_that_goes_on_names_what_was_asked_for(tmp_path, monkeypatch, targets, named):
+    (tmp_path / "config").symlink_to(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    lab = Workflow({"experiment": "quickstart", "device": "cpu"})
+    lab.begin(targets)
+    assert json.loads(Path(budget.PLAN).read_text())["command"].startswith(f"snakemake --cores 1 {named} --config ")
 
 
 def test_plans_of_one_command_share_the_largest_budget_and_none_is_no_end():

@@ -1,5 +1,6 @@
 """The logger plugin under the real Snakemake, on a toy: what a user sees while a sweep runs, fails, or cannot start."""
 
+import io
 import os
 import pty
 import re
@@ -136,6 +137,7 @@ def test_nothing_to_do_is_said_in_one_line(toy: Path) -> None:
 
 
 @pytest.mark.workflow
+@pytest.mark.slow
 def test_a_terminal_gets_colour_and_no_redrawing(toy: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "snakemake", "--config", "runs=a"]
@@ -189,6 +191,19 @@ def test_a_line_tells_what_is_left_by_the_predictions_of_the_estimate(monkeypatc
     assert "left" not in handler._finished(2, 176.0)
 
 
+@pytest.mark.parametrize(("rule", "read"), [("profile_step", []), ("refine", ["log"])])
+def test_only_the_log_that_is_shown_is_read_while_a_run_is_measured(monkeypatch, rule: str, read: list[str]) -> None:
+    handler, logs, sleeps = handler_of(), list[str](), iter([None])
+    handler.told_at, handler.turn, handler.stream = -2 * plugin.SILENCE_S, threading.Lock(), io.StringIO()
+    handler.running[1] = Run(rule, "a", 0.0, log=("log",))
+    monkeypatch.setattr(plugin, "_lines", lambda path: logs.append(path) or ["the last line"])
+    monkeypatch.setattr(plugin.time, "sleep", lambda seconds: next(sleeps))  # which ends the loop the second time
+    with pytest.raises(StopIteration):
+        handler._break_silence()
+    assert logs == read
+    assert ("the last line" in handler.stream.getvalue()) is bool(read)
+
+
 def test_a_job_that_no_plan_announced_counts_once() -> None:
     handler = handler_of()
     handler.running[1] = Run("measure", "a", started=0.0)
@@ -225,6 +240,11 @@ def test_runs_that_were_left_out_for_other_reasons_are_told_apart() -> None:
 )
 def test_durations_read_well(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_durations_are_written_as_korean_does():
+    assert [duration(seconds, "ko") for seconds in (9.9, 45, 156, 7620)] == ["9.9초", "45초", "2분 36초", "2시간 7분"]
+    assert duration(156, "xx") == "2 min 36 s", "of a language without its own units"
 
 
 def test_logs_and_rows_that_are_not_there_are_no_error(tmp_path: Path) -> None:

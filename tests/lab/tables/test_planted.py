@@ -7,7 +7,7 @@ import pytest
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import write_csv
-from mfulab.lab.tables import details, recording
+from mfulab.lab.tables import details, recording, records
 from mfulab.lab.tables.records import from_manifest
 from mfulab.measurements.registry import MEASUREMENTS
 
@@ -66,3 +66,23 @@ def test_a_recording_is_named_as_a_device_and_nothing_else_is_removed(tmp_path: 
     with pytest.raises(ConfigurationError, match="no name of a device"):
         recording.record(tmp_path, hardware, replace=True)
     assert tmp_path.exists()
+
+
+def test_a_plans_progress_is_the_best_state_of_a_runs_processes_by_rows_that_are_read_once(tmp_path, monkeypatch):
+    step, read = "bench_matmul", []
+    rows = {"a": "ok", "b,replicate=2": "not_measured", "d": "ok", "e": "failed"}
+    names = ["a", "a,replicate=2", "b", "b,replicate=2", "c", "d", "e"]
+    folders = {name: f"results/xeon-4c/{step}/{name}" for name in names}
+    for name, status in rows.items():
+        row = MEASUREMENTS[step].row(run=name, hardware="xeon-4c", status=status, message="why")
+        write_csv(tmp_path / folders[name] / "row.csv", [row.model_dump()])
+    (tmp_path / folders["d"] / "config.json").write_text('{"of": "an earlier plan"}')
+    path = manifest(tmp_path / "results")
+    planned = [{"step": step, "run": name, "folder": folders[name], "config_digest": "0" * 12} for name in names]
+    path.write_text(json.dumps({"experiment": "mine", "hardware": "xeon-4c", "runs": planned}))
+    read_row = records.read_row
+    monkeypatch.setattr(records, "read_row", lambda folder, step: read.append(folder.name) or read_row(folder, step))
+    found = from_manifest(path, tmp_path).progress
+    states = {"a": "measured", "b": "not_measured", "c": "to_come", "d": "to_come", "e": "measured"}
+    assert found == {(step, name): state for name, state in states.items()}
+    assert len(read) == len(set(read))

@@ -8,7 +8,7 @@ from string import Formatter
 from typing import Any
 
 from mfulab.core.data import data
-from mfulab.core.language.quantities import percent, quantity, significant
+from mfulab.core.language.quantities import duration, percent, quantity, significant
 
 _CATALOGUES = {file.stem: file for file in sorted(Path(__file__).parent.glob("catalogue/*.yaml"))}
 LANGUAGES = tuple(_CATALOGUES)
@@ -78,8 +78,8 @@ def _said(language: str, text: str) -> str:
 class _Words(Formatter):
     """Adds formats to those of Python.
 
-    `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{v:speed}` takes TFLOP/s, `{p:percent}` is never
-    0.0. `{v:significant 2}` has so many digits, `{row[mode]:name mode}` is the word for a value.
+    `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{t:duration}` has minutes, `{v:speed}` takes
+    TFLOP/s, `{p:percent}` is never 0.0. `{v:significant 2}` has so many digits, `{row[mode]:name mode}` is a word.
     """
 
     def __init__(self, text: Texts):
@@ -94,6 +94,7 @@ class _Words(Formatter):
             "quantity": lambda: quantity(value, rest),
             "speed": lambda: quantity(value * 1e12, "FLOP/s"),
             "percent": lambda: percent(value),
+            "duration": lambda: duration(value, self._text.language),
             "significant": lambda: significant(value, int(rest or 3)),
             "name": lambda: self._text.name(rest, value),
         }

@@ -17,6 +17,9 @@ READ = (
     *("mode", "optimizer", "optimiser_ms", "time_s", "flops_run"),
 )
 
+# Flags of a row that others, or the machine, slowed down: they are told before any cause that is read from its time.
+DISTURBING = ("other_processes", "beside", "stolen", "disturbed")
+
 
 def sentence(key: str, numbers: Mapping[str, Any], language: str = "en") -> str:
     """The sentence of a verdict's reason, a flag or a note."""
@@ -55,17 +58,26 @@ def note(row: Mapping[str, Any], uncounted: str | None = None, language: str = "
 def columns(row: Mapping[str, Any], uncounted: str | None = None, language: str = "en") -> dict[str, str]:
     """The verdict's columns of a profile row in words; an empty one stays empty."""
     cause, reason = row.get("verdict") or "", row.get("verdict_reason") or ""
+    named, told = Texts(language).name("cause", cause), disturbance(row, language)
     numbers = _read(row.get("verdict_numbers"))
     if "name" in numbers:
         numbers["name"] = operator(str(numbers["name"]), numbers.get("share"), row, language)
     why = {"mfu_reason": flags(row["mfu_reason"], language)} if "mfu_reason" in row else {}
     return {
         "mfu_note": note(row, uncounted, language),
-        "verdict": Texts(language).name("cause", cause),
-        "verdict_reason": sentence(reason, numbers, language) if reason else "",
+        "verdict": Texts(language, "verdict")("while_disturbed", cause=named) if told else named,
+        "verdict_reason": "; ".join(filter(None, [told, sentence(reason, numbers, language) if reason else ""])),
         "verdict_flags": flags(row.get("verdict_flags"), language),
         **why,
     }
+
+
+def disturbance(row: Mapping[str, Any], language: str = "en") -> str:
+    """What slowed down a row whose verdict names another cause, in words; empty where nothing did."""
+    if (row.get("verdict") or "") in ("", "shared", "no_mfu"):
+        return ""
+    flagged = _read(row.get("verdict_flags"))
+    return reason({key: flagged[key] for key in DISTURBING if flagged.get(key)}, language)
 
 
 def misaligned(row: Mapping[str, Any], language: str = "en") -> str:

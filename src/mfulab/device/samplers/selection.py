@@ -35,10 +35,9 @@ def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
         return [cpu_sampler(cores_filled()), rapl_sampler(), input_sampler(), *series]
     uuid = gpu.uuid_of(device)
     try:
-        samplers: list[Sampler] = vendors.of(uuid).samplers(uuid, [input_sampler(), *series])
+        return vendors.of(uuid).samplers(uuid, [input_sampler(), *series])
     except vendors.RefusedError as refusal:
         return [absent(str(refusal)), input_sampler()]
-    return samplers
 
 
 def set_readings(row: Any, readings: Readings, steps: int) -> None:

@@ -86,11 +86,8 @@ class Series:
         """Ends the poller and writes the series again with the column `in_window`."""
         if self._process is None:
             return
-        try:
-            self._process.communicate(timeout=5)  # closes its input, at which it ends
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.terminate()  # a loader's processes may hold its input open; each line is there once written
+        self._process.communicate()
         self._process = None
         lines = read_series(self._path)
         if not lines:

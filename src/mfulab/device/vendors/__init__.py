@@ -12,10 +12,8 @@ from typing import Any
 from mfulab.core.errors import ConfigurationError
 from mfulab.device.samplers.reading import Reading, Sampler, Watched, sampler
 
-AT_END = {
-    **{"utilization_percent": "%", "other_processes": "", "device_memory_bytes": "B"},
-    **{"clock_mhz": "MHz", "temperature_c": "°C"},
-}
+AT_END = {"utilization_percent": "%", "other_processes": "", "device_memory_bytes": "B"}
+AT_END |= {"clock_mhz": "MHz", "temperature_c": "°C"}
 
 
 @sampler
@@ -147,6 +145,10 @@ class Vendor(ABC):
     def capability(self, uuid: str) -> tuple[int, int] | None:
         """Compute capability, where the vendor has one."""
         return None
+
+    def memory_bytes(self, uuid: str) -> float | None:
+        """Bytes of a GPU's memory; None where it is not told."""
+        return next((facts.get("memory_bytes") for facts in self.describe_all() if facts.get("uuid") == uuid), None)
 
     def driver(self) -> str | None:
         """The driver's version; None without one."""

@@ -26,7 +26,7 @@ version, found = told("cuDriverGetVersion"), []
 for device in [told("cuDeviceGet", place) for place in range(told("cuDeviceGetCount"))]:
     name, id = ctypes.create_string_buffer(256), ctypes.create_string_buffer(16)
     ask("cuDeviceGetName", name, 256, device)
-    ask("cuDeviceGetUuid", id, device)
+    ask("cuDeviceGetUuid_v2" if hasattr(cuda, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid", id, device)
     ask("cuDeviceTotalMem_v2", ctypes.byref(size), device)
     called = name.value.decode()
     found.append({{

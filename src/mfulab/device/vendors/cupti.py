@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from mfulab.device.samplers.reading import Reading, Readings, missing
@@ -58,7 +58,8 @@ class PmSampler:
                 self._collector.stop()
                 samples = self._collector.decode(max_samples=100 + int(4e9 * window_s / INTERVAL))
         if self._collector is not None:
-            self._collector.disable()  # what traces kernels afterwards finds CUPTI unused
+            with suppress(Exception):  # one that could not be enabled
+                self._collector.disable()  # what traces kernels afterwards finds CUPTI unused
             self._collector = None
         if self.refusal:
             return missing(UNITS, SOURCE, f"{self._without}, and CUPTI does not sample it: {self.refusal}")

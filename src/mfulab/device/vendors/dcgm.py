@@ -5,6 +5,7 @@ import re
 import threading
 import time
 import urllib.request
+from http.client import HTTPException
 
 from mfulab.device.samplers.reading import Reading, Readings, Watched, missing, sampler
 from mfulab.device.vendors.gpm import UNITS
@@ -33,11 +34,10 @@ def page(uuid: str) -> dict[str, float] | None:
     """Columns of one GPU as the page shows them now, in percent; None where no exporter counts for it there."""
     try:
         with _DIRECT.open(address(), timeout=PATIENCE_S) as answer:
-            text = answer.read(MOST_BYTES).decode(errors="replace")
-    except (OSError, ValueError):
+            lines = _LINE.findall(answer.read(MOST_BYTES).decode(errors="replace"))
+        shown = {FIELDS[name]: 100 * float(value) for name, whose, value in lines if name in FIELDS and whose == uuid}
+    except (OSError, ValueError, HTTPException):  # another service may listen there
         return None
-    lines = _LINE.findall(text)
-    shown = {FIELDS[name]: 100 * float(value) for name, whose, value in lines if name in FIELDS and whose == uuid}
     return shown or None
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 import re
 import subprocess
 import sys
@@ -30,8 +29,9 @@ from mfulab.device.vendors import (
 )
 from mfulab.device.vendors.nvml_sampler import fields, nvml_at_end, nvml_sampler, other_processes
 
-# What the default wheels run on: CUDA 13, and compute capabilities from Turing's on; those for CUDA 12.6 have older.
-NEW_CUDA, TURING, NEWEST, NEWEST_OF_OLD = 13000, (7, 5), (12, 1), (9, 0)
+# What the default wheels run on: CUDA 13, and compute capabilities from Turing's on; those for CUDA 12.6 have older,
+# and run on every driver of CUDA 12.
+NEW_CUDA, OLD_CUDA, TURING, NEWEST, NEWEST_OF_OLD = 13000, 12000, (7, 5), (12, 1), (9, 0)
 OLD_WHEELS = " --index-url https://download.pytorch.org/whl/cu126"
 
 
@@ -39,10 +39,10 @@ def _listed_by_cuda(environment: Mapping[str, str]) -> list[Gpu]:
     return [Gpu(device["name"], device["uuid"]) for device in cuda_driver.devices(environment)]
 
 
-def seen(gpus: list[Gpu], instances: list[list[Gpu]], visible: str | None, in_bus_order: bool) -> list[Gpu]:
-    """CUDA's rules: a list of indices or UUID prefixes, cut off at the first that is not valid."""
+def seen(gpus: Sequence[tuple[Gpu, list[Gpu]]], visible: str | None, in_bus_order: bool) -> list[Gpu]:
+    """CUDA's rules of `gpus` with their MIG instances: indices or UUID prefixes, up to the first that is not valid."""
     # A GPU in MIG mode is only seen through its instances, and without a list only through the first.
-    shown = [own[0] if own else gpu for gpu, own in zip(gpus, instances, strict=True)]
+    shown = [(*own, gpu)[0] for gpu, own in gpus]
     entries = list(map(str, range(len(shown)))) if visible is None else [entry.strip() for entry in visible.split(",")]
     chosen = []
     for entry in entries:
@@ -55,7 +55,7 @@ def seen(gpus: list[Gpu], instances: list[list[Gpu]], visible: str | None, in_bu
             chosen.append(shown[int(entry)])
             continue
         is_uuid = entry.startswith(("GPU-", "MIG-"))
-        matching = [gpu for gpu in (*gpus, *itertools.chain(*instances)) if is_uuid and gpu.uuid.startswith(entry)]
+        matching = [gpu for whole, own in gpus for gpu in (whole, *own) if is_uuid and gpu.uuid.startswith(entry)]
         if len(matching) != 1:
             break
         chosen += matching
@@ -131,18 +131,22 @@ class Nvidia(Vendor):
     def gpus(self, environment: Mapping[str, str]) -> list[Gpu]:
         if nvml.why_absent():
             return _listed_by_cuda(environment)
-        whole = [_named(handle) for handle in nvml.handles()]
-        instances = [[_named(instance) for instance in nvml.mig_instances(handle)] for handle in nvml.handles()]
+        pairs = ((handle, nvml.mig_instances(handle)) for handle in nvml.handles())
+        # CUDA shows nothing of a GPU in MIG mode that has no instance.
+        seen_by_cuda = [(_named(handle), [*map(_named, own or ())]) for handle, own in pairs if own != []]
         in_bus_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
         try:
-            return seen(whole, instances, environment.get("CUDA_VISIBLE_DEVICES"), in_bus_order)
+            return seen(seen_by_cuda, environment.get("CUDA_VISIBLE_DEVICES"), in_bus_order)
         except NoDeviceError:  # CUDA's own order of several different GPUs, "fastest first"
             if listed := _listed_by_cuda(environment):
                 return listed
             raise
 
     def why_silent(self) -> str:
-        if not (absent := nvml.why_absent()) or not system.text("proc/driver/nvidia/version"):
+        if not (absent := nvml.why_absent()):
+            empty = next((_named(handle).name for handle in nvml.handles() if nvml.mig_instances(handle) == []), "")
+            return empty and f"{empty} is in MIG mode without an instance: nvidia-smi mig -cgi 0 -C makes one"
+        if not system.text("proc/driver/nvidia/version"):
             return ""
         return f"an NVIDIA driver is loaded, and shows no GPU here ({absent}). In a container: docker run --gpus all"
 
@@ -150,23 +154,23 @@ class Nvidia(Vendor):
         build, have = torch_build.installed(), self.capability(uuid)
         if build is None or build.cuda is None:
             return ""
-        runs = nvml.optional(pynvml.nvmlSystemGetCudaDriverVersion_v2) or cuda_driver.version()
+        runs = nvml.optional(pynvml.nvmlSystemGetCudaDriverVersion_v2) or cuda_driver.version() or NEW_CUDA
+        built, is_ancient = int((build.cuda or "0").split(".")[0]) * 1000, runs < OLD_CUDA
         is_new = have is not None and have > NEWEST_OF_OLD
-        is_old = not is_new and ((runs or NEW_CUDA) < NEW_CUDA or (have or TURING) < TURING)
-        instead = (
-            f"To measure the GPU: {build.replaced('cuda126*' if is_old else 'cuda*', OLD_WHEELS if is_old else '')}"
-        )
+        is_old = not is_new and (OLD_CUDA <= runs < NEW_CUDA or (have or TURING) < TURING)
+        command = build.replaced("cuda126*" if is_old else "cuda*", OLD_WHEELS if is_old else "")
+        instead = f"To measure the GPU: {'a newer driver, and ' * is_ancient}{command}"
         if not build.cuda:
             kind = "CPUs alone" if build.is_for_cpus else "AMD's GPUs"
             return f"torch {build.version} is built for {kind}. {instead}"
-        if runs and runs // 1000 < int(build.cuda.split(".")[0]):
-            has = f"{runs // 1000}.{runs % 1000 // 10}"
-            instead = "To measure the GPU: a newer driver" if is_new else f"{instead}, or a newer driver"
-            return (
-                f"driver {self.driver() or ''} runs CUDA {has}, and torch {build.version} needs {build.cuda}. {instead}"
-            )
-        newest = NEWEST_OF_OLD if int(build.cuda.split(".")[0]) * 1000 < NEW_CUDA else NEWEST
-        if have is None or TURING <= have <= newest:  # which every build has code for
+        if runs // 1000 * 1000 < built:
+            if is_new or (is_ancient and not (is_old and built >= NEW_CUDA)):
+                instead = "To measure the GPU: a newer driver"
+            elif not is_ancient:
+                instead += ", or a newer driver"
+            has = f"driver {self.driver() or ''} runs CUDA {runs // 1000}.{runs % 1000 // 10}"
+            return f"{has}, and torch {build.version} needs {build.cuda}. {instead}"
+        if have is None or TURING <= have <= (NEWEST if built >= NEW_CUDA else NEWEST_OF_OLD):  # every build has code
             return ""
         reason = self.why_unusable(uuid) if "torch" in sys.modules else _asked_of_torch(uuid)
         return f"{reason}. {instead}" if reason else ""
@@ -180,10 +184,9 @@ class Nvidia(Vendor):
                 return ""
             named = f"compute capability {have[0]}.{have[1]}"
             return f"torch {torch.__version__} has code for {', '.join(architectures)}, none for this GPU ({named})"
-        return (
-            f"torch {torch.__version__} cannot use the GPU that the driver shows (is the driver "
-            f"older than torch's CUDA {torch.version.cuda}?)"
-        )
+        needs = f"HIP {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+        hint = f"is the driver older than torch's {needs}?"
+        return f"torch {torch.__version__} cannot use the GPU that the driver shows ({hint})"
 
     def visible(self, uuids: Sequence[str]) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
@@ -243,6 +246,10 @@ class Nvidia(Vendor):
         told = [_described(handle) for handle in nvml.handles()]
         listed = () if told else cuda_driver.devices()
         return told or [{**entry, "compute_capability": ".".join(map(str, entry["capability"]))} for entry in listed]
+
+    def memory_bytes(self, uuid: str) -> float | None:
+        memory = nvml.optional(pynvml.nvmlDeviceGetMemoryInfo, _handle(uuid))  # of a MIG instance its own
+        return memory.total if memory else super().memory_bytes(uuid)
 
     def driver(self) -> str | None:
         return nvml.optional(pynvml.nvmlSystemGetDriverVersion)  # type: ignore[no-any-return]

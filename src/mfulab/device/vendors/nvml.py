@@ -55,12 +55,13 @@ def handles() -> Iterator[Any]:
     return _each(count, pynvml.nvmlDeviceGetHandleByIndex)
 
 
-def mig_instances(handle: Any) -> Iterator[Any]:
-    """The handles of a GPU's MIG instances; none where MIG is off or unknown to it."""
+def mig_instances(handle: Any) -> list[Any] | None:
+    """The handles of a GPU's MIG instances; None where MIG is off or unknown to it."""
     mode = optional(pynvml.nvmlDeviceGetMigMode, handle)
-    is_on = mode and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
-    count = optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) if is_on else None
-    return _each(count, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle)
+    if not mode or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return None
+    count = optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)
+    return list(_each(count, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle))
 
 
 def _each(count: int | None, call: Callable[..., Any], *parents: Any) -> Iterator[Any]:

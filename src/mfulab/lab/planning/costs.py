@@ -49,7 +49,7 @@ class Sweep:
     """Time of one command: budget, what comes first, estimate. Raises ConfigurationError if the ceilings need more."""
 
     def __init__(self, plans: Sequence[Plan], began: float) -> None:
-        self._plans, self._began = plans, began
+        self._plans, self._began, self.targets = plans, began, ["report"]
         self.budget_min = max((plan.budget_min or math.inf for plan in plans if plan.runs), default=math.inf)
         self.headline: dict[str, None] = {}  # folders, in order; none without a budget
         self.turns: dict[str, float] = {}  # of first processes, the least work first: between 0.5 and 1
@@ -69,13 +69,13 @@ class Sweep:
         self.digest = hashlib.sha256(" ".join(self.headline).encode()).hexdigest()[:16]  # of what the headline needs
 
     def command(self, *more: str) -> str:
-        """The command that goes on, with `more` overrides."""
+        """The command that goes on to what was asked for, with `more` overrides."""
         experiments = ",".join(dict.fromkeys(plan.experiment for plan in self._plans))
         overrides = [*self._plans[0].overrides, *more]
         given = [word for word in overrides if "." not in word.partition("=")[0]]
         dotted = " ".join(word for word in overrides if word not in given)
         words = [f"experiment={experiments}", *given, *([f"overrides={dotted}"] if dotted else [])]
-        return shlex.join(["snakemake", "--cores", "1", "report", "--config", *words])
+        return shlex.join(["snakemake", "--cores", "1", *self.targets, "--config", *words])
 
     def write(self, due: int) -> None:
         """Leaves the budget for `due` runs where clients find it, with an empty ledger; without a budget, nothing."""

@@ -134,7 +134,8 @@ class _Planner:
 
     def __post_init__(self) -> None:
         # What conditions may ask of the device.
-        self.of_device = {"device": self.device, "best_16_bit": "fp16" if "bf16" in self.emulated else "bf16"}
+        self.of_device = {"device": self.device, "hardware": self.hardware}
+        self.of_device["best_16_bit"] = "fp16" if "bf16" in self.emulated else "bf16"
         self.of_device["is_small"] = str(self.memory_bytes is not None and self.memory_bytes < SMALL_BYTES)
         # A format that the user named is measured in full.
         named = any(override.startswith("precision") for override in self.composition.overrides)

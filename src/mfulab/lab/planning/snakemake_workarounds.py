@@ -39,14 +39,15 @@ def keep_commas(workflow: Any) -> None:
 
 
 def begin_before_executing(workflow: Any, lab: Any) -> None:
-    """Lets `lab.begin()` write the plan just before Snakemake executes: never in a dry run or a summary. Rows are
-    whole, whatever Snakemake had noted of a sweep that was killed and left its lock. `--unlock` forgets both locks."""
+    """Lets `lab.begin()` write the plan just before Snakemake executes: never in a dry run or a summary. Forgets the
+    lock that a killed sweep left Snakemake, as a row that is there is whole; `--unlock` forgets both locks."""
     execute, unlock = workflow.execute, workflow.unlock
 
     def execute_after_planning(executor_plugin: Any, *arguments: Any, **options: Any) -> Any:
         is_dry = executor_plugin.common_settings.dryrun_exec
         noted = Path(".snakemake/incomplete")  # jobs that Snakemake did not see end
-        if workflow.is_main_process and not is_dry and (lab.begin() | any(noted.glob("*"))):
+        is_begun = workflow.is_main_process and not is_dry
+        if is_begun and (lab.begin(workflow.dag_settings.targets) | any(noted.glob("*"))):
             unlock()
             for row in lab.complete_rows:
                 workflow.persistence._unmark_incomplete(row)

@@ -93,8 +93,9 @@ class Workflow:
         self.first_page, self._refined = f"{digest}.page", f"{digest}.refined"
 
     @_told_in_one_line()
-    def begin(self) -> bool:
-        """Takes the results' lock and writes the plan, or ends the process; true where a sweep before was killed."""
+    def begin(self, targets: Collection[str] = ()) -> bool:
+        """Takes the results' lock and writes the plan for Snakemake's `targets`; true where one before was killed."""
+        self._sweep.targets = sorted(targets) or self._sweep.targets
         store.check_writable(RESULTS)
         try:  # before the first run fails
             os.close(devices.open_lock(devices.lock_path("cpu", os.environ)))
@@ -266,8 +267,7 @@ class Workflow:
         return path if store.holds(Path(path), text) else self._scratch(path.replace("/", ","), text)
 
     @cached_property
-    def _scratch_folder(self) -> Path:
-        """A folder outside the project, as long as this process lives."""
+    def _scratch_folder(self) -> Path:  # outside the project, as long as this process lives
         stack = ExitStack()
         atexit.register(stack.close)
         return stack.enter_context(scratch())
@@ -301,7 +301,7 @@ class Workflow:
         return {"figure": Texts(self.language, wildcards.figure)("title"), "name": wildcards.figure}
 
     def reading(self, wildcards: Any) -> str:
-        """Caption of the figure in Snakemake's report, as on the page."""
+        """Caption of the figure in Snakemake's report: how to read it."""
         return Texts(self.language, wildcards.figure)("reading")
 
     def resources(self, measurement: Measurement) -> dict[str, Any]:

@@ -77,10 +77,11 @@ def alone(rows: pd.DataFrame) -> pd.DataFrame:
 
 def steps(tables: Tables, *needed: str, **wanted: str | Iterable[str]) -> pd.DataFrame:
     """Steps of one process each, with their machine, with finite `needed` columns and `wanted` values in others."""
-    rows = with_machine(tables, alone(ok(tables["profile"], *needed)))
+    profile = tables["profile"]
+    chosen = profile["processes"].fillna(1) == 1
     for name, values in wanted.items():
-        rows = rows[rows[name].isin([values] if isinstance(values, str) else values)]
-    return rows
+        chosen &= profile[name].isin([values] if isinstance(values, str) else values)
+    return with_machine(tables, ok(those(profile, chosen), *needed))
 
 
 def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

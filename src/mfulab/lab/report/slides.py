@@ -48,7 +48,7 @@ def write(drawn: figures.Drawn, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure, (width, height) = drawn.figure, drawn.figure.get_size_inches()
     words = style.wrapped(drawn.finding, LETTERS)
-    high = max(height + (LINE * (2 + words.count("\n")) + 0.15), width / RATIO)
+    high = max(height + LINE * (2 + words.count("\n")) + 0.15, width / RATIO)
     with style.theme():
         figure.text(0.015, -0.05 / height, words, ha="left", va="top", fontsize=11, parse_math=False)
     next(text for text in figure.texts if text.get_gid() == "provenance").set_y(1 + (0.07 - high) / height)

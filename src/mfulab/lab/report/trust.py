@@ -1,8 +1,7 @@
 """Doubts about measured rows, their precision and their duty cycle; for the page, the terminal and the figures."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -29,8 +28,7 @@ WORDS = (
 DISTURBING = WORDS[:5]  # flags of a verdict: the device did something else meanwhile, or not what it can
 
 
-@dataclass(frozen=True)
-class Doubt:
+class Doubt(NamedTuple):
     """Runs that are doubtful for one reason, by its key in section `trust`, or a ceiling; with the steps to repeat."""
 
     key: str
@@ -185,17 +183,13 @@ def _line(doubt: Doubt, text: Texts) -> str:
     return text(doubt.key, count=len(doubt.runs), run=run)
 
 
-@dataclass(frozen=True)
-class DutyCycle:
-    """Measured and total time of `runs` runs, in seconds; a second that several share counts once for each."""
+class DutyCycle(NamedTuple):
+    """Total and measured time of `runs` runs, in seconds; a second that several share counts once for each."""
 
     runs: int
     total_s: float
     measured_s: float
-
-    @property
-    def duty_percent(self) -> float:
-        return 100 * self.measured_s / self.total_s
+    duty_percent: float
 
 
 def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
@@ -204,7 +198,8 @@ def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
     begin = (begins - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
     timed = rows.assign(begin=begin).dropna(subset=["begin", "process_s"])
     total_s = sum(_total_s(zip(here["begin"], here["process_s"], strict=True)) for _, here in timed.groupby("hardware"))
-    return DutyCycle(len(timed), total_s, timed["measured_s"].sum()) if total_s > 0 else None
+    measured_s = timed["measured_s"].sum()
+    return DutyCycle(len(timed), total_s, measured_s, 100 * measured_s / total_s) if total_s > 0 else None
 
 
 def _total_s(runs: Iterable[tuple[float, float]]) -> float:

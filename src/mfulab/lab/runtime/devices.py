@@ -1,4 +1,4 @@
-"""Devices of a run: of GPUs free ones alone, the CPU for one at a time; locks hold between workflows and in jobs."""
+"""Devices of a run: free GPUs, which hide the others, or the CPU alone, by locks that hold between workflows too."""
 
 import errno
 import fcntl

@@ -48,7 +48,7 @@ def stop() -> None:
 @contextmanager
 def worker(work: str = "both") -> Iterator[str]:
     """The socket of a worker with this process's environment, until the block ends; empty where runs go without one."""
-    if not system.can_fork_after_imports() or os.environ.get(SOCKET) == "":
+    if not system.CAN_FORK_AFTER_IMPORTS or os.environ.get(SOCKET) == "":
         yield ""
         return
     environment = {key: value for key, value in os.environ.items() if key not in THREADS}

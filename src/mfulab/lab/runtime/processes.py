@@ -69,23 +69,7 @@ def supervise(become: Callable[[], object], lifelines: Sequence[int]) -> tuple[i
     with suppress(OSError):  # whoever is first, this process or the run
         os.setpgid(run, run)
     system.write(f"proc/{run}/oom_score_adj", "1000")
-    wake, woken = os.pipe()
-    os.set_blocking(woken, False)
-    signal.set_wakeup_fd(woken)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    status, ended = None, list[int]()
-    while not ended:
-        if hasattr(os, "waitid"):  # it stays unreaped, so that no other group takes its number
-            if os.waitid(os.P_PID, run, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                break
-        elif (reaped := os.waitpid(run, os.WNOHANG))[0]:  # macOS
-            status = reaped[1]
-            break
-        ready, _, _ = select.select([wake, *lifelines], [], [])
-        if wake in ready:
-            os.read(wake, 64)
-        else:
-            ended = ready
+    status, ended = _wait(run, lifelines)
     with suppress(ProcessLookupError):  # none of the group is left
         os.killpg(run, signal.SIGKILL)
     if status is None:
@@ -96,6 +80,24 @@ def supervise(become: Callable[[], object], lifelines: Sequence[int]) -> tuple[i
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status), ended
+
+
+def _wait(run: int, lifelines: Sequence[int]) -> tuple[int | None, list[int]]:
+    """Waits for the end of a child or of a lifeline: the child's status where it had to be reaped, and those lines."""
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        if hasattr(os, "waitid"):  # it stays unreaped, so that no other group takes its number
+            if os.waitid(os.P_PID, run, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return None, []
+        elif (reaped := os.waitpid(run, os.WNOHANG))[0]:  # macOS
+            return reaped[1], []
+        ready, _, _ = select.select([wake, *lifelines], [], [])
+        if wake not in ready:
+            return None, ready
+        os.read(wake, 64)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from mfulab.core.configs import StepConfig
-from mfulab.core.errors import ConfigurationError, UnsupportedError
+from mfulab.core.errors import ConfigurationError, UnsupportedError, is_out_of_memory
 from mfulab.core.files import UnreadableError, read_csv, read_json, write_csv, write_json, write_text
 from mfulab.core.measurement import Measured
 from mfulab.core.replicates import STANDS_IN, halved, previous
@@ -33,7 +33,6 @@ FEWEST_REPLICATES = 3  # that can be precise: two agree by chance
 MOST_PAGES, MOST_BYTES = 1 << 14, 1 << 16  # that move a run's memory: 64 MB at most, and of the heap a few pages
 OUT_OF_MEMORY: Status = "out_of_memory"
 # What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.
-NO_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "defaultcpuallocator", "memoryerror")
 
 
 def main(step: str) -> None:
@@ -173,7 +172,7 @@ def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
 
 
 def _failure(message: str) -> Status:
-    return OUT_OF_MEMORY if any(words in message.lower() for words in NO_MEMORY) else "failed"
+    return OUT_OF_MEMORY if is_out_of_memory(message) else "failed"
 
 
 def _message(error: BaseException) -> str:

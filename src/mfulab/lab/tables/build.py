@@ -21,53 +21,53 @@ PUBLIC = "public"  # rows that are no machine's of ours: public traces and runs
 PRECISION = re.compile(r"\bprecision=\w+")  # in a run's name: with another one it is the same step
 
 
-def collect(
-    manifests: Iterable[Path] = (),
-    root: Path = Path(),
-    *,
-    also: Iterable[Path] = (),
-    results: Path | None = None,
-    reference: Path | None = None,
-    recorded: str = "",
-    partial: bool = False,
-) -> Collected:
+def collect(manifests: Iterable[Path] = (), root: Path = Path(), *, also: Iterable[Path] = (),
+            results: Path | None = None, reference: Path | None = None, recorded: str = "",
+            partial: bool = False) -> Collected:  # fmt: skip
     """Everything to be reported, joined; a run that was found is not replaced by a later one. `manifests` are the
     experiments asked for: a run without a row is failed, or to come if `partial`. `also` are other plans, whose
     finished rows are added. Machines without a plan are read under `results`, recorded ones under `reference`, of that
     name alone if `recorded`: all where nothing was measured here, else GPUs of other kinds."""
     everything, asked = Collected(), [*map(Path, manifests)]
     for manifest in dict.fromkeys([*asked, *also]):
-        planned_runs = read.from_manifest(manifest, root, finished=partial or manifest not in asked)
+        is_asked = manifest in asked
+        planned_runs = read.from_manifest(manifest, root, finished=partial or not is_asked)
         _extend(everything, planned_runs)
-        everything.progress |= planned_runs.progress if manifest in asked else {}
+        if is_asked:
+            everything.progress |= planned_runs.progress
     if results is not None:
         planned = {row["hardware"] for rows in everything.records.values() for row in rows}
         for folder in sorted(results.iterdir()):
             if folder.is_dir() and is_inside(folder, results) and folder.name not in NO_MACHINE | planned:
                 _extend(everything, read.from_folder(results, folder.name))
     if reference is not None and reference.is_dir():
-        measured = {row["hardware"] for rows in everything.records.values() for row in rows}
-        machines = (path for path in reference.iterdir() if path.is_dir() and path.name not in measured | NO_MACHINE)
-        for folder in sorted(path for path in machines if recorded in ("", path.name)):
-            if not is_inside(folder, reference):
-                everything.problems.append(f"{folder}: leads out of the recordings and is not read.")
-                continue
-            machine = read.from_recorded(folder)
-            # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
-            if not measured or any(is_gpu(row.get("device")) for row in machine.records["environment"]):
-                _extend(everything, machine)
-                if not measured:  # told to whom reads recordings alone
-                    everything.problems.extend(read.aged(folder))
-        public = read.from_recorded(reference / PUBLIC)
-        if measured:  # public runs fill a page of their own, and beside one's own GPU stands another, not its trace
-            own = (row for row in everything.records["environment"] if not row["recorded"])
-            has_gpu = any(is_gpu(row.get("device")) for row in own)
-            public.records |= {table: [] for table in public.records if TABLES[table].lines or has_gpu}
-        elif recorded:  # a step of another device is no part of what one machine showed
-            public.records["traces"] = []
-        _extend(everything, public)
+        _add_recorded(everything, reference, recorded)
     joined(replicates.merge(everything.records))
     return everything
+
+
+def _add_recorded(everything: Collected, reference: Path, name: str) -> None:
+    """Adds the recorded machines, of that name alone if it is given, and what is public, as far as they are shown."""
+    measured = {row["hardware"] for rows in everything.records.values() for row in rows}
+    machines = (path for path in reference.iterdir() if path.is_dir() and path.name not in measured | NO_MACHINE)
+    for folder in sorted(path for path in machines if name in ("", path.name)):
+        if not is_inside(folder, reference):
+            everything.problems.append(f"{folder}: leads out of the recordings and is not read.")
+            continue
+        machine = read.from_recorded(folder)
+        # Beside one's own machine a recorded GPU is what one lacks; a CPU is what one has.
+        if not measured or any(is_gpu(row.get("device")) for row in machine.records["environment"]):
+            _extend(everything, machine)
+            if not measured:  # told to whom reads recordings alone
+                everything.problems.extend(read.aged(folder))
+    public = read.from_recorded(reference / PUBLIC)
+    if measured:  # public runs fill a page of their own, and beside one's own GPU stands another, not its trace
+        own = (row for row in everything.records["environment"] if not row["recorded"])
+        has_gpu = any(is_gpu(row.get("device")) for row in own)
+        public.records |= {table: [] for table in public.records if TABLES[table].lines or has_gpu}
+    elif name:  # a step of another device is no part of what one machine showed
+        public.records["traces"] = []
+    _extend(everything, public)
 
 
 def _extend(everything: Collected, more: Collected) -> None:

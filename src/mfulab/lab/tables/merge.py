@@ -268,8 +268,7 @@ def unpacking_room(folder: Path) -> Iterator[Path]:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Writes runs and plans of a tar or zip into a new folder. Raises ConfigurationError, naming the member to
-    blame."""
+    """Writes runs and plans of a tar or zip into a new folder. Raises ConfigurationError that names the bad member."""
     folder.mkdir(parents=True)
     left, number, name, links = LARGEST, 0, "", dict[PurePosixPath, str]()
     try:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from mfulab.core.groups import SLUG
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.device.identity import hardware_slug
 from mfulab.lab.tables import build, details
-from mfulab.lab.tables.columns import Records, columns
+from mfulab.lab.tables.columns import Record, Records, columns
 from mfulab.lab.tables.consistency import unfit
 from mfulab.lab.tables.records import ABOUT, Collected, code, from_recorded, identity, read_config
 from mfulab.measurements import manifest
@@ -46,14 +46,8 @@ def _plans(results: Path, hardware: str) -> list[Path]:
     return sorted((results / hardware / "plan").glob("*.json"))
 
 
-def record(
-    results: Path,
-    hardware: str,
-    commit: str = "",
-    allow_dirty: bool = False,
-    allow_unfit: bool = False,
-    replace: bool = False,
-) -> Path:
+def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = False, allow_unfit: bool = False,
+           replace: bool = False) -> Path:  # fmt: skip
     """Writes the recording of `hardware` and gives its folder. Raises ConfigurationError, writing nothing, if unfit."""
     folder, gathered = folder_of(results, hardware), gather(results, hardware)
     rows = [row for table in gathered.records.values() for row in table]
@@ -61,22 +55,10 @@ def record(
         raise ConfigurationError(f"{results / hardware}/: holds no finished runs. Measure first: snakemake report.")
     for row in rows:
         row |= {"commit": row["commit"] or commit, "recorded": True}
-    if without := [row["run"] for row in rows if not row["commit"]]:
-        says = f"{len(without)} rows name no commit ({without[0]}, …)"
-        raise ConfigurationError(f"{says}: give --commit of the code that measured them.")
-    dirty = [row["run"] for row in rows if row["commit"].endswith(DIRTY)]
-    if dirty and not allow_dirty:
-        says = f"{len(dirty)} rows were measured by changed code ({dirty[0]}, …)"
-        raise ConfigurationError(f"{says}: measure again from a clean tree, or give --allow-dirty.")
-    planned, against = dict[str, list[str]](), [*unfit(gathered.records)]
-    for path in _plans(results, hardware):
-        with suppress(files.UnreadableError):  # the tables have named it
-            plan = manifest.read(path)
-            asked = planned.setdefault(plan.experiment, [])  # by all commands whose plans were kept
-            asked += [override for override in plan.overrides if override not in asked]
-    steps = {path.stem: yaml.safe_load(files.read_text(path))["steps"] for path in results.parent.glob(EXPERIMENTS)}
-    measures = {name for name, names in steps.items() if any(MEASUREMENTS[step].table in RECORDED for step in names)}
-    if absent := sorted(measures - set(planned) - NOT_WANTED):
+    _check_commits(rows, allow_dirty)
+    planned = _asked(results, hardware)
+    against = [*unfit(gathered.records)]
+    if absent := _absent(results.parent, planned):
         against.append(f"config/experiment/: without rows of {', '.join(absent)}, their figures are empty.")
     if against and not allow_unfit:
         raise ConfigurationError("\n".join([*against, "Measure those again (mfulab refine), or give --allow-unfit."]))
@@ -99,6 +81,33 @@ def record(
         place = f"{results / hardware}/plan/EXPERIMENT.json"
         print(f"{says}. An experiment's next command replaces {place}: copy it under another name before.")
     return folder
+
+
+def _check_commits(rows: Sequence[Record], allow_dirty: bool) -> None:
+    if without := [row["run"] for row in rows if not row["commit"]]:
+        says = f"{len(without)} rows name no commit ({without[0]}, …)"
+        raise ConfigurationError(f"{says}: give --commit of the code that measured them.")
+    dirty = [row["run"] for row in rows if row["commit"].endswith(DIRTY)]
+    if dirty and not allow_dirty:
+        says = f"{len(dirty)} rows were measured by changed code ({dirty[0]}, …)"
+        raise ConfigurationError(f"{says}: measure again from a clean tree, or give --allow-dirty.")
+
+
+def _asked(results: Path, hardware: str) -> dict[str, list[str]]:
+    """Experiments that were planned on a machine, with the overrides of all commands whose plans were kept."""
+    planned: dict[str, list[str]] = {}
+    for path in _plans(results, hardware):
+        with suppress(files.UnreadableError):  # the tables have named it
+            plan = manifest.read(path)
+            asked = planned.setdefault(plan.experiment, [])
+            asked += [override for override in plan.overrides if override not in asked]
+    return planned
+
+
+def _absent(project: Path, planned: Collection[str]) -> list[str]:
+    steps = {path.stem: yaml.safe_load(files.read_text(path))["steps"] for path in project.glob(EXPERIMENTS)}
+    measures = {name for name, names in steps.items() if any(MEASUREMENTS[step].table in RECORDED for step in names)}
+    return sorted(measures - set(planned) - NOT_WANTED)
 
 
 def folder_of(results: Path, hardware: str) -> Path:

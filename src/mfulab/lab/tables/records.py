@@ -121,11 +121,6 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
         collected.problems.append(f"{error}. Its experiment is not shown: plan it again, or remove the file.")
         return collected
     collected.excluded = [{"experiment": plan.experiment, **dict(run)} for run in plan.excluded]
-    for run in plan.runs:
-        place, state, key = root / run.folder, "to_come", (run.step, base_name(run.run))
-        if (place / "row.csv").exists() and not _changed(place, run.config_digest):
-            state = NOT_MEASURED if read_row(place, run.step)["status"] == NOT_MEASURED else "measured"
-        collected.progress[key] = min(collected.progress.get(key, state), state, key=PROGRESS.index)
     seen, planned = set[str](), {run.folder for run in plan.runs}
     for run in (planned_run for asked in plan.runs for planned_run in (asked, *_smaller(root, asked, planned))):
         if finished and _changed(root / run.folder, run.config_digest):
@@ -145,7 +140,21 @@ def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) ->
                 collected.add_run(step, place, config, links if step == run.step else {}, **who)
             else:
                 collected.problems.append(f"{place}: leads out of the results and is not read.")
+    _add_progress(collected, plan, root)
     return collected
+
+
+def _add_progress(collected: Collected, plan: manifest.Manifest, root: Path) -> None:
+    """Notes the best state of each planned run's processes, by their rows, which are read already."""
+    own_rows = ((table, row) for table, rows in collected.records.items() for row in rows)
+    left_out = {(table, row["run"]) for table, row in own_rows if row["status"] == NOT_MEASURED}
+    for run in plan.runs:
+        key, state = (run.step, base_name(run.run)), "measured"
+        if not (root / run.folder / "row.csv").exists() or _changed(root / run.folder, run.config_digest):
+            state = "to_come"
+        elif (MEASUREMENTS[run.step].table, run.run) in left_out:
+            state = NOT_MEASURED
+        collected.progress[key] = min(collected.progress.get(key, state), state, key=PROGRESS.index)
 
 
 def _smaller(root: Path, run: manifest.PlannedRun, planned: set[str]) -> Iterator[manifest.PlannedRun]:
@@ -278,8 +287,10 @@ def aged(folder: Path) -> list[str]:
     """A sentence where code has changed since a machine was recorded; none where the recording holds no digests."""
     try:
         recorded = read_json(folder / ABOUT).get("code", {})
-    except (FileNotFoundError, UnreadableError) as error:
-        return [str(error)] if isinstance(error, UnreadableError) else []
+    except FileNotFoundError:
+        return []
+    except UnreadableError as error:
+        return [str(error)]
     changed = [name for name, digest in recorded.items() if code(name, folder.name) != digest]
     what = f"the code of {len(changed)} of {len(recorded)} measurements and their models has changed since, such as"
     return [f"{folder}: {what} {name}. `mfulab record --replace` renews it on such a machine." for name in changed[:1]]
@@ -289,8 +300,10 @@ def read_lines(path: Path, problems: list[str], consequence: str, most: int = OF
     """The lines of a CSV file; none where it is absent or unreadable, of which the latter is added to `problems`."""
     try:
         return read_csv(path, most)
-    except (FileNotFoundError, UnreadableError) as error:
-        problems += [f"{error}. {consequence}"] if isinstance(error, UnreadableError) else []
+    except FileNotFoundError:
+        return []
+    except UnreadableError as error:
+        problems.append(f"{error}. {consequence}")
         return []
 
 

@@ -62,21 +62,12 @@ def merge(records: Records) -> Records:
     return records
 
 
-def merge_rows(
-    rows: Sequence[Record],
-    quantities: Sequence[Quantity] = (TIME,),
-    best: Bests | None = None,
-    gpus: Collection[str] = (),
-) -> list[Record]:
+def merge_rows(rows: Sequence[Record], quantities: Sequence[Quantity] = (TIME,), best: Bests | None = None,
+               gpus: Collection[str] = ()) -> list[Record]:  # fmt: skip
     """Rows of several processes made one for each run: medians over those that count, sums of durations and counts over
     all. A CPU's time is the undisturbed one, its ceiling the best. `best` is what the probe reads at best on each
     machine; `gpus` are machines whose times are medians, as nobody shares them. An interval needs two processes."""
-    groups = defaultdict[tuple[Any, ...], list[Record]](list)
-    for row in rows:  # whichever experiment asked for them: one with more replicates measures those that another lacks
-        groups[row["hardware"], row["recorded"], base_name(row["run"])].append(row)
-    for group in groups.values():
-        group.sort(key=lambda row: replicate_of(row["run"]))
-        group[:] = [row for row in group if row["status"] != NOT_MEASURED] or group[:1]
+    groups = _processes(rows)
     best = best_probes(row for row in rows if not row["recorded"]) if best is None else best
     quiet = {key: counting(group, best) for key, group in groups.items()}
     merged = [_one(group, quiet[key]) for key, group in groups.items()]
@@ -96,15 +87,24 @@ def merge_rows(
             values = [process[quantity.name] for process in timed]
             row |= interval_columns(values, usual[key[0]], [slowdown(process, best) for process in timed], quantity)
             row["left_out_replicates"] = len(_timed(groups[key], quantity.name)) - len(timed)
-            if not quantity.is_rate and values:
+            if values and not quantity.is_rate:
                 row["process_times_s"] = json.dumps([float(f"{value:.6g}") for value in values])
                 row |= _both_times(groups[key], timed, quantity)
-            if quantity.is_rate and timed and row.get("threads"):
-                row[quantity.name] = max(values)  # neighbours can only slow a CPU down; the interval moves along
-                for end in (quantity.low, quantity.high):
-                    if row[end] is not None:
-                        row[end] *= max(values) / stats.Stats(values).median
+            elif values and row.get("threads"):  # neighbours can only slow a CPU down; the interval moves along
+                row[quantity.name], moved = max(values), max(values) / stats.Stats(values).median
+                row |= {end: row[end] * moved for end in (quantity.low, quantity.high) if row[end] is not None}
     return merged
+
+
+def _processes(rows: Iterable[Record]) -> dict[tuple[str, bool, str], list[Record]]:
+    """Rows by machine and run, of any experiment, first replicates first; unmeasured ones where a run has no other."""
+    groups = defaultdict[tuple[str, bool, str], list[Record]](list)
+    for row in rows:
+        groups[row["hardware"], row["recorded"], base_name(row["run"])].append(row)
+    for group in groups.values():
+        group.sort(key=lambda row: replicate_of(row["run"]))
+        group[:] = [row for row in group if row["status"] != NOT_MEASURED] or group[:1]
+    return groups
 
 
 def counting(group: Sequence[Record], best: Bests) -> list[Record]:

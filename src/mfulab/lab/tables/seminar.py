@@ -180,15 +180,7 @@ def _raised(call: Callable[[], object]) -> str:
 
 
 def _practice() -> Values:
-    raised, answer, module = None, *["cuda-python is not installed"] * 2
-    if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings"):
-        from cuda.bindings import runtime
-
-        module = "exists" if importlib.util.find_spec("cuda.bindings.cublas") else "does not exist"
-        answer = _raised(lambda: runtime.cudaSetDevice(9999))
-        raised = int(answer != "none")
-    yield from (("cublas_module", module), ("cuda_raised", raised), ("cuda_answer", answer))
-
+    yield from _cuda_python()
     layer = nn.Linear(64, 64)
     prune.l1_unstructured(layer, "weight", amount=0.5)
     yield "pruned_rows", int((layer.weight == 0).all(dim=1).sum())
@@ -200,7 +192,23 @@ def _practice() -> Values:
     for name, norm in (("norm_fused", nn.LayerNorm(64)), ("norm_operators", _LayerNorm())):
         keys = _operations(nn.Sequential(norm), 8, 64).totals
         yield name, sum(key.direction == "forward" and key.layer == "0" for key in keys)
+    yield from (("soft_gradient", _soft_gradient()), ("deprecated", _deprecated()))
 
+
+def _cuda_python() -> Values:
+    """What cuda-python has of cuBLAS, and whether it raises for a device that is not there."""
+    raised, answer, module = None, *["cuda-python is not installed"] * 2
+    if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings"):
+        from cuda.bindings import runtime
+
+        module = "exists" if importlib.util.find_spec("cuda.bindings.cublas") else "does not exist"
+        answer = _raised(lambda: runtime.cudaSetDevice(9999))
+        raised = int(answer != "none")
+    yield from (("cublas_module", module), ("cuda_raised", raised), ("cuda_answer", answer))
+
+
+def _soft_gradient() -> float:
+    """Gradient of distillation at temperature 4 ÷ that at 1."""
     generator = torch.Generator().manual_seed(0)
     teacher, start = (1e-3 * torch.randn(10, generator=generator, dtype=torch.float64) for _ in range(2))
     norms: list[float] = []
@@ -209,8 +217,10 @@ def _practice() -> Values:
         ours, theirs = (torch.log_softmax(logits / temperature, 0) for logits in (student, teacher))
         nn.functional.kl_div(ours, theirs, reduction="sum", log_target=True).backward()
         norms.append(float(torch.linalg.vector_norm(torch.as_tensor(student.grad))))
-    yield "soft_gradient", norms[1] / norms[0]
+    return norms[1] / norms[0]
 
+
+def _deprecated() -> int:
     linear, amp, deprecated = nn.Linear(2, 2), torch.cuda.amp, 0
     old: list[Callable[[], object]] = [lambda: amp.autocast(enabled=False), lambda: amp.GradScaler(enabled=False)]
     old += [lambda: torch.quantization.quantize_dynamic(linear, {nn.Linear}), lambda: torch.jit.script(linear)]
@@ -219,4 +229,4 @@ def _practice() -> Values:
             warnings.simplefilter("always")
             use()
         deprecated += any(issubclass(warning.category, FutureWarning | DeprecationWarning) for warning in caught)
-    yield "deprecated", deprecated
+    return deprecated

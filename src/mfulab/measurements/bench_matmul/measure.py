@@ -23,9 +23,9 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import Format
 from mfulab.core.groups import KernelConfig
 from mfulab.core.measurement import Measured
-from mfulab.device import GPU, ByKind, is_gpu, require_cuda, vendors
-from mfulab.device.allocator import settle
-from mfulab.device.cpu import cpu, usable_cores
+from mfulab.device import ByKind, is_gpu, require_cuda, synchronise, vendors
+from mfulab.device.compute import prepare
+from mfulab.device.cpu import cpu
 from mfulab.device.gpu import uuid_of
 from mfulab.device.samplers.cpu_sampler import cpu_sampler
 from mfulab.device.samplers.reading import sampling
@@ -39,7 +39,7 @@ from mfulab.timing.instruments import Instruments
 from mfulab.timing.pace import Pace, is_short, pace_for
 from mfulab.timing.probe import packed
 from mfulab.timing.repetitions import LONGEST_SPIN_S, Budget, Call, HostTimer, Repetition, interleave, summarise
-from mfulab.timing.transfers import median_wall_s, synchronise, time_transfers
+from mfulab.timing.transfers import median_wall_s, time_transfers
 
 # Of each process; a matmul is steady once nvbench's rule says so.
 PACE = ByKind(cpu=Pace(2, 0.2, 0.4, 0.0, patience_s=1.0), gpu=Pace(3, 0.1, 0.3, 0.0, patience_s=1.0))
@@ -69,14 +69,14 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     bench = _prepare(config)
     shape, form, around_s = bench.shape, bench.form, AROUND_S[bench.device]
     allocate = partial(_allocate, shape, form, bench.device)
-    allocation_s = median_wall_s(allocate, 3, around_s) if bench.is_around else None
+    allocation_s = median_wall_s(allocate, bench.device, 3, around_s) if bench.is_around else None
     operands = random_operands(shape, form, bench.device, config.seed)
     exact = exact_product(operands.a, operands.b)
     with _packages_of(config.kernel):
         call = _Bound(bench.kernel, operands)
         operands.poison()
         with _launched_with(call.launch):
-            first_call_s, returned = _one(call)
+            first_call_s, returned = _one(call, bench.device)
     before = check(_result(operands, returned), exact, form, shape.k)
     row = _row(bench, before)
     if not before.correct:
@@ -102,21 +102,17 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
 def _prepare(config: BenchMatmulConfig) -> _Bench:
     """The kernel on its device, with a CPU's threads set; raises UnsupportedError where it cannot run."""
     require_cuda(config.device.type, f"kernel={config.kernel.name}")
-    device = GPU if config.device.type != "cpu" and torch.cuda.is_available() else "cpu"
-    if is_gpu(config.device.type) and device == "cpu":
-        raise UnsupportedError("device.type=cuda, but torch sees no CUDA device")
-    settle()
+    device, threads = prepare(config.device)
     shape, form = Shape(*config.shape), config.precision.form
     module, _, name = config.kernel.target.rpartition(".")
     with _packages_of(config.kernel):
         kernel: MatmulKernel = getattr(importlib.import_module(module), name)(form.name, config.kernel.block)
-    kernel.require(device, shape)
-    threads = (config.device.threads or usable_cores()) if device == "cpu" else None
-    if threads is not None:
-        torch.set_num_threads(threads)
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-        threadpoolctl.threadpool_limits(threads)  # NumPy's BLAS
-    return _Bench(config, device, kernel, shape, form, threads)
+    kernel.require(device.type, shape)
+    if is_gpu(device):
+        return _Bench(config, device.type, kernel, shape, form, None)
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    threadpoolctl.threadpool_limits(threads)  # NumPy's BLAS
+    return _Bench(config, device.type, kernel, shape, form, threads)
 
 
 def _row(bench: _Bench, checked: Check) -> MatmulRow:
@@ -146,18 +142,36 @@ def _row(bench: _Bench, checked: Check) -> MatmulRow:
 def _timed(
     bench: _Bench, call: "_Bound", operands: Operands, exact: torch.Tensor, row: MatmulRow, instruments: Instruments
 ) -> list[Repetition]:
-    probe = instruments.probe
-    started = time.perf_counter()
+    """Repeats the kernel beside the library, where that has the matmul; leaves other inputs behind."""
+    started, timing = time.perf_counter(), bench.config.timing
     if bench.config.replicate == 1 and (count := bench.config.first_calls):
-        row.first_calls_mean_s = ((row.first_call_s or 0) + sum(_one(call)[0] for _ in range(count - 1))) / count
-    launch = bench.kernel.launch(bench.shape)
+        later_s = sum(_one(call, bench.device)[0] for _ in range(count - 1))
+        row.first_calls_mean_s = ((row.first_call_s or 0) + later_s) / count
+    contestants = {bench.config.kernel.name: call}
+    if (reference := reference_for(call.kernel, bench.device, call.shape)) is not None:
+        # Its own output: the kernel's is checked again afterwards.
+        row.reference_name, library = reference
+        contestants[_beside(row)] = _Bound(library, Operands(operands.a, operands.b, torch.empty_like(operands.c)))
+    seeds = itertools.count(bench.config.seed + 1)
+
+    def refresh() -> None:
+        operands.refresh(exact, next(seeds))
+        for contestant in contestants.values():
+            contestant.prepare()
+
+    short = (timing.window_time_s or 0.0, timing.warm_up_time_s or 0.0) if is_short(bench.device, timing) else ()
+    device, probe = operands.c.device, instruments.probe
+    timer = DeviceTimer(device, *short) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
     # What others took of a CPU meanwhile; timed beside a reference, a kernel has no share of its own.
-    with _launched_with(launch), sampling([cpu_sampler(bench.threads)] if bench.threads else []) as readings:
-        repetitions = _repeated(bench, call, operands, exact, row, instruments)
+    others = sampling([cpu_sampler(bench.threads)] if bench.threads else [])
+    with _launched_with(call.launch), others as readings:
+        timed = interleave(contestants, timer, _budget(bench), refresh, probe, instruments.best)
+    row.probes = packed(timed.states, torch.get_num_threads())
+    row.disturbed_windows = len({repetition.round for repetition in timed.repetitions if repetition.disturbed})
+    row.repeated_windows = timed.repeated
     row.other_processes_percent = readings[0]["other_processes_percent"].value if readings else None
-    row.probe_s = probe.spent_s
-    row.measured_s = time.perf_counter() - started
-    return repetitions
+    row.probe_s, row.measured_s = probe.spent_s, time.perf_counter() - started
+    return timed.repetitions
 
 
 def _fill_around(row: MatmulRow, bench: _Bench, operands: Operands) -> None:
@@ -170,7 +184,8 @@ def _fill_around(row: MatmulRow, bench: _Bench, operands: Operands) -> None:
         fresh = Operands(inputs[0].to(bench.device), inputs[1].to(bench.device), c)
         _result(fresh, _Bound(bench.kernel, fresh)()).cpu()
 
-    row.end_to_end_s = median_wall_s(end_to_end, 3 if (row.time_s or 0) < 1 else 1, AROUND_S[bench.device])
+    least = 3 if (row.time_s or 0) < 1 else 1
+    row.end_to_end_s = median_wall_s(end_to_end, bench.device, least, AROUND_S[bench.device])
     if is_gpu(bench.device):
         for name, value in time_transfers((operands.a, operands.b), operands.c).items():
             setattr(row, name, value)
@@ -235,32 +250,6 @@ def _budget(bench: _Bench) -> Budget:
     return Budget(pace.warm_up_s, time_s, limit_s, pace.windows, pace.patience_s, pace.precision)
 
 
-def _repeated(
-    bench: _Bench, call: "_Bound", operands: Operands, exact: torch.Tensor, row: MatmulRow, instruments: Instruments
-) -> list[Repetition]:
-    """Repeats the kernel beside the library, where that has the matmul; leaves other inputs behind."""
-    contestants = {bench.config.kernel.name: call}
-    if (reference := reference_for(call.kernel, bench.device, call.shape)) is not None:
-        # Its own output: the kernel's is checked again afterwards.
-        row.reference_name, library = reference
-        contestants[_beside(row)] = _Bound(library, Operands(operands.a, operands.b, torch.empty_like(operands.c)))
-    seeds = itertools.count(bench.config.seed + 1)
-
-    def refresh() -> None:
-        operands.refresh(exact, next(seeds))
-        for contestant in contestants.values():
-            contestant.prepare()
-
-    timing, device = bench.config.timing, operands.c.device
-    short = (timing.window_time_s or 0.0, timing.warm_up_time_s or 0.0) if is_short(bench.device, timing) else ()
-    timer = DeviceTimer(device, *short) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
-    timed = interleave(contestants, timer, _budget(bench), refresh, instruments.probe, instruments.best)
-    row.probes = packed(timed.states, torch.get_num_threads())
-    row.disturbed_windows = len({repetition.round for repetition in timed.repetitions if repetition.disturbed})
-    row.repeated_windows = timed.repeated
-    return timed.repetitions
-
-
 def _beside(row: MatmulRow) -> str:
     """The library's name among the contestants: it may be measured as a kernel, too."""
     return f"reference: {row.reference_name}"
@@ -301,11 +290,11 @@ def _allocate(shape: Shape, form: Format, device: str) -> None:
             block.view(torch.uint8).fill_(1)
 
 
-def _one(call: Call) -> tuple[float, torch.Tensor | None]:
-    synchronise()
+def _one(call: Call, device: str) -> tuple[float, torch.Tensor | None]:
+    synchronise(device)
     started = time.perf_counter()
     returned = call()
-    synchronise()
+    synchronise(device)
     return time.perf_counter() - started, returned
 
 

@@ -1,7 +1,7 @@
 """Has one other tool count a model's forward pass, and says how far it is from ours and why."""
 
+import collections
 import json
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
@@ -9,20 +9,18 @@ from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from mfulab.core.errors import UnsupportedError
+from mfulab.core.errors import UnsupportedError, is_out_of_memory
 from mfulab.core.language.quantities import quantity
 from mfulab.core.measurement import Measured
 from mfulab.flops.counter import Operations
-from mfulab.measurements.compare_counters import CompareCountersConfig, CounterRow
+from mfulab.measurements.compare_counters import CompareCountersConfig, Counter, CounterRow
 from mfulab.models.build import LogitsOnly, build, make_batch
 from mfulab.models.counted import count_model
-
-OtherCounter = Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
 
 
 class OtherCount(NamedTuple):
@@ -34,28 +32,16 @@ class OtherCount(NamedTuple):
     uncounted: dict[str, int]  # operators that the tool itself says it passed over, with their calls
 
 
-def counter_version(counter: OtherCounter) -> str | None:
-    """The installed version; None if the tool is not installed."""
-    try:
-        return version(counter)
-    except PackageNotFoundError:
-        return None
-
-
-def count_by(counter: OtherCounter, model: nn.Module, inputs: torch.Tensor) -> OtherCount:
+def count_by(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> OtherCount:
     """Has a tool count one forward pass of a model that returns a tensor, in evaluation mode, without its own prints.
-
-    Raises:
-        ImportError: it is not installed.
-        Exception: whatever the tool raises on a model that it cannot count.
-    """
+    Raises whatever the tool raises, ImportError where it is not installed."""
     with redirect_stdout(StringIO()):
         printed, unit, *uncounted = _counted(counter, model, inputs)
     factor = {"FLOP": 1, "MAC a sample": 2 * len(inputs)}.get(unit, 2)
     return OtherCount(printed, unit, factor * printed, dict(*uncounted))
 
 
-def _counted(counter: OtherCounter, model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
+def _counted(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
     match counter:
         case "torch":
             from torch.utils.flop_counter import FlopCounterMode
@@ -122,7 +108,7 @@ MOST_DOUBTED = 2
 
 def kinds_of_layers(model: torch.nn.Module, operations: Operations) -> dict[str, int]:
     """Forward FLOPs by kind of layer: its class, and attention apart from the projections around it."""
-    kinds = Counter[str]()
+    kinds = collections.Counter[str]()
     for key, total in operations.totals.items():
         if key.direction == "forward" and total.flops:
             layer = type(model.get_submodule(key.layer)).__name__
@@ -151,9 +137,10 @@ def explain(counted: float, kinds: Mapping[str, int], other_flops: int) -> Expla
 def measure(config: CompareCountersConfig, folder: Path) -> Measured:
     """Counts the model by `config.counter` on the CPU; samples: our FLOPs by kind of layer. UnsupportedError if it
     cannot."""
-    installed = counter_version(config.counter)
-    if installed is None:
-        raise UnsupportedError(f"counter={config.counter} is not installed: pip install {config.counter}")
+    try:
+        installed = version(config.counter)
+    except PackageNotFoundError:
+        raise UnsupportedError(f"counter={config.counter} is not installed: pip install {config.counter}") from None
     ours = count_model(config.model, config.batch_size, config.sequence_length, mode="inference")
     operations = ours.count.operations
     kinds = kinds_of_layers(ours.model, operations)
@@ -164,6 +151,8 @@ def measure(config: CompareCountersConfig, folder: Path) -> Measured:
     try:
         theirs = count_by(config.counter, model, inputs)
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         raise UnsupportedError(f"{config.counter} {installed} cannot count {config.model.name}: {error}") from error
     row = CounterRow.of(
         config,

@@ -28,7 +28,8 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     counted = count_model(config.model, config.batch_size, config.sequence_length)
     row = _row(config, counted)
     intensities = {name: _intensities(counted.count.operations, name) for name in ("forward", "backward")}
-    _add_inference(row, config, intensities)
+    ends = _add_pass(row, config, "inference", intensities).ends
+    row.least_bytes = BYTES * (ends + (row.parameters or 0) - (row.looked_up_parameters or 0))
     with contextlib.suppress(UnsupportedError):  # of a model without blocks to recompute
         again = count_model(config.model, config.batch_size, config.sequence_length, checkpointing=True).count
         row.recomputed_flops = again.operations.sum("recomputed").executed_flops
@@ -41,7 +42,8 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
         row.logits_bytes = BYTES * size * length * shape.vocabulary_size
         if shape.causal:
             row.key_value_cache_bytes = BYTES * shape.cache_elements(size * length)
-            _add_generation(row, config, intensities)
+            with contextlib.suppress(UnsupportedError):  # of a model that keeps no cache
+                _add_generation(row, config, intensities)
         rows = compare_formulas(counted.model, counted.count, size, length)
         write_csv(folder / "formulas.csv", rows)
     row.intensities, row.layers = json.dumps(intensities), json.dumps(_layers(counted.count.operations))
@@ -99,35 +101,26 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
     )
 
 
-def _add_inference(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:
-    """Counts anew in evaluation mode, where dropout is gone and nothing is kept for a backward pass."""
-    counted = count_model(config.model, config.batch_size, config.sequence_length, mode="inference")
-    total = counted.count.operations.sum("forward")
-    row.inference_flops, row.inference_causal_flops = total.flops, total.causal_flops
-    row.inference_other_flops = total.other_flops
-    row.inference_bytes = BYTES * total.elements
-    row.least_bytes = BYTES * (counted.ends + (row.parameters or 0) - (row.looked_up_parameters or 0))
-    row.inference_peak_bytes = BYTES * counted.count.peak.elements
-    row.inference_peak_fixed_bytes = counted.count.peak.fixed_bytes
-    intensities["inference"] = _intensities(counted.count.operations, "forward")
+def _add_pass(row: FlopsRow, config: CountFlopsConfig, mode: Mode, intensities: dict[str, Intensities]) -> ModelCount:
+    """Counts anew in evaluation mode, where dropout is gone and nothing is kept; fills the columns of `mode`."""
+    counted = count_model(config.model, config.batch_size, config.sequence_length, mode=mode)
+    total, peak = counted.count.operations.sum("forward"), counted.count.peak
+    columns = {"flops": total.flops, "causal_flops": total.causal_flops, "other_flops": total.other_flops}
+    columns |= {"bytes": BYTES * total.elements}
+    columns |= {"peak_bytes": BYTES * peak.elements, "peak_fixed_bytes": peak.fixed_bytes}
+    for name in FlopsRow.model_fields.keys() & {f"{mode}_{name}" for name in columns}:
+        setattr(row, name, columns[name.removeprefix(f"{mode}_")])
+    intensities[mode] = _intensities(counted.count.operations, "forward")
+    return counted
 
 
 def _add_generation(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:
     mode: Mode
     for mode in ("prefill", "decoding"):
         try:
-            counted = count_model(config.model, config.batch_size, config.sequence_length, mode=mode)
-        except UnsupportedError:  # it keeps no cache
-            return
+            _add_pass(row, config, mode, intensities)
         except CountError as error:
             row.message = "; ".join(filter(None, [row.message, f"{mode} was not counted: {error}"]))
-            continue
-        total = counted.count.operations.sum("forward")
-        setattr(row, f"{mode}_flops", total.flops)
-        setattr(row, f"{mode}_bytes", BYTES * total.elements)
-        intensities[mode] = _intensities(counted.count.operations, "forward")
-        if mode == "prefill":
-            row.prefill_causal_flops = total.causal_flops
 
 
 def _intensities(operations: Operations, direction: str) -> Intensities:

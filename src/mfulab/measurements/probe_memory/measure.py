@@ -32,30 +32,28 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
     """One row: the time of an access in one order over one working set."""
     device, _ = prepare(config.device)
     require_cuda(device, "probe_memory")
-    size = config.working_set_bytes
+    size, pattern, on_gpu = config.working_set_bytes, config.pattern, is_gpu(device)
     # The chase builds its cycle beside the working set.
-    free = torch.cuda.mem_get_info(device)[0] if is_gpu(device) else psutil.virtual_memory().available
+    free = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available
     if 3 * size > free:
         raise UnsupportedError(f"working_set_bytes={size}: {free} bytes are free, and the walk needs three times it")
-    if config.pattern in ("host", *BY_HAND) and device.type == "cpu":
-        raise UnsupportedError(f"pattern={config.pattern}: a copy from the host to a GPU, or memory of one")
-    if config.pattern in BY_HAND:
-        walk = hand_walk(config.pattern, size)
-    elif config.pattern in FILES:
-        walk = file_walk(config.pattern, size, folder, config.seed)
+    if pattern in ("host", *BY_HAND) and not on_gpu:
+        raise UnsupportedError(f"pattern={pattern}: a copy from the host to a GPU, or memory of one")
+    if pattern in BY_HAND:
+        walk = hand_walk(pattern, size)
+    elif pattern in FILES:
+        walk = file_walk(pattern, size, folder, config.seed)
     else:
-        walk = (device_walk if is_gpu(device) else host_walk)(config.pattern, size, config.seed)
-    if is_gpu(device):  # L1 shares its memory with shared memory
+        walk = (device_walk if on_gpu else host_walk)(pattern, size, config.seed)
+    levels = caches()
+    if on_gpu:  # L1 shares its memory with shared memory
         properties = torch.cuda.get_device_properties(device)
         levels = {"L1": properties.shared_memory_per_multiprocessor, "L2": properties.L2_cache_size}
-    else:
-        levels = caches()
-    times, clock = _times(walk, device) if config.pattern not in BY_HAND else (_host_times(walk), None)
-    level = config.pattern if config.pattern in ("host", *BY_HAND, *FILES) else level_of(size, levels)
+    times, clock = _times(walk, device, on_host=not on_gpu or pattern in BY_HAND)
     row = MemoryRow.of(
         config,
         working_set_bytes=size,
-        level=level,
+        level=pattern if pattern in ("host", *BY_HAND, *FILES) else level_of(size, levels),
         caches=json.dumps(levels),
         accesses=walk.accesses,
         clock_mhz=clock,
@@ -84,18 +82,16 @@ def level_of(size: int, levels: dict[str, int]) -> str:
     return min(fitting, key=fitting.__getitem__) if fitting else MEMORY
 
 
-def _times(walk: Walk, device: torch.device) -> tuple[list[float], float | None]:
-    if is_gpu(device):
-        from mfulab.timing.device_timer import DeviceTimer
+def _times(walk: Walk, device: torch.device, on_host: bool) -> tuple[list[float], float | None]:
+    """Seconds of each repetition, and the clock of the device that walks."""
+    if on_host:
+        host = HostTimer(1)
+        calls = max(1, round(REPETITION_S / host.time(walk.call, 1).time_s))
+        times = [host.time(walk.call, calls).time_s for _ in range(REPETITIONS)]
+        return times, None if is_gpu(device) else cpu().clock_mhz
+    from mfulab.timing.device_timer import DeviceTimer
 
-        timer = DeviceTimer(device)
-        taken = [timer.time(walk.call, 3) for _ in range(REPETITIONS)]
-        clocks = [timed.clock_mhz for timed in taken if timed.clock_mhz is not None]
-        return [timed.time_s for timed in taken], statistics.fmean(clocks) if clocks else None
-    return _host_times(walk), cpu().clock_mhz
-
-
-def _host_times(walk: Walk) -> list[float]:
-    host = HostTimer(1)
-    calls = max(1, round(REPETITION_S / host.time(walk.call, 1).time_s))
-    return [host.time(walk.call, calls).time_s for _ in range(REPETITIONS)]
+    timer = DeviceTimer(device)
+    repetitions = [timer.time(walk.call, 3) for _ in range(REPETITIONS)]
+    clocks = [timed.clock_mhz for timed in repetitions if timed.clock_mhz is not None]
+    return [timed.time_s for timed in repetitions], statistics.fmean(clocks) if clocks else None

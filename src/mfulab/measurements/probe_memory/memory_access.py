@@ -79,19 +79,16 @@ def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
         following = cycle(elements // LINE, LINE, seed)
         place, steps = np.zeros(1, np.int64), _steps(elements)
         return Walk(lambda: chase(following, place, steps), steps, steps * LINE * 8)
-    values = np.arange(elements, dtype=np.int64)
-    rounds = math.ceil(WALKED / elements)
+    values, rounds = np.arange(elements, dtype=np.int64), math.ceil(WALKED / elements)
     if pattern == "strided":
-        accesses = rounds * (elements // LINE)
-        return Walk(lambda: in_order(values, LINE, rounds), accesses, rounds * elements * 8)
+        return Walk(lambda: in_order(values, LINE, rounds), rounds * (elements // LINE), rounds * elements * 8)
     if pattern not in ("sequential", "rows", "columns"):
         raise UnsupportedError(f"pattern={pattern}: a walk of a GPU")
     side = math.isqrt(elements)
     # In order is a matrix of one row: the compiler vectorises both.
     matrix = values[None] if pattern == "sequential" else values[: side * side].reshape(side, side)
     matrix = matrix.T if pattern == "columns" else matrix
-    accesses = rounds * matrix.size
-    return Walk(lambda: by_rows(matrix, rounds), accesses, accesses * 8)
+    return Walk(lambda: by_rows(matrix, rounds), rounds * matrix.size, rounds * matrix.size * 8)
 
 
 def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0) -> Walk:
@@ -129,16 +126,14 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
         pinned = torch.ones(elements, dtype=torch.int64).pin_memory()
         target = torch.empty_like(pinned, device=GPU)
         return Walk(lambda: target.copy_(pinned, non_blocking=True), elements, elements * 8)
-    if pattern in ("sequential", "strided", "rows", "columns"):
-        values = torch.arange(elements, device=GPU)
-        side = math.isqrt(elements)
+    if pattern != "random":
+        values, side = torch.arange(elements, device=GPU), math.isqrt(elements)
         matrix = values[: side * side].view(side, side)
         # A transposed view is read down the columns; a sum of every 8th element touches each line of 64 bytes once.
         views = {"sequential": values, "strided": values[::LINE], "rows": matrix, "columns": matrix.t()}
         view = views[pattern]
-        if pattern in ("rows", "columns"):
-            return Walk(lambda: view.sum(1), view.numel(), view.numel() * 8)
-        return Walk(view.sum, view.numel(), elements * 8)
+        touched_bytes = 8 * (elements if pattern == "strided" else view.numel())
+        return Walk(lambda: view.sum(-1), view.numel(), touched_bytes)
     from numba import cuda
 
     from mfulab.kernels.numba_cuda import current_stream, device_array

@@ -1,6 +1,5 @@
 """Passes after a step's windows: each says which columns it fills, and when it applies."""
 
-import copy
 import itertools
 import json
 import math
@@ -14,14 +13,14 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_csv
-from mfulab.core.groups import PrecisionConfig
+from mfulab.core.groups import ExecutionConfig, PrecisionConfig
 from mfulab.device import allocator, synchronise
 from mfulab.device.samplers.reading import Readings
 from mfulab.flops.experts import RoutedTokens
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
 from mfulab.models import execution, frameworks, parallel
 from mfulab.models import step as steps
-from mfulab.models.build import Batch, first_tensor, make_batch
+from mfulab.models.build import first_tensor, make_batch
 from mfulab.timing.instruments import Instruments
 from mfulab.timing.pace import Pace
 from mfulab.timing.phases import phase_readings
@@ -42,7 +41,7 @@ class Run:
     row: ProfileRow
     step: steps.Step
     pace: Pace
-    seen: Observation
+    observed: Observation
     readings: Readings = field(default_factory=dict)
     analysis: Analysis | None = None
 
@@ -65,7 +64,7 @@ class Run:
     def traced_steps(self) -> int:
         """Steps of a traced pass, the same in every rank."""
         most = 10 if self.instruments.on_gpu else 3
-        return max(1, min(most, round(self.pace.traced_s / self.seen.agreed_s)))
+        return max(1, min(most, round(self.pace.traced_s / self.observed.agreed_s)))
 
 
 class Pass(NamedTuple):
@@ -94,8 +93,8 @@ def _is_sound(run: Run, mode: str) -> bool:
 @fills("forward_ms", "backward_ms", "optimiser_ms", "other_ms", "phases_percent")
 def phases(run: Run) -> None:
     """Times forward, backward and optimiser in marked steps."""
-    clock, seen = run.instruments.clock, run.seen
-    run.readings |= phase_readings(run.step.call, run.step.phases, clock, run.pace.window_s, seen.agreed_s)
+    clock, length_s = run.instruments.clock, run.pace.window_s
+    run.readings |= phase_readings(run.step.call, run.step.phases, clock, length_s, run.observed.agreed_s)
 
 
 @fills("memory_bytes")
@@ -127,7 +126,7 @@ def trace(run: Run) -> None:
     """Traces some steps; leaves operators.csv, on a GPU kernels.csv, and if asked trace.json.gz."""
     with operators.module_ranges() if run.pace.is_traced_once else nullcontext():
         traced = operators.trace_steps(run.step.call, run.device, run.traced_steps)
-    readings, run.analysis = operators.trace_readings(traced, run.device, run.seen.time_s)
+    readings, run.analysis = operators.trace_readings(traced, run.device, run.observed.time_s)
     run.readings |= readings
     row, profile, folder = run.row, run.config.profile, run.instruments.folder
     row.uncounted_operators = operators.uncounted_operators(traced)
@@ -157,7 +156,7 @@ def loss(run: Run) -> None:
         row.unread_parameters, row.expert_imbalance = routed.unread_parameters, routed.imbalance
     if not math.isfinite(row.loss):
         row.status, row.loss = "incorrect", None
-        row.message = f"the loss is not finite after {run.seen.steps} steps in {config.precision.name}"
+        row.message = f"the loss is not finite after {run.observed.steps} steps in {config.precision.name}"
 
 
 @fills(
@@ -166,12 +165,12 @@ def loss(run: Run) -> None:
 )
 def allocator_states(run: Run) -> None:
     """Times the step in the allocator's other states, and one page fault, where faults take 1 % of a step or more."""
-    row, warm_up, seen = run.row, run.seen.warm_up, run.seen
+    row, warm_up, time_s = run.row, run.observed.warm_up, run.observed.time_s
     row.default_state_page_faults = warm_up.unsettled_faults
     if are_noticed(warm_up.unsettled_faults, warm_up.unsettled_s):
         row.default_state_time_s = warm_up.unsettled_s
     faults = run.readings.get("page_faults_per_s")
-    if faults is None or not are_noticed((faults.value or 0) * seen.time_s, seen.time_s):
+    if faults is None or not are_noticed((faults.value or 0) * time_s, time_s):
         return
     row.page_fault_s = allocator.page_fault_s()
     if run.several or not run.is_first:  # ranks would have to agree on the steps
@@ -180,7 +179,7 @@ def allocator_states(run: Run) -> None:
         if is_kept:
             run.step.call()
             run.step.call()
-            row.kept_memory_time_s = measure_window(run.step.call, run.instruments.clock, KEPT_S, seen.time_s).median_s
+            row.kept_memory_time_s = measure_window(run.step.call, run.instruments.clock, KEPT_S, time_s).median_s
 
 
 @fills(
@@ -194,20 +193,20 @@ def recompilations(run: Run) -> None:
 
     row, config, device = run.row, run.config, run.device
     torch.manual_seed(config.seed)
-    model, batch = steps.make_model(config, device)
-    model.eval()
+    model, batch, _ = steps.prepare_model(config, device)
     compiles = config.execution.mode == "compile"
     call, count = execution.issue(model, batch, config.execution), config.profile.varied_batches
     dtype, length = batch.inputs.dtype, config.sequence_length
     sizes = range(config.batch_size, config.batch_size + count)
-    inputs = [make_batch(config.model, size, length, device=device, dtype=dtype).inputs for size in sizes]
-    if compiles:
-        with torch.no_grad():  # a break is a place in one call at which torch.compile goes back to Python
+    batches = [make_batch(config.model, size, length, device=device, dtype=dtype) for size in sizes]
+    inputs = [execution.arrange(model, varied, config.execution)[1].inputs for varied in batches]
+    with torch.no_grad(), steps.autocast(config.precision, device):
+        if compiles:  # a break is a place in one call at which torch.compile goes back to Python
             row.graph_breaks = explain(model)(inputs[0]).graph_break_count
-    torch.compiler.reset()  # what was compiled while timing must not be found again
-    made = [counters["stats"]["unique_graphs"]]  # graphs handed to the compiler, before the calls and after each
-    began = time.perf_counter()
-    with torch.no_grad():
+        torch.compiler.reset()  # what was compiled while timing must not be found again
+        made = [counters["stats"]["unique_graphs"]]  # graphs handed to the compiler, before the calls and after each
+        synchronise(device)
+        began = time.perf_counter()
         for samples in inputs:
             call(samples)
             made.append(counters["stats"]["unique_graphs"])
@@ -224,20 +223,21 @@ def recompilations(run: Run) -> None:
 )
 def losses(run: Run) -> None:
     """Trains anew from the seed, and where asked the same in float64, in which torch computes eagerly."""
-    config, device, count = run.config, run.device, run.config.profile.losses
+    config, count = run.config, run.config.profile.losses
+
+    def first_losses(config: ProfileStepConfig, prepared: steps.PreparedModel) -> str:
+        step = steps.make(config, run.device, prepared)
+        return json.dumps([step.loss(step.call()) for _ in range(count)])
+
     torch.manual_seed(config.seed)
-    step = steps.make(config, device)
-    run.row.losses = json.dumps([step.loss(step.call()) for _ in range(count)])
+    run.row.losses = first_losses(config, steps.prepare_model(config, run.device))
     if not config.profile.exact:
         return
     torch.manual_seed(config.seed)
-    model, batch = steps.make_model(config, device)
-    model = model.double().train()
-    if batch.inputs.is_floating_point():
-        batch = Batch(batch.inputs.double(), batch.targets)
-    double = config.model_copy(update={"precision": PrecisionConfig(name="fp64", dtype="float64")})
-    train = steps.training_step(double, model, list(model.parameters()), batch, device)
-    run.row.exact_losses = json.dumps([float(train()) for _ in range(count)])
+    model, batch, facts = steps.prepare_model(config, run.device)
+    exact = {"precision": PrecisionConfig(name="fp64", dtype="float64"), "execution": ExecutionConfig(name="eager")}
+    prepared = steps.PreparedModel(model.double(), batch.double(), facts)
+    run.row.exact_losses = first_losses(config.model_copy(update=exact), prepared)
 
 
 @fills(
@@ -250,14 +250,16 @@ def exact_output(run: Run) -> None:
     layer."""
     row, config = run.row, run.config
     torch.manual_seed(config.seed)
-    output = first_tensor(steps.make(config, run.device).call())
+    prepared = steps.prepare_model(config, run.device)
+    output = first_tensor(steps.make(config, run.device, prepared).call())
+    batch = prepared.batch  # as fetched, where it comes from a DataLoader
     torch.manual_seed(config.seed)
-    model, batch = steps.make_model(config, run.device)
+    model, _ = steps.make_model(config, run.device)
     with torch.no_grad():
         if callable(exact_of := getattr(model, "exact", None)):
             exact = exact_of(batch.inputs)
         else:
-            exact = first_tensor(copy.deepcopy(model).eval().double()(batch.inputs.double()))
+            exact = first_tensor(model.eval().double()(batch.double().inputs))
     weights = [weight for weight in model.parameters() if weight.ndim > 1]
     deepest = max((weight[0].numel() for weight in weights), default=1)
     tolerance = max(1, len(weights)) * config.precision.form.tolerance(deepest)
@@ -275,3 +277,5 @@ def require(config: ProfileStepConfig) -> None:
     """Raises UnsupportedError for a pass that this execution cannot have, before anything is timed."""
     if config.profile.varied_batches and config.execution.mode not in ("eager", "compile"):
         raise UnsupportedError(f"profile.varied_batches: execution={config.execution.name}: neither eager nor compile")
+    if config.profile.losses and config.execution.mode == "cuda_graph":
+        raise UnsupportedError("profile.losses: a CUDA graph's first steps pass before it is captured")

@@ -18,9 +18,9 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import read_json, write_json, write_text
 from mfulab.core.groups import ParallelConfig
 from mfulab.core.measurement import Measured
-from mfulab.device import GPU, identity, is_gpu, require_cuda
+from mfulab.device import identity, is_gpu, require_cuda
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
-from mfulab.measurements.profile_step.process import measure_step
+from mfulab.measurements.profile_step.measure import measure_step
 from mfulab.mfu.job import waits
 from mfulab.models import parallel
 from mfulab.models.build import build
@@ -34,15 +34,13 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     """The row of a whole job, its processes in step: the slowest rank's time, the largest's memory, sums of energy and
     power, rank 0's files. Raises UnsupportedError for too few devices, or a rank that cannot run the step; RuntimeError
     with a failed rank's message."""
-    job, wanted = config.parallel, config.device
-    on_gpu = is_gpu(identity.resolve(config.device.type))
+    job, wanted, device = config.parallel, config.device, torch.device(identity.resolve(config.device.type))
     if config.execution.mode != "eager":
         raise UnsupportedError(f"execution={config.execution.name}: several processes run eagerly")
-    threads = None
-    if on_gpu:
-        require_cuda(identity.resolve(config.device.type), f"parallel.processes={job.processes}")
+    threads, devices = None, float(job.processes)
+    if is_gpu(device):
+        require_cuda(device, f"parallel.processes={job.processes}")
         parallel.require_devices(job, torch.cuda.device_count(), "a GPU")
-        devices = float(job.processes)
     else:
         threads = parallel.threads_per_rank(job, wanted)
         devices = job.processes if wanted.threads else job.processes * threads / parallel.usable_cores()
@@ -60,7 +58,7 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     row = _row(ranks, devices, job.nodes)
     with torch.device("meta"):
         model = build(config.model).to(dtype=parameter_dtype(config.precision))
-    row.predicted_sent_bytes = parallel.predicted_bytes(model, job, torch.device(GPU if on_gpu else "cpu"))
+    row.predicted_sent_bytes = parallel.predicted_bytes(model, job, device, config.workload.gradient_accumulation)
     return Measured(row, ranks[0]["samples"])
 
 

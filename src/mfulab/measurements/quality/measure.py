@@ -42,17 +42,13 @@ def measure(config: QualityConfig, folder: Path) -> Measured:
     device, threads = prepare(config.device)
     torch.set_num_threads(1)  # so small a batch trains no faster with more, and far slower beside other programs
     trained, held_out = digits(device)
-    samples, courses = [], []
-    for seed in range(config.seed, config.seed + config.trainings):
-        whole, cheaper, course, sample = _train_both(config.compression, seed, trained, held_out)
-        courses.append(course)
-        samples.append(sample)
+    seeds = range(config.seed, config.seed + config.trainings)
+    trainings = [_train_both(config.compression, seed, trained, held_out) for seed in seeds]
+    torch.set_num_threads(threads)
+    models, courses, samples = zip(*trainings, strict=True)
+    whole, cheaper = models[-1]
     of_whole, of_cheaper = ([sample[f"{name}_percent"] for sample in samples] for name in ("whole", "cheaper"))
     changes = [after - before for before, after in zip(of_whole, of_cheaper, strict=True)]
-    torch.set_num_threads(threads)
-    whole_times, times = _times(whole, cheaper, held_out.inputs[:BATCH_SIZE])
-    ratios = [100 * after / before for before, after in zip(whole_times, times, strict=True)]
-    low, high = median_interval(ratios) or (None, None)
     row = QualityRow.of(
         config,
         held_out=len(held_out.inputs),
@@ -69,21 +65,18 @@ def measure(config: QualityConfig, folder: Path) -> Measured:
         whole_flops=_flops(whole),
         weight_bytes=weight_bytes(cheaper),
         whole_weight_bytes=weight_bytes(whole),
-        batch_size=BATCH_SIZE,
-        time_s=Stats(times).median,
-        whole_time_s=Stats(whole_times).median,
-        time_percent=Stats(ratios).median,
-        time_low_percent=low,
-        time_high_percent=high,
-        measured_s=ROUNDS * 2 * WINDOW_S,
+        **_time_columns(whole, cheaper, held_out.inputs[:BATCH_SIZE]),
     )
     return Measured(row, samples)
 
 
+Models = tuple[nn.Module, nn.Module]  # the whole one, and the cheaper
+
+
 def _train_both(
     way: Compression, seed: int, trained: Batch, held_out: Batch
-) -> tuple[nn.Module, nn.Module, list[float], dict[str, float]]:
-    """The whole model, the cheaper one, the whole one's loss after each epoch, and what both reach in the end."""
+) -> tuple[Models, list[float], dict[str, float]]:
+    """Both models, the whole one's loss after each epoch, and what both reach in the end."""
     torch.manual_seed(seed)
     whole = small_digits().to(trained.inputs.device)
     course = train(whole, trained, seed, held_out=held_out)
@@ -96,7 +89,7 @@ def _train_both(
         "whole_loss": course[-1],
         "cheaper_loss": validation_loss(cheaper, batch),
     }
-    return whole, cheaper, course, sample
+    return (whole, cheaper), course, sample
 
 
 def make_cheaper(way: Compression, whole: nn.Module, trained: Batch, seed: int) -> nn.Module:
@@ -129,8 +122,8 @@ def _flops(model: nn.Module) -> int:
     return counted.operations.sum("forward").flops
 
 
-def _times(whole: nn.Module, cheaper: nn.Module, inputs: torch.Tensor) -> list[list[float]]:
-    """Seconds of a pass of both models, round by round in turn, so that what disturbs one disturbs the other."""
+def _time_columns(whole: nn.Module, cheaper: nn.Module, inputs: torch.Tensor) -> dict[str, float | None]:
+    """Times of a pass of both models, round by round in turn, so that what disturbs one disturbs the other."""
     timer = DeviceTimer(inputs.device) if inputs.is_cuda else HostTimer(cpu().last_level_cache_bytes)
     converted = inputs.to(next(cheaper.parameters()).dtype)
     calls = [lambda: whole(inputs), lambda: cheaper(converted)]
@@ -140,7 +133,11 @@ def _times(whole: nn.Module, cheaper: nn.Module, inputs: torch.Tensor) -> list[l
         for turn in range(ROUNDS):
             for which in (0, 1) if turn % 2 else (1, 0):
                 times[which].append(timer.time(calls[which], counts[which]).time_s)
-    return times
+    ratios = [100 * after / before for before, after in zip(*times, strict=True)]
+    low, high = median_interval(ratios) or (None, None)
+    whole_time_s, time_s, percent = (Stats(values).median for values in (*times, ratios))
+    columns = {"whole_time_s": whole_time_s, "time_s": time_s, "time_percent": percent, "time_low_percent": low}
+    return columns | {"time_high_percent": high, "batch_size": len(inputs), "measured_s": ROUNDS * 2 * WINDOW_S}
 
 
 def digits(device: torch.device) -> tuple[Batch, Batch]:

@@ -13,7 +13,7 @@ from mfulab.core.measurement import Measured
 from mfulab.device import ByKind, is_gpu, require_cuda
 from mfulab.device.compute import allow_tf32, cores_filled, effective_precision, prepare
 from mfulab.device.samplers.cpu_sampler import cpu_sampler
-from mfulab.device.samplers.reading import Reading, Readings, Watched, sampler, sampling
+from mfulab.device.samplers.reading import Reading, Readings, Watched, first_available, sampler, sampling
 from mfulab.device.samplers.selection import fill
 from mfulab.device.samplers.series import read_series
 from mfulab.measurements.read_utilization import ReadingRow, ReadUtilizationConfig
@@ -93,9 +93,7 @@ def _watched(
     ended = time.monotonic()
     seen = series.polls()
     _wait(lambda: series.polls() >= seen + LEAST_POLLS + 1, 4 * period + 1)
-    best: Readings = {}
-    for window in readings[:-1]:
-        best |= window
+    best = readings[0] | first_available(readings[1:-1])
     absent, unknown = Reading(None, "%", "NVML", reason=NO_GPU), Reading(None, "%", "CPU", reason=NO_CPU)
     sampled = {column: best.get(name, absent) for column, name in SAMPLED.items()}
     sampled |= {column: unknown if on_gpu else best[name] for column, name in OF_CPU.items()}
@@ -127,21 +125,18 @@ def _traced(loader: Loader, device: torch.device, path: Path) -> Readings:
     if is_gpu(device):
         return {"profiler_percent": analysis["kernel_busy_percent"]}
     parts = [analysis[name] for name in ("matmul_percent", "other_operators_percent")]
-    values = [part.value for part in parts if part.value is not None]
     # A trace without any operator is one of a load that calls none: torch.profiler sees nothing of it.
-    return {"profiler_percent": Reading(sum(values), "%", "torch.profiler, operators ÷ time", TRACED_S)}
+    percent = sum(part.value or 0.0 for part in parts)
+    return {"profiler_percent": Reading(percent, "%", "torch.profiler, operators ÷ time", TRACED_S)}
 
 
 def polled(lines: Sequence[Line], began: float, ended: float, period: float, tick: float) -> Readings:
     """Readings before, amid and after a loop, and all whose `period` lies inside; `began`, `ended` by the lines'
     clock."""
     source = f"polled each {period:g} s"
-    stamped = [
-        (line["monotonic_s"] or 0.0, line["utilization_percent"])
-        for line in lines
-        if line.get("utilization_percent") is not None and period >= tick
-    ]
-    inside = [(stamp, value or 0.0) for stamp, value in stamped if stamp - period >= began and stamp <= ended]
+    readings_at = ((line["monotonic_s"] or 0.0, line.get("utilization_percent")) for line in lines if period >= tick)
+    stamped = [(stamp, value) for stamp, value in readings_at if value is not None]
+    inside = [(stamp, value) for stamp, value in stamped if stamp - period >= began and stamp <= ended]
     before = [value for stamp, value in stamped if stamp <= began]
     after = [value for stamp, value in stamped if stamp - period >= ended]
     outer = {"before": before[-1] if before else None, "after": after[0] if after else None}

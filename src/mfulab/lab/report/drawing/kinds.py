@@ -60,10 +60,8 @@ def lines(axes: Axes, rows: DataFrame, x: str, y: str, *told: str, by: Sequence[
 def bars(axes: Axes, rows: DataFrame, value: str, name: str, *told: str, order: Sequence[str] | None = None,
          words: str = "", pale: str = "", start: str = "", upright: bool = False, fontsize: float = 9,
          labelsize: float = 0, **look: Any) -> None:  # fmt: skip
-    """A bar a row, the first above (left if `upright`), from the column `start` on, `words` behind it.
-
-    Bars are pale where the column `pale` is false. Without hue and order every row has a line of its own.
-    """
+    """A bar a row, the first above (left if `upright`), from the column `start` on, `words` behind it, pale where the
+    column `pale` is false. Without hue and order every row has a line of its own."""
     own = order is None and "hue" not in look
     names = list(rows[name] if own else order or dict.fromkeys(rows[name]))
     lane_order = [str(place) for place in range(len(rows))] if own else names

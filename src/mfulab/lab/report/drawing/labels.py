@@ -84,10 +84,8 @@ def _apart(wanted: Sequence[float], height: float) -> np.ndarray:
 def beside_points(
     axes: Axes, points: Sequence[tuple[float, float, str]], obstacles: Places = (), lines: Places = ()
 ) -> None:
-    """Names points (x, y, name), each at the nearest place free of `obstacles`, labels and, if possible, `lines`.
-
-    A label that finds none is left out. Give it to `later`.
-    """
+    """Names points (x, y, name), each at the nearest place free of `obstacles`, labels and, if possible, `lines`; a
+    label that finds none is left out. Give it to `later`."""
     renderer = axes.figure.canvas.get_renderer()
     inside = axes.get_window_extent(renderer).extents
     scale = axes.figure.dpi / 72

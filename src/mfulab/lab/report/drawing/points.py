@@ -17,6 +17,10 @@ def scatter(
     axes: Axes, rows: DataFrame, x: str, y: str, colors: Mapping[str, str], shapes: Mapping[str, str] | None = None
 ) -> None:
     """One point a row at its columns `x` and `y`; `colors` by precision, `shapes` by mode; doubtful rows are hollow."""
+    if len(rows) > style.MANY:  # of marks that would lie on one another, to three digits, one is enough
+        mantissas, exponents = np.frexp(rows[[x, y]])
+        looks = rows[["precision", "mode", "batch_size", runs.DOUBTFUL]]
+        rows = rows[~np.ldexp(mantissas.round(3), exponents).join(looks).duplicated()]
     area = 36 + 16 * np.log2(rows["batch_size"].fillna(1).clip(lower=1))  # points², by the number of doublings
     look: style.Look = {"s": area, "alpha": 0.85, "edgecolor": style.PAPER, "linewidth": 0.5}
     look |= {"style": "mode", "markers": shapes} if shapes else {}
@@ -41,7 +45,7 @@ def legend(figure: Figure, rows: DataFrame, text: Texts, entries: Legend) -> Non
 
 
 def name_highest(axes: Axes, rows: DataFrame, x: str, y: str, every: int = 3) -> None:
-    """Names each model's highest point, off the others and, where there is room, off `every` such point of lines."""
+    """Names each model's highest point, off the others and, with room, off each `every`-th point of the lines."""
     lines = [place for line in axes.lines for place in line.get_xydata()[::every].tolist() if place[1] == place[1]]
     highest = rows.loc[rows.groupby("model")[y].idxmax()].nlargest(NAMED, y)
     named = highest[[x, y, "model"]].itertuples(index=False, name=None)

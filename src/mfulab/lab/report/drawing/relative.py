@@ -84,7 +84,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
     titles = dict.fromkeys(titles, "") if phase.all() else titles
     name = style.wrapped(text("speedup"), 78 // len(titles))
     lines = min(MOST, rows["model"].nunique()) if len(machines) == 1 else None
-    panels = style.facets(figure, rows, "mode", titles, x=name, sharey="row", sharex=True, lines=lines)
+    panels = style.facets(figure, rows, text, "mode", titles, x=name, sharey="row", sharex=True, lines=lines)
     colors = style.usual_colors(rows[axis]) if axis == "precision" else style.colors(sorted(rows[axis].unique()))
     shapes = style.shapes(colors)
     for number, (axes, here) in enumerate(panels):

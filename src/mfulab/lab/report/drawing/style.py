@@ -148,16 +148,21 @@ def by_machine(
 
 
 def facets(
-    figure: Figure, rows: pd.DataFrame, case: str, cases: Mapping[Any, str] | int, **shared: Any
+    figure: Figure, rows: pd.DataFrame, text: Texts, case: str, cases: Mapping[Any, str] | int, **shared: Any
 ) -> list[tuple[Axes, pd.DataFrame]]:
-    """A panel a machine, if any, and value of `case`, of `cases` with titles or the first so many; with its rows."""
+    """A panel a machine, if any, and value of `case`, of `cases` with titles or the first so many; with its rows. One
+    that has none says so; a row or column of such panels is left out."""
     rows = rows if "machine" in rows else rows.assign(machine="")
     cases = {value: value for value in rows[case].drop_duplicates()[:cases]} if isinstance(cases, int) else cases
+    rows = rows[rows[case].isin(cases)]
     names = machines(rows)
+    rows = rows[rows["machine"].isin(names)]
+    cases = {value: title for value, title in cases.items() if (rows[case] == value).any()}
     grid = zip(panels(figure, names, list(cases.values()), **shared).flat, product(names, cases), strict=True)
     cells = [(axes, rows[(rows["machine"] == name) & (rows[case] == value)]) for axes, (name, value) in grid]
     for axes in (axes for axes, here in cells if here.empty):
-        axes.text(0.5, 0.5, "—", transform=axes.transAxes, color=MUTED, ha="center")  # nothing was measured there
+        axes.text(0.5, 0.5, text("no_run"), transform=axes.transAxes, color=MUTED, ha="center")
+        axes.tick_params(labelleft=bool(shared.get("sharey")))  # a scale of nothing
     return cells
 
 

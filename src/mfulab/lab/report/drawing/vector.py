@@ -26,9 +26,7 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:
     """The element of an SVG file as part of a page, `name` in its ids; outlines of letters are put into `glyphs`.
-
-    Classes are what the page's script reads of the drawing: panels, axes, texts, legend and title.
-    """
+    Classes are what the page's script reads of the drawing: panels, axes, texts, legend and title."""
     svg = svg[svg.index("<svg") :]
     head, body = svg.split(">", 1)
     head = re.sub(r' (width|height)="[^"]*"', "", head).replace("<svg", f'<svg id="svg-{name}"', 1)

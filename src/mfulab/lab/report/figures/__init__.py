@@ -1,10 +1,7 @@
-"""The figures: one module each, found by being here.
-
-A module has `TOPIC` (one of TOPICS), `ORDER` (its place there) and three functions. `rows(tables)` selects what is
-drawn; without rows there is no figure. `finding(rows, text)` is one sentence whose numbers come from those rows.
-`draw(rows, figure, text)` draws them and returns the entries of the legend, to which one for hollow marks is added.
-Its words stand in the catalogues under the module's name.
-"""
+"""The figures: one module each, found by being here. A module has `TOPIC`, one of TOPICS, its place there, `ORDER`, and
+three functions. `rows(tables)` selects what is drawn; without rows there is no figure. `finding(rows, text)` is one
+sentence whose numbers come from those rows. `draw(rows, figure, text)` draws them and returns the entries of the
+legend, to which one for hollow marks is added. Its words stand in the catalogues under the module's name."""
 
 import gc
 import os

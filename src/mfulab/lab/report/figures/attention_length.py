@@ -37,7 +37,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
         times = math["time_s"] / flash["time_s"]
         key = "equal" if abs(times - 1) < ALIKE_WITHIN else "slower" if times > 1 else "faster"
         words.append(text(key, times=max(times, 1 / times), math=math, flash=flash))
-        words += [text("peaks", math=math, flash=flash)] if math["memory_bytes"] + flash["memory_bytes"] >= 0 else []
+        words += (
+            [text("peaks", math=math, flash=flash)] if pd.notna(math["memory_bytes"] + flash["memory_bytes"]) else []
+        )
     failed = int((rows["status"] == FAILED).sum())
     return " ".join([*words, *([text("failed", count=failed)] if failed else [])])
 

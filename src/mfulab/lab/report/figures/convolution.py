@@ -33,7 +33,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     colors = dict(zip([way for way in THREE_WAYS if (rows["model"] == way).any()], style.PALETTE, strict=False))
     longest, lowest = rows["factor"].max(), rows["factor"].min() / 2
     look: style.Look = {"hue": "model", "palette": colors, "order": list(cases.values()), "words": "words"}
-    for axes, here in style.facets(figure, rows, "mode", modes, x=text("relative"), lines=2 * len(cases)):
+    for axes, here in style.facets(figure, rows, text, "mode", modes, x=text("relative"), lines=2 * len(cases)):
         shares = here["mfu_percent"].map(lambda mfu: f" · {percent(mfu)} %" if mfu == mfu else "")
         words = here["factor"].map(lambda factor: f"{significant(factor, 2)}×") + shares
         here = here.assign(case=here["batch_size"].map(cases), words=words)

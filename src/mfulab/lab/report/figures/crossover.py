@@ -46,7 +46,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 def _from(faster: Series) -> float | None:
     """The size from which on all are true; None where the last is not."""
-    won = faster.index[~(faster.index <= faster[~faster].index.max())]
+    lost = faster[~faster].index.max()
+    won = faster.index[~(faster.index <= lost)]
     return float(won[0]) if len(won) else None
 
 

@@ -41,13 +41,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a kind of device, a line a run, a dot a participant; the line in the middle is the median."""
     order = rows.groupby("what")["range"].max().nlargest(MOST).sort_values().index
-    most = max(1.3, 1.1 * np.exp(np.abs(np.log(rows["relative"])).max()))
+    furthest = max(1.3, 1.1 * np.exp(np.abs(np.log(rows["relative"])).max()))
     names = {kind: kind for kind in sorted(rows["kind"].unique())}
-    for axes, here in style.facets(figure, rows, "kind", names, sharex=True, sharey=True):
+    for axes, here in style.facets(figure, rows, text, "kind", names, sharex=True, sharey=True):
         here = here[here["what"].isin(order)]
         axes.axvline(1, **style.LIMIT)
         here = here.assign(place=kinds.lanes(axes, here, "what", order))
         look: style.Look = {"alpha": 0.75, "s": 36, "edgecolor": style.PAPER, "linewidth": 0.5}
         kinds.points(axes, here, "relative", "place", "time_s", **look)
         ticks.doublings(axes, RATIOS)
-        axes.set(xlim=(1 / most, most), xlabel=text("axis"))
+        axes.set(xlim=(1 / furthest, furthest), xlabel=text("axis"))

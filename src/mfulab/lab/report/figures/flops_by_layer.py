@@ -52,7 +52,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A panel a model, a bar a layer in the model's order, as long as its share."""
     models = {model: text.name("model", model) for model in rows["model"]}
-    for axes, here in style.facets(figure, rows, "model", models, lines=rows["model"].value_counts().max() - 3):
+    for axes, here in style.facets(figure, rows, text, "model", models, lines=rows["model"].value_counts().max() - 3):
         short = [layer if len(layer) <= LONGEST else INNER.sub(r"\1.", layer) for layer in here["layer"]]
         here = here.assign(share=100 * here["part"], named=[layer[-LONGEST:] or text("rest") for layer in short])
         here = here.assign(words=[text("of_whole", share=share) for share in here["share"]])

@@ -41,7 +41,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a machine and mode, both axes logarithmic; along a dashed line FLOP/s are the same."""
     colors = style.usual_colors(rows["precision"])
     modes = style.modes(rows, text)
-    panels = style.facets(figure, rows, "mode", modes, x=text("flops"), y=text("time"), sharex=True)
+    panels = style.facets(figure, rows, text, "mode", modes, x=text("flops"), y=text("time"), sharex=True)
     for axes, here in panels:
         points.scatter(axes, here, *PLACE, colors)
         axes.set(xscale="log", yscale="log", ymargin=0.1)

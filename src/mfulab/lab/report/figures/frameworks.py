@@ -70,7 +70,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     names = list(dict.fromkeys(rows.sort_values("order")["name"]))
     look: style.Look = {"hue": "execution", "palette": dict(zip(EXECUTIONS, style.PALETTE, strict=False))}
     look |= {"order": names, "dodge": False, "words": "behind", "fontsize": 8}
-    for axes, here in style.facets(figure, rows, "case", MOST, x=text("time"), sharey=True, lines=len(names) + 1):
+    for axes, here in style.facets(figure, rows, text, "case", MOST, x=text("time"), sharey=True, lines=len(names) + 1):
         kinds.bars(axes, here, "time_ms", "name", *INTERVAL, "mfu_percent", **look)
         axes.set_xlim(0, 2.4 * here["time_ms"].max())
         axes.locator_params(axis="x", nbins=4)

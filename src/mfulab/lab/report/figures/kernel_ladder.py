@@ -65,7 +65,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         look: style.Look = {"hue": "family", "palette": colors, "dodge": False, "words": "words", "fontsize": small}
         kinds.bars(axes, here, SHARE, "kernel", SHARE, "tflop_s", "time_s", labelsize=small + 1, **look)
         for height, adds in enumerate(map(text.said, here["adds"]) if len(panels) == 1 else ()):
-            short = textwrap.shorten(adds, int(72 * (len(adds) / max(1, style.letters(adds)))), placeholder=" …")
+            short = textwrap.shorten(adds, 72 * len(adds) // max(1, style.letters(adds)), placeholder=" …")
             beside = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": small, "color": style.MUTED}
             axes.text(1.01, height, style.wrapped(adds, 44) if len(here) <= 14 and adds else short, **beside)
         axes.set_xlim(here[SHARE].min() / 2, max(150.0, here[SHARE].max()) * 8)

@@ -31,8 +31,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
         place = int(steps.idxmax())
         upper, lower = (_name(rows.iloc[at], text) for at in (place - 1, place))
         words.append(text("step", upper=upper, lower=lower, factor=steps.max()))
-    own_words, clocks = text.within("memory_hierarchy"), rows["nominal_mhz"].dropna().head(1)
-    return " ".join([*words, *(own_words("nominal", clock=f"{clock:,.0f}") for clock in clocks)])
+    hierarchy, clocks = text.within("memory_hierarchy"), rows["nominal_mhz"].dropna().head(1)
+    return " ".join([*words, *(hierarchy("nominal", clock=f"{clock:,.0f}") for clock in clocks)])
 
 
 def _name(row: Series, text: Texts) -> str:

@@ -10,8 +10,8 @@ def rows(tables: Tables) -> DataFrame:
     """Square matmuls of the precision that most implementations share."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "n")))
     square = most(square, ["precision"], "kernel").sort_values("n")
-    # A machine of one or two sizes has no curve: `kernel_ladder` has its implementations.
-    return preferred(square, square.groupby("machine")["n"].transform("nunique") > 2)
+    # A recorded machine of one or two sizes has no curve: `kernel_ladder` has its implementations.
+    return preferred(square, ~square["recorded"] | (square.groupby("machine")["n"].transform("nunique") > 2))
 
 
 def finding(rows: DataFrame, text: Texts) -> str:

@@ -127,7 +127,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         row.model: text("tokens" if row.sequence_length == row.sequence_length else "samples", row=row)
         for row in rows.drop_duplicates("model").itertuples()
     }
-    panels = style.facets(figure, rows, "model", titles, sharey=True)
+    panels = style.facets(figure, rows, text, "model", titles, sharey=True)
     colors = {part: color for part, color in COLORS.items() if rows[part].any()}
     for axes, here in panels:
         most = here[["total", "measured_bytes"]].astype(float).max(axis=None)

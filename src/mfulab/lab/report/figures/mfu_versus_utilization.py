@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from mfulab.core.language import verdicts
 from mfulab.lab.report import frames, remedies, trust
 from mfulab.lab.report.drawing import Figure, Texts, curves, kinds, percent, runs, style
 from mfulab.lab.report.figures.headroom import COLORS
@@ -67,8 +68,11 @@ def _trusted(rows: DataFrame, text: Texts) -> str:
 
 def lowest(rows: DataFrame) -> Series:
     """The run of lowest MFU that the sentence is about, of several useful ones: there is something to try for it."""
-    told = _told(_sound(rows))
-    return rows.loc[(useful if len(useful := _useful(told)) > 1 else told)["mfu_percent"].idxmin()]
+    return _lowest(_told(_sound(rows)))
+
+
+def _lowest(told: DataFrame) -> Series:
+    return told.loc[(useful if len(useful := _useful(told)) > 1 else told)["mfu_percent"].idxmin()]
 
 
 def _useful(told: DataFrame) -> DataFrame:
@@ -88,7 +92,7 @@ def _sound(rows: DataFrame) -> DataFrame:
 
 
 def because(row: Series, rows: DataFrame, text: Texts) -> str:
-    """Sentence on why the lowest of the rows is that low, and what it costs; empty where nothing explains it."""
+    """Sentence on why the lowest of the rows is that low, after what disturbed it; empty where nothing explains it."""
     clauses = text.within("because")
     if not clauses.has(row["verdict"]):
         return ""
@@ -97,16 +101,19 @@ def because(row: Series, rows: DataFrame, text: Texts) -> str:
     run = text("run" if row["batch_size"] == row["batch_size"] else "run_of_trace", row=row)
     key, total = ("because_useful", 2) if row["mfu_percent"] >= USELESS else ("because", 1)
     busy = text("busy") if row["utilization_percent"] >= BUSY else ""
-    return text(key, run=run, because=reason, trusted=_trusted(rows, text), busy=busy, what=_what(rows, total, text))
+    says = text(key, run=run, because=reason, trusted=_trusted(rows, text), busy=busy, what=_what(rows, total, text))
+    disturbance = verdicts.disturbance(row, text.language)
+    return f"{text.within('measured')('disturbed', what=disturbance)} {says}" if disturbance else says
 
 
 def shown(rows: DataFrame, text: Texts) -> DataFrame:
     """At most MOST runs by falling MFU, spread evenly, those of the sentences too, with `name`, `cause` and `color`."""
-    machines, told = style.machines(rows), _told(_sound(rows))["mfu_percent"]
-    named = {told.idxmin(), told.idxmax(), lowest(rows).name}
+    machines, told = style.machines(rows), _told(_sound(rows))
+    named = {told["mfu_percent"].idxmin(), told["mfu_percent"].idxmax(), _lowest(told).name}
     most, of_machines = MOST // len(machines), []
+    few = rows[["machine", "model", "mode", "mfu_percent", "samples_per_s"]].assign(doubtful=trust.doubtful(rows))
     for machine in machines:
-        here = rows[rows["machine"] == machine].sort_values("mfu_percent", ascending=False)
+        here = few[few["machine"] == machine].sort_values("mfu_percent", ascending=False)
         if len(here) > most:
             here = preferred(here, (here["mfu_percent"] > 0) & ~trust.doubtful(here))
             fastest = here.sort_values("samples_per_s", ascending=False).drop_duplicates(["model", "mode"])
@@ -114,6 +121,7 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
             others = here.index[here.index.isin(fastest.index.difference(named_here))]
             places = np.linspace(0, len(others) - 1, min(len(others), most - len(named_here))).round().astype(int)
             here = here[here.index.isin([*named_here, *others[places]])]
+        here = rows.loc[here.index]
         of_machines.append(here.assign(name=curves.apart(here, text)))
     rows = pd.concat(of_machines)
     budgets = [remedies.budget(row) for row in rows.to_dict("records")]

@@ -41,7 +41,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     batches = {batch: text("batch", batch=int(batch)) for batch in sorted(shown["batch_size"].unique())[:MOST]}
     shown = shown.assign(pruned_percent=100 - shown["left"])
     colors = {way: color for way, color in COLORS.items() if (shown["pruning"] == way).any()}
-    for axes, here in style.facets(figure, shown, "batch_size", batches, y=text("time"), sharey=True):
+    for axes, here in style.facets(figure, shown, text, "batch_size", batches, y=text("time"), sharey=True):
         axes.plot([0, 100], [100, 0], linestyle="--", color=style.MUTED, linewidth=1)
         told = ("pruned_share", "relative", "time_s")
         pale = here["apart"].map({True: 1.0, False: style.PALE}).tolist()

@@ -61,7 +61,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     top = 1.06 * max(FULL, rows["mfu_bf16_percent"].max())
     look: style.Look = {"hue": "family", "palette": colors, "style": "family", "markers": markers, "alpha": 0.75}
     words = {"x": text("accelerators"), "y": text("mfu_of_16_bits")}
-    for axes, here in style.facets(figure, rows, "model", MOST, **words, sharey=True):
+    for axes, here in style.facets(figure, rows, text, "model", MOST, **words, sharey=True):
         axes.axhline(FULL, **style.LIMIT)
         sizes = here["family"].eq(OWN).map({True: 190, False: 46})
         kinds.points(axes, here, "accelerators", "mfu_bf16_percent", s=sizes, **look)

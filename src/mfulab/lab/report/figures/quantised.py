@@ -63,7 +63,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         words=[", ".join(text("share_of", share=share) for share in both if share == share) for both in shares],
         named=shown["quantisation"].map(schemes),
     )
-    panels = style.facets(figure, shown, "case", MOST, sharey=True, sharex=True)
+    panels = style.facets(figure, shown, text, "case", MOST, sharey=True, sharex=True)
     cases = panels[0][0].get_gridspec().ncols
     style.resize(figure, 1.8 + 2.6 * len(panels) / cases)
     look: style.Look = {"order": list(schemes.values()), "words": "words", "fontsize": 8, "labelsize": 9, "width": 0.6}

@@ -36,11 +36,11 @@ _trust = lru_cache(4)(compare.trust)  # of each panel, and once more of the sent
 def finding(rows: DataFrame, text: Texts) -> str:
     """The spread between processes, and the verdicts and intervals of repeated measurements, if any."""
     first = rows[rows["machine"] == rows["machine"].iloc[0]]
-    trust = _trust(tuple(first["times"]))
-    spread = trust.spread_percent if trust.spread_percent is not None else first["spread_percent"].median()
-    words = text("spread", trust=trust, spread=spread, worst=first.loc[first["spread_percent"].idxmax()])
-    repeated = trust.false_percent is not None and trust.covered_percent is not None
-    return f"{words} {text('repeated', trust=trust) if repeated else text('not_repeated')}"
+    deserved = _trust(tuple(first["times"]))
+    spread = deserved.spread_percent if deserved.spread_percent is not None else first["spread_percent"].median()
+    words = text("spread", trust=deserved, spread=spread, worst=first.loc[first["spread_percent"].idxmax()])
+    repeated = deserved.false_percent is not None and deserved.covered_percent is not None
+    return f"{words} {text('repeated', trust=deserved) if repeated else text('not_repeated')}"
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:

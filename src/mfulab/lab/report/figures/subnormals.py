@@ -41,7 +41,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     )
     order = list(dict.fromkeys(rows["named"]))
     look: style.Look = {"hue": "numbers", "palette": colors, "order": order, "words": "words", "fontsize": 11}
-    for axes, here in style.facets(figure, rows, "operation", operations, x=text("time"), lines=2 * len(order)):
+    for axes, here in style.facets(figure, rows, text, "operation", operations, x=text("time"), lines=2 * len(order)):
         kinds.bars(axes, here, "time_us", "named", "time_s", "factor", **look)
         axes.set_xlim(0, 1.3 * here["time_us"].max())
         axes.locator_params(axis="x", nbins=4)

@@ -47,12 +47,14 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     colors, modes = style.usual_colors(rows["precision"]), style.modes(rows, text)
     keys = ["model", "precision", "workload", "execution", "sequence_length"]
     look: style.Look = {"by": keys, "hue": "precision", "palette": colors, "s": 25}
-    panels = style.facets(figure, rows, "mode", modes, x=text("batch_size"), y=text("time"), sharex=True)
-    for (axes, here), machine in zip(panels, np.repeat(style.machines(rows), len(modes)), strict=True):
+    panels = style.facets(figure, rows, text, "mode", modes, x=text("batch_size"), y=text("time"), sharex=True)
+    for axes, here in panels:
+        if here.empty:
+            continue
         kinds.lines(axes, here, "batch_size", "time_s", interval=INTERVAL[1:], **look)
         ticks.doublings(axes, rows["batch_size"])
         # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
-        values = rows.groupby("machine")["time_s"].get_group(machine)
+        values = rows.loc[rows["machine"].isin(here["machine"]), "time_s"]
         axes.set_ylim(values.min() / 2, values.max() * 2)
         ticks.decades(axes.yaxis)
         ends = here.groupby(keys, sort=False, dropna=False).tail(1)
@@ -60,7 +62,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
             ends = ends.sort_values("time_s").drop_duplicates("model", keep="last")
             ends = ends.iloc[np.linspace(0, len(ends) - 1, min(len(ends), MOST_NAMED)).round().astype(int)]
         precisions = ends["precision"].map(lambda name: f" {text.name('precision', name)}" if len(colors) > 1 else "")
-        names = [*map("".join, zip(ends["model"], precisions, strict=True))]  # none of a panel without lines
+        names = [*map("".join, zip(ends["model"], precisions, strict=True))]
         shades = ends["precision"].map(colors)
         labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["time_s"], names, shades)
     return [style.line(color, text.name("precision", name)) for name, color in colors.items()]

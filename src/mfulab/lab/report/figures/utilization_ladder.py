@@ -22,10 +22,11 @@ def rows(tables: Tables) -> DataFrame:
     steps = those(steps, ~steps.index.isin(few))
     if steps.empty:
         return steps
-    here = steps[steps["machine"] == steps[RUNGS].notna().groupby(steps["machine"]).any().sum(axis=1).idxmax()]
+    counts = steps[RUNGS].notna().groupby(steps["machine"]).any().sum(axis=1)
+    here = steps[steps["machine"] == counts.idxmax()]
     here = here.loc[here.groupby("model")["utilization_percent"].idxmax()].sort_values("mfu_percent", ascending=False)
     lost = here["utilization_percent"] - here["mfu_percent"]
-    return here.loc[here.index.isin(dict.fromkeys([here.index[0], here.index[len(here) // 2], lost.idxmax()]))]
+    return here.loc[here.index.isin([here.index[0], here.index[len(here) // 2], lost.idxmax()])]
 
 
 def finding(rows: DataFrame, text: Texts) -> str:

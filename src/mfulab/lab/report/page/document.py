@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment
+from jinja2 import Environment, Template
 from markupsafe import Markup, escape
 
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts, catalogue, verdicts
-from mfulab.core.language.quantities import duration, quantity, significant
+from mfulab.core.language.quantities import quantity, significant
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report import figures, frames, trust
 from mfulab.lab.report.drawing import fonts, style, vector
@@ -71,49 +71,25 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     text = Texts(language, "page")
     worded = _in_words(tables, language)
     tables = trust.judged(tables)
-    runs = _runs(tables)
-    seminar = frames.texts(folder / "seminar.csv")
-    seminar = seminar.assign(**{column: seminar[column].map(text.said) for column in CLAIMED})
     glyphs: dict[str, str] = {}
     sections = _sections(tables, drawn, text, problems, glyphs)
     shown = [figure for section in sections for figure in section["figures"]]
-    names = {figure["name"] for figure in shown}
-    charted = mfu_versus_utilization.rows(tables)
-    lowest = None if charted.empty else mfu_versus_utilization.lowest(charted)
-    doubts, doubt_lines, again = trust.summary(tables, language)
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    code = partial(CODE.sub, r"<code>\1</code>")
-    environment.filters |= {"unbroken": _unbroken, "marked": lambda words: Markup(code(str(escape(words))))}
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # the ladder and the budget keep their order
-    template = environment.from_string(_file("report.html"))
+    without = _without_both(tables)
     drawn_rows = {figure["name"]: figure.pop("rows") for figure in shown}
     data, letters = payload.packed(payload.read(worded, folder, drawn_rows, text))
-    duty = trust.duty_cycle(runs[~runs["recorded"]])
     inks = {f"{part}_ms": color for part, color in headroom_figure.COLORS.items()}
-    urgent = [problem for problem in problems if not problem.startswith(frames.OF_RECORDINGS)]
     words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text), "colors": inks}
-    content = template.render(
+    content = _template().render(
         text=text,
         headline=_headline(shown, tables, text),
-        provenance=style.provenance(frames.in_words(runs, text)),
-        duty_cycle=text("duty_cycle", total=duration(duty.total_s), duty=duty) if duty else "",
-        precision=trust.precision(tables, language),
-        rows_shown=_rows_shown(runs, text),
         unused=list(map(text.said, frames.unused(tables))),
+        unknown_peaks=sorted(without.loc[without["mfu_note"] == "no_peak", "peak_precision"].unique()),
         progress=_progress(folder, text),
         unmeasured=_unmeasured(worded, text),
-        problems=[*([] if len(runs) or len(tables["traces"]) else [text("no_rows")]), *map(text.said, urgent)],
-        upkeep=[text.said(problem) for problem in problems if problem not in urgent],
         excluded=frames.texts(folder / "excluded.csv").to_dict("records"),
         comparison=_comparison(folder, text),
-        seminar=seminar.to_dict("records"),
-        wrong_in_seminar=int((seminar["agrees"] != "True").sum()),
         sections=sections,
         glyphs=Markup("".join(f'<path id="{name}"{outline}/>' for name, outline in glyphs.items())),
-        lanes={} if lowest is None else why.lanes(charted, language),
-        first={} if lowest is None else why.first(lowest, charted, names, language),
-        why=why.section(tables, lowest, names, language),
-        doubts={"says": doubts, "lines": doubt_lines, "again": again},
         has_rows=any(len(tables[name]) for name in TABLES),
         environment=_environment(tables, text),
         definitions=catalogue(language)["definitions"].items(),
@@ -121,8 +97,53 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         data=data,
         css=Markup(_file("report.css")),
         javascript=Markup("\n".join(map(_file, SCRIPTS))),
+        **_runs_in_words(tables, problems, text),
+        **_why({*drawn_rows}, tables, language),
+        **_seminar(folder, text),
     )
     return content.replace(FONTS, fonts.faces(content + letters + payload.as_json(words)), 1)
+
+
+def _template() -> Template:
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    code = partial(CODE.sub, r"<code>\1</code>")
+    environment.filters |= {"unbroken": _unbroken, "marked": lambda words: Markup(code(str(escape(words))))}
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # the ladder and the budget keep their order
+    return environment.from_string(_file("report.html"))
+
+
+def _runs_in_words(tables: frames.Tables, problems: list[str], text: Texts) -> dict[str, Any]:
+    """What was measured when, how far to trust it, and what was wrong with its files."""
+    runs = _runs(tables)
+    duty = trust.duty_cycle(runs[~runs["recorded"]])
+    doubts, lines, again = trust.summary(tables, text.language)
+    urgent = [problem for problem in problems if not problem.startswith(frames.OF_RECORDINGS)]
+    return {
+        "provenance": style.provenance(frames.in_words(runs, text)),
+        "duty_cycle": text("duty_cycle", duty=duty) if duty else "",
+        "precision": trust.precision(tables, text.language),
+        "rows_shown": _rows_shown(runs, text),
+        "doubts": {"says": doubts, "lines": lines, "again": again},
+        "problems": [*([] if len(runs) or len(tables["traces"]) else [text("no_rows")]), *map(text.said, urgent)],
+        "upkeep": [text.said(problem) for problem in problems if problem not in urgent],
+    }
+
+
+def _why(figures_shown: set[str], tables: frames.Tables, language: str) -> dict[str, Any]:
+    """The section "Why", and the first figure's lines and lowest run, where it draws any."""
+    charted = mfu_versus_utilization.rows(tables)
+    if charted.empty or len(_without_both(tables)):
+        return {"lanes": {}, "first": {}, "why": why.section(tables, None, figures_shown, language)}
+    lowest = mfu_versus_utilization.lowest(charted)
+    first = why.first(lowest, charted, figures_shown, language)
+    section = why.section(tables, lowest, figures_shown, language)
+    return {"lanes": why.lanes(charted, language), "first": first, "why": section}
+
+
+def _seminar(folder: Path, text: Texts) -> dict[str, Any]:
+    claims = frames.texts(folder / "seminar.csv")
+    claims = claims.assign(**{column: claims[column].map(text.said) for column in CLAIMED})
+    return {"seminar": claims.to_dict("records"), "wrong_in_seminar": int((claims["agrees"] != "True").sum())}
 
 
 def _groups(text: Texts) -> dict[str, dict[str, str]]:
@@ -173,7 +194,6 @@ def _runs(tables: frames.Tables) -> pd.DataFrame:
 
 
 def _rows_shown(runs: pd.DataFrame, text: Texts) -> str:
-    """Experiments whose rows the page shows, and how many recorded machines."""
     measured = ", ".join(sorted(filter(None, runs.loc[~runs["recorded"], "experiment"].unique())))
     recorded = runs.loc[runs["recorded"], "hardware"].nunique()
     says = [text("shown_experiments", names=measured)] if measured else []
@@ -195,17 +215,18 @@ def _progress(folder: Path, text: Texts) -> dict[str, Any]:
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
-    """Rows that were not measured, and those with a suspicious MFU, in words."""
-    lines = []
+    """Rows that were not measured, and those with a suspicious MFU, in words: of recorded machines where alone."""
+    lines, is_own = [], not all(tables[name]["recorded"].all() for name in TABLES)
+    shown = {name: table[~table["recorded"]] if is_own else table for name, table in tables.items()}
     for name in TABLES:
-        table = tables[name]
+        table = shown[name]
         for status, rows in table[table["status"] != "ok"].groupby("status", sort=False):
             word = text.name("status", str(status))
             alike = list(rows.groupby("message", sort=False)["run"])
             lines += [_of_runs(runs, f"{word}. {message}".strip(), text) for message, runs in alike[:LISTED]]
             more = sum(len(runs) for _, runs in alike[LISTED:])
             lines += [text("more_unmeasured", count=more, status=word, table=name)] if more else []
-    noted = tables["profile"][tables["profile"]["mfu_note"] != ""]
+    noted = shown["profile"][shown["profile"]["mfu_note"] != ""]
     lines += [_of_runs(runs, str(note), text) for note, runs in noted.groupby("mfu_note", sort=False)["run"]]
     traces = tables["traces"][(tables["traces"]["mfu_reason"] != "") & ~tables["traces"]["recorded"]]
     return lines + [_of_runs(runs, str(why), text) for why, runs in traces.groupby("mfu_reason", sort=False)["run"]]
@@ -279,9 +300,20 @@ def _headline(shown: list[dict[str, Any]], tables: frames.Tables, text: Texts) -
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
     if not measured and (failed := trust.failed(tables, text.language)):
         return failed
+    if not (lacking := frames.with_machine(tables, _without_both(tables))).empty:
+        best = lacking.sort_values("mfu_percent", ascending=False).iloc[0]
+        note = verdicts.columns(best.to_dict(), None, text.language)["mfu_note"]
+        return f"{best['machine']}: {note}." if pd.isna(best["mfu_percent"]) else text("no_utilization", best=best)
     steps = frames.ok(frames.own(frames.with_traces(tables)), "time_s")
     is_trace = len(steps) == 1 and steps["hardware"].iloc[0].endswith(frames.READ) and not steps["recorded"].iloc[0]
     return shown[0]["finding"] if shown and not is_trace else why.of_traces(tables, text)
+
+
+def _without_both(tables: frames.Tables) -> pd.DataFrame:
+    """Steps measured here, where none has MFU and utilization: the figure of both then shows recorded machines."""
+    steps = frames.ok(tables["profile"], "time_s")
+    steps = steps[~steps["recorded"]]
+    return steps.iloc[:0] if steps[["mfu_percent", "utilization_percent"]].notna().all(axis=1).any() else steps
 
 
 def _unbroken(words: str) -> str:
@@ -321,7 +353,6 @@ def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
 
 
 def _environment(tables: frames.Tables, text: Texts) -> dict[str, Any]:
-    """A column a machine, a line a fact that at least one of them has."""
     rows = frames.with_machine(tables, tables["environment"]).drop_duplicates("machine", keep="last")
     skipped = {"experiment", "run", "recorded", "status", "machine", "process_s", "measured_s", *frames.JUDGED}
     cells = {name: [_fact(name, value) for value in rows[name]] for name in rows if name not in skipped}

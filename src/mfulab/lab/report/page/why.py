@@ -1,8 +1,7 @@
 """Section "Why": for each model and workload the verdict, its cost and remedy; then what readers ask of their runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -38,8 +37,7 @@ WAITING = 5.0  # % of the time from which a loader is worth a thought
 GAIN = 1.05  # speed-up from which another number format is worth its rounding
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Recommended batch size of one case, and the largest that fits each card."""
 
     case: Mapping[str, Any]  # by curves.KEYS
@@ -80,10 +78,8 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
 
 
 def largest_that_fits(predicted: Sequence[tuple[float, float]], gigabytes: float) -> int | None:
-    """Largest batch size whose predicted memory stays within USABLE of a card; 0 if none does; None if unknown.
-
-    `predicted` are batch sizes, rising, with their memory: a line through the smallest and the largest predicts others.
-    """
+    """Largest batch size whose memory stays within USABLE of a card, by a line through the smallest and the largest of
+    `predicted`, batch sizes with bytes; 0 if none does; None if unknown."""
     if not predicted:
         return None
     room, (batch_size, memory), slope = USABLE * gigabytes * 1e9, predicted[-1], bytes_a_sample(predicted)
@@ -122,8 +118,8 @@ def section(tables: frames.Tables, lowest: pd.Series | None, figures: set[str], 
     if lowest is not None and lowest.name in measured.index:  # the run that the page's first sentences are about
         shown = pd.concat([measured.loc[[lowest.name]], shown.drop(index=lowest.name, errors="ignore")])
     cases = [_case(row, figures, text) for row in shown.to_dict("records")]
-    verdicts_here = pd.Series([case["verdict"] for case in cases]).value_counts()
-    says = text("says", verdict=verdicts_here.index[0], count=int(verdicts_here.iloc[0]), total=len(cases))
+    causes = shown[CAUSE].value_counts()
+    says = text("says", verdict=text.name("cause", causes.index[0]), count=int(causes.iloc[0]), total=len(cases))
     all_read = rows["hardware"].str.endswith(frames.READ).all()  # traces leave these questions open
     answers = [] if all_read else _answers(rows, input_figure.rows(tables), text)
     return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": answers}
@@ -216,7 +212,6 @@ def _of_run(config: str, row: Mapping[str, Any]) -> str:
 
 
 def _where(row: Mapping[str, Any], text: Texts) -> list[str]:
-    """The setting of a run as far as it is known, its step time and its MFU."""
     batch, share = row["batch_size"], row["mfu_percent"]
     setting = [] if batch != batch else [text("batch", batch_size=int(batch))]
     setting += [text.name("precision", row["precision"])] if row["precision"] else []
@@ -225,7 +220,6 @@ def _where(row: Mapping[str, Any], text: Texts) -> list[str]:
 
 
 def _phases(row: Mapping[str, Any], text: Texts) -> str:
-    """The step's split into forward, backward and optimiser, where it was measured."""
     times = {name: time for name in PHASES if (time := row.get(f"{name}_ms")) is not None and time == time}
     whole = sum(times.values())
     if len(times) < 2 or not whole:
