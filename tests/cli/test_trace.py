@@ -129,3 +129,24 @@ def test_a_page_of_these_traces_alone(tmp_path, capsys):
     capsys.readouterr()
     assert main(["trace", str(path), "--html", str(path / "page.html")]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["trace", "--html", "folder", "step.json.gz"],
+        ["trace", "--perfetto", "folder", "step.json.gz"],
+        ["measure", "--json", "folder", "train.py"],
+        ["goodput", "job", "--figure", "folder"],
+        ["page", "--out", "folder"],
+    ],
+    ids=" ".join,
+)
+def test_a_folder_given_where_a_file_is_written_stays(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    kept = tmp_path / "folder" / "kept"
+    kept.parent.mkdir()
+    kept.touch()
+    assert main(words) == 2
+    assert "'folder' is a directory" in capsys.readouterr().err
+    assert kept.exists()

@@ -100,6 +100,10 @@ def test_a_gpu_without_gpm_says_why(gpu):
     [
         (["--interval", "0"], "0.0 is not in the range x>0"),
         (["--device", "gpu"], "is not one of"),
+        (["--model", "gpt2"], "--model: is of --engine, which is missing"),
+        (["--jobs", "http://127.0.0.1:9", "--devices", "1"], "--devices: is of --engine"),
+        (["--hours", "3"], "--hours: is of --jobs"),
+        (["--jobs", "a", "--engine", "b"], "give one of them"),
     ],
 )
 def test_bad_arguments(arguments, message, capsys):

@@ -49,6 +49,11 @@ def test_they_take_what_they_took():
     assert full[-3:-1] == (128, 128)
     linear = torch.ops.aten.linear.default
     assert linear.has_kernel_for_dispatch_key("CompositeImplicitAutograd"), "how an operator of a trace is known"
+    assert torch._C._dispatch_key_for_device("meta") == "Meta"
+    silu_backward = torch.ops.aten.silu_backward.default
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(silu_backward.name(), "CPU"), "what is not taken apart"
+    given = torch.ones(2, 2), torch.ones(2, 2)
+    assert linear._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *given).sum() == 8
 
 
 def test_tensors_nodes_and_operators_answer_as_they_did():

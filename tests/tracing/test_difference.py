@@ -114,6 +114,20 @@ def test_the_table_names_what_is_new_and_what_is_gone(tmp_path, capsys):
         assert words in " ".join(told.split()), words
 
 
+def test_the_devices_of_two_traces_are_named(tmp_path, capsys):
+    events = launched("gemm", 0, 5, 80, 1)
+    old = write(tmp_path / "old.json", trace(events))
+    new = write(tmp_path / "new.json", trace(events, deviceProperties=[{"id": 0, "name": "Odd X1"}]))
+    said = {old: "Both on NVIDIA H100", new: "Before on NVIDIA H100"}
+    for other, words in said.items():
+        assert main(["trace", "--compare", str(old), str(other)]) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert words in told
+        assert ("after on Odd X1" in told) == (other == new)
+    assert main(["trace", "--compare", str(old), str(new), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["devices"][1] == "Odd X1"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

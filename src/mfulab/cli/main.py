@@ -91,6 +91,7 @@ class Question(Overrides):
 
 TYPES: Mapping[str, Any] = {
     "path": click.Path(path_type=Path),
+    "file": click.Path(path_type=Path, dir_okay=False),  # to write, which a folder would give way to
     "share": Share(),
     "positive": click.FloatRange(0, min_open=True),
     "nonnegative": click.FloatRange(0),

@@ -78,7 +78,7 @@ def show(pairs: Sequence[tuple[Read, dict[str, Any]]], language: str) -> None:
 
 
 def _file(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, Any], language: str) -> None:
-    device = row["device"] or text("no_device" if analysis.on_gpu else "cpu")
+    device = _device(text, analysis, row["device"])
     ends = dict.fromkeys(str(row[name]) for name in ("first_step", "last_step") if row[name] is not None)
     numbers = " " + "–".join(ends) if ends else ""
     console.print(Text(f"{row['model']} · {device}", style="bold"))
@@ -112,6 +112,10 @@ def _file(console: Terminal, text: Texts, analysis: Analysis, row: dict[str, Any
             console.print(Text(text("empty_part", part=text(part), reason=why), style="dim"))
     _longest(console, text, analysis, row, language)
     console.print()
+
+
+def _device(text: Texts, analysis: Analysis, name: str | None) -> str:
+    return name or text("no_device" if analysis.on_gpu else "cpu")
 
 
 def _ladder(text: Texts, row: dict[str, Any], language: str) -> Table:
@@ -251,13 +255,19 @@ def compare(paths: Sequence[Path], gate: float | None, as_json: bool, language: 
     ConfigurationError unless there are two files, TraceError if one cannot be read."""
     if len(paths) != 2:
         raise ConfigurationError(f"--compare: give two traces, the old one and the new one; here are {len(paths)}")
-    analyses = [read_file(path, **options)[0].analysis for path in paths]
-    compared = difference(*(analysis for analysis in analyses if analysis is not None))
+    reads, text = [read_file(path, **options)[0] for path in paths], Texts(language, "trace")
+    analyses = [read.analysis for read in reads if read.analysis is not None]
+    compared = difference(*analyses)
+    devices = [_device(text, analysis, read.row.device) for analysis, read in zip(analyses, reads, strict=True)]
     failed = gate is not None and compared.verdict == "slower" and compared.change > gate
     if as_json:
-        print(json.dumps(_plain(compared, failed), ensure_ascii=False))
+        print(json.dumps({"devices": devices, **_plain(compared, failed)}, ensure_ascii=False))
     else:
-        _difference(Terminal(highlight=False), Texts(language, "trace"), compared, gate)
+        console = Terminal(highlight=False)
+        console.print(
+            text("one_device" if len({*devices}) == 1 else "two_devices", before=devices[0], after=devices[1])
+        )
+        _difference(console, text, compared, gate)
     return int(failed)
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
+import click
 import psutil
+from click.core import ParameterSource
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
@@ -134,7 +136,13 @@ def run(
     hours: float,
     **of_engines: Any,
 ) -> int:
-    """Watches the device, or `engines` or `jobs` instead, every `interval_s` seconds; returns the exit status."""
+    """Watches the device, or `engines` or `jobs` instead, every `interval_s` seconds; returns the exit status. Raises
+    ConfigurationError for an option of what is not watched."""
+    for option, names, value in (("--engine", of_engines, engines), ("--jobs", ["hours"], jobs)):
+        if not value and (alone := next(filter(_is_given, names), None)):
+            raise ConfigurationError(f"--{alone}: is of {option}, which is missing; give {option} URL too")
+    if jobs and engines:
+        raise ConfigurationError("--jobs and --engine: give one of them")
     if jobs:
         from mfulab.cli.jobs import frames as of_cluster
 
@@ -153,6 +161,11 @@ def run(
             yield sample, picture(sample, readings, facts)
 
     return follow(of_device(), count, as_json, prometheus)
+
+
+def _is_given(name: str) -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def follow(source: Iterator[Frame], count: int | None, as_json: bool, prometheus: int | None) -> int:

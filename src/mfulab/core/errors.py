@@ -1,7 +1,10 @@
 """User-facing errors: one sentence that names the key, the value and the choices."""
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 LONGEST = 4000  # characters of a message
 FEW, NEAR = 12, 3  # choices that a message names all, and of more those that are near
@@ -37,6 +40,15 @@ def alternatives(names: Sequence[str]) -> str:
 
 class UnsupportedError(Exception):
     """A run that cannot be done on this device; its message says why and becomes the row's."""
+
+
+def warn(message: str, category: type[Warning] = UserWarning, stacklevel: int = 2) -> None:
+    """Warns beside a user's program, into which nothing is raised: an error by its filters is printed instead."""
+    try:
+        warnings.warn(f"mfulab: {message}", category, stacklevel=stacklevel + 1)
+    except Warning as error:
+        with suppress(OSError, ValueError):
+            print(error, file=sys.stderr)
 
 
 def is_out_of_memory(error: object) -> bool:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -279,13 +280,11 @@ class Dispatch(TorchDispatchMode):
             return operator(*args, **kwargs)
         if isinstance(operator, torch._ops.HigherOrderOperator):
             return self._higher_order(operator, args, kwargs)
-        # Operators on nested tensors cannot be taken apart.
-        nested = any(isinstance(leaf, torch.Tensor) and leaf.is_nested for leaf in tree_leaves(args))
-        if operator.namespace != "prim" and not nested:
+        tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+        nested = any(tensor.is_nested for tensor in tensors)  # which cannot be taken apart
+        if not nested and _is_composite(operator, tensors[0].device.type if tensors else "cpu"):
             with self:
-                out = operator.decompose(*args, **kwargs)
-            if out is not NotImplemented:
-                return out
+                return operator._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         out = operator(*args, **kwargs)
         self.counter.add(operator._overloadpacket, out, args, kwargs)
         return out
@@ -305,6 +304,15 @@ class Dispatch(TorchDispatchMode):
         else:
             self.counter.add(operator, out, args, kwargs)
         return out
+
+
+@cache
+def _is_composite(operator: Any, device: str) -> bool:
+    """True if torch takes an operator apart on a kind of device; a kernel there goes first, and rounds otherwise."""
+    has_kernel, name = torch._C._dispatch_has_kernel_for_dispatch_key, operator.name()
+    if operator.namespace == "prim" or not has_kernel(name, "CompositeImplicitAutograd"):
+        return False
+    return not has_kernel(name, torch._C._dispatch_key_for_device(device))
 
 
 def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | None:

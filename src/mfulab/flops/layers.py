@@ -175,7 +175,8 @@ class LayerTracker(Opened):
         if name is not None:
             self._ran.add(name)
             if self._unread is None:  # now, since a functional call puts other weights in their places
-                self._unread = _holders(self.model)
+                with torch._C.DisableTorchFunction():  # the loop's own function modes are not to see it
+                    self._unread = _holders(self.model)
         self._frames.append(_Frame("layer", self.current if name is None else name, id(module)))
         self._mark()
 

@@ -1,7 +1,12 @@
 """Torch works after a window, whatever contexts opened and closed around and inside it; counts are right or empty."""
 
 import contextlib
+import copy
+import io
 import os
+import pickle
+import random
+import sys
 import threading
 import warnings
 
@@ -17,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils.flop_counter import FlopCounterMode
 
 import mfulab
+from mfulab.loop.interactive import peaks
 
 ROWS, WIDTH = 4, 8
 ONE = 2 * ROWS * WIDTH * WIDTH
@@ -243,3 +249,157 @@ def test_a_context_that_begins_before_the_window_or_ends_after_it(name):
 def test_a_count_that_the_end_of_the_window_cut_off_is_that_of_no_other_phase():
     calls = [("do", "call")] * 3
     run([("do", "open window"), *calls, ("do", "matmul"), ("do", "step"), ("do", "call")])
+
+
+def drawn() -> tuple[object, ...]:
+    return random.random(), torch.rand(1).item()
+
+
+@pytest.mark.parametrize("laps", [False, True])
+def test_random_numbers_after_a_printed_window_are_those_without_it(laps, monkeypatch):
+    # What is printed with is imported anew, and draws as it is; the ceiling's matmuls are of random numbers.
+    for name in [name for name in sys.modules if name.split(".")[0] == "rich" or name.endswith((".show", ".terminal"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(peaks, "_known", {})
+    random.seed(0)
+    torch.manual_seed(0)
+    expected = drawn()
+    random.seed(0)
+    torch.manual_seed(0)
+    model, inputs = nn.Linear(WIDTH, WIDTH), torch.ones(ROWS, WIDTH)
+    random.seed(0)
+    torch.manual_seed(0)
+    with mfulab.measure(model, ceiling_s=0.01) as window:
+        for _ in range(3):
+            model(inputs)
+            window.step()
+        assert not laps or window.lap()["mfu"] > 0
+    assert window.row["ceiling_tflop_s"] > 0
+    assert drawn() == expected
+
+
+class Sees(TorchFunctionMode):
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.seen.append(function.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+def test_function_modes_of_the_loop_see_nothing_of_measuring():
+    model, inputs, mode = nn.Linear(WIDTH, WIDTH), torch.ones(ROWS, WIDTH), Sees()
+    with mode, mfulab.measure(model, ceiling_s=0.01, quiet=True) as window:
+        for _ in range(12):
+            model(inputs)
+            window.note(inputs)
+            window.step()
+    assert mode.seen == ["linear"] * 12
+
+
+def pickled(model: nn.Module) -> nn.Module:
+    return pickle.loads(pickle.dumps(model))
+
+
+def saved(model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled, saved])
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_copy_of_the_model_made_inside_has_no_hook_of_measuring(copied, traced):
+    model, inputs = nn.Sequential(nn.Linear(WIDTH, WIDTH)), torch.ones(ROWS, WIDTH)
+    model = torch.fx.symbolic_trace(model) if traced else model
+    model.register_forward_pre_hook(nothing)
+    copies = []
+    with mfulab.measure(model, ceiling_s=0, quiet=True):
+        for _ in range(30):  # watched at first, then at rest
+            model(inputs)
+            copies.append(copied(model))
+            assert len(model._forward_pre_hooks) == 2
+    for other in copies:
+        assert {*other._forward_pre_hooks.values()} <= {nothing}
+        assert other._forward_pre_hooks or traced  # torch's own copies of traced modules lose hooks
+        assert not other._forward_hooks
+        assert not other._forward_pre_hooks_with_kwargs
+    assert "__reduce_ex__" not in vars(nn.Module)
+
+
+def nothing(*_: object) -> None:
+    """Stands for a hook of the user's own, which copies keep."""
+
+
+@pytest.mark.parametrize("body", [lambda model: None, lambda model: model(torch.ones(2, 3))])
+def test_where_warnings_are_errors_a_message_of_measuring_is_printed(body, capsys):
+    model = nn.Linear(WIDTH, WIDTH)
+    with warnings.catch_warnings(), contextlib.suppress(RuntimeError):
+        warnings.simplefilter("error")
+        with mfulab.measure(model, ceiling_s=0, quiet=True), mfulab.measure(model, quiet=True):
+            body(model)
+    assert "mfulab: another window is open" in capsys.readouterr().err
+    assert mfulab.measure._running is None
+
+
+def test_a_fork_that_leaves_the_block_measures_and_prints_nothing(capfd):
+    model = nn.Linear(WIDTH, WIDTH)
+    with mfulab.measure(model, ceiling_s=0) as window:
+        parent = os.getpid()
+        try:
+            model(torch.ones(ROWS, WIDTH))
+            window.step()
+            if child := os.fork():
+                os.waitpid(child, 0)
+            else:
+                window.step()
+                window.__exit__(None, None, None)
+        finally:
+            if os.getpid() != parent:
+                os._exit(0)
+        assert not capfd.readouterr().out
+    assert window.row["steps"] == 1
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0]
+
+
+# Each ends in, or holds, operators that torch both takes apart and has a kernel for, or that it takes apart in Python.
+LAYERS = {
+    "SiLU": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU()),
+    "Mish": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Mish()),
+    "BatchNorm": lambda: nn.Sequential(nn.Conv1d(ROWS, ROWS, 3, padding=1), nn.BatchNorm1d(ROWS)),
+    "Upsample": lambda: nn.Sequential(nn.Conv1d(ROWS, ROWS, 3), nn.Upsample(scale_factor=2, mode="linear")),
+    "nearest": lambda: nn.Sequential(nn.Conv1d(ROWS, ROWS, 3), nn.Upsample(scale_factor=2)),
+    "shuffle": lambda: nn.Sequential(nn.Conv1d(ROWS, ROWS, 3), nn.Unflatten(-1, (2, 3)), nn.ChannelShuffle(2)),
+    "LSTM": lambda: nn.LSTM(WIDTH, WIDTH, batch_first=True),
+    "attention": Attends,
+    "encoder": lambda: nn.TransformerEncoderLayer(WIDTH, 2, 4 * WIDTH, 0.1, batch_first=True, activation="gelu"),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_a_counted_step_computes_is_bit_by_bit_what_it_computes_without(name):
+    results = []
+    for measures in (False, True):
+        torch.manual_seed(0)
+        model, inputs = LAYERS[name](), torch.randn(2, ROWS, WIDTH)
+        window = mfulab.measure(model, ceiling_s=0, quiet=True) if measures else contextlib.nullcontext()
+        with window:
+            trained = model(inputs)
+            leaves = torch.utils._pytree.tree_leaves(trained)
+            sum(leaf.square().sum() for leaf in leaves).backward()
+            gradients = [weight.grad for weight in model.parameters()]
+            with torch.inference_mode():
+                inferred = model.eval()(inputs)
+        results.append([*leaves, *gradients, *torch.utils._pytree.tree_leaves(inferred)])
+    assert window.row["counted_steps"] == 2
+    assert window.row["flops"] > 0
+    assert all(map(torch.equal, *results))

@@ -6,11 +6,11 @@ import json
 import os
 import socket
 import time
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mfulab.core.errors import warn
 from mfulab.core.files import cannot_be_written
 from mfulab.device.system import boot
 
@@ -126,7 +126,7 @@ class Journal:
         except OSError as error:
             whole = False
             if not self._torn:
-                warnings.warn(f"mfulab: {self.folder}: the journal waits: {error.strerror or error}", stacklevel=2)
+                warn(f"{self.folder}: the journal waits: {error.strerror or error}")
         self._torn = not whole
         if durable and whole:
             with suppress(OSError):  # a pipe, or a folder on a network

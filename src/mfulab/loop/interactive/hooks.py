@@ -1,19 +1,24 @@
 """Hooks that measuring puts on torch: harmless to the loop, apart from its compiler, and timed."""
 
+import random
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from unittest.mock import patch
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import optimizer as of_optimizers
+from torch.utils._python_dispatch import _disable_current_modes
 
+from mfulab.device import is_gpu
 from mfulab.flops.layers import compiled_models_unwarned
 from mfulab.loop.interactive.structure import graphs_compiled, hooks_are_guarded_against
+
+_OF_HOOKS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
 
 
 class Call(NamedTuple):
@@ -29,7 +34,9 @@ class Hooks:
     """Hooks on models, optimisers and autograd's engine, whose errors, time and code stay out of the loop's way. No
     hook is on a module while torch compiles, else compiled code would keep it and be compiled anew without it. `failed`
     is called with an error of a hook's own, `compiles` as a compilation begins. `spent_s` are host seconds inside hooks
-    so far, `compiled` counts compilations in all threads."""
+    so far, `compiled` counts compilations in all threads. Copies and pickles of a model, made meanwhile, have none."""
+
+    _put_on: ClassVar[set["Hooks"]] = set()
 
     def __init__(
         self, models: Sequence[torch.nn.Module], failed: Callable[[Exception], None], compiles: Callable[[], None]
@@ -57,6 +64,8 @@ class Hooks:
         """Puts hooks on: `before` and `after` each call of a model, `called` before that of any module. Both of
         `optimizer` go around each step of one; `engine` replaces autograd's."""
         self.take_off()
+        self._put_on.add(self)
+        torch.nn.Module.__reduce_ex__ = _without_hooks  # type: ignore[assignment, method-assign]
         befores = [(model, self.guarded(lambda *given, at=at: before(Call(at, *given)))) for at, model in self._models]
         ends, every = after and self.guarded(after), called and self.guarded(called)
 
@@ -93,6 +102,9 @@ class Hooks:
         self._put = None
         self._on_modules.close()
         self._elsewhere.close()
+        self._put_on.discard(self)
+        if not self._put_on and "__reduce_ex__" in vars(torch.nn.Module):
+            del torch.nn.Module.__reduce_ex__
 
     def close(self) -> None:
         """Takes all hooks off, and follows nothing any more."""
@@ -134,6 +146,42 @@ class Hooks:
             with suppress(Exception), ExitStack() as undo:
                 self._put(undo)
                 self._on_modules = undo.pop_all()
+
+
+def _without_hooks(module: torch.nn.Module, protocol: Any) -> Any:
+    """What copy and pickle ask of a module, as if no hook of ours were on it."""
+    fields = module.__dict__
+    on = {name: hooks for name in ("_forward_pre_hooks", "_forward_hooks") if (hooks := fields.get(name))}
+    own = {key for hooks in on.values() for key, hook in hooks.items() if getattr(hook, "__module__", "") == __name__}
+    if not own:
+        return object.__reduce_ex__(module, protocol)
+    on |= {name: keys for name in _OF_HOOKS if (keys := fields.get(name))}
+    try:
+        fields.update({name: type(keys)((k, v) for k, v in keys.items() if k not in own) for name, keys in on.items()})
+        reduced: Any = object.__reduce_ex__(module, protocol)
+        made, arguments, *state = reduced
+        return made, arguments, *(dict(part) if part is fields else part for part in state)
+    finally:
+        fields.update(on)
+
+
+@contextmanager
+def apart(device: torch.device) -> Iterator[None]:
+    """Makes what runs inside it no part of a loop: outside its contexts and modes, with random numbers of its own."""
+    own: dict[str, Any] = {"device_type": device.type} if is_gpu(device) else {}
+    formats = device.type if torch.amp.is_autocast_available(device.type) else "cpu"
+    drawn = random.getstate()  # rich draws some as it is imported
+    try:
+        with (
+            torch._C.DisableTorchFunction(),
+            torch.random.fork_rng([device] if own else [], **own),
+            torch.inference_mode(False),
+            torch.autocast(formats, enabled=False),
+            _disable_current_modes(),
+        ):
+            yield
+    finally:
+        random.setstate(drawn)
 
 
 def skip_frame(function: Callable[..., Any]) -> None:

@@ -4,7 +4,7 @@ import functools
 import gc
 import json
 import math
-import warnings
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from numbers import Real
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from mfulab.core.errors import warn
 from mfulab.core.files import scratch
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.language import LANGUAGES
@@ -23,11 +24,11 @@ from mfulab.device.samplers.selection import per_step
 from mfulab.loop.goodput.journal import Journal, journal_of
 from mfulab.loop.interactive import row
 from mfulab.loop.interactive.costs import Cost
+from mfulab.loop.interactive.hooks import apart
 from mfulab.loop.interactive.loop import Loop
 from mfulab.loop.interactive.peaks import peaks_of
 from mfulab.loop.interactive.published import Published
 from mfulab.loop.interactive.row import Step, Work
-from mfulab.loop.interactive.show import show
 from mfulab.mfu import headroom
 from mfulab.mfu.ladder import Facts
 from mfulab.mfu.utilization import product, ratio
@@ -105,8 +106,9 @@ class Measurement:
             raise ValueError(f"ceiling_s={ceiling_s}: give seconds, 0 for none")
         self.models = _listed(model)
         parameters = [parameter for module in self.models for parameter in module.parameters()]
-        self._devices = list(dict.fromkeys(parameter.device for parameter in parameters))
-        self.device = torch.device(device) if device is not None else (*self._devices, torch.device("cpu"))[0]
+        with torch._C.DisableTorchFunction():
+            self._devices = list(dict.fromkeys(parameter.device for parameter in parameters))
+            self.device = torch.device(device) if device is not None else (*self._devices, torch.device("cpu"))[0]
         self._batch, self._given_flops, self._ceiling_s = batch, flops_per_step, ceiling_s
         self._quiet, self._language, self._series_path, self._trace_path = quiet, language, series, trace
         try:
@@ -134,11 +136,12 @@ class Measurement:
         with ExitStack() as undo:
             undo.callback(setattr, Measurement, "_running", None)
             try:
-                self._begin(undo)
+                with torch._C.DisableTorchFunction():
+                    self._begin(undo)
             except Exception as error:
                 _warn(f"nothing is measured here: {type(error).__name__}: {error}")
                 return self
-            self._open = undo.pop_all()
+            self._open, self._pid = undo.pop_all(), os.getpid()
         self._note("setup")
         return self
 
@@ -181,11 +184,12 @@ class Measurement:
 
     def _safely(self, call: Callable[..., R], *given: Any) -> R | None:
         """Calls a function inside the block alone; after an error the loop goes on, and the window closes."""
-        if self._open is not None:
+        if self._open is not None and self._pid == os.getpid():
             try:
-                return call(*given)
+                with torch._C.DisableTorchFunction():
+                    return call(*given)
             except Exception as error:
-                _warn(f"measuring stopped: {type(error).__name__}: {error}", stacklevel=4)
+                _warn(f"measuring stopped: {type(error).__name__}: {error}", stacklevel=3)
                 self.__exit__(type(error), error, error.__traceback__)
         return None
 
@@ -216,19 +220,22 @@ class Measurement:
             self._safely(self._loop.named_phase, name, "phase end")
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._open is None:
+        if self._open is None or self._pid != os.getpid():  # a fork that leaves the block measured nothing
             return
-        with self._open:
-            self._open = None
-            try:
+        opened, self._open = self._open, None
+        try:
+            with torch._C.DisableTorchFunction(), opened:
                 self._finish(error)
-            except Exception as failure:
-                if error is None:
-                    _warn(f"the block was not measured: {type(failure).__name__}: {failure}")
+        except Exception as failure:
+            if error is None:
+                _warn(f"the block was not measured: {type(failure).__name__}: {failure}")
         self._note("measuring", **facts_of(self.row))
         if self.tells(error) and self.row and not self._quiet and is_first_rank():
             try:
-                show(self, language=self._language)
+                with apart(self.device):
+                    from mfulab.loop.interactive.show import show
+
+                    show(self, language=self._language)
             except Exception as failure:  # a terminal that has no such letters
                 _warn(f"the ladder could not be printed: {type(failure).__name__}: {failure}")
 
@@ -242,7 +249,8 @@ class Measurement:
         self._loop.wake()
         steps = self._cut()
         if steps:
-            self._fill(self._laps[-1][1], steps, last=False)
+            with apart(self.device):
+                self._fill(self._laps[-1][1], steps, last=False)
             self._note("measuring", **facts_of(self.row))
         self._watch()
         self._loop.mark("begin")
@@ -285,7 +293,8 @@ class Measurement:
             if error is None:
                 _warn("this thread called no model given to the window inside it; call window.step() after each step")
             return
-        self._fill({**row.merged(self._laps), **traced}, self._steps)
+        with apart(self.device):
+            self._fill({**row.merged(self._laps), **traced}, self._steps)
 
     def _cut(self) -> list[Step]:
         """Ends a lap: its steps, which are kept with what the samplers read over it."""
@@ -356,5 +365,4 @@ def _listed(model: Models | None) -> list[torch.nn.Module]:
     return models
 
 
-def _warn(message: str, stacklevel: int = 3) -> None:
-    warnings.warn(f"mfulab: {message}", MeasureWarning, stacklevel=stacklevel)
+_warn = functools.partial(warn, category=MeasureWarning)

@@ -6,7 +6,6 @@ import stat
 import sys
 import tempfile
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
+from mfulab.core.errors import warn
 from mfulab.core.files import opened
 from mfulab.core.formats import FORMATS
 from mfulab.device import is_gpu
@@ -99,8 +99,7 @@ class Published:
         with suppress(OSError):
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
         if reason := why_unsafe(self._file.parent):
-            with suppress(Warning):  # where each is made an error
-                warnings.warn(f"mfulab publishes no rate for `mfulab watch`: {reason}", stacklevel=2)
+            warn(f"publishes no rate for `mfulab watch`: {reason}")
 
     def _begin(self) -> None:
         self._flops: Counter[Format] = Counter()

@@ -21,10 +21,9 @@ from torch.utils.data import dataloader
 
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts
-from mfulab.core.terminal import Terminal
 from mfulab.device import is_gpu
 from mfulab.device.compute import is_first_rank
-from mfulab.loop.interactive.hooks import Hooks
+from mfulab.loop.interactive.hooks import Hooks, apart
 from mfulab.loop.interactive.without_data import unwrapped
 from mfulab.timing.clocks import clock_for
 
@@ -133,18 +132,13 @@ class Script:
         self._began = time.perf_counter()
 
     def _close(self, error: BaseException | None = None) -> None:
-        """Ends the window outside of the script's autocast and inference mode, and leaves its random numbers alone."""
-        device = self._window.device
-        fork = torch.random.fork_rng([device], device_type=device.type) if is_gpu(device) else torch.random.fork_rng([])
-        with torch.inference_mode(False), torch.autocast(device.type, enabled=False), fork:
-            if not isinstance(self._boundary, torch.optim.Optimizer):
-                self._window.skip()  # of the last step the forward pass alone is over
-            self._window.__exit__(error and type(error), error, None)
+        """Ends the window."""
+        if not isinstance(self._boundary, torch.optim.Optimizer):
+            self._window.skip()  # of the last step the forward pass alone is over
+        self._window.__exit__(error and type(error), error, None)
 
     def _tell(self) -> None:
         """Prints the ladder, writes the row, and takes every hook off."""
-        from mfulab.loop.interactive.show import show
-
         window, wanted, split, boundary = self._window, self._wanted, self._split, self._boundary
         self._let_go()
         if not window.row:
@@ -155,14 +149,19 @@ class Script:
         models, ends = ", ".join(dict.fromkeys(names)) or "—", type(boundary).__name__
         of_forwards = not isinstance(boundary, torch.optim.Optimizer)
         if is_first_rank():
-            console = Terminal(stderr=True)
             how = text("forward_step", ends=names[0]) if of_forwards else text("optimizer_step", ends=ends)
-            console.print(text("models", models=models, how=how))
-            show(window, console, wanted.language)
             times = {name: row.get(f"{name}_ms") for name in PARTS}
-            if parts := [text(name, ms=f"{ms:.3f}") for name, ms in times.items() if ms is not None]:
-                clock, count = text("events" if is_gpu(window.device) else "host"), len(split.steps) - 1
-                console.print(text("phases", parts=" · ".join(parts), clock=clock, count=count))
+            parts = [text(name, ms=f"{ms:.3f}") for name, ms in times.items() if ms is not None]
+            with apart(window.device):
+                from mfulab.core.terminal import Terminal
+                from mfulab.loop.interactive.show import show
+
+                console = Terminal(stderr=True)
+                console.print(text("models", models=models, how=how))
+                show(window, console, wanted.language)
+                if parts:
+                    clock, count = text("events" if is_gpu(window.device) else "host"), len(split.steps) - 1
+                    console.print(text("phases", parts=" · ".join(parts), clock=clock, count=count))
         if wanted.out:
             rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
             if dist.is_available() and dist.is_initialized():

@@ -1,12 +1,12 @@
 """FLOPs of a call that cannot be seen, from the shapes of its arguments: on the meta device, else with fake tensors."""
 
-import warnings
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from mfulab.core.errors import warn
 from mfulab.flops.count import Count, CountError, count
 
 
@@ -17,7 +17,7 @@ def flops_of(model: torch.nn.Module, batch: Any, backward: bool | None = None) -
     follows in training mode. Raises CountError, which names the layer, if the forward needs data."""
     counted = count_call(model, batch, model.training if backward is None else backward)
     if counted.unused:
-        warnings.warn(f"mfulab: did not run and cost nothing: {', '.join(counted.unused)}", stacklevel=2)
+        warn(f"did not run and cost nothing: {', '.join(counted.unused)}")
     return counted.operations.model_flops
 
 
