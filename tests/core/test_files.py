@@ -55,12 +55,13 @@ def test_a_folder_that_cannot_be_made_is_one_message(tmp_path):
         files.write_csv(tmp_path / "file/t.csv", [{"a": 1}])
 
 
-def test_a_folder_is_no_file_to_write_and_keeps_what_it_holds(tmp_path):
+def test_a_folder_at_the_place_of_a_file_stays_beside_it_with_what_it_holds(tmp_path):
     (tmp_path / "results").mkdir()
     (tmp_path / "results/row.csv").write_text("measured")
-    with pytest.raises(ConfigurationError, match=r"results: cannot be written: it is a folder\. Give a file\."):
-        files.write_csv(tmp_path / "results", [{"a": 1}])
-    assert [path.name for path in tmp_path.rglob("*")] == ["results", "row.csv"]
+    files.write_csv(tmp_path / "results", [{"a": 1}])
+    assert files.read_csv(tmp_path / "results") == [{"a": "1"}]
+    [kept] = tmp_path.glob("results.folder-*/row.csv")
+    assert kept.read_text() == "measured"
 
 
 def test_the_longest_name_that_a_folder_holds_is_written(tmp_path):

@@ -183,11 +183,15 @@ def unquoted(cell: str) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file by renaming a finished one. Raises ConfigurationError, leaving nothing partial, where it cannot."""
-    temporary = path.with_name(f".{os.getpid()}.{time.monotonic_ns()}.partial")
+    """Writes a file by renaming a finished one; a folder at its place stays beside it as `NAME.folder-…`. Raises
+    ConfigurationError, leaving nothing partial, where it cannot."""
+    now = time.time_ns()
+    temporary = path.with_name(f".{os.getpid()}.{now}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8", errors="replace", newline="")
+        if path.is_dir() and not path.is_symlink():
+            path.rename(path.with_name(f"{path.name}.folder-{now}"))
         temporary.replace(path)
     except BaseException as error:
         with suppress(OSError):
