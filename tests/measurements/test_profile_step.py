@@ -20,11 +20,11 @@ from support.slow import few
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_json
 from mfulab.core.groups import ExecutionConfig
-from mfulab.device import system
 from mfulab.device.identity import hardware_slug
+from mfulab.device.samplers.memory import ResidentMemory
 from mfulab.lab.runtime import run
 from mfulab.lab.tables.records import read_row
-from mfulab.measurements.profile_step import ProfileStepConfig
+from mfulab.measurements.profile_step import ProfileStepConfig, process
 from mfulab.measurements.profile_step import measure as profile_step
 from mfulab.measurements.read_trace import ReadTraceConfig
 from mfulab.measurements.read_trace import measure as read_trace
@@ -226,7 +226,7 @@ def test_building_the_model_is_no_part_of_compiling_it(tmp_path, monkeypatch):
 
     monkeypatch.setattr(step, "make_model", slow)
     clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + skipped_s[0])
-    monkeypatch.setattr(profile_step, "time", clock)
+    monkeypatch.setattr(process, "time", clock)
     assert profile_step.measure(config(execution={"name": "trace", "mode": "trace"}), tmp_path).row.compile_s < 1e4
 
 
@@ -236,7 +236,7 @@ def test_the_peak_of_memory_is_that_of_later_steps_but_for_graphs_which_then_all
 ):
     events, forward = [], torch.nn.Linear.forward
     monkeypatch.setattr(torch.nn.Linear, "forward", lambda *given: events.append("step") or forward(*given))
-    monkeypatch.setattr(system, "forget_peak_memory", lambda: events.append("forget"))
+    monkeypatch.setattr(ResidentMemory, "forget", lambda _: events.append("forget"))
     monkeypatch.setattr(ExecutionConfig, "replays", replays)
     profile_step.measure(config(), tmp_path)
     forgotten = [events[:at].count("step") for at, event in enumerate(events) if event == "forget"]

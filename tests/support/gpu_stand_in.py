@@ -152,7 +152,7 @@ def install() -> Any:
         name=here.name, capability=here.capability, gpm=here.gpm, memory_bytes=here.memory_bytes,
         max_clock_mhz=here.clock_mhz, memory_clock_mhz=here.memory_mhz, bus_bits=here.bus_bits,
         gpm_values=dict.fromkeys(METRICS, 50.0),
-        refused=set() if here.mig else set(here.refused), mig_instances=[instance] if here.mig else [],
+        refused=set() if here.mig else set(here.refused), mig_instances=[instance] if here.mig else None,
     )  # fmt: skip
     library = StandIn(gpu).install(_Patch)
     nvidia.nvml_sampler = lambda handle: nvml_sampler(handle, library.time, lambda: library.now)

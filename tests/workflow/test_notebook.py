@@ -116,7 +116,7 @@ def test_where_there_is_no_checkout_it_makes_one_with_the_pinned_versions(tmp_pa
     clone, install = ran
     assert clone[:2] == ["git", "clone"]
     assert clone[-2:] == ["https://example.org/mfulab", str(tmp_path / "mfulab")]
-    assert install == ["make", "install", f"PYTHON={sys.executable}"]
+    assert install == ["make", "install", f"PYTHON={sys.executable}", "KEEP=1"]
     assert Path.cwd() == tmp_path / "mfulab"
 
 

@@ -30,6 +30,9 @@ LIBRARIES = {
 PRIVATE = {
     ("pip._vendor.packaging.requirements", "Requirement"),
     ("pip._vendor.packaging.utils", "canonicalize_name"),
+    ("torch", "_C.DispatchKey.CompositeImplicitAutograd"),
+    ("torch", "_C._dispatch_has_kernel_for_dispatch_key"),
+    ("torch", "_C._dispatch_key_for_device"),
     ("torch", "_C.DisableTorchFunction"),
     ("torch", "_C.DispatchKey.CompositeExplicitAutograd"),
     ("torch", "_C.DispatchKey.FuncTorchDynamicLayerFrontMode"),

@@ -24,6 +24,7 @@ _DISTANCES = {"_cdist_forward": 3, "_cdist_backward": 4}
 # Each looked-up vector is added to its bag, and its bag's gradient to the vector's.
 _BAGS = ("_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_backward", "_embedding_bag_dense_backward")
 _POOLINGS = ("max_pool2d_with_indices", "avg_pool2d")
+_BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 
 
 def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
@@ -41,7 +42,9 @@ def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...],
         return _DISTANCES[name] * tensors[-1 if name == "_cdist_forward" else 0].numel() * args[1].shape[-1]
     if name in _BAGS:
         return args[1].numel() * args[0].shape[-1]
-    per_element = _flops_per_element(packet)
+    # With running statistics, `training` false, what is normalised is scaled and shifted alone.
+    is_fixed = name in _BATCH_NORMS and not args[5]
+    per_element = PER_ELEMENT["_native_batch_norm_legit_no_training"] if is_fixed else _flops_per_element(packet)
     if per_element is None and name in _POOLINGS:  # windows cost their size for each input element that they step over
         x, kernel, stride = args[0], args[1], (args[2] if len(args) > 2 and args[2] else args[1])
         return x.numel() * prod(kernel) // prod(stride)

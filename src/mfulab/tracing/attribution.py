@@ -56,7 +56,7 @@ def attribute(trace: Trace) -> Attribution:
 
 
 class _Nested:
-    """What each host call lies in: product, one around it, outermost operator, parent, autograd's node, update."""
+    """Finds what each host call lies in: product, one around it, outermost operator, parent, autograd node, update."""
 
     def __init__(self, trace: Trace, order: list[int], multiplies: list[bool], costs: dict[int, Traced]) -> None:
         host, count = trace.host, len(trace.host)

@@ -22,7 +22,7 @@ from mfulab.measurements.environment import EnvironmentConfig
 from mfulab.measurements.environment.measure import measure as environment
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.measurements.profile_step import measure as profile_step
-from mfulab.measurements.profile_step.measure import measure_step
+from mfulab.measurements.profile_step.process import measure_step
 from mfulab.mfu.utilization import default_basis
 from mfulab.timing import best_matmul
 from mfulab.timing.clocks import EventClock

@@ -73,7 +73,7 @@ def columns(row: Mapping[str, Any], uncounted: str | None = None, language: str 
 
 
 def disturbance(row: Mapping[str, Any], language: str = "en") -> str:
-    """What slowed down a row whose verdict names another cause, in words; empty where nothing did."""
+    """Words for what slowed down a row whose verdict names another cause; empty where nothing did."""
     if (row.get("verdict") or "") in ("", "shared", "no_mfu"):
         return ""
     flagged = _read(row.get("verdict_flags"))

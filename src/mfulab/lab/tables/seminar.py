@@ -196,7 +196,7 @@ def _practice() -> Values:
 
 
 def _cuda_python() -> Values:
-    """What cuda-python has of cuBLAS, and whether it raises for a device that is not there."""
+    """Says what cuda-python has of cuBLAS, and whether it raises for a device that is not there."""
     raised, answer, module = None, *["cuda-python is not installed"] * 2
     if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings"):
         from cuda.bindings import runtime

@@ -149,7 +149,7 @@ class Hooks:
 
 
 def _without_hooks(module: torch.nn.Module, protocol: Any) -> Any:
-    """What copy and pickle ask of a module, as if no hook of ours were on it."""
+    """Reduces a module for copy and pickle as if no hook of ours were on it."""
     fields = module.__dict__
     on = {name: hooks for name in ("_forward_pre_hooks", "_forward_hooks") if (hooks := fields.get(name))}
     own = {key for hooks in on.values() for key, hook in hooks.items() if getattr(hook, "__module__", "") == __name__}

@@ -20,7 +20,7 @@ from mfulab.core.groups import ParallelConfig
 from mfulab.core.measurement import Measured
 from mfulab.device import identity, is_gpu, require_cuda
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
-from mfulab.measurements.profile_step.measure import measure_step
+from mfulab.measurements.profile_step.process import measure_step
 from mfulab.mfu.job import waits
 from mfulab.models import parallel
 from mfulab.models.build import build

@@ -113,7 +113,7 @@ def _template() -> Template:
 
 
 def _runs_in_words(tables: frames.Tables, problems: list[str], text: Texts) -> dict[str, Any]:
-    """What was measured when, how far to trust it, and what was wrong with its files."""
+    """Words on when runs were measured, how far to trust them, and faults of their files."""
     runs = _runs(tables)
     duty = trust.duty_cycle(runs[~runs["recorded"]])
     doubts, lines, again = trust.summary(tables, text.language)

@@ -78,8 +78,8 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
 
 
 def largest_that_fits(predicted: Sequence[tuple[float, float]], gigabytes: float) -> int | None:
-    """Largest batch size whose memory stays within USABLE of a card, by a line through the smallest and the largest of
-    `predicted`, batch sizes with bytes; 0 if none does; None if unknown."""
+    """Largest batch size within USABLE of a card's memory, by the line through `predicted`'s ends, batch sizes with
+    bytes; 0 if none is, None if unknown."""
     if not predicted:
         return None
     room, (batch_size, memory), slope = USABLE * gigabytes * 1e9, predicted[-1], bytes_a_sample(predicted)
