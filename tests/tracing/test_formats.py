@@ -11,6 +11,7 @@ import pytest
 
 from mfulab.cli.main import main
 from mfulab.measurements.read_trace.reader import read_file
+from mfulab.tracing import nsys
 from mfulab.tracing.formats import read
 from mfulab.tracing.recorder import Recorder
 from mfulab.tracing.trace import TraceError, step_mark
@@ -446,3 +447,10 @@ def test_trimming_keeps_the_union_and_lets_a_stream_execute_one_at_a_time(tmp_pa
     assert found.trimmed == {0: (2, 7)}
     spans = list(zip(found.activities.begin.tolist(), found.activities.end.tolist(), strict=True))
     assert spans == [(0, 10), (10, 12), (8, 8), (20, 30), (5, 9), (7, 9), (8, 9)]
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"), [("[2, 3]", [2, 3]), ("5", []), ("null", []), ('{"a": 1}', []), ("[2", []), (None, [])]
+)
+def test_sizes_that_are_no_list_are_none(text, sizes):
+    assert nsys._sizes(text) == sizes

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 LONGEST = 4000  # characters of a message
 FEW, NEAR = 12, 3  # choices that a message names all, and of more those that are near
+# What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.
 NO_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "defaultcpuallocator", "memoryerror")
 EXTRAS = {"numpy": "trace", "google.protobuf": "jax-traces", "prometheus_client": "prometheus"}
 EXTRAS |= dict.fromkeys(("torch", "threadpoolctl"), "torch")

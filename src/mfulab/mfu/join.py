@@ -70,18 +70,17 @@ def _moved(row: Values, flops: Values) -> tuple[Known, Known, Known]:
     return product(processes, total(product(micro_batches, _counted(flops, mode, "bytes"), scale), -saved)), read, cache
 
 
+def _taught(row: Values) -> bool:
+    return row.get("teacher") not in (None, "none")
+
+
 def roofline_times(row: Values, flops: Values, ceiling_tflop_s: Known, ceiling_gb_s: Known) -> dict[str, Known]:
     """The least time that the measured roofline allows forward and backward, of matmuls alone and with every other
     operator reading and writing memory. Empty with checkpointing and quantised weights, whose parts are not known."""
     counted: Mapping[str, list[tuple[int, int]]] = json.loads(flops.get("intensities") or "{}")
     (mode, micro_batches, processes), element_bytes = _size(row), _element_bytes(row.get("dtype"))
     passes = ("forward", "backward") if mode == "training" else (mode,)
-    is_partial = (
-        row.get("checkpointing")
-        or row.get("weight_bytes")
-        or row.get("teacher") not in (None, "none")
-        or {*passes} - {*counted}
-    )
+    is_partial = row.get("checkpointing") or row.get("weight_bytes") or _taught(row) or {*passes} - {*counted}
     if is_partial or not (ceiling_tflop_s and ceiling_gb_s and element_bytes):
         return {"roofline_time_s": None, "unfused_roofline_time_s": None}
     fused = unfused = 0.0
@@ -98,9 +97,7 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
     element_bytes, parameters = _element_bytes(row.get("dtype")), flops.get("parameters")
     training, again = row.get("mode") == "training", bool(row.get("checkpointing"))
     # Scores of eager attention, a teacher, buckets and gathered weights, a cache, or graphs of inference come on top.
-    is_uncounted = (
-        row.get("attention") == "math" or row.get("teacher") not in (None, "none") or (row.get("processes") or 1) > 1
-    )
+    is_uncounted = row.get("attention") == "math" or _taught(row) or (row.get("processes") or 1) > 1
     is_uncounted |= row.get("mode") in ("prefill", "decoding") or row.get("autograd") in ("recorded", "leaked")
     which = "inference" if not training else "checkpointed" if again else "step"
     peak = flops.get(f"{which}_peak_bytes")

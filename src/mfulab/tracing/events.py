@@ -158,7 +158,8 @@ def _collective(args: dict[str, Any]) -> Collective | None:
 
 
 def _external(args: dict[str, Any]) -> int:
-    return _integer(args.get("External id", args.get("external id", -1)))
+    number = args.get("External id")
+    return _integer(args.get("external id", -1) if number is None else number)
 
 
 def _integer(value: Any) -> int:

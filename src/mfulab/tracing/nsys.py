@@ -138,5 +138,6 @@ class _Export:
 
 def _sizes(text: str | None) -> list[Any]:
     with suppress(ValueError):
-        return list(json.loads(text or "[]"))
+        sizes = json.loads(text or "[]")
+        return sizes if isinstance(sizes, list) else []
     return []

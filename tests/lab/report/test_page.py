@@ -159,7 +159,9 @@ def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_
 
     def first(*rows, language="en") -> tuple[str, list[str]]:
         told = {**tables, "profile": pd.concat(rows)}
-        says = document._headline([{"finding": "of recorded machines"}], told, Texts(language, "page"))
+        says = document._headline(
+            [{"finding": "of recorded machines"}], told, document._without_both(told), Texts(language, "page")
+        )
         lacking = document._without_both(told)
         return says, sorted({*lacking.loc[lacking["mfu_note"] == "no_peak", "peak_precision"]})
 

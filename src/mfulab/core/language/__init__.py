@@ -8,7 +8,7 @@ from string import Formatter
 from typing import Any
 
 from mfulab.core.data import data
-from mfulab.core.language.quantities import duration, percent, quantity, significant
+from mfulab.core.language.quantities import DURATION, duration, percent, quantity, significant
 
 _CATALOGUES = {file.stem: file for file in sorted(Path(__file__).parent.glob("catalogue/*.yaml"))}
 LANGUAGES = tuple(_CATALOGUES)
@@ -35,7 +35,12 @@ class Texts:
 
     def name(self, kind: str, value: str) -> str:
         """The word for a value of the data (`mode`, `training`), or the value itself where the catalogue has none."""
-        return str(self._texts.get("names", {}).get(kind, {}).get(value, value))
+        return str(self.words(kind).get(value, value))
+
+    def words(self, kind: str) -> Mapping[str, str]:
+        """Words for values of a kind (`mode`) by value; empty where the catalogue has none."""
+        words: Mapping[str, str] = self._texts.get("names", {}).get(kind, {})
+        return words
 
     def said(self, text: str) -> str:
         """A sentence of the data in this language, by `names.said`, part by part; unknown ones stay as they are."""
@@ -94,7 +99,7 @@ class _Words(Formatter):
             "quantity": lambda: quantity(value, rest),
             "speed": lambda: quantity(value * 1e12, "FLOP/s"),
             "percent": lambda: percent(value),
-            "duration": lambda: duration(value, self._text.language),
+            "duration": lambda: duration(value, self._text.words("duration") or DURATION),
             "significant": lambda: significant(value, int(rest or 3)),
             "name": lambda: self._text.name(rest, value),
         }

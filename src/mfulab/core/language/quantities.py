@@ -1,10 +1,11 @@
 """Numbers as people read them: three significant digits, SI prefixes, units; an absent number is a dash."""
 
 import math
+from collections.abc import Mapping
 
 PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 ABSENT = "–"
-DURATIONS = {"en": ("{} h {:02} min", "{} min {:02} s", "{} s"), "ko": ("{}시간 {}분", "{}분 {}초", "{}초")}
+DURATION = {"hours": "{} h {:02} min", "minutes": "{} min {:02} s", "seconds": "{} s"}
 WIDEST = 10_000  # factor, beyond which a number tells no more
 
 
@@ -42,15 +43,14 @@ def percent(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 9.95 else significant(value, 2)
 
 
-def duration(seconds: float, language: str = "en") -> str:
-    """`0.4 s`, `12 s`, `3 min 05 s`, `2 h 07 min`; in Korean `2분 36초`."""
-    of_hours, of_minutes, of_seconds = DURATIONS.get(language, DURATIONS["en"])
+def duration(seconds: float, words: Mapping[str, str] = DURATION) -> str:
+    """`0.4 s`, `12 s`, `3 min 05 s`, `2 h 07 min`, or by the `words` of another language."""
     if seconds < 9.95:
-        return of_seconds.format(f"{seconds:.1f}")
+        return words["seconds"].format(f"{seconds:.1f}")
     minutes, rest = divmod(round(seconds), 60)
     if minutes == 0:
-        return of_seconds.format(rest)
-    return of_minutes.format(minutes, rest) if minutes < 60 else of_hours.format(*divmod(minutes, 60))
+        return words["seconds"].format(rest)
+    return words["minutes"].format(minutes, rest) if minutes < 60 else words["hours"].format(*divmod(minutes, 60))
 
 
 def at_least(ratio: float) -> str:

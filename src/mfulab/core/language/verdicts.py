@@ -18,7 +18,7 @@ READ = (
 )
 
 # Flags of a row that others, or the machine, slowed down: they are told before any cause that is read from its time.
-DISTURBING = ("other_processes", "beside", "stolen", "disturbed")
+SLOWED_BY = ("other_processes", "beside", "stolen", "disturbed")
 
 
 def sentence(key: str, numbers: Mapping[str, Any], language: str = "en") -> str:
@@ -77,7 +77,7 @@ def disturbance(row: Mapping[str, Any], language: str = "en") -> str:
     if (row.get("verdict") or "") in ("", "shared", "no_mfu"):
         return ""
     flagged = _read(row.get("verdict_flags"))
-    return reason({key: flagged[key] for key in DISTURBING if flagged.get(key)}, language)
+    return reason({key: flagged[key] for key in SLOWED_BY if flagged.get(key)}, language)
 
 
 def misaligned(row: Mapping[str, Any], language: str = "en") -> str:

@@ -32,7 +32,6 @@ from mfulab.timing.statistics import relative_half_width
 FEWEST_REPLICATES = 3  # that can be precise: two agree by chance
 MOST_PAGES, MOST_BYTES = 1 << 14, 1 << 16  # that move a run's memory: 64 MB at most, and of the heap a few pages
 OUT_OF_MEMORY: Status = "out_of_memory"
-# What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.
 
 
 def main(step: str) -> None:

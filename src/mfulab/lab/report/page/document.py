@@ -81,7 +81,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text), "colors": inks}
     content = _template().render(
         text=text,
-        headline=_headline(shown, tables, text),
+        headline=_headline(shown, tables, without, text),
         unused=list(map(text.said, frames.unused(tables))),
         unknown_peaks=sorted(without.loc[without["mfu_note"] == "no_peak", "peak_precision"].unique()),
         progress=_progress(folder, text),
@@ -98,7 +98,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         css=Markup(_file("report.css")),
         javascript=Markup("\n".join(map(_file, SCRIPTS))),
         **_runs_in_words(tables, problems, text),
-        **_why({*drawn_rows}, tables, language),
+        **_why({*drawn_rows}, tables, without.empty, language),
         **_seminar(folder, text),
     )
     return content.replace(FONTS, fonts.faces(content + letters + payload.as_json(words)), 1)
@@ -129,10 +129,10 @@ def _runs_in_words(tables: frames.Tables, problems: list[str], text: Texts) -> d
     }
 
 
-def _why(figures_shown: set[str], tables: frames.Tables, language: str) -> dict[str, Any]:
-    """The section "Why", and the first figure's lines and lowest run, where it draws any."""
+def _why(figures_shown: set[str], tables: frames.Tables, is_of_own: bool, language: str) -> dict[str, Any]:
+    """The section "Why", and the first figure's lines and lowest run, where it draws own runs or only recordings."""
     charted = mfu_versus_utilization.rows(tables)
-    if charted.empty or len(_without_both(tables)):
+    if charted.empty or not is_of_own:
         return {"lanes": {}, "first": {}, "why": why.section(tables, None, figures_shown, language)}
     lowest = mfu_versus_utilization.lowest(charted)
     first = why.first(lowest, charted, figures_shown, language)
@@ -295,12 +295,12 @@ def _figure(
     }
 
 
-def _headline(shown: list[dict[str, Any]], tables: frames.Tables, text: Texts) -> str | None:
+def _headline(shown: list[dict[str, Any]], tables: frames.Tables, without: pd.DataFrame, text: Texts) -> str | None:
     """The first figure's sentence; a trace's, where one is all; where every run failed, the failure."""
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
     if not measured and (failed := trust.failed(tables, text.language)):
         return failed
-    if not (lacking := frames.with_machine(tables, _without_both(tables))).empty:
+    if not (lacking := frames.with_machine(tables, without)).empty:
         best = lacking.sort_values("mfu_percent", ascending=False).iloc[0]
         note = verdicts.columns(best.to_dict(), None, text.language)["mfu_note"]
         return f"{best['machine']}: {note}." if pd.isna(best["mfu_percent"]) else text("no_utilization", best=best)
