@@ -11,8 +11,8 @@ import pytest
 
 from mfulab.cli.main import main
 from mfulab.measurements.read_trace.reader import read_file
-from mfulab.tracing import nsys
 from mfulab.tracing.formats import read
+from mfulab.tracing.nsys import _sizes
 from mfulab.tracing.recorder import Recorder
 from mfulab.tracing.trace import TraceError, step_mark
 from mfulab.tracing.xplane import message
@@ -453,4 +453,4 @@ def test_trimming_keeps_the_union_and_lets_a_stream_execute_one_at_a_time(tmp_pa
     ("text", "sizes"), [("[2, 3]", [2, 3]), ("5", []), ("null", []), ('{"a": 1}', []), ("[2", []), (None, [])]
 )
 def test_sizes_that_are_no_list_are_none(text, sizes):
-    assert nsys._sizes(text) == sizes
+    assert _sizes(text) == sizes
