@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from string import Formatter
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -181,6 +182,12 @@ def test_an_unknown_language_names_the_choices():
 def test_words_follow_their_number():
     assert Texts("en", "page")("excluded", count=1) == "1 run left out on purpose"
     assert Texts("en", "page")("excluded", count=2) == "2 runs left out on purpose"
+
+
+@pytest.mark.parametrize(("seconds", "korean"), [(9.9, "9.9초"), (45, "45초"), (156, "2분 36초"), (7620, "2시간 7분")])
+def test_durations_are_written_as_korean_does(seconds, korean):
+    duty = SimpleNamespace(runs=1, total_s=seconds, duty_percent=50)
+    assert f"걸린 시간 {korean} 중" in Texts("ko", "page")("duty_cycle", duty=duty)
 
 
 def test_values_without_a_word_stay_themselves():

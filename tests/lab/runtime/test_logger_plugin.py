@@ -242,11 +242,6 @@ def test_durations_read_well(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_durations_are_written_as_korean_does():
-    assert [duration(seconds, "ko") for seconds in (9.9, 45, 156, 7620)] == ["9.9초", "45초", "2분 36초", "2시간 7분"]
-    assert duration(156, "xx") == "2 min 36 s", "of a language without its own units"
-
-
 def test_logs_and_rows_that_are_not_there_are_no_error(tmp_path: Path) -> None:
     missing = str(tmp_path / "row.csv")
     assert tail(missing, True) == [f"    log: {missing} (not there)"]
