@@ -78,8 +78,8 @@ lock: ## Pin what each target installs, in requirements.lock and requirements/ (
 	$(PYTHON) scripts/lock.py $(if $(UPGRADE),--upgrade)
 	$(PYTHON) scripts/wheelhouse.py --python 3.12 $(BARE_GPU) --list docs/gpu.md
 
-lock-check: ## Resolve every lock from the package index, for each Python and platform
-	$(PYTHON) scripts/lock.py --check
+lock-check: ## Resolve every lock from the package index, for each Python and platform (OLDEST=1: Python 3.11 on Linux alone)
+	$(PYTHON) scripts/lock.py --check $(if $(OLDEST),--oldest)
 
 audit: ## Look for known vulnerabilities of the locked versions
 	$(PYTHON) -m venv $(VENV)/audit

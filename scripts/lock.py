@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -114,8 +114,8 @@ def save(file: Path, what: str, packages: list[str]) -> None:
     file.write_text("\n".join([f"# {what}. Made by `make lock`, not by hand.", *packages, ""]), encoding="utf-8")
 
 
-def check(uv: Uv) -> list[str]:
-    """Resolves each target for each Python and platform from metadata alone, and gives what failed.
+def check(uv: Uv, pythons: Sequence[str], platforms: Sequence[str]) -> list[str]:
+    """Resolves each target for each of the Pythons and platforms from metadata alone, and gives what failed.
 
     A pin that contradicts another, a package without a pin or a hash, and a pin without a file for the platform fail.
     Raises ConnectionError if the package index cannot be reached.
@@ -140,7 +140,7 @@ def check(uv: Uv) -> list[str]:
         return [f"{name}: {text}" for name, text in failed.items()]
 
     with ThreadPoolExecutor(4) as pool:
-        return list(itertools.chain(*pool.map(resolve, *zip(*itertools.product(PYTHONS, PLATFORMS), strict=True))))
+        return list(itertools.chain(*pool.map(resolve, *zip(*itertools.product(pythons, platforms), strict=True))))
 
 
 def main() -> None:
@@ -148,14 +148,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--upgrade", action="store_true", help="take the newest compatible versions")
     parser.add_argument("--check", action="store_true", help="resolve the locks instead of writing them")
+    parser.add_argument("--oldest", action="store_true", help="resolve them for the oldest Python on Linux alone")
     given = parser.parse_args()
+    pythons, platforms = (PYTHONS[:1], ["Linux"]) if given.oldest else (PYTHONS, list(PLATFORMS))
     with tempfile.TemporaryDirectory() as folder:
         uv = Uv(Path(folder))
         if not given.check:
             write(uv, given.upgrade)
             return
         try:
-            failed = check(uv)
+            failed = check(uv, pythons, platforms)
         except ConnectionError as error:
             failed = [f"The locks are not checked: the package index cannot be reached.\n{error}"]
             if "MFULAB_CI" not in os.environ:
@@ -163,7 +165,7 @@ def main() -> None:
                 return
     if failed:
         raise SystemExit("\n".join(failed))
-    print(f"{len(WITHOUT) + 2} targets resolve for Python {', '.join(PYTHONS)} on {', '.join(PLATFORMS)}")
+    print(f"{len(WITHOUT) + 2} targets resolve for Python {', '.join(pythons)} on {', '.join(platforms)}")
 
 
 if __name__ == "__main__":

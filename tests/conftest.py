@@ -58,9 +58,12 @@ def _spread(items: list[pytest.Item]) -> None:
 
     The latter are spread evenly among the others: they wait half of their time, in which others compute. One of those
     that take the miniature comes first, and the rest last: all processes would else wait for the one that makes it.
+    A slow test cannot be that one: pytest leaves such tests out after this.
     """
     workflow = [item for item in items if item.get_closest_marker("workflow")]
-    workflow.sort(key=lambda item: "project" in getattr(item, "fixturenames", ()))
+    workflow.sort(
+        key=lambda item: ("project" in getattr(item, "fixturenames", ()), not item.get_closest_marker("slow"))
+    )
     workflow = workflow[-1:] + workflow[:-1]
     others = [item for item in items if not item.get_closest_marker("workflow")]
     for item in others:
