@@ -40,13 +40,7 @@ def run(
     **of_model: Any,
 ) -> int:
     """Reads, joins and shows; the status is 1 where a file could not be read, or a gate was not passed."""
-    stated = dict[str, float]()
-    for text in peaks:
-        name, _, figure = text.partition("=")
-        with suppress(ValueError):
-            stated[name] = float(figure)
-        if name not in UNITS or not 0 < stated.get(name, 0) < 1e7:
-            raise ConfigurationError(f"--peak {text}: give {', '.join(UNITS)} and TFLOP/s, as in bf16=1307")
+    stated = _stated_peaks(peaks)
     if compare or gate:
         from mfulab.cli import trace_text
 
@@ -58,13 +52,7 @@ def run(
     if model is None and (alone := [name.replace("_", "-") for name, value in of_model.items() if value is not None]):
         raise ConfigurationError(f"--{alone[0]}: is of a model that is counted; give --model too")
     counted = None if model is None else counted_model(model, **of_model)  # gives a row the model's FLOPs
-    reads: list[Read] = []
-    for path in paths:
-        try:
-            reads += read_file(path, steps=steps, peaks=stated, capture=capture)
-        except TraceError as error:
-            print(f"mfulab trace: {error}", file=sys.stderr)
-            reads.append(failed(path, error))
+    reads = [read for path in paths for read in _read(path, steps=steps, peaks=stated, capture=capture)]
     rows = [{**read.row.model_dump(), "recorded": False} for read in reads]
     for row in rows:
         if counted and row["status"] == "ok" and row["flops"] is None:
@@ -77,18 +65,44 @@ def run(
     if html:
         _write_page(rows, html, language)
     if as_json:
-        for row in rows:
-            words = verdicts.columns(row)
-            columns = {name: value for name, value in row.items() if name not in _LEFT_OUT}
-            nested = {name: cell for name, cell in columns.items() if isinstance(cell, str) and cell[:1] in ("{", "[")}
-            columns |= {name: json.loads(cell) for name, cell in nested.items()}
-            columns |= {"verdict_sentence": words["verdict_reason"], "verdict_flags": words["verdict_flags"] or None}
-            print(json.dumps({**columns, "mfu_sentence": words["mfu_reason"] or None}, ensure_ascii=False))
+        _print_json(rows)
     else:
         from mfulab.cli.trace_text import show
 
         show(pairs, language)
     return int(any(row["status"] != "ok" for row in rows))
+
+
+def _stated_peaks(peaks: Sequence[str]) -> dict[str, float]:
+    """Peaks in TFLOP/s by number format, of words like `bf16=1307`. Raises ConfigurationError for any other word."""
+    stated = dict[str, float]()
+    for text in peaks:
+        name, _, figure = text.partition("=")
+        with suppress(ValueError):
+            stated[name] = float(figure)
+        if name not in UNITS or not 0 < stated.get(name, 0) < 1e7:
+            raise ConfigurationError(f"--peak {text}: give {', '.join(UNITS)} and TFLOP/s, as in bf16=1307")
+    return stated
+
+
+def _read(path: Path, **options: Any) -> list[Read]:
+    """What a file's traces hold; a file that cannot be read is one failed row, and says why at once."""
+    try:
+        return read_file(path, **options)
+    except TraceError as error:
+        print(f"mfulab trace: {error}", file=sys.stderr)
+        return [failed(path, error)]
+
+
+def _print_json(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints a line of JSON a row, with its sentences."""
+    for row in rows:
+        words = verdicts.columns(row)
+        columns = {name: value for name, value in row.items() if name not in _LEFT_OUT}
+        nested = {name: cell for name, cell in columns.items() if isinstance(cell, str) and cell[:1] in ("{", "[")}
+        columns |= {name: json.loads(cell) for name, cell in nested.items()}
+        columns |= {"verdict_sentence": words["verdict_reason"], "verdict_flags": words["verdict_flags"] or None}
+        print(json.dumps({**columns, "mfu_sentence": words["mfu_reason"] or None}, ensure_ascii=False))
 
 
 def counted_model(

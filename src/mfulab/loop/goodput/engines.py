@@ -1,6 +1,6 @@
 """A serving engine by its own page for Prometheus: throughput and latency, and MFU and MBU of the devices behind it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -37,23 +37,10 @@ def sample_of(
         lacks = name not in now or name not in before.values or (name in METRICS["of_one_gpu"] and not now[name])
         return None if anew or lacks else now[name] - before.values[name]
 
-    first, given, generated = grown("first_tokens"), grown("prompt_tokens"), grown("generated_tokens")
-    prefill = decode = None
-    moved, steps = total(grown("read_bytes"), grown("written_bytes")), grown("steps")
-    prompt, answer = (ratio(now.get(name), now.get("first_tokens")) for name in ("prompt_tokens", "generated_tokens"))
-    if config is not None and generated is not None and prompt and answer is not None:
-        context = prompt + answer / 2  # tokens, in the mean, that a decoded one attends to
-        decoded = max(0.0, generated - (first or 0))
-        if first is not None and given is not None:
-            made = given - (grown("cached_tokens") or 0.0)
-            token, head = _a_token(config, prompt, "inference")
-            # Attention is full; the output layer makes a token that follows, once a request.
-            prefill = ratio(made * token - max(0.0, made - first) * head, devices)
-            decode = ratio(decoded * _a_token(config, context, "decoding")[0], devices)
-        if moved is None and steps is not None:  # decoding reads weights each step, and each token's cache
-            work = _counted(config.model_dump_json(by_alias=True), LENGTHS[1], "decoding")
-            cached = decoded * work.cache_elements * context / LENGTHS[1]
-            moved = (steps * (work.parameters - work.looked_up) + cached) * FORMATS[precision].bytes / devices
+    prefill, decode, read = (None, None, None) if config is None else _counted_work(config, precision, grown, now)
+    prefill, decode = ratio(prefill, devices), ratio(decode, devices)
+    moved = total(grown("read_bytes"), grown("written_bytes"))
+    moved = ratio(read, devices) if moved is None else moved
     counted, exported = total(prefill, decode), grown("flops")
     flops = counted if exported is None else exported
     moved_gb_s = ratio(ratio(moved, passed), 1e9)
@@ -61,7 +48,7 @@ def sample_of(
     columns: dict[str, Any] = {
         "cache_percent": product(100, now.get("cache")),
         **{f"{name}_per_s": ratio(grown(name), passed) for name in ("requests", "prompt_tokens", "generated_tokens")},
-        "ttft_s": ratio(grown("first_tokens_s"), first),
+        "ttft_s": ratio(grown("first_tokens_s"), grown("first_tokens")),
         "tpot_s": ratio(grown("next_tokens_s"), grown("next_tokens")),
         "tflop_s": tflop_s(flops, passed),
         "counted_tflop_s": tflop_s(counted, passed),
@@ -77,6 +64,31 @@ def sample_of(
     whose = {"page": url, "engine": after.engine, "model": after.model, "precision": precision}
     missing = _missing(row, now, peak, anew) if after.engine != "mfulab" else []
     return {**whose, "replica": after.replica or None, **row, "verdict": _verdict(row), "missing": missing}
+
+
+def _counted_work(
+    config: ModelConfig, precision: str, grown: Callable[[str], float | None], now: Mapping[str, float]
+) -> tuple[float | None, float | None, float | None]:
+    """FLOPs of prefill and of decoding, and bytes that decoding read, of what `grown` tells of an engine's counters;
+    the mean request is that of all counted so far, in `now`. Each is None where the engine does not count its part."""
+    first, given, generated, steps = map(grown, ("first_tokens", "prompt_tokens", "generated_tokens", "steps"))
+    prompt, answer = (ratio(now.get(name), now.get("first_tokens")) for name in ("prompt_tokens", "generated_tokens"))
+    if generated is None or not prompt or answer is None:
+        return None, None, None
+    context = prompt + answer / 2  # tokens, in the mean, that a decoded one attends to
+    decoded = max(0.0, generated - (first or 0))
+    prefill = decode = read = None
+    if first is not None and given is not None:
+        made = given - (grown("cached_tokens") or 0.0)
+        token, head = _a_token(config, prompt, "inference")
+        # Attention is full; the output layer makes a token that follows, once a request.
+        prefill = made * token - max(0.0, made - first) * head
+        decode = decoded * _a_token(config, context, "decoding")[0]
+    if steps is not None:  # decoding reads weights each step, and each token's cache
+        work = _counted(config.model_dump_json(by_alias=True), LENGTHS[1], "decoding")
+        cached = decoded * work.cache_elements * context / LENGTHS[1]
+        read = (steps * (work.parameters - work.looked_up) + cached) * FORMATS[precision].bytes
+    return prefill, decode, read
 
 
 def _attainable(flops: float | None, prefill: float | None, moved: float | None, peak: Peak) -> float | None:

@@ -293,14 +293,9 @@ def shares(
     )
     best_s, why = attainable_s(total, weighted, device, work.steps)
     mfu = columns["mfu_percent"]
-    attainable = product(mfu, ratio(work.seconds / work.steps, best_s))
-    if mfu is None:
-        why = "MFU is not known"
-    elif attainable is not None and attainable < mfu:
-        attainable, why = None, "it ran above this roofline: a cache held operands, or a ceiling was disturbed"
-    readings["attainable_mfu_percent"] = Reading(attainable, "%", "roofline of each product", reason=why)
+    attainable = _attainable(mfu, ratio(work.seconds / work.steps, best_s), why)
     return {
-        "attainable_mfu_percent": attainable,
+        "attainable_mfu_percent": attainable.value,
         "uncounted_operators": ", ".join(sorted(total.uncounted)) or None,
         "flops": needed,
         "executed_flops": executed,
@@ -308,7 +303,17 @@ def shares(
         **weighted.columns,
         **columns,
         "useful_mfu_percent": product(mfu, ratio(total.useful, total.model)),
-    }, readings
+    }, {**readings, "attainable_mfu_percent": attainable}
+
+
+def _attainable(mfu: float | None, slower: float | None, why: str) -> Reading:
+    """MFU in percent of a step on the roofline, which takes `slower` times as long; None where `why` says the reason."""
+    value = product(mfu, slower)
+    if mfu is None:
+        why = "MFU is not known"
+    elif value is not None and value < mfu:
+        value, why = None, "it ran above this roofline: a cache held operands, or a ceiling was disturbed"
+    return Reading(value, "%", "roofline of each product", reason=why)
 
 
 def named_row(
