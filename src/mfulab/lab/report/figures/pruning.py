@@ -41,11 +41,14 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     batches = {batch: text("batch", batch=int(batch)) for batch in sorted(shown["batch_size"].unique())[:MOST]}
     shown = shown.assign(pruned_percent=100 - shown["left"])
     colors = {way: color for way, color in COLORS.items() if (shown["pruning"] == way).any()}
-    for axes, here in style.facets(figure, shown, text, "batch_size", batches, y=text("time"), sharey=True):
+    longest = shown.groupby("machine")["relative"].max()  # a machine's own scale: others may take many times as long
+    for axes, here in style.facets(figure, shown, text, "batch_size", batches, y=text("time"), sharey="row"):
         axes.plot([0, 100], [100, 0], linestyle="--", color=style.MUTED, linewidth=1)
         told = ("pruned_share", "relative", "time_s")
         pale = here["apart"].map({True: 1.0, False: style.PALE}).tolist()
         kinds.lines(axes, here, "pruned_percent", "relative", *told, hue="pruning", palette=colors, alpha=pale)
-        axes.set(xlim=(0, 100), ylim=(0, 1.1 * max(100, shown["relative"].max())), xlabel=text("pruned"))
+        axes.set(xlim=(0, 100), xlabel=text("pruned"))
+        for machine in here["machine"].unique():
+            axes.set_ylim(0, 1.1 * max(100, longest[machine]))
     keys = style.dots(colors, text, "pruning") + style.within(~shown["apart"], text) + runs.key(figure, text)
     style.legend(figure, [*keys, style.line(style.MUTED, text("left"), (4, 2))])
