@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -149,6 +150,11 @@ def test_an_experiment_that_was_not_measured_is_named(results, recording):
     needless = {"recorded", "published", "traces", "miniature", "validity", "gpu_record"}
     every = {path.stem for path in (ROOT / "config/experiment").glob("*.yaml")}
     assert every - set(absent) - set(planned) == needless - set(planned)
+    machine = next((results / report_rows.GPU / "environment").iterdir()) / "row.csv"
+    rewrite(machine, lambda cells: cells.update({"device": "cpu"}))
+    with pytest.raises(ConfigurationError, match="without rows of") as said:
+        recordings.record(results, report_rows.GPU, replace=True)
+    assert not {"quickstart_gpu", "seminar_gpu"} & set(re.split("[ ,]+", str(said.value)))
 
 
 def test_an_imprecise_time_is_not_recorded():

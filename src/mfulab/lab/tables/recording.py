@@ -14,6 +14,7 @@ from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.groups import SLUG
 from mfulab.core.rows import NOT_MEASURED
+from mfulab.device import is_gpu
 from mfulab.device.identity import hardware_slug
 from mfulab.lab.tables import build, details
 from mfulab.lab.tables.columns import Record, Records, columns
@@ -27,6 +28,7 @@ CONFIGS, SERIES = "configs.jsonl", "series.csv"
 FILES = {*(f"{table}.csv" for table in RECORDED), CONFIGS, SERIES, ABOUT}
 EXPERIMENTS = "config/experiment/*.yaml"
 NOT_WANTED = {"miniature", "gpu_record", "validity", "traces"}  # a part of others, windows too short, other machines
+OF_GPUS = ("quickstart_gpu", "seminar_gpu")  # what a GPU measures, in place of experiments that a CPU does
 DIRTY = "-dirty"  # ends the commit of a row that changed code has measured
 MOST_SERIES = 20  # profiled runs whose series are kept, the busiest first: a figure shows the busiest
 
@@ -58,7 +60,8 @@ def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = F
     _check_commits(rows, allow_dirty)
     planned = _asked(results, hardware)
     against = [*unfit(gathered.records)]
-    if absent := _absent(results.parent, planned):
+    on_gpu = any(is_gpu(row.get("device")) for row in gathered.records["environment"])
+    if absent := _absent(results.parent, {*planned, *(() if on_gpu else OF_GPUS)}):
         against.append(f"config/experiment/: without rows of {', '.join(absent)}, their figures are empty.")
     if against and not allow_unfit:
         raise ConfigurationError("\n".join([*against, "Measure those again (mfulab refine), or give --allow-unfit."]))
