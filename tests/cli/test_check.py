@@ -174,7 +174,7 @@ def test_a_cpu_of_which_nothing_is_known_is_compared_with_an_earlier_check(quick
     assert main(["check", "--device", "cpu", "--json"]) == 3
     line = told(capsys)
     for held in line["values"].values():
-        held["value"] = held["value"] and 10 * held["value"]
+        held["value"] = held["value"] and 1000 * held["value"]  # whatever others take of the cores meanwhile
     assert line["values"]["other_processes_percent"]["state"] == "unknown"
     (tmp_path / "before.json").write_text(json.dumps(line))
     assert main(["check", "--device", "cpu", "--baseline", "before.json"]) == 1
@@ -190,7 +190,7 @@ def test_a_recording_of_a_cpu_counts_for_equal_instructions_alone(monkeypatch):
         flags, *_ = (row["cpu_vector_flags"] for row in csv.DictReader(file))
     monkeypatch.setattr(check.cpu, "vector_flags", lambda _: tuple(flags.split()))
     assert {name: round(value, 2) for name, (value, _) in check.recorded(folder).items()} == {
-        "fp32_tflop_s": 0.22, "fp64_tflop_s": 0.11, "bf16_tflop_s": 0.42, "int8_tflop_s": 0.86, "memory_gb_s": 59.29,
+        "fp32_tflop_s": 0.22, "fp64_tflop_s": 0.11, "bf16_tflop_s": 0.44, "int8_tflop_s": 0.89, "memory_gb_s": 54.97,
     }  # fmt: skip
     monkeypatch.setattr(check.cpu, "vector_flags", lambda _: ("avx",))
     assert check.recorded(folder) == {}

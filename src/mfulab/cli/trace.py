@@ -86,7 +86,7 @@ def _stated_peaks(peaks: Sequence[str]) -> dict[str, float]:
 
 
 def _read(path: Path, **options: Any) -> list[Read]:
-    """What a file's traces hold; a file that cannot be read is one failed row, and says why at once."""
+    """Rows of a file's traces; one that cannot be read is a failed row, and is told on stderr at once."""
     try:
         return read_file(path, **options)
     except TraceError as error:

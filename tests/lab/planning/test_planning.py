@@ -306,7 +306,7 @@ def test_a_recording_alone_is_shown_without_a_run():
     shown = planned("experiment=miniature", "report.recorded=amd-epyc-2c", "report.text=kernels")
     assert (shown.runs, shown.recorded, shown.text) == ([], "amd-epyc-2c", "kernels")
     assert planned("experiment=miniature").runs
-    with pytest.raises(ConfigurationError, match=r"report\.recorded=amd: unknown. Choices: amd-epyc-2c, intel"):
+    with pytest.raises(ConfigurationError, match=r"report\.recorded=amd: unknown. Choices: amd-epyc-2c, nvidia"):
         planned("experiment=miniature", "report.recorded=amd")
     with pytest.raises(ConfigurationError, match=r"report\.text=labs.*kernels"):
         planned("experiment=miniature", "report.text=labs")

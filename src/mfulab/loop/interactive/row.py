@@ -307,7 +307,7 @@ def shares(
 
 
 def _attainable(mfu: float | None, slower: float | None, why: str) -> Reading:
-    """MFU in percent of a step on the roofline, which takes `slower` times as long; None where `why` says the reason."""
+    """MFU in percent of a step on the roofline, which takes `slower` times as long; None with the reason `why`."""
     value = product(mfu, slower)
     if mfu is None:
         why = "MFU is not known"
