@@ -81,7 +81,8 @@ def _why_no_gpu() -> str:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):
-    """In CI nothing but `gpu` may skip: a missing system package is a failure there."""
+    """In CI nothing may skip but `gpu` and tests of recorded traces, which are not in the checkout: a missing system
+    package is a failure there."""
     outcome = yield
     report = outcome.get_result()
     if (
@@ -89,6 +90,7 @@ def pytest_runtest_makereport(item: pytest.Item):
         and os.environ.get("MFULAB_CI")
         and item.get_closest_marker("gpu") is None
         and not hasattr(report, "wasxfail")
+        and "no traces in" not in str(report.longrepr)
     ):
         report.outcome = "failed"
         report.longrepr = f"skipped in CI: {report.longrepr}"
