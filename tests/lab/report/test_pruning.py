@@ -28,6 +28,14 @@ def test_the_most_pruned_case_of_each_way_speaks(tmp_path):
     )
 
 
+def test_of_several_machines_each_sentence_names_its_own(tmp_path):
+    there = {"hardware": "there"}
+    rows = row(), row("masked", 0.9), row(**there), row("two_of_four", 0.5, 0.35, **there)
+    masked, sparse = said(tmp_path, *rows).split("there: ")
+    assert masked.startswith("Invented Xeon: At 90 % pruned (weights masked")
+    assert sparse.startswith("At 50 % pruned (two of four left, batch 64) perceptron takes 3500 % of the time")
+
+
 def test_equal_and_extreme_times(tmp_path):
     assert "takes 100 % of the time with 50 %" in said(tmp_path, row(), row("masked", 0.5))
     assert "takes 5000 % of the time" in said(tmp_path, row(), row("structured", 0.3, 0.5))

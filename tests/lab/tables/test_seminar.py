@@ -215,6 +215,19 @@ def test_a_separable_network_saves_less_time_than_flops():
     assert " ".join(told.split()).count(f"from {plain.mfu_percent:.0f} % to {separable.mfu_percent:.0f} %") == 1
 
 
+def test_documents_have_the_recording_s_page_faults_and_cycles():
+    rows = recorded("profile").query("status == 'ok'")
+    many = rows["page_faults_per_s"] * rows["median_time_s"] > 300
+    known = [rows.loc[which, "precision_percent"].median() for which in (many, ~many)]
+    told = " ".join((ROOT / "docs/measuring.md").read_text(encoding="utf-8").split())
+    said = f"the {many.sum()} steps with more than 300 faults (`page_faults_per_s` × `median_time_s`) have a median "
+    assert f"{said}`precision_percent` of {known[0]:.0f}, the others of {known[1]:.0f}." in told
+    chased = recorded("memory").query("pattern == 'random'").groupby("level")["cycles_per_access"].min()
+    lines = (ROOT / "docs/seminar.md").read_text(encoding="utf-8")
+    for level in ("L1", "L2", "L3", "memory"):
+        assert f"| {level} | {chased[level]:.0f} |\n" in lines
+
+
 def test_numpy_s_printed_time_is_of_no_thousand_but_of_2_700_at_this_project_s_speed():
     rows = recorded("matmul").query("kernel == 'numpy' and n == 2048 and precision == 'fp32'")
     rate = 2 * 2048**3 / rows["time_s"].iloc[0]

@@ -28,8 +28,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
     """For each way, its most pruned and then fastest case: time, weights that are left, and FLOPs by both counts."""
     order = rows.sort_values(["pruned_share", "apart", "relative"], ascending=[False, False, True])
     order = order.drop_duplicates("pruning").sort_values("pruning", key=lambda way: way.map([*COLORS].index))
-    words = []
+    words, several = [], rows["machine"].nunique() > 1
     for _, best in order.iterrows():
+        words += [f"{best['machine']}:"] * several
         words.append(text("finding" if best["apart"] else "finding_alike", best=best, pruned=100 - best["left"]))
         words += [text("executed", best=best)] if best["executed"] >= 0 else []
     return " ".join(words)
