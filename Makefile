@@ -8,7 +8,7 @@ CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 CONFIG ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help report figures picture compare install test lint format types unit workflow bench machines faults unlock schema lock lock-check audit wheelhouse docs clean
+.PHONY: help report figures picture compare install test lint format types unit workflow bench machines faults unlock schema peaks lock lock-check audit wheelhouse docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,15 +64,21 @@ bench: $(VENV)/installed ## Each target beside what was got, in two minutes (ALL
 machines: $(VENV)/installed ## The miniature as other machines would measure it (ONLY=avx2,one-core EXPERIMENT=quickstart)
 	$(BIN)/python benchmarks/machines.py --markdown $(if $(ONLY),--only $(ONLY)) $(if $(EXPERIMENT),--experiment $(EXPERIMENT))
 
-faults: $(VENV)/tested ## Sweeps that are killed, cut off and lied to: some 40 CPU minutes (docs/reliability.md)
+faults: $(VENV)/tested ## Sweeps that are killed, cut off and lied to: some 50 CPU minutes (docs/reliability.md)
 	MFULAB_FAULTS=5 MFULAB_EXAMPLES=2000 $(BIN)/pytest -n auto tests/workflow/test_faults.py tests/lab/planning/test_checks.py \
-	    tests/lab/report/test_hostile.py tests/lab/tables/test_merge.py tests/loop/goodput tests/tracing/test_damaged.py
+	    tests/lab/report/test_hostile.py tests/lab/report/test_vector.py tests/lab/tables/test_merge.py tests/loop/goodput \
+	    tests/tracing/test_damaged.py tests/core/test_web.py tests/cli/test_fuzz.py
 
 unlock: $(VENV)/installed ## Forget a sweep that was killed on another machine; refused while one runs here
 	$(BIN)/snakemake --unlock
 
 schema: $(VENV)/installed ## Write config.yaml's defaults, KEYS.md, schema.json and the README's experiments from the models
 	$(BIN)/mfulab schema --fix
+
+peaks: $(VENV)/tested ## Write packages/peaks/peaks.json and build the package mfulab-peaks, into dist/
+	PYTHONPATH=src $(BIN)/python -m mfulab.peaks --all-json > packages/peaks/peaks.json
+	$(BIN)/python -m build --no-isolation --outdir dist packages/peaks
+	$(BIN)/python -m twine check --strict dist/mfulab_peaks-*
 
 lock: ## Pin what each target installs, in requirements.lock and requirements/ (UPGRADE=1: the newest that fits)
 	$(PYTHON) scripts/lock.py $(if $(UPGRADE),--upgrade)
@@ -83,8 +89,8 @@ lock-check: ## Resolve every lock from the package index, for each Python and pl
 
 audit: ## Look for known vulnerabilities of the locked versions
 	$(PYTHON) -m venv $(VENV)/audit
-	$(VENV)/audit/bin/pip install --quiet pip-audit
-	$(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes $(addprefix --requirement ,$(wildcard requirements/*.lock))
+	$(VENV)/audit/bin/pip install --quiet --require-hashes --requirement requirements/tools/audit.lock
+	$(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes $(addprefix --requirement ,$(wildcard requirements/*.lock requirements/tools/*.lock))
 
 wheelhouse: ## Collect every wheel for an air-gapped machine: docs/clusters.md (TARGET=py312: what a bare GPU machine lacks)
 	$(PYTHON) scripts/wheelhouse.py $(if $(TARGET),--python $(TARGET:py3%=3.%) $(BARE_GPU)) $(WHEELHOUSE)
@@ -101,9 +107,13 @@ clean: ## Remove the environment and the figures; results stay
 # What pip says goes to a file: it warns of whatever its own settings name. Where it fails, the end of it is shown.
 LOG := $(VENV)/install.log
 LOGGED = >> $(LOG) 2>&1 || { grep -vE '^(WARNING|Requirement|Ignoring|Looking)' $(LOG) | tail -n 8; \
-    echo "make: pip failed; all that it said: $(LOG)"; exit 1; } >&2
-# Python compiles what it imports anyway, a third of it; where it may keep nothing, pip compiles all.
-PIP = $(PYTHON) -m pip install --no-deps --no-build-isolation $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
+    echo "make: installing failed; all that was said: $(LOG)"; exit 1; } >&2
+# Python compiles what it imports anyway, a third of it; where it may keep nothing, the installer compiles all. uv downloads and
+# unpacks side by side; where it fails, such as by settings that pip alone reads, pip installs.
+UV := $(shell command -v uv 2> /dev/null)
+BY_UV = $(UV) pip install --python $(PYTHON) $(if $(PYTHONDONTWRITEBYTECODE),--compile-bytecode)
+BY_PIP = $(PYTHON) -m pip install $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
+PIP = put() { $(if $(UV),$(BY_UV) "$$@" ||) $(BY_PIP) "$$@"; }; put --no-deps --no-build-isolation
 LOCKED = $(PIP) --require-hashes --requirement
 # Five seconds for an answer: pip itself would try again for minutes.
 ANSWERS = $(PYTHON) -c 'import sys, urllib.request as web; web.urlopen(sys.argv[1], timeout=5)' $(CPU_TORCH)/torch/ 2> /dev/null
@@ -130,7 +140,7 @@ else
 # where that does not answer, the default build stays, which cannot be imported without CUDA's libraries.
 install:
 	@mkdir -p $(VENV) && : > $(LOG)
-	@echo "installing, 1 to 5 minutes the first time; pip writes to $(LOG)"
+	@echo "installing, 1 to 5 minutes the first time; $(if $(UV),uv,pip) writes to $(LOG)"
 	@$(LOCKED) requirements/build.lock $(LOGGED)
 ifeq ($(CUDA),)
 	@if $(ANSWERS); then echo "  torch for CPUs, 200 MB, from PyTorch's index"; from="--extra-index-url $(CPU_TORCH)"; \

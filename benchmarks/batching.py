@@ -34,9 +34,15 @@ class Places(CacheLayerMixin):
 
     def lazy_initialization(self, keys: torch.Tensor, values: torch.Tensor | None = None) -> None:
         shape = (self.most, keys.shape[1], 1024, keys.shape[3])
-        self.keys, self.values, self.is_initialized = keys.new_zeros(shape), keys.new_zeros(shape), True
+        self.keys, self.values, self.is_initialized = (
+            keys.new_zeros(shape),
+            keys.new_zeros(shape),
+            True,
+        )
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(keys)
         place, long = self.rows[:, None], int(self.positions.max()) + 1
@@ -63,7 +69,9 @@ class Engine:
         self.layers = [Places(empty, empty, most) for _ in range(model.config.n_layer)]
         self.cache = Cache(layers=self.layers)
 
-    def _forward(self, rows: torch.Tensor, words: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def _forward(
+        self, rows: torch.Tensor, words: torch.Tensor, positions: torch.Tensor
+    ) -> torch.Tensor:
         for layer in self.layers:
             layer.rows, layer.positions = rows, positions
         seen = torch.arange(int(positions.max()) + 1)[None, None, :] <= positions[:, :, None]
@@ -73,20 +81,30 @@ class Engine:
             return self.model(words, **given, logits_to_keep=1).logits
 
     def check(self) -> None:
-        """Raises AssertionError unless places of different lengths give what the model gives each alone."""
+        """Raises AssertionError unless places of different lengths give what the model gives each
+        alone."""
         words = torch.randint(9, 999, (2, 12))
         for row, length in ((0, 11), (1, 5)):
-            self._forward(torch.tensor([row]), words[row : row + 1, :length], torch.arange(length)[None])
-        found = self._forward(torch.tensor([0, 1]), words[[0, 1], [11, 5]][:, None], torch.tensor([[11], [5]]))
+            self._forward(
+                torch.tensor([row]), words[row : row + 1, :length], torch.arange(length)[None]
+            )
+        found = self._forward(
+            torch.tensor([0, 1]), words[[0, 1], [11, 5]][:, None], torch.tensor([[11], [5]])
+        )
         with torch.inference_mode():
-            alone = [self.model(words[row : row + 1, :length]).logits[:, -1] for row, length in ((0, 12), (1, 6))]
+            alone = [
+                self.model(words[row : row + 1, :length]).logits[:, -1]
+                for row, length in ((0, 12), (1, 6))
+            ]
         torch.testing.assert_close(found[:, 0], torch.cat(alone), rtol=1e-4, atol=1e-4)
 
     def prefill(self, rows: Sequence[int]) -> None:
         """Reads a prompt into each of these places."""
         places = torch.tensor(rows)
         self._forward(
-            places, torch.randint(9, 999, (len(rows), self.prompt)), torch.arange(self.prompt).expand(len(rows), -1)
+            places,
+            torch.randint(9, 999, (len(rows), self.prompt)),
+            torch.arange(self.prompt).expand(len(rows), -1),
         )
         self.lengths[places] = self.prompt
 
@@ -123,8 +141,11 @@ def measured(engine: Engine, most: int, tokens: int) -> Server:
     return Server(prefill, decode)
 
 
-def served(engine: Engine, asked: Sequence[Request], policy: Policy, most: int) -> tuple[list[float], Server]:
-    """Latencies of requests that the model answers as they arrive, and the mean times of its steps meanwhile."""
+def served(
+    engine: Engine, asked: Sequence[Request], policy: Policy, most: int
+) -> tuple[list[float], Server]:
+    """Latencies of requests that the model answers as they arrive, and the mean times of its steps
+    meanwhile."""
     times: dict[str, dict[int, list[float]]] = {"prefill": {}, "decode": {}}
 
     def timed(kind: str, rows: Sequence[int]) -> None:
@@ -139,7 +160,11 @@ def served(engine: Engine, asked: Sequence[Request], policy: Policy, most: int) 
         if not running and waiting[0].arrival_s > now:
             time.sleep(waiting[0].arrival_s - now)
             continue
-        free = [] if running and policy == "static" else [row for row in range(most) if row not in running]
+        free = (
+            []
+            if running and policy == "static"
+            else [row for row in range(most) if row not in running]
+        )
         joining = {}
         while free and waiting and waiting[0].arrival_s <= now:
             joining[free.pop(0)] = [waiting[0], waiting.pop(0).tokens]
@@ -155,14 +180,24 @@ def served(engine: Engine, asked: Sequence[Request], policy: Policy, most: int) 
             continue  # a batch ends with its longest answer
         now = time.perf_counter() - began
         found += [now - running.pop(place)[0].arrival_s for place in done]
-    means = ({size: sum(each) / len(each) for size, each in sizes.items()} for sizes in times.values())
+    means = (
+        {size: sum(each) / len(each) for size, each in sizes.items()} for sizes in times.values()
+    )
     return found, Server(*means)
 
 
 def main() -> None:
     """Prints latency and goodput by load, measured and simulated."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("layers", 12), ("places", 8), ("prompt", 64), ("tokens", 16), ("requests", 60)):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in (
+        ("layers", 12),
+        ("places", 8),
+        ("prompt", 64),
+        ("tokens", 16),
+        ("requests", 60),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--target", type=float, default=2.0)
     options = parser.parse_args()
@@ -182,10 +217,16 @@ def main() -> None:
         for policy in policies:
             cells = []
             real, seen = served(engine, asked, policy, options.places)
-            seen = replace(seen, decode_s={options.places: max(seen.decode_s.values()), **seen.decode_s})
+            seen = replace(
+                seen, decode_s={options.places: max(seen.decode_s.values()), **seen.decode_s}
+            )
             for found in (real, latencies(seen, asked, policy)):
-                good = sum(each <= options.target * alone for each in found) / len(found) * load * most
-                cells.append(f"{Stats(found).median:8.2f} {Stats(found).percentile(95):7.2f} {good:8.2f}")
+                good = (
+                    sum(each <= options.target * alone for each in found) / len(found) * load * most
+                )
+                cells.append(
+                    f"{Stats(found).median:8.2f} {Stats(found).percentile(95):7.2f} {good:8.2f}"
+                )
             print(f"{load:4.1f}  {policy:11} {cells[0]}   {cells[1]}", flush=True)
 
 

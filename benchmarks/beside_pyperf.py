@@ -32,7 +32,8 @@ THREE = (
     "batch_size=1",
     "precision=fp32",
 )
-# What pyperf's processes run: each makes the steps as this project does, and times the one that it was started for.
+# What pyperf's processes run: each makes the steps as this project does, and times the one that it
+# was started for.
 WORK = """
 import json
 from pathlib import Path
@@ -57,27 +58,39 @@ def by_pyperf(out: Path, configs: Sequence[Path]) -> dict[str, float]:
     script = out.with_suffix(".py")
     script.write_text(WORK.format(paths=[str(path) for path in configs]))
     trivial.run(out.parent, str(script), "--fast", "--quiet", "--copy-env", "--output", str(out))
-    return {bench.get_name(): bench.mean() for bench in pyperf.BenchmarkSuite.load(str(out)).get_benchmarks()}
+    return {
+        bench.get_name(): bench.mean()
+        for bench in pyperf.BenchmarkSuite.load(str(out)).get_benchmarks()
+    }
 
 
 def called_by_pyperf(old: Path, new: Path, steps: int) -> int:
     """Steps that `pyperf compare_to` calls faster or slower."""
     command = ["compare_to", str(old), str(new), f"--min-speed={100 * repeatability.NOTICEABLE:g}"]
-    told = subprocess.run([sys.executable, "-m", "pyperf", *command], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        [sys.executable, "-m", "pyperf", *command], capture_output=True, text=True, check=True
+    ).stdout
     hidden = re.search(r"hidden because not significant \((\d+)\)", told)
     return steps - int(hidden[1] if hidden else 0)
 
 
 def spread(times: Sequence[Mapping[str, float]]) -> list[float]:
     """Percent by which the slowest invocation of each step is above its fastest."""
-    return [100 * (max(each[step] for each in times) / min(each[step] for each in times) - 1) for step in times[0]]
+    return [
+        100 * (max(each[step] for each in times) / min(each[step] for each in times) - 1)
+        for step in times[0]
+    ]
 
 
 def main() -> None:
     """Measures the rounds and prints a line a tool."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--out", type=Path, help="folder of what was measured; by default a temporary one")
+    parser.add_argument(
+        "--out", type=Path, help="folder of what was measured; by default a temporary one"
+    )
     options = parser.parse_args()
     out = (options.out or Path(tempfile.mkdtemp(prefix="mfulab-pyperf-"))).absolute()
     out.mkdir(parents=True, exist_ok=True)
@@ -89,7 +102,13 @@ def main() -> None:
         repeatability.measure(part, out / part.name, THREE)
         sweeps.append(repeatability.sweep_of(out / part.name))
         rows = compare.merged(sweeps[-1].folder, fast=True)
-        ours.append({run: time_s for (_, run), row in rows.items() if isinstance(time_s := row["time_s"], float)})
+        ours.append(
+            {
+                run: time_s
+                for (_, run), row in rows.items()
+                if isinstance(time_s := row["time_s"], float)
+            }
+        )
         began = time.monotonic()
         configs = sorted(sweeps[-1].folder.glob("profile_step/*/config.json"))
         alone = {path.parent.name.partition(",replicate")[0]: path for path in configs}
@@ -99,11 +118,18 @@ def main() -> None:
     files = [out / f"theirs-{number}.json" for number in range(options.rounds)]
     compared = [each for pair in repeatability.pairs(sweeps) for each in pair]
     ours_called = sum(each.verdict in repeatability.CHANGED for each in compared)
-    theirs_called = sum(called_by_pyperf(*pair, len(theirs[0])) for pair in itertools.pairwise(files))
+    theirs_called = sum(
+        called_by_pyperf(*pair, len(theirs[0])) for pair in itertools.pairwise(files)
+    )
     pairs = (options.rounds - 1) * len(theirs[0])
-    print(f"{'':8} {'spread: median':>15} {'largest':>8} {'false verdicts':>15} {'seconds a round':>16}")
+    print(
+        f"{'':8} {'spread: median':>15} {'largest':>8} {'false verdicts':>15} {'seconds a round':>16}"
+    )
     own = [sweep.time_s or 0.0 for sweep in sweeps]
-    for name, times, called, seconds in (("mfulab", ours, ours_called, own), ("pyperf", theirs, theirs_called, spent)):
+    for name, times, called, seconds in (
+        ("mfulab", ours, ours_called, own),
+        ("pyperf", theirs, theirs_called, spent),
+    ):
         found = spread(times)
         verdicts = f"{called} of {pairs}"
         numbers = f"{statistics.median(found):13.1f} % {max(found):6.1f} % {verdicts:>15}"

@@ -25,7 +25,8 @@ SETTINGS: dict[str, dict[str, str]] = {
     "kept memory": {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"},
     "no collector": {"MFULAB_CAUSE_GC": "off"},
 }
-# One process: seconds of a small convolutional network's step, of a 128³ and of a 1024³ matmul, best state or not.
+# One process: seconds of a small convolutional network's step, of a 128³ and of a 1024³ matmul,
+# best state or not.
 PROCESS = """
 import gc, os, statistics, time
 import torch
@@ -54,7 +55,9 @@ WORK = ("convolutions", "128³", "1024³")
 def process(setting: Mapping[str, str]) -> list[float]:
     """Seconds of each work in one new process."""
     environment = {**os.environ, **setting}
-    done = subprocess.run([sys.executable, "-c", PROCESS], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS], env=environment, capture_output=True, text=True, check=True
+    )
     return [float(line) for line in done.stdout.split()]
 
 
@@ -65,8 +68,15 @@ def spread(times: Sequence[float]) -> float:
 
 def main() -> None:
     """Prints a line for each setting and work: time with ÷ without, and both spreads."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=8, help="of each setting, and as many without it; 3 or more")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=8,
+        help="of each setting, and as many without it; 3 or more",
+    )
     parser.add_argument("--only", choices=SETTINGS, nargs="+", default=list(SETTINGS))
     options = parser.parse_args()
     if options.processes < 3:
@@ -82,7 +92,10 @@ def main() -> None:
             ratios = [one / other for one, other in itertools.zip_longest(with_, without)]
             half = relative_half_width(ratios) or 0.0
             told = f"{statistics.median(ratios):.3f} (±{100 * math.expm1(half):.1f} %)"
-            print(f"{name:14}| {work:13}| {told:22}| {spread(with_):9.1f} % | {spread(without):.1f} %", flush=True)
+            print(
+                f"{name:14}| {work:13}| {told:22}| {spread(with_):9.1f} % | {spread(without):.1f} %",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

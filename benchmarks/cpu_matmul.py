@@ -1,6 +1,8 @@
-"""The CPU rungs against torch on the same threads: `python benchmarks/cpu_matmul.py [--size 2048] [--threads 4]`.
+"""The CPU rungs against torch on the same threads: `python benchmarks/cpu_matmul.py [--size 2048]
+[--threads 4]`.
 
-Prints a Markdown table. The exit status says whether the best Numba rung reaches 30 % of torch, the target at 2048³.
+Prints a Markdown table. The exit status says whether the best Numba rung reaches 30 % of torch, the
+target at 2048³.
 """
 
 import argparse
@@ -41,7 +43,9 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=2048)
     parser.add_argument("--threads", type=int, default=None)
     arguments = parser.parse_args()
-    print(f"| rung | median at {arguments.size}³, fp32 | GFLOP/s | share of torch in the same run |")
+    print(
+        f"| rung | median at {arguments.size}³, fp32 | GFLOP/s | share of torch in the same run |"
+    )
     print("|---|---|---|---|")
     shares = {}
     for name, target in RUNGS.items():

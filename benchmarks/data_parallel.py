@@ -1,7 +1,8 @@
-"""Two ranks on two cores against a plain torchrun script: `python benchmarks/data_parallel.py [--rounds 2]`.
+"""Two ranks on two cores against a plain torchrun script: `python benchmarks/data_parallel.py
+[--rounds 2]`.
 
-One process and two, of mfulab and of `plain_ddp.py`, in turn. The exit status says whether mfulab's scaling efficiency
-reaches the script's; both are of the same minutes, as a ratio.
+One process and two, of mfulab and of `plain_ddp.py`, in turn. The exit status says whether mfulab's
+scaling efficiency reaches the script's; both are of the same minutes, as a ratio.
 """
 
 import argparse
@@ -30,11 +31,14 @@ def plain(processes: int, batch: int) -> float:
 
 
 def ours(processes: int, batch: int) -> float:
-    """Samples per second of the same step, as a run of the experiment `data_parallel` measures it."""
+    """Samples per second of the same step, as a run of the experiment `data_parallel` measures
+    it."""
     step = ("model=resnet18", "workload=training", f"batch_size={batch}")
     ranks = (f"parallel.processes={processes}", "device.threads=1", "profile.operators=false")
     with tempfile.TemporaryDirectory() as folder:
-        config = ProfileStepConfig.model_validate_json(planned((*step, *ranks), Path(folder)).read_text())
+        config = ProfileStepConfig.model_validate_json(
+            planned((*step, *ranks), Path(folder)).read_text()
+        )
         row = profile_step.measure(config, Path(folder)).row
     assert isinstance(row, ProfileRow)
     assert row.time_s is not None
@@ -50,7 +54,9 @@ def main() -> int:
     for _ in range(options.rounds):
         for name, measure in (("plain", plain), ("mfulab", ours)):
             for processes in (1, 2):
-                speeds.setdefault(f"{name} {processes}", []).append(measure(processes, options.batch))
+                speeds.setdefault(f"{name} {processes}", []).append(
+                    measure(processes, options.batch)
+                )
     best = {name: statistics.median(each) for name, each in speeds.items()}
     print("| ResNet-18, Adam, fp32 | 1 process, samples/s | 2 processes | efficiency |")
     print("|---|---:|---:|---:|")

@@ -38,16 +38,28 @@ MORE = 1.05
 
 
 def main() -> int:
-    """Prints a line of each work and tool: whether each pair was called different, and what could have been found."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Prints a line of each work and tool: whether each pair was called different, and what could
+    have been found."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=0.5, help="most that one answer of the gate takes")
-    parser.add_argument("--tools", default="gate,gate-cpu", help="of gate, gate-cpu, hyperfine and pyperf")
+    parser.add_argument(
+        "--minutes", type=float, default=0.5, help="most that one answer of the gate takes"
+    )
+    parser.add_argument(
+        "--tools", default="gate,gate-cpu", help="of gate, gate-cpu, hyperfine and pyperf"
+    )
     arguments = parser.parse_args()
-    whole, spent = defaultdict[tuple[str, str], Counter[bool]](Counter), defaultdict[str, list[float]](list)
+    whole, spent = (
+        defaultdict[tuple[str, str], Counter[bool]](Counter),
+        defaultdict[str, list[float]](list),
+    )
     with tempfile.TemporaryDirectory(prefix="mfulab-") as folder:
         for name, (command, lines) in WORKS.items():
-            files = [written(Path(folder) / f"{share}", round(lines * share)) for share in (1.0, MORE)]
+            files = [
+                written(Path(folder) / f"{share}", round(lines * share)) for share in (1.0, MORE)
+            ]
             for tool in arguments.tools.split(",") * arguments.rounds:
                 for kind in ("equal", "more"):
                     both = [command.format(file) for file in (files[0], files[kind == "more"])]
@@ -62,13 +74,25 @@ def main() -> int:
                     )
     for (tool, kind), counts in whole.items():
         seconds = statistics.median(spent[tool])
-        print(f"{tool}, {kind}: called different {counts[True]} of {counts.total()}, median {seconds:.0f} s an answer")
+        print(
+            f"{tool}, {kind}: called different {counts[True]} of {counts.total()}, median {seconds:.0f} s an answer"
+        )
     return 0
 
 
 def gated(commands: list[str], minutes: float, _: Path, *more: str) -> tuple[bool, str]:
     """The gate's answer on two commands: whether they differ, and in words."""
-    words = [sys.executable, "-m", "mfulab", "gate", "--json", "--minutes", str(minutes), *more, *commands]
+    words = [
+        sys.executable,
+        "-m",
+        "mfulab",
+        "gate",
+        "--json",
+        "--minutes",
+        str(minutes),
+        *more,
+        *commands,
+    ]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True)
     if done.returncode == 2:
         raise SystemExit(2)
@@ -83,11 +107,14 @@ def gated_by_cpu(commands: list[str], minutes: float, folder: Path) -> tuple[boo
 
 
 def hyperfine(commands: list[str], _: float, folder: Path) -> tuple[bool, str]:
-    """The ratio of two commands as hyperfine prints it, and whether it is further from 1 than its ±."""
+    """The ratio of two commands as hyperfine prints it, and whether it is further from 1 than its
+    ±."""
     out = folder / "hyperfine.json"
     words = ["hyperfine", "--warmup", "1", "--export-json", str(out), *commands]
     subprocess.run(words, capture_output=True, check=True)
-    (old, old_off), (new, new_off) = ((one["mean"], one["stddev"]) for one in json.loads(out.read_text())["results"])
+    (old, old_off), (new, new_off) = (
+        (one["mean"], one["stddev"]) for one in json.loads(out.read_text())["results"]
+    )
     ratio = new / old
     off = ratio * ((old_off / old) ** 2 + (new_off / new) ** 2) ** 0.5
     return abs(ratio - 1) > off, f"{ratio:.3f} ± {off:.3f}"
@@ -99,17 +126,34 @@ def pyperf(commands: list[str], _: float, folder: Path) -> tuple[bool, str]:
     for number, command in enumerate(commands):
         outs.append(str(folder / f"pyperf-{number}.json"))
         Path(outs[-1]).unlink(missing_ok=True)
-        words = ["pyperf", "command", "--fast", "--quiet", "--copy-env", "--name", "work", "-o", outs[-1], "--"]
+        words = [
+            "pyperf",
+            "command",
+            "--fast",
+            "--quiet",
+            "--copy-env",
+            "--name",
+            "work",
+            "-o",
+            outs[-1],
+            "--",
+        ]
         subprocess.run([*words, "/bin/sh", "-c", command], capture_output=True, check=True)
     words = ["pyperf", "compare_to", "--min-speed=2", *outs]
-    line = " ".join(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split())
+    line = " ".join(
+        subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    )
     return not re.search("not significant", line), line[:90]
 
 
 def written(path: Path, lines: int) -> Path:
     """A file of so many lines of JSON, the same ones each time."""
     drawn = random.Random(0)  # noqa: S311 (no secret)
-    path.write_text("".join(f'{{"a": {drawn.random()}, "b": "{drawn.randrange(10**9)}"}}\n' for _ in range(lines)))
+    path.write_text(
+        "".join(
+            f'{{"a": {drawn.random()}, "b": "{drawn.randrange(10**9)}"}}\n' for _ in range(lines)
+        )
+    )
     return path
 
 

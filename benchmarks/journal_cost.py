@@ -17,7 +17,8 @@ STEP_S = 0.02
 
 
 def step_s(share: float, steps: int) -> float:
-    """The least CPU seconds of a step's two marks, if a line is written after `share` of the process's life."""
+    """The least CPU seconds of a step's two marks, if a line is written after `share` of the
+    process's life."""
     journals.SHARE = share
     found = []
     with tempfile.TemporaryDirectory() as folder:
@@ -34,12 +35,16 @@ def step_s(share: float, steps: int) -> float:
 
 def main() -> None:
     """Prints both costs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=20_000)
     steps = parser.parse_args().steps
     for name, share in (("a line every step", 0.0), ("a line now and then", journals.SHARE)):
         cost = step_s(share, steps)
-        print(f"{name}: {1e6 * cost:.1f} µs a step, {100 * cost / STEP_S:.4f} % of {1e3 * STEP_S:.0f} ms")
+        print(
+            f"{name}: {1e6 * cost:.1f} µs a step, {100 * cost / STEP_S:.4f} % of {1e3 * STEP_S:.0f} ms"
+        )
 
 
 if __name__ == "__main__":

@@ -57,14 +57,19 @@ class Machine:
     says: str
     variables: Mapping[str, str] = field(default_factory=dict)  # of the environment
     limits: Limits = lambda: nullcontext("")
-    edit: tuple[str, str, str] | None = None  # a file of the package, and an expression to replace in the copy
-    lacks: frozenset[str] | None = None  # formats that it has no units for; None: what this CPU's flags say
+    # a file of the package, and an expression to replace in the copy
+    edit: tuple[str, str, str] | None = None
+    # formats that it has no units for; None: what this CPU's flags say
+    lacks: frozenset[str] | None = None
     flag: str = ""  # that at least one of its rows must carry
     missing: Callable[[], str] = lambda: ""  # why it cannot be had here; empty where it can
 
 
-def instructions(aten: str, onednn: str, mkl: str, openblas: str, numpy: str, numba: str) -> dict[str, str]:
-    """The variables that hold each library to one set of instructions: ATen, oneDNN, MKL, OpenBLAS, NumPy, Numba."""
+def instructions(
+    aten: str, onednn: str, mkl: str, openblas: str, numpy: str, numba: str
+) -> dict[str, str]:
+    """The variables that hold each library to one set of instructions: ATen, oneDNN, MKL, OpenBLAS,
+    NumPy, Numba."""
     return {
         "ATEN_CPU_CAPABILITY": aten,
         "ONEDNN_MAX_CPU_ISA": onednn,
@@ -78,18 +83,24 @@ def instructions(aten: str, onednn: str, mkl: str, openblas: str, numpy: str, nu
 
 @contextmanager
 def cgroup(controllers: Sequence[str], version_1: str, version_2: str) -> Iterator[str]:
-    """A cgroup with one limit, `file=value` of either version; OSError where this user may make none."""
+    """A cgroup with one limit, `file=value` of either version; OSError where this user may make
+    none."""
     old = (CGROUPS / controllers[0] / "cgroup.procs").exists()
     file, value = (version_1 if old else version_2).split("=")
     tops = [CGROUPS / name for name in controllers] if old else [CGROUPS]
     if not old:
-        (CGROUPS / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers[:1]))
+        (CGROUPS / "cgroup.subtree_control").write_text(
+            " ".join(f"+{name}" for name in controllers[:1])
+        )
     folders = [top / f"mfulab-machines-{os.getpid()}" for top in tops]
     try:
         for folder in folders:
             folder.mkdir()
         (folders[0] / file).write_text(value)
-        yield "".join(f"open({str(folder / 'cgroup.procs')!r}, 'w').write(str(os.getpid()));" for folder in folders)
+        yield "".join(
+            f"open({str(folder / 'cgroup.procs')!r}, 'w').write(str(os.getpid()));"
+            for folder in folders
+        )
     finally:
         for folder in filter(Path.exists, folders):
             while (folder / "cgroup.procs").read_text():  # the sweep's last process is about to end
@@ -136,7 +147,9 @@ def without(flag: str) -> Callable[[], str]:
 
 def flags() -> set[str]:
     """The CPU's feature flags."""
-    found = re.search(r"^(?:flags|Features)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    found = re.search(
+        r"^(?:flags|Features)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
+    )
     return set(found[1].split()) if found else set()
 
 
@@ -147,16 +160,22 @@ def lacking() -> frozenset[str]:
 
 V4 = "AVX512_SPR AVX512_ICL X86_V4"
 NO_BF16 = frozenset({"bf16"})
-SSE = instructions("default", "SSE41", "SSE4_2", "Nehalem", f"{V4} X86_V3", "nehalem") | {"MKL_CBWR": "COMPATIBLE"}
+SSE = instructions("default", "SSE41", "SSE4_2", "Nehalem", f"{V4} X86_V3", "nehalem") | {
+    "MKL_CBWR": "COMPATIBLE"
+}
 AVX2 = instructions("avx2", "AVX2", "AVX2", "Haswell", V4, "haswell")
-AVX512 = instructions("avx512", "AVX512_CORE", "AVX512", "SkylakeX", "AVX512_SPR AVX512_ICL", "skylake-avx512")
+AVX512 = instructions(
+    "avx512", "AVX512_CORE", "AVX512", "SkylakeX", "AVX512_SPR AVX512_ICL", "skylake-avx512"
+)
 MACHINES = {
     "native": Machine("as it is"),
     "sse4.1": Machine("SSE4.1", SSE, lacks=NO_BF16, missing=without("sse4_1")),
     "avx2": Machine("AVX2", AVX2, lacks=NO_BF16, missing=without("avx2")),
     "avx512": Machine("AVX-512 without bf16", AVX512, lacks=NO_BF16, missing=without("avx512f")),
     "one-core": Machine("one core, by affinity", limits=lambda: nullcontext(FIRST_CPU)),
-    "half-a-cpu": Machine("a quota of 0.5 CPU", limits=quota, flag="held_back", missing=no_cgroup(quota)),
+    "half-a-cpu": Machine(
+        "a quota of 0.5 CPU", limits=quota, flag="held_back", missing=no_cgroup(quota)
+    ),
     "3-gb": Machine("3 GB of memory", limits=little_memory, missing=no_cgroup(little_memory)),
     "neighbour": Machine("a neighbour on half of a core", limits=neighbour, flag="beside"),
     "steal": Machine(
@@ -168,7 +187,8 @@ MACHINES = {
 
 
 def swept(machine: Machine, experiment: str, *overrides: str) -> tuple[list[str], list[str]]:
-    """Runs the whole command on `machine` in a copy of the project; its cells of the table, and what is wrong.
+    """Runs the whole command on `machine` in a copy of the project; its cells of the table, and
+    what is wrong.
 
     Raises CalledProcessError where the command fails.
     """
@@ -182,9 +202,25 @@ def swept(machine: Machine, experiment: str, *overrides: str) -> tuple[list[str]
             (folder / file).write_text(text.replace(line, instead), encoding="utf-8")
             variables["PYTHONPATH"] = str(folder / "src")
         begin = f"import os, sys; {enter} os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-        command = ("-m", "snakemake", "report", "--cores", "1", "--config", f"experiment={experiment}", "device=cpu")
+        command = (
+            "-m",
+            "snakemake",
+            "report",
+            "--cores",
+            "1",
+            "--config",
+            f"experiment={experiment}",
+            "device=cpu",
+        )
         cost = trivial.run(
-            folder, "-c", begin, *command, *EXPERIMENTS[experiment], *overrides, MFULAB_LOCKS=name, **variables
+            folder,
+            "-c",
+            begin,
+            *command,
+            *EXPERIMENTS[experiment],
+            *overrides,
+            MFULAB_LOCKS=name,
+            **variables,
         )
         cells, wrongs = found(folder, machine)
         return [f"{cost.time_s / 60:.1f}", *cells], wrongs
@@ -195,30 +231,44 @@ def found(folder: Path, machine: Machine) -> tuple[list[str], list[str]]:
     tables, problems = frames.read(folder / "results/tables")
     page = (folder / "reports/report.html").read_text(encoding="utf-8")
     heading = re.search(r"<h1>(.*?)</h1>", page, re.DOTALL)
-    sentence = html.unescape(heading[1]).replace("\N{NO-BREAK SPACE}", " ").strip() if heading else ""
+    sentence = (
+        html.unescape(heading[1]).replace("\N{NO-BREAK SPACE}", " ").strip() if heading else ""
+    )
     profile, matmul = tables["profile"], tables["matmul"]
-    wrongs = [*problems, *wrong(tables, lacking() if machine.lacks is None else machine.lacks)]
+    faults = [problem.in_words() for problem in problems]
+    wrongs = [*faults, *wrong(tables, lacking() if machine.lacks is None else machine.lacks)]
     if "MFU" not in sentence:
         wrongs.append(f"the page does not begin with MFU: {sentence!r}")
     if machine.flag and not _flagged(profile, machine.flag).any():
         wrongs.append(f"no row is flagged {machine.flag}")
-    timed = pd.concat([trust.doubtful(frames.own(frames.ok(table, "time_s"))) for table in (profile, matmul)])
+    timed = pd.concat(
+        [trust.doubtful(frames.own(frames.ok(table, "time_s"))) for table in (profile, matmul)]
+    )
     rows = len(profile) + len(matmul)
     highest = profile["mfu_percent"].max(), matmul["share_of_measured_percent"].max()
     counts = (rows, int(timed.sum()), rows - len(timed))
-    return [*map(str, counts), *(f"{each:.0f} %" for each in highest), str(len(wrongs)), sentence], wrongs
+    return [
+        *map(str, counts),
+        *(f"{each:.0f} %" for each in highest),
+        str(len(wrongs)),
+        sentence,
+    ], wrongs
 
 
 def wrong(tables: frames.Tables, lacks: frozenset[str]) -> list[str]:
-    """Sentences on rows that say what cannot be, for a device without units for the formats `lacks`.
+    """Sentences on rows that say what cannot be, for a device without units for the formats
+    `lacks`.
 
-    `compute_bound` is wrong above 100 %, in an emulated format, and by a ceiling that was itself disturbed.
-    `emulated_format` is wrong of a format that the device has; the advice to lower the precision where that was slower.
-    MFU above 100 % needs its flag; no matmul may exceed the ceiling that it is divided by; no run may fail.
+    `compute_bound` is wrong above 100 %, in an emulated format, and by a ceiling that was itself
+    disturbed. `emulated_format` is wrong of a format that the device has; the advice to lower the
+    precision where that was slower. MFU above 100 % needs its flag; no matmul may exceed the
+    ceiling that it is divided by; no run may fail.
     """
     profile, matmul = frames.own(tables["profile"]), frames.own(tables["matmul"])
     ceilings = tables["ceilings"].set_index("ceiling")
-    shaky = set(ceilings.index[ceilings["disturbed_replicates"] >= ceilings["replicates"].fillna(1)])
+    shaky = set(
+        ceilings.index[ceilings["disturbed_replicates"] >= ceilings["replicates"].fillna(1)]
+    )
     emulated = profile["effective_precision"].isin(lacks)
     bound = profile["verdict"] == "compute_bound"
     says = profile["verdict"] == "emulated_format"
@@ -226,7 +276,8 @@ def wrong(tables: frames.Tables, lacks: frozenset[str]) -> list[str]:
     masks = {
         "compute_bound above 100 % MFU": bound & over,
         "compute_bound in a format that the device emulates": bound & emulated,
-        "compute_bound by a ceiling that was disturbed": bound & profile["effective_precision"].isin(shaky),
+        "compute_bound by a ceiling that was disturbed": bound
+        & profile["effective_precision"].isin(shaky),
         "emulated_format, of a format that the device has": says & ~emulated,
         "above 100 % MFU without a flag": over & ~_flagged(profile, "above_peak"),
         "advises a lower precision, which was slower": _advises(profile) & _slower_below(profile),
@@ -234,9 +285,15 @@ def wrong(tables: frames.Tables, lacks: frozenset[str]) -> list[str]:
         & _flagged(profile, "held_back"),
         "failed": profile["status"].isin(["failed", "incorrect"]),
     }
-    lines = [f"{run}: {what}" for what, mask in masks.items() for run in profile.loc[mask, "run"].map(short)]
+    lines = [
+        f"{run}: {what}"
+        for what, mask in masks.items()
+        for run in profile.loc[mask, "run"].map(short)
+    ]
     above = matmul["share_of_measured_percent"] > 100.05  # tables round
-    lines += [f"{run}: above 100 % of the measured ceiling" for run in matmul.loc[above, "run"].map(short)]
+    lines += [
+        f"{run}: above 100 % of the measured ceiling" for run in matmul.loc[above, "run"].map(short)
+    ]
     failed = matmul["status"].isin(["failed", "incorrect"])
     return lines + [f"{run}: failed" for run in matmul.loc[failed, "run"].map(short)]
 
@@ -252,17 +309,31 @@ def _advises(rows: pd.DataFrame) -> pd.Series:
 
 
 def _slower_below(rows: pd.DataFrame) -> pd.Series:
-    """True where the same step, in fp32, is faster than in another format that was measured, by more than intervals."""
+    """True where the same step, in fp32, is faster than in another format that was measured, by
+    more than intervals."""
     step = rows["run"].str.replace(r"(?<=precision=)\w+", "", regex=True)
-    others = rows[(rows["status"] == "ok") & (rows["precision"] != "fp32")].groupby(step)["time_s"].min()
+    others = (
+        rows[(rows["status"] == "ok") & (rows["precision"] != "fp32")].groupby(step)["time_s"].min()
+    )
     return (rows["precision"] == "fp32") & (step.map(others) > rows["time_s"])
 
 
-COLUMNS = ("machine", "minutes", "rows", "doubtful", "not measured", "MFU ≤", "matmuls ≤", "wrong", "the page begins")
+COLUMNS = (
+    "machine",
+    "minutes",
+    "rows",
+    "doubtful",
+    "not measured",
+    "MFU ≤",
+    "matmuls ≤",
+    "wrong",
+    "the page begins",
+)
 
 
 def chosen(text: str) -> list[str]:
-    """The machines of a comma-separated list; ArgumentTypeError with the choices for another name."""
+    """The machines of a comma-separated list; ArgumentTypeError with the choices for another
+    name."""
     names = text.split(",")
     if unknown := [name for name in names if name not in MACHINES]:
         raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(MACHINES)}")
@@ -271,8 +342,12 @@ def chosen(text: str) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints a row a machine as it is measured, and below the table what is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", type=chosen, default=list(MACHINES), metavar="NAME,…", help=", ".join(MACHINES))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", type=chosen, default=list(MACHINES), metavar="NAME,…", help=", ".join(MACHINES)
+    )
     parser.add_argument("--experiment", choices=EXPERIMENTS, default="miniature")
     parser.add_argument("--markdown", action="store_true", help="as docs/reliability.md has it")
     options = parser.parse_args(arguments)

@@ -1,4 +1,5 @@
-"""DDP as anyone writes it: `torchrun --nproc-per-node 2 benchmarks/plain_ddp.py [BATCH]` prints samples/s of all."""
+"""DDP as anyone writes it: `torchrun --nproc-per-node 2 benchmarks/plain_ddp.py [BATCH]` prints
+samples/s of all."""
 
 import sys
 import time
@@ -11,7 +12,12 @@ from transformers import ResNetConfig, ResNetForImageClassification
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 batch, steps = int(sys.argv[1]) if len(sys.argv) > 1 else 4, 8
-sizes = {"hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2], "layer_type": "basic", "num_labels": 1000}
+sizes = {
+    "hidden_sizes": [64, 128, 256, 512],
+    "depths": [2, 2, 2, 2],
+    "layer_type": "basic",
+    "num_labels": 1000,
+}
 net = ResNetForImageClassification(ResNetConfig(**sizes))
 model = DistributedDataParallel(net) if dist.get_world_size() > 1 else net
 optimizer = torch.optim.Adam(model.parameters())

@@ -39,9 +39,23 @@ CASES = {  # name: overrides beside fp32 on the CPU
     "mobilenet_v2 inference 8": ("model=mobilenet_v2", "workload=inference", "batch_size=8"),
     "perceptron training 64": ("model=perceptron", "workload=training", "batch_size=64"),
     "lstm inference 4": ("model=lstm", "workload=inference", "batch_size=4"),
-    "small_llama training 2×128": ("model=small_llama", "workload=training", "batch_size=2", "sequence_length=128"),
-    "gpt2 inference 1×64": ("model=gpt2", "workload=inference", "batch_size=1", "sequence_length=64"),
-    "norm_gelu_by_hand inference 16": ("model=norm_gelu_by_hand", "workload=inference", "batch_size=16"),
+    "small_llama training 2×128": (
+        "model=small_llama",
+        "workload=training",
+        "batch_size=2",
+        "sequence_length=128",
+    ),
+    "gpt2 inference 1×64": (
+        "model=gpt2",
+        "workload=inference",
+        "batch_size=1",
+        "sequence_length=64",
+    ),
+    "norm_gelu_by_hand inference 16": (
+        "model=norm_gelu_by_hand",
+        "workload=inference",
+        "batch_size=16",
+    ),
 }
 LIMIT = 0.05  # by which a time may differ from the plain script's
 ALIKE = 50  # page faults a step by which processes may differ
@@ -60,7 +74,8 @@ def planned(overrides: tuple[str, ...], folder: Path) -> Path:
 
 
 def plain(config: Path, state: str) -> tuple[float, float, float]:
-    """5th percentile and median of steps in seconds, and page faults a step, of one new plain process."""
+    """5th percentile and median of steps in seconds, and page faults a step, of one new plain
+    process."""
     command = [sys.executable, str(PLAIN), str(config), state]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     least_s, median_s, faults = json.loads(done.stdout.splitlines()[-1])
@@ -76,19 +91,25 @@ def profiled(config: Path) -> dict[str, str]:
 
 
 def compare(config: Path, processes: int) -> list[float]:
-    """Least times in ms, plain fresh and settled and mfulab's, and fewest page faults a step of the three."""
+    """Least times in ms, plain fresh and settled and mfulab's, and fewest page faults a step of the
+    three."""
     fresh, settled, ours = [], [], []
     for _ in range(processes):
         fresh.append(plain(config, "fresh")[::2])
         settled.append(plain(config, "settled")[::2])
         row = profiled(config)
-        ours.append((float(row["time_p5_s"]), float(row["page_faults_per_s"]) * float(row["time_s"])))
+        ours.append(
+            (float(row["time_p5_s"]), float(row["page_faults_per_s"]) * float(row["time_s"]))
+        )
     columns = (fresh, settled, ours)
-    return [1e3 * min(time for time, _ in each) for each in columns] + [min(n for _, n in each) for each in columns]
+    return [1e3 * min(time for time, _ in each) for each in columns] + [
+        min(n for _, n in each) for each in columns
+    ]
 
 
 def heap_top(config: Path, processes: int) -> str:
-    """Cells of both states: median time, standard deviation ÷ mean between processes, fewest and most page faults."""
+    """Cells of both states: median time, standard deviation ÷ mean between processes, fewest and
+    most page faults."""
     states = ("settled", "kept_top")
     taken: dict[str, list[tuple[float, float, float]]] = {state: [] for state in states}
     for turn in range(processes):
@@ -105,29 +126,42 @@ def heap_top(config: Path, processes: int) -> str:
 
 def main() -> int:
     """Prints a line a case; status 1 if one misses its target."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--processes", type=int, default=3, help="of each kind and case, in turn")
     parser.add_argument("--only", choices=CASES, nargs="+", default=list(CASES), metavar="CASE")
-    parser.add_argument("--heap-top", action="store_true", help="compare two states of the heap instead")
+    parser.add_argument(
+        "--heap-top", action="store_true", help="compare two states of the heap instead"
+    )
     options = parser.parse_args()
     if options.heap_top:
-        print("| model, workload, batch | settled | spread | faults a step | top kept | spread | faults a step |")
+        print(
+            "| model, workload, batch | settled | spread | faults a step | top kept | spread | faults a step |"
+        )
         print("|---|---|---|---|---|---|---|")
         with tempfile.TemporaryDirectory() as folder:
             for name in options.only:
                 path = planned(CASES[name], Path(folder) / name.replace(" ", "_"))
                 print(f"| {name} | {heap_top(path, options.processes)} |", flush=True)
         return 0
-    print("| model, workload, batch | plain, fresh | plain, settled | mfulab | mfulab ÷ settled | faults a step |")
+    print(
+        "| model, workload, batch | plain, fresh | plain, settled | mfulab | mfulab ÷ settled | faults a step |"
+    )
     print("|---|---|---|---|---|---|")
     missed = []
     with tempfile.TemporaryDirectory() as folder:
         for name in options.only:
-            found = compare(planned(CASES[name], Path(folder) / name.replace(" ", "_")), options.processes)
+            found = compare(
+                planned(CASES[name], Path(folder) / name.replace(" ", "_")), options.processes
+            )
             (fresh, settled, ours), faults = found[:3], found[3:]
             ratio = ours / settled
             told = " / ".join(f"{count:.0f}" for count in faults)
-            print(f"| {name} | {fresh:.2f} ms | {settled:.2f} | {ours:.2f} | {ratio:.2f} | {told} |", flush=True)
+            print(
+                f"| {name} | {fresh:.2f} ms | {settled:.2f} | {ours:.2f} | {ratio:.2f} | {told} |",
+                flush=True,
+            )
             if abs(ratio - 1) > LIMIT or abs(faults[2] - faults[1]) > ALIKE:
                 missed.append(name)
     print(f"missed (time within {LIMIT:.0%}, faults within {ALIKE}): {', '.join(missed) or 'none'}")

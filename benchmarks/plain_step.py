@@ -1,5 +1,6 @@
-"""A user's loop for `plain_script.py`: it knows nothing of mfulab but how to make the model. Its arguments are a config
-and the heap's state: fresh, settled (a large tensor was freed before) or kept_top (and its top is never given back)."""
+"""A user's loop for `plain_script.py`: it knows nothing of mfulab but how to make the model. Its
+arguments are a config and the heap's state: fresh, settled (a large tensor was freed before) or
+kept_top (and its top is never given back)."""
 
 import ctypes
 import json
@@ -43,7 +44,8 @@ step()
 step()
 if sys.argv[2] != "fresh":
     torch.empty((32 << 20) - (1 << 16), dtype=torch.uint8)
-if sys.argv[2] == "kept_top":  # M_MMAP_THRESHOLD as it is now, since setting M_TRIM_THRESHOLD would reset it
+# M_MMAP_THRESHOLD as it is now, since setting M_TRIM_THRESHOLD would reset it
+if sys.argv[2] == "kept_top":
     mallopt = ctypes.CDLL(None).mallopt
     assert mallopt(-3, 32 << 20)
     assert mallopt(-1, -1)

@@ -34,14 +34,19 @@ from mfulab.lab.tables import compare
 CHANGED = ("faster", "slower")
 NOTICEABLE = 0.1  # between sweeps; commits are compared in turn, and by less
 PAIRED_MIN = 4.0  # of a comparison in turn, beside planning and starting
-SLOWER_BY = {0.0: 5, 0.1: 90, 0.05: 60}  # injected: percent of runs called different at most, else found at least
+SLOWER_BY = {
+    0.0: 5,
+    0.1: 90,
+    0.05: 60,
+}  # injected: percent of runs called different at most, else found at least
 EIGHT_RUNS = (
     *("steps=[profile_step]", "model=simple_cnn,digit_cnn", "workload=training,inference"),
     *("batch_size=1,4", "precision=fp32"),
 )
 DONE, COMPARED = "done.json", "comparison.csv"
 UNFINISHED = 3  # exit status
-PAIRED = "import sys; from mfulab.cli.main import main; sys.exit(main(sys.argv[1:]) > 1)"  # slower is no failure
+# slower is no failure
+PAIRED = "import sys; from mfulab.cli.main import main; sys.exit(main(sys.argv[1:]) > 1)"
 # The real step, but for a wait behind each that takes this share of its time.
 SLOWER = """
 import sys
@@ -72,7 +77,8 @@ main(sys.argv.pop(1))
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that was measured: its machine's folder, and the seconds of the whole command, None if not known."""
+    """A sweep that was measured: its machine's folder, and the seconds of the whole command, None
+    if not known."""
 
     folder: Path
     time_s: float | None = None
@@ -80,7 +86,8 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Part:
-    """One sweep, or with `slower` one paired comparison with steps that are slower by that share."""
+    """One sweep, or with `slower` one paired comparison with steps that are slower by that
+    share."""
 
     name: str
     about_s: float  # that it takes, at most
@@ -89,7 +96,9 @@ class Part:
 
 def parts(sweeps: int) -> list[Part]:
     """Parts in the order in which they are measured: what needs least to be judged comes first."""
-    paired = [Part(f"paired-{100 * slower:g}", 60 * PAIRED_MIN + 30, slower) for slower in SLOWER_BY]
+    paired = [
+        Part(f"paired-{100 * slower:g}", 60 * PAIRED_MIN + 30, slower) for slower in SLOWER_BY
+    ]
     quick = [Part(f"sweep-{number}", 240) for number in range(sweeps)]
     return [*quick[:2], *paired, *quick[2:]]
 
@@ -104,12 +113,22 @@ def measure(part: Part, out: Path, overrides: Sequence[str]) -> None:
     out.mkdir(parents=True)
     folder = trivial.copy_workflow(out)
     if part.slower is None:
-        cost = trivial.run(folder, "-m", "snakemake", "report", "--cores", "1", "--config", *overrides)
+        cost = trivial.run(
+            folder, "-m", "snakemake", "report", "--cores", "1", "--config", *overrides
+        )
     else:
         (folder / "scripts/run.py").write_text(SLOWER.format(share=part.slower))
         (out / "base").mkdir()
         base = trivial.copy_workflow(out / "base")
-        words = ["paired", "--base", str(base), "--minutes", f"{PAIRED_MIN:g}", "--out", str(out / COMPARED)]
+        words = [
+            "paired",
+            "--base",
+            str(base),
+            "--minutes",
+            f"{PAIRED_MIN:g}",
+            "--out",
+            str(out / COMPARED),
+        ]
         cost = trivial.run(folder, "-c", PAIRED, *words, "--config", *EIGHT_RUNS)
     write_json(out / DONE, {"time_s": cost.time_s})
 
@@ -121,8 +140,13 @@ def sweep_of(out: Path) -> Sweep:
 
 def duty_percent(sweep: Sweep) -> float:
     """Time in warm-up and measured windows ÷ time of all runs' processes."""
-    rows = [next(csv.DictReader(path.open(newline="", encoding="utf-8"))) for path in sweep.folder.glob("*/*/row.csv")]
-    sums = {name: sum(float(row.get(name) or 0) for row in rows) for name in ("measured_s", "process_s")}
+    rows = [
+        next(csv.DictReader(path.open(newline="", encoding="utf-8")))
+        for path in sweep.folder.glob("*/*/row.csv")
+    ]
+    sums = {
+        name: sum(float(row.get(name) or 0) for row in rows) for name in ("measured_s", "process_s")
+    }
     return 100 * sums["measured_s"] / sums["process_s"]
 
 
@@ -130,7 +154,8 @@ def pairs(sweeps: Sequence[Sweep]) -> list[list[compare.Compared]]:
     """Verdicts of compare.py of each sweep and the next."""
     rows = [compare.merged(sweep.folder, fast=True) for sweep in sweeps]
     return [
-        compare.verdicts(*both, NOTICEABLE, compare.drift_between(*both) or 0.0) for both in itertools.pairwise(rows)
+        compare.verdicts(*both, NOTICEABLE, compare.drift_between(*both) or 0.0)
+        for both in itertools.pairwise(rows)
     ]
 
 
@@ -163,19 +188,32 @@ def halves(sweeps: Sequence[Sweep]) -> list[float]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures what is missing, or takes the sweeps given, and prints a line a target."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sweeps", type=int, default=3, help="quickstarts")
-    parser.add_argument("--minutes", type=float, default=25.0, help="no part is begun that would end later")
-    parser.add_argument("--config", nargs="+", default=["experiment=quickstart"], help="of the sweeps, as Snakemake's")
+    parser.add_argument(
+        "--minutes", type=float, default=25.0, help="no part is begun that would end later"
+    )
+    parser.add_argument(
+        "--config",
+        nargs="+",
+        default=["experiment=quickstart"],
+        help="of the sweeps, as Snakemake's",
+    )
     parser.add_argument("--out", type=Path, help="folder of the parts; by default a temporary one")
-    parser.add_argument("--existing", type=Path, nargs="+", help="existing results; nothing is measured")
+    parser.add_argument(
+        "--existing", type=Path, nargs="+", help="existing results; nothing is measured"
+    )
     options = parser.parse_args(arguments)
     if len(options.existing or "ab") < 2 or options.sweeps < 2:
         parser.error("two sweeps are the fewest that can be compared")
     print(trivial.machine(), flush=True)
     if options.existing is not None:
         try:
-            return int(not told([Sweep(compare.machine_folder(path)) for path in options.existing], {}))
+            return int(
+                not told([Sweep(compare.machine_folder(path)) for path in options.existing], {})
+            )
         except ConfigurationError as error:
             parser.error(str(error))
     out = (options.out or Path(tempfile.mkdtemp(prefix="mfulab-repeat-"))).absolute()
@@ -192,10 +230,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measure(part, out / part.name, options.config)
     done = [part for part in parts(options.sweeps) if is_done(out / part.name)]
     sweeps = [sweep_of(out / part.name) for part in done if part.slower is None]
-    compared = {part.slower: compare.read(out / part.name / COMPARED) for part in done if part.slower is not None}
+    compared = {
+        part.slower: compare.read(out / part.name / COMPARED)
+        for part in done
+        if part.slower is not None
+    }
     held = told(sweeps, compared)
     if left:
-        print(f"not measured yet: {', '.join(left)}. The same command with --out {out} goes on.", flush=True)
+        print(
+            f"not measured yet: {', '.join(left)}. The same command with --out {out} goes on.",
+            flush=True,
+        )
     return 1 if not held else UNFINISHED if left else 0
 
 
@@ -210,13 +255,24 @@ def told(sweeps: Sequence[Sweep], compared: Mapping[float, pd.DataFrame]) -> boo
     if each_pair:
         counts = Counter(each.verdict for each in each_pair)
         intervals, called = covered(sweeps), sum(counts[verdict] for verdict in CHANGED)
-        least = Target(f"intervals that hold the pooled median, of {len(intervals)}", 90, "%", is_least=True)
+        least = Target(
+            f"intervals that hold the pooled median, of {len(intervals)}", 90, "%", is_least=True
+        )
         lines += [
-            (Target(f"unchanged: called different, of {len(each_pair)}", 5, "%"), 100 * called / len(each_pair)),
+            (
+                Target(f"unchanged: called different, of {len(each_pair)}", 5, "%"),
+                100 * called / len(each_pair),
+            ),
             (Target("unchanged: ambiguous", 40, "%"), 100 * counts["ambiguous"] / len(each_pair)),
-            (Target("half the interval, median", 8, "%"), statistics.median(halves(sweeps) or [math.inf])),
+            (
+                Target("half the interval, median", 8, "%"),
+                statistics.median(halves(sweeps) or [math.inf]),
+            ),
             (least, 100 * sum(intervals) / len(intervals) if intervals else 0.0),
-            (Target("duty cycle of a sweep", 65, "%", is_least=True), min(map(duty_percent, sweeps))),
+            (
+                Target("duty cycle of a sweep", 65, "%", is_least=True),
+                min(map(duty_percent, sweeps)),
+            ),
         ]
         if times := [sweep.time_s for sweep in sweeps if sweep.time_s is not None]:
             lines.append((Target("the slowest sweep, the whole command", 210, "s"), max(times)))

@@ -1,4 +1,5 @@
-"""Time and memory of the page by number of rows: `python benchmarks/report_scale.py 1000 10000 100000`."""
+"""Time and memory of the page by number of rows: `python benchmarks/report_scale.py 1000 10000
+100000`."""
 
 import resource
 import subprocess
@@ -20,7 +21,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         manifest = report_rows.lay_out(root)
-        main_command(["tables", "--root", str(root), "--out", str(root / "small"), "--manifest", str(manifest)])
+        main_command(
+            [
+                "tables",
+                "--root",
+                str(root),
+                "--out",
+                str(root / "small"),
+                "--manifest",
+                str(manifest),
+            ]
+        )
         for count in sorted(map(int, sys.argv[1:] or ["1000", "10000", "100000"])):
             folder, page = root / f"rows_{count}", root / f"{count}.html"
             report_rows.multiply(root / "small", folder, count)

@@ -21,7 +21,7 @@ from mfulab.core.groups import DeviceConfig
 from mfulab.device.compute import prepare
 from mfulab.device.samplers.selection import samplers_for
 from mfulab.device.samplers.series import Series
-from mfulab.loop.interactive.rest import CHECK_S
+from mfulab.loop.interactive.rest import CALL_S, CHECK_S, UnwatchedSteps
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.pace import CPU_PACE, CUDA_PACE
 from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval
@@ -45,7 +45,8 @@ def watched_window(step: Step, device: torch.device, seconds: float, estimate_s:
 
 
 def matmul(device: torch.device) -> Step:
-    """A step of some milliseconds: one matmul on the CPU, many small ones, bound by launches, on a GPU."""
+    """A step of some milliseconds: one matmul on the CPU, many small ones, bound by launches, on a
+    GPU."""
     size, repeats = (512, 1) if device.type == "cpu" else (256, 200)
     a = torch.randn(size, size, device=device)
 
@@ -57,7 +58,8 @@ def matmul(device: torch.device) -> Step:
 
 
 def training(device: torch.device, width: int = 0, rows: int = 0) -> tuple[torch.nn.Module, Step]:
-    """A model and its training step of some 20 ms on four cores: many layers, so that hooks and parameters count."""
+    """A model and its training step of some 20 ms on four cores: many layers, so that hooks and
+    parameters count."""
     width, rows = (width, rows) if width else (512, 128) if device.type == "cpu" else (2048, 4096)
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width, device=device) for _ in range(24)))
     inputs = torch.randn(rows, width, device=device)
@@ -70,7 +72,8 @@ def training(device: torch.device, width: int = 0, rows: int = 0) -> tuple[torch
 
 
 def measured_loop(window: mfulab.measure, step: Step, steps: int) -> float:
-    """The median step time in a loop inside `mfulab.measure`, which has counted such a step before."""
+    """The median step time in a loop inside `mfulab.measure`, which has counted such a step
+    before."""
     with window:
         for _ in range(steps):
             step()
@@ -79,7 +82,8 @@ def measured_loop(window: mfulab.measure, step: Step, steps: int) -> float:
 
 
 def thread_s(train: Step, steps: int, window: mfulab.measure | None = None) -> list[float]:
-    """CPU seconds of this thread a step, of each of ten stretches, inside a window where one is given."""
+    """CPU seconds of this thread a step, of each of ten stretches, inside a window where one is
+    given."""
     found = []
     with window or contextlib.nullcontext():
         for _ in range(10):
@@ -92,36 +96,58 @@ def thread_s(train: Step, steps: int, window: mfulab.measure | None = None) -> l
     return found
 
 
+def tick_cpu_s(ticks: int = 100_000) -> float:
+    """CPU seconds of the end of a step that nothing watches."""
+    steps = UnwatchedSteps(clock_for(torch.device("cpu")), nodes=0, most=2 * ticks)
+    began = time.thread_time()
+    for _ in range(ticks):
+        steps.tick()
+    return (time.thread_time() - began) / ticks + CALL_S
+
+
 def print_thread_costs(pairs: int) -> None:
-    """Prints CPU time in a window ÷ plain, for steps of some 1 and 20 ms with 25 modules, on one thread."""
+    """Prints CPU time in a window ÷ plain, for steps of some 1 and 20 ms with 25 modules, on one
+    thread."""
     torch.set_num_threads(1)
-    for width, rows, steps in ((16, 8, 100), (256, 128, 8)):
+    for width, rows, steps in ((16, 8, 100), (256, 232, 8)):
         model, train = training(torch.device("cpu"), width, rows)
         window = mfulab.measure(model, quiet=True, ceiling_s=0)
         plain, measured = thread_s(train, steps), thread_s(train, steps, window)  # which counts
         for _ in range(pairs):
-            plain, measured = plain + thread_s(train, steps), measured + thread_s(train, steps, window)
-        checks = window._loop.watch_s / CHECK_S
+            plain, measured = (
+                plain + thread_s(train, steps),
+                measured + thread_s(train, steps, window),
+            )
+        tick_s = tick_cpu_s()
+        own = tick_s / min(plain) + window._loop.watch_s / CHECK_S
         print(
             f"steps of {1e3 * min(plain):.2f} ms CPU time: × {min(measured) / min(plain):.4f} between checks (median of"
-            f" all stretches × {Stats(measured).median / Stats(plain).median:.3f}); the end of a step at rest"
-            f" {1e6 * window._loop.tick_s:.2f} µs, hooks {1e6 * window._loop.watch_s:.0f} µs a second, {checks:.4%}"
+            f" all stretches × {Stats(measured).median / Stats(plain).median:.3f}); by its parts {own:.3%}: the end of"
+            f" a step {1e6 * tick_s:.2f} µs, hooks {1e6 * window._loop.watch_s:.0f} µs a second"
         )
 
 
 def main() -> None:
     """Prints the ratios with their 95 % confidence intervals."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument("--pairs", type=int, default=10, help=f"at least {FEWEST_WINDOWS}, or there is no interval")
+    parser.add_argument(
+        "--pairs", type=int, default=10, help=f"at least {FEWEST_WINDOWS}, or there is no interval"
+    )
     parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--cpu-only", action="store_true", help="CPU time of the loop's thread alone")
+    parser.add_argument(
+        "--cpu-only", action="store_true", help="CPU time of the loop's thread alone"
+    )
     options = parser.parse_args()
     if options.cpu_only:
         print_thread_costs(options.pairs)
         return
     if options.pairs < FEWEST_WINDOWS:
-        parser.error(f"--pairs {options.pairs}: {FEWEST_WINDOWS} are the fewest that have an interval")
+        parser.error(
+            f"--pairs {options.pairs}: {FEWEST_WINDOWS} are the fewest that have an interval"
+        )
     device, threads = prepare(DeviceConfig(type=options.device))
     step, clock = matmul(device), clock_for(device)
     estimate = warm_up(step, clock, CUDA_PACE if device.type == "cuda" else CPU_PACE).chunks_s[-1]
@@ -138,7 +164,10 @@ def main() -> None:
         repeats.append(measure_window(step, clock, options.seconds, estimate).median_s / plain)
     model, train = training(device)
     each = warm_up(train, clock, CUDA_PACE if device.type == "cuda" else CPU_PACE).chunks_s[-1]
-    window, steps = mfulab.measure(model, quiet=True, ceiling_s=0), max(FEWEST_WINDOWS, round(options.seconds / each))
+    window, steps = (
+        mfulab.measure(model, quiet=True, ceiling_s=0),
+        max(FEWEST_WINDOWS, round(options.seconds / each)),
+    )
     measured_loop(window, train, 2)
     loops = []
     for _ in range(options.pairs):
@@ -151,7 +180,9 @@ def main() -> None:
     )
     for label, ratios in told:
         low, high = median_interval(ratios) or (None, None)
-        print(f"{label}: {Stats(ratios).median:.4f} (95 % CI {low:.4f} to {high:.4f}) on {device}, {threads} threads")
+        print(
+            f"{label}: {Stats(ratios).median:.4f} (95 % CI {low:.4f} to {high:.4f}) on {device}, {threads} threads"
+        )
     print_thread_costs(options.pairs)
 
 

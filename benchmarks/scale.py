@@ -19,7 +19,9 @@ COLUMNS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("sizes", nargs="*", type=int, default=SIZES, help="numbers of runs")
     parser.add_argument("--cores", default="4")
     parser.add_argument("--plan-only", action="store_true", help="time planning alone")
@@ -42,14 +44,25 @@ def row(count: int, given: argparse.Namespace) -> list[str]:
             return [*cells, *[""] * (len(COLUMNS) - len(cells))]
         all_runs = trivial.measure(folder, sweep, count, given.cores)
         nothing = trivial.measure_nothing(folder, sweep, given.cores)
-        cells += [_s(all_runs), f"{all_runs.time_s / count * 1000:.0f}", _mb(all_runs), _s(nothing), _mb(nothing)]
+        cells += [
+            _s(all_runs),
+            f"{all_runs.time_s / count * 1000:.0f}",
+            _mb(all_runs),
+            _s(nothing),
+            _mb(nothing),
+        ]
         if given.no_page:
             return [*cells, "", "", ""]
         manifests = [str(path.relative_to(folder)) for path in folder.glob("results/*/plan/*.json")]
         command = partial(trivial.run, folder, "scripts/command.py")
         tables = command("tables", "--manifest", *manifests, "--out", "results/tables")
         page = command("page", "--out", "report.html")
-        return [*cells, _s(tables), _s(page), _mb(max(tables, page, key=lambda cost: cost.memory_bytes))]
+        return [
+            *cells,
+            _s(tables),
+            _s(page),
+            _mb(max(tables, page, key=lambda cost: cost.memory_bytes)),
+        ]
 
 
 def _s(cost: Cost) -> str:

@@ -1,7 +1,9 @@
-"""Simulates requests that arrive by chance and are answered in batches, from measured times of steps.
+"""Simulates requests that arrive by chance and are answered in batches, from measured times of
+steps.
 
-A static batch takes what waits, and the next waits until its longest answer is finished. Continuous batching fills a
-place as soon as an answer leaves it, before any decoding step (Yu et al. 2022, "Orca", OSDI).
+A static batch takes what waits, and the next waits until its longest answer is finished. Continuous
+batching fills a place as soon as an answer leaves it, before any decoding step (Yu et al. 2022,
+"Orca", OSDI).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,8 @@ Policy = Literal["static", "continuous"]
 
 @dataclass(frozen=True)
 class Request:
-    """Arrival in seconds, and the tokens of its answer: one or more, the first of which its prefill gives."""
+    """Arrival in seconds, and the tokens of its answer: one or more, the first of which its prefill
+    gives."""
 
     arrival_s: float
     tokens: int
@@ -23,7 +26,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Server:
-    """Measured seconds of a step by batch size: `prefill_s` reads prompts, `decode_s` gives each sequence a token."""
+    """Measured seconds of a step by batch size: `prefill_s` reads prompts, `decode_s` gives each
+    sequence a token."""
 
     prefill_s: Mapping[int, float]
     decode_s: Mapping[int, float]
@@ -49,7 +53,8 @@ class Server:
 
 
 def between(times: Mapping[int, float], batch: int) -> float:
-    """Seconds at a batch size, on the line between the two measured ones beside it; beyond them the nearest."""
+    """Seconds at a batch size, on the line between the two measured ones beside it; beyond them the
+    nearest."""
     sizes = sorted(times)
     below = max((size for size in sizes if size <= batch), default=sizes[0])
     above = min((size for size in sizes if size >= batch), default=sizes[-1])
@@ -59,7 +64,8 @@ def between(times: Mapping[int, float], batch: int) -> float:
 
 
 def requests(rate: float, count: int, tokens: int, seed: int = 0) -> list[Request]:
-    """Requests of a Poisson process, `rate` a second, whose answers have 1 … 2·tokens - 1 tokens, all as likely."""
+    """Requests of a Poisson process, `rate` a second, whose answers have 1 … 2·tokens - 1 tokens,
+    all as likely."""
     chance = np.random.default_rng(seed)
     arrivals = chance.exponential(1 / rate, count).cumsum()
     lengths = chance.integers(1, 2 * tokens, count)
@@ -67,8 +73,11 @@ def requests(rate: float, count: int, tokens: int, seed: int = 0) -> list[Reques
 
 
 def latencies(server: Server, asked: Sequence[Request], policy: Policy) -> list[float]:
-    """Seconds from each request's arrival to its last token, in the order in which they are finished."""
-    return (_static if policy == "static" else _continuous)(server, sorted(asked, key=lambda one: one.arrival_s))
+    """Seconds from each request's arrival to its last token, in the order in which they are
+    finished."""
+    return (_static if policy == "static" else _continuous)(
+        server, sorted(asked, key=lambda one: one.arrival_s)
+    )
 
 
 def _static(server: Server, asked: Sequence[Request]) -> list[float]:

@@ -22,7 +22,8 @@ LONGEST_S, SAMPLE_S = 0.4, 0.004
 
 
 def spins_s(call: Callable[[], object]) -> float:
-    """Seconds after a call until this process, which sleeps, uses no more CPU time; at most LONGEST_S."""
+    """Seconds after a call until this process, which sleeps, uses no more CPU time; at most
+    LONGEST_S."""
     call()
     started, used_s, spun_s = time.perf_counter(), time.process_time(), 0.0
     while (elapsed_s := time.perf_counter() - started) < LONGEST_S:
@@ -34,7 +35,9 @@ def spins_s(call: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--side", type=int, default=512)
     parser.add_argument("--threads", type=int, default=usable_cores())
     options = parser.parse_args()
@@ -57,7 +60,9 @@ def main() -> None:
 
     for name, call in (("NumPy", numpy_s_matmul), ("torch", matmul)):
         spun_ms = sorted(1e3 * spins_s(call) for _ in range(TRIES))
-        print(f"{name}'s threads spin for {spun_ms[TRIES // 2]:.0f} ms ({spun_ms[0]:.0f} … {spun_ms[-1]:.0f})")
+        print(
+            f"{name}'s threads spin for {spun_ms[TRIES // 2]:.0f} ms ({spun_ms[0]:.0f} … {spun_ms[-1]:.0f})"
+        )
     print(f"torch {options.side}³ fp32, {options.threads} threads, median (quartiles)")
     print(f"alone                 {speed([matmul() for _ in range(10 * TRIES)][TRIES:])}")
     for pause_s in PAUSES_S:

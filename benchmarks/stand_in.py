@@ -20,23 +20,33 @@ from support import gpu_stand_in
 
 def main() -> int:
     """Prints the sweep's output, and last what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=sorted(gpu_stand_in.DEVICES), default="h200")
     parser.add_argument("--json", action="store_true", help="Print the last line alone.")
     parser.add_argument("--keep", type=Path, help="A new folder for the copy of the project.")
     arguments = parser.parse_args()
-    with nullcontext(arguments.keep) if arguments.keep else tempfile.TemporaryDirectory(prefix="mfulab-") as folder:
+    with (
+        nullcontext(arguments.keep)
+        if arguments.keep
+        else tempfile.TemporaryDirectory(prefix="mfulab-") as folder
+    ):
         swept = gpu_stand_in.sweep(gpu_stand_in.prepare(Path(folder)), arguments.device)
         if not arguments.json:
             print(swept.output)
-        print(json.dumps(found(swept), ensure_ascii=False))
+        figures = gpu_stand_in.DEVICES[arguments.device].figures
+        print(json.dumps({**found(swept), "figures": figures}, ensure_ascii=False))
     return 0
 
 
 def found(swept: gpu_stand_in.Swept) -> dict[str, object]:
-    """Seconds until the first page and the end, steps and matmuls measured within the budget, and the sentence."""
+    """Seconds until the first page and the end, steps and matmuls measured within the budget, and
+    the sentence."""
     return {
-        "first_page_s": next((round(seconds, 1) for seconds, words in swept.events if words == "page"), None),
+        "first_page_s": next(
+            (round(seconds, 1) for seconds, words in swept.events if words == "page"), None
+        ),
         "steps": len(gpu_stand_in.rows(swept.folder, "profile_step")),
         "matmuls": len(gpu_stand_in.rows(swept.folder, "bench_matmul")),
         "sentence": gpu_stand_in.sentence(swept.folder),

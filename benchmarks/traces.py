@@ -42,7 +42,8 @@ finally:
 
 
 def timed(command: list[str]) -> tuple[tuple[float, float, float], str, bool]:
-    """Seconds of a process from start to end, its CPU seconds, peak memory in MB; its output; True if it succeeded."""
+    """Seconds of a process from start to end, its CPU seconds, peak memory in MB; its output; True
+    if it succeeded."""
     began = time.perf_counter()
     with tempfile.TemporaryFile("w+") as told:
         process = subprocess.Popen(command, stdout=told, stderr=subprocess.DEVNULL)
@@ -56,24 +57,33 @@ def timed(command: list[str]) -> tuple[tuple[float, float, float], str, bool]:
 
 
 def ours(path: Path) -> tuple[list[int], int]:
-    """Idle, compute and other time in ns from first to last activity, and how many activities there are."""
+    """Idle, compute and other time in ns from first to last activity, and how many activities there
+    are."""
     found = read(path)[0].activities
     everything, compute = Intervals(found.begin, found.end), found.kind == COMPUTE
     parts = exclusive(
-        [Intervals(found.begin[compute], found.end[compute]), everything], int(found.begin.min()), int(found.end.max())
+        [Intervals(found.begin[compute], found.end[compute]), everything],
+        int(found.begin.min()),
+        int(found.end.max()),
     )
     compute_ns, other_ns, idle_ns = map(length, parts)
     return [idle_ns, compute_ns, other_ns], len(found)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--hta", required=True, help="a Python that has HolisticTraceAnalysis 0.5.0")
+    parser.add_argument(
+        "--hta", required=True, help="a Python that has HolisticTraceAnalysis 0.5.0"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     worst = 0
-    print(f"{'file':32} {'':7} {'s':>6} {'CPU s':>6} {'MB':>5} {'idle ms':>10} {'compute':>10} {'other':>10}")
+    print(
+        f"{'file':32} {'':7} {'s':>6} {'CPU s':>6} {'MB':>5} {'idle ms':>10} {'compute':>10} {'other':>10}"
+    )
     for path in options.files:
         costs: dict[str, list[tuple[float, float, float]]] = {"mfulab": [], "HTA": []}
         for _ in range(options.rounds):  # interleaved: what else the machine does hits both alike
@@ -94,7 +104,11 @@ def main() -> int:
         off = np.abs(theirs - parts)
         allowed = 2e3 * count  # ns: what rounding down may move
         worst += int((off > allowed).any())
-        print(f"{'':32} {lines['HTA']}" + _ms(theirs / 1e6) + ("" if (off <= allowed).all() else "  DIFFERENT"))
+        print(
+            f"{'':32} {lines['HTA']}"
+            + _ms(theirs / 1e6)
+            + ("" if (off <= allowed).all() else "  DIFFERENT")
+        )
     return int(worst > 0)
 
 

@@ -1,4 +1,5 @@
-"""Copies of the project to time: sweeps of runs that measure nothing cost what the pipeline costs."""
+"""Copies of the project to time: sweeps of runs that measure nothing cost what the pipeline
+costs."""
 
 import os
 import subprocess
@@ -30,7 +31,8 @@ Workflow(dict(each.split("=", 1) for each in sys.argv[1:])).begin()
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a command: seconds of wall time, and the largest memory of it or of a child in bytes."""
+    """Cost of a command: seconds of wall time, and the largest memory of it or of a child in
+    bytes."""
 
     time_s: float
     memory_bytes: int
@@ -38,7 +40,8 @@ class Cost:
 
 @contextmanager
 def copy(steps: tuple[str, ...] = STEPS) -> Iterator[Path]:
-    """A folder, as long as it is needed, with what Snakemake needs of this project; `steps` measure nothing there."""
+    """A folder, as long as it is needed, with what Snakemake needs of this project; `steps` measure
+    nothing there."""
     with tempfile.TemporaryDirectory(prefix="mfulab-bench-") as name:
         folder = copy_workflow(Path(name))
         fake_steps(folder, MEASURE, steps)
@@ -46,11 +49,14 @@ def copy(steps: tuple[str, ...] = STEPS) -> Iterator[Path]:
 
 
 def run(folder: Path, *command: str, **environment: str) -> Cost:
-    """Runs a Python command in `folder`; raises CalledProcessError, its output shown, where it fails."""
+    """Runs a Python command in `folder`; raises CalledProcessError, its output shown, where it
+    fails."""
     before = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
     started = time.perf_counter()
     with (folder / "output").open("wb") as output:
-        process = subprocess.Popen([sys.executable, *command], cwd=folder, env=before, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            [sys.executable, *command], cwd=folder, env=before, stdout=output, stderr=output
+        )
         _, status, usage = os.wait4(process.pid, 0)
     elapsed = time.perf_counter() - started
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -63,12 +69,23 @@ def run(folder: Path, *command: str, **environment: str) -> Cost:
 def matmuls(count: int) -> list[str]:
     """The sweep of `count` runs that measure the device, one at a time."""
     once = ["replicates=1", "ceiling_replicates=1"]
-    return ["steps=[bench_matmul]", "kernel=torch", "precision=fp32", f"size=range(1,{count + 1})", *once]
+    return [
+        "steps=[bench_matmul]",
+        "kernel=torch",
+        "precision=fp32",
+        f"size=range(1,{count + 1})",
+        *once,
+    ]
 
 
 def counts(count: int) -> list[str]:
     """The sweep of `count` runs that need no device: as many at a time as there are cores."""
-    return ["steps=[count_flops]", "model=linear_1024", "precision=fp32", f"batch_size=range(1,{count + 1})"]
+    return [
+        "steps=[count_flops]",
+        "model=linear_1024",
+        "precision=fp32",
+        f"batch_size=range(1,{count + 1})",
+    ]
 
 
 def plan(folder: Path, sweep: list[str]) -> Cost:
@@ -80,7 +97,9 @@ def measure(folder: Path, sweep: list[str], count: int, cores: str, **environmen
     """The whole command, from planning to the last of `count` rows."""
     cost = run(folder, *_rows(sweep, cores), MFULAB_LOCKS=str(folder), **environment)
     step = sweep[0].split("[")[1].rstrip("]")
-    measured = len([*folder.glob(f"results/{step}/*/row.csv"), *folder.glob(f"results/*/{step}/*/row.csv")])
+    measured = len(
+        [*folder.glob(f"results/{step}/*/row.csv"), *folder.glob(f"results/*/{step}/*/row.csv")]
+    )
     assert measured == count, f"{measured} of {count} runs have a row"
     return cost
 

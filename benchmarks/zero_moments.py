@@ -14,7 +14,8 @@ from mfulab.models.convolutional import SimpleCNN
 
 
 def measured(batch_size: int) -> tuple[float, float, float]:
-    """Percent of second moments that are 0 after some steps, and ms of their square root and of one update."""
+    """Percent of second moments that are 0 after some steps, and ms of their square root and of one
+    update."""
     torch.manual_seed(0)
     model = SimpleCNN()
     optimizer = torch.optim.Adam(model.parameters())
@@ -25,14 +26,20 @@ def measured(batch_size: int) -> tuple[float, float, float]:
         optimizer.step()
     moments = [state["exp_avg_sq"] for state in optimizer.state.values()]
     zero = sum(int((each == 0).sum()) for each in moments) / sum(each.numel() for each in moments)
-    roots = Timer("for each in moments: each.sqrt()", globals={"moments": moments}).blocked_autorange(min_run_time=1)
-    update = Timer("optimizer.step()", globals={"optimizer": optimizer}).blocked_autorange(min_run_time=1)
+    roots = Timer(
+        "for each in moments: each.sqrt()", globals={"moments": moments}
+    ).blocked_autorange(min_run_time=1)
+    update = Timer("optimizer.step()", globals={"optimizer": optimizer}).blocked_autorange(
+        min_run_time=1
+    )
     return 100 * zero, 1e3 * roots.median, 1e3 * update.median
 
 
 def main() -> None:
     """Prints a line a batch size."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 4, 8])
     torch.set_num_threads(1)
     print(f"{'batch':>6} {'zeros_percent':>14} {'sqrt_ms':>8} {'update_ms':>10}")

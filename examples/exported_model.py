@@ -19,12 +19,18 @@ from torch import nn
 REPETITIONS, CALLS = 7, 20
 
 
-def forms(model: nn.Module, sample: torch.Tensor, folder: Path) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+def forms(
+    model: nn.Module, sample: torch.Tensor, folder: Path
+) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
     """The model in each form, by name."""
     exported = torch.export.export(model, (sample,))
-    package = torch._inductor.aoti_compile_and_package(exported, package_path=str(folder / "model.pt2"))
+    package = torch._inductor.aoti_compile_and_package(
+        exported, package_path=str(folder / "model.pt2")
+    )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # trace and script; torch points to torch.export
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # trace and script; torch points to torch.export
         traced, scripted = torch.jit.trace(model, sample), torch.jit.script(model)
     return {
         "eager": model,
@@ -51,14 +57,25 @@ def least_s(call: Callable[[], object]) -> float:
 def main() -> dict[str, tuple[float, float]]:
     """Prints a line a form; returns its seconds, and how far its result is from the eager one's."""
     torch.manual_seed(0)
-    layers = [nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 10)]
+    layers = [
+        nn.Conv2d(3, 16, 3),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(256, 10),
+    ]
     model, sample = nn.Sequential(*layers).eval(), torch.randn(4, 3, 64, 64)
     found = {}
     with torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
         expected = model(sample)
         for name, form in forms(model, sample, Path(folder)).items():
-            found[name] = least_s(partial(form, sample)), float((form(sample) - expected).abs().max())
-            print(f"{name:18} {1e6 * found[name][0]:8.0f} µs   largest difference to eager {found[name][1]:.1e}")
+            found[name] = (
+                least_s(partial(form, sample)),
+                float((form(sample) - expected).abs().max()),
+            )
+            print(
+                f"{name:18} {1e6 * found[name][0]:8.0f} µs   largest difference to eager {found[name][1]:.1e}"
+            )
     return found
 
 

@@ -34,5 +34,7 @@ with mfulab.measure(model, device=device, ceiling_s=0.5) as window:  # rank 0 pr
 job = window.job()  # every rank calls it
 print(f"rank {rank}: {window.row['flops']:.0f} FLOPs a step, MFU {window.row['mfu_percent']:.2f} %")
 if rank == 0:
-    print(f"job: {job['ranks']} ranks, {job['tflop_s']:.3g} TFLOP/s, MFU {job['mfu_percent']:.2f} %")
+    print(
+        f"job: {job['ranks']} ranks, {job['tflop_s']:.3g} TFLOP/s, MFU {job['mfu_percent']:.2f} %"
+    )
 torch.distributed.destroy_process_group()

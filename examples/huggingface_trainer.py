@@ -1,4 +1,5 @@
-"""MFU in whatever a Hugging Face Trainer logs to, by one line: `python examples/huggingface_trainer.py`."""
+"""MFU in whatever a Hugging Face Trainer logs to, by one line: `python
+examples/huggingface_trainer.py`."""
 
 import torch
 import transformers

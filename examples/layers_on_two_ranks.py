@@ -17,7 +17,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 import mfulab
 
@@ -30,7 +35,9 @@ def layers() -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
 
 
-def measured(model: nn.Module, step: Callable[..., object], *arguments: object, **named: object) -> dict[str, float]:
+def measured(
+    model: nn.Module, step: Callable[..., object], *arguments: object, **named: object
+) -> dict[str, float]:
     """Seconds and FLOPs of a step of this rank, by `mfulab.measure`."""
     for _ in range(2):  # a pipeline's first step learns the shapes
         step(*arguments, **named)
@@ -42,7 +49,8 @@ def measured(model: nn.Module, step: Callable[..., object], *arguments: object, 
 
 
 def alone(stage: nn.Module, batch: torch.Tensor, count: int) -> float:
-    """Seconds of a stage's micro-batches without a neighbour, forward and backward; the median of the steps."""
+    """Seconds of a stage's micro-batches without a neighbour, forward and backward; the median of
+    the steps."""
     times = []
     for _ in range(STEPS):
         began = time.perf_counter()
@@ -57,18 +65,29 @@ def pipeline(rank: int) -> list[dict[str, float]]:
     stage, batch, rows = layers(), torch.randn(ROWS, WIDTH), []
     for count in MICRO_BATCHES:
         schedule = ScheduleGPipe(
-            PipelineStage(stage, rank, 2, torch.device("cpu")), count, loss_fn=lambda out, target: (out - target).sum()
+            PipelineStage(stage, rank, 2, torch.device("cpu")),
+            count,
+            loss_fn=lambda out, target: (out - target).sum(),
         )
-        row = measured(stage, schedule.step, target=batch) if rank else measured(stage, schedule.step, batch)
+        row = (
+            measured(stage, schedule.step, target=batch)
+            if rank
+            else measured(stage, schedule.step, batch)
+        )
         dist.barrier()
         busy_s = alone(stage, batch.detach().clone(), count)
-        row |= {"micro_batches": count, "bubble": 1 - busy_s / row["time_s"], "formula": 1 / (count + 1)}
+        row |= {
+            "micro_batches": count,
+            "bubble": 1 - busy_s / row["time_s"],
+            "formula": 1 / (count + 1),
+        }
         rows.append(row)
     return rows
 
 
 def tensor_parallel() -> dict[str, float]:
-    """A step of the same layers, each pair split by columns and rows; `share` is of the FLOPs of one rank alone."""
+    """A step of the same layers, each pair split by columns and rows; `share` is of the FLOPs of
+    one rank alone."""
     batch = torch.randn(ROWS, WIDTH)
     plan: dict[str, ParallelStyle] = {
         str(at): RowwiseParallel() if at % 2 else ColwiseParallel() for at in range(LAYERS)
@@ -89,9 +108,8 @@ def main() -> None:
         print(json.dumps({"pipeline": rows, "tensor_parallel": split}))
     elif dist.get_rank() == 0:
         for row in rows:
-            says = (
-                f"{row['micro_batches']} micro-batches: {1e3 * row['time_s']:.1f} ms, {100 * row['bubble']:.0f} % idle"
-            )
+            idle = f"{100 * row['bubble']:.0f} % idle"
+            says = f"{row['micro_batches']} micro-batches: {1e3 * row['time_s']:.1f} ms, {idle}"
             print(f"{says}; (p - 1) / (m + p - 1) is {100 * row['formula']:.0f} %")
         print(
             f"tensor parallel: {1e3 * split['time_s']:.1f} ms, {100 * split['share']:.1f} % of the FLOPs on each rank"

@@ -1,4 +1,5 @@
-"""MFU in whatever a Lightning Trainer logs to, by one line: `python examples/lightning_trainer.py`."""
+"""MFU in whatever a Lightning Trainer logs to, by one line: `python
+examples/lightning_trainer.py`."""
 
 import pytorch_lightning
 import torch
@@ -10,7 +11,9 @@ import mfulab
 class Classifier(pytorch_lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
-        self.model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8)
+        )
 
     def training_step(self, batch: list[torch.Tensor]) -> torch.Tensor:
         inputs, targets = batch

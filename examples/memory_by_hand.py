@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from cuda.bindings import runtime
 
-TO_DEVICE, TO_HOST = (getattr(runtime.cudaMemcpyKind, f"cudaMemcpy{way}") for way in ("HostToDevice", "DeviceToHost"))
+TO_DEVICE, TO_HOST = (
+    getattr(runtime.cudaMemcpyKind, f"cudaMemcpy{way}") for way in ("HostToDevice", "DeviceToHost")
+)
 
 
 class CudaError(RuntimeError):
@@ -20,7 +22,8 @@ class CudaError(RuntimeError):
 
 
 def checked(answer: tuple[Any, ...]) -> Any:
-    """The result of a call, if its code says success. Raises CudaError with the runtime's words otherwise."""
+    """The result of a call, if its code says success. Raises CudaError with the runtime's words
+    otherwise."""
     code, *result = answer
     if code != runtime.cudaError_t.cudaSuccess:
         raise CudaError(f"{code.name}: {runtime.cudaGetErrorString(code)[1].decode()}")
@@ -28,12 +31,14 @@ def checked(answer: tuple[Any, ...]) -> Any:
 
 
 def unlooked_at() -> Any:
-    """The pointer of a call whose code is dropped, as `[1]` does: None where there is no GPU, and no word of it."""
+    """The pointer of a call whose code is dropped, as `[1]` does: None where there is no GPU, and
+    no word of it."""
     return runtime.cudaMalloc(1024)[1]
 
 
 def there_and_back(matrix: np.ndarray) -> np.ndarray:
-    """A copy of the matrix that was in the device's memory. Raises CudaError; what was allocated is freed."""
+    """A copy of the matrix that was in the device's memory. Raises CudaError; what was allocated is
+    freed."""
     result = np.empty_like(matrix)
     pointer = checked(runtime.cudaMalloc(matrix.nbytes))
     try:

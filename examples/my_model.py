@@ -11,7 +11,8 @@ from torch import nn
 
 
 class PatchMixer(nn.Module):
-    """Cuts an image into patches, mixes them by a depthwise convolution and by a linear layer, and classifies."""
+    """Cuts an image into patches, mixes them by a depthwise convolution and by a linear layer, and
+    classifies."""
 
     def __init__(self, width: int, depth: int, classes: int) -> None:
         super().__init__()
@@ -33,5 +34,6 @@ class PatchMixer(nn.Module):
 
 
 def build(width: int = 64, depth: int = 4, classes: int = 10) -> nn.Module:
-    """What `model._target_=my_model.build` calls; `+model.arguments.width=128` and the like are its arguments."""
+    """What `model._target_=my_model.build` calls; `+model.arguments.width=128` and the like are its
+    arguments."""
     return PatchMixer(width, depth, classes)

@@ -25,7 +25,14 @@ def save(profiler: torch.profiler.profile) -> None:
 
 
 torch.set_num_threads(1)
-layers = [nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten()]
+layers = [
+    nn.Conv2d(3, 16, 3),
+    nn.ReLU(),
+    nn.Conv2d(16, 32, 3),
+    nn.ReLU(),
+    nn.AdaptiveAvgPool2d(4),
+    nn.Flatten(),
+]
 model = nn.Sequential(*layers, nn.Linear(512, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 images, classes = torch.randn(16, 3, 64, 64), torch.randint(0, 10, (16,))

@@ -26,11 +26,15 @@ def graph(width: int = 64, classes: int = 10) -> tuple[tf.Graph, dict[str, tf.Te
 
 
 def main(steps: int = 20) -> list[float]:
-    """Prints how many operations the graph holds, and the loss of each fifth step; returns all losses."""
+    """Prints how many operations the graph holds, and the loss of each fifth step; returns all
+    losses."""
     built, named = graph()
     print(f"{len(built.get_operations())} operations, none of which has run")
     drawn = np.random.default_rng(0)
-    batch = {named["images"]: drawn.standard_normal((128, 64)), named["labels"]: drawn.integers(0, 10, 128)}
+    batch = {
+        named["images"]: drawn.standard_normal((128, 64)),
+        named["labels"]: drawn.integers(0, 10, 128),
+    }
     losses = []
     with tf.Session(graph=built) as session:
         session.run(named["start"])

@@ -1,4 +1,5 @@
-"""Runs a subcommand of `mfulab` for the workflow: `python scripts/command.py page --language ko`."""
+"""Runs a subcommand of `mfulab` for the workflow: `python scripts/command.py page --language
+ko`."""
 
 import sys
 

@@ -11,18 +11,21 @@ from pathlib import Path
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_csv
 from mfulab.lab.runtime.run import commit
-from mfulab.lab.tables.columns import columns
+from mfulab.lab.tables.columns import columns, written
 from mfulab.lab.tables.records import from_recorded
+from mfulab.measurements.read_trace import ranks
 from mfulab.measurements.read_trace.reader import files, read_file
-from mfulab.mfu import job as jobs
-from mfulab.mfu.join import trace_columns
+from mfulab.mfu.traced import trace_columns
 
 PLACE = Path("results/reference/public/traces.csv")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Adds rows to the kept ones, in place of those of the same name; 2 where a file cannot be read."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Adds rows to the kept ones, in place of those of the same name; 2 where a file cannot be
+    read."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", nargs="+")
     parser.add_argument("--source", required=True, help="repository and folder, commit, licence")
     parser.add_argument("--out", type=Path, default=PLACE)
@@ -42,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = [rows[run] for run in sorted(rows)]
     for row in kept:
         row |= trace_columns(row)
-    jobs.joined(kept)
-    write_csv(options.out, kept, columns("traces"))
+    ranks.joined(kept)
+    write_csv(options.out, written("traces", kept), columns("traces"))
     print(f"{options.out}: {len(kept)} rows")
     return 0
 

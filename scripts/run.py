@@ -1,4 +1,5 @@
-"""Measures one run of any measurement: `python scripts/run.py profile_step --config results/…/config.json`."""
+"""Measures one run of any measurement: `python scripts/run.py profile_step --config
+results/…/config.json`."""
 
 import sys
 

@@ -1,4 +1,5 @@
-"""Hooks of mkdocs: the documentation's site from docs/, from what lies beside it, and from the models.
+"""Hooks of mkdocs: the documentation's site from docs/, from what lies beside it, and from the
+models.
 
 Nothing is copied: the README is the first page, and tables and schemas are read from `mfulab.core`.
 """
@@ -15,7 +16,6 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from mfulab.core.language import catalogue
 from mfulab.lab.report import figures, frames
 from mfulab.lab.tables import build
 from mfulab.lab.tables.columns import dictionary
@@ -35,7 +35,11 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages that are not in docs/."""
     pages = {page: (ROOT / source).read_text(encoding="utf-8") for source, page in BESIDE.items()}
-    pages |= {"library.md": _library(), "tables.md": _tables(), "schemas.md": _schemas(), "glossary.md": _glossary()}
+    pages |= {
+        "library.md": _library(),
+        "tables.md": _tables(),
+        "schemas.md": _schemas(),
+    }
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     for file in (*_gallery(config), *_notebook(config)):
@@ -61,12 +65,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return LINK.sub(led, markdown) if source or page.file.generated_by is None else markdown
 
 
-def _glossary() -> str:
-    """The terms of the report's page."""
-    terms = catalogue("en")["definitions"].items()
-    return "# Glossary\n\n" + "\n\n".join(f"## {term}\n\n{meaning}" for term, meaning in terms)
-
-
 def _notebook(config: Any) -> Iterator[File]:
     """The notebook as a page, with the outputs that it keeps."""
     parts: list[str] = []
@@ -76,8 +74,13 @@ def _notebook(config: Any) -> Iterator[File]:
         for output in cell.get("outputs", []):
             data = output.get("data", {"text/plain": output.get("text", "")})
             if "image/png" in data:
-                name, told = f"notebook/{len(parts)}.png", output["metadata"].get("image/png", {}).get("alt", "figure")
-                yield File.generated(config, name, content=base64.b64decode("".join(data["image/png"])))
+                name, told = (
+                    f"notebook/{len(parts)}.png",
+                    output["metadata"].get("image/png", {}).get("alt", "figure"),
+                )
+                yield File.generated(
+                    config, name, content=base64.b64decode("".join(data["image/png"]))
+                )
                 parts.append(f"![{told}]({name})")
             elif "text/html" in data:
                 parts.append("".join(data["text/html"]))
@@ -91,22 +94,35 @@ def _library() -> str:
     import mfulab
 
     names = [getattr(mfulab, name) for name in mfulab.__all__]
-    return "# Library\n\n" + "\n\n".join(f"::: {each.__module__}.{each.__qualname__}" for each in names)
+    return "# Library\n\n" + "\n\n".join(
+        f"::: {each.__module__}.{each.__qualname__}" for each in names
+    )
 
 
 def _tables() -> str:
     """Columns of every table, as in results/tables/columns.csv."""
-    parts = ["# Tables\n\nOne row a run, in `results/tables/`; `columns.csv` there holds this page."]
+    parts = [
+        "# Tables\n\nOne row a run, in `results/tables/`; `columns.csv` there holds this page."
+    ]
     for table, found in itertools.groupby(dictionary(), lambda each: each.table):
-        parts.append(f"## {table}\n\n| column | type | unit | from | meaning |\n|---|---|---|---|---|")
-        lines = ([f"`{each.column}`", each.type, each.unit, each.source, each.description] for each in found)
-        parts[-1] += "".join("\n| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        parts.append(
+            f"## {table}\n\n| column | type | unit | from | meaning |\n|---|---|---|---|---|"
+        )
+        lines = (
+            [f"`{each.column}`", each.type, each.unit, each.source, each.description]
+            for each in found
+        )
+        parts[-1] += "".join(
+            "\n| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+        )
     return "\n\n".join(parts)
 
 
 def _schemas() -> str:
     """JSON schemas of configs and rows."""
-    parts = ["# Schemas\n\nJSON Schema of a run's `config.json` and `row.csv`: `mfulab schema MEASUREMENT` prints one."]
+    parts = [
+        "# Schemas\n\nJSON Schema of a run's `config.json` and `row.csv`: `mfulab schema MEASUREMENT` prints one."
+    ]
     for each in MEASUREMENTS.values():
         for kind, model in (("config", each.config), ("row", each.row)):
             text = json.dumps(model.model_json_schema(), indent=1)
@@ -125,5 +141,7 @@ def _gallery(config: Any) -> Iterator[File]:
             picture = io.BytesIO()
             drawn.figure.savefig(picture, format="svg")
             yield File.generated(config, f"gallery/{name}.svg", content=picture.getvalue())
-            parts.append(f"## {drawn.title}\n\n![{drawn.title}](gallery/{name}.svg)\n\n{drawn.finding}")
+            parts.append(
+                f"## {drawn.title}\n\n![{drawn.title}](gallery/{name}.svg)\n\n{drawn.finding}"
+            )
     yield File.generated(config, "gallery.md", content="\n\n".join(parts))

@@ -1,8 +1,10 @@
-"""Shared by all tests: the skip rules, and a copy of the workflow in which a test may change anything."""
+"""Shared by all tests: the skip rules, and a copy of the workflow in which a test may change
+anything."""
 
 import gc
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +14,13 @@ import pytest
 from support.shared import made_once
 from support.workflow_copy import MINIATURE, ROOT, Project, copy_workflow
 
-# A busy machine is no failure.
-hypothesis.settings.register_profile("unhurried", deadline=None)
-hypothesis.settings.load_profile("unhurried")
+# What a shell starts by `&` ignores an interrupt, and so would all that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A busy machine is no failure. Every night, as with `make test ALL=1`, Hypothesis looks longer.
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
+hypothesis.settings.register_profile("night", deadline=None, max_examples=200)
+hypothesis.settings.load_profile("night" if "MFULAB_EXAMPLES" in os.environ else "quick")
 pytest.register_assert_rewrite("support.pretend")  # its assertions tell what they compared
 
 
@@ -26,16 +32,27 @@ def locks_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def no_job_is_left_behind() -> Iterator[None]:
-    """A model that makes its process a rank of a pretended job does so for good: the next test is in none."""
+    """A model that makes its process a rank of a pretended job does so for good: the next test is
+    in none."""
     yield
     distributed = sys.modules.get("torch.distributed")
     if distributed and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
 
 
+@pytest.fixture(autouse=True)
+def no_device_is_replaced() -> Iterator[None]:
+    """Root may rename a file onto `/dev/null`: all programs of the machine then share what they
+    throw away."""
+    before = Path(os.devnull).is_char_device()
+    yield
+    assert Path(os.devnull).is_char_device() == before, f"{os.devnull} was replaced"
+
+
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    _spread(items)
+    if "PYTEST_XDIST_WORKER" in os.environ:  # one process alone makes what a module shares once
+        _spread(items)
     reason = _why_no_gpu() if any(item.get_closest_marker("gpu") for item in items) else ""
     for item in items:
         if item.get_closest_marker("gpu") and reason:
@@ -54,22 +71,29 @@ def pytest_collection_finish() -> None:
 
 
 def _spread(items: list[pytest.Item]) -> None:
-    """Gives each module to one process, which compiles and draws once for its tests; those of the workflow go to any.
+    """Gives each module to one process, which compiles and draws once for its tests; those of the
+    workflow go to any.
 
-    The latter are spread evenly among the others: they wait half of their time, in which others compute. One of those
-    that take the miniature comes first, and the rest last: all processes would else wait for the one that makes it.
-    A slow test cannot be that one: pytest leaves such tests out after this.
+    The latter are spread evenly among the others: they wait half of their time, in which others
+    compute. One of those that take the miniature comes first, and the rest last: all processes
+    would else wait for the one that makes it. A slow test cannot be that one: pytest leaves such
+    tests out after this.
     """
     workflow = [item for item in items if item.get_closest_marker("workflow")]
     workflow.sort(
-        key=lambda item: ("project" in getattr(item, "fixturenames", ()), not item.get_closest_marker("slow"))
+        key=lambda item: (
+            "project" in getattr(item, "fixturenames", ()),
+            not item.get_closest_marker("slow"),
+        )
     )
     workflow = workflow[-1:] + workflow[:-1]
     others = [item for item in items if not item.get_closest_marker("workflow")]
     for item in others:
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}.{item.path.stem}"))
-    places = {item: index / len(kind) for kind in (workflow, others) for index, item in enumerate(kind)}
+    places = {
+        item: index / len(kind) for kind in (workflow, others) for index, item in enumerate(kind)
+    }
     items.sort(key=places.__getitem__)
 
 
@@ -81,8 +105,8 @@ def _why_no_gpu() -> str:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):
-    """In CI nothing may skip but `gpu` and tests of recorded traces, which are not in the checkout: a missing system
-    package is a failure there."""
+    """In CI nothing may skip but `gpu` and tests of recorded traces, which are not in the checkout:
+    a missing system package is a failure there."""
     outcome = yield
     report = outcome.get_result()
     if (
@@ -98,7 +122,8 @@ def pytest_runtest_makereport(item: pytest.Item):
 
 @pytest.fixture
 def make_project(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Project]:
-    """Copies the workflow into an empty directory; `with_source` copies the package too, so that it can be edited."""
+    """Copies the workflow into an empty directory; `with_source` copies the package too, so that it
+    can be edited."""
 
     def make(with_source: bool = False) -> Project:
         return Project(copy_workflow(tmp_path_factory.mktemp("project"), with_source))
@@ -108,7 +133,8 @@ def make_project(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Proj
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The miniature with its report, made once for all of pytest's workers; who changes something takes `measured`."""
+    """The miniature with its report, made once for all of pytest's workers; who changes something
+    takes `measured`."""
 
     def make(folder: Path) -> None:
         Project(copy_workflow(folder, with_source=True)).snakemake("report", *MINIATURE)
@@ -125,6 +151,7 @@ def measured(project: Project, tmp_path: Path) -> Project:
 
 @pytest.fixture
 def benchmark_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the scripts in benchmarks/ and validation/ importable, as they are to one another when run."""
+    """Makes the scripts in benchmarks/ and validation/ importable, as they are to one another when
+    run."""
     for folder in ("benchmarks", "validation"):
         monkeypatch.syspath_prepend(str(ROOT / folder))

@@ -20,10 +20,15 @@ def documented(path: Path) -> Iterator[tuple[ast.AST, str]]:
 
 
 def spoken(text: str) -> list[str]:
-    """Faults of the first paragraph, and long sentences of those below that are no list and no example."""
+    """Faults of the first paragraph, and long sentences of those below that are no list and no
+    example."""
     first, *others = text.split("\n\n")
-    prose = [each for each in others if not any(line.startswith("    ") for line in each.splitlines())]
-    long = [fault for each in prose for fault in faults(" ".join(each.split())) if " words: " in fault]
+    prose = [
+        each for each in others if not any(line.startswith("    ") for line in each.splitlines())
+    ]
+    long = [
+        fault for each in prose for fault in faults(" ".join(each.split())) if " words: " in fault
+    ]
     return faults(" ".join(first.split())) + long
 
 
@@ -35,7 +40,11 @@ def untrue(node: ast.AST, text: str) -> list[str]:
     says_a_value = opening in ("True", "False") or (opening == "Returns" and gives != "NoReturn")
     if gives in ("None", "NoReturn", "Iterator[None]") and says_a_value:
         return [f"says {opening!r}, but gives {gives}"]
-    return [f"says {opening!r}, but gives {gives}"] if opening in ("True", "False") and gives in ("int", "str") else []
+    return (
+        [f"says {opening!r}, but gives {gives}"]
+        if opening in ("True", "False") and gives in ("int", "str")
+        else []
+    )
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ import mfulab
 PACKAGE = Path(mfulab.__file__).parent
 LIBRARY = ("core", "device", "flops", "timing", "tracing", "mfu")
 MEASURED = ("models", "kernels", "measurements")
+# A package of its own too: it imports nothing of the others, and its parts by their place.
+STANDALONE = "peaks"
 FORBIDDEN = {part: {*MEASURED, "lab", "loop", "cli"} for part in LIBRARY}
 FORBIDDEN |= {part: {"lab", "loop", "cli"} for part in MEASURED}
-MOST_LINES = 40  # of a function of measured code, its docstring left out
 FORBIDDEN |= {"loop": {"lab", "cli"}, "lab": {"loop", "cli"}}
 
 
@@ -21,7 +23,7 @@ def imported(path):
     """Names of this package's modules that a file imports, at its top or inside a function."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: a relative import"
+            assert node.level == 0 or STANDALONE in path.parts, f"{path}: a relative import"
             yield from (f"{node.module}.{each.name}" for each in node.names)
         elif isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
@@ -33,8 +35,13 @@ def parts(path):
 
 @pytest.mark.parametrize("part", [*LIBRARY, *MEASURED, "loop"])
 def test_what_measures_imports_nothing_of_the_pipeline(part):
-    libraries = {path: {name.split(".")[0] for name in imported(path)} for path in (PACKAGE / part).rglob("*.py")}
-    assert {path: names for path, names in libraries.items() if names & {"snakemake", "hydra", "pandas"}} == {}
+    libraries = {
+        path: {name.split(".")[0] for name in imported(path)}
+        for path in (PACKAGE / part).rglob("*.py")
+    }
+    assert {
+        path: names for path, names in libraries.items() if names & {"snakemake", "hydra", "pandas"}
+    } == {}
 
 
 def test_the_picture_of_the_architecture_names_every_part():
@@ -45,7 +52,10 @@ def test_the_picture_of_the_architecture_names_every_part():
 
 @pytest.mark.parametrize("part", FORBIDDEN)
 def test_a_part_imports_none_above_it(part):
-    found = {path.relative_to(PACKAGE): parts(path) & FORBIDDEN[part] for path in (PACKAGE / part).rglob("*.py")}
+    found = {
+        path.relative_to(PACKAGE): parts(path) & FORBIDDEN[part]
+        for path in (PACKAGE / part).rglob("*.py")
+    }
     assert len(found) > 5
     assert {path: names for path, names in found.items() if names} == {}
 
@@ -60,16 +70,15 @@ def test_an_import_inside_a_function_is_seen(tmp_path):
 
 def test_every_part_is_placed():
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert folders == {*FORBIDDEN, "cli"}
+    assert folders == {*FORBIDDEN, "cli", STANDALONE}
 
 
-@pytest.mark.parametrize("part", ["timing", *MEASURED])
-def test_functions_of_measured_code_fit_a_screen(part):
-    long = {}
-    for path in (PACKAGE / part).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef):
-                text = node.body[0] if ast.get_docstring(node) else None
-                lines = node.end_lineno - node.lineno + 1 - (text.end_lineno - text.lineno + 1 if text else 0)
-                long |= {f"{path.name}: {node.name}": lines} if lines > MOST_LINES else {}
-    assert long == {}
+def test_the_package_of_peaks_needs_nothing_but_python():
+    for path in (PACKAGE / STANDALONE).rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                assert node.module.split(".")[0] in sys.stdlib_module_names
+            elif isinstance(node, ast.Import):
+                names = {alias.name.split(".")[0] for alias in node.names}
+                assert names <= sys.stdlib_module_names | {"torch", "pynvml"}

@@ -46,7 +46,8 @@ class Product(torch.nn.Linear):
 
 
 class Attention(torch.nn.Module):
-    """8 × 16 heads over 2048 tokens of 128, all with all; its backward pass recomputes the scores."""
+    """8 × 16 heads over 2048 tokens of 128, all with all; its backward pass recomputes the
+    scores."""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v)
@@ -62,7 +63,9 @@ class Convolution(torch.nn.Conv2d):
         super().__init__(256, 256, 3, padding=1, bias=False)
 
     def inputs(self, **where: Any) -> tuple[torch.Tensor, ...]:
-        return (torch.randn(64, 256, 56, 56, **where).contiguous(memory_format=torch.channels_last),)
+        return (
+            torch.randn(64, 256, 56, 56, **where).contiguous(memory_format=torch.channels_last),
+        )
 
 
 class Patches(torch.nn.Conv2d):
@@ -92,12 +95,17 @@ class Head(torch.nn.Linear):
         return (torch.randn(8192, 768, **where),)
 
 
-CASES: dict[str, type[Any]] = {"product": Product, "attention": Attention, "convolution": Convolution}
+CASES: dict[str, type[Any]] = {
+    "product": Product,
+    "attention": Attention,
+    "convolution": Convolution,
+}
 CASES |= {"patches": Patches, "short_attention": ShortAttention, "head": Head}
 
 
 def counted_flops(case: str) -> int:
-    """FLOPs that mfulab says are executed: forward, and backward where an input asks for gradients."""
+    """FLOPs that mfulab says are executed: forward, and backward where an input asks for
+    gradients."""
     with torch.device("meta"):
         model = CASES[case]().to(FORMAT)
     model.requires_grad_(False)
@@ -108,7 +116,9 @@ def counted_flops(case: str) -> int:
 
 def step_of(case: str) -> Callable[[], None]:
     """The case on the GPU: forward, and backward where an input asks for gradients."""
-    model = CASES[case]().to("cuda", FORMAT, memory_format=torch.channels_last if case == "convolution" else None)
+    model = CASES[case]().to(
+        "cuda", FORMAT, memory_format=torch.channels_last if case == "convolution" else None
+    )
     model.requires_grad_(False)
     inputs = model.inputs(device="cuda", dtype=FORMAT)
 
@@ -133,33 +143,51 @@ def run_once(case: str) -> None:
 
 
 def told_ratio(case: str) -> float:
-    """Operations executed ÷ counted, as mfulab reads it in a trace; 1 without a GPU or where no name tells."""
+    """Operations executed ÷ counted, as mfulab reads it in a trace; 1 without a GPU or where no
+    name tells."""
     if not torch.cuda.is_available():
         return 1.0
-    return trace_steps(step_of(case), torch.device("cuda"), 1).analysis.ratios()["executed_ratio"] or 1.0
+    return (
+        trace_steps(step_of(case), torch.device("cuda"), 1).analysis.ratios()["executed_ratio"]
+        or 1.0
+    )
 
 
 def tensor_metrics(listing: str) -> list[str]:
-    """Metrics of `ncu --query-metrics` that together count each operation of the tensor cores once."""
-    names = {line.split()[0] for line in listing.splitlines() if line.startswith("sm__ops_path_tensor")}
-    chosen = [name for name in names if BY_INSTRUCTION.match(name)] or [name for name in names if BY_FORMAT.match(name)]
+    """Metrics of `ncu --query-metrics` that together count each operation of the tensor cores
+    once."""
+    names = {
+        line.split()[0] for line in listing.splitlines() if line.startswith("sm__ops_path_tensor")
+    }
+    chosen = [name for name in names if BY_INSTRUCTION.match(name)] or [
+        name for name in names if BY_FORMAT.match(name)
+    ]
     return sorted(f"{name}.sum" for name in chosen)
 
 
 def summed(report: str, metrics: Sequence[str]) -> int:
-    """The sum of `metrics` over all kernels of a raw CSV report, whose second line holds the units."""
+    """The sum of `metrics` over all kernels of a raw CSV report, whose second line holds the
+    units."""
     lines = [line for line in report.splitlines() if line and not line.startswith("==")]
     kernels = list(csv.DictReader(lines))[1:]
     if not kernels:
-        raise NotMeasurableError(f"ncu profiled no kernel: {report.strip().splitlines()[-1] if report.strip() else ''}")
-    cells = [kernel[metric].replace(",", "") for kernel in kernels for metric in metrics if kernel.get(metric)]
+        raise NotMeasurableError(
+            f"ncu profiled no kernel: {report.strip().splitlines()[-1] if report.strip() else ''}"
+        )
+    cells = [
+        kernel[metric].replace(",", "")
+        for kernel in kernels
+        for metric in metrics
+        if kernel.get(metric)
+    ]
     if not cells:
         raise NotMeasurableError(f"ncu reported none of {', '.join(metrics)}")
     return round(sum(float(cell) for cell in cells))
 
 
 def executed_operations(case: str) -> int:
-    """Operations of the tensor cores as the hardware counted them (a multiply-add is two). NotMeasurableError."""
+    """Operations of the tensor cores as the hardware counted them (a multiply-add is two).
+    NotMeasurableError."""
     ncu = find_ncu()
     metrics = tensor_metrics(_output([ncu, "--query-metrics"]))
     if not metrics:
@@ -167,14 +195,25 @@ def executed_operations(case: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "report.csv"
         command = [ncu, "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)]
-        command += ["--profile-from-start", "off", "--clock-control", "none", "--metrics", ",".join(metrics)]
+        command += [
+            "--profile-from-start",
+            "off",
+            "--clock-control",
+            "none",
+            "--metrics",
+            ",".join(metrics),
+        ]
         _output([*command, sys.executable, __file__, "--run", case])
         return summed(log.read_text(), metrics)
 
 
 def find_ncu() -> str:
-    """Path of Nsight Compute: on the PATH or in its installer's folder. Raises NotMeasurableError."""
-    places = [*Path("/opt/nvidia/nsight-compute").glob("*/ncu"), *Path("/usr/local").glob("cuda*/bin/ncu")]
+    """Path of Nsight Compute: on the PATH or in its installer's folder. Raises
+    NotMeasurableError."""
+    places = [
+        *Path("/opt/nvidia/nsight-compute").glob("*/ncu"),
+        *Path("/usr/local").glob("cuda*/bin/ncu"),
+    ]
     found = shutil.which("ncu") or next((str(path) for path in sorted(places, reverse=True)), None)
     if found is None:
         raise NotMeasurableError("ncu (Nsight Compute) is not installed")
@@ -188,25 +227,40 @@ def _output(command: list[str]) -> str:
         raise NotMeasurableError(f"{Path(command[0]).name} took longer than {LIMIT_S} s") from None
     text = done.stdout + done.stderr
     if done.returncode:
-        errors = [line for line in text.splitlines() if "==ERROR==" in line] or text.strip().splitlines()[-1:]
-        raise NotMeasurableError(" ".join(errors) or f"{command[0]} ended with status {done.returncode}")
+        errors = [
+            line for line in text.splitlines() if "==ERROR==" in line
+        ] or text.strip().splitlines()[-1:]
+        raise NotMeasurableError(
+            " ".join(errors) or f"{command[0]} ended with status {done.returncode}"
+        )
     return text
 
 
 def compare(case: str) -> dict[str, Any]:
     """One case: FLOPs counted, operations executed, and why these are not known."""
-    row = {"case": case, "counted_flops": counted_flops(case), "executed_operations": None, "reason": ""}
+    row = {
+        "case": case,
+        "counted_flops": counted_flops(case),
+        "executed_operations": None,
+        "reason": "",
+    }
     row["executed_ratio"] = told_ratio(case)
     try:
         row["executed_operations"] = executed_operations(case)
-    except (NotMeasurableError, OSError, ValueError) as error:  # no report, or one with words for numbers
+    except (
+        NotMeasurableError,
+        OSError,
+        ValueError,
+    ) as error:  # no report, or one with words for numbers
         row["reason"] = str(error)
     return row
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints one line a case; with --run it is the program that Nsight Compute looks at."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--run", choices=list(CASES), help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="also write JSON")
     options = parser.parse_args(arguments)

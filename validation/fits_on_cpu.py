@@ -24,7 +24,9 @@ DEVICE = "NVIDIA A100-SXM4-40GB"  # of which no workspace is added
 
 def measured(name: str, batch_size: int, precision: str, length: int | None, training: bool) -> int:
     """Peak bytes of the second step."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
         config = model_config(name, sequence_length=length)
         model = build(config).to(DTYPES[precision]).train(training)
         batch = make_batch(config, batch_size, length, dtype=DTYPES[precision])
@@ -42,19 +44,25 @@ def measured(name: str, batch_size: int, precision: str, length: int | None, tra
                 once()
     events = profile.profiler.kineto_results.events()
     [began] = (event.start_ns() for event in events if event.name() == "step 1")
-    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    changes = sorted(
+        (event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"
+    )
     alive = itertools.accumulate(nbytes for _, nbytes in changes)
     return max(bytes_ for (at, _), bytes_ in zip(changes, alive, strict=True) if at >= began)
 
 
 def main() -> None:
     """Prints a row a step."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--models", nargs="+", default=MODELS)
     options.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8])
     options.add_argument("--length", type=int, default=256, help="tokens a sample")
     asked = options.parse_args()
-    print("| model | step | precision | batch | allocated, MB | predicted, MB | off |\n|---|---|---|---|---|---|---|")
+    print(
+        "| model | step | precision | batch | allocated, MB | predicted, MB | off |\n|---|---|---|---|---|---|---|"
+    )
     cases = itertools.product(asked.models, ("training", "inference"), DTYPES, asked.batch_sizes)
     for name, mode, precision, batch_size in cases:
         length = asked.length if model_config(name).vocabulary_size else None
@@ -62,7 +70,9 @@ def main() -> None:
         about: dict[str, Any] = {"precision": precision, "sequence_length": length, "mode": mode}
         told = mfulab.fits(name, batch_size, device=DEVICE, optimizer="adam", **about).peak_bytes
         off = 100 * (told / got - 1)
-        print(f"| `{name}` | {mode} | {precision} | {batch_size} | {got / 1e6:.1f} | {told / 1e6:.1f} | {off:+.1f} % |")
+        print(
+            f"| `{name}` | {mode} | {precision} | {batch_size} | {got / 1e6:.1f} | {told / 1e6:.1f} | {off:+.1f} % |"
+        )
 
 
 if __name__ == "__main__":

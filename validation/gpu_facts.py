@@ -32,7 +32,8 @@ from mfulab.device.samplers.series import Series
 from mfulab.device.vendors import nvidia
 from mfulab.lab.runtime.run import commit
 from mfulab.measurements.environment import measure as environment
-from mfulab.mfu.utilization import utilization
+from mfulab.mfu.account import shares_of
+from mfulab.mfu.step import Counters, StepFacts, StepPeaks, StepTime, StepWork
 from mfulab.timing.best_matmul import matmul_of, sweep_triad
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.pace import CPU_PACE, Pace
@@ -54,7 +55,9 @@ def watched(step: Step, device: torch.device, pace: Pace) -> Observation:
     with tempfile.TemporaryDirectory() as folder:
         series = Series(device, Path(folder) / "series.csv").open()
         try:
-            return observe(step, clock_for(device), pace, samplers_for(device, [series]), clock_reader(device))
+            return observe(
+                step, clock_for(device), pace, samplers_for(device, [series]), clock_reader(device)
+            )
         finally:
             series.close()
 
@@ -64,7 +67,7 @@ def told(readings: Readings) -> Facts:
     return {
         name: {"value": reading.value, "unit": reading.unit, "source": reading.origin}
         if reading.value is not None
-        else {"value": None, "reason": reading.reason}
+        else {"value": None, "reason": str(reading.reason)}
         for name, reading in sorted(readings.items())
     }
 
@@ -87,7 +90,10 @@ def software(device: torch.device) -> Facts:
 
 def properties(device: torch.device) -> Facts:
     """The GPU as the driver reports it, and the peak that follows for each precision."""
-    peaks = {name: peak_of(device, 1, name, DeviceConfig()) for name in ("fp64", "fp32", "tf32", "bf16", "fp8", "int8")}
+    peaks = {
+        name: peak_of(device, 1, name, DeviceConfig())
+        for name in ("fp64", "fp32", "tf32", "bf16", "fp8", "int8")
+    }
     return {
         "slug": hardware_slug("cuda"),
         **vendors.of(gpu.uuid_of(device)).describe_all()[0],
@@ -98,25 +104,21 @@ def properties(device: torch.device) -> Facts:
 
 
 def rate(precision: str, pace: Pace) -> Callable[[torch.device], Facts]:
-    """Measures the product of 8192³ in a precision, with everything that the samplers read meanwhile."""
+    """Measures the product of 8192³ in a precision, with everything that the samplers read
+    meanwhile."""
 
     def measure(device: torch.device) -> Facts:
         allow_tf32(precision == "tf32")
         seen = watched(matmul_of(precision, SIZE, SIZE, SIZE, device), device, pace)
         medians = [window.median_s for window in seen.windows]
         clock, peak = seen.readings.get("clock_mhz"), peak_of(device, 1, precision, DeviceConfig())
-        ceiling = {"computed_tflop_s": peak.spec, "computed_clock_mhz": peak.spec_clock_mhz}
-        shares = utilization(
-            seen.time_s,
-            device="cuda",
-            flops=2 * SIZE**3,
-            clock_mhz=clock.value if clock else None,
-            compute=ceiling,
-            memory={},
-        )
+        peaks = StepPeaks("spec", peak_tflop_s=peak.spec, peak_clock_mhz=peak.spec_clock_mhz)
+        counters = Counters(clock_mhz=clock.value if clock else None)
+        time = StepTime(seen.time_s)
+        shares = shares_of(StepFacts(time, StepWork(2 * SIZE**3), peaks, counters))
         return {
-            "tflop_s": shares["tflop_s"],
-            "share_of_peak_at_its_clock_percent": shares["mfu_actual_clock_percent"],
+            "tflop_s": shares.tflop_s,
+            "share_of_peak_at_its_clock_percent": shares.mfu_actual_clock_percent,
             "spread_of_windows_percent": 100 * (max(medians) - min(medians)) / seen.time_s,
             "steady": seen.warm_up.steady,
             **told(seen.readings),
@@ -126,14 +128,18 @@ def rate(precision: str, pace: Pace) -> Callable[[torch.device], Facts]:
 
 
 def copies(device: torch.device) -> Facts:
-    """Bandwidths in 10⁹ byte/s: to and from the host, inside the device (read plus written), and the triad's."""
+    """Bandwidths in 10⁹ byte/s: to and from the host, inside the device (read plus written), and
+    the triad's."""
     source = torch.randn(COPIED_BYTES // 4, device=device)
     target = torch.empty_like(source)
     times = time_transfers([source], target)
     inside = observe(lambda: target.copy_(source), clock_for(device), QUICK)
     triad = [float(str(sample["gb_s"])) for sample in sweep_triad(device)]
     return {
-        **{f"{name.removesuffix('_s')}_gb_s": COPIED_BYTES / seconds / 1e9 for name, seconds in times.items()},
+        **{
+            f"{name.removesuffix('_s')}_gb_s": COPIED_BYTES / seconds / 1e9
+            for name, seconds in times.items()
+        },
         "device_to_device_gb_s": 2 * COPIED_BYTES / inside.time_s / 1e9,
         "triad_gb_s": sorted(triad)[len(triad) // 2],
     }
@@ -143,18 +149,27 @@ def profiler(device: torch.device) -> Facts:
     """Kernels that torch.profiler sees of a small matmul, with its readings."""
     step = matmul_of("bf16", 2048, 2048, 2048, device)
     readings, analysis = trace_readings(trace_steps(step, device, 10), device)
-    return {"kernels": [row["kernel"] for row in analysis.kernels] if analysis else [], **told(readings)}
+    return {
+        "kernels": [row["kernel"] for row in analysis.kernels] if analysis else [],
+        **told(readings),
+    }
 
 
 def counters(device: torch.device) -> Facts:
     """Result of Nsight Compute's tensor-core counters for one matmul, counted and executed."""
     found = executed_operations.compare("product")
     where = executed_operations.find_ncu() if found["executed_operations"] else None
-    version = subprocess.run([where, "--version"], capture_output=True, text=True).stdout if where else ""
+    version = (
+        subprocess.run([where, "--version"], capture_output=True, text=True).stdout if where else ""
+    )
     return {"ncu": where, "version": version.strip().splitlines()[-1:] or None, **found}
 
 
-def collect(probes: dict[str, Callable[[torch.device], Facts]], device: torch.device, out: Path | None = None) -> Facts:
+def collect(
+    probes: dict[str, Callable[[torch.device], Facts]],
+    device: torch.device,
+    out: Path | None = None,
+) -> Facts:
     """Every probe's facts with the seconds that it took; one that fails leaves its error instead.
 
     Written to `out` after each, so that what is cut off leaves what it has.
@@ -164,7 +179,9 @@ def collect(probes: dict[str, Callable[[torch.device], Facts]], device: torch.de
         began = time.perf_counter()
         try:
             facts = probe(device)
-        except Exception as error:  # whatever it is belongs into the record, and the next probe may still work
+        except (
+            Exception
+        ) as error:  # whatever it is belongs into the record, and the next probe may still work
             facts = {"error": f"{type(error).__name__}: {error}"}
         found[name] = {**facts, "took_s": round(time.perf_counter() - began, 1)}
         print(f"\n{name}\n{describe(found[name])}", flush=True)
@@ -198,9 +215,15 @@ def on_cpu(device: torch.device) -> Facts:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the facts as they are found and writes them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, help="also write JSON")
-    parser.add_argument("--quick", action="store_true", help="short windows: no energy, and numbers not to be quoted")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="short windows: no energy, and numbers not to be quoted",
+    )
     options = parser.parse_args(arguments)
     pace = QUICK if options.quick else PACE
     try:
@@ -210,7 +233,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"No GPU to tell facts about: {error}")
         probes: dict[str, Callable[[torch.device], Facts]] = {"software": software, "cpu": on_cpu}
     else:
-        probes = {"software": software, "device": properties, "copies": copies, "profiler": profiler}
+        probes = {
+            "software": software,
+            "device": properties,
+            "copies": copies,
+            "profiler": profiler,
+        }
         probes |= {f"{name} {SIZE}³": rate(name, pace) for name in PRECISIONS}
         probes["nsight compute"] = counters
     collect(probes, device, options.out)

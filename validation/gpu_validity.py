@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 import pandas as pd
 
 from mfulab.lab.report import frames
-from mfulab.mfu.verdict import CROSS_CHECK
+from mfulab.mfu.causes import CROSS_CHECK
 
 Row = Mapping[str, Any]
 OK, DIFFERS, NOT_MEASURABLE = "ok", "differs", "not measurable"
@@ -34,7 +34,8 @@ TENSOR_FORMATS = ("tf32", "bf16", "fp16", "fp8")
 AGREE = 0.02  # of executed and counted operations
 SAME = 0.01  # of the same product through two paths
 CEILING = 0.03
-LEAST_ACTIVE = 20.0  # percent: steps in which the tensor pipe does less are not dominated by products
+# percent: steps in which the tensor pipe does less are not dominated by products
+LEAST_ACTIVE = 20.0
 SPREAD = 0.01
 LEAST_POLLED = 10  # samples: two seconds
 ENERGY = 0.05  # between the energy counter and polled power; some cards' counters are further off
@@ -64,7 +65,12 @@ def products_agree(profile: Sequence[Row], matmul: Sequence[Row]) -> Iterator[Li
     check = "profile_step against bench_matmul"
     steps = [row for row in profile if row["model"] == PRODUCT_MODEL and known(row["tflop_s"])]
     if not steps:
-        yield Line(check, PRODUCT_MODEL, NOT_MEASURABLE, "no such step was measured: run experiment=validity")
+        yield Line(
+            check,
+            PRODUCT_MODEL,
+            NOT_MEASURABLE,
+            "no such step was measured: run experiment=validity",
+        )
     for row in steps:
         same = [
             other["tflop_s"]
@@ -74,23 +80,37 @@ def products_agree(profile: Sequence[Row], matmul: Sequence[Row]) -> Iterator[Li
             and known(other["tflop_s"])
         ]
         if not same:
-            yield Line(check, row["run"], NOT_MEASURABLE, f"no product of {PRODUCT_KERNEL} with as many FLOPs")
+            yield Line(
+                check,
+                row["run"],
+                NOT_MEASURABLE,
+                f"no product of {PRODUCT_KERNEL} with as many FLOPs",
+            )
             continue
         other = sorted(same)[len(same) // 2]
         ratio = row["tflop_s"] / other
         verdict = OK if abs(ratio - 1) <= SAME else DIFFERS
-        yield Line(check, row["run"], verdict, f"{row['tflop_s']:.4g} against {other:.4g} TFLOP/s: {ratio:.4f}")
+        yield Line(
+            check,
+            row["run"],
+            verdict,
+            f"{row['tflop_s']:.4g} against {other:.4g} TFLOP/s: {ratio:.4f}",
+        )
 
 
-def ceilings_as_published(ceilings: Sequence[Row], published: Mapping[str, tuple[float, float]]) -> Iterator[Line]:
+def ceilings_as_published(
+    ceilings: Sequence[Row], published: Mapping[str, tuple[float, float]]
+) -> Iterator[Line]:
     """Measured ceilings within CEILING of the published range.
 
-    One below it is explained where a clock gave as much as the published rate has of the spec clock: then what is
-    missing is clock, which power or heat took.
+    One below it is explained where a clock gave as much as the published rate has of the spec
+    clock: then what is missing is clock, which power or heat took.
     """
     check = "ceiling against published"
     if not published:
-        yield Line(check, "all precisions", NOT_MEASURABLE, "nothing is published here for this device")
+        yield Line(
+            check, "all precisions", NOT_MEASURABLE, "nothing is published here for this device"
+        )
     rows = {row["ceiling"]: row for row in ceilings}
     for precision, (low, high) in published.items():
         row = rows.get(precision, {})
@@ -104,9 +124,14 @@ def ceilings_as_published(ceilings: Sequence[Row], published: Mapping[str, tuple
             words += f", mean SM clock {clock:.0f} MHz"
         if low * (1 - CEILING) <= measured <= high * (1 + CEILING):
             yield Line(check, precision, OK, words)
-        elif known(clock) and known(spec_clock) and clock < spec_clock and _as_fast_a_clock(row, low):
+        elif (
+            known(clock) and known(spec_clock) and clock < spec_clock and _as_fast_a_clock(row, low)
+        ):
             yield Line(
-                check, precision, OK, f"{words}: explained by a clock under the {spec_clock:.0f} MHz of its peak"
+                check,
+                precision,
+                OK,
+                f"{words}: explained by a clock under the {spec_clock:.0f} MHz of its peak",
             )
         else:
             yield Line(check, precision, DIFFERS, f"{words}: the clock does not explain it")
@@ -114,37 +139,63 @@ def ceilings_as_published(ceilings: Sequence[Row], published: Mapping[str, tuple
 
 def _as_fast_a_clock(row: Row, published: float) -> bool:
     own = row["measured_tflop_s"] / row["clock_mhz"]
-    return row["measured_tflop_s"] < published and own >= (1 - CEILING) * published / row["computed_clock_mhz"]
+    return (
+        row["measured_tflop_s"] < published
+        and own >= (1 - CEILING) * published / row["computed_clock_mhz"]
+    )
 
 
 def executed_as_counted(cases: Sequence[Row]) -> Iterator[Line]:
-    """Operations that the hardware counted within AGREE of HFU's FLOPs × what kernels execute beyond them."""
+    """Operations that the hardware counted within AGREE of HFU's FLOPs × what kernels execute
+    beyond them."""
     check = "executed operations against counted FLOPs"
     if not cases:
-        yield Line(check, "all cases", NOT_MEASURABLE, "give --executed, from validation/executed_operations.py")
+        yield Line(
+            check,
+            "all cases",
+            NOT_MEASURABLE,
+            "give --executed, from validation/executed_operations.py",
+        )
     for case in cases:
-        executed, counted = case["executed_operations"], case["counted_flops"] * case.get("executed_ratio", 1.0)
+        executed, counted = (
+            case["executed_operations"],
+            case["counted_flops"] * case.get("executed_ratio", 1.0),
+        )
         if not known(executed):
             yield Line(check, case["case"], NOT_MEASURABLE, case["reason"])
             continue
         verdict = OK if abs(executed / counted - 1) <= AGREE else DIFFERS
-        yield Line(check, case["case"], verdict, f"{executed:.6g} against {counted:.6g}: {executed / counted:.4f}")
+        yield Line(
+            check,
+            case["case"],
+            verdict,
+            f"{executed:.6g} against {counted:.6g}: {executed / counted:.4f}",
+        )
 
 
 def tensor_pipe_as_hfu(profile: Sequence[Row], ceilings: Sequence[Row]) -> Iterator[Line]:
-    """Tensor active × mean clock ÷ the peak's clock within CROSS_CHECK of issued instructions, or else of HFU."""
+    """Tensor active × mean clock ÷ the peak's clock within CROSS_CHECK of issued instructions, or
+    else of HFU."""
     check = "tensor active × clock against HFU"
     clocks = {row["ceiling"]: row.get("computed_clock_mhz") for row in ceilings}
     found = False
     for row in profile:
-        active, clock, spec_clock = row["tensor_active_percent"], row["clock_mhz"], clocks.get(row["ceiling"])
-        # Issued instructions where the trace tells them; HFU includes recomputation, which keeps the pipe active, too.
+        active, clock, spec_clock = (
+            row["tensor_active_percent"],
+            row["clock_mhz"],
+            clocks.get(row["ceiling"]),
+        )
+        # Issued instructions where the trace tells them; HFU includes recomputation, which keeps
+        # the pipe active, too.
         name, hfu = "issued", row.get("issued_percent")
         if not known(hfu):
             name, hfu = "HFU", row["hfu_percent"]
         if row["effective_precision"] not in TENSOR_FORMATS:
             continue
-        if not (known(active) and known(clock) and known(spec_clock) and known(hfu)) or active < LEAST_ACTIVE:
+        if (
+            not (known(active) and known(clock) and known(spec_clock) and known(hfu))
+            or active < LEAST_ACTIVE
+        ):
             continue
         found = True
         expected = active * clock / spec_clock
@@ -157,10 +208,13 @@ def tensor_pipe_as_hfu(profile: Sequence[Row], ceilings: Sequence[Row]) -> Itera
 
 
 def runs_repeat(rows: Sequence[Row]) -> Iterator[Line]:
-    """(largest − smallest) ÷ median of the times of runs that differ in their seed alone, at most SPREAD."""
+    """(largest − smallest) ÷ median of the times of runs that differ in their seed alone, at most
+    SPREAD."""
     check = "run-to-run spread"
     found = False
-    timed = sorted((without_seed(row["run"]), row["time_s"]) for row in rows if known(row["time_s"]))
+    timed = sorted(
+        (without_seed(row["run"]), row["time_s"]) for row in rows if known(row["time_s"])
+    )
     for run, group in groupby(timed, key=lambda pair: pair[0]):
         times = sorted(time for _, time in group)
         if len(times) < 2:
@@ -170,11 +224,17 @@ def runs_repeat(rows: Sequence[Row]) -> Iterator[Line]:
         verdict = OK if spread <= SPREAD else DIFFERS
         yield Line(check, run, verdict, f"{100 * spread:.2f} % over {len(times)} runs")
     if not found:
-        yield Line(check, "all runs", NOT_MEASURABLE, "no run was repeated with another seed: run experiment=validity")
+        yield Line(
+            check,
+            "all runs",
+            NOT_MEASURABLE,
+            "no run was repeated with another seed: run experiment=validity",
+        )
 
 
 def counter_as_power(profile: Sequence[Row], series: Sequence[Row]) -> Iterator[Line]:
-    """Mean power by the energy counter, which rows hold, within ENERGY of that of polled power in the same window."""
+    """Mean power by the energy counter, which rows hold, within ENERGY of that of polled power in
+    the same window."""
     check = "energy counter against integrated power"
     polled: dict[str, list[float]] = {}
     for sample in series:
@@ -188,23 +248,37 @@ def counter_as_power(profile: Sequence[Row], series: Sequence[Row]) -> Iterator[
         found = True
         mean = sum(samples) / len(samples)
         verdict = OK if abs(counted / mean - 1) <= ENERGY else DIFFERS
-        yield Line(check, row["run"], verdict, f"{counted:.1f} W by the counter (used), {mean:.1f} W polled")
+        yield Line(
+            check,
+            row["run"],
+            verdict,
+            f"{counted:.1f} W by the counter (used), {mean:.1f} W polled",
+        )
     if not found:
-        yield Line(check, "all steps", NOT_MEASURABLE, "no step has both the counter's energy and polled power")
+        yield Line(
+            check,
+            "all steps",
+            NOT_MEASURABLE,
+            "no step has both the counter's energy and polled power",
+        )
 
 
 def clocks_agree(cases: Sequence[Row]) -> Iterator[Line]:
     """A kernel's time by CUDA events within CLOCKS of Proton's."""
     check = "CUDA events against Proton"
     if not cases:
-        yield Line(check, "all rungs", NOT_MEASURABLE, "give --clocks, from validation/second_clock.py")
+        yield Line(
+            check, "all rungs", NOT_MEASURABLE, "give --clocks, from validation/second_clock.py"
+        )
     for case in cases:
         events, proton = case["events_s"], case["proton_s"]
         if not (known(events) and known(proton)):
             yield Line(check, case["case"], NOT_MEASURABLE, case["reason"])
             continue
         verdict = OK if abs(events / proton - 1) <= CLOCKS else DIFFERS
-        yield Line(check, case["case"], verdict, f"{1e3 * events:.4g} against {1e3 * proton:.4g} ms")
+        yield Line(
+            check, case["case"], verdict, f"{1e3 * events:.4g} against {1e3 * proton:.4g} ms"
+        )
 
 
 def without_seed(run: str) -> str:
@@ -212,7 +286,9 @@ def without_seed(run: str) -> str:
     return re.sub(r",seed=\d+", "", run)
 
 
-def judge(tables: frames.Tables, hardware: str, executed: Sequence[Row], clocks: Sequence[Row] = ()) -> list[Line]:
+def judge(
+    tables: frames.Tables, hardware: str, executed: Sequence[Row], clocks: Sequence[Row] = ()
+) -> list[Line]:
     """Every check of one machine's rows."""
     rows = {name: _of(tables[name], hardware) for name in ("ceilings", "profile", "matmul")}
     series = tables["series"][tables["series"]["hardware"] == hardware].to_dict("records")
@@ -245,15 +321,20 @@ def only_machine(tables: frames.Tables) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints a line a check."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tables", type=Path, default=Path("results/tables"))
     parser.add_argument("--hardware", help="the machine to judge; the only GPU where none is named")
-    parser.add_argument("--executed", type=Path, help="what validation/executed_operations.py --out wrote")
+    parser.add_argument(
+        "--executed", type=Path, help="what validation/executed_operations.py --out wrote"
+    )
     parser.add_argument("--clocks", type=Path, help="what validation/second_clock.py --out wrote")
     options = parser.parse_args(arguments)
     tables, _ = frames.read(options.tables)
     executed, clocks = (
-        json.loads(path.read_text(encoding="utf-8")) if path else [] for path in (options.executed, options.clocks)
+        json.loads(path.read_text(encoding="utf-8")) if path else []
+        for path in (options.executed, options.clocks)
     )
     lines = judge(tables, options.hardware or only_machine(tables), executed, clocks)
     print("\n".join(map(str, lines)))

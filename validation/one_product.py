@@ -21,7 +21,9 @@ CONFIG = Path(__file__).parents[1] / "config"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints how far the result is from the float64 matmul; 1 where it is too far."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kernel", choices=keys.choices(CONFIG, "kernel"))
     parser.add_argument("precision", choices=sorted(FORMATS))
     parser.add_argument("size", help="N, MxNxK or BATCHxMxNxK")
@@ -29,7 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sides = [int(side) for side in options.size.split("x")]
     shape = Shape(*{1: [1, *sides * 3], 3: [1, *sides], 4: sides}[len(sides)])
     module, _, name = keys.content(CONFIG, "kernel", options.kernel)["_target_"].rpartition(".")
-    kernel, form = getattr(importlib.import_module(module), name)(options.precision), FORMATS[options.precision]
+    kernel, form = (
+        getattr(importlib.import_module(module), name)(options.precision),
+        FORMATS[options.precision],
+    )
     device = "cuda" if "cuda" in kernel.devices and torch.cuda.is_available() else "cpu"
     kernel.require(device, shape)
     operands = random_operands(shape, form, device, seed=1)

@@ -1,8 +1,13 @@
-"""Holds the tables of peaks inside installed libraries against ours, device by device and format by format.
+"""Holds the tables of peaks inside libraries against ours, device by device and format by format.
 
-    python validation/peaks_audit.py [--library torch_inductor] [--out peaks.csv]
+    python validation/peaks_audit.py [--library torch_inductor] [--sources clones/] [--out peaks.csv]
 
-Prints how many of each library's figures agree and what the others are: sparse for dense, another format, a guess.
+Libraries are asked where they are installed. Frameworks of `peer_tables` are read where their
+sources are, in `--sources`: clones/torchtitan, clones/trl and so on. With --names a line tells each
+device that is off, and by how much.
+
+Prints how many of each library's figures agree and what the others are: sparse for dense, another
+format, a guess.
 """
 
 import argparse
@@ -16,31 +21,44 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
 
+import peer_tables
+
 from mfulab.core.files import write_csv
 from mfulab.device.datasheets import Datasheet, datasheets, find
-from mfulab.device.peaks import UNITS, computed, peak
+from mfulab.device.peaks import UNITS, peak
+from mfulab.peaks.rates import computed
 
 WITHIN = 0.02
 """Share by which two figures of one peak differ through rounding."""
 NOBODY = "NVIDIA Nonesuch 9000"
 """A device that nobody makes: what a library takes for it, it takes for every device that it does not know."""
 VENDORS = ("NVIDIA", "AMD")
-PACKAGES = {  # libraries with a table of peaks, each by what pip calls it, here or as part of another
+# libraries with a table of peaks, each by what pip calls it, here or as part of another
+PACKAGES = {
     "torch_inductor": ("torch",),
     "lightning": ("pytorch-lightning", "lightning-fabric", "lightning"),
     "triton_proton": ("triton",),
 }
 Verdict = Literal[
-    "agreed", "sparse for dense", "another format", "halved", "another device", "guessed", "different", "missing"
+    "agreed",
+    "sparse for dense",
+    "another format",
+    "halved",
+    "another device",
+    "guessed",
+    "different",
+    "missing",
 ]
-# Gives dense TFLOP/s of a device, in a format of ours, or None; `memory` is bandwidth in 10⁹ byte/s.
+# Gives dense TFLOP/s of a device, in a format of ours, or None; `memory` is bandwidth in 10⁹
+# byte/s.
 Answer = float | None
 Ask = Callable[[str, Datasheet, str], Answer]
 MEMORY = "memory"
 
 
 def torch_inductor(device: str, sheet: Datasheet, precision: str) -> Answer:
-    """torch._inductor.analysis.device_info: by name, divided by its own sparsity factor as `datasheet_tops` does."""
+    """torch._inductor.analysis.device_info: by name, divided by its own sparsity factor as
+    `datasheet_tops` does."""
     info = import_module("torch._inductor.analysis.device_info").lookup_device_info(device)
     if info is None or precision == MEMORY:
         return info and info.dram_bw_gbs
@@ -50,7 +68,8 @@ def torch_inductor(device: str, sheet: Datasheet, precision: str) -> Answer:
 
 
 def lightning(device: str, sheet: Datasheet, precision: str) -> Answer:
-    """lightning.fabric.utilities.throughput.get_available_flops, told that CUDA's device has this name."""
+    """lightning.fabric.utilities.throughput.get_available_flops, told that CUDA's device has this
+    name."""
     module = import_module("lightning_fabric.utilities.throughput")
     torch = import_module("torch")
     if precision == MEMORY:
@@ -69,9 +88,12 @@ def lightning(device: str, sheet: Datasheet, precision: str) -> Answer:
 
 
 def triton_proton(device: str, sheet: Datasheet, precision: str) -> Answer:
-    """triton.profiler.specs: by architecture, number of SMs and clock, which its profiler reads from the device."""
+    """triton.profiler.specs: by architecture, number of SMs and clock, which its profiler reads
+    from the device."""
     specs = import_module("triton.profiler.specs")
-    width = {"fp8": 8, "int8": 8, "fp16": 16, "bf16": 16, "tf32": 32, "fp32": 32, "fp64": 64}.get(precision)
+    width = {"fp8": 8, "int8": 8, "fp16": 16, "bf16": 16, "tf32": 32, "fp32": 32, "fp64": 64}.get(
+        precision
+    )
     kind = {"NVIDIA": "CUDA", "AMD": "HIP"}.get(sheet.vendor)
     arch = sheet.architecture.replace(".", "")
     clock_khz = (sheet.boost_mhz or 0) * 1e3
@@ -89,13 +111,19 @@ class Library:
 
     ask: Ask
     by_name: bool = True  # it looks devices up by name
-    also: tuple[tuple[str, str], ...] = ()  # names of its table that no driver tells, each with the product it is of
+    also: tuple[
+        tuple[str, str], ...
+    ] = ()  # names of its table that no driver tells, each with the product it is of
 
 
 LIBRARIES = {
     "torch_inductor": Library(
         torch_inductor,
-        also=(("NVIDIA H100", "H100 SXM5 80GB"), ("NVIDIA A100", "A100 SXM4 80GB"), ("AMD MI300A", "Instinct MI300A")),
+        also=(
+            ("NVIDIA H100", "H100 SXM5 80GB"),
+            ("NVIDIA A100", "A100 SXM4 80GB"),
+            ("AMD MI300A", "Instinct MI300A"),
+        ),
     ),
     "lightning": Library(lightning),
     "triton_proton": Library(triton_proton, by_name=False),
@@ -103,13 +131,20 @@ LIBRARIES = {
 
 
 def _dtype(precision: str) -> Any:
-    names = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e5m2"}
+    names = {
+        "fp64": "float64",
+        "fp32": "float32",
+        "fp16": "float16",
+        "bf16": "bfloat16",
+        "fp8": "float8_e5m2",
+    }
     return getattr(import_module("torch"), {**names, "int8": "int8"}.get(precision, ""), None)
 
 
 @dataclass
 class Figure:
-    """A library's peak for one device in one format, in dense TFLOP/s or for `memory` in 10⁹ byte/s, beside ours."""
+    """A library's peak for one device in one format, in dense TFLOP/s or for `memory` in 10⁹
+    byte/s, beside ours."""
 
     device: str
     asked: str  # the name that a driver reports
@@ -129,14 +164,18 @@ def installed_version(library: str) -> str | None:
 
 
 def audit(library: Library) -> list[Figure]:
-    """A figure for each device and format that the library answers for, one for each device that it does not know."""
-    asked = [(sheet.names[0], sheet) for sheet in datasheets() if sheet.vendor in VENDORS and sheet.names]
+    """A figure for each device and format that the library answers for, one for each device that it
+    does not know."""
+    asked = [
+        (sheet.names[0], sheet) for sheet in datasheets() if sheet.vendor in VENDORS and sheet.names
+    ]
     asked += [(name, find(device)) for name, device in library.also]
     return [figure for name, sheet in asked for figure in _device(library, name, sheet)]
 
 
 def _device(library: Library, name: str, sheet: Datasheet) -> Iterator[Figure]:
-    """The answers for a device as a driver names it; one figure, `missing`, without one in any format."""
+    """The answers for a device as a driver names it; one figure, `missing`, without one in any
+    format."""
     ours = {precision: peak(sheet.device, precision, sheet.units).spec for precision in UNITS}
     ours[MEMORY] = sheet.memory_gb_s
     answers = {precision: library.ask(name, sheet, precision) for precision in ours}
@@ -189,21 +228,34 @@ def _all(precision: str) -> tuple[tuple[str, float], ...]:
     found: list[tuple[str, float | None]] = []
     for sheet in datasheets():
         of = peak(sheet.device, precision, sheet.units) if precision != MEMORY else None
-        found += [(sheet.device, value) for value in ((of.spec, of.datasheet) if of else (sheet.memory_gb_s,))]
+        found += [
+            (sheet.device, value)
+            for value in ((of.spec, of.datasheet) if of else (sheet.memory_gb_s,))
+        ]
     return tuple((device, value) for device, value in found if value)
 
 
 def _whose(theirs: float, precision: str, sheet: Datasheet) -> str | None:
     """The device whose peak comes nearest, to one part in a thousand; None if none does."""
-    near = [(abs(theirs / value - 1), device) for device, value in _all(precision) if device != sheet.device]
+    near = [
+        (abs(theirs / value - 1), device)
+        for device, value in _all(precision)
+        if device != sheet.device
+    ]
     best, device = min(near, default=(1.0, ""))
     return device if best < 1e-3 else None
 
 
 def main() -> None:
     """Audits each library and prints the counts of its verdicts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--library", choices=LIBRARIES, nargs="*", default=list(LIBRARIES))
+    parser.add_argument(
+        "--sources", type=Path, help="a folder of frameworks' clones, which are read"
+    )
+    parser.add_argument("--names", action="store_true", help="a line for each peak that is off")
     parser.add_argument("--out", type=Path, help="every figure as CSV")
     asked = parser.parse_args()
     lines: list[dict[str, Any]] = []
@@ -211,12 +263,32 @@ def main() -> None:
         if (version := installed_version(name)) is None:
             print(f"{name}: not installed: pip install {PACKAGES[name][0]}")
             continue
-        figures = audit(LIBRARIES[name])
-        verdicts = Counter(figure.verdict for figure in figures)
-        print(f"{name} {version}: " + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common()))
-        lines += [{"library": name, "version": version, **asdict(figure)} for figure in figures]
+        lines += told(name, version, audit(LIBRARIES[name]), asked.names)
+    for name, table in peer_tables.tables(asked.sources).items() if asked.sources else ():
+        figures = audit(Library(peer_tables.ask(table)))
+        lines += told(name, "of its sources", in_bf16(figures), asked.names)
     if asked.out:
         write_csv(asked.out, lines)
+
+
+def in_bf16(figures: list[Figure]) -> list[Figure]:
+    """Figures of a table that holds bf16 alone, without devices that have none."""
+    own = {sheet.device for sheet in datasheets() if peak(sheet.device, "bf16", sheet.units).spec}
+    whole = (figure for figure in figures if figure.precision in ("bf16", ""))
+    return [figure for figure in whole if figure.precision or figure.device in own]
+
+
+def told(name: str, version: str, figures: list[Figure], by_name: bool) -> list[dict[str, Any]]:
+    """Prints the counts of a library's verdicts, and by name each peak that is off; rows of CSV."""
+    verdicts = Counter(figure.verdict for figure in figures)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+    print(f"{name} {version}: {counts}")
+    for figure in figures if by_name else ():
+        if figure.theirs and figure.ours and not _same(figure.theirs, figure.ours):
+            times = f"{figure.theirs / figure.ours:.2f} times"
+            says = f"{figure.theirs:.4g}, {times} the dense {figure.ours:.4g}"
+            print(f"  {figure.asked}, {figure.precision}: {says} ({figure.verdict})")
+    return [{"library": name, "version": version, **asdict(figure)} for figure in figures]
 
 
 if __name__ == "__main__":

@@ -22,7 +22,14 @@ from torch import nn
 import mfulab
 
 SHOWN = (
-    *("mfu_percent", "hfu_percent", "time_s", "median_time_s", "measuring_percent", "counted_steps"),
+    *(
+        "mfu_percent",
+        "hfu_percent",
+        "time_s",
+        "median_time_s",
+        "measuring_percent",
+        "counted_steps",
+    ),
     *("utilization_percent", "sm_active_percent", "tensor_active_percent", "power_w", "clock_mhz"),
     *("flops", "peak_tflop_s", "peak_clock_mhz", "reasons"),
 )
@@ -30,9 +37,9 @@ SHOWN = (
 
 def linear(device: str, rows: int, width: int) -> tuple[nn.Module, Callable[[], object], float]:
     """Two layers without gradients: a step as short as the host can launch it."""
-    model = nn.Sequential(nn.Linear(width, width, bias=False), nn.ReLU(), nn.Linear(width, width, bias=False)).to(
-        device
-    )
+    model = nn.Sequential(
+        nn.Linear(width, width, bias=False), nn.ReLU(), nn.Linear(width, width, bias=False)
+    ).to(device)
     x = torch.randn(rows, width, device=device)
 
     def step():
@@ -48,7 +55,9 @@ def gpt2(
     """A training step of GPT-2 under bf16 autocast with fused AdamW."""
     config = transformers.GPT2Config(n_layer=layers, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0)
     plain = transformers.GPT2LMHeadModel(config).to(device)
-    counted = sum(weight.numel() for weight in plain.parameters()) - config.n_positions * config.n_embd
+    counted = (
+        sum(weight.numel() for weight in plain.parameters()) - config.n_positions * config.n_embd
+    )
     flops = rows * length * (6 * counted + 12 * layers * config.n_embd * length)
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-4, fused=True)
     ids = torch.randint(0, config.vocab_size, (rows, length), device=device)
@@ -110,7 +119,9 @@ def compared(name: str, device: str, *, small: bool) -> dict[str, object]:
     return {
         "plain_ms": [before * 1e3, after * 1e3],
         "whole_loop_ms": within * 1e3,
-        "ratio": float(row["time_s"]) / statistics.mean([before, after]) if row.get("time_s") else None,
+        "ratio": float(row["time_s"]) / statistics.mean([before, after])
+        if row.get("time_s")
+        else None,
         "mfu_by_hand_percent": by_hand,
         "flops_ratio": float(row["flops"]) / flops if row.get("flops") else None,
         "cause": window.verdict.cause if window.verdict else None,
@@ -125,7 +136,9 @@ def _wait(device: str) -> None:
 
 def main() -> None:
     """Prints each loop's line and writes them all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", nargs="*", default=list(LOOPS), choices=list(LOOPS))

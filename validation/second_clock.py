@@ -31,11 +31,13 @@ RUNGS = (
     ("triton_autotuned", "bf16"),  # last: it looks for its tile for half a minute
 )
 PACE = Pace(windows=3, window_s=0.3, warm_up_s=0.5, tolerance=0.05)
-CALLS = 3000  # 50 ended before the power limit held the clock: Proton then read 9 to 13 % less than events
+# 50 ended before the power limit held the clock: Proton then read 9 to 13 % less than events
+CALLS = 3000
 
 
 def kernel_seconds(database: Sequence[Mapping[str, Any]]) -> float | None:
-    """Seconds of all kernels in a profile of Proton's (its first tree, of metrics in ns); None if it saw none."""
+    """Seconds of all kernels in a profile of Proton's (its first tree, of metrics in ns); None if
+    it saw none."""
 
     def nanoseconds(node: Mapping[str, Any]) -> Iterator[float]:
         if "time (ns)" in node.get("metrics", {}):
@@ -63,10 +65,18 @@ def by_proton(step: Callable[[], object], calls: int) -> float | None:
 
 def compare(name: str, precision: str, size: int) -> dict[str, Any]:
     """Seconds of one product by both clocks, or the reason for there being none."""
-    case: dict[str, Any] = {"case": f"{name} {precision} {size}³", "events_s": None, "proton_s": None, "reason": ""}
+    case: dict[str, Any] = {
+        "case": f"{name} {precision} {size}³",
+        "events_s": None,
+        "proton_s": None,
+        "reason": "",
+    }
     try:
         module, _, kind = keys.content(CONFIG, "kernel", name)["_target_"].rpartition(".")
-        kernel, shape = getattr(importlib.import_module(module), kind)(precision), Shape(1, size, size, size)
+        kernel, shape = (
+            getattr(importlib.import_module(module), kind)(precision),
+            Shape(1, size, size, size),
+        )
         kernel.require("cuda", shape)
         operands = random_operands(shape, FORMATS[precision], "cuda", seed=1)
         prepared, launch = kernel.prepare(operands.a, operands.b, operands.c), kernel.launch(shape)
@@ -77,14 +87,18 @@ def compare(name: str, precision: str, size: int) -> dict[str, Any]:
         case["events_s"] = observe(step, clock_for(torch.device("cuda")), PACE).time_s
         case["proton_s"] = by_proton(step, CALLS)
         case["reason"] = "" if case["proton_s"] else "Proton saw no kernel"
-    except Exception as error:  # whatever it is belongs into the record, and the next rung may still work
+    except (
+        Exception
+    ) as error:  # whatever it is belongs into the record, and the next rung may still work
         case["reason"] = f"{type(error).__name__}: {error}"
     return case
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints both times of each rung and writes them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", type=int, default=4096)
     parser.add_argument("--out", type=Path, help="also write JSON")
     options = parser.parse_args(arguments)

@@ -1,8 +1,10 @@
-"""mfulab measures how much of a device's arithmetic a model really uses, beside how busy the device says it is."""
+"""mfulab measures how much of a device's arithmetic a model really uses, beside how busy the device
+says it is."""
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # what type checkers and editors see; at run time each is imported when it is first used
+# what type checkers and editors see; at run time each is imported when it is first used
+if TYPE_CHECKING:
     from mfulab.device.peaks import peak as peak
     from mfulab.loop.goodput.journal import Journal as Journal
     from mfulab.loop.interactive.decorator import measured as measured
@@ -35,7 +37,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The library's functions, imported at their first use, so that planning does not wait for torch."""
+    """The library's functions, imported at their first use, so that planning does not wait for
+    torch."""
     if name not in _LIBRARY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

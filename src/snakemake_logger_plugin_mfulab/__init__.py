@@ -1,5 +1,6 @@
-"""Snakemake's output for a long sweep: with `--logger mfulab`, one line a run, at its end. Nothing is redrawn, which
-costs cycles of a CPU that is measured; after ten seconds of silence a line names what runs."""
+"""Snakemake's output for a long sweep: with `--logger mfulab`, one line a run, at its end. Nothing
+is redrawn, which costs cycles of a CPU that is measured; after ten seconds of silence a line names
+what runs."""
 
 import csv
 import logging
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,31 +22,68 @@ from snakemake import cli
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from mfulab.core.language import verdicts
 from mfulab.core.language.quantities import duration
 from mfulab.core.replicates import base_name
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.lab.planning import snakemake_workarounds
 from mfulab.lab.planning.naming import short
-from mfulab.lab.runtime import budget, lifetime
+from mfulab.lab.runtime import budget, endings, lifetime
 
 __all__ = ["LogHandler"]
 
 # What Snakemake says of itself, run after run; anything else that it says is shown.
 NOISE = (
-    *("Assuming unrestricted shared filesystem", "Building DAG", "Complete log(s)", "Conda environments: ignored"),
-    *("Elapsed time", "Execute ", "Select jobs", "Singularity containers: ignored", "Unlocked working directory"),
+    *(
+        "Assuming unrestricted shared filesystem",
+        "Building DAG",
+        "Complete log(s)",
+        "Conda environments: ignored",
+    ),
+    *(
+        "Elapsed time",
+        "Execute ",
+        "Select jobs",
+        "Singularity containers: ignored",
+        "Unlocked working directory",
+    ),
     *("Using shell", "host:"),
-    "Warning: the following output files of rule tables were not present",  # those of the first page
+    # those of the first page
+    "Warning: the following output files of rule tables were not present",
 )
 # What it says of jobs that ended with it.
-ENDED = re.compile(r"Will exit after|CalledProcessError|At least one job did not complete|Shutting down")
+ENDED = re.compile(
+    r"Will exit after|CalledProcessError|At least one job did not complete|Shutting down"
+)
 SIGNALLED = "died with <Signals.SIGINT"
-OBVIOUS = ("Missing output", "Input files updated by another job")  # reasons that go without saying in a dry run
-QUIET_EVENTS = {LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOURCES_INFO, LogEvent.PROGRESS}
-RED, GREEN, YELLOW, FAINT = 31, 32, 33, 2
+OBVIOUS = (
+    "Missing output",
+    "Input files updated by another job",
+)  # reasons that go without saying in a dry run
+QUIET_EVENTS = {
+    LogEvent.WORKFLOW_STARTED,
+    LogEvent.JOB_STARTED,
+    LogEvent.RESOURCES_INFO,
+    LogEvent.PROGRESS,
+}
+RED = 31
+GREEN = 32
+YELLOW = 33
+FAINT = 2
 TAIL = 40  # lines of a failed run's log
 # Rules that measure nothing: they have no number, and a checkpoint adds to them.
-UNCOUNTED = {"all", "figure", "figures", "first_page", "page", "refine", "report", "rows", "seminar", "slides"}
+UNCOUNTED = {
+    "all",
+    "figure",
+    "figures",
+    "first_page",
+    "page",
+    "refine",
+    "report",
+    "rows",
+    "seminar",
+    "slides",
+}
 UNCOUNTED |= {"tables"}
 SILENCE_S = 10.0  # after which a line says what runs
 BAR = 20  # letters
@@ -53,7 +91,8 @@ LISTED = 60  # runs of a dry run that are named; of the others their number is s
 
 
 def _is_interrupted(message: str) -> bool:
-    """True once a signal ends the sweep; waits for it where a run that died of the same signal reports first."""
+    """True once a signal ends the sweep; waits for it where a run that died of the same signal
+    reports first."""
     for _ in range(100 if SIGNALLED in message else 0):
         if lifetime.interrupted:
             break
@@ -62,28 +101,52 @@ def _is_interrupted(message: str) -> bool:
 
 
 def _take_dotted_keys() -> None:
-    """Lets --config take keys with a dot, which Snakemake refuses, as part of `overrides`; and numbers as typed."""
+    """Lets --config take keys with a dot, which Snakemake refuses, as part of `overrides`; and
+    numbers as typed."""
     parse = cli.parse_config
 
     def parse_dotted(entries: Any) -> Any:
-        snakemake_workarounds.catch_signals(snakemake_workarounds.leave_at_once)  # called before all else of ours
+        snakemake_workarounds.catch_signals(
+            snakemake_workarounds.leave_at_once
+        )  # called before all else of ours
         dotted = [entry for entry in entries or () if "." in entry.partition("=")[0]]
         try:
             config = parse([entry for entry in entries or () if entry not in dotted])
         except ValueError as error:  # which Snakemake shows as a traceback
             sys.exit(f"mfulab: --config {' '.join(entries)}: give KEY=VALUE ({error})")
+        except AssertionError:  # of a word that YAML takes for nothing
+            sys.exit(_blank_word(parse, entries))
         for key, _, typed in (entry.partition("=") for entry in entries or ()):
             if isinstance(config.get(key), int | float):
                 config[key] = typed  # 123_456 may be a name
         if dotted:
-            config["overrides"] = " ".join([str(config.get("overrides", "")), *map(shlex.quote, dotted)]).strip()
+            config["overrides"] = " ".join(
+                [str(config.get("overrides", "")), *map(shlex.quote, dotted)]
+            ).strip()
         return config
 
     cli.parse_config = parse_dotted
 
 
+def _blank_word(parse: Callable[[list[str]], Any], entries: Iterable[str]) -> str:
+    """The sentence for the first word of --config whose value is nothing to YAML."""
+    for entry in entries:
+        try:
+            parse([entry])
+        except AssertionError:
+            key = entry.partition("=")[0]
+            return (
+                f"mfulab: --config {entry!r}: the value is blank, as is what follows a #."
+                f" Give {key}=VALUE, or {key}=null for none."
+            )
+        except ValueError:
+            continue
+    return f"mfulab: --config {' '.join(entries)}: give KEY=VALUE."
+
+
 def _need_no_home() -> None:
-    """Puts caches into the project if the home cannot be written, where Snakemake ends with a traceback otherwise."""
+    """Puts caches into the project if the home cannot be written, where Snakemake ends with a
+    traceback otherwise."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "snakemake")
     with suppress(OSError):
         caches.mkdir(parents=True, exist_ok=True)
@@ -98,7 +161,7 @@ _need_no_home()
 
 @dataclass
 class Run:
-    """A job that was started: `started` in seconds since the epoch."""
+    """A job that was started: `started` by a clock that nobody sets."""
 
     rule: str
     name: str
@@ -117,32 +180,46 @@ class LogHandler(LogHandlerBase):
     def __post_init__(self) -> None:
         self.stream: TextIO = sys.stdout if self.common_settings.stdout else sys.stderr
         self.finished, self.remaining = Counter[str](), Counter[str]()  # jobs by rule
-        self.started = 0.0  # of the first job, in seconds since the epoch
+        self.started = 0.0  # of the first job, by the same clock
         self.running: dict[int, Run] = {}
         self.budget: budget.Budget | None = None
-        self.is_coloured = not self.common_settings.nocolor and self.stream.isatty() and not os.environ.get("NO_COLOR")
-        self.planned: Counter[tuple[str, str]] = Counter()  # of a dry run: jobs by rule and what they say
+        self.is_coloured = (
+            not self.common_settings.nocolor
+            and self.stream.isatty()
+            and not os.environ.get("NO_COLOR")
+        )
+        # of a dry run: jobs by rule and what they say
+        self.planned: Counter[tuple[str, str]] = Counter()
         self.reasons: dict[tuple[str, str], str] = {}
         self.counts: dict[str, int] = {}
         self.figures: list[float] = []  # seconds of each that was drawn, and not told yet
-        self.skipped: list[tuple[Run, str]] = []  # not measured, and not told yet, each with its message
+        # Runs that were not measured, each with its outcome, and that are not told yet.
+        self.skipped: list[tuple[Run, Remark]] = []
         self.told_at = time.monotonic()  # when something was printed
         self.turn = threading.Lock()
         if not self.common_settings.dryrun:
             threading.Thread(target=self._break_silence, daemon=True).start()
 
     def place(self, rule: str) -> str:
-        """` 7/12 `: runs that were measured, of all that are planned; blank for a rule that measures nothing."""
+        """` 7/12 `: runs that were measured, of all that are planned; blank for a rule that
+        measures nothing."""
         done, left = (
-            counts.total() - sum(map(counts.__getitem__, UNCOUNTED)) for counts in (self.finished, self.remaining)
+            counts.total() - sum(map(counts.__getitem__, UNCOUNTED))
+            for counts in (self.finished, self.remaining)
         )
         width = len(str(done + left))
-        return " " * (2 * width + 2) if rule in UNCOUNTED else f"{done:>{width}}/{done + left} "
+        if rule in UNCOUNTED:
+            return " " * (2 * width + 2)
+        return f"{done:>{width}}/{done + left} "
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             with self.turn:
-                if text := self._would(record) if self.common_settings.dryrun else self._text(record):
+                if (
+                    text := self._would(record)
+                    if self.common_settings.dryrun
+                    else self._text(record)
+                ):
                     self._print(text)
         except BrokenPipeError:
             raise
@@ -160,22 +237,40 @@ class LogHandler(LogHandlerBase):
             with self.turn:
                 if self.running and time.monotonic() - self.told_at >= SILENCE_S:
                     run = list(self.running.values())[-1]
-                    last = [line for log in run.log if run.rule == "refine" for line in _lines(log)[-1:]]
+                    last = [
+                        line for log in run.log if run.rule == "refine" for line in _lines(log)[-1:]
+                    ]
                     what = f"{self.place('all')}… {run.rule}  {run.name}"
-                    self._print(self._colour(FAINT, " · ".join([what, duration(time.time() - run.started), *last])))
+                    self._print(
+                        self._colour(
+                            FAINT,
+                            " · ".join([what, duration(time.monotonic() - run.started), *last]),
+                        )
+                    )
 
     def _left_out(self) -> list[str]:
-        skipped, self.skipped = self.skipped, []
+        skipped = self.skipped
+        self.skipped = []
         if not skipped:
             return []
-        run, message = skipped[0]
-        names = ", ".join(f"{run.rule} {run.name}" for run, _ in skipped[:2]) + (", …" if len(skipped) > 2 else "")
-        why = message if len(skipped) == 1 else f"{message.split(':')[0]}. {message.partition('. ')[2]}"
-        return [self._colour(YELLOW, f"{self.place(run.rule)}{len(skipped)} not measured: {names}: {why}")]
+        run, remark = skipped[0]
+        names = ", ".join(f"{run.rule} {run.name}" for run, _ in skipped[:2]) + (
+            ", …" if len(skipped) > 2 else ""
+        )
+        why = remark.message
+        if len(skipped) > 1:
+            why = verdicts.sentence("several_left_out", endings.numbers_of(remark.ended_by))
+        return [
+            self._colour(
+                YELLOW, f"{self.place(run.rule)}{len(skipped)} not measured: {names}: {why}"
+            )
+        ]
 
     def _would(self, record: logging.LogRecord) -> str:
-        """A dry run: a line for each distinct run with its processes and its reason, then each rule's jobs."""
-        event, values = getattr(record, "event", None), record.__dict__
+        """A dry run: a line for each distinct run with its processes and its reason, then each
+        rule's jobs."""
+        event = getattr(record, "event", None)
+        values = record.__dict__
         if event is LogEvent.JOB_INFO:
             rule = values["rule_name"]
             key = (rule, base_name(str(values["rule_msg"] or f"{rule} {_name(values)}").strip()))
@@ -187,37 +282,38 @@ class LogHandler(LogHandlerBase):
             message = self._message(record)
             if not message.startswith("This was a dry-run"):
                 return "" if message.startswith("Reasons:") else message
-            order, lines = list(self.counts), []
-            for key, times in sorted(self.planned.items(), key=lambda planned: order.index(planned[0][0])):
+            order = list(self.counts)
+            lines = []
+            for key, times in sorted(
+                self.planned.items(), key=lambda planned: order.index(planned[0][0])
+            ):
                 reason = shorten(self.reasons[key], 90, placeholder=" …")
                 why = "" if reason.startswith(OBVIOUS) else f"  ({reason})"
                 lines.append(key[1] + (f" × {times}" if times > 1 else "") + why)
-            lines = lines if len(lines) <= LISTED else [*lines[:LISTED], f"… and {len(lines) - LISTED} more"]
-            return "\n".join([*lines, "", *(f"{rule:<18} {count}" for rule, count in self.counts.items())])
+            lines = (
+                lines
+                if len(lines) <= LISTED
+                else [*lines[:LISTED], f"… and {len(lines) - LISTED} more"]
+            )
+            return "\n".join(
+                [*lines, "", *(f"{rule:<18} {count}" for rule, count in self.counts.items())]
+            )
         return ""
 
     def _text(self, record: logging.LogRecord) -> str:
-        event, message = getattr(record, "event", None), record.getMessage()
+        event = getattr(record, "event", None)
+        message = record.getMessage()
         if (event is LogEvent.JOB_ERROR or ENDED.search(message)) and _is_interrupted(message):
             return ""
         values: dict[str, Any] = record.__dict__
         match event:
             case LogEvent.RUN_INFO:
-                self.budget = budget.read()
-                jobs = {rule: count for rule, count in values["stats"].items() if rule != "total"}
-                self.remaining = Counter(jobs)
-                runs = {rule: count for rule, count in jobs.items() if rule not in UNCOUNTED}
-                counts = ", ".join(f"{count} {rule}" for rule, count in runs.items())
-                return f"{sum(runs.values())} runs: {counts}" if runs else ""
+                return self._run_info(values["stats"])
             case LogEvent.JOB_INFO:
-                measured = values["wildcards"].get("run")
-                name = short(measured) if measured else _name(values) or str(values["rule_msg"] or "")
-                files = tuple(values["output"]), tuple(values["log"] or ())
-                self.started = self.started or record.created
-                self.running[values["jobid"]] = Run(values["rule_name"], name, record.created, *files)
+                self._job_info(values, time.monotonic())
                 return ""
             case LogEvent.JOB_FINISHED:
-                return self._finished(values["job_id"], record.created)
+                return self._finished(values["job_id"], time.monotonic())
             case LogEvent.JOB_ERROR:
                 return self._job_error(values)
             case LogEvent.GROUP_ERROR:
@@ -226,22 +322,41 @@ class LogHandler(LogHandlerBase):
                 return values.get("shellcmd") or values.get("cmd") or ""
         return "" if event in QUIET_EVENTS else self._message(record)
 
+    def _run_info(self, stats: dict[str, int]) -> str:
+        self.budget = budget.read()
+        self.remaining = Counter(stats)
+        del self.remaining["total"]
+        runs = {rule: n for rule, n in self.remaining.items() if rule not in UNCOUNTED}
+        if not runs:
+            return ""
+        counts = ", ".join(f"{count} {rule}" for rule, count in runs.items())
+        return f"{sum(runs.values())} runs: {counts}"
+
+    def _job_info(self, values: dict[str, Any], now: float) -> None:
+        measured = values["wildcards"].get("run")
+        name = short(measured) if measured else _name(values)
+        name = name or str(values["rule_msg"] or "")
+        files = tuple(values["output"]), tuple(values["log"] or ())
+        self.started = self.started or now
+        self.running[values["jobid"]] = Run(values["rule_name"], name, now, *files)
+
     def _finished(self, job_id: int, now: float) -> str:
         if (run := self.running.pop(job_id, None)) is None:  # its start was not told: --quiet
             return ""
         self.finished[run.rule] += 1
         self.remaining[run.rule] -= self.remaining[run.rule] > 0
-        status, message = row_remark(run.output)
-        if status == NOT_MEASURED:
-            self.skipped.append((run, message))
+        remark = row_remark(run.output)
+        if remark.status == NOT_MEASURED:
+            self.skipped.append((run, remark))
             return ""
         if run.rule == "figure":  # a line for all, before the page's
             self.figures.append(now - run.started)
             return ""
-        place, began = self.place, self.started
+        place = self.place
+        began = self.started
         words = [f"{place(run.rule)}{run.rule}  {run.name}".rstrip(), duration(now - run.started)]
         if self.budget is not None:
-            words += [_bar(now - self.budget.plan["begun"], 60 * self.budget.plan["budget_min"])]
+            words += [_bar(self.budget.elapsed_s(), 60 * self.budget.plan["budget_min"])]
         elif budget.rest is not None and run.rule not in UNCOUNTED:
             folder = run.output[0].removeprefix("results/").removesuffix("/row.csv")
             left = budget.rest.after(folder, now - run.started, now - began)
@@ -249,9 +364,15 @@ class LogHandler(LogHandlerBase):
         line = " · ".join(words)
         lines = self._left_out() if run.rule in UNCOUNTED else []
         if self.figures:
-            lines.append(f"{place('figure')}{len(self.figures)} figures · {duration(sum(self.figures))}")
+            lines.append(
+                f"{place('figure')}{len(self.figures)} figures · {duration(sum(self.figures))}"
+            )
             self.figures.clear()
-        said = self._colour(YELLOW, f"{line}\n    {status}: {message}") if status else self._colour(GREEN, line)
+        said = (
+            self._colour(YELLOW, f"{line}\n    {remark.status}: {remark.message}")
+            if remark.status
+            else self._colour(GREEN, line)
+        )
         return "\n".join([*lines, said])
 
     def _job_error(self, job: dict[str, Any]) -> str:
@@ -274,7 +395,9 @@ class LogHandler(LogHandlerBase):
         return self._colour(RED if record.levelno >= logging.ERROR else YELLOW, text)
 
     def _colour(self, code: int, text: str) -> str:
-        return f"\033[{code}m{text}\033[0m" if self.is_coloured else text
+        if self.is_coloured:
+            return f"\033[{code}m{text}\033[0m"
+        return text
 
 
 def _name(job: dict[str, Any]) -> str:
@@ -286,18 +409,33 @@ def tail(path: str, is_shown: bool) -> list[str]:
     """The path of a log and, where `is_shown`, its last lines, indented."""
     lines = _lines(path)
     if not lines or not is_shown:
-        return [f"    log: {path}" + ("" if lines else " (empty)" if os.access(path, os.R_OK) else " (not there)")]
+        return [
+            f"    log: {path}"
+            + ("" if lines else " (empty)" if os.access(path, os.R_OK) else " (not there)")
+        ]
     skipped = [f"    | … {len(lines) - TAIL} lines before"] if len(lines) > TAIL else []
     return [f"    log: {path}", *skipped, *(f"    | {line}" for line in lines[-TAIL:])]
 
 
-def row_remark(outputs: Iterable[str]) -> tuple[str, str]:
-    """Status and message of the `row.csv` among a job's outputs where it is not ok, else two empty texts."""
+@dataclass(frozen=True)
+class Remark:
+    """Outcome of a run that is not ok, by its row; empty for one that is."""
+
+    status: str = ""
+    message: str = ""
+    ended_by: str = ""
+
+
+def row_remark(outputs: Iterable[str]) -> Remark:
+    """Outcome of the `row.csv` among a job's outputs."""
     row: dict[str, str] = {}
     for path in (output for output in outputs if output.endswith("row.csv")):
         with suppress(OSError), open(path, newline="", encoding="utf-8") as file:
             row = next(csv.DictReader(file), {})
-    return ("", "") if row.get("status", "ok") == "ok" else (row["status"], row.get("message", ""))
+    if row.get("status", "ok") == "ok":
+        return Remark()
+    message = verdicts.message(row.get("message"))
+    return Remark(row["status"], message, row.get("ended_by", ""))
 
 
 def _bar(so_far_s: float, of_s: float) -> str:

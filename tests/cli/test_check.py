@@ -1,8 +1,10 @@
-"""`mfulab check`: what is low against a recording, a datasheet, a baseline or other nodes, on a stand-in for a GPU."""
+"""`mfulab check`: what is low against a recording, a datasheet, a baseline or other nodes, on a
+stand-in for a GPU."""
 
 import csv
 import io
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -29,14 +31,22 @@ def gpu(monkeypatch):
     monkeypatch.setattr(check.identity, "hardware_slug", lambda kind: "nvidia-h100-80gb-hbm3")
     monkeypatch.setattr(node, "emulated", lambda name, device: "")
     monkeypatch.setattr(node, "samplers_for", lambda device: vendors.of(uuid).samplers(uuid, []))
+    monkeypatch.setattr(nvidia.Nvidia, "uuid_of", lambda self, device: uuid)
 
     def sweep(name, device, search):
         library.now += 0.5
-        sample = {"library": "torch", "shape": "8192x8192x8192", "tflop_s": speeds[name], "clock_mhz": 1500.0}
+        sample = {
+            "library": "torch",
+            "shape": "8192x8192x8192",
+            "tflop_s": speeds[name],
+            "clock_mhz": 1500.0,
+        }
         return [sample | {"burst": False}] * 3
 
     monkeypatch.setattr(node, "sweep_matmuls", sweep)
-    monkeypatch.setattr(node, "sweep_triad", lambda device, search, limit_s: [{"gb_s": speeds["memory"]}] * 3)
+    monkeypatch.setattr(
+        node, "sweep_triad", lambda device, search, limit_s: [{"gb_s": speeds["memory"]}] * 3
+    )
 
     def transfers(inputs, output):
         return {f"{way}_pinned_s": count * output.nbytes / speeds["copies"] / 1e9
@@ -44,7 +54,9 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(node, "time_transfers", transfers)
     made = torch.randn
-    monkeypatch.setattr(node.torch, "randn", lambda *sides, dtype, device: made(64, 64, dtype=dtype))
+    monkeypatch.setattr(
+        node.torch, "randn", lambda *sides, dtype, device: made(64, 64, dtype=dtype)
+    )
     return speeds
 
 
@@ -67,7 +79,10 @@ def test_a_gpu_as_fast_as_its_recording_is_healthy(gpu, capsys):
     [
         ({"bf16": 430.0}, "bf16_tflop_s −38 % (recording)"),
         ({"memory": 2000.0}, "memory_gb_s −34 % (recording)"),
-        ({"copies": 12.0}, "host_to_device_gb_s −78 % (recording), device_to_host_gb_s −78 % (recording)"),
+        (
+            {"copies": 12.0},
+            "host_to_device_gb_s −78 % (recording), device_to_host_gb_s −78 % (recording)",
+        ),
         ({"fp8": 600.0}, "fp8_tflop_s −70 % (datasheet)"),
     ],
 )
@@ -81,7 +96,9 @@ def test_prometheus_reads_the_values(gpu, capsys):
     gpu["bf16"] = 430.0
     assert main(["check", "--prometheus"]) == 1
     parser = pytest.importorskip("prometheus_client.parser")
-    families = {each.name: each for each in parser.text_string_to_metric_families(capsys.readouterr().out)}
+    families = {
+        each.name: each for each in parser.text_string_to_metric_families(capsys.readouterr().out)
+    }
     (healthy,) = families["mfulab_check_healthy"].samples
     assert (healthy.value, healthy.labels["device"]) == (0, "NVIDIA H100 80GB HBM3")
     shares = {each.labels["check"]: each.value for each in families["mfulab_check_share"].samples}
@@ -97,7 +114,11 @@ def test_many_nodes_are_one_table(gpu, capsys, monkeypatch):
         lines.append(capsys.readouterr().out)
     monkeypatch.setattr(check.sys, "stdin", io.StringIO("0: " + "srun: job started\n".join(lines)))
     assert main(["check", "--table", "-"]) == 1
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip().startswith("n")][1:]
+    rows = [
+        line.split()
+        for line in capsys.readouterr().out.splitlines()
+        if line.strip().startswith("n")
+    ][1:]
     assert [row[:2] for row in rows] == [["n2", "low"], ["n1", "healthy"], ["n3", "healthy"]]
 
 
@@ -105,7 +126,10 @@ def test_many_nodes_are_one_table(gpu, capsys, monkeypatch):
 def test_a_device_that_is_not_there_is_one_sentence(command, monkeypatch, capsys):
     monkeypatch.setattr(identity, "why_not", lambda kind: "no driver answers")
     assert main([*command, "--device", "cuda"]) == 2
-    assert capsys.readouterr().err == "mfulab: device=cuda: no driver answers; choose device=cpu or device=auto\n"
+    assert (
+        capsys.readouterr().err
+        == "mfulab: device=cuda: no driver answers; choose device=cpu or device=auto\n"
+    )
 
 
 def line_of(name, value, **more):
@@ -114,7 +138,10 @@ def line_of(name, value, **more):
 
 
 def test_nodes_of_an_unknown_device_are_judged_by_their_median():
-    unknown = [check.judged(line_of(f"n{number}", value), {}) for number, value in enumerate((1.0, 1.1, 0.4))]
+    unknown = [
+        check.judged(line_of(f"n{number}", value), {})
+        for number, value in enumerate((1.0, 1.1, 0.4))
+    ]
     assert {line["state"] for line in unknown} == {"unknown"}
     assert [line["state"] for line in check._among(unknown)] == ["healthy", "healthy", "low"]
     assert {line["state"] for line in check._among(unknown[1:])} == {"unknown"}
@@ -129,20 +156,34 @@ def test_heat_is_low_without_any_reference_and_a_power_limit_never_is():
     assert "other_processes_percent" not in check.low(judged)
 
 
-# What others report of two cards limited to 70 and 72 W: far below their boost clocks, and nothing is wrong.
-LIMITED = [("Tesla T4", {"fp16": 24.0, "fp32": 4.3}, 645.0), ("NVIDIA L4", {"bf16": 54.9, "fp32": 10.7}, 1000.0)]
+# What others report of two cards limited to 70 and 72 W: far below their boost clocks, and nothing
+# is wrong.
+LIMITED = [
+    ("Tesla T4", {"fp16": 24.0, "fp32": 4.3}, 645.0),
+    ("NVIDIA L4", {"bf16": 54.9, "fp32": 10.7}, 1000.0),
+]
 
 
 @pytest.mark.parametrize(("name", "rates", "clock"), LIMITED)
-@pytest.mark.parametrize(("capped", "share", "state"), [(97.0, 1, "healthy"), (97.0, 0.5, "low"), (0.0, 1, "low")])
+@pytest.mark.parametrize(
+    ("capped", "share", "state"), [(97.0, 1, "healthy"), (97.0, 0.5, "low"), (0.0, 1, "low")]
+)
 def test_rates_of_a_card_that_its_power_limit_holds_are_judged_at_its_clock(
     name, rates, clock, capped, share, state, monkeypatch
 ):
     StandIn(Gpu(name=name)).install(monkeypatch)
     told = {f"{form}_tflop_s": (share * rate, "TFLOP/s") for form, rate in rates.items()}
-    told |= {"clock_mhz": (clock, "MHz"), "power_capped_percent": (capped, "%"), "memory_gb_s": (250.0, "GB/s")}
-    values = {key: {"value": value, "unit": unit, "reason": ""} for key, (value, unit) in told.items()}
-    line = check.judged({"node": "n", "device": name, "kind": "cuda", "values": values}, check.printed(values))
+    told |= {
+        "clock_mhz": (clock, "MHz"),
+        "power_capped_percent": (capped, "%"),
+        "memory_gb_s": (250.0, "GB/s"),
+    }
+    values = {
+        key: {"value": value, "unit": unit, "reason": ""} for key, (value, unit) in told.items()
+    }
+    line = check.judged(
+        {"node": "n", "device": name, "kind": "cuda", "values": values}, check.printed(values)
+    )
     assert line["state"] == state, check.low(line)
     assert ("MHz" in line["values"]["fp32_tflop_s"]["source"]) == (capped > 50)
 
@@ -151,10 +192,33 @@ def test_rates_of_a_card_that_its_power_limit_holds_are_judged_at_its_clock(
 def test_a_slice_of_a_gpu_is_compared_with_its_share_of_the_datasheet(sms, monkeypatch):
     StandIn(Gpu()).install(monkeypatch)
     properties = vendors.of("GPU-").properties
-    monkeypatch.setattr(nvidia.Nvidia, "properties", lambda self, uuid, name, given=None: properties(uuid, name, sms))
+    monkeypatch.setattr(
+        nvidia.Nvidia,
+        "properties",
+        lambda self, uuid, name, given=None: properties(uuid, name, sms),
+    )
     values = {"bf16_tflop_s": {"value": 90.0, "unit": "TFLOP/s", "reason": ""}}
     peak, source = check.printed(values)["bf16_tflop_s"]
     assert (peak, source) == (pytest.approx(989.4 * sms / 132, rel=1e-3), "datasheet")
+
+
+@pytest.mark.parametrize(("units", "share"), [(16, 16 / 132), (60, 60 / 132), (None, None)])
+def test_of_eight_cards_in_slices_each_slice_has_its_own_peak_and_never_the_card_s(
+    units, share, monkeypatch
+):
+    name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+    slices = [Gpu(name=name, uuid=f"MIG-{number}", units=units) for number in range(8)]
+    cards = [Gpu(uuid=f"GPU-{one.uuid}", mig_instances=[one]) for one in slices]
+    StandIn(*cards).install(monkeypatch)
+    values = {"bf16_tflop_s": {"value": 90.0, "unit": "TFLOP/s", "reason": ""}}
+    for one in slices:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", one.uuid)
+        [seen] = identity.gpus("cuda")
+        assert seen.uuid == one.uuid
+        peak, _ = check.printed(values)["bf16_tflop_s"]
+        assert peak == (None if share is None else pytest.approx(989.4 * share, rel=1e-3))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert [one.uuid for one in identity.gpus("cuda")] == [one.uuid for one in slices]
 
 
 @pytest.fixture
@@ -165,7 +229,9 @@ def quick(monkeypatch):
     monkeypatch.setattr(best_matmul, "triad_length", lambda device: 1 << 16)
 
 
-def test_a_cpu_of_which_nothing_is_known_is_compared_with_an_earlier_check(quick, tmp_path, monkeypatch, capsys):
+def test_a_cpu_of_which_nothing_is_known_is_compared_with_an_earlier_check(
+    quick, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)  # without recordings
     assert main(["check", "--device", "cpu"]) == 3
     said = capsys.readouterr().out
@@ -174,7 +240,8 @@ def test_a_cpu_of_which_nothing_is_known_is_compared_with_an_earlier_check(quick
     assert main(["check", "--device", "cpu", "--json"]) == 3
     line = told(capsys)
     for held in line["values"].values():
-        held["value"] = held["value"] and 1000 * held["value"]  # whatever others take of the cores meanwhile
+        # whatever others take of the cores meanwhile
+        held["value"] = held["value"] and 1000 * held["value"]
     assert line["values"]["other_processes_percent"]["state"] == "unknown"
     (tmp_path / "before.json").write_text(json.dumps(line))
     assert main(["check", "--device", "cpu", "--baseline", "before.json"]) == 1
@@ -201,11 +268,14 @@ def test_a_recording_of_a_cpu_counts_for_equal_instructions_alone(monkeypatch):
 def test_lines_that_are_no_check_are_one_sentence(text, option, tmp_path, capsys):
     (tmp_path / "empty").write_text(text)
     assert main(["check", option, str(tmp_path / "empty")]) == 2
-    assert capsys.readouterr().err.endswith(f"mfulab: {tmp_path}/empty: no line of `mfulab check --json` is here.\n")
+    assert capsys.readouterr().err.endswith(
+        f"mfulab: {tmp_path}/empty: no line of `mfulab check --json` is here.\n"
+    )
 
 
 @pytest.mark.parametrize(
-    "both", [["--json", "--prometheus"], ["--table", "-", "--json"], ["--baseline", "a", "--table", "-"]]
+    "both",
+    [["--json", "--prometheus"], ["--table", "-", "--json"], ["--baseline", "a", "--table", "-"]],
 )
 def test_options_of_which_one_would_be_ignored_are_a_mistake(both, capsys):
     assert main(["check", *both]) == 2
@@ -221,8 +291,120 @@ def test_a_memory_that_neighbours_slow_down_ends_after_its_time(monkeypatch):
 def test_a_check_bounds_every_part_of_it(quick, monkeypatch):
     limits = []
     sweep = best_matmul.sweep_triad
-    monkeypatch.setattr(node, "sweep_triad", lambda *given: limits.append(given[2]) or sweep(*given))
+    monkeypatch.setattr(
+        node, "sweep_triad", lambda *given: limits.append(given[2]) or sweep(*given)
+    )
     values = node.readings_of(torch.device("cpu"))
     assert values["memory_gb_s"].value > 0
     assert values["other_processes_percent"].unit == "%"
     assert limits[0] + sum(search.limit_s * search.ways for search in [node.SEARCH["cpu"]] * 2) < 30
+
+
+def card(number, bf16, copies=50.0):
+    """A card's line, as its own process prints it."""
+    values = {"bf16_tflop_s": bf16, "host_to_device_gb_s": copies, "power_capped_percent": 80.0}
+    readings = {
+        name: {
+            "value": value,
+            "unit": "",
+            "reason": "",
+            "reference": None,
+            "source": "",
+            "share": None,
+            "state": "unknown",
+        }
+        for name, value in values.items()
+    }
+    line = {"node": f"n1 GPU-{number}", "device": "NVIDIA H200", "kind": "cuda", "state": "healthy"}
+    return line | {"values": readings}
+
+
+@pytest.mark.parametrize(
+    ("cards", "low"),
+    [
+        ([700, 701, 640, 699], ["n1 GPU-2"]),
+        ([700, 701, 690, 699], []),
+        ([700, 500], []),
+    ],
+    ids=["one slow", "as usual", "of two nobody knows which"],
+)
+def test_cards_of_one_node_are_compared_with_one_another(cards, low):
+    judged = check.beside([card(number, speed) for number, speed in enumerate(cards)])
+    assert [line["node"] for line in judged if line["state"] == "low"] == low
+
+
+def test_a_slow_link_of_one_card_is_named():
+    judged = check.beside([card(number, 700, 50 if number else 12.5) for number in range(4)])
+    assert check.low(judged[0]) == "host_to_device_gb_s −75 % (median of the cards)"
+    assert [line["state"] for line in judged[1:]] == ["healthy"] * 3
+
+
+LINKED = {
+    "pcie_lanes": (16, 16, "healthy"),
+    "pcie_generation": (5, 5, "healthy"),
+    "nvlinks": (18, 18, "healthy"),
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "wrong"),
+    [
+        ({}, {}),
+        ({"pcie_lanes": (8, 16)}, {"pcie_lanes": (8, 16, "low")}),
+        ({"pcie_generation": (4, 5)}, {"pcie_generation": (4, 5, "low")}),
+        ({"nvlinks": (1,) * 17 + (0,)}, {"nvlinks": (17, 18, "low")}),
+        ({"nvlinks": ()}, {"nvlinks": None}),
+        ({"refused": {"nvmlDeviceGetCurrPcieLinkWidth"}}, {"pcie_lanes": None}),
+    ],
+)
+def test_a_card_s_links_are_held_against_the_most_that_it_can_have(
+    changed, wrong, gpu, monkeypatch, capsys
+):
+    card = {"capped_share": 0.0, "nvlinks": (1,) * 18} | changed
+    StandIn(Gpu(**card)).install(monkeypatch)
+    assert main(["check", "--json"]) == int(any(one and one[2] == "low" for one in wrong.values()))
+    values = json.loads(capsys.readouterr().out)["values"]
+    found = {}
+    for name in LINKED:
+        one = values.get(name)
+        found[name] = one and (one["value"], one["reference"], one["state"])
+    assert found == LINKED | wrong
+
+
+def test_of_eight_cards_the_slow_one_is_named_in_a_sentence_and_a_bar(capsys):
+    lines = [card(number, 700 - number % 2) for number in range(7)] + [card(7, 600)]
+    said = check.told_beside(lines, "NVIDIA H200")
+    assert (said.key, said.numbers["card"], said.numbers["count"]) == ("card_low", "n1 GPU-7", 8)
+    assert said.numbers["short"] == pytest.approx(100 * (1 - 600 / 699.5))
+    check._show_beside(lines)
+    first, *bars = capsys.readouterr().out.splitlines()
+    assert "n1 GPU-7" in first
+    lengths = {line.split()[1]: line.count("█") for line in bars}
+    assert min(lengths, key=lengths.get) == "GPU-7"
+    assert len(lengths) == 8
+
+
+@pytest.mark.parametrize(
+    ("speeds", "key"), [([700, 701, 690, 699], "cards_alike"), ([700, 500], "cards_too_few")]
+)
+def test_cards_that_are_alike_or_too_few_are_said_to_be(speeds, key):
+    lines = [card(number, speed) for number, speed in enumerate(speeds)]
+    assert check.told_beside(lines, "NVIDIA H200").key == key
+
+
+def test_each_card_is_checked_alone_and_in_turn(monkeypatch, capsys):
+    cards = [Gpu(uuid=f"GPU-{number}") for number in range(3)]
+    StandIn(*cards).install(monkeypatch)
+    shown = []
+
+    def checked(command, env, **options):
+        shown.append(env["CUDA_VISIBLE_DEVICES"])
+        line = card(shown[-1][4:], 700 if len(shown) < 3 else 600) | {"node": "n1"}
+        return SimpleNamespace(stdout=json.dumps(line))
+
+    monkeypatch.setattr(check.identity, "resolve", lambda device: "cuda")
+    monkeypatch.setattr(check.subprocess, "run", checked)
+    assert check.run.callback("auto", None, None, True, True, False) == 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert shown == [line["node"].split()[1] for line in lines] == [gpu.uuid for gpu in cards]
+    assert [line["state"] for line in lines] == ["healthy", "healthy", "low"]

@@ -1,5 +1,8 @@
 """`mfulab explain`: what it prints, and one message for what it cannot answer."""
 
+import json
+import re
+
 import pytest
 
 from mfulab.cli.explain import _read
@@ -7,7 +10,13 @@ from mfulab.cli.main import main
 
 
 def words(**changed):
-    asked = {"model": "gpt2", "device": "NVIDIA L40S", "precision": "bf16", "tokens_per_s": 200_000, **changed}
+    asked = {
+        "model": "gpt2",
+        "device": "NVIDIA L40S",
+        "precision": "bf16",
+        "tokens_per_s": 200_000,
+        **changed,
+    }
     return ["explain", *(f"{key}={value}" for key, value in asked.items() if value is not None)]
 
 
@@ -20,7 +29,9 @@ def test_a_speed_by_every_convention(capsys):
 
 @pytest.mark.parametrize("text", ["2e5", "2E+5", "+200000.", "2_000e2", ".2e6", "200_000"])
 def test_a_speed_in_any_notation(text):
-    assert _read(["model=gpt2", f"tokens_per_s={text}", "devices=1e1", "model.arguments={resid_pdrop: 1e-1}"]) == (
+    assert _read(
+        ["model=gpt2", f"tokens_per_s={text}", "devices=1e1", "model.arguments={resid_pdrop: 1e-1}"]
+    ) == (
         {"model": "gpt2", "tokens_per_s": 200_000, "devices": 10},
         {"arguments": {"resid_pdrop": 0.1}},
     )
@@ -28,12 +39,45 @@ def test_a_speed_in_any_notation(text):
 
 def test_a_reported_number_is_found(capsys):
     assert main(words(reported=23.6)) == 0
-    assert "23.6 % is, to 0.3 points:" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "23.6 % is, to 0.3 points:" in said
+    assert re.search(r"Tried: [1-9]\d* combinations", said)
 
 
 def test_a_number_that_nothing_gives(capsys):
     assert main(words(reported=0.1)) == 1
-    assert "No convention and no peak here gives 0.1 %" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "No convention and no peak here gives 0.1 %" in said
+    assert re.search(r"Tried: \d{3,} combinations", said)
+
+
+@pytest.mark.parametrize(
+    ("factor", "devices", "expected"),
+    [
+        (8, 1, "÷ 8"),
+        (16, 1, "÷ 16"),
+        (1 / 8, 1, "× 8"),
+        (32, 32, "÷ 32"),
+        (1 / 2, 1, "sparse"),
+        (362.05 / 91.6, 1, "fp32"),
+    ],
+)
+def test_forgotten_devices_and_wrong_peaks_are_found(factor, devices, expected, capsys):
+    speed = {"devices": devices, "tokens_per_s": 200_000 * devices}
+    assert main([*words(**speed), "--json"]) == 0
+    ours = json.loads(capsys.readouterr().out)["ours"]["mfu_percent"]
+    assert main([*words(**speed, reported=round(factor * ours, 2)), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert expected in answer["matches"][0]["denominator"]
+    assert answer["tried"] > 10
+    assert answer["tolerance"] == 0.3
+    assert answer["may_be_chance"] == (answer["chance_percent"] >= 10)
+
+
+@pytest.mark.parametrize("changed", [{"reported": 23.6}, {"tokens_per_s": None}])
+def test_every_line_fits_eighty_columns(changed, capsys):
+    assert main(words(**changed)) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 def test_a_model_of_ones_own(capsys):
@@ -59,11 +103,11 @@ def test_a_model_of_ones_own(capsys):
         ({"batch_size": ".nan"}, "batch_size=.nan: give a whole number"),
         ({"model.arguments": "[1"}, "[1: while parsing a flow sequence"),
         ({"tokens_per_s": "many"}, "tokens_per_s=many: give a number"),
-        ({"tokens_per_s": ".inf"}, "tokens_per_s=inf: give a number above 0"),
+        ({"tokens_per_s": ".inf"}, "tokens_per_s=.inf: give a number from 1e-30 to 1e+30"),
         ({"reported": ".nan"}, "reported=nan: give an MFU in percent"),
         ({"peak_tflop_s": ".nan"}, "peak_tflop_s=nan: give a dense peak above 0"),
         ({"model.name.x": 3}, "model.name.x: model.name is 'gpt2', which holds no keys"),
-        ({"device": "H100"}, "did you mean H100 NVL, H100 PCIe or H100 SXM5 80GB?"),
+        ({"device": "H100"}, "did you mean H100 NVL (835.3 TFLOP/s in bf16), H100 PCIe"),
     ],
 )
 def test_a_mistake_is_one_message(capsys, changed, message):
@@ -76,7 +120,7 @@ def test_a_mistake_is_one_message(capsys, changed, message):
 def test_without_a_speed_it_says_what_the_roofline_allows(capsys):
     assert main(words(tokens_per_s=None)) == 0
     printed = capsys.readouterr().out
-    for expected in ("training", "prefill", "decoding", "kept, GB", "at best"):
+    for expected in ("training", "prefill", "decoding", "kept", "at best"):
         assert expected in printed
 
 

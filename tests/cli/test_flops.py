@@ -25,7 +25,10 @@ def test_a_published_config_is_enough(tmp_path, capsys):
     assert main(["flops", str(tmp_path), "--sequence-length", "16", "--depth", "1"]) == 0
     printed = capsys.readouterr().out
     # Attention's four projections, two of eight experts' three matrices, the router; then the head.
-    token = 2 * (2 * (2 * 32 * 32 + 2 * 32 * 16) + 2 * 2 * 3 * 32 * 48 + 2 * 32 * 8 + 4 * 16 * 32) + 2 * 32 * 64
+    token = (
+        2 * (2 * (2 * 32 * 32 + 2 * 32 * 16) + 2 * 2 * 3 * 32 * 48 + 2 * 32 * 8 + 4 * 16 * 32)
+        + 2 * 32 * 64
+    )
     assert f"forward {16 * token / 1e3:.3g} kFLOP" in printed
     assert "active a token" in printed
     assert "deviation +0.00%; every operator has a formula" in printed
@@ -45,7 +48,14 @@ def test_a_model_of_ones_own_by_its_path(capsys):
         (["resnet18", "input_shape"], "give key=value"),
         (["missing/config.json"], "no such file"),
         (["torch.nn.Nothing", "input_shape=[3]"], "torch.nn has no Nothing"),
-        (["torch.nn.Linear", "arguments={in_features: 64, out_features: 32}", "input_shape=[63]"], "model.input_shape"),
+        (
+            [
+                "torch.nn.Linear",
+                "arguments={in_features: 64, out_features: 32}",
+                "input_shape=[63]",
+            ],
+            "model.input_shape",
+        ),
     ],
 )
 def test_mistakes_have_one_message(words, message, capsys):

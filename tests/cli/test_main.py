@@ -5,24 +5,23 @@ import os
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from support.slow import few
 from support.words import faults
 from support.workflow_copy import ROOT
 
 import mfulab
-from mfulab.cli.main import _command, main
-from mfulab.core.errors import unknown
+from mfulab.cli.commands import COMMANDS
+from mfulab.cli.main import main, tree
+from mfulab.core.errors import FEW, unknown
 from mfulab.lab.report import figures
 from mfulab.mfu import models
 
-COMMANDS = yaml.safe_load((ROOT / "src/mfulab/cli/commands.yaml").read_text())
+TREE = click.Context(tree)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
@@ -50,10 +49,10 @@ def test_every_subcommand_says_what_it_does_and_gives_an_example(capsys):
 
 
 def test_every_declared_function_takes_what_is_declared():
-    for name, declared in COMMANDS.items():
-        module, _, function = declared["calls"].partition(":")
-        given = {each.name for each in _command(declared).params}
-        signature = inspect.signature(getattr(import_module(f"mfulab.{module}"), function))
+    for name in COMMANDS:
+        command = tree.get_command(TREE, name)
+        given = {each.name for each in command.params if each.expose_value}
+        signature = inspect.signature(command.callback)
         try:
             signature.bind(**dict.fromkeys(given))
         except TypeError as error:
@@ -62,36 +61,41 @@ def test_every_declared_function_takes_what_is_declared():
 
 @pytest.mark.parametrize(
     ("typed", "place", "offered"),
-    few(
-        [
-            ("mfulab wa", 1, "watch"),
-            ("mfulab run profile_step model = resnet1", 5, "resnet18"),
-            ("mfulab figures --only roofl", 3, "roofline"),
-            ("mfulab fits gpt2 --device a100-p", 4, "A100-PCIe-80GB"),
-            ("mfulab explain mode = dec", 4, "decoding"),
-            ("mfulab run profile_s", 2, "profile_step"),
-            ("mfulab run profile_step mod", 3, "model="),
-            ("mfulab peak h100", 2, "H100-SXM5-80GB"),
-            ("mfulab peak mi250", 2, "MI250X"),
-            ("mfulab fits gpt2_m", 2, "gpt2_medium"),
-            ("mfulab check --device c", 3, "cuda"),
-            ("mfulab explain dev", 2, "device="),
-            ("mfulab explain model = gpt2 device = h200", 7, "H200-NVL"),
-            ("mfulab page --lang", 2, "--language"),
-        ],
-        5,
-    ),
+    [
+        ("mfulab wa", 1, "watch"),
+        ("mfulab run profile_step model = resnet1", 5, "resnet18"),
+        ("mfulab figures --only roofl", 3, "roofline"),
+        ("mfulab fits gpt2 --device a100-p", 4, "A100-PCIe-80GB"),
+        ("mfulab explain mode = dec", 4, "decoding"),
+        ("mfulab run profile_s", 2, "profile_step"),
+        ("mfulab run profile_step mod", 3, "model="),
+        ("mfulab peak h100", 2, "H100-SXM5-80GB"),
+        ("mfulab peak mi250", 2, "MI250X"),
+        ("mfulab fits gpt2_m", 2, "gpt2_medium"),
+        ("mfulab check --device c", 3, "cuda"),
+        ("mfulab explain dev", 2, "device="),
+        ("mfulab explain model = gpt2 device = h200", 7, "H200-NVL"),
+        ("mfulab page --lang", 2, "--language"),
+    ],
 )
-def test_bash_completes_commands_options_and_overrides(typed, place, offered):
-    environment = os.environ | {"_MFULAB_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(place)}
-    command = [sys.executable, "-m", "mfulab"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert f"plain,{offered}" in done.stdout.split(), done.stderr
+def test_bash_completes_commands_options_and_overrides(typed, place, offered, monkeypatch, capsys):
+    monkeypatch.setenv("_MFULAB_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(place))
+    with pytest.raises(SystemExit):
+        main([])
+    assert f"plain,{offered}" in capsys.readouterr().out.split()
+
+
+def test_the_command_that_bash_asks_completes():
+    asked = {"_MFULAB_COMPLETE": "bash_complete", "COMP_WORDS": "mfulab wa", "COMP_CWORD": "1"}
+    assert _typed("", **asked).stdout.split() == ["plain,watch"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_stands_alone(name):
-    helps = [COMMANDS[name]["help"], *(each.get("help", "") for each in COMMANDS[name]["parameters"].values())]
+    command = tree.get_command(TREE, name)
+    helps = [command.help, *(getattr(each, "help", None) or "" for each in command.params)]
     paragraphs = [" ".join(each.split()) for text in helps for each in text.split("\n\n")]
     assert {each: said for each in paragraphs if (said := faults(each))} == {}
 
@@ -99,9 +103,9 @@ def test_help_stands_alone(name):
 def test_help_lists_every_subcommand_whole_under_its_reader(capsys):
     main([])
     printed = " ".join(capsys.readouterr().out.split())
-    for name, declared in COMMANDS.items():
-        assert f"{declared['reader']}: " in printed
-        assert f" {name} {' '.join(declared['help'].partition(chr(10) * 2)[0].split())}" in printed
+    for name, entry in COMMANDS.items():
+        assert f"{entry.reader}: " in printed
+        assert f" {name} {entry.summary}" in printed
     assert "..." not in printed.partition("Options:")[2]
 
 
@@ -112,14 +116,22 @@ def _typed(command: str, **more: str) -> subprocess.CompletedProcess[str]:
     words = f"{sys.executable} -m mfulab {command}"
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | more
     return subprocess.run(
-        ["bash", "-c", words], capture_output=True, text=True, errors="replace", env=environment, cwd="/"
+        ["bash", "-c", words],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=environment,
+        cwd="/",
     )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_an_output_that_cannot_be_written_is_one_sentence():
     done = _typed(f"{PEAKS} > /dev/full")
-    assert (done.returncode, done.stderr) == (2, "mfulab: the output cannot be written: No space left on device\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "mfulab: the output cannot be written: No space left on device\n",
+    )
     assert _typed("schema | head -c 10").stderr == ""
 
 
@@ -142,19 +154,45 @@ def test_outside_a_checkout_a_measurement_takes_the_configuration_of_the_package
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("flops rsnet18", "model=rsnet18: unknown. Did you mean resnet18 or resnet50? All {model}: mfulab run"),
-        ("fits rsnet18 --device H200", "model=rsnet18: unknown. Did you mean resnet18 or resnet50? All {model}: "),
-        ("explain model=rsnet18 samples_per_s=1 device=H200", "model=rsnet18: unknown. Did you mean resnet18 or "),
-        ("fits resnet18 --device RTX", "device=RTX: there is no datasheet of 'RTX' here, so its peak is unknown; did "),
+        (
+            "flops rsnet18",
+            "model=rsnet18: unknown. Did you mean resnet18 or resnet50? All {model}: mfulab run",
+        ),
+        (
+            "fits rsnet18 --device H200",
+            "model=rsnet18: unknown. Did you mean resnet18 or resnet50? All {model}: ",
+        ),
+        (
+            "explain model=rsnet18 samples_per_s=1 device=H200",
+            "model=rsnet18: unknown. Did you mean resnet18 or ",
+        ),
+        (
+            "fits resnet18 --device RTX",
+            "device=RTX: there is no datasheet of 'RTX' here, so its peak is unknown; did ",
+        ),
         ("peak RTX", "there is no datasheet of 'RTX' here, so its peak is unknown; did you mean "),
-        ("figures --only rooflin", "figure=rooflin: unknown. Did you mean roofline? All {figure}: "),
+        (
+            "figures --only rooflin",
+            "figure=rooflin: unknown. Did you mean roofline? All {figure}: ",
+        ),
         ("figures --only Zipf", "figure=Zipf: unknown. All {figure}: "),
-        ("run bench_matmul kernel=triton_plan", "kernel=triton_plan: unknown. Did you mean triton_plain, "),
-        ("run bench_matml", "measurement=bench_matml: unknown. Did you mean bench_matmul? Choices: "),
-        ("schema profil_step", "measurement=profil_step: unknown. Did you mean profile_step? Choices: "),
+        (
+            "run bench_matmul kernel=triton_plan",
+            "kernel=triton_plan: unknown. Did you mean triton_plain, ",
+        ),
+        (
+            "run bench_matml",
+            "measurement=bench_matml: unknown. Did you mean bench_matmul? Choices: ",
+        ),
+        (
+            "schema profil_step",
+            "measurement=profil_step: unknown. Did you mean profile_step? Choices: ",
+        ),
     ],
 )
-def test_a_name_that_is_none_has_the_nearest_and_where_all_are_in_a_short_message(typed, said, capsys):
+def test_a_name_that_is_none_has_the_nearest_and_where_all_are_in_a_short_message(
+    typed, said, capsys
+):
     counts = {"model": len(models.names()), "figure": len(list(figures.modules()))}
     assert main(typed.split()) == 2
     message = capsys.readouterr().err
@@ -163,13 +201,18 @@ def test_a_name_that_is_none_has_the_nearest_and_where_all_are_in_a_short_messag
     assert " All " in message or " Choices: " in message
 
 
-@given(st.text("abz_9", max_size=8), st.sets(st.text("abz_9", min_size=1, max_size=8), min_size=1, max_size=40))
+@given(
+    st.text("abz_9", max_size=8),
+    st.sets(st.text("abz_9", min_size=1, max_size=8), min_size=1, max_size=40),
+)
 def test_an_unknown_name_has_three_near_ones_or_all(value, choices):
     message = str(unknown("key", value, choices, "there"))
     hints = re.split(", | or ", message.partition("Did you mean ")[2].partition("?")[0])
     assert {*hints} - {""} <= choices
-    assert len(hints) <= (3 if len(choices) > 12 else 1)
-    assert message.endswith(f" All {len(choices)}: there." if len(choices) > 12 else f" {', '.join(sorted(choices))}.")
+    assert len(hints) <= (3 if len(choices) > FEW else 1)
+    assert message.endswith(
+        f" All {len(choices)}: there." if len(choices) > FEW else f" {', '.join(sorted(choices))}."
+    )
 
 
 def test_a_subcommand_runs():
@@ -178,5 +221,9 @@ def test_a_subcommand_runs():
 
 def test_help_waits_for_nothing_that_measures():
     code = "import sys, mfulab.cli.main as m; m.main([]); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert not {"torch", "numpy", "rich", "pydantic", "psutil"} & set(loaded)
+    own = {name for name in loaded if name.startswith("mfulab.cli.")}
+    assert own == {f"mfulab.cli.{name}" for name in ("main", "commands", "options")}

@@ -1,4 +1,5 @@
-"""`mfulab peak`: what it prints of known, unknown and ambiguous devices, and that it waits for no torch."""
+"""`mfulab peak`: what it prints of known, unknown and ambiguous devices, and that it waits for no
+torch."""
 
 import subprocess
 import sys
@@ -12,7 +13,15 @@ from mfulab.__main__ import main
 def test_all_formats_of_a_device_with_source(capsys):
     assert main(["peak", "NVIDIA H100 80GB HBM3"]) == 0
     printed = capsys.readouterr().out
-    for expected in ("989.4", "1830", "494.7", "3350 GB/s", "NVIDIA H100 datasheet", "checked: ", "glennklockwood.com"):
+    for expected in (
+        "989.4",
+        "1830",
+        "494.7",
+        "3350 GB/s",
+        "NVIDIA H100 datasheet",
+        "checked: ",
+        "glennklockwood.com",
+    ):
         assert expected in printed
 
 
@@ -27,12 +36,15 @@ def test_one_format(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["H100"], "did you mean H100 NVL, H100 PCIe or H100 SXM5 80GB?"),
+        (
+            ["H100"],
+            "did you mean H100 NVL (835.3 TFLOP/s in bf16), H100 PCIe (756.4 TFLOP/s in bf16) or",
+        ),
         (
             ["NVIDIA GeForce RTX 3050"],
-            "could be one of GeForce RTX 3050 8GB (20 units), GeForce RTX 3050 6GB (18 units)",
+            "RTX 3050 8GB (20 units, 18.2 TFLOP/s in bf16), GeForce RTX 3050 6GB (18 units, 13.5",
         ),
-        (["10de:25b6"], "could be one of A16 (10 units), A2 (10 units): name one of these\n"),
+        (["10de:25b6"], "18.12 TFLOP/s in bf16): name one of these\n"),
         ([""], "there is no datasheet of '' here"),
         (["NVIDIA L40S", "fp12"], "precision=fp12: unknown. Did you mean fp32?"),
     ],

@@ -9,7 +9,11 @@ from support.workflow_copy import ROOT
 from mfulab.cli.main import main
 
 PAGE = (ROOT / "docs/checks.md").read_text(encoding="utf-8")
-COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.strip().splitlines()]
+COMMANDS = [
+    line
+    for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+    for line in block.strip().splitlines()
+]
 
 
 @pytest.mark.parametrize("typed", COMMANDS)
@@ -29,4 +33,6 @@ def test_every_status_of_a_gate_is_told():
     from mfulab.cli.gate import STATUS
 
     rows = dict(re.findall(r"^\| (\d) \| (.*) \|$", PAGE, re.MULTILINE))
-    assert [verdict for verdict, status in STATUS.items() if f"*{verdict}*" not in rows[str(status)]] == []
+    assert [
+        verdict for verdict, status in STATUS.items() if f"*{verdict}*" not in rows[str(status)]
+    ] == []

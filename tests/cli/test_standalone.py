@@ -22,7 +22,8 @@ def test_one_step_is_a_list_of_one():
 
 
 @pytest.mark.parametrize(
-    ("step", "choice"), [("profile_step", "resnet18"), ("count_flops", "resnet18"), ("bench_matmul", "numpy")]
+    ("step", "choice"),
+    [("profile_step", "resnet18"), ("count_flops", "resnet18"), ("bench_matmul", "numpy")],
 )
 def test_help_says_what_the_step_does_its_choices_and_flags(step, choice, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
@@ -66,7 +67,10 @@ def printed(rows, width):
 
 
 def test_a_sweep_is_one_table_with_a_line_a_run():
-    rows = [{"kernel": "torch", "size": size, "precision": "fp32", "status": "ok", "time_s": 1e-3} for size in (1, 2)]
+    rows = [
+        {"kernel": "torch", "size": size, "precision": "fp32", "status": "ok", "time_s": 1e-3}
+        for size in (1, 2)
+    ]
     heads, first, second, alike = printed(rows, 100)
     assert heads.split() == ["size"]
     assert (first.strip(), second.strip()) == ("1", "2")
@@ -96,10 +100,14 @@ def test_columns_that_do_not_fit_are_named_not_squeezed():
 @pytest.mark.parametrize(("device", "says"), [("auto", True), ("cpu", False)])
 def test_a_gpu_that_auto_leaves_is_told_before_the_run(device, says, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(identity, "unused", lambda: "Tesla T4: torch 2.13.0+cpu is built for CPUs alone")
+    monkeypatch.setattr(
+        identity, "unused", lambda: "Tesla T4: torch 2.13.0+cpu is built for CPUs alone"
+    )
     monkeypatch.setattr(standalone.runs, "plan", lambda *_: SimpleNamespace(excluded=[], runs=[]))
     main(["run", "profile_step", f"device.type={device}"])
-    assert ("mfulab: the CPU is measured, not the GPU. Tesla T4: torch" in capsys.readouterr().err) is says
+    assert (
+        "mfulab: the CPU is measured, not the GPU. Tesla T4: torch" in capsys.readouterr().err
+    ) is says
 
 
 @pytest.mark.parametrize(
@@ -124,5 +132,25 @@ def test_several_runs_are_forked_from_one_warm_worker(words, outer, counts, monk
     monkeypatch.setattr(standalone, "_joined", lambda *_: [])
     assert main(["run", "count_flops", "model=resnet18", *words]) == 0
     assert measured.count("count_flops") == counts
-    assert len(started) == (len(measured) > 1 and not outer)  # in a fresh checkout the environment is measured, too
+    assert len(started) == (
+        len(measured) > 1 and not outer
+    )  # in a fresh checkout the environment is measured, too
     assert all(work.split()[0] == "rows" for work in started)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--config-dir", "mine", "count_flops", "model=digit_cnn"],
+        ["count_flops", "--config-dir=mine"],
+        ["count_flops", "model=digit_cnn", "-cd", "mine"],
+        ["count_flops", "-cn", "mine"],
+        ["count_flops", "-m", "--config-path", "mine", "seed=0,1"],
+    ],
+)
+def test_another_configuration_is_refused_with_what_to_do(words, capsys):
+    assert main(["run", *words]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    for named in ("--config-dir", "mine", "config/experiment/", "experiment=NAME"):
+        assert named in told

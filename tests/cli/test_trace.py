@@ -3,13 +3,17 @@
 import html
 import json
 import re
+import subprocess
+import sys
 
 import pytest
+from made_ranks import Made
+from made_ranks import write as write_ranks
 from rich.cells import cell_len
 from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
-from mfulab.core.language import LANGUAGES, Texts
+from mfulab.core.language import LANGUAGES, Texts, verdicts
 
 
 def one_step(**metadata):
@@ -18,7 +22,14 @@ def one_step(**metadata):
         steps((0, 1000)),
         operator("aten::mm", 0, 5, [[4096, 4096], [4096, 4096]], "c10::BFloat16"),
         launched("nvjet_tst_128x256_64x4", 1, 100, 500, 1),
-        event("kernel", "ncclDevKernel_AllReduce_Sum", 700, metadata.pop("collective", 100), 20, stream=20),
+        event(
+            "kernel",
+            "ncclDevKernel_AllReduce_Sum",
+            700,
+            metadata.pop("collective", 100),
+            20,
+            stream=20,
+        ),
         **metadata,
     )
 
@@ -27,7 +38,11 @@ def test_json_is_an_object_a_file(tmp_path, capsys):
     path = write(tmp_path / "step.json.gz", one_step())
     assert main(["trace", str(path), "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
-    assert (row["device"], row["steps"], row["window_s"]) == ("NVIDIA H100 80GB HBM3", 1, pytest.approx(1e-3))
+    assert (row["device"], row["steps"], row["window_s"]) == (
+        "NVIDIA H100 80GB HBM3",
+        1,
+        pytest.approx(1e-3),
+    )
     assert (row["flops"], row["effective_precision"]) == (2 * 4096**3, "bf16")
     assert row["peak_tflop_s"] == pytest.approx(989.4, abs=0.1)
     assert row["kernel_busy_percent"] == pytest.approx(60)
@@ -39,7 +54,7 @@ def test_json_is_an_object_a_file(tmp_path, capsys):
 
 def test_text_names_what_is_long_and_a_bad_file_leaves_the_others(tmp_path, capsys):
     good, bad = write(tmp_path / "a.json", one_step()), write(tmp_path / "b.json", b"no trace")
-    assert main(["trace", str(good), str(bad)]) == 1
+    assert main(["trace", str(good), str(bad), "--all"]) == 1
     told = capsys.readouterr()
     assert "b.json: not JSON" in told.err
     assert told.err.count("\n") == 1
@@ -50,10 +65,12 @@ def test_text_names_what_is_long_and_a_bad_file_leaves_the_others(tmp_path, caps
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_ranks_and_files_stand_in_tables_in_every_language(tmp_path, capsys, language):
     for rank in (0, 1):
-        write(tmp_path / f"rank{rank}.json", one_step(distributedInfo={"rank": rank, "world_size": 2}))
+        write(
+            tmp_path / f"rank{rank}.json", one_step(distributedInfo={"rank": rank, "world_size": 2})
+        )
     bare = trace(event("cpu_op", "aten::relu", 0, 9, 1), deviceProperties=[])
     write(tmp_path / "cpu.json", bare)
-    assert main(["trace", str(tmp_path), "--language", language]) == 0
+    assert main(["trace", str(tmp_path), "--language", language, "--all"]) == 0
     told = capsys.readouterr().out
     words = Texts(language, "trace")
     for key in ("budget", "products", "kernels", "overview", "ranks", "best_trace"):
@@ -81,7 +98,10 @@ def test_ranks_that_only_their_files_names_tell_are_joined_too(tmp_path, capsys)
     write(tmp_path / "other_rank_0.json", one_step())
     assert main(["trace", str(tmp_path), "--json"]) == 0
     *job, other = map(json.loads, capsys.readouterr().out.splitlines())
-    assert [(row["rank"], row["job_ranks"], row["job_slowest_rank"]) for row in job] == [(0, 2, 0), (1, 2, 0)]
+    assert [(row["rank"], row["job_ranks"], row["job_slowest_rank"]) for row in job] == [
+        (0, 2, 0),
+        (1, 2, 0),
+    ]
     assert (other["rank"], other["job_ranks"]) == (0, None)
 
 
@@ -96,7 +116,9 @@ def test_a_peak_is_given_for_an_unknown_device(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["peak_tflop_s"] == pytest.approx(1000)
 
 
-@pytest.mark.parametrize("words", [["--peak", "bf16"], ["--peak", "odd=3"], ["--model", "resnet18"]])
+@pytest.mark.parametrize(
+    "words", [["--peak", "bf16"], ["--peak", "odd=3"], ["--model", "resnet18"]]
+)
 def test_a_mistake_in_an_option_is_one_message(tmp_path, capsys, words):
     path = write(tmp_path / "t.json", one_step())
     assert main(["trace", str(path), *words]) == 2
@@ -105,7 +127,9 @@ def test_a_mistake_in_an_option_is_one_message(tmp_path, capsys, words):
 
 def test_options_of_a_model_need_one(tmp_path, capsys):
     assert main(["trace", str(write(tmp_path / "a.json", one_step())), "--batch-size", "4"]) == 2
-    assert "--batch-size: is of a model that is counted; give --model too" in capsys.readouterr().err
+    assert (
+        "--batch-size: is of a model that is counted; give --model too" in capsys.readouterr().err
+    )
 
 
 def test_a_file_that_is_not_there(capsys):
@@ -118,12 +142,14 @@ def test_a_page_of_these_traces_alone(tmp_path, capsys):
     assert main(["trace", str(path), "--html", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
     assert "read from a trace" in page
-    assert "neither a profiled step" not in page
+    assert Texts("en", "page")("no_rows").partition(";")[0] not in page
     assert "<svg" in page
-    shown = page[page.index("<h1>") : page.index('<section id="rows">')].replace("\N{NO-BREAK SPACE}", " ")
-    assert re.match(r"<h1>step: a step takes 1\.00 ms; .*the GPU is idle for \d+ % of the step", shown)
+    shown = page[page.index("<h1>") : page.index('<section id="rows">')].replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
+    assert re.match(r"<h1>step kept the GPU busy 60 % of the time", shown)
+    assert re.search(r"Because:.*the GPU is idle for \d+ % of the step", shown)
     assert Texts("en", "advice")("stalled") in html.unescape(shown)
-    assert "No step kept the device 90 % busy" in shown
     assert "No run" not in shown
     assert "--config" not in shown, "no experiment of another model"
     capsys.readouterr()
@@ -150,3 +176,106 @@ def test_a_folder_given_where_a_file_is_written_stays(words, tmp_path, monkeypat
     assert main(words) == 2
     assert "'folder' is a directory" in capsys.readouterr().err
     assert kept.exists()
+
+
+@pytest.mark.parametrize(("unknown_us", "known"), [(1500, "6.2"), (20, "83"), (0, None)])
+def test_a_part_of_the_flops_is_called_a_part(tmp_path, capsys, unknown_us, known):
+    """A matmul of 100 µs whose shapes are known, beside a convolution whose padding is not."""
+    weight = [[32, 256, 56, 56], [256, 256, 3, 3]]
+    content = trace(
+        steps((0, 2000)),
+        operator("aten::mm", 0, 5, [[4096, 4096], [4096, 4096]], "c10::BFloat16"),
+        launched("nvjet_tst_128x256_64x4", 1, 100, 100, 1),
+        [operator("aten::cudnn_convolution", 10, 5, weight)] if unknown_us else [],
+        launched("volta_scudnn_128x64_relu", 11, 300, unknown_us, 2) if unknown_us else [],
+    )
+    path = write(tmp_path / "step.json", content)
+    assert main(["trace", str(path), "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["mfu_percent"] is None) == (unknown_us == 1500)
+    assert main(["trace", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = (line for line in lines if "FLOP per step" in line)
+    assert (f"known {known} %" in line) if known else ("known" not in line)
+    bounds = [line for line in lines if line.startswith("MFU") and "≥" in line]
+    assert len(bounds) == (unknown_us == 20)
+
+
+def test_a_part_is_called_one_in_a_comparison_and_on_the_page(tmp_path, capsys):
+    """The second trace has a convolution more, whose padding no record tells."""
+    paths = []
+    for name, unknown_us in (("whole", 0), ("part", 20)):
+        weight = [[32, 256, 56, 56], [256, 256, 3, 3]]
+        content = trace(
+            steps((0, 2000)),
+            operator("aten::mm", 0, 5, [[4096, 4096], [4096, 4096]], "c10::BFloat16"),
+            launched("nvjet_tst_128x256_64x4", 1, 100, 100, 1),
+            [operator("aten::cudnn_convolution", 10, 5, weight)] if unknown_us else [],
+            launched("volta_scudnn_128x64_relu", 11, 300, unknown_us, 2) if unknown_us else [],
+        )
+        paths.append(str(write(tmp_path / f"{name}.json", content)))
+    assert main(["trace", "--compare", *paths]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (mfu,) = (line for line in lines if line.startswith("MFU"))
+    before, after = mfu.split("→")
+    assert ("≥" in before, "≥" in after) == (False, True)
+    (part,) = (line for line in lines if "part.json" in line)
+    assert "83 %" in part
+    assert main(["trace", "--compare", *paths, "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["before_uncounted_percent"] is None
+    assert row["after_uncounted_percent"] == pytest.approx(100 / 6)
+    shares = []
+    for path in paths:
+        page = tmp_path / "page.html"
+        assert main(["trace", path, "--html", str(page)]) == 0
+        capsys.readouterr()
+        shares.append(bool(re.search(r"≥ (6\.9|7)", page.read_text())))
+    assert shares == [False, True]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_verdict_on_ranks_stands_in_the_terminal_and_on_the_page(tmp_path, capsys, language):
+    write_ranks(Made(ranks=4, slow=(2,), steps=1, layers=10), tmp_path)
+    page = tmp_path / "page.html"
+    assert main(["trace", str(tmp_path), "--html", str(page), "--language", language]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert main(["trace", str(tmp_path), "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    ((key, numbers),) = rows[0]["job_verdict"].items()
+    assert (key, numbers["rank"]) == ("rank_slowest_compute", "2")
+    assert numbers["waited_ms"] == pytest.approx(1.0, rel=0.03)
+    sentence = verdicts.sentence(key, numbers, language)
+    assert sentence in shown
+    assert sentence in page.read_text()
+
+
+# Brought by extras other than `trace`; a page of traces must not ask for any of them.
+OF_OTHER_EXTRAS = (
+    "snakemake numba cuda torch transformers hydra omegaconf triton nvmath google prometheus_client"
+)
+WITHOUT_THEM = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1].split():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from mfulab.cli.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def test_a_page_of_traces_needs_one_extra_alone(tmp_path):
+    path = write(tmp_path / "step.json", one_step())
+    page = tmp_path / "page.html"
+    words = [sys.executable, "-c", WITHOUT_THEM, OF_OTHER_EXTRAS]
+    done = subprocess.run(
+        [*words, "trace", str(path), "--html", str(page)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "<svg" in page.read_text()
+    done = subprocess.run([*words, "run", "count_flops"], capture_output=True, text=True)
+    assert done.returncode == 2, "what is blocked is missed where it is needed"

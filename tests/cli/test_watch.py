@@ -13,6 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 from support.nvml_stand_in import Gpu, StandIn
+from support.processes import HANGS_S
 
 import mfulab
 from mfulab.cli import jobs, watch
@@ -55,9 +56,11 @@ def test_a_gpu_with_gpm(gpu, monkeypatch):
 
     readings, facts = next(watch.frames("cuda", "GPU-1", wait, library.time))
     assert (readings["utilization_percent"].value, readings["sm_active_percent"].value) == (100, 90)
-    assert "1755 MHz · 600 W · 55 °C · 21.5 GB in use" in facts
+    assert "1.755 GHz · 600 W · 55.0 °C · 21.5 GB in use" in facts
     shown = console()
-    monkeypatch.setattr(watch, "local_peak", lambda precision: Peak(spec=989.4, spec_clock_mhz=1830.0))
+    monkeypatch.setattr(
+        watch, "local_peak", lambda precision: Peak(spec=989.4, spec_clock_mhz=1830.0)
+    )
     sample = watch.sample_of("H100", "GPU-1", readings, [RATE], 5.0)
     shown.print(watch.picture(sample, readings, facts))
     text = shown.file.getvalue()
@@ -65,24 +68,37 @@ def test_a_gpu_with_gpm(gpu, monkeypatch):
     tensor = readings["tensor_active_percent"].value
     assert sample["expected_mfu_percent"] == pytest.approx(tensor * 1755 / 1830)
     assert "MFU by tensor pipe × clock" in text
-    assert "train.py (42): 396 TFLOP/s in bf16, 20.0 ms a step, MFU 40.0 % of the spec peak" in " ".join(text.split())
+    assert (
+        "train.py (42): 396 TFLOP/s in bf16, 20.0 ms a step, MFU 40.0 % of the spec peak"
+        in " ".join(text.split())
+    )
 
 
 @pytest.mark.parametrize(
     ("ofu", "says"),
-    [(40.0, None), (47.9, None), (48.1, "more ran than is counted"), (33.0, "FLOPs or number format of train.py (42)")],
+    [
+        (40.0, None),
+        (47.9, None),
+        (48.1, "more ran than is counted"),
+        (33.0, "FLOPs or number format of train.py (42)"),
+    ],
 )
 def test_counted_mfu_and_the_tensor_pipe_part_by_a_fifth(monkeypatch, ofu, says):
     peak = Peak(spec=989.4, spec_clock_mhz=1000.0)
     monkeypatch.setattr(watch, "local_peak", lambda precision: peak)
     monkeypatch.setattr(watch, "emulated_here", lambda device: ())
-    readings = {"tensor_active_percent": Reading(ofu, "%", "GPM"), "clock_mhz": Reading(1000.0, "MHz", "NVML")}
+    readings = {
+        "tensor_active_percent": Reading(ofu, "%", "GPM"),
+        "clock_mhz": Reading(1000.0, "MHz", "NVML"),
+    }
     sample = watch.sample_of("H100", "GPU-1", readings, [RATE], 5.0)
     assert sample["counted_mfu_percent"] == pytest.approx(40.0)
     said = watch.parted(sample)
     assert said is None if says is None else says in said
     on_cores = replace(RATE, formats={"fp32": 1e13})
-    assert watch.parted(watch.sample_of("H100", "GPU-1", readings, [on_cores], 5.0)) is None, "off the tensor cores"
+    assert watch.parted(watch.sample_of("H100", "GPU-1", readings, [on_cores], 5.0)) is None, (
+        "off the tensor cores"
+    )
 
 
 def test_a_gpu_without_gpm_says_why(gpu):
@@ -98,8 +114,8 @@ def test_a_gpu_without_gpm_says_why(gpu):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--interval", "0"], "0.0 is not in the range x>0"),
-        (["--device", "gpu"], "is not one of"),
+        (["--interval", "0"], "'0' is no number from 0.001 to "),
+        (["--device", "gpu"], "Choices: auto, cpu"),
         (["--model", "gpt2"], "--model: is of --engine, which is missing"),
         (["--jobs", "http://127.0.0.1:9", "--devices", "1"], "--devices: is of --engine"),
         (["--hours", "3"], "--hours: is of --jobs"),
@@ -121,7 +137,9 @@ def test_a_line_of_json_each_time(capsys):
     assert main(["watch", "--device", "cpu", "--interval", "0.05", "--count", "2", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == 2
-    assert {"unix_s", "name", "utilization_percent", "expected_mfu_percent", "processes"} <= lines[0].keys()
+    assert {"unix_s", "name", "utilization_percent", "expected_mfu_percent", "processes"} <= lines[
+        0
+    ].keys()
 
 
 def scraped(capsys, sample):
@@ -129,20 +147,32 @@ def scraped(capsys, sample):
     with prometheus_page(0) as page:
         page.sample = sample
         address = capsys.readouterr().err.removeprefix("Prometheus: ").strip()
-        with urllib.request.urlopen(address, timeout=10) as answer:
+        with urllib.request.urlopen(address, timeout=HANGS_S) as answer:
             lines = answer.read().decode().splitlines()
     return [line for line in lines if not line.startswith("#")], address
 
 
 def test_prometheus_reads_what_is_known_of_the_device_from_this_machine_alone(capsys):
-    sample = {"name": 'a "b"', "uuid": None, "utilization_percent": 7.5, "clock_mhz": None, "processes": []}
+    sample = {
+        "name": 'a "b"',
+        "uuid": None,
+        "utilization_percent": 7.5,
+        "clock_mhz": None,
+        "processes": [],
+    }
     lines, address = scraped(capsys, sample)
     assert lines == ['mfulab_utilization_percent{name="a \\"b\\""} 7.5']
     assert address.startswith("http://127.0.0.1:")
 
 
 def test_processes_are_series_of_their_own(capsys):
-    process = {"pid": 1, "name": "train.py", "precision": "bf16", "tflop_s": 2.0, "mfu_spec_percent": None}
+    process = {
+        "pid": 1,
+        "name": "train.py",
+        "precision": "bf16",
+        "tflop_s": 2.0,
+        "mfu_spec_percent": None,
+    }
     lines, _ = scraped(capsys, {"name": "x", "processes": [process, {**process, "pid": 2}]})
     labels = 'name="train.py",pid="{}",precision="bf16"'
     assert lines == [f"mfulab_process_tflop_s{{{labels.format(pid)}}} 2.0" for pid in (1, 2)]
@@ -186,7 +216,8 @@ def test_rates_of_the_past_and_of_the_dead_are_not_shown(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("what", ["anybody's folder", "a link", "a file"])
 def test_nothing_is_published_where_others_may_write_and_that_is_said(monkeypatch, tmp_path, what):
-    """A folder in the temporary directory that another user made first decides what is overwritten."""
+    """A folder in the temporary directory that another user made first decides what is
+    overwritten."""
     place, victim = tmp_path / f"mfulab-{os.getuid()}", tmp_path / "victim"
     victim.mkdir()
     if what == "a link":
@@ -251,6 +282,17 @@ def test_a_file_that_holds_no_rate_is_passed_over(monkeypatch, tmp_path, change)
     assert published.rates(now=lambda: 6.0) == []
 
 
+def test_another_user_s_rate_is_not_shown(monkeypatch, tmp_path):
+    monkeypatch.setattr(published, "folder", lambda: tmp_path)
+    file = tmp_path / f"{os.getpid()}.json"
+    file.write_text(json.dumps(asdict(RATE)))
+    assert published.rates(now=lambda: 6.0) != []
+    user = os.getuid()
+    monkeypatch.setattr(published, "why_unsafe", lambda place: "")
+    monkeypatch.setattr(published.os, "getuid", lambda: user + 1)
+    assert published.rates(now=lambda: 6.0) == []
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
 def test_what_is_no_regular_file_ends_no_watch(monkeypatch, tmp_path, make):
     monkeypatch.setattr(published, "folder", lambda: tmp_path)
@@ -263,7 +305,8 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 @pytest.fixture
 def prometheus():
-    """A server that answers instant queries as Prometheus does; `answers` has series by column, or a text for all."""
+    """A server that answers instant queries as Prometheus does; `answers` has series by column, or
+    a text for all."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -271,10 +314,12 @@ def prometheus():
             asked = urllib.parse.parse_qs(query)["query"][0]
             assert path == "/api/v1/query"
             names = {
-                text.replace("RANGE", "90m"): name for name, text in {**jobs.QUERIES, "users": jobs.OWNERS}.items()
+                text.replace("RANGE", "90m"): name
+                for name, text in {**jobs.QUERIES, "users": jobs.OWNERS}.items()
             }
             result = [
-                {"metric": one, "value": [1.5, str(value)]} for one, value in server.answers.get(names[asked], [])
+                {"metric": one, "value": [1.5, str(value)]}
+                for one, value in server.answers.get(names[asked], [])
             ]
             whole = {"status": "success", "data": {"resultType": "vector", "result": result}}
             self.send_response(200)
@@ -295,20 +340,32 @@ def prometheus():
 
 
 def test_jobs_of_a_cluster_that_read_full_and_use_little_come_first(prometheus, capsys):
-    """As Prometheus 2.42 answered of the same series: dcgm-exporter's labels, slurm-job-exporter's users, a pod."""
+    """As Prometheus 2.42 answered of the same series: dcgm-exporter's labels, slurm-job-exporter's
+    users, a pod."""
     of = {
         "101": {"hpc_job": "101", "modelName": H100},
         "102": {"hpc_job": "102", "modelName": H100},
-        "pod": {"exported_pod": "train-0", "exported_namespace": "carol", "modelName": "NVIDIA A100-SXM4-80GB"},
+        "pod": {
+            "exported_pod": "train-0",
+            "exported_namespace": "carol",
+            "modelName": "NVIDIA A100-SXM4-80GB",
+        },
         "other": {"hpc_job": "104", "modelName": "NVIDIA Unknown 9000"},
         "idle": {"modelName": H100},
     }
 
     def column(*values):
-        return [(labels, value) for labels, value in zip(of.values(), values, strict=True) if value is not None]
+        return [
+            (labels, value)
+            for labels, value in zip(of.values(), values, strict=True)
+            if value is not None
+        ]
 
     prometheus.answers = {
-        "users": [({"slurmjobid": "101", "user": "alice"}, 1), ({"slurmjobid": "102", "user": "bob"}, 1)],
+        "users": [
+            ({"slurmjobid": "101", "user": "alice"}, 1),
+            ({"slurmjobid": "102", "user": "bob"}, 1),
+        ],
         "gpus": column(2, 1, None, 1, 1),
         "gpu_hours": column(3.0, 1.5, 0.5, 0.5, 1.5),
         "utilization_percent": column(100, 98, 90, "NaN", 0),
@@ -316,22 +373,78 @@ def test_jobs_of_a_cluster_that_read_full_and_use_little_come_first(prometheus, 
     }
     url = f"127.0.0.1:{prometheus.server_port}"
     assert main(["watch", "--jobs", url, "--hours", "1.5", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["jobs"]
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["answer"]["value"] for row in found] == [row["ofu_percent"] for row in found]
     assert [(row["user"], row["job"], row["gpus"], row["gpu_hours"]) for row in found] == [
-        *[("alice", "101", 2, 3.0), ("bob", "102", 1, 1.5), ("", "104", 1, 0.5), ("carol", "train-0", None, 0.5)],
+        *[
+            ("alice", "101", 2, 3.0),
+            ("bob", "102", 1, 1.5),
+            ("", "104", 1, 0.5),
+            ("carol", "train-0", None, 0.5),
+        ],
     ]
     assert [row["utilization_percent"] for row in found] == [100, 98, None, 90]
-    assert [row["ofu_percent"] for row in found] == [pytest.approx(3), pytest.approx(50), None, None]
+    assert [row["ofu_percent"] for row in found] == [
+        pytest.approx(3),
+        pytest.approx(50),
+        None,
+        None,
+    ]
     assert main(["watch", "--jobs", url, "--hours", "1.5"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if "alice" in line)
     assert line.split()[-4:] == ["2", "3.0", "100.0", "3.0"]
 
 
 @pytest.mark.parametrize(
+    ("held", "idle", "job"),
+    [
+        (
+            {"exported_pod": "train-0", "exported_namespace": "ml", "pod": "gpu-metrics-1"},
+            {"pod": "gpu-metrics-1", "namespace": "monitoring"},
+            ("ml", "train-0"),
+        ),
+        (
+            {"pod": "train-0", "namespace": "ml"},
+            {"pod": "nvidia-dcgm-exporter-78z52", "namespace": "gpu-operator"},
+            ("ml", "train-0"),
+        ),
+        (
+            {"hpc_job": "101", "pod": "dcgm-exporter-78z52", "namespace": "monitoring"},
+            {"pod": "dcgm-exporter-78z52", "namespace": "monitoring"},
+            ("", "101"),
+        ),
+    ],
+)
+def test_gpus_that_nobody_holds_are_no_job_of_their_exporter(prometheus, capsys, held, idle, job):
+    prometheus.answers = {
+        name: [(held | {"modelName": H100}, 4), (idle | {"modelName": H100}, 8)]
+        for name in jobs.QUERIES
+    }
+    url = f"127.0.0.1:{prometheus.server_port}"
+    assert main(["watch", "--jobs", url, "--hours", "1.5", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["user"], row["job"], row["gpus"]) == (*job, 4)
+
+
+def test_a_gpu_counts_once_however_many_scrapes_and_processes_report_it():
+    for query in jobs.QUERIES.values():
+        inner = query.partition("(max ")[2].partition(")")[0]
+        assert {"UUID", "GPU_I_ID"} <= set(inner.replace(",", " ").split())
+        assert "pid" not in query
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
-    [(b"", "has no label of hpc_job"), (b"<html>", "answers as no Prometheus"), (b'{"data": 3}', "as no Prometheus")],
+    [
+        (b"", "has no label of hpc_job"),
+        (b"<html>", "answers as no Prometheus"),
+        (b'{"data": 3}', "as no Prometheus"),
+    ],
 )
 def test_a_server_without_jobs_says_so(prometheus, capsys, text, said):
     prometheus.text = text
-    assert main(["watch", "--jobs", f"http://127.0.0.1:{prometheus.server_port}/", "--hours", "1.5"]) == 2
+    assert (
+        main(["watch", "--jobs", f"http://127.0.0.1:{prometheus.server_port}/", "--hours", "1.5"])
+        == 2
+    )
     assert said in capsys.readouterr().err

@@ -14,10 +14,14 @@ GROUPS = {
     "workload": WorkloadConfig,
     "device": DeviceConfig,
 }
-LINES = [(group, *line) for group in GROUPS for line in keys.derived(ROOT / "config", group).items()]
+LINES = [
+    (group, *line) for group in GROUPS for line in keys.derived(ROOT / "config", group).items()
+]
 
 
-@pytest.mark.parametrize(("group", "name", "content"), LINES, ids=[f"{group}/{name}" for group, name, _ in LINES])
+@pytest.mark.parametrize(
+    ("group", "name", "content"), LINES, ids=[f"{group}/{name}" for group, name, _ in LINES]
+)
 def test_line(group, name, content):
     text = (ROOT / f"config/{group}.yaml").read_text()
     assert re.search(rf"^{name}: .* # \S", text, re.MULTILINE), "a remark says what it is for"

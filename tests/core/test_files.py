@@ -8,13 +8,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.planted import PLANTED
 
 from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import UnreadableError, read_json, scratch
+from mfulab.core.files import UnreadableError, cannot_be_written, read_json, scratch, write_text
+from mfulab.core.json_text import load_object
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -33,7 +35,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_cells_are_text_json_or_empty(tmp_path):
     path = tmp_path / "new folder/t.csv"
-    files.write_csv(path, [{"a": None, "b": {"x": [1, 2]}, "c": 0.1, "more": 1}], ["a", "b", "c", "absent"])
+    files.write_csv(
+        path, [{"a": None, "b": {"x": [1, 2]}, "c": 0.1, "more": 1}], ["a", "b", "c", "absent"]
+    )
     assert files.read_csv(path) == [{"a": "", "b": '{"x": [1, 2]}', "c": "0.1", "absent": ""}]
 
 
@@ -64,19 +68,46 @@ def test_a_folder_at_the_place_of_a_file_stays_beside_it_with_what_it_holds(tmp_
     assert kept.read_text() == "measured"
 
 
+def test_a_pipe_is_written_into_and_stays_one(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "a line\n")
+    assert os.read(reader, 100) == b"a line\n"
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_device_is_written_into_and_stays_one():
+    ours, theirs = os.openpty()
+    device = Path(os.ttyname(theirs))
+    write_text(device, "a line")
+    assert os.read(ours, 100) == b"a line"
+    assert device.is_char_device()
+    os.close(ours)
+    os.close(theirs)
+
+
 def test_the_longest_name_that_a_folder_holds_is_written(tmp_path):
     path = tmp_path / ("가" * 85)
     files.write_text(path, "text")
     assert files.read_text(path) == "text"
 
 
-@pytest.mark.parametrize("cell", ["=1+1", "+a", "-a", "@x", "'=x", "''-y", "\tx", "'", "plain", "-1.5", "+2"])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *("=1+1", "+a", "-a", "@x", "'=x", "''-y", "\tx", "\n=x", "'", "plain", "-1.5", "+2"),
+        *("＝1+1", "＋a", "－a", "＠x", "'＝x", "﹦1", "﹢a", "﹣a", "﹫x", "한＝"),
+    ],
+)
 def test_a_spreadsheet_runs_no_cell_and_reading_gives_back_what_was_written(tmp_path, cell):
     path = tmp_path / "t.csv"
     files.write_csv(path, [{"text": cell}])
     with path.open(newline="") as file:
         [_, [written]] = csv.reader(file)
-    assert written[:1] not in "=@\t" or not written
+    assert written[:1] not in "=@\t\n＝＋－＠﹦﹢﹣﹫" or not written
     assert written[:1] not in "+-" or float(written)
     assert files.read_csv(path) == [{"text": cell}]
 
@@ -117,7 +148,10 @@ def test_the_end_of_a_long_log_is_read_without_its_beginning(tmp_path):
 
 @pytest.mark.parametrize(
     ("number", "remedy"),
-    [(errno.ENOSPC, "the disk is full. Free some space"), (errno.EDQUOT, "your quota is used up. Free some space")],
+    [
+        (errno.ENOSPC, "the disk is full. Free some space"),
+        (errno.EDQUOT, "your quota is used up. Free some space"),
+    ],
 )
 def test_a_full_disk_and_a_used_up_quota_have_their_remedy(tmp_path, monkeypatch, number, remedy):
     path = tmp_path / "row.csv"
@@ -142,6 +176,24 @@ def test_only_regular_files_are_read(tmp_path, what):
         files.digests(tmp_path, ".yaml")
 
 
+def test_a_file_of_which_nothing_can_be_read_yet_is_named(tmp_path, monkeypatch):
+    """As /proc/kmsg is, which says that it is regular."""
+    path = tmp_path / "kmsg"
+    os.mkfifo(path)
+    ends = [os.open(path, kind | os.O_NONBLOCK) for kind in (os.O_RDONLY, os.O_WRONLY)]
+    monkeypatch.setattr(files.stat, "S_ISREG", lambda _: True)
+    for most in (1, -1):
+        with (
+            pytest.raises(files.UnreadableError, match=r"kmsg: .*nothing"),
+            files.opened(path) as it,
+        ):
+            it.read(most)
+    with pytest.raises(ValueError, match=r"kmsg: .*nothing"):
+        load_object(str(path))
+    for end in ends:
+        os.close(end)
+
+
 def test_a_link_to_a_file_is_followed_where_that_is_asked(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to("file")
@@ -161,7 +213,11 @@ def test_a_folder_is_searched_up_to_a_bound(tmp_path, monkeypatch):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
     (tmp_path / "loop").symlink_to(tmp_path)
-    assert [path.name for path in files.found_files(str(tmp_path), (".json",))] == ["a.json", "c.json", "b.json"]
+    assert [path.name for path in files.found_files(str(tmp_path), (".json",))] == [
+        "a.json",
+        "c.json",
+        "b.json",
+    ]
     monkeypatch.setattr(files, "MOST_FOUND", 3)
     with pytest.raises(ConfigurationError, match="holds more than 3 files"):
         files.found_files(str(tmp_path), (".json",))
@@ -173,8 +229,11 @@ def test_a_word_that_is_no_path_is_one_sentence(word):
         files.found_files(word, (".json",))
 
 
-def test_what_a_killed_process_left_is_removed_and_what_another_holds_is_not(tmp_path: Path) -> None:
-    """By the kernel's lock: a process number means nothing to another container that shares the folder."""
+def test_what_a_killed_process_left_is_removed_and_what_another_holds_is_not(
+    tmp_path: Path,
+) -> None:
+    """By the kernel's lock: a process number means nothing to another container that shares the
+    folder."""
     code = """
 import sys, time
 from mfulab.core.files import scratch
@@ -183,7 +242,9 @@ with scratch(sys.argv[1]) as folder:
     time.sleep(60)
 """
     killed, living = (
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     )
     folders = [Path(process.stdout.readline().strip()) for process in (killed, living)]
@@ -192,12 +253,11 @@ with scratch(sys.argv[1]) as folder:
     (tmp_path / "mfulab-scratch-link").symlink_to(tmp_path)
     for folder in folders:
         (folder / "series.csv").write_text("x")
-        os.utime(folder, (1, 1))
     try:
         with scratch(str(tmp_path)) as own:
-            assert sorted(path for path in tmp_path.iterdir() if path.is_dir() and not path.is_symlink()) == sorted(
-                [own, folders[1]]
-            )
+            assert sorted(
+                path for path in tmp_path.iterdir() if path.is_dir() and not path.is_symlink()
+            ) == sorted([own, folders[1]])
         assert not own.exists()
     finally:
         living.kill()
@@ -212,3 +272,28 @@ def test_json_holds_finite_numbers(tmp_path: Path, text: str) -> None:
     path.write_text(f'{{"arguments": {{"x": {text}}}}}')
     with pytest.raises(UnreadableError, match=r"config.json: not JSON .*finite"):
         read_json(path)
+
+
+@pytest.mark.parametrize(
+    ("files", "free", "is_said"), [(600, 0, True), (600, 5, False), (0, 0, False)]
+)
+def test_a_disk_without_inodes_is_told_from_one_without_space(
+    tmp_path, monkeypatch, files, free, is_said
+):
+    """Some file systems count no files, and say 0 of both."""
+    counts = SimpleNamespace(f_files=files, f_favail=free)
+    monkeypatch.setattr(os, "statvfs", lambda _: counts)
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    said = str(cannot_be_written(tmp_path / "new/row.csv", error))
+    assert ("no inode is free" in said) is is_said
+    assert str(tmp_path / "new/row.csv") in said
+
+
+def test_a_header_of_100_000_columns_is_read_once(tmp_path):
+    """Looking each up among all of them would take minutes."""
+    names = [f"c{number}" for number in range(100_000)]
+    text = f"{','.join(names)}\n{','.join('1' * len(names))}\n"
+    [row] = files.parse_csv(text, tmp_path)
+    assert len(row) == len(names)
+    with pytest.raises(UnreadableError, match="two columns"):
+        files.parse_csv(f"{','.join([*names, 'c7'])}\n", tmp_path)

@@ -8,7 +8,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from mfulab.core.terminal import Terminal, printable
+from mfulab.core.printing import printable
+from mfulab.core.terminal import Terminal
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b31m\u202e\u2028"
 

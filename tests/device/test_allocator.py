@@ -1,4 +1,5 @@
-"""The allocator's states by their page faults, which are counts and no times, each in a process of its own."""
+"""The allocator's states by their page faults, which are counts and no times, each in a process of
+its own."""
 
 import json
 import subprocess
@@ -10,7 +11,8 @@ import torch
 from mfulab.device import allocator
 
 GLIBC = sys.platform == "linux" and hasattr(allocator.ctypes.CDLL(None), "gnu_get_libc_version")
-# A step that makes and frees four blocks of 6.4 MB: two are the edge, at which glibc trims in some steps only.
+# A step that makes and frees four blocks of 6.4 MB: two are the edge, at which glibc trims in some
+# steps only.
 STEP = """
 import json, statistics, torch
 from mfulab.device import allocator
@@ -38,13 +40,16 @@ def faults():
 def told(code: str) -> dict[str, float]:
     """What a new process prints, which has glibc's defaults whatever this one has set."""
     clean = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", STEP + code], env=clean, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", STEP + code], env=clean, capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.skipif(not GLIBC, reason="another C library has other states")
 def test_the_knife_edge_is_in_the_default_state_alone():
-    """Twice the largest mapping freed, 12.8 MB, is where the top of the heap goes back; then it is 64 MiB."""
+    """Twice the largest mapping freed, 12.8 MB, is where the top of the heap goes back; then it is
+    64 MiB."""
     found = told(
         "told = {'default': faults()}\n"
         "allocator.settle()\n"
@@ -80,9 +85,12 @@ def test_the_probe_changes_no_step_s_page_faults():
     assert abs(found["with"] - found["without"]) < 100
 
 
-@pytest.mark.skipif(not hasattr(allocator.ctypes.CDLL(None), "mallinfo2"), reason="glibc tells since 2.33")
+@pytest.mark.skipif(
+    not hasattr(allocator.ctypes.CDLL(None), "mallinfo2"), reason="glibc tells since 2.33"
+)
 def test_the_probe_lies_outside_of_the_heap():
-    """Its 16 MiB of copies and its matmul's operands; what remains is the libraries' own: 2 to 5 MB, by CPU."""
+    """Its 16 MiB of copies and its matmul's operands; what remains is the libraries' own: 2 to 5
+    MB, by CPU."""
     found = told(
         "import ctypes\n"
         "names = 'arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost'.split()\n"

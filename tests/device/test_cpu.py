@@ -4,6 +4,7 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
+from support.said import numbers
 
 from mfulab.device import cpu, system
 from mfulab.device.local_peak import cpu_peak
@@ -46,20 +47,28 @@ def machine(tmp_path: Path, monkeypatch):
 def test_reads_the_first_processor(machine):
     machine({"proc/cpuinfo": INTEL + "\nprocessor\t: 1\nmodel name\t: another\n"})
     facts = cpu.cpu.__wrapped__()
-    assert (facts.name, facts.family, facts.model) == ("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", 6, 143)
+    assert (facts.name, facts.family, facts.model) == (
+        "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
+        6,
+        143,
+    )
     assert facts.virtual
     assert facts.clock_mhz == 2700
     assert cpu.vector_flags(facts.flags) == ("amx_bf16", "avx2", "avx512f", "fma")
 
 
-@pytest.mark.parametrize(("part", "name"), [("0xd0c", "Arm Neoverse-N1"), ("0xfff", "Arm 0x41 0xfff")])
-def test_an_arm_core_is_named_by_its_numbers_and_says_neither_clock_cache_nor_hypervisor(machine, part, name):
+@pytest.mark.parametrize(
+    ("part", "name"), [("0xd0c", "Arm Neoverse-N1"), ("0xfff", "Arm 0x41 0xfff")]
+)
+def test_an_arm_core_is_named_by_its_numbers_and_says_neither_clock_cache_nor_hypervisor(
+    machine, part, name
+):
     machine({"proc/cpuinfo": ARM.format(part=part) + "\n"})
     facts = cpu.cpu.__wrapped__()
     assert (facts.name, facts.vendor, facts.family, facts.model) == (name, "0x41", None, None)
     assert (facts.clock_mhz, facts.last_level_cache_bytes, facts.virtual) == (None, None, None)
     assert cpu.vector_flags(facts.flags) == ("asimd", "asimddp", "asimdhp", "asimdrdm")
-    assert cpu_peak(facts, 2, "fp32").reason.startswith(f"the clock of {name} is not reported")
+    assert numbers(cpu_peak(facts, 2, "fp32").reason, "no_clock_of") == {"chip": name}
 
 
 def test_a_machine_on_bare_metal_is_not_virtual(machine):
@@ -69,21 +78,32 @@ def test_a_machine_on_bare_metal_is_not_virtual(machine):
 
 def test_the_highest_clock_is_preferred_to_the_present_one(machine):
     machine(
-        {"proc/cpuinfo": INTEL, "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3800000\n"},
+        {
+            "proc/cpuinfo": INTEL,
+            "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3800000\n",
+        },
     )
     assert cpu.cpu.__wrapped__().clock_mhz == 3800
 
 
 def test_last_level_cache_is_the_largest(machine):
     caches = "sys/devices/system/cpu/cpu0/cache"
-    machine({"proc/cpuinfo": INTEL, f"{caches}/index0/size": "32K\n", f"{caches}/index3/size": "105M\n"})
+    machine(
+        {"proc/cpuinfo": INTEL, f"{caches}/index0/size": "32K\n", f"{caches}/index3/size": "105M\n"}
+    )
     assert cpu.cpu.__wrapped__().last_level_cache_bytes == 105 << 20
 
 
 @pytest.mark.parametrize(
     ("files", "limit"),
     [
-        ({"proc/self/cgroup": "0::/pod/app\n", "sys/fs/cgroup/pod/app/cpu.max": "150000 100000\n"}, 1.5),
+        (
+            {
+                "proc/self/cgroup": "0::/pod/app\n",
+                "sys/fs/cgroup/pod/app/cpu.max": "150000 100000\n",
+            },
+            1.5,
+        ),
         ({"proc/self/cgroup": "0::/pod/app\n", "sys/fs/cgroup/pod/cpu.max": "200000 100000\n"}, 2),
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
         (
@@ -148,10 +168,19 @@ def test_the_tightest_quota_above_counts(machine):
             },
             (2.5, 0.5),
         ),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.stat": "usage_usec 7000000\n"}, (7.0, None)),
+        (
+            {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.stat": "usage_usec 7000000\n"},
+            (7.0, None),
+        ),
         ({}, (None, None)),
     ],
-    ids=["version 2", "version 1", "both, version 2 without a controller", "the root cgroup", "none"],
+    ids=[
+        "version 2",
+        "version 1",
+        "both, version 2 without a controller",
+        "the root cgroup",
+        "none",
+    ],
 )
 def test_cgroup_accounting(machine, files, seconds):
     machine(files)
@@ -159,7 +188,12 @@ def test_cgroup_accounting(machine, files, seconds):
 
 
 def test_unlimited_memory_is_no_limit(machine):
-    machine({"proc/self/cgroup": "8:memory:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"})
+    machine(
+        {
+            "proc/self/cgroup": "8:memory:/\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        }
+    )
     assert cpu.memory_limit_bytes() is None
 
 
@@ -173,7 +207,11 @@ def test_two_threads_of_one_core_count_once(machine):
 def test_cores_stay_within_the_quota(machine, monkeypatch):
     monkeypatch.setattr(cpu, "logical_cpus", lambda: frozenset(range(8)))
     root = machine(
-        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "250000 100000\n", "sys/devices/system/cpu/x": ""}
+        {
+            "proc/self/cgroup": "0::/\n",
+            "sys/fs/cgroup/cpu.max": "250000 100000\n",
+            "sys/devices/system/cpu/x": "",
+        }
     )
     assert cpu.usable_cores() == 2
     (root / "sys/fs/cgroup/cpu.max").write_text("50000 100000\n")
@@ -193,7 +231,12 @@ def test_what_decides_the_clock_is_told_where_it_is_readable(machine, monkeypatc
     machine({f"{cpus}/intel_pstate/no_turbo": "1\n"})
     machine({"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n"})
     assert (cpu.governor(), cpu.turbo(), cpu.huge_pages()) == ("powersave", False, "madvise")
-    machine({f"{cpus}/cpu1/cpufreq/scaling_governor": "performance\n", f"{cpus}/intel_pstate/no_turbo": "0\n"})
+    machine(
+        {
+            f"{cpus}/cpu1/cpufreq/scaling_governor": "performance\n",
+            f"{cpus}/intel_pstate/no_turbo": "0\n",
+        }
+    )
     assert (cpu.governor(), cpu.turbo()) == ("powersave, performance", True)
 
 
@@ -204,13 +247,19 @@ def test_amd_tells_turbo_as_boost(machine, boost, turbo):
 
 
 def test_an_idle_machine_is_never_busy_below_zero(monkeypatch):
-    """`iowait` may fall, as Linux says, and sums of hundredths are rounded: only busy parts decide what is busy."""
-    core = namedtuple("scputimes", "user nice system idle iowait irq softirq steal guest guest_nice")
+    """`iowait` may fall, as Linux says, and sums of hundredths are rounded: only busy parts decide
+    what is busy."""
+    core = namedtuple(
+        "scputimes", "user nice system idle iowait irq softirq steal guest guest_nice"
+    )
     passed = [0.0, 0.0]
 
     def cores(percpu):
         idle, waits = passed
-        return [core(54321.37 + n, 0.13, 12.07, 9000.29 + idle, 3.3 - waits, 0.0, 0.71, 2.19, 5.0, 0.0) for n in (0, 1)]
+        return [
+            core(54321.37 + n, 0.13, 12.07, 9000.29 + idle, 3.3 - waits, 0.0, 0.71, 2.19, 5.0, 0.0)
+            for n in (0, 1)
+        ]
 
     monkeypatch.setattr("psutil.cpu_times", cores)
     monkeypatch.setattr(cpu, "logical_cpus", lambda: {0, 1})

@@ -32,7 +32,9 @@ def test_slug(name, slug):
 
 
 def visible(gpus, text, instances=None, in_bus_order=False):
-    return nvidia.seen([*zip(gpus, instances or [[] for _ in gpus], strict=True)], text, in_bus_order)
+    return nvidia.seen(
+        [*zip(gpus, instances or [[] for _ in gpus], strict=True)], text, in_bus_order
+    )
 
 
 def test_visible_devices_by_index_and_uuid():
@@ -64,7 +66,9 @@ def test_a_partitioned_gpu_is_seen_through_its_instances():
 
 def test_cuda_without_a_driver(monkeypatch):
     monkeypatch.setattr(nvml, "why_absent", lambda: "no NVIDIA driver answers: library not found")
-    with pytest.raises(NoDeviceError, match=r"device=cuda: no NVIDIA driver answers.*choose device=cpu"):
+    with pytest.raises(
+        NoDeviceError, match=r"device=cuda: no NVIDIA driver answers.*choose device=cpu"
+    ):
         identity.hardware_slug("cuda")
     assert identity.hardware_slug("auto") == identity.hardware_slug("cpu")
 
@@ -78,5 +82,7 @@ def test_the_first_visible_gpu_names_the_results(monkeypatch):
 
 def test_asking_imports_nothing_heavy():
     code = "import sys; from mfulab.device.identity import hardware_slug; hardware_slug('auto'); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert not {"torch", "numba", "numpy", "pandas", "psutil"} & set(loaded)

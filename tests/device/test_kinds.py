@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.nvml_stand_in import Gpu, StandIn
 from support.workflow_copy import ROOT
 
 from mfulab import device
@@ -18,6 +19,8 @@ from mfulab.device import ByKind, identity, is_gpu, kind_of, synchronise
 NAMED = {
     "lab/tables/recording.py": "the column of CUDA's version",
     "lab/tables/seminar.py": "a Python package of that name",
+    "lab/tables/statements.py": "a Python package of that name",
+    "peaks/detection.py": "torch's module of a kind, in a package that imports nothing of ours",
     "loop/interactive/script.py": "the method of tensors, whose copies are timed",
 }
 
@@ -32,18 +35,40 @@ def test_a_gpu_is_known_by_torch_s_device_or_kind_and_meta_is_none():
 @pytest.mark.parametrize(
     ("hardware", "kind"),
     [
-        *((each, "cuda") for each in ("nvidia-h100-80gb-hbm3", "amd-instinct-mi300x", "tesla-t4", "quadro-rtx-6000")),
+        *(
+            (each, "cuda")
+            for each in (
+                "nvidia-h100-80gb-hbm3",
+                "amd-instinct-mi300x",
+                "tesla-t4",
+                "quadro-rtx-6000",
+                "orin",
+                "mi300x-o",
+                "radeon-rx-7900-xtx",
+                "gb10",
+            )
+        ),
         ("amd-epyc-4c", "cpu"),
+        ("radeon-of-a-cpu-8c", "cpu"),
+        ("", "cpu"),
     ],
 )
 def test_a_slug_tells_the_kind(hardware, kind):
     assert kind_of(hardware) == kind
 
 
+def test_a_name_that_tells_no_maker_is_asked_of_the_driver(monkeypatch):
+    assert kind_of("prototype-7") == "cpu"
+    StandIn(Gpu(name="Prototype 7")).install(monkeypatch)
+    assert kind_of("prototype-7") == "cuda"
+
+
 def test_a_kind_without_a_module_counts_as_a_gpu_but_is_refused_with_the_choices():
     assert is_gpu("xpu")
     assert ByKind(cpu=3, gpu=2)["xpu"] == 2
-    with pytest.raises(identity.NoDeviceError, match=r"device\.type=xpu: no such kind; choose auto, cpu, cuda, mps"):
+    with pytest.raises(
+        identity.NoDeviceError, match=r"device\.type=xpu: no such kind; choose auto, cpu, cuda, mps"
+    ):
         identity.resolve("xpu")
 
 
@@ -87,7 +112,9 @@ print(visible(["XPU-1"]), "xpu" in keys.choices(__import__("pathlib").Path("conf
 """
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.stdout.splitlines() == [
         "xpu xpu intel-max-1550-gpu xpu",
         "{'ZE_AFFINITY_MASK': '1'} True",
@@ -97,8 +124,15 @@ print(visible(["XPU-1"]), "xpu" in keys.choices(__import__("pathlib").Path("conf
 def test_no_other_file_names_a_vendor():
     package = Path(device.__file__).parents[1]
     named = re.compile(r"vendors(\.| import .*\b)(amd|apple|nvidia)\b|\bAPPLE\b|\"mps\"")
-    files = {path.relative_to(package): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
-    assert [path for path, text in files.items() if named.search(text) and path.parts[1:2] != ("vendors",)] == []
+    files = {
+        path.relative_to(package): path.read_text(encoding="utf-8")
+        for path in package.rglob("*.py")
+    }
+    assert [
+        path
+        for path, text in files.items()
+        if named.search(text) and path.parts[1:2] != ("vendors",)
+    ] == []
 
 
 def test_no_other_file_names_a_kind():

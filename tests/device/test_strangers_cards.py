@@ -1,5 +1,7 @@
-"""Cards that this torch, this driver or this container cannot use: what is measured instead, and what is said."""
+"""Cards that this torch, this driver or this container cannot use: what is measured instead, and
+what is said."""
 
+import json
 import shutil
 import subprocess
 from importlib import metadata
@@ -11,9 +13,18 @@ from support.nvml_stand_in import Gpu, StandIn
 
 from mfulab.cli import watch
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.said import Said, as_json, as_told, of_source
 from mfulab.device import identity, local_peak, system
 from mfulab.device.samplers import selection
-from mfulab.device.vendors import NoDeviceError, RefusedError, amd, cuda_driver, nvidia, nvml, torch_build
+from mfulab.device.vendors import (
+    NoDeviceError,
+    RefusedError,
+    amd,
+    cuda_driver,
+    nvidia,
+    nvml,
+    torch_build,
+)
 from mfulab.device.vendors.torch_build import Build
 from mfulab.lab.planning.workflow import Workflow
 from mfulab.lab.runtime import budget
@@ -26,13 +37,21 @@ WHEEL, CPU, CONDA = (
 )
 PIP = "pip uninstall -y torch && pip install torch==2.13.0"
 OLD = f"{PIP} --index-url https://download.pytorch.org/whl/cu126"
-T4, V100, B200 = (7, 5), (7, 0), (10, 0)
+NO_CODE = as_told("no code")
+NEWEST = "pip uninstall -y torch && pip install torch"
+MIDDLE = f"{NEWEST} --index-url https://download.pytorch.org/whl/cu128"
+T4, V100, B200, RTX_5090 = (7, 5), (7, 0), (10, 0), (12, 0)
 
 
 @pytest.fixture(autouse=True)
 def forget():
     yield
-    for each in (nvml.why_absent, torch_build.installed, cuda_driver._asked, nvidia._asked_of_torch):
+    for each in (
+        nvml.why_absent,
+        torch_build.installed,
+        cuda_driver._asked,
+        nvidia._asked_of_torch,
+    ):
         each.cache_clear()
 
 
@@ -68,7 +87,9 @@ def test_the_build_is_read_from_its_files(version, text, installer, build, tmp_p
         (information / "INSTALLER").write_text(installer)
     (tmp_path / "version.py").write_text(f"__version__ = '{version}'\n{text}\n")
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr(metadata, "distribution", lambda name: metadata.PathDistribution(information))
+    monkeypatch.setattr(
+        metadata, "distribution", lambda name: metadata.PathDistribution(information)
+    )
     monkeypatch.setattr(torch_build, "find_spec", lambda name: spec)
     assert torch_build.installed() == build
 
@@ -76,6 +97,25 @@ def test_the_build_is_read_from_its_files(version, text, installer, build, tmp_p
 def test_this_torch_is_read_as_it_says_of_itself():
     assert torch_build.installed().cuda == (torch.version.cuda or "")
     assert torch_build.installed().version == torch.__version__
+
+
+@pytest.mark.parametrize(
+    ("build", "cuda", "install"),
+    [
+        (Build("2.6.0+cu124", "12.4", ""), 13000, NEWEST),
+        (Build("2.6.0+cu124", "12.4", ""), 12080, MIDDLE),
+        (Build("2.5.1+cu121", "12.1", ""), 13010, NEWEST),
+        (Build("2.8.0+cu126", "12.6", ""), 13000, f"{NEWEST}==2.8.0"),
+    ],
+)
+@pytest.mark.parametrize("capability", [B200, RTX_5090])
+def test_a_torch_older_than_the_card_is_replaced_by_a_newer_one(
+    build, cuda, install, capability, machine, monkeypatch
+):
+    machine(build, Gpu(capability=capability), cuda=cuda)
+    monkeypatch.setattr(nvidia, "_asked_of_torch", lambda uuid: NO_CODE)
+    monkeypatch.setattr(nvidia.Nvidia, "why_unusable", lambda self, uuid: NO_CODE)
+    assert str(identity.why_not("cuda")) == f"no code. To measure the GPU: {install}"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +128,11 @@ def test_this_torch_is_read_as_it_says_of_itself():
         (WHEEL, T4, 12020, "535.104.05 runs CUDA 12.2, and torch 2.13.0+cu130 needs 13.0. "
          f"To measure the GPU: {OLD}, or a newer driver"),
         (WHEEL, B200, 12080, "535.104.05 runs CUDA 12.8, and torch 2.13.0+cu130 needs 13.0. "
+         f"To measure the GPU: {MIDDLE}, or a newer driver"),
+        (WHEEL, B200, 12040, "535.104.05 runs CUDA 12.4, and torch 2.13.0+cu130 needs 13.0. "
          "To measure the GPU: a newer driver"),
+        (CPU, B200, 12080, f"torch 2.13.0+cpu is built for CPUs alone. To measure the GPU: {MIDDLE}"),
+        (Build("2.6.0", "", "", by_conda=True), B200, 13000, "conda install -c conda-forge 'pytorch=*=cuda*'"),
         (Build("2.13.0+cu126", "12.6", ""), T4, 11040, "535.104.05 runs CUDA 11.4, and torch 2.13.0+cu126 needs 12.6. "
          "To measure the GPU: a newer driver"),
         (WHEEL, V100, 11080, "runs CUDA 11.8, and torch 2.13.0+cu130 needs 13.0. "
@@ -102,13 +146,16 @@ def test_this_torch_is_read_as_it_says_of_itself():
         (Build("2.13.0"), V100, 12000, ""),
     ],
 )  # fmt: skip
-def test_why_a_torch_leaves_a_card_and_what_to_install(build, capability, cuda, says, machine, monkeypatch):
+def test_why_a_torch_leaves_a_card_and_what_to_install(
+    build, capability, cuda, says, machine, monkeypatch
+):
     machine(build, Gpu(capability=capability), cuda=cuda)
-    monkeypatch.setattr(nvidia.Nvidia, "why_unusable", lambda self, uuid: "")
-    assert identity.why_not("cuda").endswith(says)
+    monkeypatch.setattr(nvidia.Nvidia, "why_unusable", lambda self, uuid: None)
+    assert str(identity.why_not("cuda") or "").endswith(says)
     assert bool(identity.why_not("cuda")) == bool(says)
     assert identity.resolve("auto") == ("cpu" if says else "cuda")
-    assert identity.unused() == (f"NVIDIA H100 80GB HBM3: {identity.why_not('cuda')}" if says else "")
+    unused = of_source("NVIDIA H100 80GB HBM3", identity.why_not("cuda")) if says else None
+    assert identity.unused() == unused
     if says:
         with pytest.raises(NoDeviceError, match="choose device=cpu or device=auto"):
             identity.resolve("cuda")
@@ -140,7 +187,7 @@ def test_a_card_that_torch_has_no_code_for_leaves_the_cpu(machine, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80", "sm_120"])
     assert identity.resolve("auto") == "cpu"
-    assert identity.unused() == (
+    assert str(identity.unused()) == (
         f"Tesla V100-SXM2-16GB: torch {torch.__version__} has code for sm_75, sm_80, sm_120, "
         f"none for this GPU (compute capability 7.0). To measure the GPU: {OLD}"
     )
@@ -153,10 +200,14 @@ def test_planning_asks_torch_of_an_old_card_in_a_process_of_its_own(machine, mon
     monkeypatch.setattr(nvidia, "sys", SimpleNamespace(modules={}, executable="python"))
     asked = []
     answer = SimpleNamespace(
-        stdout="torch 2.13.0+cu130 has code for sm_75, none for this GPU (compute capability 7.0)\n"
+        stdout=json.dumps(as_json(Said("no_code_for_gpu", {"torch": "2.13", "codes": "sm_75"})))
     )
-    monkeypatch.setattr(nvidia.subprocess, "run", lambda command, **_: asked.append(command) or answer)
-    assert identity.why_not("cuda").endswith(f"(compute capability 7.0). To measure the GPU: {OLD}")
+    monkeypatch.setattr(
+        nvidia.subprocess, "run", lambda command, **_: asked.append(command) or answer
+    )
+    why = identity.why_not("cuda")
+    assert why.numbers["reason"].key == "no_code_for_gpu"
+    assert str(why).endswith(f". To measure the GPU: {OLD}")
     assert identity.resolve("auto") == "cpu"
     assert len(asked) == 1
     machine(WHEEL, Gpu(capability=T4))
@@ -166,20 +217,25 @@ def test_planning_asks_torch_of_an_old_card_in_a_process_of_its_own(machine, mon
 
 def test_an_amd_gpu_beside_a_torch_for_nvidia_s(monkeypatch):
     monkeypatch.setattr(torch_build, "installed", lambda: WHEEL)
-    assert (
-        amd.Amd().why_unfit("HIP-0").startswith("torch 2.13.0+cu130 is built for NVIDIA's GPUs. To measure the GPU: ")
-    )
+    why = amd.Amd().why_unfit("HIP-0")
+    assert (why.key, why.numbers["kind"]) == ("built_for", Said("for_nvidia"))
     monkeypatch.setattr(torch_build, "installed", lambda: Build("2.9.0+rocm6.4", "", "6.4"))
-    assert amd.Amd().why_unfit("HIP-0") == ""
+    assert amd.Amd().why_unfit("HIP-0") is None
 
 
 @pytest.mark.parametrize("loaded", ["580.95.05", None])
-def test_a_container_that_was_given_no_gpu_is_told_and_a_machine_without_one_is_not(loaded, monkeypatch):
-    monkeypatch.setattr(nvml, "why_absent", lambda: "no NVIDIA driver answers: NVML Shared Library Not Found")
+def test_a_container_that_was_given_no_gpu_is_told_and_a_machine_without_one_is_not(
+    loaded, monkeypatch
+):
+    monkeypatch.setattr(
+        nvml, "why_absent", lambda: Said("no_nvidia_driver", {"error": "Not Found"})
+    )
     monkeypatch.setattr(cuda_driver, "devices", lambda environment=None: [])
-    monkeypatch.setattr(system, "text", lambda path: loaded if path == "proc/driver/nvidia/version" else None)
-    assert identity.unused().endswith("docker run --gpus all") is bool(loaded)
-    assert bool(identity.unused()) is bool(loaded)
+    monkeypatch.setattr(
+        system, "text", lambda path: loaded if path == "proc/driver/nvidia/version" else None
+    )
+    unused = identity.unused()
+    assert (unused and unused.key) == ("driver_shows_no_gpu" if loaded else None)
 
 
 def test_a_gpu_in_mig_mode_without_an_instance_is_left_with_what_to_do(machine, monkeypatch):
@@ -187,7 +243,7 @@ def test_a_gpu_in_mig_mode_without_an_instance_is_left_with_what_to_do(machine, 
     says = "NVIDIA H100 80GB HBM3 is in MIG mode without an instance: nvidia-smi mig -cgi 0 -C makes one"
     assert identity.gpus() == []
     assert identity.resolve("auto") == "cpu"
-    assert identity.unused() == identity.why_not("cuda") == says
+    assert str(identity.unused()) == str(identity.why_not("cuda")) == says
     with pytest.raises(NoDeviceError, match="makes one; choose device=cpu"):
         identity.resolve("cuda")
     machine(WHEEL, Gpu(mig_instances=[]), Gpu("Tesla T4", UUID[:-1] + "2", T4))
@@ -198,7 +254,7 @@ def test_a_gpu_in_mig_mode_without_an_instance_is_left_with_what_to_do(machine, 
 def test_a_gpu_that_the_user_hides_is_no_news(machine, monkeypatch):
     machine(CPU, Gpu())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert identity.unused() == ""
+    assert identity.unused() is None
 
 
 DRIVER = """
@@ -220,33 +276,53 @@ int cuDeviceGetAttribute(int *v, int a, int d) { *v = a == 16 ? 16 : a == 75 ? (
 
 @pytest.fixture(params=[0, 1], ids=["driver of today", "driver before CUDA 11.4"])
 def cuda(tmp_path_factory, monkeypatch, request):
-    """CUDA's library with two unlike devices, found by its path. The older call tells the whole GPU's identifier, not a
-    MIG instance's."""
+    """CUDA's library with two unlike devices, found by its path. The older call tells the whole
+    GPU's identifier, not a MIG instance's."""
     if not shutil.which("cc"):
         pytest.skip("no C compiler")
     folder = tmp_path_factory.mktemp("driver")
     (folder / "driver.c").write_text(DRIVER)
     path = folder / "libcuda.so.1"
     subprocess.run(
-        ["cc", f"-DOLDER={request.param}", "-shared", "-fPIC", "-o", str(path), str(folder / "driver.c")], check=True
+        [
+            "cc",
+            f"-DOLDER={request.param}",
+            "-shared",
+            "-fPIC",
+            "-o",
+            str(path),
+            str(folder / "driver.c"),
+        ],
+        check=True,
     )
-    monkeypatch.setattr(cuda_driver, "_ASK", cuda_driver._ASK.replace(cuda_driver.LIBRARY, str(path)))
+    monkeypatch.setattr(
+        cuda_driver, "_ASK", cuda_driver._ASK.replace(cuda_driver.LIBRARY, str(path))
+    )
     monkeypatch.setattr(cuda_driver, "LIBRARY", str(path))
 
 
-def test_without_nvml_cuda_itself_is_asked_and_what_nvml_knows_is_empty_with_the_reason(cuda, monkeypatch):
-    monkeypatch.setattr(nvml, "why_absent", lambda: "no NVIDIA driver answers: NVML Shared Library Not Found")
+def test_without_nvml_cuda_itself_is_asked_and_what_nvml_knows_is_empty_with_the_reason(
+    cuda, monkeypatch
+):
+    monkeypatch.setattr(
+        nvml, "why_absent", lambda: Said("no_nvidia_driver", {"error": "Not Found"})
+    )
     monkeypatch.setattr(torch_build, "installed", lambda: Build("2.13.0+cu126", "12.6", ""))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [(one.name, one.uuid[-4:]) for one in identity.gpus()] == [("Orin", "0001"), ("Tesla T4", "0002")]
+    assert [(one.name, one.uuid[-4:]) for one in identity.gpus()] == [
+        ("Orin", "0001"),
+        ("Tesla T4", "0002"),
+    ]
     assert identity.resolve("auto") == "cuda"
     assert identity.hardware_slug() == "orin"
-    assert identity.unused() == ""
+    assert identity.unused() is None
     assert identity.memory_bytes("cuda") == 16e9
     assert nvidia.Nvidia().capability(UUID) == (8, 7)
     assert nvidia.Nvidia().describe_all()[0]["compute_capability"] == "8.7"
     assert nvidia.Nvidia().clock_reader(UUID)() is None
-    with pytest.raises(RefusedError, match=r"though CUDA does .*NVIDIA_DRIVER_CAPABILITIES=compute,utility"):
+    with pytest.raises(
+        RefusedError, match=r"though CUDA does .*NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+    ):
         nvidia.Nvidia().samplers(UUID, ())
     with pytest.raises(ConfigurationError, match=rf"{UUID} cannot be watched: no NVIDIA driver"):
         next(watch.frames("cuda", UUID, lambda: None))
@@ -255,10 +331,12 @@ def test_without_nvml_cuda_itself_is_asked_and_what_nvml_knows_is_empty_with_the
     absent.start()
     assert {one.value for one in absent.stop().values()} == {None}
     monkeypatch.setattr(torch_build, "installed", lambda: WHEEL)
-    assert "runs CUDA 12.6, and torch 2.13.0+cu130 needs 13.0" in identity.unused()
+    assert "runs CUDA 12.6, and torch 2.13.0+cu130 needs 13.0" in str(identity.unused())
 
 
-@pytest.mark.parametrize(("name", "value"), [("CUDA_VISIBLE_DEVICES", ""), ("CUDA_TEST_ERROR", "1")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("CUDA_VISIBLE_DEVICES", ""), ("CUDA_TEST_ERROR", "1")]
+)
 def test_a_cuda_that_shows_nothing_or_fails_is_no_gpu(name, value, cuda, monkeypatch):
     monkeypatch.setattr(nvml, "why_absent", lambda: "no NVIDIA driver answers")
     monkeypatch.setenv(name, value)
@@ -267,7 +345,11 @@ def test_a_cuda_that_shows_nothing_or_fails_is_no_gpu(name, value, cuda, monkeyp
 
 
 def test_unlike_gpus_come_in_cuda_s_own_order(cuda, machine):
-    machine(Build("2.13.0+cu126", "12.6", ""), Gpu("Tesla T4", UUID[:-1] + "2", T4), Gpu("Orin", UUID, (8, 7)))
+    machine(
+        Build("2.13.0+cu126", "12.6", ""),
+        Gpu("Tesla T4", UUID[:-1] + "2", T4),
+        Gpu("Orin", UUID, (8, 7)),
+    )
     assert [one.name for one in identity.gpus()] == ["Orin", "Tesla T4"]
     assert local_peak.local_name() == "Orin"
 
@@ -275,9 +357,9 @@ def test_unlike_gpus_come_in_cuda_s_own_order(cuda, machine):
 def test_unlike_gpus_whose_order_nobody_tells_are_one_message(machine, monkeypatch):
     machine(WHEEL, Gpu("Tesla T4", UUID), Gpu(uuid=UUID[:-1] + "2"))
     monkeypatch.setattr(cuda_driver, "LIBRARY", "no such library")
-    assert "set CUDA_DEVICE_ORDER=PCI_BUS_ID" in local_peak.local_peak("fp32").reason
+    assert "set CUDA_DEVICE_ORDER=PCI_BUS_ID" in str(local_peak.local_peak("fp32").reason)
     assert local_peak.local_name() == "one of several GPUs"
-    assert identity.unused() == "", "a CPU can be measured beside them"
+    assert identity.unused() is None, "a CPU can be measured beside them"
 
 
 @pytest.mark.parametrize(("hardware", "says"), [("amd-epyc-4c", True), ("nvidia-t4", False)])
@@ -287,11 +369,43 @@ def test_the_terminal_says_first_that_a_gpu_is_left(hardware, says, machine, mon
     monkeypatch.setattr(budget, "rest", None)
     rest = SimpleNamespace(estimate_s=lambda gpus: 60.0)
     sweep = SimpleNamespace(rest=lambda runs, has_page: rest, budget_min=3.5)
-    here = SimpleNamespace(_runs={run.folder: run}, plans=[SimpleNamespace(hardware=hardware)], _sweep=sweep, gpu=0)
-    job = SimpleNamespace(rule=SimpleNamespace(name="environment"), wildcards_dict={"hardware": hardware})
+    here = SimpleNamespace(
+        _runs={run.folder: run}, plans=[SimpleNamespace(hardware=hardware)], _sweep=sweep, gpu=0
+    )
+    job = SimpleNamespace(
+        rule=SimpleNamespace(name="environment"), wildcards_dict={"hardware": hardware}
+    )
     Workflow.say_estimate(here, [job])
     first, *rest = capsys.readouterr().err.splitlines()
-    assert first.startswith("mfulab: the CPU is measured, not the GPU. NVIDIA H100 80GB HBM3: torch") is says
+    assert (
+        first.startswith("mfulab: the CPU is measured, not the GPU. NVIDIA H100 80GB HBM3: torch")
+        is says
+    )
     assert len(rest) == says
     Workflow.say_estimate(here, [])
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "maker", "kind", "says"),
+    [
+        ("0000:03:00.0", "0x8086", "0x030000", "Intel accelerator at 0000:03:00.0"),
+        ("0000:29:00.0", "0x8086", "0x038000", "Intel accelerator at 0000:29:00.0"),
+        ("0000:81:00.0", "0x19e5", "0x120000", "Huawei Ascend accelerator at 0000:81:00.0"),
+        ("0000:00:02.0", "0x8086", "0x030000", ""),
+        ("0000:05:00.0", "0x8086", "0x020000", ""),
+        ("0000:05:00.0", "0x1a03", "0x030000", ""),
+    ],
+    ids=["Arc", "Max", "Ascend", "a CPU's graphics", "a network card", "a board's console"],
+)
+def test_an_accelerator_of_another_maker_is_told_and_not_silently_the_cpu(
+    address, maker, kind, says, tmp_path, monkeypatch
+):
+    place = tmp_path / "sys/bus/pci/devices" / address
+    place.mkdir(parents=True)
+    (place / "vendor").write_text(f"{maker}\n")
+    (place / "class").write_text(f"{kind}\n")
+    monkeypatch.setattr(system, "ROOT", str(tmp_path))
+    assert str(identity.unused() or "").startswith(says)
+    assert bool(identity.unused()) == bool(says)
+    assert identity.resolve("auto") == "cpu"

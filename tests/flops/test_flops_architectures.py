@@ -1,4 +1,5 @@
-"""Other families than classifiers and decoders: each counted, and held against its shapes by hand."""
+"""Other families than classifiers and decoders: each counted, and held against its shapes by
+hand."""
 
 import pytest
 import torch
@@ -25,7 +26,8 @@ def ids(tokens: int = TOKENS, batch: int = 1):
 
 
 def test_latent_attention_with_experts():
-    """DeepSeek-V3's layer: keys and values from a latent vector; one dense layer, then routed and shared experts."""
+    """DeepSeek-V3's layer: keys and values from a latent vector; one dense layer, then routed and
+    shared experts."""
     query_rank, key_rank, rope, nope, value, heads, mlp, expert = 32, 16, 8, 16, 16, 4, 96, 32
     found = on_meta(
         lambda: build(
@@ -72,7 +74,8 @@ def test_a_state_space_model_by_its_projections():
     state, inner, rank, kernel = 16, 2 * WIDTH, WIDTH // 16, 4
     found = on_meta(lambda: build("MambaForCausalLM", **DECODER, state_size=state), input_ids=ids())
     layer = 2 * (WIDTH * 2 * inner + inner * (rank + 2 * state) + rank * inner + inner * WIDTH)
-    layer += 2 * inner * kernel * (TOKENS + kernel - 1) / TOKENS  # the causal convolution computes its padding
+    # the causal convolution computes its padding
+    layer += 2 * inner * kernel * (TOKENS + kernel - 1) / TOKENS
     scan = 2 * inner * state
     by_hand = TOKENS * (LAYERS * (layer + scan) + 2 * WIDTH * WORDS)
     assert found.operations.sum("forward").flops == pytest.approx(by_hand, rel=1e-3)
@@ -82,7 +85,8 @@ def test_a_state_space_model_by_its_projections():
 
 @pytest.mark.parametrize("tokens", [TOKENS, 2 * TOKENS])
 def test_a_state_space_model_in_chunks(tokens):
-    """Mamba-2's SSD, Dao and Gu 2024, arXiv:2405.21060, section 6: four products a chunk, one that passes states."""
+    """Mamba-2's SSD, Dao and Gu 2024, arXiv:2405.21060, section 6: four products a chunk, one that
+    passes states."""
     heads, head, state, chunk, groups, kernel = 4, 2 * WIDTH // 4, 8, 16, 2, 4
     found = on_meta(
         lambda: build(
@@ -106,11 +110,16 @@ def test_a_state_space_model_in_chunks(tokens):
 
 
 class LinearAttention(nn.Module):
-    """Katharopoulos et al. 2020, arXiv:2006.16236, without a mask: all keys and values in one matrix a head."""
+    """Katharopoulos et al. 2020, arXiv:2006.16236, without a mask: all keys and values in one
+    matrix a head."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.heads, self.enter, self.leave = heads, nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.heads, self.enter, self.leave = (
+            heads,
+            nn.Linear(WIDTH, 3 * WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+        )
 
     def forward(self, x):
         query, key, value = self.enter(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -124,7 +133,9 @@ def test_linear_attention_grows_with_tokens_not_with_pairs(tokens):
     heads, rows = 2, 3
     head = WIDTH // heads
     model = LinearAttention(heads).to("meta")
-    operations = count(model, lambda: model(torch.randn(rows, tokens, WIDTH, device="meta")).sum()).operations
+    operations = count(
+        model, lambda: model(torch.randn(rows, tokens, WIDTH, device="meta")).sum()
+    ).operations
     by_hand = rows * tokens * (2 * 4 * WIDTH**2 + heads * (4 * head**2 + 2 * head))
     assert operations.sum("forward").flops == by_hand
     # Nobody asks for the input's gradient.
@@ -133,7 +144,8 @@ def test_linear_attention_grows_with_tokens_not_with_pairs(tokens):
 
 
 def test_speech_with_cross_attention():
-    """Whisper: two convolutions, an encoder, and a decoder that also attends to the encoder's output."""
+    """Whisper: two convolutions, an encoder, and a decoder that also attends to the encoder's
+    output."""
     mels, frames, words, mlp = 80, 200, 16, 128
     found = on_meta(
         lambda: build(
@@ -158,7 +170,8 @@ def test_speech_with_cross_attention():
 
 
 def test_images_among_words():
-    """Llava: an image's patches through a vision tower and two projections, then among the words."""
+    """Llava: an image's patches through a vision tower and two projections, then among the
+    words."""
     side, patch, vision, seen, words, mlp = 28, 14, 32, 64, 16, 96
 
     def make():
@@ -185,10 +198,17 @@ def test_images_among_words():
     found = on_meta(make, input_ids=prompt, pixel_values=lambda: torch.randn(1, 3, side, side))
     patches = (side // patch) ** 2
     tower = 2 * patches * 3 * patch**2 * vision
-    tower += LAYERS * (2 * (patches + 1) * (4 * vision**2 + 2 * vision * seen) + 4 * (patches + 1) ** 2 * vision)
+    tower += LAYERS * (
+        2 * (patches + 1) * (4 * vision**2 + 2 * vision * seen) + 4 * (patches + 1) ** 2 * vision
+    )
     between = 2 * patches * (vision * WIDTH + WIDTH**2)
-    decoder = LAYERS * (2 * words * (4 * WIDTH**2 + 3 * WIDTH * mlp) + 4 * words**2 * WIDTH) + 2 * words * WIDTH * WORDS
-    assert found.operations.sum("forward").flops == pytest.approx(tower + between + decoder, rel=2e-4)
+    decoder = (
+        LAYERS * (2 * words * (4 * WIDTH**2 + 3 * WIDTH * mlp) + 4 * words**2 * WIDTH)
+        + 2 * words * WIDTH * WORDS
+    )
+    assert found.operations.sum("forward").flops == pytest.approx(
+        tower + between + decoder, rel=2e-4
+    )
     assert not found.operations.uncounted
 
 
@@ -210,7 +230,9 @@ def test_a_graph_costs_its_edges(layout):
     dense[torch.arange(edges), torch.arange(edges) + 3] = 1
     neighbours = dense.to_sparse_csr() if layout == "csr" else dense.to_sparse()
     model = GraphConvolution()
-    operations = count(model, lambda: model(neighbours, torch.randn(nodes, WIDTH)).sum(), fused=False).operations
+    operations = count(
+        model, lambda: model(neighbours, torch.randn(nodes, WIDTH)).sum(), fused=False
+    ).operations
     product, sums = 2 * nodes * WIDTH * 16, 2 * edges * 16
     assert operations.sum("forward").flops == product + sums
     assert operations.sum("backward").flops == product + sums

@@ -1,4 +1,5 @@
-"""Attention in all forms: masks, documents packed into a row, windows, lengths, blocks; by hand and by invariants."""
+"""Attention in all forms: masks, documents packed into a row, windows, lengths, blocks; by hand and
+by invariants."""
 
 from contextlib import nullcontext
 
@@ -31,11 +32,17 @@ def counted(step) -> Operations:
     return counter.operations
 
 
-def sdpa(mask: torch.Tensor | None, tokens: int, device: str = "cpu", **options: bool) -> Operations:
+def sdpa(
+    mask: torch.Tensor | None, tokens: int, device: str = "cpu", **options: bool
+) -> Operations:
     query = torch.randn(1, HEADS, tokens, WIDTH, device=device, requires_grad=True)
     with fused_operators() if device == "meta" else nullcontext():
         return counted(
-            lambda: functional.scaled_dot_product_attention(query, query, query, mask, **options).sum().backward()
+            lambda: (
+                functional.scaled_dot_product_attention(query, query, query, mask, **options)
+                .sum()
+                .backward()
+            )
         )
 
 
@@ -48,13 +55,16 @@ def packed_mask(documents: list[int], causal: bool) -> torch.Tensor:
 def test_eight_documents_in_a_row_cost_what_eight_rows_do():
     forward = sdpa(packed_mask([32] * 8, causal=False), 256).sum("forward")
     assert forward.flops == forward.causal_flops == 8 * 32**2 * PAIR
-    assert forward.executed_flops == 256**2 * PAIR, "a mask given as a tensor spares the kernel nothing"
+    assert forward.executed_flops == 256**2 * PAIR, (
+        "a mask given as a tensor spares the kernel nothing"
+    )
 
 
 @settings(max_examples=40, deadline=None)
 @given(lengths, st.booleans(), st.booleans())
 def test_packed_documents_are_the_sum_of_the_separate_ones(documents, causal, added):
-    """The same by a mask, and by each document on its own; a mask that is added to the scores is one too."""
+    """The same by a mask, and by each document on its own; a mask that is added to the scores is
+    one too."""
     assume(max(documents) > 1)  # a query that sees its one key is causal, and is not
     mask = packed_mask(documents, causal)
     if added:
@@ -158,8 +168,26 @@ def test_kernels_that_take_lengths_cost_the_sum_of_their_documents(documents, ca
     longest = max(documents)
     calls = {
         "aten::_flash_attention_forward": (ends, ends, longest, longest, 0.0, causal, False),
-        "torch_attn::_varlen_attn": (ends, ends, longest, longest, causal, None, [-1, 0 if causal else -1]),
-        "flash_attn::_flash_attn_varlen_forward": (ends, ends, longest, longest, 0.0, 1.0, causal, -1, -1),
+        "torch_attn::_varlen_attn": (
+            ends,
+            ends,
+            longest,
+            longest,
+            causal,
+            None,
+            [-1, 0 if causal else -1],
+        ),
+        "flash_attn::_flash_attn_varlen_forward": (
+            ends,
+            ends,
+            longest,
+            longest,
+            0.0,
+            1.0,
+            causal,
+            -1,
+            -1,
+        ),
     }
     for name, rest in calls.items():
         cost = FORMULAS[name](packed, packed, packed, *rest, out=None)
@@ -167,7 +195,19 @@ def test_kernels_that_take_lengths_cost_the_sum_of_their_documents(documents, ca
         assert not cost.bound
     shapes = (packed, packed, packed)
     cost = FORMULAS["aten::_flash_attention_backward"](
-        packed, *shapes, packed, None, ends, ends, longest, longest, 0.0, causal, None, None, out=None
+        packed,
+        *shapes,
+        packed,
+        None,
+        ends,
+        ends,
+        longest,
+        longest,
+        0.0,
+        causal,
+        None,
+        None,
+        out=None,
     )
     assert (cost.flops, cost.executed_flops) == (2 * full, 2.5 * full)
     unknown = ends.to("meta")
@@ -179,21 +219,32 @@ def test_kernels_that_take_lengths_cost_the_sum_of_their_documents(documents, ca
 
 
 def test_a_chunk_of_a_prompt_beside_tokens_that_are_decoded():
-    """One step of a server: 16 tokens of a prompt whose first 32 are in the cache, and three sequences' next token."""
+    """One step of a server: 16 tokens of a prompt whose first 32 are in the cache, and three
+    sequences' next token."""
     width, words, new, cached = HEADS * WIDTH, 50, [16, 1, 1, 1], [32, 5, 9, 20]
     keys = [one + other for one, other in zip(new, cached, strict=True)]
-    enter, leave, head = nn.Linear(width, 3 * width), nn.Linear(width, width), nn.Linear(width, words)
+    enter, leave, head = (
+        nn.Linear(width, 3 * width),
+        nn.Linear(width, width),
+        nn.Linear(width, words),
+    )
     caches = [torch.randn(2, HEADS, length, WIDTH) for length in cached]
 
     def attend(entered, cache):
         query, *rest = entered.view(-1, 3, HEADS, WIDTH).permute(1, 2, 0, 3)
         key, value = (torch.cat(pair, dim=1) for pair in zip(cache, rest, strict=True))
-        seen = torch.ones(query.shape[1], key.shape[1], dtype=torch.bool).tril(key.shape[1] - query.shape[1])
-        return functional.scaled_dot_product_attention(query[None], key[None], value[None], seen)[0].transpose(0, 1)
+        seen = torch.ones(query.shape[1], key.shape[1], dtype=torch.bool).tril(
+            key.shape[1] - query.shape[1]
+        )
+        return functional.scaled_dot_product_attention(query[None], key[None], value[None], seen)[
+            0
+        ].transpose(0, 1)
 
     def step():
         entered = enter(torch.randn(sum(new), width)).split(new)
-        attended = [attend(one, cache).flatten(1) for one, cache in zip(entered, caches, strict=True)]
+        attended = [
+            attend(one, cache).flatten(1) for one, cache in zip(entered, caches, strict=True)
+        ]
         last = torch.tensor(new).cumsum(0) - 1
         head(leave(torch.cat(attended))[last])
 
@@ -204,13 +255,17 @@ def test_a_chunk_of_a_prompt_beside_tokens_that_are_decoded():
     assert found.flops == by_hand
     packed, cache = torch.empty(sum(new), HEADS, WIDTH), torch.empty(sum(keys), HEADS, WIDTH)
     ends = documents_of(new), documents_of(keys)
-    by_kernel = FORMULAS["torch_attn::_varlen_attn"](packed, cache, cache, *ends, 16, 48, True, None, [-1, 0], out=None)
+    by_kernel = FORMULAS["torch_attn::_varlen_attn"](
+        packed, cache, cache, *ends, 16, 48, True, None, [-1, 0], out=None
+    )
     assert by_kernel.flops == pairs * PAIR
 
 
 def test_flash_attentions_own_layout_has_tokens_before_heads():
     query, window = torch.empty(3, 64, HEADS, WIDTH), 16
-    cost = FORMULAS["flash_attn::_flash_attn_forward"](query, query, query, 0.0, 1.0, True, window - 1, 0, out=None)
+    cost = FORMULAS["flash_attn::_flash_attn_forward"](
+        query, query, query, 0.0, 1.0, True, window - 1, 0, out=None
+    )
     assert cost.flops == 3 * 64 * window * PAIR
     assert cost.causal_flops == 3 * (64 * window - window * (window - 1) // 2) * PAIR
     grouped = torch.empty(3, 64, 1, WIDTH)
@@ -238,7 +293,9 @@ def test_flex_attention_is_counted_by_its_mask_and_executed_by_its_blocks(device
     def of_document(batch, head, query, key):
         return (query >= key) & (documents[query] == documents[key])
 
-    mask = create_block_mask(of_document, None, None, tokens, tokens, device="cpu", BLOCK_SIZE=block)
+    mask = create_block_mask(
+        of_document, None, None, tokens, tokens, device="cpu", BLOCK_SIZE=block
+    )
     query = torch.randn(1, HEADS, tokens, WIDTH, device=device, requires_grad=device == "meta")
     function = torch.compile(flex_attention, backend="eager") if compiled else flex_attention
 
@@ -263,8 +320,13 @@ def test_flex_attention_without_a_mask_and_with_a_function_of_unknown_values():
     assert operations.sum("forward").flops == 2 * 32 * 32 * PAIR
     assert operations.sum("backward").flops == 2 * operations.sum("forward").flops
     documents = torch.zeros(32, dtype=torch.long, device="meta")
-    mask = create_block_mask(lambda b, h, q, k: documents[q] == documents[k], None, None, 32, 32, device="meta")
-    assert counted(lambda: flex_attention(query, query, query, block_mask=mask)).sum("forward").bounds == 1
+    mask = create_block_mask(
+        lambda b, h, q, k: documents[q] == documents[k], None, None, 32, 32, device="meta"
+    )
+    assert (
+        counted(lambda: flex_attention(query, query, query, block_mask=mask)).sum("forward").bounds
+        == 1
+    )
 
 
 @pytest.mark.parametrize("layout", [torch.jagged, torch.strided])

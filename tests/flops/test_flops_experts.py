@@ -57,7 +57,9 @@ def test_experts_that_no_token_chose_are_not_read():
     assert routed.unread_parameters == layers * (8 - 2) * 3 * width * hidden, (
         "equal tokens choose the same two of eight"
     )
-    assert routed.imbalance == 8 / 2, "two experts have all, the mean of eight is a quarter of theirs"
+    assert routed.imbalance == 8 / 2, (
+        "two experts have all, the mean of eight is a quarter of theirs"
+    )
     with RoutedTokens() as routed:
         torch.nn.Linear(4, 4)(torch.randn(2, 4))
     assert (routed.unread_parameters, routed.imbalance) == (None, None)
@@ -72,6 +74,9 @@ def test_a_routers_imbalance_is_that_of_its_choices():
     ).eval()  # fmt: skip
     with torch.no_grad(), RoutedTokens() as routed:
         scores = model(torch.arange(50).view(2, 25), output_router_logits=True).router_logits
-    by_hand = [imbalance([int((layer.topk(2).indices == expert).sum()) for expert in range(4)]) for layer in scores]
+    by_hand = [
+        imbalance([int((layer.topk(2).indices == expert).sum()) for expert in range(4)])
+        for layer in scores
+    ]
     assert len(set(by_hand)) > 1, "or the mean is not tested"
     assert routed.imbalance == pytest.approx(sum(by_hand) / 3)

@@ -33,7 +33,9 @@ def test_palm_formula_gives_nanogpts_number():
 def test_megatron_formula_is_exact_for_gpt():
     counted = count_model(read("gpt2"), 1).count.operations
     flops = counted.sum("forward").flops + counted.sum("backward").flops
-    assert formulas.megatron_flops(NANOGPT, tokens=1024, context=1024) == pytest.approx(flops, rel=1e-12)
+    assert formulas.megatron_flops(NANOGPT, tokens=1024, context=1024) == pytest.approx(
+        flops, rel=1e-12
+    )
 
 
 def test_shape_is_read_from_the_model():
@@ -41,7 +43,9 @@ def test_shape_is_read_from_the_model():
     # Positions are left out; biases and norms are kept: that is all that differs from nanoGPT's.
     assert shape == TransformerShape(124_439_808 - 1024 * 768, 12, 12, 64, 768, 50257, 12, True)
     llama = transformer_shape(count_model(read("llama_3_1_8b"), 1, 8).model)
-    assert llama == TransformerShape(8_030_261_248 - 128256 * 4096, 32, 32, 128, 4096, 128256, 8, True)
+    assert llama == TransformerShape(
+        8_030_261_248 - 128256 * 4096, 32, 32, 128, 4096, 128256, 8, True
+    )
     assert not transformer_shape(count_model(read("bert_base"), 1, 8).model).causal
     assert transformer_shape(count_model(read("resnet18"), 1).model) is None
 
@@ -69,8 +73,14 @@ def test_palm_formula_holds_for_grouped_query_attention():
     ("value", "expected"),
     [
         (formulas.matmul_flops(1024, 1024, 1024), 2_147_483_648),
-        (convolution_flops((1, 3, 32, 32), (16, 3, 3, 3), (1, 16, 32, 32), transposed=False), 2 * 442_368),
-        (convolution_flops((1, 32, 8, 8), (32, 1, 3, 3), (1, 32, 8, 8), transposed=False), 2 * 9 * 32 * 64),
+        (
+            convolution_flops((1, 3, 32, 32), (16, 3, 3, 3), (1, 16, 32, 32), transposed=False),
+            2 * 442_368,
+        ),
+        (
+            convolution_flops((1, 32, 8, 8), (32, 1, 3, 3), (1, 32, 8, 8), transposed=False),
+            2 * 9 * 32 * 64,
+        ),
     ],
 )
 def test_small_formulas(value, expected):
@@ -83,7 +93,8 @@ def test_optimizer_flops_are_those_of_torchs_own_step(name):
     model = torch.nn.Linear(50, 20, device="meta")
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    # One tensor after the other, as the formula is written; the scalar step counters are plain numbers.
+    # One tensor after the other, as the formula is written; the scalar step counters are plain
+    # numbers.
     optimizer = kind(model.parameters(), lr=1e-3, foreach=False)
     counter = OperatorCounter(LayerTracker(model))
     with counter:

@@ -1,4 +1,5 @@
-"""Small formats, quantised and sparse weights, adapters: what is multiplied, in which format, and what it costs."""
+"""Small formats, quantised and sparse weights, adapters: what is multiplied, in which format, and
+what it costs."""
 
 import pytest
 import torch
@@ -25,7 +26,8 @@ def counted(model: nn.Module, step) -> Operations:
 
 
 class ScaledProduct(torch.autograd.Function):
-    """FP8 training with a scale a tensor: both operands and the gradient are cast, three products in 8 bits."""
+    """FP8 training with a scale a tensor: both operands and the gradient are cast, three products
+    in 8 bits."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -35,7 +37,9 @@ class ScaledProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         x, weight = ctx.saved_tensors
-        return scaled(gradient, weight, torch.float8_e5m2), scaled(gradient.t(), x, torch.float8_e5m2)
+        return scaled(gradient, weight, torch.float8_e5m2), scaled(
+            gradient.t(), x, torch.float8_e5m2
+        )
 
 
 def scaled(a, b, dtype):
@@ -62,7 +66,12 @@ def test_fp8_training_multiplies_in_8_bits_and_the_rest_in_16():
 positive = st.floats(1, 1e6)
 
 
-@given(st.dictionaries(st.sampled_from(["fp8", "bf16", "fp32"]), positive, min_size=1), positive, positive, positive)
+@given(
+    st.dictionaries(st.sampled_from(["fp8", "bf16", "fp32"]), positive, min_size=1),
+    positive,
+    positive,
+    positive,
+)
 def test_the_weighted_peak_lies_between_the_peaks_in_use(flops, fp8, bf16, fp32):
     peaks = {"fp8": fp8, "bf16": bf16, "fp32": fp32}
     peak = weighted_peak_flop_s(flops, peaks)
@@ -112,18 +121,23 @@ def test_a_frozen_model_with_adapters_has_no_weight_gradients_of_its_own(checkpo
 
 def test_weights_in_8_bits_and_packed_ones_cost_what_they_multiply():
     x = torch.randn(ROWS, WIDTH)
-    model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(WIDTH, OUT)), {nn.Linear})
+    model = torch.ao.quantization.quantize_dynamic(
+        nn.Sequential(nn.Linear(WIDTH, OUT)), {nn.Linear}
+    )
     operations = counted(nn.Identity(), lambda: model(x))
     assert operations.sum().flops == ONE
     weight = torch.randint(-9, 9, (OUT, WIDTH), dtype=torch.int8)
     scales = torch.ones(OUT, dtype=torch.bfloat16)
-    operations = counted(nn.Identity(), lambda: torch._weight_int8pack_mm(x.bfloat16(), weight, scales))
+    operations = counted(
+        nn.Identity(), lambda: torch._weight_int8pack_mm(x.bfloat16(), weight, scales)
+    )
     assert operations.by_format() == {(torch.bfloat16, False): ONE}
     assert not operations.uncounted
 
 
 def test_fp8_with_a_scale_a_block_costs_what_one_with_a_scale_a_tensor_does():
-    """DeepSeek-V3's recipe: a scale for 128 values of a row of the activations, and for 128 × 128 of the weight."""
+    """DeepSeek-V3's recipe: a scale for 128 values of a row of the activations, and for 128 × 128
+    of the weight."""
     rows, width, out = 256, 512, 384
     with torch.device("meta"):
         a = torch.empty(rows, width, dtype=torch.float8_e4m3fn)
@@ -143,14 +157,21 @@ def test_fp8_with_a_scale_a_block_costs_what_one_with_a_scale_a_tensor_does():
             operations = counted(nn.Identity(), product)
             assert operations.by_format() == {(torch.float8_e4m3fn, False): 2 * rows * width * out}
             assert not operations.uncounted
-    assert allowed_precision(torch.float8_e5m2, torch.device("cpu"), False) == "fp8", "gradients have another range"
+    assert allowed_precision(torch.float8_e5m2, torch.device("cpu"), False) == "fp8", (
+        "gradients have another range"
+    )
 
 
 def test_packed_weights_of_other_libraries_by_their_operators():
-    """bitsandbytes' own operator for 4-bit weights: rows, packed weight, → rows; the library need not be installed."""
+    """bitsandbytes' own operator for 4-bit weights: rows, packed weight, → rows; the library need
+    not be installed."""
     x, out = torch.empty(ROWS, WIDTH), torch.empty(ROWS, OUT)
     packed = torch.empty(OUT * WIDTH // 2, 1, dtype=torch.uint8)
-    for name in ("bitsandbytes::gemm_4bit", "bitsandbytes::gemv_4bit", "bitsandbytes::int8_linear_matmul"):
+    for name in (
+        "bitsandbytes::gemm_4bit",
+        "bitsandbytes::gemv_4bit",
+        "bitsandbytes::int8_linear_matmul",
+    ):
         assert FORMULAS[name](x, packed, [OUT, WIDTH], out=out) == ONE
 
 
@@ -160,7 +181,10 @@ def test_two_of_four_weights_are_half_of_them():
     half, out = ONE // 2, torch.empty(OUT, ROWS)
     assert FORMULAS["aten::_sparse_semi_structured_mm"](values, indices, dense, out=out) == half
     bias = torch.empty(OUT)
-    assert FORMULAS["aten::_sparse_semi_structured_addmm"](bias, values, indices, dense, out=out) == half
+    assert (
+        FORMULAS["aten::_sparse_semi_structured_addmm"](bias, values, indices, dense, out=out)
+        == half
+    )
     x = torch.empty(2, ROWS // 2, WIDTH)
     assert FORMULAS["aten::_sparse_semi_structured_linear"](x, values, indices, out=out) == half
     assert FORMULAS["aten::_cslt_sparse_mm"](torch.empty(OUT, 36), dense, out=out) == half
@@ -179,6 +203,8 @@ def test_sparse_products_cost_what_is_stored(layout):
 
 
 def test_fourier_transforms_are_told_from_products():
-    operations = counted(nn.Identity(), lambda: torch.fft.fft(torch.randn(4, 64, dtype=torch.complex64)))
+    operations = counted(
+        nn.Identity(), lambda: torch.fft.fft(torch.randn(4, 64, dtype=torch.complex64))
+    )
     assert (operations.sum().flops, operations.sum().other_flops) == (0, 5 * 4 * 64 * 6)
     assert not operations.uncounted

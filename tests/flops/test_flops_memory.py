@@ -30,7 +30,12 @@ def test_what_is_not_trained_needs_no_gradient():
     adapted = memory.training_memory(
         1000, trainable=10, element_bytes=2, activation_elements=5, activation_fixed_bytes=3
     )
-    assert (adapted.weights, adapted.gradients, adapted.optimizer_state, adapted.activations) == (2000, 20, 40, 13)
+    assert (adapted.weights, adapted.gradients, adapted.optimizer_state, adapted.activations) == (
+        2000,
+        20,
+        40,
+        13,
+    )
 
 
 def test_key_value_cache():
@@ -45,7 +50,8 @@ def test_saved_tensors_are_the_activations():
         model = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5))
         inputs = torch.randn(4, 10)
     counted = count(model, lambda: model(inputs).sum())
-    # The input, and what ReLU returns, which both ReLU and the next layer keep; weights are not activations.
+    # The input, and what ReLU returns, which both ReLU and the next layer keep; weights are not
+    # activations.
     assert counted.saved == Held(elements=4 * 10 + 4 * 20)
 
 
@@ -79,14 +85,22 @@ def test_the_same_step_on_a_real_cpu_has_the_same_peak():
     peaks = []
     for device in ("meta", "cpu"):
         with torch.device(device):
-            model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+            model = nn.Sequential(
+                nn.Conv2d(3, 8, 3),
+                nn.BatchNorm2d(8),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(8 * 36, 10),
+            )
             images = torch.randn(5, 3, 8, 8)
         peaks.append(count(model, lambda model=model, images=images: model(images).sum()).peak)
     assert peaks[0] == peaks[1]
 
 
 def test_checkpointing_saves_memory_at_the_price_of_flops():
-    plain, again = (count_model(read("gpt2"), 2, checkpointing=flag).count for flag in (False, True))
+    plain, again = (
+        count_model(read("gpt2"), 2, checkpointing=flag).count for flag in (False, True)
+    )
     assert again.saved.elements < plain.saved.elements / 3
     assert again.peak.elements < plain.peak.elements
     assert plain.operations.sum("recomputed").flops == 0
@@ -120,11 +134,19 @@ def test_attention_leaves_its_output_where_the_next_layer_takes_it():
             model, x = Attention(), torch.randn(2, 16, 32)
         counts.append(count(model, lambda model=model, x=x: model(x).sum(), fused=device == "meta"))
     assert counts[0].saved == counts[1].saved
-    assert counts[0].operations.sum("forward").other_elements == counts[1].operations.sum("forward").other_elements
+    assert (
+        counts[0].operations.sum("forward").other_elements
+        == counts[1].operations.sum("forward").other_elements
+    )
 
 
 def test_predicted_peak():
-    peak = {"parameters": 100, "trainable": 100, "step_peak_bytes": 4000, "step_peak_fixed_bytes": 7}
+    peak = {
+        "parameters": 100,
+        "trainable": 100,
+        "step_peak_bytes": 4000,
+        "step_peak_fixed_bytes": 7,
+    }
     assert memory.training_peak_bytes(**peak) == 400 + 800 + 4000 + 7
     assert memory.training_peak_bytes(**peak, element_bytes=2) == 200 + 400 + 2000 + 7
     assert memory.training_peak_bytes(**peak, optimizer="sgd") == 400 + 4000 + 7
@@ -132,7 +154,10 @@ def test_predicted_peak():
     small = {**peak, "step_peak_bytes": 400, "step_peak_fixed_bytes": 0}
     assert memory.training_peak_bytes(**small, optimizer_copies=1) == 400 + 800 + 800
     # Under autocast: fp32 weights and moments, a 16-bit copy of the weights, fp32 gradients.
-    assert memory.training_peak_bytes(**peak, element_bytes=2, autocast=True) == 400 + 800 + 2000 + 7 + 200 + 200
+    assert (
+        memory.training_peak_bytes(**peak, element_bytes=2, autocast=True)
+        == 400 + 800 + 2000 + 7 + 200 + 200
+    )
     assert memory.inference_peak_bytes(100, 4000, 7) == 4407
     assert memory.inference_peak_bytes(100, 4000, 7, element_bytes=2, autocast=True) == 600 + 2007
 
@@ -171,7 +196,9 @@ def test_what_an_lstm_saves_on_a_cpu(steps, batch, inputs, hidden, options, foll
     for device in ("cpu", "meta"):
         with torch.device(device):
             model = _Recurrent(inputs, hidden, followed, **options)
-            x = torch.randn(*((batch, steps) if options.get("batch_first") else (steps, batch)), inputs)
+            x = torch.randn(
+                *((batch, steps) if options.get("batch_first") else (steps, batch)), inputs
+            )
         if device == "cpu":
             model, x = model.to(dtype), x.to(dtype)
         counts.append(count(model, lambda model=model, x=x: model(x).sum(), fused=device == "meta"))
@@ -186,7 +213,9 @@ def test_what_an_lstm_saves_on_a_cpu(steps, batch, inputs, hidden, options, foll
     size = dtype.itemsize
     assert predicted.bytes(size) == real.saved.bytes(size)
     if by_onednn:
-        assert pretended.saved.bytes(size) < 0.6 * real.saved.bytes(size), "the operators alone are not enough"
+        assert pretended.saved.bytes(size) < 0.6 * real.saved.bytes(size), (
+            "the operators alone are not enough"
+        )
 
 
 def test_inference_keeps_no_workspace():

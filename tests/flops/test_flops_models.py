@@ -11,7 +11,8 @@ from mfulab.flops.counter import Operations
 from mfulab.models.build import build
 from mfulab.models.counted import count_model
 
-# Multiply-adds of one image, in billions. torchvision 0.28 weight metadata, where they are labelled GFLOPS.
+# Multiply-adds of one image, in billions. torchvision 0.28 weight metadata, where they are labelled
+# GFLOPS.
 TORCHVISION_GMACS = {
     "resnet18": 1.814,
     "resnet50": 4.089,
@@ -22,7 +23,8 @@ TORCHVISION_GMACS = {
     "regnet_x_400mf": 0.414,
 }
 
-# Layers and width. nanoGPT's transformer_sizing: 24·width² for products and 4·tokens·width for attention, and the head.
+# Layers and width. nanoGPT's transformer_sizing: 24·width² for products and 4·tokens·width for
+# attention, and the head.
 GPT2 = {"gpt2": (12, 768), "gpt2_medium": (24, 1024), "gpt2_xl": (48, 1600)}
 
 # Width of queries, of keys and values, of the MLP; layers. Published config.json of each model.
@@ -59,13 +61,16 @@ def test_llama_is_counted_by_its_shapes(name, shape):
     tokens = 1024
     a_layer = 2 * (2 * width**2 + 2 * width * key_width + 3 * width * mlp) + 4 * tokens * width
     by_hand = tokens * (layers * a_layer + 2 * width * 128256)
-    # Some versions of transformers make the rotary angles by a product of matrices, one layer's worth in a million.
+    # Some versions of transformers make the rotary angles by a product of matrices, one layer's
+    # worth in a million.
     assert flops(name) == pytest.approx((by_hand, 2 * by_hand), rel=1e-7)
 
 
 def test_bert_is_counted_by_its_shapes():
     width, tokens, words = 768, 128, 30522
-    by_hand = tokens * (12 * (24 * width**2 + 4 * tokens * width) + 2 * width**2 + 2 * width * words)
+    by_hand = tokens * (
+        12 * (24 * width**2 + 4 * tokens * width) + 2 * width**2 + 2 * width * words
+    )
     assert flops("bert_base") == (by_hand, 2 * by_hand)
 
 
@@ -78,7 +83,8 @@ def test_the_seminars_networks():
 
 
 def test_ways_to_spend_fewer_flops_by_hand():
-    """Multiply-adds: image area × kernel area × channels in × channels out of a layer; a depthwise one has one in."""
+    """Multiply-adds: image area × kernel area × channels in × channels out of a layer; a depthwise
+    one has one in."""
     area, first, last = 56 * 56, 56 * 56 * 27 * 64, 128 * 10
     dense = 9 * 64 * 128 + 9 * 128 * 128
     separable = 9 * 64 + 64 * 128 + 9 * 128 + 128 * 128
@@ -92,7 +98,8 @@ def test_ways_to_spend_fewer_flops_by_hand():
 
 @pytest.mark.parametrize("name", sorted(PARAMETERS))
 def test_backward_costs_twice_the_forward_pass(name):
-    """But for the first layer, whose input needs no gradient: that is what a ratio below 1.9 must be made of."""
+    """But for the first layer, whose input needs no gradient: that is what a ratio below 1.9 must
+    be made of."""
     counted = counted_operations(name, 1)
     forward, backward = counted.sum("forward"), counted.sum("backward")
     ratio = backward.flops / forward.flops
@@ -104,11 +111,14 @@ def test_backward_costs_twice_the_forward_pass(name):
 
 
 def shortened(name: str, **layers: int) -> tuple[int, int, torch.nn.Module]:
-    """FLOPs forward and backward of a model with fewer blocks, which are all alike, and the whole of it uncounted."""
+    """FLOPs forward and backward of a model with fewer blocks, which are all alike, and the whole
+    of it uncounted."""
     config = read(name)
     with torch.device("meta"):
         whole = build(config)
-    counted = count_model(config.model_copy(update={"arguments": {**config.arguments, **layers}}), 1)
+    counted = count_model(
+        config.model_copy(update={"arguments": {**config.arguments, **layers}}), 1
+    )
     operations = counted.count.operations
     assert not operations.uncounted
     return operations.sum("forward").flops, operations.sum("backward").flops, whole
@@ -121,7 +131,8 @@ def sizes(model: torch.nn.Module) -> tuple[int, int]:
 
 
 def test_a_mixture_of_experts_with_latent_attention_by_hand():
-    """DeepSeek-V3: 3 dense layers, 58 of 8 chosen experts and a shared one; keys of 128 + 64, values of 128."""
+    """DeepSeek-V3: 3 dense layers, 58 of 8 chosen experts and a shared one; keys of 128 + 64,
+    values of 128."""
     tokens, width, heads, layers = 4096, 7168, 128, 5
     projections = width * (1536 + 512 + 64) + heads * (1536 * 192 + 512 * 256 + 128 * width)
     attention = tokens * projections + heads * tokens**2 * (192 + 128)
@@ -136,7 +147,8 @@ def test_a_mixture_of_experts_with_latent_attention_by_hand():
 
 
 def test_palm_540b_by_hand():
-    """Chowdhery et al. 2022, table 1: 118 layers of 18432, 48 heads of 256, one of keys and values; section 2: tied."""
+    """Chowdhery et al. 2022, table 1: 118 layers of 18432, 48 heads of 256, one of keys and values;
+    section 2: tied."""
     tokens, width, heads, words, layers = 2048, 18432, 48 * 256, 256_000, 2
     projections = 2 * width * heads + 2 * width * 256
     a_layer = projections + 3 * width * 4 * width
@@ -149,26 +161,39 @@ def test_palm_540b_by_hand():
 
 
 def test_llama_2_70b_with_adapters_by_hand():
-    """MLPerf's reference adapts the fused projection and the output's. Frozen weights have no gradient of their own."""
+    """MLPerf's reference adapts the fused projection and the output's. Frozen weights have no
+    gradient of their own."""
     tokens, width, key_width, mlp, words, rank, layers = 8192, 8192, 1024, 28672, 32_000, 16, 2
-    fused, adapters = width * (width + 2 * key_width), rank * (width + width + 2 * key_width) + rank * 2 * width
+    fused, adapters = (
+        width * (width + 2 * key_width),
+        rank * (width + width + 2 * key_width) + rank * 2 * width,
+    )
     frozen, attention = fused + width**2 + 3 * width * mlp, 2 * tokens * width
     forward = 2 * tokens * (layers * (frozen + attention + adapters) + width * words)
-    # Tokens have no gradient: neither do the inputs of the first layer's fused projection and of its adapter.
+    # Tokens have no gradient: neither do the inputs of the first layer's fused projection and of
+    # its adapter.
     first = fused + rank * width
-    backward = 2 * tokens * (layers * (frozen + 2 * attention + 2 * adapters) + width * words - first)
+    backward = (
+        2 * tokens * (layers * (frozen + 2 * attention + 2 * adapters) + width * words - first)
+    )
     *counted, whole = shortened("llama_2_70b_lora", num_hidden_layers=layers)
     assert counted == [forward, backward]
-    assert sizes(whole) == (68_976_648_192 + 80 * adapters, 80 * adapters) == (69_021_212_672, 44_564_480)
+    assert (
+        sizes(whole)
+        == (68_976_648_192 + 80 * adapters, 80 * adapters)
+        == (69_021_212_672, 44_564_480)
+    )
 
 
 def test_flux_1_by_hand():
-    """Black Forest Labs' model.py and layers.py: 19 double and 38 single blocks of 3072; 256 tokens each way."""
+    """Black Forest Labs' model.py and layers.py: 19 double and 38 single blocks of 3072; 256 tokens
+    each way."""
     width, image, text, doubles, singles = 3072, 256, 256, 2, 3
     tokens, attention = image + text, 2 * (image + text) ** 2 * width
     double = 2 * 6 * width**2 + tokens * 12 * width**2 + attention
     single = 3 * width**2 + tokens * 12 * width**2 + attention
-    # Latents, text, time and pooled text have no gradient: their first products have one in the backward pass, not two.
+    # Latents, text, time and pooled text have no gradient: their first products have one in the
+    # backward pass, not two.
     given = image * 64 * width + text * 4096 * width + (256 + 768) * width
     last = 2 * width**2 + image * width * 64
     macs = given + 2 * width**2 + doubles * double + singles * single + last

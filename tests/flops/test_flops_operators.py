@@ -35,7 +35,9 @@ def on_meta(module: nn.Module, *inputs: torch.Tensor, **options: bool) -> Count:
     return count(module, lambda: module(*inputs).sum(), **options)
 
 
-def counted(function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> tuple[Totals, Totals]:
+def counted(
+    function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]
+) -> tuple[Totals, Totals]:
     with torch.device("meta"):
         operations = on_meta(Call(function, *shapes)).operations
     assert not operations.uncounted
@@ -53,7 +55,11 @@ def counted(function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> 
         (torch.addmm, [(5,), (3, 4), (4, 5)], 2 * 3 * 4 * 5),
         (torch.addmv, [(3,), (3, 4), (4,)], 2 * 3 * 4),
         (torch.matmul, [(2, 6, 3, 4), (4, 5)], 2 * 12 * 3 * 4 * 5),
-        (lambda a, b: torch.einsum("bij,bkj->bik", a, b), [(2, 3, 4), (2, 5, 4)], 2 * 2 * 3 * 5 * 4),
+        (
+            lambda a, b: torch.einsum("bij,bkj->bik", a, b),
+            [(2, 3, 4), (2, 5, 4)],
+            2 * 2 * 3 * 5 * 4,
+        ),
         (functional.linear, [(6, 3, 4), (5, 4), (5,)], 2 * 18 * 4 * 5),
     ],
 )
@@ -67,10 +73,26 @@ def test_products(function, shapes, flops):
     ("function", "forward", "backward"),
     [
         # Their gradients are plain matmuls.
-        (lambda a, b: torch.zeros(4, 6, device=a.device).addmm_(a[0], b[0]), 2 * 4 * 5 * 6, 4 * 4 * 5 * 6),
-        (lambda a, b: torch.zeros(4, device=a.device).addmv_(a[0], b[0, :, 0]), 2 * 4 * 5, 4 * 4 * 5),
-        (lambda a, b: torch.zeros(3, 4, 6, device=a.device).baddbmm_(a, b), 2 * 3 * 4 * 5 * 6, 4 * 3 * 4 * 5 * 6),
-        (lambda a, b: torch.zeros(4, 6, device=a.device).addbmm_(a, b), 2 * 3 * 4 * 5 * 6, 4 * 3 * 4 * 5 * 6),
+        (
+            lambda a, b: torch.zeros(4, 6, device=a.device).addmm_(a[0], b[0]),
+            2 * 4 * 5 * 6,
+            4 * 4 * 5 * 6,
+        ),
+        (
+            lambda a, b: torch.zeros(4, device=a.device).addmv_(a[0], b[0, :, 0]),
+            2 * 4 * 5,
+            4 * 4 * 5,
+        ),
+        (
+            lambda a, b: torch.zeros(3, 4, 6, device=a.device).baddbmm_(a, b),
+            2 * 3 * 4 * 5 * 6,
+            4 * 3 * 4 * 5 * 6,
+        ),
+        (
+            lambda a, b: torch.zeros(4, 6, device=a.device).addbmm_(a, b),
+            2 * 3 * 4 * 5 * 6,
+            4 * 3 * 4 * 5 * 6,
+        ),
     ],
 )
 def test_products_added_in_place(function, forward, backward):
@@ -79,15 +101,20 @@ def test_products_added_in_place(function, forward, backward):
 
 
 def test_a_bilinear_layer():
-    """y[n, o] = Σ x[n, i]·W[o, i, j]·z[n, j]: of two factors first, their result with the third; so each gradient."""
+    """y[n, o] = Σ x[n, i]·W[o, i, j]·z[n, j]: of two factors first, their result with the third; so
+    each gradient."""
     n, i, j, o = 4, 5, 6, 7
     with torch.device("meta"):
         found = on_meta(
-            nn.Bilinear(i, j, o), torch.randn(n, i, requires_grad=True), torch.randn(n, j, requires_grad=True)
+            nn.Bilinear(i, j, o),
+            torch.randn(n, i, requires_grad=True),
+            torch.randn(n, j, requires_grad=True),
         )
     whole = n * o * i * j
     assert found.operations.sum("forward").flops == 2 * (whole + n * o * j)
-    assert found.operations.sum("backward").flops == 2 * (3 * whole + n * i * j + n * o * i + n * o * j)
+    assert found.operations.sum("backward").flops == 2 * (
+        3 * whole + n * i * j + n * o * i + n * o * j
+    )
     assert not found.operations.uncounted
 
 
@@ -113,15 +140,41 @@ PROJECTED = 2 * 2 * (2 * 6 + 2 * 9) * 16 * 16
             PROJECTED + 4 * 2 * 6 * 11 * 16,
             2,
         ),
-        (lambda a, b: torch.einsum("bhqd,bhkd->bhqk", a, b), [(2, 3, 5, 7), (2, 3, 6, 7)], 2 * 2 * 3 * 5 * 6 * 7, 2),
+        (
+            lambda a, b: torch.einsum("bhqd,bhkd->bhqk", a, b),
+            [(2, 3, 5, 7), (2, 3, 6, 7)],
+            2 * 2 * 3 * 5 * 6 * 7,
+            2,
+        ),
         (torch.tensordot, [(3, 4, 5), (4, 5, 6)], 2 * 3 * 20 * 6, 2),
-        (nn.ConvTranspose3d(8, 12, 2, stride=2, groups=2), [(2, 8, 3, 4, 5)], 2 * 2 * 8 * 60 * 6 * 8, 2),
+        (
+            nn.ConvTranspose3d(8, 12, 2, stride=2, groups=2),
+            [(2, 8, 3, 4, 5)],
+            2 * 2 * 8 * 60 * 6 * 8,
+            2,
+        ),
         (lambda x, w: w @ functional.unfold(x, 3), [(2, 3, 8, 8), (4, 27)], 2 * 2 * 4 * 27 * 36, 2),
-        (lambda x, w: torch.fft.irfft2(torch.fft.rfft2(x) * torch.fft.rfft2(w)), [(2, 8, 8), (8, 8)], 0, 0),
-        (lambda a, b: (torch.complex(a, a) @ torch.complex(b, b)).abs(), [(3, 4), (4, 5)], 4 * 2 * 60, 2),
+        (
+            lambda x, w: torch.fft.irfft2(torch.fft.rfft2(x) * torch.fft.rfft2(w)),
+            [(2, 8, 8), (8, 8)],
+            0,
+            0,
+        ),
+        (
+            lambda a, b: (torch.complex(a, a) @ torch.complex(b, b)).abs(),
+            [(3, 4), (4, 5)],
+            4 * 2 * 60,
+            2,
+        ),
         (lambda a, b: torch.func.vmap(torch.mv, (None, 0))(a, b), [(4, 5), (3, 5)], 2 * 60, 2),
-        # The value and its tangent; the tangent that `a` has not is zeros, by which torch multiplies and nobody needs.
-        (lambda a, x: torch.func.jvp(lambda x: x @ a, (x,), (x,))[1], [(5, 6), (4, 5)], 2 * 2 * 120, None),
+        # The value and its tangent; the tangent that `a` has not is zeros, by which torch
+        # multiplies and nobody needs.
+        (
+            lambda a, x: torch.func.jvp(lambda x: x @ a, (x,), (x,))[1],
+            [(5, 6), (4, 5)],
+            2 * 2 * 120,
+            None,
+        ),
     ],
 )
 def test_what_others_wrote(function, shapes, forward, backward):
@@ -136,19 +189,33 @@ def test_what_others_wrote(function, shapes, forward, backward):
 @pytest.mark.parametrize(
     ("p", "mode", "forward", "backward", "others"),
     [
-        (2.0, "use_mm_for_euclid_dist", 2, 4, None),  # two squares beside, which the kernel multiplies as columns
+        (
+            2.0,
+            "use_mm_for_euclid_dist",
+            2,
+            4,
+            None,
+        ),  # two squares beside, which the kernel multiplies as columns
         (2.0, "donot_use_mm_for_euclid_dist", 0, 0, (3, 8)),
         (1.0, "use_mm_for_euclid_dist_if_necessary", 0, 0, (3, 8)),
     ],
 )
 def test_distances(device, p, mode, forward, backward, others):
     a, b = (torch.randn(2, rows, 5, device=device, requires_grad=True) for rows in (3, 9))
-    found = count(nn.Identity(), lambda: torch.cdist(a, b, p, mode).sum(), fused=device == "meta").operations
+    found = count(
+        nn.Identity(), lambda: torch.cdist(a, b, p, mode).sum(), fused=device == "meta"
+    ).operations
     pairs = 2 * 3 * 9
-    assert (found.sum("forward").flops, found.sum("backward").flops) == (forward * pairs * 5, backward * pairs * 5)
+    assert (found.sum("forward").flops, found.sum("backward").flops) == (
+        forward * pairs * 5,
+        backward * pairs * 5,
+    )
     assert not found.uncounted
     if others:
-        by_name = [found.sum(operator=f"aten::_cdist_{which}").other_flops for which in ("forward", "backward")]
+        by_name = [
+            found.sum(operator=f"aten::_cdist_{which}").other_flops
+            for which in ("forward", "backward")
+        ]
         assert by_name == [each * pairs * 5 for each in others]
     else:
         assert found.sum("forward").executed_flops == 2 * pairs * (5 + 2)
@@ -161,29 +228,37 @@ def test_a_bag_of_embeddings_adds_its_vectors_and_reads_no_more():
     found = count(model, lambda: model(indices, offsets).sum()).operations
     assert not found.uncounted
     assert found.sum(operator="aten::_embedding_bag").other_flops == 20 * 16
-    assert found.sum(operator="aten::_embedding_bag").other_elements < 300, "not the table of 16,000"
+    assert found.sum(operator="aten::_embedding_bag").other_elements < 300, (
+        "not the table of 16,000"
+    )
 
 
-@pytest.mark.parametrize(("operator", "dtype"), [(torch._int_mm, torch.int8), (torch._scaled_mm, torch.float8_e4m3fn)])
+@pytest.mark.parametrize(
+    ("operator", "dtype"), [(torch._int_mm, torch.int8), (torch._scaled_mm, torch.float8_e4m3fn)]
+)
 def test_products_of_small_formats(operator, dtype):
     with torch.device("meta"):
         a = torch.empty(32, 64, dtype=dtype)
         b = torch.empty(48, 64, dtype=dtype).t()
         scales = [torch.ones(()), torch.ones(())] if operator is torch._scaled_mm else []
         operations = count(
-            nn.Identity(), lambda: operator(a, b, *scales, *([None, None, torch.bfloat16] if scales else []))
+            nn.Identity(),
+            lambda: operator(a, b, *scales, *([None, None, torch.bfloat16] if scales else [])),
         ).operations
     assert operations.sum().flops == 2 * 32 * 64 * 48
 
 
-# Convolutions: input gradient and weight gradient each cost what the forward pass costs, grouped or not.
+# Convolutions: input gradient and weight gradient each cost what the forward pass costs, grouped or
+# not.
 @pytest.mark.parametrize("groups", [1, 2, 4, 8])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
 def test_convolutions(groups, transposed, dimensions):
     kind = getattr(functional, f"conv{'_transpose' if transposed else ''}{dimensions}d")
     shapes = [(2, 8, *[9] * dimensions), (8, 8 // groups, *[3] * dimensions)]
-    forward, backward = counted(lambda x, w: kind(x, w, stride=2, padding=1, groups=groups), *shapes)
+    forward, backward = counted(
+        lambda x, w: kind(x, w, stride=2, padding=1, groups=groups), *shapes
+    )
     places = 9 if transposed else 5
     assert forward.flops == 2 * 2 * 8 * places**dimensions * (8 // groups) * 3**dimensions
     assert backward.flops == 2 * forward.flops
@@ -207,7 +282,9 @@ def test_attention_is_counted_full_and_causal_and_as_executed():
     full = 4 * 2 * 3 * 16 * 16 * 8
     for causal in (False, True):
         forward, backward = counted(
-            lambda q, k, v, causal=causal: functional.scaled_dot_product_attention(q, k, v, is_causal=causal),
+            lambda q, k, v, causal=causal: functional.scaled_dot_product_attention(
+                q, k, v, is_causal=causal
+            ),
             *[shape] * 3,
         )
         assert forward.flops == forward.executed_flops == full
@@ -252,7 +329,8 @@ def test_fused_attention_with_frozen_inputs_costs_what_eager_attention_does(froz
 
 def test_attention_is_counted_on_a_real_cpu_too():
     module = Call(
-        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True), *[(2, 3, 16, 8)] * 3
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+        *[(2, 3, 16, 8)] * 3,
     )
     operations = on_meta(module, fused=False).operations
     full = 4 * 2 * 3 * 16 * 16 * 8
@@ -273,6 +351,107 @@ def test_recurrent_layers(device, kind, gates):
     assert operations.sum("forward").flops == 3 * 5 * 2 * 2 * gates * 6 * ((8 + 6) + (12 + 6))
     assert operations.sum("backward").flops > 1.6 * operations.sum("forward").flops
     assert not operations.uncounted
+
+
+@pytest.mark.parametrize("asked", ["all", "weights", "input", "state", "input_alone_of_all"])
+def test_of_a_fused_recurrent_layer_the_gradients_asked_for_are_needed(asked):
+    """The kernel makes all of them, which is executed."""
+    layer = nn.LSTM(8, 6)
+    tokens = torch.randn(5, 3, 8, requires_grad=asked in ("all", "input", "input_alone_of_all"))
+    layer.requires_grad_(asked in ("all", "weights", "input_alone_of_all"))
+    state = tuple(torch.randn(1, 3, 6, requires_grad=asked == "state") for _ in range(2))
+    with OperatorCounter(LayerTracker(layer), memory=False) as counter:
+        loss = layer(tokens, state)[0].sum()
+        if asked == "input_alone_of_all":
+            torch.autograd.grad(loss, [tokens])
+        else:
+            loss.backward()
+    of_input, of_state = 2 * 15 * 24 * 8, 2 * 15 * 24 * 6
+    through_time = of_state - 2 * 3 * 24 * 6
+    by_hand = {
+        "all": 2 * of_input + of_state + through_time,
+        "weights": of_input + of_state + through_time,
+        "input": of_input + through_time,
+        "state": of_state,
+        "input_alone_of_all": of_input + through_time,
+    }
+    backward = counter.operations.sum("backward", operator="aten::mkldnn_rnn_layer_backward")
+    assert backward.flops == by_hand[asked]
+    assert backward.executed_flops == 2 * (of_input + of_state)
+
+
+@pytest.mark.parametrize("operator", ["aten::_cudnn_rnn_backward", "aten::miopen_rnn_backward"])
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("mask", [(1, 0, 0, 1), (0, 0, 0, 1), (1, 0, 0, 0), (1, 1, 1, 1)])
+def test_a_gpus_recurrent_layers_honour_what_is_asked_for(operator, directions, mask):
+    """GRU of two layers, 5 steps of 3 sequences, 8 wide, 6 hidden."""
+    weights = []
+    for width in (8, 6 * directions):
+        for _ in range(directions):
+            weights += [torch.empty(18, width), torch.empty(18, 6), *torch.empty(2, 18)]
+    tokens = torch.empty(5, 3, 8)
+    hidden = torch.empty(2 * directions, 3, 6)
+    sizes = (6, 2) if "miopen" in operator else (6, 0, 2)
+    flags = (False, 0.0, True, directions == 2, [], None, torch.empty(0))
+    given = (tokens, weights, 4, torch.empty(0), hidden, None, tokens, tokens, None, None, 3)
+    flops = FORMULAS[operator](*given, *sizes, *flags, list(map(bool, mask)), out=None)
+    first, others = 2 * 15 * 18 * 8 * directions, 2 * 15 * 18 * 6 * directions * (2 + directions)
+    through_time = 0 if mask[1] else 2 * directions * 2 * 3 * 18 * 6
+    assert flops == mask[3] * (first + others) + mask[0] * first + others - through_time
+
+
+LOSSES = """mse_loss binary_cross_entropy binary_cross_entropy_with_logits smooth_l1_loss huber_loss
+    soft_margin_loss l1_loss kl_div poisson_nll_loss"""
+ACTIVATIONS = (
+    "logsigmoid hardsigmoid elu selu celu mish softsign relu6 hardshrink softshrink rrelu glu"
+)
+RESIZINGS = [
+    *(("nearest", 1), ("linear", 1), ("nearest", 2), ("bilinear", 2), ("bicubic", 2)),
+    *(("area", 2), ("nearest-exact", 2), ("nearest", 3), ("trilinear", 3), ("area", 3)),
+]
+
+
+@pytest.mark.parametrize("name", LOSSES.split())
+def test_a_loss_is_no_uncounted_operator(name):
+    network, target = nn.Linear(4, 4), torch.rand(3, 4)
+    loss = getattr(functional, name)
+    found = count(network, lambda: loss(network(torch.rand(3, 4)).sigmoid(), target)).operations
+    assert (dict(found.uncounted), found.model_flops) == ({}, 2 * 2 * 3 * 4 * 4)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS.split())
+def test_an_activation_is_no_uncounted_operator(name):
+    network, activation = nn.Linear(4, 4), getattr(functional, name)
+    found = count(network, lambda: activation(network(torch.rand(3, 4))).sum()).operations
+    assert (dict(found.uncounted), found.model_flops) == ({}, 2 * 2 * 3 * 4 * 4)
+
+
+@pytest.mark.parametrize(("mode", "dimensions"), RESIZINGS)
+def test_resizing_is_no_uncounted_operator(mode, dimensions):
+    network, image = nn.PReLU(), torch.rand(1, 2, *dimensions * [4])
+    resized = count(
+        network, lambda: functional.interpolate(network(image), scale_factor=2, mode=mode).sum()
+    )
+    assert (dict(resized.operations.uncounted), resized.operations.model_flops) == ({}, 0)
+
+
+def test_normed_weights_and_packed_sequences_are_no_uncounted_operators():
+    network = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
+
+    def step():
+        packed = nn.utils.rnn.pack_padded_sequence(torch.rand(5, 2, 4), torch.tensor([5, 3]))
+        padded, _ = nn.utils.rnn.pad_packed_sequence(packed)
+        return network(padded).sum()
+
+    found = count(network, step).operations
+    assert (dict(found.uncounted), found.model_flops) == ({}, 2 * 2 * 10 * 4 * 4)
+
+
+def test_a_product_at_the_places_of_a_sparse_one_is_counted():
+    places, a, b = torch.eye(6).to_sparse_csr(), torch.randn(6, 5), torch.randn(5, 6)
+    with OperatorCounter(LayerTracker(nn.Identity()), memory=False) as counter:
+        torch.sparse.sampled_addmm(places, a, b)
+    assert counter.operations.model_flops == 2 * 6 * 5
 
 
 def test_the_encoder_layers_fast_path_is_counted():
@@ -303,7 +482,9 @@ def test_recomputation_is_told_apart(use_reentrant):
         model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
         inputs = torch.randn(4, 8, requires_grad=True)
         plain = on_meta(model, inputs).operations
-        again = count(model, lambda: checkpoint(model, inputs, use_reentrant=use_reentrant).sum()).operations
+        again = count(
+            model, lambda: checkpoint(model, inputs, use_reentrant=use_reentrant).sum()
+        ).operations
     assert plain.sum("recomputed").calls == 0
     assert again.sum("recomputed").flops == 2 * 2 * 4 * 8 * 8
     for direction in ("forward", "backward"):
@@ -323,9 +504,15 @@ def test_recomputed_attention_is_not_taken_for_backward():
     with torch.device("meta"):
         model = nn.Sequential(Block())
         tokens = torch.randn(2, 8, 16)
-    operations = count(model, lambda: checkpoint(model, tokens, use_reentrant=False).sum()).operations
+    operations = count(
+        model, lambda: checkpoint(model, tokens, use_reentrant=False).sum()
+    ).operations
     attention = 4 * 2 * 8 * 8 * 16
-    for direction, flops in (("forward", attention), ("recomputed", attention), ("backward", 2 * attention)):
+    for direction, flops in (
+        ("forward", attention),
+        ("recomputed", attention),
+        ("backward", 2 * attention),
+    ):
         of_attention = [
             total.flops for key, total in operations.totals.items()
             if key.direction == direction and "attention" in key.operator
@@ -360,7 +547,8 @@ def test_a_low_rank_adapter_pays_for_the_way_back_but_not_for_the_weights():
         operations = on_meta(model, torch.randn(10, 64)).operations
     frozen, adapter = 2 * 10 * 64 * 64, 2 * 10 * 64 * 4
     assert operations.sum("forward").flops == 2 * (frozen + 2 * adapter)
-    # Second layer: gradient of its input through both ways. Both: weight gradients, and the way into `down`.
+    # Second layer: gradient of its input through both ways. Both: weight gradients, and the way
+    # into `down`.
     assert operations.sum("backward").flops == (frozen + adapter) + 2 * (2 * adapter + adapter)
 
 
@@ -392,12 +580,20 @@ def test_an_operator_without_a_formula_is_named_and_can_be_registered_in_one_lin
     assert before.sum().flops == 0
 
     try:
-        for operator in (shifted_product, torch.ops.mfulab_test.shifted_product, "mfulab_test::shifted_product"):
+        for operator in (
+            shifted_product,
+            torch.ops.mfulab_test.shifted_product,
+            "mfulab_test::shifted_product",
+        ):
             register(operator, lambda x, w: 2 * x.numel() * w.shape[1])
             assert on_meta(model).operations.sum().flops == 2 * 2 * 3 * 4 * 4
         register(shifted_product, lambda x, w, out: Cost(out.numel(), 1, 2))
         after = on_meta(model).operations
-        assert (after.sum().flops, after.sum().causal_flops, after.sum().executed_flops) == (24, 2, 4)
+        assert (after.sum().flops, after.sum().causal_flops, after.sum().executed_flops) == (
+            24,
+            2,
+            4,
+        )
         assert not after.uncounted
     finally:
         del FORMULAS["mfulab_test::shifted_product"]
@@ -420,7 +616,9 @@ def test_bytes_are_of_what_a_kernel_reads_and_writes():
 def test_elementwise_operators_are_counted_apart():
     forward, backward = counted(lambda x: torch.softmax(torch.relu(x), -1), (4, 6))
     assert forward.flops == backward.flops == 0
-    assert forward.other_flops == 24 * (1 + 3 + 1)  # relu, softmax, and the sum that stands for a loss
+    assert forward.other_flops == 24 * (
+        1 + 3 + 1
+    )  # relu, softmax, and the sum that stands for a loss
     assert forward.other_elements > 4 * 24
 
 
@@ -432,19 +630,27 @@ def test_attention_reads_its_arguments_where_torch_puts_them() -> None:
             continue
         arguments = getattr(getattr(torch.ops, namespace), short).default._schema.arguments
         for ours, argument in zip(signature.split(), arguments, strict=False):
-            theirs = {"window_size": "window_sides"}.get(argument.name) if namespace == "torch_attn" else None
+            theirs = (
+                {"window_size": "window_sides"}.get(argument.name)
+                if namespace == "torch_attn"
+                else None
+            )
             assert ours in ("_", argument.name, theirs, KEYWORDS.get(argument.name))
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layers", [1, 2])
 def test_an_encoder_that_drops_its_padding_costs_its_real_tokens(layers):
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), layers).eval()
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), layers
+    ).eval()
     padding = torch.zeros(2, 10, dtype=torch.bool)
     padding[1, 6:] = True
     with torch.inference_mode(), OperatorCounter(LayerTracker(encoder), memory=False) as counter:
         encoder(torch.randn(2, 10, 64), src_key_padding_mask=padding)
-    by_hand = sum(2 * tokens * (4 * 64 * 64 + 2 * 64 * 128) + 4 * tokens**2 * 64 for tokens in (10, 6))
+    by_hand = sum(
+        2 * tokens * (4 * 64 * 64 + 2 * 64 * 128) + 4 * tokens**2 * 64 for tokens in (10, 6)
+    )
     assert counter.operations.model_flops == layers * by_hand
     assert not counter.operations.uncounted
 
@@ -468,7 +674,9 @@ def test_tangents_that_are_zeros_are_executed_and_not_needed():
         torch.func.jvp(model, (x,), (x,))
         torch.addmm(torch.zeros(()).expand(3, 8), x, model[0].weight)
     assert counter.operations.model_flops == 2 * 2 * one + one
-    assert sum(each.executed_flops for each in counter.operations.totals.values()) == 2 * 3 * one + one
+    assert (
+        sum(each.executed_flops for each in counter.operations.totals.values()) == 2 * 3 * one + one
+    )
 
 
 def test_solving_by_factors_costs_two_triangles_a_column():

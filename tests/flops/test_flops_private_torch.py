@@ -1,4 +1,5 @@
-"""Private parts of torch that the counter leans on. Where this fails and little else does, torch has changed."""
+"""Private parts of torch that the counter leans on. Where this fails and little else does, torch
+has changed."""
 
 import importlib
 import inspect
@@ -40,18 +41,30 @@ def test_they_take_what_they_took():
     from torch.autograd import graph
     from torch.nn.attention import flex_attention
 
-    assert list(inspect.signature(graph._engine_run_backward).parameters) == ["t_outputs", "args", "kwargs"]
-    mask = flex_attention.BlockMask.as_tuple.__doc__ or inspect.getsource(flex_attention.BlockMask.as_tuple)
+    assert list(inspect.signature(graph._engine_run_backward).parameters) == [
+        "t_outputs",
+        "args",
+        "kwargs",
+    ]
+    mask = flex_attention.BlockMask.as_tuple.__doc__ or inspect.getsource(
+        flex_attention.BlockMask.as_tuple
+    )
     assert mask
-    full = flex_attention.create_block_mask(flex_attention.noop_mask, 1, 1, 128, 128, device="cpu").as_tuple()
+    full = flex_attention.create_block_mask(
+        flex_attention.noop_mask, 1, 1, 128, 128, device="cpu"
+    ).as_tuple()
     assert full[2].shape == (1, 1, 1)
     assert full[-1] is flex_attention.noop_mask
     assert full[-3:-1] == (128, 128)
     linear = torch.ops.aten.linear.default
-    assert linear.has_kernel_for_dispatch_key("CompositeImplicitAutograd"), "how an operator of a trace is known"
+    assert linear.has_kernel_for_dispatch_key("CompositeImplicitAutograd"), (
+        "how an operator of a trace is known"
+    )
     assert torch._C._dispatch_key_for_device("meta") == "Meta"
     silu_backward = torch.ops.aten.silu_backward.default
-    assert torch._C._dispatch_has_kernel_for_dispatch_key(silu_backward.name(), "CPU"), "what is not taken apart"
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(silu_backward.name(), "CPU"), (
+        "what is not taken apart"
+    )
     given = torch.ones(2, 2), torch.ones(2, 2)
     assert linear._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *given).sum() == 8
 

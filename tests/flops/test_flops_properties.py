@@ -1,4 +1,5 @@
-"""Invariants of any count: additive over layers, linear in the batch, the same for every attention and format."""
+"""Invariants of any count: additive over layers, linear in the batch, the same for every attention
+and format."""
 
 from itertools import pairwise
 
@@ -18,18 +19,29 @@ FIELDS = ("flops", "causal_flops", "executed_flops", "other_flops", "elements", 
 
 @st.composite
 def convolutional_networks(draw):
-    """A stack of grouped, transposed, plain convolutions, norms and activations, and a shape large enough for norms."""
+    """A stack of grouped, transposed, plain convolutions, norms and activations, and a shape large
+    enough for norms."""
     groups = draw(st.sampled_from([1, 2, 4]))
     channels = [groups * draw(small) for _ in range(draw(st.integers(2, 5)))]
     layers: list[nn.Module] = []
     for before, after in pairwise(channels):
         kind = draw(st.sampled_from([nn.Conv2d, nn.ConvTranspose2d]))
-        layers.append(kind(before, after, 3, padding=1, groups=groups, stride=draw(st.sampled_from([1, 2]))))
-        layers.append(draw(st.sampled_from([nn.ReLU(), nn.GELU(), nn.BatchNorm2d(after), nn.Identity()])))
-    return nn.Sequential(*layers).to("meta"), (channels[0], draw(st.integers(20, 32)), draw(st.integers(20, 32)))
+        layers.append(
+            kind(before, after, 3, padding=1, groups=groups, stride=draw(st.sampled_from([1, 2])))
+        )
+        layers.append(
+            draw(st.sampled_from([nn.ReLU(), nn.GELU(), nn.BatchNorm2d(after), nn.Identity()]))
+        )
+    return nn.Sequential(*layers).to("meta"), (
+        channels[0],
+        draw(st.integers(20, 32)),
+        draw(st.integers(20, 32)),
+    )
 
 
-def of(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch.float32, leaf: bool = True) -> Count:
+def of(
+    model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch.float32, leaf: bool = True
+) -> Count:
     inputs = torch.randn(shape, device="meta", dtype=dtype, requires_grad=leaf)
     model.zero_grad()  # adding to older gradients is arithmetic too
     # A gradient for every element, as the next layer would give it.
@@ -61,7 +73,10 @@ def test_what_each_layer_is_given_adds_up_to_the_whole(network, batch):
     own = [row for row in rows if row["layer"]]
     for direction in ("forward", "backward"):
         assert rows[0][f"{direction}_flops"] == operations.sum(direction).flops
-        assert sum(int(str(row[f"{direction}_flops"])) for row in own) == operations.sum(direction).flops
+        assert (
+            sum(int(str(row[f"{direction}_flops"])) for row in own)
+            == operations.sum(direction).flops
+        )
 
 
 @settings(max_examples=20, deadline=None)
@@ -86,9 +101,15 @@ def test_independent_of_the_number_format(network, dtype):
 
 
 @settings(max_examples=10, deadline=None)
-@given(st.sampled_from([1, 2, 4]), small, st.integers(2, 9), st.sampled_from([torch.float32, torch.bfloat16]))
+@given(
+    st.sampled_from([1, 2, 4]),
+    small,
+    st.integers(2, 9),
+    st.sampled_from([torch.float32, torch.bfloat16]),
+)
 def test_eager_and_fused_attention_cost_the_same(heads, batch, tokens, dtype):
-    """BERT, whose eager attention needs no mask; its causal sisters read one from data, which the meta device lacks."""
+    """BERT, whose eager attention needs no mask; its causal sisters read one from data, which the
+    meta device lacks."""
     totals = []
     for attention in ("eager", "sdpa"):
         with torch.device("meta"):

@@ -1,4 +1,5 @@
-"""Steps that really run, on tensors with data: their passes, formats and FLOPs by hand, and as on the meta device."""
+"""Steps that really run, on tensors with data: their passes, formats and FLOPs by hand, and as on
+the meta device."""
 
 from itertools import pairwise
 
@@ -61,9 +62,15 @@ def test_an_error_leaves_nothing_behind(linear, inputs):
 
 
 def test_an_input_that_requires_a_gradient_is_paid_for(linear, inputs):
-    assert passes(counted(linear, lambda: linear(inputs).sum().backward())) == {"forward": ONE, "backward": ONE}
+    assert passes(counted(linear, lambda: linear(inputs).sum().backward())) == {
+        "forward": ONE,
+        "backward": ONE,
+    }
     inputs.requires_grad_()
-    assert passes(counted(linear, lambda: linear(inputs).sum().backward())) == {"forward": ONE, "backward": 2 * ONE}
+    assert passes(counted(linear, lambda: linear(inputs).sum().backward())) == {
+        "forward": ONE,
+        "backward": 2 * ONE,
+    }
 
 
 def test_a_second_backward_pass_through_one_forward_pass_counts(linear, inputs):
@@ -93,7 +100,11 @@ def test_several_outputs_have_one_backward_pass_through_each():
 
         def forward(self, x):
             hidden = self.trunk(x)
-            return {"shown": hidden.detach(), "main": self.main(hidden), "auxiliary": self.auxiliary(hidden)}
+            return {
+                "shown": hidden.detach(),
+                "main": self.main(hidden),
+                "auxiliary": self.auxiliary(hidden),
+            }
 
     model = Heads()
 
@@ -110,7 +121,9 @@ def test_several_outputs_have_one_backward_pass_through_each():
 def test_autocast_inside_or_outside_of_forward_decides_the_format(inside):
     class Model(nn.Linear):
         def forward(self, x):
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=inside or torch.is_autocast_enabled("cpu")):
+            with torch.autocast(
+                "cpu", dtype=torch.bfloat16, enabled=inside or torch.is_autocast_enabled("cpu")
+            ):
                 return super().forward(x)
 
     model = Model(WIDTH, WIDTH)
@@ -125,9 +138,15 @@ def test_autocast_inside_or_outside_of_forward_decides_the_format(inside):
 
 def test_formats_and_kinds_are_told_apart():
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 10).double())
-    operations = counted(model, lambda: model[2](model[1](model[0](torch.randn(2, 3, 8, 8))).double()).sum().backward())
+    operations = counted(
+        model,
+        lambda: model[2](model[1](model[0](torch.randn(2, 3, 8, 8))).double()).sum().backward(),
+    )
     convolution, product = 2 * 2 * 36 * 27 * 8, 2 * 2 * 288 * 10
-    assert operations.by_format() == {(torch.float32, True): 2 * convolution, (torch.float64, False): 3 * product}
+    assert operations.by_format() == {
+        (torch.float32, True): 2 * convolution,
+        (torch.float64, False): 3 * product,
+    }
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
@@ -136,7 +155,12 @@ def test_checkpoints_are_recomputed_whether_layers_or_functions(use_reentrant, a
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
     function = (lambda x: (x @ model[0].weight).relu() @ model[2].weight) if as_function else model
     inputs = torch.randn(ROWS, WIDTH, requires_grad=True)
-    found = passes(counted(model, lambda: checkpoint(function, inputs, use_reentrant=use_reentrant).sum().backward()))
+    found = passes(
+        counted(
+            model,
+            lambda: checkpoint(function, inputs, use_reentrant=use_reentrant).sum().backward(),
+        )
+    )
     # A checkpoint that is not reentrant stops before the last product, which nobody needs again.
     again = ONE * (2 if use_reentrant else 1)
     assert found == {"forward": 2 * ONE, "backward": 4 * ONE, "recomputed": again}
@@ -151,7 +175,9 @@ class Forces(nn.Module):
 
     def forward(self, places):
         places = places.requires_grad_()
-        (forces,) = torch.autograd.grad(self.energy(self.hidden(places).tanh()).sum(), places, create_graph=True)
+        (forces,) = torch.autograd.grad(
+            self.energy(self.hidden(places).tanh()).sum(), places, create_graph=True
+        )
         return forces
 
 
@@ -166,10 +192,12 @@ def test_forces_are_output_and_no_recomputation(recomputed):
 
     head = 2 * ROWS * WIDTH
     forward = (ONE + head) + (head + ONE)  # energy, and its gradient
-    # Gradients of the force's product (2) and of its head's weights; then through the hidden layer, to its weights and
-    # to the places.
+    # Gradients of the force's product (2) and of its head's weights; then through the hidden layer,
+    # to its weights and to the places.
     expected = {"forward": forward, "backward": 2 * ONE + head + 2 * ONE}
-    assert passes(counted(model, step)) == expected | ({"recomputed": forward} if recomputed else {})
+    assert passes(counted(model, step)) == expected | (
+        {"recomputed": forward} if recomputed else {}
+    )
 
 
 def test_functional_gradients_in_and_around_a_model(linear, inputs):
@@ -254,13 +282,18 @@ def test_a_compiled_model_is_counted_before_and_after_it_is_compiled(linear, inp
 
 def test_where_the_result_goes_to_is_no_operand(linear, inputs):
     out = torch.empty(ROWS, ROWS)
-    assert passes(counted(linear, lambda: torch.mm(inputs, inputs.mT, out=out))) == {"forward": 2 * ROWS * ROWS * WIDTH}
+    assert passes(counted(linear, lambda: torch.mm(inputs, inputs.mT, out=out))) == {
+        "forward": 2 * ROWS * ROWS * WIDTH
+    }
 
 
 def test_gradients_that_a_fused_kernel_gives_unasked_are_not_needed():
     query = torch.randn(2, 3, 16, 8, requires_grad=True)
     key, value = torch.randn(2, 3, 16, 8), torch.randn(2, 3, 16, 8)
-    step = counted(nn.Identity(), lambda: functional.scaled_dot_product_attention(query, key, value).sum().backward())
+    step = counted(
+        nn.Identity(),
+        lambda: functional.scaled_dot_product_attention(query, key, value).sum().backward(),
+    )
     product = 2 * 2 * 3 * 16 * 16 * 8
     assert step.sum("backward").flops == 2 * product, "of the probabilities, and of the queries"
     assert step.sum("backward").executed_flops == 5 * product
@@ -270,14 +303,20 @@ ARCHITECTURES = {
     "GPT2LMHeadModel": {"n_embd": 32, "n_layer": 2, "n_head": 2},
     "LlamaForCausalLM": {"num_attention_heads": 4, "num_key_value_heads": 2},
     "BertForMaskedLM": {"num_attention_heads": 2},
-    "MixtralForCausalLM": {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 4},
+    "MixtralForCausalLM": {
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "num_local_experts": 4,
+    },
 }
 
 
 def tiny(architecture: str) -> nn.Module:
     sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     sizes = {} if architecture.startswith("GPT2") else sizes
-    return build_huggingface(architecture, **{"vocab_size": 50, **sizes, **ARCHITECTURES[architecture]})
+    return build_huggingface(
+        architecture, **{"vocab_size": 50, **sizes, **ARCHITECTURES[architecture]}
+    )
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -288,11 +327,16 @@ def test_a_real_step_of_a_transformer_costs_what_the_meta_device_says(architectu
             model = tiny(architecture).train()
             ids = torch.zeros(3, 16, dtype=torch.long)
         if device == "meta":
-            operations = count(model, lambda model=model, ids=ids: model(ids).logits.sum()).operations
+            operations = count(
+                model, lambda model=model, ids=ids: model(ids).logits.sum()
+            ).operations
         else:
             mask = torch.ones_like(ids)
             operations = counted(
-                model, lambda model=model, ids=ids, mask=mask: model(ids, attention_mask=mask).logits.sum().backward()
+                model,
+                lambda model=model, ids=ids, mask=mask: (
+                    model(ids, attention_mask=mask).logits.sum().backward()
+                ),
             )
         found.append(passes(operations))
     assert found[0] == found[1]

@@ -1,4 +1,5 @@
-"""Models spread over ranks: what one rank computes, with real gloo ranks and with a process group that is pretended."""
+"""Models spread over ranks: what one rank computes, with real gloo ranks and with a process group
+that is pretended."""
 
 import json
 import subprocess
@@ -10,7 +11,12 @@ import torch
 from support.processes import HANGS_S
 from support.sharded_models import PRODUCT, ROWS, WAYS, WIDTH
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 from mfulab.flops.count import count
 from mfulab.flops.counter import OperatorCounter
@@ -29,7 +35,8 @@ EXPECTED = {
     "fsdp2": WHOLE,
     "fsdp2_checkpointed": WHOLE | {"recomputed": PRODUCT},
     "tensor": HALF,
-    # The rows that were given are this rank's half of the sequence, and each rank has half of the width.
+    # The rows that were given are this rank's half of the sequence, and each rank has half of the
+    # width.
     "sequence": WHOLE,
 }
 
@@ -42,7 +49,12 @@ STAGES = [HALF | {"backward": PRODUCT}, HALF | {"backward": 2 * PRODUCT}]
 def test_every_wrapper_and_a_pipeline_on_two_real_ranks(tmp_path):
     command = [sys.executable, "-m", "support.two_ranks"]
     ranks = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True, cwd=TESTS)
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "store")],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=TESTS,
+        )
         for rank in (0, 1)
     ]
     for process, stage in zip(ranks, STAGES, strict=True):
@@ -68,7 +80,8 @@ def test_every_wrapper_on_one_of_two_pretended_ranks(name):
 
 
 def test_a_plan_of_512_ranks_needs_one_process_and_no_memory():
-    """A layer of Llama 3.1 405B, 64 ways data-parallel and 8 ways tensor-parallel: a rank has an eighth of it."""
+    """A layer of Llama 3.1 405B, 64 ways data-parallel and 8 ways tensor-parallel: a rank has an
+    eighth of it."""
     width, mlp, heads, tokens = 16384, 53248, 128, 512
 
     with pretended_ranks(512), torch.device("meta"):
@@ -77,9 +90,14 @@ def test_a_plan_of_512_ranks_needs_one_process_and_no_memory():
             "LlamaForCausalLM", vocab_size=1024, hidden_size=width, intermediate_size=mlp, num_hidden_layers=1,
             num_attention_heads=heads, num_key_value_heads=8,
         )  # fmt: skip
-        plan: dict[str, ParallelStyle] = {f"model.layers.0.self_attn.{name}_proj": ColwiseParallel() for name in "qkv"}
+        plan: dict[str, ParallelStyle] = {
+            f"model.layers.0.self_attn.{name}_proj": ColwiseParallel() for name in "qkv"
+        }
         plan |= {f"model.layers.0.mlp.{name}_proj": ColwiseParallel() for name in ("gate", "up")}
-        plan |= {f"model.layers.0.{name}": RowwiseParallel() for name in ("self_attn.o_proj", "mlp.down_proj")}
+        plan |= {
+            f"model.layers.0.{name}": RowwiseParallel()
+            for name in ("self_attn.o_proj", "mlp.down_proj")
+        }
         parallelize_module(layer, mesh, plan)
         ids = torch.zeros(1, tokens, dtype=torch.long)
         operations = count(layer, lambda: layer(ids).logits.sum()).operations
@@ -87,9 +105,15 @@ def test_a_plan_of_512_ranks_needs_one_process_and_no_memory():
     attention = 4 * tokens**2 * width // 8
     found = operations.sum("forward", layer="model.layers.0").flops
     assert found == products + attention
-    assert operations.sum("backward", layer="model.layers.0").flops == pytest.approx(2 * found, rel=0.01)
+    assert operations.sum("backward", layer="model.layers.0").flops == pytest.approx(
+        2 * found, rel=0.01
+    )
 
 
 def test_a_rank_of_a_job_is_not_pretended_again():
-    with pretended_ranks(2), pytest.raises(RuntimeError, match="already belongs to a job"), pretended_ranks(2):
+    with (
+        pretended_ranks(2),
+        pytest.raises(RuntimeError, match="already belongs to a job"),
+        pretended_ranks(2),
+    ):
         pass

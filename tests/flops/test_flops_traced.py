@@ -49,28 +49,46 @@ def test_gradients_of_attention_and_convolution_are_results():
     recorded = traced_cost(name, [gradient, *(list(one.shape) for one in (Q, K, V))], ())
     numbers = [one.numel() for one in (Q, K, V)]
     assert recorded.elements == 2 * sum(numbers) + torch.Size(gradient).numel()
-    values = ["", "", "", "[0]", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "[False, True, True]"]
+    values = [
+        "",
+        "",
+        "",
+        "[0]",
+        "[2, 2]",
+        "[1, 1]",
+        "[1, 1]",
+        "False",
+        "[0, 0]",
+        "1",
+        "[False, True, True]",
+    ]
     out = functional.conv2d(X, W, stride=2, padding=1)
     shapes = [list(out.shape), list(X.shape), list(W.shape), *[[]] * 8]
     recorded = traced_cost("aten::convolution_backward", shapes, values)
-    assert recorded.elements == out.numel() + X.numel() + 2 * W.numel(), "no gradient of the first layer's input"
+    assert recorded.elements == out.numel() + X.numel() + 2 * W.numel(), (
+        "no gradient of the first layer's input"
+    )
 
 
 def test_what_inductor_adds_to_a_product_is_not_its_weight():
-    linear = traced_cost("mkldnn::_linear_pointwise", [[32, 128], [32, 64], [64, 128], [64], []], ())
+    linear = traced_cost(
+        "mkldnn::_linear_pointwise", [[32, 128], [32, 64], [64, 128], [64], []], ()
+    )
     assert linear.matmul == (1, 32, 64, 128)
     shapes = [[2, 8, 16, 16], [2, 6, 16, 16], [6, 8, 3, 3], [6], *[[]] * 8]
     values = ["", "", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", "add", "", "", ""]
     convolution = traced_cost("mkldnn::_convolution_pointwise", shapes, values)
     assert convolution.cost is not None
     assert convolution.cost.flops == 2 * (2 * 6 * 16 * 16) * 8 * 9
-    alone = traced_cost("mkldnn::_convolution_pointwise", [shapes[0], *shapes[2:]], [values[0], *values[2:]])
+    alone = traced_cost(
+        "mkldnn::_convolution_pointwise", [shapes[0], *shapes[2:]], [values[0], *values[2:]]
+    )
     assert alone == convolution
 
 
 def test_what_a_record_does_not_tell_is_empty_with_its_reason():
     assert traced_cost("aten::mm", [], ()).reason == Said("no_shapes")
-    assert traced_cost("aten::convolution", [list(X.shape), list(W.shape), *[[]] * 7], ()).reason == Said(
-        "no_argument_values"
-    )
+    assert traced_cost(
+        "aten::convolution", [list(X.shape), list(W.shape), *[[]] * 7], ()
+    ).reason == Said("no_argument_values")
     assert traced_cost("aten::dot", [[4], [4]], ()).elements is None

@@ -1,4 +1,5 @@
-"""Real tokens of a batch, and the FLOPs that served them: padded, packed and separate batches hold the same ones."""
+"""Real tokens of a batch, and the FLOPs that served them: padded, packed and separate batches hold
+the same ones."""
 
 import copy
 from collections import Counter
@@ -50,7 +51,10 @@ def test_the_useful_part_of_a_padded_batch_is_what_its_documents_cost_alone(bert
     batch = padded(lengths, max(lengths) + padding)
     operations = counted(bert, **batch)
     real = real_tokens((), batch)
-    alone = sum(counted(bert, input_ids=torch.ones(1, length, dtype=torch.long)).model_flops for length in lengths)
+    alone = sum(
+        counted(bert, input_ids=torch.ones(1, length, dtype=torch.long)).model_flops
+        for length in lengths
+    )
     assert useful_flops(operations, real) == pytest.approx(alone, rel=1e-12)
     assert operations.model_flops >= alone
     without = [length == batch["input_ids"].shape[1] for length in lengths]
@@ -59,7 +63,8 @@ def test_the_useful_part_of_a_padded_batch_is_what_its_documents_cost_alone(bert
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 def test_a_count_finds_the_mask_that_a_model_makes_for_itself(bert, device):
-    """In a table, too: a wrapper around a published model pads each row to three times its length."""
+    """In a table, too: a wrapper around a published model pads each row to three times its
+    length."""
 
     class Wrapper(torch.nn.Module):
         def __init__(self):
@@ -68,7 +73,9 @@ def test_a_count_finds_the_mask_that_a_model_makes_for_itself(bert, device):
 
         def forward(self, tokens):
             mask = torch.arange(tokens.shape[1], device=tokens.device) < tokens.shape[1] // 3
-            return self.model(input_ids=tokens, attention_mask=mask.long().expand(tokens.shape)).logits
+            return self.model(
+                input_ids=tokens, attention_mask=mask.long().expand(tokens.shape)
+            ).logits
 
     model = copy.deepcopy(Wrapper()).to(device)
     with torch.device(device), KnownValues() if device == "meta" else nullcontext():
@@ -80,11 +87,20 @@ def test_a_count_finds_the_mask_that_a_model_makes_for_itself(bert, device):
 
 
 def test_chunks_of_a_state_space_model_are_no_pairs_of_tokens():
-    sizes = {"vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "state_size": 8, "head_dim": 32}
+    sizes = {
+        "vocab_size": WORDS,
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "state_size": 8,
+        "head_dim": 32,
+    }
     model = build_huggingface("Mamba2ForCausalLM", **sizes, num_heads=2, n_groups=1, chunk_size=16)
     batch = padded([32, 64], 128)
     operations = counted(model, **batch)
-    alone = sum(counted(model, input_ids=torch.ones(1, length, dtype=torch.long)).model_flops for length in (32, 64))
+    alone = sum(
+        counted(model, input_ids=torch.ones(1, length, dtype=torch.long)).model_flops
+        for length in (32, 64)
+    )
     # All but the convolution's own padding, and the states that are passed from chunk to chunk.
     assert useful_flops(operations, real_tokens((), batch)) == pytest.approx(alone, rel=0.02)
 
@@ -100,7 +116,9 @@ def test_two_thirds_of_padding():
     token = LAYERS * (4 + 8) * 2 * WIDTH**2 + 2 * WIDTH**2 + 2 * WIDTH * WORDS
     pair = LAYERS * 4 * WIDTH
     assert operations.model_flops == 3 * 4 * (96 * token + 96**2 * pair)
-    assert useful_flops(operations, real_tokens((), batch)) == pytest.approx(3 * 4 * (32 * token + 32**2 * pair))
+    assert useful_flops(operations, real_tokens((), batch)) == pytest.approx(
+        3 * 4 * (32 * token + 32**2 * pair)
+    )
 
 
 @settings(max_examples=4, deadline=None)
@@ -114,7 +132,10 @@ def test_packed_rows_hold_the_sum_of_their_documents(lengths):
     positions = torch.cat([torch.arange(length) for length in lengths])[None]
     ids = torch.ones_like(positions)
     operations = counted(model, input_ids=ids, position_ids=positions)
-    alone = sum(counted(model, input_ids=torch.ones(1, length, dtype=torch.long)).model_flops for length in lengths)
+    alone = sum(
+        counted(model, input_ids=torch.ones(1, length, dtype=torch.long)).model_flops
+        for length in lengths
+    )
     # Rotary angles are made by a product for all rows at once, which a document alone has too.
     assert operations.model_flops == pytest.approx(alone, rel=0.01)
     real = real_tokens((ids,), {"position_ids": positions})
@@ -132,7 +153,9 @@ class Flexible(torch.nn.Module):
 
     def forward(self, x, mask):
         query, key, value = self.enter(x).unflatten(-1, (3, 2, WIDTH // 2)).permute(2, 0, 3, 1, 4)
-        return self.leave(flex_attention(query, key, value, block_mask=mask).transpose(1, 2).flatten(2))
+        return self.leave(
+            flex_attention(query, key, value, block_mask=mask).transpose(1, 2).flatten(2)
+        )
 
 
 def block_mask(rows: list[list[int]], width: int, window: int, causal: bool) -> BlockMask:
@@ -143,23 +166,37 @@ def block_mask(rows: list[list[int]], width: int, window: int, causal: bool) -> 
 
     def sees(batch, head, query, key):
         own = (numbers[batch, query] == numbers[batch, key]) & (numbers[batch, key] >= 0)
-        near = (query - key).abs() < window if not causal else (query >= key) & (query - key < window)
+        near = (
+            (query - key).abs() < window if not causal else (query >= key) & (query - key < window)
+        )
         return own & near
 
     return create_block_mask(sees, len(rows), None, width, width, device="cpu", BLOCK_SIZE=16)
 
 
 @settings(max_examples=4, deadline=None)
-@given(st.lists(documents, min_size=1, max_size=2), st.integers(0, 5), st.integers(2, 50), st.booleans())
-def test_the_useful_part_of_a_block_mask_is_what_its_documents_cost_alone(rows, padding, window, causal):
+@given(
+    st.lists(documents, min_size=1, max_size=2),
+    st.integers(0, 5),
+    st.integers(2, 50),
+    st.booleans(),
+)
+def test_the_useful_part_of_a_block_mask_is_what_its_documents_cost_alone(
+    rows, padding, window, causal
+):
     width = max(map(sum, rows)) + padding
     with torch.device("meta"):
         model = Flexible()
     tokens = torch.ones(len(rows), width, WIDTH, device="meta")
-    found = count(model, lambda: model(tokens, block_mask(rows, width, window, causal).to("meta")).sum())
+    found = count(
+        model, lambda: model(tokens, block_mask(rows, width, window, causal).to("meta")).sum()
+    )
     lengths_of_all, alone = [length for row in rows for length in row], 0
     for length, times in Counter(lengths_of_all).items():
-        document, mask = torch.ones(1, length, WIDTH, device="meta"), block_mask([[length]], length, window, causal)
+        document, mask = (
+            torch.ones(1, length, WIDTH, device="meta"),
+            block_mask([[length]], length, window, causal),
+        )
         with OperatorCounter(LayerTracker(model), memory=False) as counter:
             model(document, mask.to("meta")).sum().backward()
         alone += times * counter.operations.model_flops
@@ -194,14 +231,29 @@ IDS = torch.ones(2, 6, dtype=torch.long)
     ("keywords", "lengths", "source"),
     [
         ({"attention_mask": torch.tensor([[1] * 4 + [0] * 2, [1] * 6])}, (4, 6), "attention_mask"),
-        ({"attention_mask": torch.tensor([[1, 1, 2, 2, 2, 0], [1] * 6])}, (2, 3, 6), "attention_mask"),
+        (
+            {"attention_mask": torch.tensor([[1, 1, 2, 2, 2, 0], [1] * 6])},
+            (2, 3, 6),
+            "attention_mask",
+        ),
         ({"attention_mask": torch.ones(2, 6, dtype=torch.bool)}, (6, 6), "attention_mask"),
-        ({"key_padding_mask": torch.tensor([[False] * 5 + [True], [False] * 6])}, (5, 6), "key_padding_mask"),
+        (
+            {"key_padding_mask": torch.tensor([[False] * 5 + [True], [False] * 6])},
+            (5, 6),
+            "key_padding_mask",
+        ),
         ({"cu_seqlens": torch.tensor([0, 2, 6, 12])}, (2, 4, 6), "cu_seqlens"),
-        ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 4, 5]])}, (3, 3, 6), "position_ids"),
+        (
+            {"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 4, 5]])},
+            (3, 3, 6),
+            "position_ids",
+        ),
         ({"labels": torch.tensor([[-100, 4, 5, -100, -100, -100], [1] * 6])}, (3, 6), "labels"),
         (
-            {"attention_mask": IDS, "labels": torch.tensor([[-100, 4, -100, 5, -100, -100], [-100] * 5 + [7]])},
+            {
+                "attention_mask": IDS,
+                "labels": torch.tensor([[-100, 4, -100, 5, -100, -100], [-100] * 5 + [7]]),
+            },
             (6, 6),
             "attention_mask",
         ),
@@ -251,6 +303,10 @@ def test_empty_places_of_a_static_cache_are_of_no_use(device):
         query, cache = torch.ones(1, 2, 2, 4), torch.ones(1, 2, 16, 4)
         mask = torch.arange(16) <= torch.arange(5, 7)[:, None]
         attend = torch.nn.functional.scaled_dot_product_attention
-        found = count(torch.nn.Identity(), lambda: attend(query, cache, cache, mask).sum(), fused=device == "meta")
+        found = count(
+            torch.nn.Identity(),
+            lambda: attend(query, cache, cache, mask).sum(),
+            fused=device == "meta",
+        )
     assert found.operations.model_flops == 4 * 2 * 4 * 2 * 16
     assert found.useful_percent == pytest.approx(100 * 7 / 16)

@@ -1,4 +1,5 @@
-"""Attention written as matmuls: masks on the scores say which pairs count, forward and backward, by hand counts."""
+"""Attention written as matmuls: masks on the scores say which pairs count, forward and backward, by
+hand counts."""
 
 from contextlib import nullcontext
 
@@ -16,7 +17,8 @@ PAIR = 4 * HEADS * WIDTH
 
 
 class Written(nn.Module):
-    """Attention of [1, HEADS, TOKENS, WIDTH] by two products, its mask laid on the scores in one of several ways."""
+    """Attention of [1, HEADS, TOKENS, WIDTH] by two products, its mask laid on the scores in one of
+    several ways."""
 
     def __init__(self, how: str, window: int = TOKENS) -> None:
         super().__init__()
@@ -58,14 +60,20 @@ def test_a_window_and_the_causal_half_count_in_both_passes(how, device):
 
 
 def test_a_triangle_is_half_of_its_square_and_no_mask_leaves_it_whole():
-    causal, whole = (counted(lambda how=how: Written(how), "meta").operations.sum("forward") for how in ("added", ""))
+    causal, whole = (
+        counted(lambda how=how: Written(how), "meta").operations.sum("forward")
+        for how in ("added", "")
+    )
     assert causal.flops == whole.flops == whole.causal_flops == PAIR * TOKENS**2
     assert causal.causal_flops == PAIR * TOKENS**2 / 2
 
 
 def test_a_mask_without_values_makes_an_upper_bound():
     with torch.device("meta"):  # which keeps none
-        model, inputs = Written("added", WINDOW), [torch.ones(1, HEADS, TOKENS, WIDTH) for _ in range(3)]
+        model, inputs = (
+            Written("added", WINDOW),
+            [torch.ones(1, HEADS, TOKENS, WIDTH) for _ in range(3)],
+        )
         found = count(model, lambda: model(*inputs).sum())
     assert found.operations.sum("forward").flops == PAIR * TOKENS**2
     assert found.certainty.bound_share == 1
@@ -90,7 +98,9 @@ def test_a_softmax_that_lies_on_no_product_and_products_without_one_are_left_alo
     class Other(nn.Module):
         def forward(self, query, key, value):
             mask = torch.ones(TOKENS, TOKENS, dtype=torch.bool, device=query.device).tril()
-            gates = (torch.ones(TOKENS, TOKENS, device=query.device).masked_fill(~mask, 0)).softmax(-1)
+            gates = (torch.ones(TOKENS, TOKENS, device=query.device).masked_fill(~mask, 0)).softmax(
+                -1
+            )
             return (query @ key.transpose(-1, -2)) @ value + gates.sum()
 
     assert counted(Other, "meta").operations.sum("forward").causal_flops == PAIR * TOKENS**2

@@ -1,4 +1,5 @@
-"""Gradients of a network of two layers, derived by hand, against autograd; their products are the FLOPs counted."""
+"""Gradients of a network of two layers, derived by hand, against autograd; their products are the
+FLOPs counted."""
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ SIDES = st.integers(1, 9)
 
 
 def by_hand(x, w1, b1, w2, b2, targets):
-    """Mean squared error of W₂·relu(W₁·x + b₁) + b₂, its gradients by the chain rule, and the products' FLOPs.
+    """Mean squared error of W₂·relu(W₁·x + b₁) + b₂, its gradients by the chain rule, and the
+    products' FLOPs.
 
-    Backward a layer multiplies twice: its output's gradient by its input for its weights, and by its weights for its
-    input. The first layer's input needs no gradient.
+    Backward a layer multiplies twice: its output's gradient by its input for its weights, and by
+    its weights for its input. The first layer's input needs no gradient.
     """
     before = x @ w1.T + b1
     hidden = np.maximum(before, 0)
@@ -31,7 +33,9 @@ def by_hand(x, w1, b1, w2, b2, targets):
 
 @given(SIDES, SIDES, SIDES, SIDES, st.integers(0, 99))
 @settings(max_examples=15, deadline=None)
-def test_autograd_gives_what_the_chain_rule_gives_and_the_counter_its_products(batch, ins, wide, outs, seed):
+def test_autograd_gives_what_the_chain_rule_gives_and_the_counter_its_products(
+    batch, ins, wide, outs, seed
+):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(ins, wide), nn.ReLU(), nn.Linear(wide, outs)).double()
     inputs, targets = torch.randn(batch, ins).double(), torch.randn(batch, outs).double()
@@ -43,7 +47,10 @@ def test_autograd_gives_what_the_chain_rule_gives_and_the_counter_its_products(b
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         np.testing.assert_allclose(parameter.grad.numpy(), gradient, rtol=1e-9, atol=1e-12)
     operations = count(model, lambda: nn.functional.mse_loss(model(inputs), targets)).operations
-    assert (operations.sum("forward").flops, operations.sum("backward").flops) == (forward, backward)
+    assert (operations.sum("forward").flops, operations.sum("backward").flops) == (
+        forward,
+        backward,
+    )
 
 
 def test_a_unit_that_is_off_gets_no_gradient():

@@ -1,4 +1,5 @@
-"""Autograd's graph of a step: its nodes, what they save, and FLOPs that add up to the counted ones."""
+"""Autograd's graph of a step: its nodes, what they save, and FLOPs that add up to the counted
+ones."""
 
 import pytest
 import torch
@@ -19,7 +20,10 @@ def test_nodes_hold_shapes_saved_tensors_parameters_and_all_flops():
     nodes = {node.name: (node, *flops) for node, *flops in result.graph}
     assert [*nodes] == ["AddmmBackward0", "ReluBackward0", "PowBackward0", "MeanBackward0"]
     first, last = (each for each in result.graph if each[0].name == "AddmmBackward0")
-    assert (first[0].saved, first[0].shape) == ([("", [5, 4])], [5, 3])  # no gradient of its input needs the weights
+    assert (first[0].saved, first[0].shape) == (
+        [("", [5, 4])],
+        [5, 3],
+    )  # no gradient of its input needs the weights
     assert last[0].saved == [("", [5, 3]), ("2.weight", [3, 2])]
     assert sorted(last[0].parameters) == ["2.bias", "2.weight"]
     assert (first[1:], last[1:]) == ((120, 120), (60, 120))
@@ -33,7 +37,9 @@ class Branched(nn.Linear):
         return hidden.sin() + hidden.cos()
 
 
-@pytest.mark.parametrize("net", [Branched(3, 3), nn.Sequential(*[nn.Linear(3, 3) for _ in range(13)])])
+@pytest.mark.parametrize(
+    "net", [Branched(3, 3), nn.Sequential(*[nn.Linear(3, 3) for _ in range(13)])]
+)
 def test_what_branches_or_is_long_has_no_chain(net):
     assert counted(net.to("meta"), torch.ones(2, 3, device="meta")).graph == ()
 
@@ -55,17 +61,30 @@ class Checkpointed(nn.Module):
 
     def __init__(self, recomputes):
         super().__init__()
-        self.block, self.last = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), nn.Linear(4, 2)
+        self.block, self.last = (
+            nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)),
+            nn.Linear(4, 2),
+        )
         self.recomputes = recomputes
 
     def forward(self, values):
-        hidden = checkpoint(self.block, values, use_reentrant=False) if self.recomputes else self.block(values)
+        hidden = (
+            checkpoint(self.block, values, use_reentrant=False)
+            if self.recomputes
+            else self.block(values)
+        )
         return self.last(hidden)
 
 
 def test_reading_the_graph_of_a_checkpointed_model_recomputes_nothing():
-    plain, again = (counted(Checkpointed(each).to("meta"), torch.ones(3, 4, device="meta")) for each in (False, True))
-    flops = [[each.operations.sum(way).flops for way in ("forward", "backward")] for each in (plain, again)]
+    plain, again = (
+        counted(Checkpointed(each).to("meta"), torch.ones(3, 4, device="meta"))
+        for each in (False, True)
+    )
+    flops = [
+        [each.operations.sum(way).flops for way in ("forward", "backward")]
+        for each in (plain, again)
+    ]
     assert flops == [[240, 384], [240, 384]]
     assert again.operations.sum("recomputed").executed_flops == 192 // 2
     assert len(again.graph) == len(plain.graph) == 6

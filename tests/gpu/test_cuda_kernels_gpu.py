@@ -1,4 +1,5 @@
-"""Every implementation on a real GPU: right for every shape that it takes. One GPU serves several at once: `-n 8`."""
+"""Every implementation on a real GPU: right for every shape that it takes. One GPU serves several
+at once: `-n 8`."""
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from mfulab.kernels.verification import check, exact_product, random_operands
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: torch sees none"),
+    pytest.mark.skipif(
+        not torch.cuda.is_available(), reason="needs an NVIDIA GPU: torch sees none"
+    ),
 ]
 
 SHAPES = [
@@ -26,9 +29,14 @@ SHAPES = [
     (1, 1000, 1000, 1000),
     (1, 1664, 3328, 320),  # more tiles than SMs: a persistent kernel takes a second one
 ]
-TUNED_SHAPES = [(1, 255, 257, 129), (5, 130, 136, 72)]  # a tuned implementation takes half a minute for each
+TUNED_SHAPES = [
+    (1, 255, 257, 129),
+    (5, 130, 136, 72),
+]  # a tuned implementation takes half a minute for each
 TUNED = ("torch_compiled", "triton_autotuned")
-WHOLE_TILES = {"numba_cuda_seminar_shared": [(1, 64, 96, 128), (3, 128, 32, 64)]}  # others read outside
+WHOLE_TILES = {
+    "numba_cuda_seminar_shared": [(1, 64, 96, 128), (3, 128, 32, 64)]
+}  # others read outside
 
 
 def _cases():
@@ -37,7 +45,11 @@ def _cases():
             kind = kernel_class(name)
         except ModuleNotFoundError as missing:
             yield pytest.param(
-                None, None, None, id=name, marks=pytest.mark.skip(reason=f"{missing.name} is not installed")
+                None,
+                None,
+                None,
+                id=name,
+                marks=pytest.mark.skip(reason=f"{missing.name} is not installed"),
             )
             continue
         if "cuda" in kind.devices:

@@ -45,7 +45,10 @@ def test_a_cold_product_takes_no_less_than_a_hot_one():
     prepared = kernel.prepare(operands.a, operands.b, operands.c)
     call = lambda: kernel.run(*prepared, launch=kernel.launch(shape))  # noqa: E731
     repetitions = interleave({"torch": call}, DeviceTimer(DEVICE), Budget(0.2, 0.5, 5)).repetitions
-    assert summarise(repetitions, "torch", "cold").median_s > 0.9 * summarise(repetitions, "torch", "hot").median_s
+    assert (
+        summarise(repetitions, "torch", "cold").median_s
+        > 0.9 * summarise(repetitions, "torch", "hot").median_s
+    )
 
 
 def test_a_group_takes_as_long_a_call_as_a_model_s_window():
@@ -55,7 +58,9 @@ def test_a_group_takes_as_long_a_call_as_a_model_s_window():
     prepared = kernel.prepare(operands.a, operands.b, operands.c)
     call = lambda: kernel.run(*prepared, launch=kernel.launch(shape))  # noqa: E731
     group_s = summarise(
-        interleave({"torch": call}, DeviceTimer(DEVICE), Budget(0.3, 1.0, 10)).repetitions, "torch", "hot"
+        interleave({"torch": call}, DeviceTimer(DEVICE), Budget(0.3, 1.0, 10)).repetitions,
+        "torch",
+        "hot",
     ).median_s
     window_s = observe(call, EventClock(torch.device("cuda", 0)), Pace(3, 1.1, 2.0, 0.02)).time_s
     assert group_s == pytest.approx(window_s, rel=0.01)

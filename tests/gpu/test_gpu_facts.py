@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.nvml_stand_in import Gpu, StandIn
 
+from mfulab.core.said import Said
 from mfulab.device.identity import gpus
 from mfulab.device.samplers.reading import Reading
 from mfulab.device.vendors import gpm as gpm_sampler
@@ -39,7 +40,9 @@ def test_a_probe_that_fails_hides_no_other(facts, capsys):
     def refused(device):
         raise RuntimeError("the driver said no")
 
-    found = facts.collect({"first": refused, "second": lambda device: {"answer": 2.5}}, torch.device("cpu"))
+    found = facts.collect(
+        {"first": refused, "second": lambda device: {"answer": 2.5}}, torch.device("cpu")
+    )
     assert found["first"]["error"] == "RuntimeError: the driver said no"
     assert found["second"]["answer"] == 2.5
     assert all("took_s" in each for each in found.values())
@@ -51,25 +54,32 @@ def test_a_probe_that_is_cut_off_leaves_what_was_found_before(facts, tmp_path):
 
     out = tmp_path / "facts.json"
     with pytest.raises(KeyboardInterrupt):
-        facts.collect({"first": lambda device: {"answer": 2.5}, "second": hangs}, torch.device("cpu"), out)
+        facts.collect(
+            {"first": lambda device: {"answer": 2.5}, "second": hangs}, torch.device("cpu"), out
+        )
     assert json.loads(out.read_text())["first"]["answer"] == 2.5
 
 
 def test_a_reading_is_its_value_or_its_reason(facts):
     told = facts.told(
-        {"power_w": Reading(650.0, "W", "counter", 5.25), "x": Reading(None, "%", "GPM", reason="no GPM")}
+        {
+            "power_w": Reading(650.0, "W", "counter", 5.25),
+            "x": Reading(None, "%", "GPM", reason=Said("no_gpm")),
+        }
     )
     assert told == {
         "power_w": {"value": 650.0, "unit": "W", "source": "counter over 5.25 s"},
-        "x": {"value": None, "reason": "no GPM"},
+        "x": {"value": None, "reason": str(Said("no_gpm"))},
     }
     assert "650 W  (counter over 5.25 s)" in facts.describe(told)
-    assert "-  (no GPM)" in facts.describe(told)
+    assert "-  (this GPU has no GPM" in facts.describe(told)
 
 
 def test_a_rate_is_of_the_product_that_was_timed(facts, monkeypatch):
     monkeypatch.setattr(facts, "SIZE", 64)
-    found = facts.rate("fp32", Pace(windows=2, window_s=0.02, warm_up_s=0.02, tolerance=0.5))(torch.device("cpu"))
+    found = facts.rate("fp32", Pace(windows=2, window_s=0.02, warm_up_s=0.02, tolerance=0.5))(
+        torch.device("cpu")
+    )
     assert found["tflop_s"] > 0
     assert found["share_of_peak_at_its_clock_percent"] is None, "a CPU tells no clock"
 
@@ -85,12 +95,18 @@ def stand_in(facts, monkeypatch):
         raise facts.executed_operations.NotMeasurableError("ncu is not installed")
 
     made, cpu = Gpu(), torch.device("cpu")
-    known = SimpleNamespace(name=made.name, multi_processor_count=132, uuid=made.uuid.removeprefix("GPU-"))
+    known = SimpleNamespace(
+        name=made.name, multi_processor_count=132, uuid=made.uuid.removeprefix("GPU-")
+    )
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: known)
-    monkeypatch.setattr(torch_build, "installed", lambda: torch_build.Build("2.13.0+cu130", "13.0", ""))
+    monkeypatch.setattr(
+        torch_build, "installed", lambda: torch_build.Build("2.13.0+cu130", "13.0", "")
+    )
     monkeypatch.setattr(facts, "prepare", lambda config: (SimpleNamespace(type="cuda"), None))
     monkeypatch.setattr(facts, "clock_for", lambda device: HostClock())
-    monkeypatch.setattr(facts, "matmul_of", lambda precision, *sides: matmul_of("fp32", 64, 64, 64, cpu))
+    monkeypatch.setattr(
+        facts, "matmul_of", lambda precision, *sides: matmul_of("fp32", 64, 64, 64, cpu)
+    )
     monkeypatch.setattr(facts, "PRECISIONS", ("bf16",))
     monkeypatch.setattr(facts, "copies", fails)
     monkeypatch.setattr(facts, "profiler", fails)
@@ -113,7 +129,9 @@ def test_what_a_driver_tells_stands_in_the_file_and_what_fails_says_so(facts, st
     assert product["tflop_s"] > 0
     assert product["tensor_active_percent"]["value"] == 60
     assert product["power_w"]["value"] is None
-    assert re.search("shorter than 5 s|stood still", product["power_w"]["reason"]), "short, or on a busy machine long"
+    assert re.search("shorter than 5 s|stood still", product["power_w"]["reason"]), (
+        "short, or on a busy machine long"
+    )
     assert product["clock_mhz"]["value"] == 1755
     assert found["copies"]["error"] == found["profiler"]["error"] == "RuntimeError: no CUDA here"
     assert found["nsight compute"]["reason"] == "ncu is not installed"
@@ -125,4 +143,7 @@ def test_every_probe_of_a_gpu_answers(facts, tmp_path):
     found = json.loads((tmp_path / "facts.json").read_text())
     assert {name: each["error"] for name, each in found.items() if "error" in each} == {}
     assert found["bf16 8192³"]["tflop_s"] > found["fp32 8192³"]["tflop_s"]
-    assert found["copies"]["host_to_device_pinned_gb_s"] >= 0.9 * found["copies"]["host_to_device_gb_s"]
+    assert (
+        found["copies"]["host_to_device_pinned_gb_s"]
+        >= 0.9 * found["copies"]["host_to_device_gb_s"]
+    )

@@ -16,7 +16,7 @@ from mfulab.device.vendors import nvidia, nvml
 from mfulab.device.vendors.cupti import PmSampler
 from mfulab.device.vendors.gpm import GpmSampler, why_unsupported
 from mfulab.device.vendors.nvml_sampler import nvml_sampler
-from mfulab.mfu.verdict import CROSS_CHECK
+from mfulab.mfu.causes import CROSS_CHECK
 from mfulab.timing.clocks import EventClock
 from mfulab.timing.pace import Pace
 from mfulab.timing.windows import observe
@@ -41,7 +41,7 @@ def gpm(handle, request):
     make = {"GPM": lambda: GpmSampler(handle), "CUPTI": lambda: PmSampler(uuid, "")}[request.param]
     reason = why_unsupported(handle) if request.param == "GPM" else make().refusal
     if reason:
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     return make
 
 
@@ -71,7 +71,9 @@ def test_one_thread_in_a_loop_reads_fully_busy_on_one_sm(handle, gpm):
     seen = readings(spin, gpm(), nvml_sampler(handle))
     sms = torch.cuda.get_device_properties(DEVICE).multi_processor_count
     assert seen["utilization_percent"].value > 90
-    assert seen["graphics_active_percent"].value is None or seen["graphics_active_percent"].value > 99
+    assert (
+        seen["graphics_active_percent"].value is None or seen["graphics_active_percent"].value > 99
+    )
     assert seen["sm_active_percent"].value < 3 * 100 / sms
     assert seen["tensor_active_percent"].value < 1
 
@@ -95,7 +97,9 @@ def test_mfu_agrees_with_the_tensor_pipe(gpm, product, tmp_path):
         observed = observe(product, EventClock(DEVICE), PACE, [gpm(), series])
     finally:
         series.close()
-    clock = observed.readings["clock_mhz"].value  # polled during the windows: after them it is another
+    clock = observed.readings[
+        "clock_mhz"
+    ].value  # polled during the windows: after them it is another
     peak = gpu_peak(gpu.properties_of(DEVICE), "bf16")
     mfu = 100 * 2 * 8192**3 / observed.time_s / 1e12 / peak.spec
     expected = observed.readings["tensor_active_percent"].value * clock / peak.spec_clock_mhz
@@ -127,7 +131,7 @@ def test_energy_is_power_times_time(handle, product):
     pace = Pace(windows=5, window_s=1.2, warm_up_s=2.0, tolerance=0.05)
     seen = observe(product, EventClock(DEVICE), pace, [nvml_sampler(handle)]).readings
     if seen["power_w"].value is None:
-        pytest.skip(seen["power_w"].reason)
+        pytest.skip(str(seen["power_w"].reason))
     limit = nvml.ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle) / 1e3
     assert 0.2 * limit < seen["power_w"].value < 1.1 * limit
 

@@ -1,4 +1,5 @@
-"""The checks of a GPU's record, on rows computed by hand; what reads Nsight Compute, on its own texts."""
+"""The checks of a GPU's record, on rows computed by hand; what reads Nsight Compute, on its own
+texts."""
 
 import importlib
 import json
@@ -31,11 +32,23 @@ def verdicts(lines):
 
 
 def step(tflop_s, run="model=large_product,precision=bf16"):
-    return {"model": "large_product", "run": run, "precision": "bf16", "flops": 2 * 8192**3, "tflop_s": tflop_s}
+    return {
+        "model": "large_product",
+        "run": run,
+        "precision": "bf16",
+        "flops": 2 * 8192**3,
+        "tflop_s": tflop_s,
+    }
 
 
 def product(tflop_s, flops=2 * 8192**3):
-    return {"kernel": "torch", "run": "kernel=torch", "precision": "bf16", "flops": flops, "tflop_s": tflop_s}
+    return {
+        "kernel": "torch",
+        "run": "kernel=torch",
+        "precision": "bf16",
+        "flops": flops,
+        "tflop_s": tflop_s,
+    }
 
 
 @pytest.mark.parametrize(
@@ -66,13 +79,17 @@ def test_one_product_through_both_paths(validity, own, others, verdict):
         (NAN, 1600.0, "not measurable"),
     ],
 )
-def test_a_ceiling_is_the_published_one_or_its_clock_explains_it(validity, measured, clock, verdict):
+def test_a_ceiling_is_the_published_one_or_its_clock_explains_it(
+    validity, measured, clock, verdict
+):
     row = {**SPEC, "measured_tflop_s": measured, "clock_mhz": clock}
     assert verdicts(validity.ceilings_as_published([row], {"bf16": H100["bf16"]})) == [verdict]
 
 
 def test_published_rates_belong_to_names_that_drivers_give(validity):
-    assert set(validity.PUBLISHED) == {slug(name) for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200")}
+    assert set(validity.PUBLISHED) == {
+        slug(name) for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
+    }
 
 
 def test_an_unknown_device_or_an_absent_ceiling_is_not_measurable(validity):
@@ -84,8 +101,19 @@ def test_executed_operations_agree_within_two_percent(validity):
     cases = [
         {"case": "a", "counted_flops": 1000, "executed_operations": 1019, "reason": ""},
         {"case": "b", "counted_flops": 1000, "executed_operations": 1021, "reason": ""},
-        {"case": "c", "counted_flops": 1000, "executed_operations": None, "reason": "ncu is not installed"},
-        {"case": "d", "counted_flops": 1000, "executed_operations": 10667, "executed_ratio": 32 / 3, "reason": ""},
+        {
+            "case": "c",
+            "counted_flops": 1000,
+            "executed_operations": None,
+            "reason": "ncu is not installed",
+        },
+        {
+            "case": "d",
+            "counted_flops": 1000,
+            "executed_operations": 10667,
+            "executed_ratio": 32 / 3,
+            "reason": "",
+        },
     ]
     lines = list(validity.executed_as_counted(cases))
     assert verdicts(lines) == ["ok", "differs", "not measurable", "ok"]
@@ -129,14 +157,29 @@ def test_it_reads_the_tables_and_ends_with_one_where_something_differs(validity,
     from support import report_rows
 
     manifest = report_rows.lay_out(tmp_path, report_rows.GPU)
-    next((tmp_path / "results").glob("*/profile_step/*/row.csv")).unlink()  # as where the rest was cut off
-    main(["tables", "--also", str(manifest), "--root", str(tmp_path), "--out", str(tmp_path / "tables")])
+    next(
+        (tmp_path / "results").glob("*/profile_step/*/row.csv")
+    ).unlink()  # as where the rest was cut off
+    main(
+        [
+            "tables",
+            "--also",
+            str(manifest),
+            "--root",
+            str(tmp_path),
+            "--out",
+            str(tmp_path / "tables"),
+        ]
+    )
     cases = [{"case": "product", "counted_flops": 100, "executed_operations": 100, "reason": ""}]
     (tmp_path / "executed.json").write_text(json.dumps(cases))
     command = ["--tables", str(tmp_path / "tables"), "--executed", str(tmp_path / "executed.json")]
     assert validity.main(command) == 0
     printed = capsys.readouterr().out
-    assert "ok              executed operations against counted FLOPs: product: 100 against 100: 1.0000" in printed
+    assert (
+        "ok              executed operations against counted FLOPs: product: 100 against 100: 1.0000"
+        in printed
+    )
     assert "not measurable  run-to-run spread" in printed
     cases[0]["executed_operations"] = 90
     (tmp_path / "executed.json").write_text(json.dumps(cases))
@@ -192,7 +235,9 @@ def test_without_nsight_compute_a_case_says_why(executed, monkeypatch):
 
 def test_a_report_that_cannot_be_read_costs_its_case_alone(executed, monkeypatch):
     report = '"a.sum"\n""\n"n/a"\n'
-    monkeypatch.setattr(executed, "executed_operations", lambda case: executed.summed(report, ["a.sum"]))
+    monkeypatch.setattr(
+        executed, "executed_operations", lambda case: executed.summed(report, ["a.sum"])
+    )
     monkeypatch.setattr(executed, "counted_flops", lambda case: 1)
     row = executed.compare("product")
     assert row["executed_operations"] is None
@@ -210,12 +255,19 @@ def test_a_profiler_that_breaks_costs_its_rung_alone(benchmark_scripts, monkeypa
     monkeypatch.setattr(second_clock, "clock_for", lambda device: None)
     monkeypatch.setattr("mfulab.kernels.base.require_capability", lambda *asked: None)
     made = second_clock.random_operands
-    monkeypatch.setattr(second_clock, "random_operands", lambda *asked, seed: made(*asked[:2], "cpu", seed))
-    assert second_clock.compare("triton_plain", "fp32", 64)["reason"] == "FileNotFoundError: clock.hatchet"
+    monkeypatch.setattr(
+        second_clock, "random_operands", lambda *asked, seed: made(*asked[:2], "cpu", seed)
+    )
+    assert (
+        second_clock.compare("triton_plain", "fp32", 64)["reason"]
+        == "FileNotFoundError: clock.hatchet"
+    )
 
 
 @pytest.mark.parametrize("script", ["executed_operations", "second_clock"])
-def test_a_check_that_is_cut_off_leaves_the_cases_before(benchmark_scripts, monkeypatch, tmp_path, script):
+def test_a_check_that_is_cut_off_leaves_the_cases_before(
+    benchmark_scripts, monkeypatch, tmp_path, script
+):
     module, seen = importlib.import_module(script), []
 
     def compare(*case):
@@ -228,7 +280,9 @@ def test_a_check_that_is_cut_off_leaves_the_cases_before(benchmark_scripts, monk
     monkeypatch.setattr(module, "compare", compare)
     with pytest.raises(KeyboardInterrupt):
         module.main(["--out", str(tmp_path / "cases.json")])
-    assert [case["reason"] for case in json.loads((tmp_path / "cases.json").read_text())] == ["no GPU"]
+    assert [case["reason"] for case in json.loads((tmp_path / "cases.json").read_text())] == [
+        "no GPU"
+    ]
 
 
 class _Nowhere:
@@ -255,8 +309,16 @@ def test_the_energy_counter_is_held_against_polled_power(validity):
     def series(run, watts, inside=True):
         return [{"run": run, "in_window": inside, "power_w": watts}] * 10
 
-    rows = [{"run": name, "energy_j": joule, "power_w": 500.0} for name, joule in (("a", 9.0), ("b", 9.0), ("c", NAN))]
-    polled = [*series("a", 520.0), *series("a", 90.0, inside=False), *series("b", 400.0), *series("c", 500.0)]
+    rows = [
+        {"run": name, "energy_j": joule, "power_w": 500.0}
+        for name, joule in (("a", 9.0), ("b", 9.0), ("c", NAN))
+    ]
+    polled = [
+        *series("a", 520.0),
+        *series("a", 90.0, inside=False),
+        *series("b", 400.0),
+        *series("c", 500.0),
+    ]
     lines = list(validity.counter_as_power(rows, polled))
     assert verdicts(lines) == ["ok", "differs"]
     assert "500.0 W by the counter (used), 520.0 W polled" in lines[0].because
@@ -276,7 +338,8 @@ def test_two_clocks_agree_or_say_why_not(validity):
 def test_protons_profile_is_summed_over_its_kernels(benchmark_scripts, capsys, tmp_path):
     second_clock = importlib.import_module("second_clock")
     kernels = [
-        {"frame": {"name": name}, "metrics": {"time (ns)": ns, "count": 1}} for name, ns in (("a", 3e6), ("b", 2e6))
+        {"frame": {"name": name}, "metrics": {"time (ns)": ns, "count": 1}}
+        for name, ns in (("a", 3e6), ("b", 2e6))
     ]
     tree = {
         "frame": {"name": "ROOT"},

@@ -1,4 +1,5 @@
-"""`mfulab.measure` around loops on a GPU: what threads of autograd's engine run is counted, and graphs are replayed."""
+"""`mfulab.measure` around loops on a GPU: what threads of autograd's engine run is counted, and
+graphs are replayed."""
 
 import pytest
 import torch

@@ -18,5 +18,7 @@ def test_a_gpu_that_nothing_disturbs_reads_nearly_the_same_each_time():
     best = best_of(states)
     slow = [state for state in states[5:] if state.slowdown(best) >= DISTURBED]
     assert len(slow) <= 3
-    assert not any(state.others_s or state.total_s for state in states), "other processes are asked of a CPU alone"
+    assert not any(state.others_s or state.total_s for state in states), (
+        "other processes are asked of a CPU alone"
+    )
     assert len(json.loads(packed(states, 1))["at_s"]) == len(set(states))

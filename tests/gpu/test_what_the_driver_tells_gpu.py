@@ -1,4 +1,5 @@
-"""A real GPU: CUDA's own list is NVML's, this torch has code for the card, and nothing keeps `auto` from it."""
+"""A real GPU: CUDA's own list is NVML's, this torch has code for the card, and nothing keeps `auto`
+from it."""
 
 import os
 

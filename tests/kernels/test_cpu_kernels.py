@@ -12,7 +12,10 @@ from mfulab.kernels.numba_cpu_elementwise import NumbaCpuElementwise
 from mfulab.kernels.torch_compiled import TorchCompiled
 from mfulab.kernels.verification import check, exact_product, random_operands
 
-SHAPES = shape_classes(64, 64) | {"single": Shape(1, 1, 1, 1), "wider_than_a_block": Shape(1, 64, 2050, 70)}
+SHAPES = shape_classes(64, 64) | {
+    "single": Shape(1, 1, 1, 1),
+    "wider_than_a_block": Shape(1, 64, 2050, 70),
+}
 
 
 def run(kernel, shape, seed=0):
@@ -20,7 +23,9 @@ def run(kernel, shape, seed=0):
     kernel.require("cpu", shape)
     operands = random_operands(shape, form, "cpu", seed)
     operands.poison()
-    returned = kernel.run(*kernel.prepare(operands.a, operands.b, operands.c), launch=kernel.launch(shape))
+    returned = kernel.run(
+        *kernel.prepare(operands.a, operands.b, operands.c), launch=kernel.launch(shape)
+    )
     c = operands.c if returned is None else returned.view_as(operands.c)
     return check(c, exact_product(operands.a, operands.b), form, shape.k)
 
@@ -37,7 +42,12 @@ def test_every_config_names_a_kernel(name):
 
 @pytest.mark.parametrize(
     ("kind", "precision"),
-    [(kind, precision) for kind in CPU_CLASSES for precision in kind.precisions if precision != "tf32"],
+    [
+        (kind, precision)
+        for kind in CPU_CLASSES
+        for precision in kind.precisions
+        if precision != "tf32"
+    ],
 )
 @pytest.mark.parametrize("shape", few(SHAPES, 3))
 def test_every_cpu_kernel_is_right_for_every_shape(kind, precision, shape):
@@ -46,7 +56,9 @@ def test_every_cpu_kernel_is_right_for_every_shape(kind, precision, shape):
     assert result.effective_precision == precision
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:TypedStorage is deprecated:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore:TypedStorage is deprecated:UserWarning"
+)
 @pytest.mark.parametrize("shape", ["one_over", "one_row", "tall", "batched"])
 def test_the_compiled_product_is_right_though_it_returns_it(shape):
     assert run(TorchCompiled("fp32"), SHAPES[shape]).correct

@@ -34,7 +34,9 @@ def product_on_host(kernel, shape):
     return check(operands.c, exact_product(operands.a, operands.b), form, shape.k)
 
 
-@pytest.mark.parametrize(("kind", "precision"), few(sorted(RUNGS, key=lambda rung: rung not in FIRST), len(FIRST)))
+@pytest.mark.parametrize(
+    ("kind", "precision"), few(sorted(RUNGS, key=lambda rung: rung not in FIRST), len(FIRST))
+)
 @pytest.mark.parametrize("shape", few(SHAPES))
 def test_every_rung_is_right_on_the_host(kind, precision, shape):
     result = product_on_host(kind(precision), SHAPES[shape])
@@ -69,7 +71,11 @@ def test_other_blocks_are_right_too(kind, block):
         (CudaRegister2D, (128, 256, 6), "evenly"),
         (CudaVectorised, (128, 128, 6), "multiple of the 4 elements"),
         (CudaVectorised, (256, 128, 32), "shared memory"),
-        (CudaDoubleBuffered, (256, 128, 16), "49664 B of shared memory"),  # 48 KiB but for the padding
+        (
+            CudaDoubleBuffered,
+            (256, 128, 16),
+            "49664 B of shared memory",
+        ),  # 48 KiB but for the padding
         (CudaRegister2D, (512, 512, 8), "threads a block"),
         (CudaWarpTile, (32, 64, 8), "64×32"),
         (CudaWide, (128, 96, 16), "64×64"),
@@ -103,7 +109,9 @@ def test_the_element_wise_product_is_right_on_the_host(precision):
 @pytest.mark.parametrize("waits", ["threadIdx.x != 7", "blockIdx.x == 1 && threadIdx.y < 4"])
 def test_a_barrier_that_not_all_threads_reach_fails_one_test_alone(tmp_path, waits):
     parameters = "const REAL* a, const REAL* b, REAL* c, int m, int n, int k"
-    (tmp_path / "stuck.cu").write_text(f"void matmul({parameters}) {{ if ({waits}) __syncthreads(); }}")
+    (tmp_path / "stuck.cu").write_text(
+        f"void matmul({parameters}) {{ if ({waits}) __syncthreads(); }}"
+    )
 
     class Stuck(CudaNaive):
         source = str(tmp_path / "stuck.cu")

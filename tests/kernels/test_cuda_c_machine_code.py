@@ -4,6 +4,7 @@ import sys
 from types import ModuleType
 
 import pytest
+from support.compiled import ALIGNED, ODD
 from support.ladders import LADDER
 from support.machine_code import disassembled, main_loops, needs_nvrtc
 
@@ -20,7 +21,6 @@ from mfulab.kernels.cuda_wide import CudaWide
 from mfulab.kernels.cuda_wmma import CudaWmma
 from mfulab.kernels.nvrtc import compile_source, parse_resources
 
-ALIGNED, ODD = Shape(1, 4096, 4096, 4096), Shape(1, 4095, 4097, 4095)
 MULTIPLY = {
     "fp32": "FFMA",
     "fp64": "DFMA",
@@ -40,8 +40,12 @@ def compiled(kernel, arch, shape):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shape", "arch"), itertools.product([ALIGNED, ODD], ["sm_80", "sm_90a"]), ids=str)
-@pytest.mark.parametrize(("kind", "precision"), [(kind, precision) for kind in LADDER for precision in kind.precisions])
+@pytest.mark.parametrize(
+    ("shape", "arch"), itertools.product([ALIGNED, ODD], ["sm_80", "sm_90a"]), ids=str
+)
+@pytest.mark.parametrize(
+    ("kind", "precision"), [(kind, precision) for kind in LADDER for precision in kind.precisions]
+)
 def test_no_spills_and_the_expected_multiplication(kind, precision, arch, shape):
     code = compiled(kind(precision), arch, shape)
     assert code.resources.spill_bytes == 0
@@ -58,7 +62,9 @@ def test_no_spills_and_the_expected_multiplication(kind, precision, arch, shape)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("precision", "multiply"), [("fp16", r"HMMA\.1688\.F32"), ("int8", r"IMMA\.8816\.S8\.S8")])
+@pytest.mark.parametrize(
+    ("precision", "multiply"), [("fp16", r"HMMA\.1688\.F32"), ("int8", r"IMMA\.8816\.S8\.S8")]
+)
 @pytest.mark.parametrize("shape", [ALIGNED, ODD], ids=str)
 def test_turing_multiplies_in_its_tensor_cores(precision, multiply, shape):
     code = compiled(CudaWmma(precision), "sm_75", shape)
@@ -83,7 +89,9 @@ def test_fragments_are_loaded_as_matrices(precision):
 
 @pytest.mark.slow
 def test_operands_are_rounded_to_tf32_once_and_not_at_each_use():
-    (main,) = main_loops(disassembled(compiled(CudaWmma("tf32"), "sm_90a", ALIGNED).code), MULTIPLY["tf32"])
+    (main,) = main_loops(
+        disassembled(compiled(CudaWmma("tf32"), "sm_90a", ALIGNED).code), MULTIPLY["tf32"]
+    )
     loaded = 4 * sum(opcode == "LDG.E.128" for opcode in main)
     assert sum(opcode.startswith(("FSETP", "F2FP", "F2F")) for opcode in main) == loaded
 
@@ -104,15 +112,22 @@ def test_tiles_pass_the_registers_by(kind):
     text = disassembled(compiled(kind("fp32"), "sm_90a", ALIGNED).code)
     (main,) = main_loops(text, "FFMA")
     rows, columns, depth = kind.tile
-    assert sum(opcode.startswith("LDGSTS") for opcode in main) == (rows + columns // 4) * depth // 256
-    assert sum(opcode.startswith("LDGSTS") and opcode.endswith("128") for opcode in main) == columns // 4 * depth // 256
+    assert (
+        sum(opcode.startswith("LDGSTS") for opcode in main) == (rows + columns // 4) * depth // 256
+    )
+    assert (
+        sum(opcode.startswith("LDGSTS") and opcode.endswith("128") for opcode in main)
+        == columns // 4 * depth // 256
+    )
     assert not [opcode for opcode in main if opcode.startswith(("LDG.", "STS"))]
     assert sum(opcode.startswith("BAR") for opcode in main) == 1
     assert main.count("FFMA") > 0.84 * len(main)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [CudaVectorised, CudaDoubleBuffered, CudaWarpTile, CudaAsyncCopies, CudaGrouped])
+@pytest.mark.parametrize(
+    "kind", [CudaVectorised, CudaDoubleBuffered, CudaWarpTile, CudaAsyncCopies, CudaGrouped]
+)
 def test_two_blocks_fit_an_sm(kind):
     resources = compiled(kind("fp32"), "sm_90a", ALIGNED).resources
     assert resources.registers <= 65536 // (2 * kind("fp32").threads)
@@ -120,12 +135,15 @@ def test_two_blocks_fit_an_sm(kind):
 
 @pytest.mark.slow
 def test_a_wide_lane_reads_less_and_waits_half_as_often_a_multiply_add():
-    """128 multiply-adds for six 128-bit reads where 64 need four; a barrier for 16 steps where it stood for 8."""
+    """128 multiply-adds for six 128-bit reads where 64 need four; a barrier for 16 steps where it
+    stood for 8."""
     loops = {}
     for kind in (CudaGrouped, CudaWide):
         code = compiled(kind("fp32"), "sm_90a", ALIGNED)
         (main,) = main_loops(disassembled(code.code), "FFMA")
-        loops[kind] = [sum(opcode.startswith(name) for opcode in main) for name in ("FFMA", "LDS.128", "BAR")]
+        loops[kind] = [
+            sum(opcode.startswith(name) for opcode in main) for name in ("FFMA", "LDS.128", "BAR")
+        ]
     assert loops == {CudaGrouped: [512, 32, 1], CudaWide: [2048, 96, 1]}
     assert main.count("FFMA") > 0.91 * len(main)
     assert code.resources.registers <= 255
@@ -135,7 +153,8 @@ def test_a_wide_lane_reads_less_and_waits_half_as_often_a_multiply_add():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "block"), [(CudaRegister2D, (256, 128, 8)), (CudaVectorised, (256, 128, 16)), (CudaWmma, (64, 256))]
+    ("kind", "block"),
+    [(CudaRegister2D, (256, 128, 8)), (CudaVectorised, (256, 128, 16)), (CudaWmma, (64, 256))],
 )
 def test_a_larger_block_spills_nothing_either(kind, block):
     assert compiled(kind(kind.precisions[0], block), "sm_90a", ALIGNED).resources.spill_bytes == 0
@@ -147,7 +166,9 @@ def test_resources_are_read_from_the_compiler_s_log():
     ptxas info    : Used 128 registers, used 1 barriers, 8 bytes cumulative stack size, 16640 bytes smem"""
     assert parse_resources(log) == Resources(128, 16640, 28)
     assert parse_resources("") == Resources()
-    assert parse_resources("ptxas info : Used 8 registers, used 0 barriers").shared_memory_bytes == 0
+    assert (
+        parse_resources("ptxas info : Used 8 registers, used 0 barriers").shared_memory_bytes == 0
+    )
 
 
 def test_a_cuda_core_without_the_names_is_unsupported_and_named(monkeypatch):

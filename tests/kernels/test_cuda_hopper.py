@@ -34,11 +34,16 @@ extern "C" const char* run(int blocks, const TensorMap* a, const TensorMap* b, c
 }}
 """
 KINDS = (CudaHopper, CudaHopperStores, CudaHopperCluster, CudaHopperHilbert, CudaHopperFp8)
-LADDER = [(kind, precision) for kind in KINDS for precision in kind.precisions if precision != "fp16"]
+LADDER = [
+    (kind, precision) for kind in KINDS for precision in kind.precisions if precision != "fp16"
+]
 LADDER.append((CudaHopper, "fp16"))
-TAKEN = {name: shape for name, shape in shape_classes(256, 64).items() if not name.startswith("one_")}
+TAKEN = {
+    name: shape for name, shape in shape_classes(256, 64).items() if not name.startswith("one_")
+}
 TAKEN["smallest"] = Shape(1, 8, 8, 8)
-# Two matrices, edges in every direction, more steps than stages, and so many tiles that blocks take several.
+# Two matrices, edges in every direction, more steps than stages, and so many tiles that blocks take
+# several.
 AWKWARD = Shape(2, 300, 264, 336)
 
 
@@ -58,7 +63,9 @@ def built(folder, kernel, **changed):
 @pytest.fixture(scope="module")
 def on_host(tmp_path_factory):
     """A rung for the host, compiled once."""
-    return functools.cache(lambda kind, precision: built(tmp_path_factory.mktemp("rung"), kind(precision)))
+    return functools.cache(
+        lambda kind, precision: built(tmp_path_factory.mktemp("rung"), kind(precision))
+    )
 
 
 class HostTensorMap(ctypes.Structure):
@@ -67,12 +74,16 @@ class HostTensorMap(ctypes.Structure):
 
 
 def product_on_host(run, kernel, shape, clusters):
-    """The result of a rung for random operands, seen by the copy engine as the rung describes them."""
+    """The result of a rung for random operands, seen by the copy engine as the rung describes
+    them."""
     form = FORMATS[kernel.precision]
     operands = random_operands(shape, form, "cpu", seed=7)
     operands.poison()
     views = kernel.views(operands.a, operands.b, operands.c)
-    maps = [HostTensorMap((ctypes.c_uint64 * 16)(view.tensor.data_ptr(), *view.extents, *view.box)) for view in views]
+    maps = [
+        HostTensorMap((ctypes.c_uint64 * 16)(view.tensor.data_ptr(), *view.extents, *view.box))
+        for view in views
+    ]
     tensors = operands.c, kernel.order(operands.c)
     pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
     run(clusters * kernel.cluster, *(ctypes.byref(one) for one in maps), *pointers, *shape)
@@ -87,7 +98,9 @@ def test_every_rung_is_right_on_the_host(on_host, kind, precision):
 
 @pytest.mark.parametrize("shape", few(TAKEN, 4))
 def test_the_first_rung_takes_every_class_of_shapes(on_host, shape):
-    result = product_on_host(on_host(CudaHopper, "bf16"), CudaHopper("bf16"), TAKEN[shape], clusters=3)
+    result = product_on_host(
+        on_host(CudaHopper, "bf16"), CudaHopper("bf16"), TAKEN[shape], clusters=3
+    )
     assert result.correct, str(result)
 
 
@@ -98,7 +111,11 @@ FULL = Shape(1, 256, 256, 512)
     ("kind", "changed", "fault"),
     few(
         [
-            (CudaHopper, {"hopper_tiles": [("if (step > 0) release(ring, last);", "")]}, "deadlock"),
+            (
+                CudaHopper,
+                {"hopper_tiles": [("if (step > 0) release(ring, last);", "")]},
+                "deadlock",
+            ),
             (
                 CudaHopper,
                 {
@@ -111,17 +128,37 @@ FULL = Shape(1, 256, 256, 512)
                 },
                 "too many",
             ),
-            (CudaHopper, {"hopper_tiles": [("init_barrier(&full[stage], 1);", "")]}, "before it is initialised"),
+            (
+                CudaHopper,
+                {"hopper_tiles": [("init_barrier(&full[stage], 1);", "")]},
+                "before it is initialised",
+            ),
             (
                 CudaHopper,
                 {"hopper_tiles": [("stages(shared_memory())", "stages(shared_memory() + 512)")]},
                 "1024 bytes",
             ),
-            (CudaHopperStores, {"hopper_tiles": [("publish_to_copy_engine();", "")]}, "has not published"),
+            (
+                CudaHopperStores,
+                {"hopper_tiles": [("publish_to_copy_engine();", "")]},
+                "has not published",
+            ),
             (CudaHopperCluster, {"hopper_tiles": [("lane < BLOCKS", "lane < 1")]}, "deadlock"),
-            (CudaHopperCluster, {"hopper": [("if (BLOCKS > 1) sync_blocks();  // until", "// until")]}, "has ended"),
-            (CudaHopperCluster, {"hopper": [("sync_blocks();  // nobody", "// nobody")]}, "initialised"),
-            (CudaHopperCluster, {"hopper_tiles": [("load_box_for(0b11,", "load_box_for(0b01 << rank,")]}, "deadlock"),
+            (
+                CudaHopperCluster,
+                {"hopper": [("if (BLOCKS > 1) sync_blocks();  // until", "// until")]},
+                "has ended",
+            ),
+            (
+                CudaHopperCluster,
+                {"hopper": [("sync_blocks();  // nobody", "// nobody")]},
+                "initialised",
+            ),
+            (
+                CudaHopperCluster,
+                {"hopper_tiles": [("load_box_for(0b11,", "load_box_for(0b01 << rank,")]},
+                "deadlock",
+            ),
         ],
         4,
     ),
@@ -139,7 +176,10 @@ def test_a_fault_on_the_host_is_said(tmp_path, kind, changed, fault):
             CudaHopper,
             {
                 "hopper_tiles": [
-                    ("if (step > 0) release(ring, last);\n        last = at.stage;", "release(ring, at.stage);"),
+                    (
+                        "if (step > 0) release(ring, last);\n        last = at.stage;",
+                        "release(ring, at.stage);",
+                    ),
                     ("    release(ring, last);\n}", "}"),
                 ]
             },
@@ -158,7 +198,9 @@ def test_a_fault_on_the_host_is_said(tmp_path, kind, changed, fault):
     ],
 )
 def test_what_the_hardware_would_not_notice_gives_a_wrong_product(tmp_path, kind, changed):
-    assert not product_on_host(built(tmp_path, kind("bf16"), **changed), kind("bf16"), FULL, clusters=1).correct
+    assert not product_on_host(
+        built(tmp_path, kind("bf16"), **changed), kind("bf16"), FULL, clusters=1
+    ).correct
 
 
 @pytest.mark.slow
@@ -167,24 +209,34 @@ def test_the_machine_code_is_what_each_rung_adds(kind, precision):
     needs_nvrtc()
     compiled = kind(precision).compile("sm_90a", Shape(1, 4096, 4096, 4096))
     assert compiled.resources.spill_bytes == 0
-    assert compiled.resources.registers == 168  # 65536 / 384 in whole eights: setmaxnreg then moves them
+    # 65536 / 384 in whole eights: setmaxnreg then moves them
+    assert compiled.resources.registers == 168
     assert "warning" not in compiled.log.lower()
     text = disassembled(compiled.code)
     opcodes = Counter(opcode for _, opcode, _ in instructions(text))
     product = "QGMMA.64x256x32.F32.E4M3.E4M3" if precision == "fp8" else "HGMMA.64x256x16.F32"
     assert sum(count for opcode, count in opcodes.items() if opcode.startswith(product)) == 4
-    assert not [opcode for opcode in opcodes if re.match(r"(STL|LDL|HMMA|FFMA|LD|ST)(\.|$)", opcode)]
+    assert not [
+        opcode for opcode in opcodes if re.match(r"(STL|LDL|HMMA|FFMA|LD|ST)(\.|$)", opcode)
+    ]
     assert opcodes["USETMAXREG.TRY_ALLOC.CTAPOOL"] == opcodes["USETMAXREG.DEALLOC.CTAPOOL"] == 1
     assert opcodes["SYNCS.EXCH.64"] == 2 * STAGES
     assert opcodes["UTMALDG.3D"] >= 1
     stored = kind is not CudaHopper
-    assert opcodes["UTMASTG.3D"] == opcodes["STSM.16.M88.4"] // 4 == (TILE_N // BOX if stored else 0)
-    assert {opcode for opcode in opcodes if opcode.startswith("STG")} == (set() if stored else {"STG.E.128"})
+    assert (
+        opcodes["UTMASTG.3D"] == opcodes["STSM.16.M88.4"] // 4 == (TILE_N // BOX if stored else 0)
+    )
+    assert {opcode for opcode in opcodes if opcode.startswith("STG")} == (
+        set() if stored else {"STG.E.128"}
+    )
     together = kind.cluster > 1
     assert ("UTMALDG.3D.MULTICAST" in opcodes) == together
     assert opcodes["UCGABAR_ARV"] == opcodes["UCGABAR_WAIT"] == (2 if together else 0)
     (main,) = main_loops(text, "[HQ]GMMA")
-    assert sum(opcode.startswith(("MEMBAR", "BAR", "LDS", "STS", "LDG", "STG")) for opcode in main) == 0
+    assert (
+        sum(opcode.startswith(("MEMBAR", "BAR", "LDS", "STS", "LDG", "STG")) for opcode in main)
+        == 0
+    )
     assert sum(opcode.startswith("WARPGROUP.DEPBAR") for opcode in main) == 1
 
 
@@ -225,7 +277,9 @@ def test_rows_that_the_copy_engine_cannot_walk_are_unsupported(monkeypatch):
 
 def test_another_generation_is_unsupported(monkeypatch):
     for capability in ((8, 0), (10, 0)):
-        monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_, capability=capability: capability)
+        monkeypatch.setattr(
+            "torch.cuda.get_device_capability", lambda *_, capability=capability: capability
+        )
         with pytest.raises(UnsupportedError, match=r"compute capability 9\.0"):
             CudaHopper("bf16").require("cuda", Shape(1, 8, 8, 8))
 

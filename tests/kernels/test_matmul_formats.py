@@ -45,7 +45,9 @@ def _product(form, a, b):
 def test_a_correct_product_shows_its_own_format(precision, k):
     form = FORMATS[precision]
     operands = random_operands(Shape(2, 33, 65, k), form, "cpu", seed=1)
-    result = check(_product(form, operands.a, operands.b), exact_product(operands.a, operands.b), form, k)
+    result = check(
+        _product(form, operands.a, operands.b), exact_product(operands.a, operands.b), form, k
+    )
     assert result.correct
     assert result.effective_precision == precision
 
@@ -126,13 +128,19 @@ def test_refreshed_operands_are_others_and_their_product_is_known(name):
     assert not check(operands.c, exact, FORMATS[name], 33).correct, "an unwritten C is poisoned"
 
 
-@pytest.mark.parametrize(("measured", "peer"), [(CudaHopperFp8, True), (TritonPlain, True), (CublasLt, False)])
-def test_an_fp8_kernel_stands_beside_the_library_that_accumulates_as_it_does(measured, peer, monkeypatch):
+@pytest.mark.parametrize(
+    ("measured", "peer"), [(CudaHopperFp8, True), (TritonPlain, True), (CublasLt, False)]
+)
+def test_an_fp8_kernel_stands_beside_the_library_that_accumulates_as_it_does(
+    measured, peer, monkeypatch
+):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     name, reference = reference_for(measured("fp8"), "cuda", Shape(1, 64, 64, 64))
     assert ("fast accumulation" in name) == peer
     asked = []
-    monkeypatch.setattr(torch, "_scaled_mm", lambda *operands, **options: asked.append(options["use_fast_accum"]))
+    monkeypatch.setattr(
+        torch, "_scaled_mm", lambda *operands, **options: asked.append(options["use_fast_accum"])
+    )
     operands = torch.zeros(1, 64, 64)
     reference.run(*reference.prepare(operands, operands, operands), launch=None)
     assert asked == [peer]
@@ -149,27 +157,57 @@ def test_torch_multiplies_int8_of_a_b_that_lies_along_k(batch, m, n, k, again):
     assert prepared[1].mT.is_contiguous()
     kernel.run(*prepared, launch=None)
     # oneDNN's int8 saturates without VNNI, whatever the layout.
-    along_n = torch.stack([torch._int_mm(one, other) for one, other in zip(operands.a, operands.b, strict=True)])
+    along_n = torch.stack(
+        [torch._int_mm(one, other) for one, other in zip(operands.a, operands.b, strict=True)]
+    )
     assert check(operands.c, exact, form, k).correct or not check(along_n, exact, form, k).correct
 
 
-def _held(address: int, kind: np.dtype, rows: int, columns: int, leading: int, turned: bool) -> np.ndarray:
-    """A matrix in columns, `leading` elements apart, as the library sees it at an address; a view."""
+def _held(
+    address: int, kind: np.dtype, rows: int, columns: int, leading: int, turned: bool
+) -> np.ndarray:
+    """A matrix in columns, `leading` elements apart, as the library sees it at an address; a
+    view."""
     rows, columns = (columns, rows) if turned else (rows, columns)
     size = ((columns - 1) * leading + rows) * kind.itemsize
     values = np.frombuffer((ctypes.c_char * size).from_address(address), kind)
-    matrix = np.lib.stride_tricks.as_strided(values, (rows, columns), (kind.itemsize, leading * kind.itemsize))
+    matrix = np.lib.stride_tricks.as_strided(
+        values, (rows, columns), (kind.itemsize, leading * kind.itemsize)
+    )
     return matrix.T if turned else matrix
 
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32", "int8"])
 @pytest.mark.parametrize("size", [(1, 5, 8, 12), (3, 17, 4, 20)])
-def test_cublas_is_asked_for_the_product_and_in_int8_reads_both_operands_along_k(precision, size, monkeypatch):
-    types = {"CUDA_R_64F": np.float64, "CUDA_R_32F": np.float32, "CUDA_R_8I": np.int8, "CUDA_R_32I": np.int32}
+def test_cublas_is_asked_for_the_product_and_in_int8_reads_both_operands_along_k(
+    precision, size, monkeypatch
+):
+    types = {
+        "CUDA_R_64F": np.float64,
+        "CUDA_R_32F": np.float32,
+        "CUDA_R_8I": np.int8,
+        "CUDA_R_32I": np.int32,
+    }
     seen = []
 
     def gemm(handle, turned_b, turned_a, n, m, k, one, *rest):
-        b, kind_b, wide_b, apart_b, a, kind_a, wide_a, apart_a, _, c, kind_c, wide_c, apart_c, batch, *_ = rest
+        (
+            b,
+            kind_b,
+            wide_b,
+            apart_b,
+            a,
+            kind_a,
+            wide_a,
+            apart_a,
+            _,
+            c,
+            kind_c,
+            wide_c,
+            apart_c,
+            batch,
+            *_,
+        ) = rest
         seen.append((turned_b, turned_a))
         for place in range(batch):
             b_at, a_at, c_at = (
@@ -203,9 +241,13 @@ def test_cublas_is_asked_for_the_product_and_in_int8_reads_both_operands_along_k
 
 def test_each_device_has_a_library_context_and_a_workspace_of_its_own(monkeypatch):
     made = itertools.count(1)
-    library = SimpleNamespace(create=lambda: next(made), set_stream=lambda *_: None, set_workspace=lambda *_: None)
+    library = SimpleNamespace(
+        create=lambda: next(made), set_stream=lambda *_: None, set_workspace=lambda *_: None
+    )
     monkeypatch.setitem(sys.modules, "nvmath", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "nvmath.bindings", SimpleNamespace(cublas=library, cublasLt=library))
+    monkeypatch.setitem(
+        sys.modules, "nvmath.bindings", SimpleNamespace(cublas=library, cublasLt=library)
+    )
     first, second = torch.device("cpu"), torch.device("meta")
     try:
         handles = [cublas._handle(device, 0) for device in (first, second, first)]
@@ -218,7 +260,8 @@ def test_each_device_has_a_library_context_and_a_workspace_of_its_own(monkeypatc
 
 
 def test_inductor_s_cache_is_the_users_own(monkeypatch, tmp_path):
-    """Its default is a folder in the temporary directory, which whoever was first may have filled with code."""
+    """Its default is a folder in the temporary directory, which whoever was first may have filled
+    with code."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")

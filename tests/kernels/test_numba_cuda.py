@@ -15,34 +15,50 @@ from support.workflow_copy import ROOT
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
+from mfulab.kernels.numba_cuda_async import NumbaCudaAsync
 from mfulab.kernels.numba_cuda_naive import NumbaCudaNaive
 from mfulab.kernels.numba_cuda_shared import NumbaCudaShared
 from mfulab.kernels.numba_cuda_tensor_core import NumbaCudaTensorCore
 from mfulab.kernels.numba_cuda_unrolled import NumbaCudaUnrolled
 
 # A rung takes some ten seconds.
-FIRST = [one for at, kind in enumerate(KINDS) for one in few(((kind, each) for each in kind.precisions), int(at < 3))]
+FIRST = [
+    one
+    for at, kind in enumerate(KINDS)
+    for one in few(((kind, each) for each in kind.precisions), int(at < 3))
+]
 RUNGS = [(kind, precision) for kind in KINDS for precision in kind.precisions]
 
 
 def _simulated(cases):
-    """Answers for (kind, precision, block, shape), from a process of its own: the simulator replaces numba.cuda."""
+    """Answers for (kind, precision, block, shape), from a process of its own: the simulator
+    replaces numba.cuda."""
     named = [(kind.__module__.rsplit(".", 1)[1], kind.__name__, *rest) for kind, *rest in cases]
     script = ROOT / "tests/support" / "numba_simulator.py"
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
     finished = subprocess.run(
-        [sys.executable, str(script), json.dumps(named)], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, str(script), json.dumps(named)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
     return json.loads(finished.stdout)
 
 
 def test_the_seminar_s_kernels_are_right_but_for_tiles_that_overhang():
-    """1000 is no multiple of 32, as 12 is none of 8: the shared-memory kernel then reads outside."""
+    """1000 is no multiple of 32, as 12 is none of 8: the shared-memory kernel then reads
+    outside,
+    and the guarded one does not."""
     whole, overhanging = Shape(1, 16, 8, 24), Shape(1, 12, 12, 12)
-    cases = [(kind, "fp32", block, shape) for kind, (block, _, _) in SEMINAR.items() for shape in (whole, overhanging)]
+    cases = [
+        (kind, "fp32", block, shape)
+        for kind, (block, _, _) in SEMINAR.items()
+        for shape in (whole, overhanging)
+    ]
     answers = _simulated(cases)
-    assert [answer["correct"] for answer in answers] == [True, True, True, True, True, False]
+    assert [answer["correct"] for answer in answers] == 7 * [True] + [False]
     assert "out of bounds" in answers[-1]["said"]
 
 
@@ -57,11 +73,22 @@ def test_the_seminar_s_accumulator_is_float64(kind):
 @pytest.mark.parametrize(("kind", "precision"), FIRST)
 def test_every_rung_is_right_in_the_simulator(kind, precision):
     block, tile, depth = KINDS[kind]
-    classes = shape_classes(tile, depth)  # the simulator takes a second for each thousand threads: those with edges
+    classes = shape_classes(
+        tile, depth
+    )  # the simulator takes a second for each thousand threads: those with edges
     under, over = classes["one_under"], classes["one_over"]
     edges = Shape(1, over.m, under.n, over.k)
     shapes = {"single": Shape(1, 1, 1, 1), "over and under": edges, "batched": classes["batched"]}
-    answers = dict(zip(shapes, _simulated([(kind, precision, block, shape) for shape in shapes.values()]), strict=True))
+    if kind is NumbaCudaAsync:  # its rows are of whole copies
+        shapes["single"] = Shape(1, 1, 1, 4)
+        shapes["over and under"] = edges._replace(k=depth + 4)
+    answers = dict(
+        zip(
+            shapes,
+            _simulated([(kind, precision, block, shape) for shape in shapes.values()]),
+            strict=True,
+        )
+    )
     assert {name: answer["said"] for name, answer in answers.items() if not answer["correct"]} == {}
     assert {answer["effective"] for answer in answers.values()} == {precision}
 
@@ -118,6 +145,22 @@ def test_the_tensor_core_rung_loads_without_branches_and_lets_two_blocks_fit(cap
     assert sum(opcode.startswith("BRA") for opcode in main) == 1, "the loop's own"
     assert sum(opcode.startswith("BAR") for opcode in main) == 1
     assert _lets_two_blocks_fit(code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0)])
+def test_the_asynchronous_rung_s_loop_is_copies_matrix_loads_and_products(capability):
+    """A step of 16: 64 products of a warp from 16 matrix loads, 8 copies, and no other access."""
+    _, code = _machine_code(NumbaCudaAsync, "tf32", capability)
+    (main,) = main_loops(disassembled(code), r"HMMA\.1688")
+    names = ("HMMA.1688.F32.TF32", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128", "BAR.SYNC")
+    counted = [sum(opcode.startswith(name) for opcode in main) for name in names]
+    assert counted == [64, 16, 8, 1]
+    assert not [opcode for opcode in main if re.match(r"(LDG|LDS|STS|LDL|STL|LD|ST)(\.|$)", opcode)]
+    usage = resource_usage(code)
+    assert usage["STACK"] == usage["LOCAL"] == 0
+    threads = NumbaCudaAsync("tf32").launch(Shape(1, 128, 128, 16)).block[0]
+    assert 2 * threads * usage["REG"] <= 65536, "two blocks an SM"
 
 
 def test_an_index_of_32_bits_has_an_end(monkeypatch):

@@ -22,15 +22,25 @@ H100 = Multiprocessor(threads=2048, blocks=32, registers=65536, shared_memory_by
         (16, 0, 0, (32,), 50.0),
         (255, 0, 0, (256,), 12.5),
         (32, 49152, 0, (128,), 25.0),
-        (144, 0, 0, (64,), 18.75),  # three warps in each of four parts, where the SM's registers would hold fourteen
+        (
+            144,
+            0,
+            0,
+            (64,),
+            18.75,
+        ),  # three warps in each of four parts, where the SM's registers would hold fourteen
         (200, 0, 0, (96,), 9.375),
     ],
 )
 def test_known_occupancies(registers, static, dynamic, block, percent):
-    assert occupancy_percent(Resources(registers, static, 0), Launch(block, (1,), dynamic), H100) == percent
+    assert (
+        occupancy_percent(Resources(registers, static, 0), Launch(block, (1,), dynamic), H100)
+        == percent
+    )
 
 
-# A T4: NVIDIA's calculator for 7.5 gives the four blocks that 64 KB hold, where a reserved KB each would leave three.
+# A T4: NVIDIA's calculator for 7.5 gives the four blocks that 64 KB hold, where a reserved KB each
+# would leave three.
 def test_before_ampere_no_kilobyte_of_a_block_is_the_system_s(monkeypatch):
     facts = {"max_threads_per_multi_processor": 1024, "shared_memory_per_multiprocessor": 64 << 10}
     for major, minor, percent in ((7, 5, 100.0), (7, 0, 100.0), (8, 0, 75.0), (9, 0, 75.0)):

@@ -6,6 +6,7 @@ from support.shape_classes import kernel_classes, shape_classes
 from mfulab.core.errors import UnsupportedError
 from mfulab.device.compute import emulated
 from mfulab.kernels.base import Shape
+from mfulab.kernels.cuda_mma import CudaMma
 
 SHAPES = shape_classes(128, 64)
 ONE_OFF = {"one_under", "one_over"}
@@ -13,7 +14,12 @@ HOPPER = {stem for stem in kernel_classes() if stem.startswith("cuda_hopper")}
 # What is refused on a Hopper GPU, by implementation and precision: all else must be right.
 REFUSED = {
     **{(stem, precision): ONE_OFF for stem in HOPPER for precision in ("fp16", "bf16", "fp8")},
-    **{("triton_persistent", precision): ONE_OFF for precision in ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")},
+    **{("cuda_mma", precision): ONE_OFF for precision in ("fp16", "bf16")},
+    **{
+        ("triton_persistent", precision): ONE_OFF
+        for precision in ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+    },
+    ("numba_cuda_async", "tf32"): ONE_OFF,
     ("torch", "int8"): ONE_OFF | {"one_row", "sixteen_rows"},
     ("torch_scaled", "fp8"): ONE_OFF | {"batched"},
     ("torch_scaled_fast", "fp8"): ONE_OFF | {"batched"},
@@ -31,7 +37,9 @@ ON_A_GPU = [
 ]
 
 
-@pytest.mark.parametrize(("stem", "kind", "precision"), ON_A_GPU, ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(
+    ("stem", "kind", "precision"), ON_A_GPU, ids=lambda value: getattr(value, "__name__", value)
+)
 def test_a_gpu_implementation_takes_every_shape_or_says_why_not(stem, kind, precision, monkeypatch):
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
     refused = {}
@@ -69,15 +77,19 @@ def test_fragments_of_a_format_begin_with_a_capability(capability, lacking, monk
 
 def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
     refused = list(refusing(Shape(1, 256, 256, 256), (7, 5), monkeypatch))
-    assert all("needs compute capability" in reason and "has 7.5" in reason for *_, reason in refused)
+    assert all(
+        "needs compute capability" in reason and "has 7.5" in reason for *_, reason in refused
+    )
     assert {stem for stem, precision, _ in refused if precision != "fp8"} == {
         *(
             "cuda_wmma",
+            "cuda_mma",
             "cuda_async_copies",
             "cuda_prefetched",
             "cuda_grouped",
             "cuda_wide",
-            "numba_cuda_tensor_core",
+            *("numba_cuda_tensor_core", "numba_cuda_async"),
+            "triton_persistent",
             "cutile",
         ),
         *HOPPER - {"cuda_hopper_fp8"},
@@ -93,8 +105,13 @@ def test_an_amd_gpu_whose_numbers_look_like_hoppers_keeps_torch_and_triton_alone
     assert all("runs on NVIDIA GPUs" in reason for *_, reason in refused)
     lost = {(stem, precision) for stem, precision, _ in refused}
     kept = {stem for stem, _, precision in ON_A_GPU if (stem, precision) not in lost}
-    assert kept == {"torch", "torch_compiled", "triton_plain", "triton_autotuned", "triton_persistent"}
-    assert "NVIDIA" in emulated("tf32", torch.device("cuda"))
+    assert kept == {
+        "torch",
+        "torch_compiled",
+        "triton_plain",
+        "triton_autotuned",
+    }
+    assert "NVIDIA" in str(emulated("tf32", torch.device("cuda")))
     assert not emulated("bf16", torch.device("cuda"))
 
 
@@ -104,15 +121,23 @@ def test_more_blocks_than_a_gpu_launches_are_refused(monkeypatch):
     persistent = {*HOPPER, "triton_persistent"}
     assert (
         told - {"cutile"}
-        == {stem for stem, *_ in ON_A_GPU if stem.startswith(("cuda_", "numba_", "triton_"))} - persistent
+        == {stem for stem, *_ in ON_A_GPU if stem.startswith(("cuda_", "numba_", "triton_"))}
+        - persistent
     )
 
 
 def test_every_implementation_is_checked_somewhere_without_a_gpu_but_for_nvidia_s_own():
-    checked = {*LADDER, *KINDS, *SEMINAR, *CPU_CLASSES}
+    checked = {*LADDER, CudaMma, *KINDS, *SEMINAR, *CPU_CLASSES}
     elsewhere = {  # tests of their own
         *("torch_compiled", "cuda_elementwise", "numba_cpu_elementwise", *HOPPER),
         *("triton_plain", "triton_autotuned", "triton_persistent"),
     }
     left = {stem for stem, kind in kernel_classes().items() if kind not in checked} - elsewhere
-    assert left == {"cublas", "cublaslt", "cublaslt_bias", "torch_scaled", "torch_scaled_fast", "cutile"}
+    assert left == {
+        "cublas",
+        "cublaslt",
+        "cublaslt_bias",
+        "torch_scaled",
+        "torch_scaled_fast",
+        "cutile",
+    }

@@ -39,12 +39,14 @@ def test_tiles_cover_every_shape():
         assert torch.tensor(grid).prod() == 3 * 2 * 2
 
 
-# A test that skipped would be a failure where everything is to be checked: what is not installed is not collected.
+# A test that skipped would be a failure where everything is to be checked: what is not installed is
+# not collected.
 if installed("cuda.tile"):
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
-        ("precision", "product"), [("bf16", "HGMMA"), ("fp8", "QGMMA"), ("tf32", "HGMMA"), ("fp32", "FMUL|FFMA")]
+        ("precision", "product"),
+        [("bf16", "HGMMA"), ("fp8", "QGMMA"), ("tf32", "HGMMA"), ("fp32", "FMUL|FFMA")],
     )
     def test_cutile_s_compiler_takes_the_best_products_there_are(precision, product):
         import cuda.tile as ct

@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import version
 
 import pytest
+from support.compiled import triton_code
 from support.machine_code import resource_usage
 from support.shape_classes import shape_classes
 from support.slow import few
@@ -15,7 +16,9 @@ from support.workflow_copy import ROOT
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Shape
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed"
+)
 
 BLOCK = (32, 64, 16)
 SHAPES = {"single": Shape(1, 1, 1, 1)} | shape_classes(64, 32)
@@ -28,10 +31,17 @@ def interpreted(cases):
     script = ROOT / "tests/support" / "triton_interpreter.py"
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     finished = subprocess.run(
-        [sys.executable, str(script), json.dumps(cases)], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, str(script), json.dumps(cases)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
-    if "0-dimensional arrays can be converted" in finished.stderr:  # NumPy 2.4 refuses what Triton 3.6 does
-        pytest.skip(f"the interpreter of Triton {version('triton')} does not run with NumPy {version('numpy')}")
+    # NumPy 2.4 refuses what Triton 3.6 does
+    if "0-dimensional arrays can be converted" in finished.stderr:
+        pytest.skip(
+            f"the interpreter of Triton {version('triton')} does not run with NumPy {version('numpy')}"
+        )
     assert finished.returncode == 0, finished.stderr[-3000:]
     return json.loads(finished.stdout)
 
@@ -43,14 +53,27 @@ def wrong(cases):
 
 @pytest.mark.parametrize("precision", few(PRECISIONS))
 def test_the_plain_rung_is_right_for_every_shape(precision):
-    assert wrong([("triton_plain", "TritonPlain", precision, BLOCK, shape) for shape in SHAPES.values()]) == []
+    assert (
+        wrong(
+            [("triton_plain", "TritonPlain", precision, BLOCK, shape) for shape in SHAPES.values()]
+        )
+        == []
+    )
 
 
 def test_the_autotuned_rung_s_tiles_and_the_default_are_right():
     from mfulab.kernels.triton_autotuned import CANDIDATES
 
     tiles = sorted({(m, n, depth // 2) for m, n, depth, *_ in CANDIDATES})
-    assert wrong([("triton_plain", "TritonPlain", "fp16", tile, (1, 130, 257, 129)) for tile in [None, *tiles]]) == []
+    assert (
+        wrong(
+            [
+                ("triton_plain", "TritonPlain", "fp16", tile, (1, 130, 257, 129))
+                for tile in [None, *tiles]
+            ]
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("precision", few(PRECISIONS))
@@ -67,11 +90,18 @@ def test_the_persistent_rung_is_right_for_every_shape_that_it_takes(precision, m
         else:
             kernel.require("cuda", shape)
             taken.append(shape)
-    assert wrong([("triton_persistent", "TritonPersistent", precision, BLOCK, shape) for shape in taken]) == []
+    assert (
+        wrong(
+            [("triton_persistent", "TritonPersistent", precision, BLOCK, shape) for shape in taken]
+        )
+        == []
+    )
 
 
-def test_rows_that_descriptors_cannot_describe_are_unsupported():
+def test_rows_that_descriptors_cannot_describe_are_unsupported(monkeypatch):
     from mfulab.kernels.triton_persistent import TritonPersistent
+
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))
 
     kernel = TritonPersistent("bf16")
     kernel.require("cuda", Shape(1, 1, 8, 8))
@@ -94,37 +124,71 @@ def test_the_autotuned_rung_tells_the_winner_s_tile_and_grid(monkeypatch):
     assert kernel.launch(shape).grid == (6, 2)
 
 
-def _compiled(kernel, precision, capability=90):
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource, compile
+@pytest.mark.parametrize("precision", ["int8", "bf16", "tf32"])
+def test_a_t4_hears_what_triton_lacks_there_and_not_its_compiler_s_dump(precision, monkeypatch):
+    from mfulab.kernels import triton_kernels
+    from mfulab.kernels.triton_plain import TritonPlain
 
-    from mfulab.kernels.triton_kernels import matmul_tiles
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (7, 5))
+    monkeypatch.setattr(triton_kernels, "generation", lambda: (7, 5))
+    with pytest.raises(UnsupportedError, match=r"needs compute capability 8\.0, this GPU has 7\.5"):
+        TritonPlain(precision).require("cuda", Shape(1, 256, 256, 256))
 
-    kind = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32", "tf32": "*fp32", "fp8": "*fp8e4nv", "int8": "*i8"}[
-        precision
-    ]
-    output = {"fp8": "*bf16", "int8": "*i32"}.get(precision, kind)
-    tiling = kernel.tiling()
-    options = {name: tiling.pop(name) for name in ("num_warps", "num_stages")} | kernel.OPTIONS
-    constants = kernel.constants() | tiling
-    signature = {"a": kind, "b": kind, "c": output} | dict.fromkeys(("batch", "m", "n", "k"), "i32")
-    signature |= dict.fromkeys(constants, "constexpr")
-    divisible = {(place,): [["tt.divisibility", 16]] for place in range(7) if place != 3}
-    source = ASTSource(fn=matmul_tiles, signature=signature, constexprs=constants, attrs=divisible)
-    return compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9)], ids=str)
+def test_without_a_copy_engine_the_persistent_rung_would_load_single_elements(
+    capability, monkeypatch
+):
+    from mfulab.kernels.triton_persistent import TritonPersistent
+
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: capability)
+    with pytest.raises(UnsupportedError, match=r"needs compute capability 9\.0"):
+        TritonPersistent("bf16").require("cuda", Shape(1, 256, 256, 256))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("capability", "copies"), [(80, False), (90, True)])
+def test_descriptors_are_bulk_copies_since_hopper_alone(capability, copies, monkeypatch):
+    from mfulab.kernels.triton_persistent import TritonPersistent
+
+    monkeypatch.setattr("mfulab.kernels.triton_kernels.generation", lambda: divmod(capability, 10))
+    kernel = TritonPersistent("bf16", (128, 128, 64))
+    ptx = triton_code(kernel, capability, persistent=True).asm["ptx"]
+    assert ("cp.async.bulk.tensor" in ptx) == copies
+    assert ("ld.global.b16" in ptx) != copies
+
+
+def test_hopper_s_tf32_has_the_wide_tile_whose_operands_shared_memory_can_give():
+    from mfulab.kernels.triton_kernels import tile_for
+
+    assert tile_for("tf32", (9, 0)) == (128, 256, 32)
+    assert tile_for("tf32", (8, 0)) == tile_for("fp32", (9, 0)) == (128, 128, 32)
 
 
 # Shared memory that a block may have, by compute capability: CUDA C++ programming guide.
-CARDS = [(75, 64, "fp16"), (75, 64, "fp32"), (80, 163, "bf16"), (86, 99, "bf16"), (89, 99, "bf16"), (100, 227, "bf16")]
+CARDS = [
+    (75, 64, "fp16"),
+    (75, 64, "fp32"),
+    (80, 163, "bf16"),
+    (86, 99, "bf16"),
+    (89, 99, "bf16"),
+    (100, 227, "bf16"),
+]
 
 
 @pytest.mark.parametrize(("capability", "kib", "precision"), few(CARDS))
-def test_the_default_tile_fits_each_card_and_uses_tensor_cores_from_ampere_on(capability, kib, precision):
+def test_the_default_tile_fits_each_card_and_uses_tensor_cores_from_ampere_on(
+    capability, kib, precision, monkeypatch
+):
+    from mfulab.kernels import triton_kernels
     from mfulab.kernels.triton_plain import TritonPlain
 
-    compiled = _compiled(TritonPlain(precision), precision, capability)
+    monkeypatch.setattr(triton_kernels, "generation", lambda: divmod(capability, 10))
+    compiled = triton_code(TritonPlain(precision), capability)
     assert compiled.metadata.shared <= kib << 10
-    assert bool(re.search(r"mma", compiled.asm["ptx"])) == (capability >= 80), "what quickstart_gpu says of Triton"
+    assert bool(re.search(r"mma", compiled.asm["ptx"])) == (capability >= 80), (
+        "what quickstart_gpu says of Triton"
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,12 +205,14 @@ def test_the_default_tile_fits_each_card_and_uses_tensor_cores_from_ampere_on(ca
 def test_the_default_tile_compiles_for_hopper(precision, instruction):
     from mfulab.kernels.triton_plain import TritonPlain
 
-    compiled = _compiled(TritonPlain(precision), precision)
+    compiled = triton_code(TritonPlain(precision), 90)
     assert instruction in compiled.asm["ptx"]
     if precision == "fp32":
         assert "tf32" not in compiled.asm["ptx"]
     assert compiled.metadata.shared <= 227 << 10
     # Of the main loop's copies none is shorter than 16 bytes: B lies as its multiplier takes it.
-    assert set(re.findall(r"cp\.async\.\w+\.shared\.global \[.*?\], \[.*?\], 0x(\w+)", compiled.asm["ptx"])) == {"10"}
+    assert set(
+        re.findall(r"cp\.async\.\w+\.shared\.global \[.*?\], \[.*?\], 0x(\w+)", compiled.asm["ptx"])
+    ) == {"10"}
     usage = resource_usage(compiled.asm["cubin"])
     assert usage["LOCAL"] == usage["STACK"] == 0

@@ -9,6 +9,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import PrecisionConfig
+from mfulab.core.language import verdicts
 from mfulab.measurements.ceilings import CeilingsConfig
 from mfulab.measurements.ceilings import measure as ceilings
 from mfulab.timing import best_matmul
@@ -36,7 +37,9 @@ def test_best_product(quick, tmp_path):
         m, n, k = map(int, str(sample["shape"]).split("x"))
         assert sample["tflop_s"] == pytest.approx(2 * m * n * k / sample["time_s"] / 1e12)
         rates[sample["library"], sample["shape"]].append(sample["tflop_s"])
-    assert measured.row.measured_tflop_s == max(rates[measured.row.measured_with, measured.row.measured_shape])
+    assert measured.row.measured_tflop_s == max(
+        rates[measured.row.measured_with, measured.row.measured_shape]
+    )
     assert measured.row.measured_tflop_s == max(itertools.chain(*rates.values()))
     assert measured.row.measured_gb_s is None
 
@@ -44,7 +47,9 @@ def test_best_product(quick, tmp_path):
 def test_triad(quick, tmp_path):
     measured = ceilings.measure(CeilingsConfig(ceiling="memory"), tmp_path)
     assert measured.row.measured_gb_s > 0
-    assert measured.samples[0]["gb_s"] == pytest.approx(3 * 4 * (1 << 16) / measured.samples[0]["time_s"] / 1e9)
+    assert measured.samples[0]["gb_s"] == pytest.approx(
+        3 * 4 * (1 << 16) / measured.samples[0]["time_s"] / 1e9
+    )
     assert measured.row.measured_tflop_s is None
 
 
@@ -53,7 +58,9 @@ def test_triad_is_larger_than_the_cache():
 
 
 def test_tf32_is_no_cpu_format(tmp_path):
-    config = CeilingsConfig(ceiling="tf32", precision=PrecisionConfig(name="tf32", dtype="float32", tf32=True))
+    config = CeilingsConfig(
+        ceiling="tf32", precision=PrecisionConfig(name="tf32", dtype="float32", tf32=True)
+    )
     with pytest.raises(UnsupportedError, match=r"compute capability 8\.0"):
         ceilings.measure(config, tmp_path)
 
@@ -63,7 +70,9 @@ def test_a_format_without_products_is_unsupported(monkeypatch):
         raise RuntimeError("_scaled_mm is not for this device\nmore")
 
     monkeypatch.setattr(torch, "_scaled_mm", refuse)
-    with pytest.raises(UnsupportedError, match=r"fp8 matmuls on cpu: _scaled_mm is not for this device$"):
+    with pytest.raises(
+        UnsupportedError, match=r"fp8 matmuls on cpu: _scaled_mm is not for this device$"
+    ):
         best_matmul.matmul_of("fp8", 16, 16, 16, CPU)
 
 
@@ -76,7 +85,9 @@ def test_numpy_multiplies_in_the_format_asked_for(precision):
 
 def test_onednn_multiplies_the_same_shapes(monkeypatch):
     drawn = []
-    monkeypatch.setattr(torch, "randn", lambda *sides, device: drawn.append(torch.rand(*sides)) or drawn[-1])
+    monkeypatch.setattr(
+        torch, "randn", lambda *sides, device: drawn.append(torch.rand(*sides)) or drawn[-1]
+    )
     result = best_matmul.onednn_matmul("fp32", 32, 16, 64, CPU)()
     left, right = drawn
     torch.testing.assert_close(result.to_dense(), left @ right.T)
@@ -95,7 +106,11 @@ def test_every_way_computes_as_many_flops(way):
     with FlopCounterMode(display=False) as counter:
         action()
     counted = counter.get_total_flops()
-    assert counted == 2 * m * n * k if way not in ("numpy", "onednn", "attention") else counted in (0, 2 * m * n * k)
+    assert (
+        counted == 2 * m * n * k
+        if way not in ("numpy", "onednn", "attention")
+        else counted in (0, 2 * m * n * k)
+    )
 
 
 def test_only_the_fastest_ways_are_swept(monkeypatch):
@@ -112,7 +127,9 @@ def test_only_the_fastest_ways_are_swept(monkeypatch):
     monkeypatch.setattr(best_matmul, "WAYS", {name: way(name, s) for name, s in TIMES.items()})
     monkeypatch.setattr(best_matmul, "MIDDLE", {"cpu": (8, 8, 8)})
     monkeypatch.setattr(
-        best_matmul, "_repeat", lambda action, *_: action() or [best_matmul.Sample(TIMES[asked[-1]], None)] * 2
+        best_matmul,
+        "_repeat",
+        lambda action, *_: action() or [best_matmul.Sample(TIMES[asked[-1]], None)] * 2,
     )
     assert best_matmul._fastest_ways("fp32", CPU)[:2] == ["numpy", "torch_nt"]
     monkeypatch.setattr(best_matmul, "WAYS", {"torch": way("torch", None)})
@@ -124,7 +141,8 @@ TIMES = {"torch": 3.0, "torch_nt": 2.0, "cast": None, "numpy": 1.0}
 
 
 class FallingClock:
-    """A GPU of 1,000 MFLOP a second and MHz, whose clock falls from 2,000 to 1,500 MHz after 0.3 s of work."""
+    """A GPU of 1,000 MFLOP a second and MHz, whose clock falls from 2,000 to 1,500 MHz after 0.3 s
+    of work."""
 
     def __init__(self):
         self.now, self.marks = 0.0, []
@@ -155,7 +173,10 @@ def test_a_gpu_s_ceiling_is_what_it_holds_and_its_burst_is_told_apart(monkeypatc
     search = best_matmul.Search([(1024, 1024, 1024)], 15, 0.2, settle_s=0.5)
     samples = best_matmul._sweep("torch", "bf16", gpu, search)
     flops = 2 * 1024**3
-    assert [(one["burst"], one["clock_mhz"]) for one in samples] == [(True, 2000), *[(False, 1500)] * 4]
+    assert [(one["burst"], one["clock_mhz"]) for one in samples] == [
+        (True, 2000),
+        *[(False, 1500)] * 4,
+    ]
     best = best_matmul.fastest_matmul(samples, gpu)
     assert best.tflop_s == pytest.approx(flops / (1e-3 * 2000 / 1500) / 1e12)
     assert best.burst_tflop_s == pytest.approx(flops / 1e-3 / 1e12)
@@ -166,11 +187,13 @@ def test_a_gpu_s_ceiling_is_what_it_holds_and_its_burst_is_told_apart(monkeypatc
 def test_an_emulated_format_is_not_swept(monkeypatch, tmp_path):
     monkeypatch.setattr(ceilings, "emulated", lambda name, device: f"this CPU has no {name} units")
     monkeypatch.setattr(ceilings, "sweep_matmuls", None)
-    config = CeilingsConfig(ceiling="amp_bf16", precision=PrecisionConfig(name="amp_bf16", dtype="bfloat16"))
+    config = CeilingsConfig(
+        ceiling="amp_bf16", precision=PrecisionConfig(name="amp_bf16", dtype="bfloat16")
+    )
     measured = ceilings.measure(config, tmp_path)
     assert measured.row.emulated
     assert measured.row.measured_tflop_s is measured.row.computed_tflop_s is None
-    assert measured.row.message.startswith("this CPU has no bf16 units")
+    assert verdicts.message(measured.row.message).startswith("this CPU has no bf16 units")
     assert list(measured.samples) == []
 
 
@@ -186,4 +209,6 @@ def test_products_use_the_format_asked_for(precision):
 def test_shapes_that_do_not_fit_the_time_are_left_out(monkeypatch):
     monkeypatch.setattr(best_matmul, "MIDDLE", {"cpu": (64, 64, 64)})
     search = best_matmul.Search([(64, 64, 64), (65536, 65536, 65536)], 0.1, 0.001)
-    assert {sample["shape"] for sample in best_matmul.sweep_matmuls("fp32", CPU, search)} == {"64x64x64"}
+    assert {sample["shape"] for sample in best_matmul.sweep_matmuls("fp32", CPU, search)} == {
+        "64x64x64"
+    }

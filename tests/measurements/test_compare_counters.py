@@ -1,15 +1,18 @@
-"""Other counters: what explains their numbers, and each tool on a model whose FLOPs are known by hand."""
+"""Other counters: what explains their numbers, and each tool on a model whose FLOPs are known by
+hand."""
 
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+import torch
 from support.models import read
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said, of_cell
 from mfulab.flops.sharded import pretended_ranks
 from mfulab.measurements.compare_counters import CompareCountersConfig, CounterRow
-from mfulab.measurements.compare_counters.measure import explain, kinds_of_layers, measure
+from mfulab.measurements.compare_counters.measure import count_by, explain, kinds_of_layers, measure
 from mfulab.models.counted import count_model
 
 KINDS = {"Linear": 1000, "attention": 300, "Conv2d": 50}
@@ -25,7 +28,7 @@ def run(name: str, counter: str, folder: Path, **options: int) -> CounterRow:
 
 
 def test_the_same_number_needs_no_explanation():
-    assert str(explain(1350, KINDS, 0)) == "counts the same"
+    assert explain(1350, KINDS, 0).said == Said("counts_the_same")
 
 
 def test_the_fewest_kinds_that_explain_the_number_are_named():
@@ -35,15 +38,17 @@ def test_the_fewest_kinds_that_explain_the_number_are_named():
     found = explain(1057, KINDS, 1)
     assert dict(found.left_out) == {"attention": 300}
     assert found.other_flops == 7
-    assert "leaves out attention" in str(found)
-    assert "elementwise" in str(found)
+    left_out = Said("kind_of_layer", {"kind": "attention", "flops": 300})
+    assert found.said.numbers == {
+        "first": Said("leaves_out", {"kinds": left_out}),
+        "second": Said("counts_elementwise", {"flops": 7}),
+    }
 
 
 def test_a_kind_that_is_counted_twice_is_named():
     found = explain(2050, KINDS, 1)
     assert (dict(found.left_out), dict(found.twice)) == ({"attention": 300}, {"Linear": 1000})
-    assert str(found).startswith("leaves out attention")
-    assert "counts twice Linear" in str(found)
+    assert [part.key for part in found.said.numbers.values()] == ["leaves_out", "counts_twice"]
 
 
 PAIRS = {"packed": 256 * 32, "flex": 256 * 32, "two_dimensional": 256**2, "window": 256 * 32}
@@ -65,13 +70,13 @@ def test_a_rank_of_a_sharded_layer_counts_its_own_half_and_torch_both(tmp_path):
         row = run("tensor_parallel", "torch", tmp_path)
     assert row.reference_flops == 2 * 2048 * (512 + 10) // 2
     assert row.deviation_percent == 100
-    assert row.explanation.startswith("counts twice Linear")
+    assert of_cell(row.explanation).key == "counts_twice"
 
 
 def test_what_cannot_be_explained_is_not():
     found = explain(1200, KINDS, 1)
     assert not found.holds
-    assert "no set of" in str(found)
+    assert found.said == Said("unexplained_count")
     assert not explain(2000, KINDS, 1).holds
 
 
@@ -88,7 +93,7 @@ def test_kinds_tell_attention_from_its_projections():
 def test_torchs_own_counter_leaves_out_attention_on_a_cpu(tmp_path):
     row = run("gpt2", "torch", tmp_path, sequence_length=128)
     assert row.reference_flops - row.flops == 12 * 4 * 128**2 * 768
-    assert row.explanation.startswith("leaves out attention")
+    assert of_cell(row.explanation).key == "leaves_out"
     assert row.deviation_percent == pytest.approx(100 * (row.flops / row.reference_flops - 1))
     assert row.version
 
@@ -102,7 +107,11 @@ def test_a_tool_counts_a_linear_layer_as_twice_its_macs(counter, tmp_path):
     pytest.importorskip(counter, reason=f"{counter} is not installed: pip install '.[counters]'")
     row = run("linear_1024", counter, tmp_path, batch_size=4)
     assert row.flops == pytest.approx(4 * 2 * 1024**2, rel=0.002)
-    assert row.flops == row.printed * {"FLOP": 1, "MAC": 2, "MAC, called FLOP": 2, "MAC a sample": 8}[row.printed_unit]
+    assert (
+        row.flops
+        == row.printed
+        * {"FLOP": 1, "MAC": 2, "MAC, called FLOP": 2, "MAC a sample": 8}[row.printed_unit]
+    )
 
 
 def test_a_tool_that_is_not_installed_is_unsupported(tmp_path, monkeypatch):
@@ -130,3 +139,9 @@ def test_a_tool_that_finds_no_memory_is_not_unsupported(tmp_path, monkeypatch):
     monkeypatch.setattr("mfulab.measurements.compare_counters.measure.count_by", fail)
     with pytest.raises(RuntimeError, match="allocate memory"):
         run("linear_1024", "torch", tmp_path)
+
+
+def test_the_profiler_counts_products_of_shapes_that_it_saw():
+    layer = torch.nn.Linear(8, 4)
+    counted = count_by("torch_profiler", layer, torch.randn(3, 8))
+    assert (counted.printed, counted.unit, counted.flops) == (2 * 3 * 8 * 4, "FLOP", 2 * 3 * 8 * 4)

@@ -14,7 +14,9 @@ from mfulab.measurements.count_flops.measure import measure
 CONFIGS = ROOT / "config" / "model"
 
 
-def run(name: str, folder: Path, batch_size: int = 1, **overrides: object) -> tuple[FlopsRow, list[dict]]:
+def run(
+    name: str, folder: Path, batch_size: int = 1, **overrides: object
+) -> tuple[FlopsRow, list[dict]]:
     model = {**yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()), **overrides}
     measured = measure(CountFlopsConfig(model=model, batch_size=batch_size), folder)
     return measured.row, list(measured.samples)
@@ -26,7 +28,9 @@ def test_gpt2_is_counted_to_the_operation(tmp_path):
     assert row.counted_on == "meta"
     assert row.sequence_length == 1024
     assert row.parameters == 124_439_808
-    assert row.looked_up_parameters == 1024 * 768, "positions: the tokens' table is the output layer too"
+    assert row.looked_up_parameters == 1024 * 768, (
+        "positions: the tokens' table is the output layer too"
+    )
     # nanoGPT's transformer_sizing: matmuls and full attention.
     assert row.forward_flops == 291_648_307_200
     assert row.forward_flops + row.backward_flops == 874_944_921_600
@@ -35,7 +39,8 @@ def test_gpt2_is_counted_to_the_operation(tmp_path):
     assert row.forward_flops - row.forward_causal_flops == attention / 2
     assert row.backward_flops - row.backward_causal_flops == attention
     assert row.executed_backward_flops - row.backward_flops == attention / 2
-    # Each block is computed anew, up to its last product, whose output the backward pass does not need.
+    # Each block is computed anew, up to its last product, whose output the backward pass does not
+    # need.
     blocks = 12 * (2 * 12 * 768**2 * 1024) + attention
     last_products = 12 * 2 * 4 * 768**2 * 1024
     assert row.recomputed_flops == blocks - last_products

@@ -1,4 +1,5 @@
-"""Several processes train one model: a real job of two over the loopback, and the row that ranks make."""
+"""Several processes train one model: a real job of two over the loopback, and the row that ranks
+make."""
 
 import json
 import os
@@ -96,34 +97,55 @@ def test_ranks_on_several_nodes_meet_at_a_store(tmp_path, srun, monkeypatch):
     monkeypatch.setattr(parallel, "usable_cores", lambda: 1)
     monkeypatch.setenv(parallel.INTERFACE, parallel.LOOPBACK)
     plain = {"operators": False}
-    row = profile_step.measure(config(parallel={"processes": 2, "nodes": 2}, profile=plain), tmp_path).row
-    assert (row.status, row.devices, row.sent_bytes) == ("ok", 2, pytest.approx(row.predicted_sent_bytes, rel=0.02))
+    row = profile_step.measure(
+        config(parallel={"processes": 2, "nodes": 2}, profile=plain), tmp_path
+    ).row
+    assert (row.status, row.devices, row.sent_bytes) == (
+        "ok",
+        2,
+        pytest.approx(row.predicted_sent_bytes, rel=0.02),
+    )
     assert [each["rank"] for each in json.loads(row.ranks)] == [0, 1]
     assert not (tmp_path / "ranks").exists()
 
 
 @pytest.mark.slow
 def test_a_rank_that_fails_on_another_node_is_told(tmp_path, srun):
-    with pytest.raises(RuntimeError, match=r"a rank failed: .*No such file or directory: '.*job\.json'"):
+    with pytest.raises(
+        RuntimeError, match=r"a rank failed: .*No such file or directory: '.*job\.json'"
+    ):
         ranks._over_nodes(config(parallel={"processes": 2, "nodes": 2}).parallel, tmp_path)
 
 
 def test_without_slurm_several_nodes_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UnsupportedError, match=r"parallel\.nodes=2: ranks are started by srun, which is not here"):
+    with pytest.raises(
+        UnsupportedError, match=r"parallel\.nodes=2: ranks are started by srun, which is not here"
+    ):
         profile_step.measure(config(parallel={"processes": 2, "nodes": 2}), tmp_path)
 
 
 def rank(time_s: float, collectives: list[int], **more) -> dict:
     """A rank's report of one traced step."""
-    told = {"meter": "here", "steps": 1, "length": 100, "communication": 40, "exposed": 10, "samples": []}
-    return {"row": {"time_s": time_s, "memory_bytes": more.pop("memory_bytes", 5)}, **told, **more} | {
-        "collectives": {"gloo:all_reduce": collectives}
+    told = {
+        "meter": "here",
+        "steps": 1,
+        "length": 100,
+        "communication": 40,
+        "exposed": 10,
+        "samples": [],
     }
+    return {
+        "row": {"time_s": time_s, "memory_bytes": more.pop("memory_bytes", 5)},
+        **told,
+        **more,
+    } | {"collectives": {"gloo:all_reduce": collectives}}
 
 
 def test_the_row_of_a_job_is_the_slowest_rank_s_time_and_the_largest_memory():
-    row = ranks._row([rank(2.0, [10, 30]), rank(3.0, [10, 10], memory_bytes=9, exposed=4)], devices=2, nodes=1)
+    row = ranks._row(
+        [rank(2.0, [10, 30]), rank(3.0, [10, 10], memory_bytes=9, exposed=4)], devices=2, nodes=1
+    )
     assert (row.time_s, row.memory_bytes, row.slowest_rank) == (3.0, 9, 1)
     assert (row.transfer_percent, row.waiting_percent) == (20.0, 20.0)
     assert row.exposed_communication_ms == pytest.approx(10e-6)
@@ -132,15 +154,23 @@ def test_the_row_of_a_job_is_the_slowest_rank_s_time_and_the_largest_memory():
 def test_ranks_without_a_trace_tell_their_times_alone():
     untraced = {"row": {"time_s": 1.0}, "meter": 0, "samples": [], **ranks._communication(None)}
     row = ranks._row([untraced, untraced], devices=1, nodes=1)
-    assert (row.slowest_rank, row.exposed_communication_ms, row.waiting_percent) == (None, None, None)
-    assert [set(each) for each in json.loads(row.ranks)] == [{"rank", "time_ms", "memory_bytes"}] * 2
+    assert (row.slowest_rank, row.exposed_communication_ms, row.waiting_percent) == (
+        None,
+        None,
+        None,
+    )
+    assert [set(each) for each in json.loads(row.ranks)] == [
+        {"rank", "time_ms", "memory_bytes"}
+    ] * 2
 
 
 def test_a_rank_that_fails_fails_the_job_with_its_message(tmp_path, monkeypatch):
     def fail(*arguments, **options):
-        raise torch.multiprocessing.ProcessRaisedException("\n\n-- Process 1 --\nValueError: no such thing", 1, 42)
+        raise torch.multiprocessing.ProcessRaisedException(
+            "\n\n-- Process 1 --\nValueError: no such thing", 1, 42
+        )
 
-    monkeypatch.setattr(ranks.processes, "start_processes", fail)
+    monkeypatch.setattr(ranks.parallel.processes, "start_processes", fail)
     monkeypatch.setattr(ranks.parallel, "usable_cores", lambda: 2)
     with pytest.raises(RuntimeError, match="rank 1: ValueError: no such thing"):
         profile_step.measure(config(), tmp_path)
@@ -149,19 +179,27 @@ def test_a_rank_that_fails_fails_the_job_with_its_message(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        ([(95.0, 48.0), (95.0, 49.0)], 2.0),  # system's time, and what a rank takes for others': 47 + 46 are the job's
+        (
+            [(95.0, 48.0), (95.0, 49.0)],
+            2.0,
+        ),  # system's time, and what a rank takes for others': 47 + 46 are the job's
         ([(60.0, 31.0), (60.0, 29.0)], 0.0),
         ([(95.0, 48.0), (95.0, None)], None),
     ],
 )
 def test_ranks_are_no_other_processes_to_their_job(seen, expected):
     row = MEASUREMENTS["profile_step"].row
-    rows = [row(system_utilization_percent=system, other_processes_percent=others) for system, others in seen]
+    rows = [
+        row(system_utilization_percent=system, other_processes_percent=others)
+        for system, others in seen
+    ]
     assert ranks.others_of_job(rows) == expected
 
 
 def metered(meter, energy_j, power_w=100.0):
-    reasons = {"reasons": json.dumps({"energy_j": "refused by the driver"})} if energy_j is None else {}
+    reasons = (
+        {"reasons": json.dumps({"energy_j": {"refused_by_driver": {}}})} if energy_j is None else {}
+    )
     sources = json.dumps({"energy_j": "NVML ÷ 2 steps", "power_w": "NVML"})
     row = {"time_s": 1.0, "energy_j": energy_j, "power_w": power_w, "sources": sources, **reasons}
     return {"row": row, "meter": meter, **ranks._communication(None)}
@@ -171,12 +209,14 @@ def test_a_jobs_energy_and_power_are_those_of_all_its_devices():
     of_two = ranks._row([metered(0, 3.0, 100.0), metered(1, 5.0, 150.0)], 2, 1)
     assert (of_two.energy_j, of_two.power_w) == (8.0, 250.0)
     assert json.loads(of_two.sources)["energy_j"] == "NVML ÷ 2 steps, the sum of 2"
-    same_machine = ranks._row([metered("here", 3.0), metered("here", 3.0), metered("there", 4.0)], 3, 2)
+    same_machine = ranks._row(
+        [metered("here", 3.0), metered("here", 3.0), metered("there", 4.0)], 3, 2
+    )
     assert same_machine.energy_j == 7.0
 
 
 def test_a_device_whose_energy_is_unknown_leaves_the_jobs_empty_with_its_reason():
     row = ranks._row([metered(0, 3.0), metered(1, None)], 2, 1)
     assert (row.energy_j, row.power_w) == (None, 200.0)
-    assert json.loads(row.reasons)["energy_j"] == "refused by the driver"
+    assert json.loads(row.reasons)["energy_j"] == {"refused_by_driver": {}}
     assert "energy_j" not in json.loads(row.sources)

@@ -31,7 +31,11 @@ def _composed(experiment):
 
 
 def _runs(experiment, device):
-    found = [run for run in plan(_composed(experiment), "test", device).runs if run.step == "bench_matmul"]
+    found = [
+        run
+        for run in plan(_composed(experiment), "test", device).runs
+        if run.step == "bench_matmul"
+    ]
     return [BenchMatmulConfig.model_validate(run.config) for run in found]
 
 
@@ -45,13 +49,21 @@ def test_every_combination_makes_sense(experiment, monkeypatch):
         for config in runs:
             module, _, name = config.kernel.target.rpartition(".")
             kind = getattr(importlib.import_module(module), name)
-            kind(config.precision.form.name, config.kernel.block).require(device, Shape(*config.shape))
+            kind(config.precision.form.name, config.kernel.block).require(
+                device, Shape(*config.shape)
+            )
 
 
 def test_a_ladder_has_every_implementation():
     names = set(keys.choices(CONFIG, "kernel"))
-    planned = {config.kernel.name for device in ("cpu", "cuda") for config in _runs("kernels", device)}
-    planned |= {config.kernel.name for device in ("cpu", "cuda") for config in _runs("seminar_matmul", device)}
+    planned = {
+        config.kernel.name for device in ("cpu", "cuda") for config in _runs("kernels", device)
+    }
+    planned |= {
+        config.kernel.name
+        for device in ("cpu", "cuda")
+        for config in _runs("seminar_matmul", device)
+    }
     assert names - planned == {"torch_scaled", "torch_scaled_fast", "cuda_hopper_fp8"}, (
         "fp8 only: matmul_precision has it"
     )

@@ -53,7 +53,10 @@ def test_walks_sum_what_they_visit():
 
 @pytest.mark.parametrize("pattern", ["sequential", "strided", "random", "rows", "columns"])
 def test_a_row_follows_from_its_walk(tmp_path, pattern):
-    row = measure(ProbeMemoryConfig(pattern=pattern, working_set_bytes=1 << 16, device={"type": "cpu"}), tmp_path).row
+    row = measure(
+        ProbeMemoryConfig(pattern=pattern, working_set_bytes=1 << 16, device={"type": "cpu"}),
+        tmp_path,
+    ).row
     assert 0 < row.time_low_s <= row.time_per_access_s < 1e-3
     lines = row.touched_gb_s / row.gb_s
     assert lines == pytest.approx(LINE if pattern in ("strided", "random") else 1)
@@ -69,7 +72,9 @@ def test_a_walk_through_a_file_reads_whole_pages_and_leaves_no_file(tmp_path, pa
 
 
 def test_a_folder_that_takes_no_file_is_unsupported(tmp_path):
-    with pytest.raises(UnsupportedError, match=r"pattern=disk: .*none has no file that can be read so"):
+    with pytest.raises(
+        UnsupportedError, match=r"pattern=disk: .*none has no file that can be read so"
+    ):
         file_walk("disk", 1 << 20, tmp_path / "none")
 
 
@@ -87,25 +92,43 @@ def test_memory_by_hand_is_taken_copied_there_and_back_and_freed(monkeypatch, pa
 def test_a_call_by_hand_that_fails_is_said_by_name_and_leaves_nothing(monkeypatch, call):
     runtime = Runtime(call)
     monkeypatch.setattr("cuda.bindings.runtime", runtime)
-    with pytest.raises(UnsupportedError, match=r"cuda_memcpy: out of memory \(cudaErrorMemoryAllocation\)"):
+    with pytest.raises(
+        UnsupportedError, match=r"cuda_memcpy: out of memory \(cudaErrorMemoryAllocation\)"
+    ):
         hand_walk("cuda_memcpy", 4096)
     assert runtime.held == {}
 
 
 @pytest.mark.parametrize("pattern", ["cuda_malloc", "cuda_memcpy"])
 def test_memory_of_a_gpu_is_none_of_a_cpu(tmp_path, pattern):
-    with pytest.raises(UnsupportedError, match=f"pattern={pattern}: a copy from the host to a GPU, or memory of one"):
-        measure(ProbeMemoryConfig(pattern=pattern, working_set_bytes=4096, device={"type": "cpu"}), tmp_path)
+    with pytest.raises(
+        UnsupportedError,
+        match=f"pattern={pattern}: a copy from the host to a GPU, or memory of one",
+    ):
+        measure(
+            ProbeMemoryConfig(pattern=pattern, working_set_bytes=4096, device={"type": "cpu"}),
+            tmp_path,
+        )
 
 
 def test_a_copy_to_a_gpu_and_too_large_a_set_are_unsupported(tmp_path):
     with pytest.raises(UnsupportedError, match="pattern=host: a copy from the host to a GPU"):
-        measure(ProbeMemoryConfig(pattern="host", working_set_bytes=4096, device={"type": "cpu"}), tmp_path)
-    with pytest.raises(UnsupportedError, match=r"working_set_bytes=68719476736: \d+ bytes are free"):
-        measure(ProbeMemoryConfig(pattern="rows", working_set_bytes=1 << 36, device={"type": "cpu"}), tmp_path)
+        measure(
+            ProbeMemoryConfig(pattern="host", working_set_bytes=4096, device={"type": "cpu"}),
+            tmp_path,
+        )
+    with pytest.raises(
+        UnsupportedError, match=r"working_set_bytes=68719476736: \d+ bytes are free"
+    ):
+        measure(
+            ProbeMemoryConfig(pattern="rows", working_set_bytes=1 << 36, device={"type": "cpu"}),
+            tmp_path,
+        )
 
 
-@pytest.mark.parametrize(("size", "level"), [(4096, "L1"), (48 << 10, "L1"), (49 << 10, "L2"), (1 << 30, "memory")])
+@pytest.mark.parametrize(
+    ("size", "level"), [(4096, "L1"), (48 << 10, "L1"), (49 << 10, "L2"), (1 << 30, "memory")]
+)
 def test_the_level_is_the_smallest_cache_that_holds_it(size, level):
     assert level_of(size, {"L1": 48 << 10, "L2": 1 << 20}) == level
 
@@ -113,7 +136,9 @@ def test_the_level_is_the_smallest_cache_that_holds_it(size, level):
 def test_rates_without_a_clock_have_no_cycles():
     found = rates(Walk(int, 1000, 64_000), [2e-6, 1e-6, 4e-6], None)
     assert found.pop("cycles_per_access") is None
-    assert found == pytest.approx({"time_per_access_s": 2e-9, "time_low_s": 1e-9, "gb_s": 4, "touched_gb_s": 32})
+    assert found == pytest.approx(
+        {"time_per_access_s": 2e-9, "time_low_s": 1e-9, "gb_s": 4, "touched_gb_s": 32}
+    )
     assert rates(Walk(int, 1000, 8000), [2e-6], 1500.0)["cycles_per_access"] == pytest.approx(3)
 
 

@@ -8,13 +8,18 @@ import pytest
 import torch
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.language import verdicts
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig, passes
 from mfulab.measurements.profile_step import measure as profile_step
 from mfulab.models.step import Step
 from mfulab.timing.instruments import Instruments
 
 CPU = torch.device("cpu")
-BRANCHING = {"name": "branching", "_target_": "mfulab.models.control_flow.Branching", "input_shape": [8]}
+BRANCHING = {
+    "name": "branching",
+    "_target_": "mfulab.models.control_flow.Branching",
+    "input_shape": [8],
+}
 
 
 def config(**changes) -> ProfileStepConfig:
@@ -30,7 +35,9 @@ def config(**changes) -> ProfileStepConfig:
 
 
 def filled(**changes) -> ProfileRow:
-    run = passes.Run(config(**changes), Instruments(CPU, Path()), ProfileRow(time_s=1.0), None, None, None)
+    run = passes.Run(
+        config(**changes), Instruments(CPU, Path()), ProfileRow(time_s=1.0), None, None, None
+    )
     for each in (passes.recompilations, passes.losses, passes.exact_output):
         if each.applies(run):
             each.fill(run)
@@ -47,12 +54,14 @@ def test_an_output_is_held_against_the_same_weights_in_float64():
     assert (row.status, row.time_s) == ("ok", 1.0)
 
 
-@pytest.mark.parametrize("other", [torch.randn(2, 8), torch.full((2, 8), float("nan"))], ids=["random", "nan"])
+@pytest.mark.parametrize(
+    "other", [torch.randn(2, 8), torch.full((2, 8), float("nan"))], ids=["random", "nan"]
+)
 def test_an_output_of_other_weights_is_incorrect_and_has_no_time(other, monkeypatch):
     monkeypatch.setattr(passes.steps, "make", lambda *_: Step(lambda: other, float, ""))
     row = filled(profile={"exact": True})
     assert (row.status, row.time_s) == ("incorrect", None)
-    assert "is accepted" in row.message
+    assert "is accepted" in verdicts.message(row.message)
 
 
 def test_losses_begin_with_the_seed_s_weights_and_fall():
@@ -71,19 +80,27 @@ def test_losses_are_held_against_the_same_weights_in_float64():
     assert filled(workload={"name": "training"}, profile={"losses": 5}).exact_losses is None
 
 
-@pytest.mark.parametrize("workload", [{"teacher": "online"}, {"input": "host"}, {"input": "host", "loader_epoch": 1}])
+@pytest.mark.parametrize(
+    "workload", [{"teacher": "online"}, {"input": "host"}, {"input": "host", "loader_epoch": 1}]
+)
 def test_losses_in_float64_have_the_same_teacher_and_batches(workload):
     row = filled(workload={"name": "t", **workload}, profile={"losses": 3, "exact": True})
     assert json.loads(row.losses) == pytest.approx(json.loads(row.exact_losses), rel=1e-5)
 
 
 def test_an_output_of_batches_from_the_host_is_held_against_the_fetched_one():
-    row = filled(workload={"name": "i", "mode": "inference", "input": "host"}, profile={"exact": True})
+    row = filled(
+        workload={"name": "i", "mode": "inference", "input": "host"}, profile={"exact": True}
+    )
     assert (row.status, row.relative_error < 1e-6) == ("ok", True)
 
 
 def test_token_ids_stay_integers_in_float64():
-    language = {"name": "lstm", "_target_": "mfulab.models.recurrent.LSTMLanguageModel", "task": "language_modeling"}
+    language = {
+        "name": "lstm",
+        "_target_": "mfulab.models.recurrent.LSTMLanguageModel",
+        "task": "language_modeling",
+    }
     arguments = {"vocabulary_size": 11, "hidden_size": 8, "layers": 1}
     model = {**language, "arguments": arguments, "vocabulary_size": 11, "sequence_length": 5}
     row = filled(model=model, profile={"exact": True})
@@ -99,11 +116,20 @@ def test_varied_calls_are_executed_as_the_step_is(monkeypatch):
     seen, forward = [], torch.nn.Conv2d.forward
 
     def noted(self, inputs):
-        seen.append((torch.is_autocast_enabled("cpu"), inputs.is_contiguous(memory_format=torch.channels_last)))
+        seen.append(
+            (
+                torch.is_autocast_enabled("cpu"),
+                inputs.is_contiguous(memory_format=torch.channels_last),
+            )
+        )
         return forward(self, inputs)
 
     monkeypatch.setattr(torch.nn.Conv2d, "forward", noted)
-    images = {"name": "cnn", "_target_": "mfulab.models.convolutional.ThreeConvolutions", "input_shape": [3, 4, 4]}
+    images = {
+        "name": "cnn",
+        "_target_": "mfulab.models.convolutional.ThreeConvolutions",
+        "input_shape": [3, 4, 4],
+    }
     filled(
         model=images,
         precision={"name": "amp_bf16", "dtype": "bfloat16", "autocast": True},
@@ -114,10 +140,13 @@ def test_varied_calls_are_executed_as_the_step_is(monkeypatch):
 
 
 def without_a_backend(monkeypatch):
-    """Compiles with a fake backend: graphs are decided before a backend sees them, and the true one takes seconds."""
+    """Compiles with a fake backend: graphs are decided before a backend sees them, and the true one
+    takes seconds."""
     compiled = torch.compile
     monkeypatch.setattr(
-        torch, "compile", lambda model, mode, dynamic: compiled(model, backend="eager", dynamic=dynamic)
+        torch,
+        "compile",
+        lambda model, mode, dynamic: compiled(model, backend="eager", dynamic=dynamic),
     )
 
 
@@ -158,17 +187,23 @@ def test_eager_compiles_nothing():
     row = filled(profile={"varied_batches": 3})
     assert (row.varied_calls, row.graphs, row.recompilations) == (3, None, None)
     with pytest.raises(UnsupportedError, match="neither eager nor compile"):
-        passes.require(config(execution={"name": "trace", "mode": "trace"}, profile={"varied_batches": 3}))
+        passes.require(
+            config(execution={"name": "trace", "mode": "trace"}, profile={"varied_batches": 3})
+        )
 
 
-def test_a_missing_framework_is_unsupported_with_the_command_that_installs_it(tmp_path, monkeypatch):
+def test_a_missing_framework_is_unsupported_with_the_command_that_installs_it(
+    tmp_path, monkeypatch
+):
     from mfulab.models import frameworks
 
     def missing(name: str) -> types.ModuleType:
         raise ModuleNotFoundError(name=name)
 
     monkeypatch.setattr(frameworks.importlib, "import_module", missing)
-    with pytest.raises(UnsupportedError, match=r"execution=jax needs the package jax, .*EXTRAS=frameworks"):
+    with pytest.raises(
+        UnsupportedError, match=r"execution=jax needs the package jax, .*EXTRAS=frameworks"
+    ):
         profile_step.measure(config(execution={"name": "jax", "mode": "jax"}), tmp_path)
 
 

@@ -1,7 +1,9 @@
-"""One real training and inference step on the CPU, every mode of execution, and what a CPU cannot do."""
+"""One real training and inference step on the CPU, every mode of execution, and what a CPU cannot
+do."""
 
 import csv
 import ctypes
+import gc
 import gzip
 import json
 import resource
@@ -20,6 +22,7 @@ from support.slow import few
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_json
 from mfulab.core.groups import ExecutionConfig
+from mfulab.core.language import verdicts
 from mfulab.device.identity import hardware_slug
 from mfulab.device.samplers.memory import ResidentMemory
 from mfulab.lab.runtime import run
@@ -59,29 +62,42 @@ def test_training(tmp_path):
     assert {sample["window"] for sample in measured.samples} == {0, 1, 2}
 
 
+def give_back_what_other_tests_freed() -> None:
+    """A peak over memory that the process holds already would not be seen."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def test_building_a_model_in_fp32_is_not_in_the_peak_of_its_step_in_16_bits(tmp_path):
     """151 MB of weights in fp32 are built and cast to 75: the step never holds both."""
     wide = {"name": "wide", "_target_": "torch.nn.Linear", "input_shape": [6144]}
     wide["arguments"] = {"in_features": 6144, "out_features": 6144}
     step = config(model=wide, workload={"name": "inference", "mode": "inference"}, batch_size=1)
     step.precision = step.precision.model_copy(update={"name": "bf16", "dtype": "bfloat16"})
+    give_back_what_other_tests_freed()
     row = profile_step.measure(step, tmp_path).row
     assert row.memory_bytes < 4 * 6144**2, row.memory_source
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library maps large blocks by other rules")
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mallopt"),
+    reason="the C library maps large blocks by other rules",
+)
 def test_blocks_beyond_the_largest_threshold_are_new_pages_in_each_step(tmp_path):
-    # 40 MB at batch 4; little else to do, so that faults are noticed on a busy machine, too.
+    # 40 MB at batch 4. What the faults cost is not asked: a busy machine hides it.
     relu = {"name": "relu", "_target_": "torch.nn.ReLU", "input_shape": [2_500_000]}
     step = config(model=relu, batch_size=4, workload={"name": "inference", "mode": "inference"})
     # A process of its own: what other tests freed would serve the block without a fault.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
         row = fresh.submit(profile_step.measure, step, tmp_path).result().row
     assert min(row.default_state_page_faults, row.page_faults_per_s * row.time_s) > 1000
-    assert row.default_state_time_s > 0  # what faults cost, a busy machine may hide
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not enforce a limit of address space")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="macOS does not enforce a limit of address space"
+)
 def test_a_batch_beyond_the_memory_limit_is_a_row_and_a_smaller_one_is_measured(tmp_path):
     rows = {}
     own, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -89,13 +105,18 @@ def test_a_batch_beyond_the_memory_limit_is_a_row_and_a_smaller_one_is_measured(
     try:
         for batch_size in (1 << 24, 8):  # 1 GB of inputs, and a few bytes
             folder = tmp_path / hardware_slug("cpu") / "profile_step" / f"batch_size={batch_size}"
-            write_json(folder / "config.json", json.loads(config(batch_size=batch_size).model_dump_json(by_alias=True)))
+            write_json(
+                folder / "config.json",
+                json.loads(config(batch_size=batch_size).model_dump_json(by_alias=True)),
+            )
             rows[batch_size] = run.measure("profile_step", folder / "config.json")
             assert read_row(folder, "profile_step")["status"] == rows[batch_size].status
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (own, hard))
     assert [row.status for row in rows.values()] == ["out_of_memory", "ok"]
-    assert "can't allocate memory: you tried to allocate 1073741824 bytes" in rows[1 << 24].message
+    assert "can't allocate memory: you tried to allocate 1073741824 bytes" in verdicts.message(
+        rows[1 << 24].message
+    )
     assert (rows[1 << 24].batch_size, rows[1 << 24].time_s) == (1 << 24, None)
 
 
@@ -122,7 +143,7 @@ def test_input_from_the_host_is_waited_for_and_new_each_time(tmp_path, monkeypat
 def test_input_that_lies_on_the_device_is_not_waited_for(tmp_path):
     row = profile_step.measure(config(), tmp_path).row
     assert row.input_wait_percent is None
-    assert "no torch DataLoader" in json.loads(row.reasons)["input_wait_percent"]
+    assert json.loads(row.reasons)["input_wait_percent"] == {"no_loader": {}}
 
 
 def test_operator_table(tmp_path):
@@ -145,7 +166,9 @@ def test_a_trace_on_request_reads_back_as_the_same_shares(tmp_path):
         assert getattr(back, name) == pytest.approx(getattr(row, name), abs=1), "points"
     spent, again = json.loads(row.spent), json.loads(back.spent)
     for kind, nanoseconds in again.items():
-        assert nanoseconds / sum(again.values()) == pytest.approx(spent[kind] / sum(spent.values()), abs=0.01)
+        assert nanoseconds / sum(again.values()) == pytest.approx(
+            spent[kind] / sum(spent.values()), abs=0.01
+        )
     with gzip.open(tmp_path / "trace.json.gz") as file:
         assert json.load(file)["traceEvents"]
     assert not (tmp_path / "operators.csv").exists()
@@ -163,7 +186,12 @@ def test_gradient_accumulation_takes_the_same_step_as_one_batch():
     losses = []
     for accumulation in (1, 4):
         torch.manual_seed(0)
-        workload = {"name": "t", "optimizer": "sgd", "learning_rate": 0.1, "gradient_accumulation": accumulation}
+        workload = {
+            "name": "t",
+            "optimizer": "sgd",
+            "learning_rate": 0.1,
+            "gradient_accumulation": accumulation,
+        }
         step = make(config(workload=workload), torch.device("cpu"))
         losses.append([step.loss(step.call()) for _ in range(3)][-1])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -174,9 +202,11 @@ def test_the_phases_of_training_are_measured_and_those_of_inference_are_one(tmp_
     phases = [trained.forward_ms, trained.backward_ms, trained.optimiser_ms, trained.other_ms]
     assert all(phase > 0 for phase in phases)
     assert "host clock" in json.loads(trained.sources)["optimiser_ms"]
-    inferred = profile_step.measure(config(workload={"name": "inference", "mode": "inference"}), tmp_path).row
+    inferred = profile_step.measure(
+        config(workload={"name": "inference", "mode": "inference"}), tmp_path
+    ).row
     assert inferred.forward_ms is None
-    assert "one phase" in json.loads(inferred.reasons)["forward_ms"]
+    assert json.loads(inferred.reasons)["forward_ms"] == {"one_phase": {}}
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
@@ -192,7 +222,11 @@ def test_an_optimiser_s_implementations_take_the_same_step(optimizer):
 
 def test_a_schedule_lowers_the_learning_rate(monkeypatch):
     rates, update = [], torch.optim.SGD.step
-    monkeypatch.setattr(torch.optim.SGD, "step", lambda self: rates.append(self.param_groups[0]["lr"]) or update(self))
+    monkeypatch.setattr(
+        torch.optim.SGD,
+        "step",
+        lambda self: rates.append(self.param_groups[0]["lr"]) or update(self),
+    )
     workload = {"name": "t", "optimizer": "sgd", "learning_rate_schedule": "cosine"}
     step = make(config(workload=workload), torch.device("cpu"))
     for _ in range(3):
@@ -227,7 +261,12 @@ def test_building_the_model_is_no_part_of_compiling_it(tmp_path, monkeypatch):
     monkeypatch.setattr(step, "make_model", slow)
     clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + skipped_s[0])
     monkeypatch.setattr(process, "time", clock)
-    assert profile_step.measure(config(execution={"name": "trace", "mode": "trace"}), tmp_path).row.compile_s < 1e4
+    assert (
+        profile_step.measure(
+            config(execution={"name": "trace", "mode": "trace"}), tmp_path
+        ).row.compile_s
+        < 1e4
+    )
 
 
 @pytest.mark.parametrize("replays", [False, True])
@@ -235,7 +274,9 @@ def test_the_peak_of_memory_is_that_of_later_steps_but_for_graphs_which_then_all
     replays, tmp_path, monkeypatch
 ):
     events, forward = [], torch.nn.Linear.forward
-    monkeypatch.setattr(torch.nn.Linear, "forward", lambda *given: events.append("step") or forward(*given))
+    monkeypatch.setattr(
+        torch.nn.Linear, "forward", lambda *given: events.append("step") or forward(*given)
+    )
     monkeypatch.setattr(ResidentMemory, "forget", lambda _: events.append("forget"))
     monkeypatch.setattr(ExecutionConfig, "replays", replays)
     profile_step.measure(config(), tmp_path)
@@ -246,7 +287,12 @@ def test_the_peak_of_memory_is_that_of_later_steps_but_for_graphs_which_then_all
 
 
 def test_modes_that_replay_graphs():
-    asked = [("eager", "default"), ("compile", "default"), ("compile", "reduce-overhead"), ("compile", "max-autotune")]
+    asked = [
+        ("eager", "default"),
+        ("compile", "default"),
+        ("compile", "reduce-overhead"),
+        ("compile", "max-autotune"),
+    ]
     modes = [ExecutionConfig(name="e", mode=mode, compile_mode=options) for mode, options in asked]
     assert [mode.replays for mode in modes] == [False, False, True, True]
     assert ExecutionConfig(name="e", mode="cuda_graph").replays
@@ -254,13 +300,19 @@ def test_modes_that_replay_graphs():
 
 def test_autocast_keeps_float32_parameters(tmp_path):
     precision = {"name": "amp_bf16", "dtype": "bfloat16", "autocast": True}
-    assert profile_step.measure(config(precision=precision), tmp_path).row.effective_precision == "bf16"
+    assert (
+        profile_step.measure(config(precision=precision), tmp_path).row.effective_precision
+        == "bf16"
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"precision": {"name": "tf32", "dtype": "float32", "tf32": True}}, "compute capability 8.0"),
+        (
+            {"precision": {"name": "tf32", "dtype": "float32", "tf32": True}},
+            "compute capability 8.0",
+        ),
         ({"precision": {"name": "fp8", "dtype": "float8_e4m3fn"}}, "16 bits or more"),
         ({"execution": {"name": "graph", "mode": "cuda_graph"}}, "NVIDIA GPU"),
         ({"execution": {"name": "last", "channels_last": True}}, "channels"),
@@ -276,10 +328,12 @@ def test_a_loss_that_is_not_finite_is_incorrect(tmp_path):
     workload = {"name": "t", "optimizer": "adam", "learning_rate": 1e37}
     row = profile_step.measure(config(workload=workload), tmp_path).row
     assert (row.status, row.loss) == ("incorrect", None)
-    assert "not finite" in row.message
+    assert "not finite" in verdicts.message(row.message)
 
 
-@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="no C++ compiler for torch.compile")
+@pytest.mark.skipif(
+    not (shutil.which("g++") or shutil.which("c++")), reason="no C++ compiler for torch.compile"
+)
 @pytest.mark.parametrize("mode", few(["default", "reduce-overhead", "max-autotune"]))
 def test_compilation_stands_apart_from_the_step(tmp_path, mode):
     torch.compiler.reset()

@@ -1,10 +1,12 @@
-"""Public runs recomputed: speeds of each kind, printed figures met, and what is not known kept and said."""
+"""Public runs recomputed: speeds of each kind, printed figures met, and what is not known kept and
+said."""
 
 import csv
 from pathlib import Path
 
 import pytest
 
+from mfulab.core.language import verdicts
 from mfulab.core.rows import Row
 from mfulab.lab.tables.records import from_recorded, read_rows
 from mfulab.measurements import published as declared
@@ -54,7 +56,11 @@ def test_megatrons_22b_is_met(recomputed):
     assert row.model == "GPT 22B", "no file in config/model/ has its shapes"
     assert row.mfu_percent == pytest.approx(41.5, abs=0.3)
     assert abs(row.difference_points) < 0.3
-    assert (row.accelerator, row.architecture, row.slowest_format) == ("A100 SXM4 80GB", "8.0", "bf16")
+    assert (row.accelerator, row.architecture, row.slowest_format) == (
+        "A100 SXM4 80GB",
+        "8.0",
+        "bf16",
+    )
 
 
 def test_every_kind_of_speed_is_the_same_run(recomputed):
@@ -73,7 +79,9 @@ def test_more_than_a_formats_peak_needs_a_faster_one(recomputed):
     assert row.mfu_bf16_percent > 100
     assert row.mfu_fp8_percent == pytest.approx(row.mfu_bf16_percent / 2, rel=1e-3)
     assert row.slowest_format == "fp8"
-    (unsaid,) = recomputed({**MEGATRON, "accelerator": "RTX PRO 6000 Blackwell Server", "precision": ""})
+    (unsaid,) = recomputed(
+        {**MEGATRON, "accelerator": "RTX PRO 6000 Blackwell Server", "precision": ""}
+    )
     assert (unsaid.mfu_bf16_percent, unsaid.slowest_format) == (None, None)
     assert unsaid.mfu_fp4_percent > 0
 
@@ -84,17 +92,22 @@ def test_what_is_not_known_is_empty_and_said(recomputed):
         {**MEGATRON, "accelerator": "NVIDIA H100"},
         {**MEGATRON, "time_s": ""},
     )
-    assert (unknown_model.mfu_percent, unknown_model.message) == (
+    assert (unknown_model.mfu_percent, verdicts.message(unknown_model.message)) == (
         None,
         "model=mosaic_bert: no model here has its shapes",
     )
     assert unknown_device.mfu_percent is None
-    assert "did you mean H100 NVL" in unknown_device.message
-    assert (no_speed.mfu_percent, no_speed.message) == (None, "no speed is published")
+    assert "did you mean H100 NVL" in verdicts.message(unknown_device.message)
+    assert (no_speed.mfu_percent, verdicts.message(no_speed.message)) == (
+        None,
+        "no speed is published",
+    )
 
 
 def test_a_collection_that_is_not_there_lists_the_others():
-    with pytest.raises(ValueError, match=r"published=none: unknown\. Choices: llm_foundry, mlperf_training_v5_1"):
+    with pytest.raises(
+        ValueError, match=r"published=none: unknown\. Choices: llm_foundry, mlperf_training_v5_1"
+    ):
         PublishedConfig(published="none")
 
 
@@ -112,32 +125,47 @@ def test_the_lines_of_a_run_become_rows_of_the_table(recomputed, tmp_path):
 
     folder = tmp_path / "published=some"
     folder.mkdir()
-    samples = [row.model_dump(exclude={"hardware", "run"}) for row in recomputed(MEGATRON, MEGATRON)]
+    samples = [
+        row.model_dump(exclude={"hardware", "run"}) for row in recomputed(MEGATRON, MEGATRON)
+    ]
     write_csv(folder / "samples.csv", samples, list(samples[0]))
     write_csv(
-        folder / "row.csv", [PublishedRow(run=folder.name, commit="abc").model_dump()], list(PublishedRow.model_fields)
+        folder / "row.csv",
+        [PublishedRow(run=folder.name, commit="abc").model_dump()],
+        list(PublishedRow.model_fields),
     )
     rows = read_rows(folder, "published")
     assert [row["run"] for row in rows] == ["published=some,line=1", "published=some,line=2"]
     assert all(row["commit"] == "abc" and row["mfu_percent"] for row in rows)
     failed = PublishedRow(run=folder.name, status="failed", message="why")
     write_csv(folder / "row.csv", [failed.model_dump()], list(PublishedRow.model_fields))
-    assert [(row["run"], row["message"]) for row in read_rows(folder, "published")] == [("published=some", "why")]
-    write_csv(folder / "row.csv", [PublishedRow(run=folder.name).model_dump()], list(PublishedRow.model_fields))
+    assert [
+        (row["run"], verdicts.message(row["message"])) for row in read_rows(folder, "published")
+    ] == [("published=some", "why")]
+    write_csv(
+        folder / "row.csv",
+        [PublishedRow(run=folder.name).model_dump()],
+        list(PublishedRow.model_fields),
+    )
     (folder / "samples.csv").write_text("model,accelerators\nx,many\n")
     (broken,) = read_rows(folder, "published")
     assert broken["status"] == "failed"
-    assert "accelerators='many'" in broken["message"]
+    assert "accelerators='many'" in verdicts.message(broken["message"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "collection", ["mlperf_training_v6_0", "torchtitan", "papers", "llm_foundry", "mlperf_training_v5_1"]
+    "collection",
+    ["mlperf_training_v6_0", "torchtitan", "papers", "llm_foundry", "mlperf_training_v5_1"],
 )
 def test_the_rows_that_are_kept_are_those_counted_anew(collection, tmp_path):
-    kept = [row for row in from_recorded(KEPT).records["published"] if row["published"] == collection]
+    kept = [
+        row for row in from_recorded(KEPT).records["published"] if row["published"] == collection
+    ]
     counted = measure(PublishedConfig(published=collection), tmp_path).samples
     names = PublishedRow.model_fields.keys() - Row.model_fields.keys()
     assert len(kept) == len(counted) > 0
     for row, again in zip(kept, counted, strict=True):
-        assert {name: row[name] or None for name in names} == {name: again[name] or None for name in names}
+        assert {name: row[name] or None for name in names} == {
+            name: again[name] or None for name in names
+        }

@@ -1,4 +1,5 @@
-"""Small models trained on real images: what each way changes of the whole model, and what its row says."""
+"""Small models trained on real images: what each way changes of the whole model, and what its row
+says."""
 
 import json
 import math
@@ -38,10 +39,17 @@ def test_the_images_are_digits_and_none_is_trained_on_and_held_out():
 
 
 def test_trained_weights_know_digits_and_random_ones_do_not(whole):
-    assert training.accuracy_percent(whole, HELD_OUT) > 60 > 30 > training.accuracy_percent(small_digits(), HELD_OUT)
+    assert (
+        training.accuracy_percent(whole, HELD_OUT)
+        > 60
+        > 30
+        > training.accuracy_percent(small_digits(), HELD_OUT)
+    )
 
 
-@pytest.mark.parametrize("way", ["none", "masked", "two_of_four", "structured", "static_int8", "dynamic_int8"])
+@pytest.mark.parametrize(
+    "way", ["none", "masked", "two_of_four", "structured", "static_int8", "dynamic_int8"]
+)
 def test_what_is_made_of_the_trained_model_has_its_weights(whole, way):
     cheaper = make_cheaper(way, whole, TRAINED, 0)
     before = training.accuracy_percent(whole, HELD_OUT)
@@ -63,7 +71,9 @@ def test_a_teacher_is_seven_tenths_of_the_loss_at_four_degrees(monkeypatch, whol
 
     monkeypatch.setattr(training, "distillation_loss", loss)
     monkeypatch.setattr(training, "EPOCHS", 1)
-    monkeypatch.setattr(torch.optim, "Adam", lambda parameters, lr: torch.optim.SGD(parameters, lr=0.01))
+    monkeypatch.setattr(
+        torch.optim, "Adam", lambda parameters, lr: torch.optim.SGD(parameters, lr=0.01)
+    )
     few = type(TRAINED)(TRAINED.inputs[:64], TRAINED.targets[:64])
     student, alone = small_digits(), small_digits()
     alone.load_state_dict(student.state_dict())
@@ -75,7 +85,8 @@ def test_a_teacher_is_seven_tenths_of_the_loss_at_four_degrees(monkeypatch, whol
 
 
 @pytest.mark.parametrize(
-    ("way", "flops", "bytes_"), [("pooled", 299_520, 287_016), ("student", 0.1, 0.1), ("bf16", 1_135_104, 536_724)]
+    ("way", "flops", "bytes_"),
+    [("pooled", 299_520, 287_016), ("student", 0.1, 0.1), ("bf16", 1_135_104, 536_724)],
 )
 def test_a_row_holds_both_models_and_an_interval(monkeypatch, way, flops, bytes_):
     monkeypatch.setattr(training, "EPOCHS", 1)
@@ -84,14 +95,21 @@ def test_a_row_holds_both_models_and_an_interval(monkeypatch, way, flops, bytes_
     row = done.row
     assert (row.whole_flops, row.whole_weight_bytes, row.held_out) == (1_135_104, 1_073_448, 597)
     if way == "student":
-        assert (row.flops < flops * row.whole_flops, row.weight_bytes < bytes_ * row.whole_weight_bytes) == (True, True)
+        assert (
+            row.flops < flops * row.whole_flops,
+            row.weight_bytes < bytes_ * row.whole_weight_bytes,
+        ) == (True, True)
     else:
         assert (row.flops, row.weight_bytes) == (flops, bytes_)
-    assert row.accuracy_change_points == pytest.approx(row.accuracy_percent - row.whole_accuracy_percent)
+    assert row.accuracy_change_points == pytest.approx(
+        row.accuracy_percent - row.whole_accuracy_percent
+    )
     assert row.time_low_percent <= row.time_percent <= row.time_high_percent
     assert [sample["training"] for sample in done.samples] == [0, 1]
     assert row.change_half_points >= 0
-    assert row.validation_loss == pytest.approx(sum(sample["cheaper_loss"] for sample in done.samples) / 2)
+    assert row.validation_loss == pytest.approx(
+        sum(sample["cheaper_loss"] for sample in done.samples) / 2
+    )
     assert json.loads(row.whole_validation_losses) == [
         pytest.approx(sum(sample["whole_loss"] for sample in done.samples) / 2, abs=1e-5)
     ]
@@ -112,4 +130,8 @@ def test_the_validation_loss_falls_by_epoch_and_is_that_of_images_held_out(monke
 def test_no_interval_from_one_training(monkeypatch):
     monkeypatch.setattr(training, "EPOCHS", 1)
     row = measure(QualityConfig(trainings=1, device=DeviceConfig(type="cpu", threads=1)), None).row
-    assert (row.compression, row.change_half_points, row.accuracy_change_points) == ("none", None, 0)
+    assert (row.compression, row.change_half_points, row.accuracy_change_points) == (
+        "none",
+        None,
+        0,
+    )

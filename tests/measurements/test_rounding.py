@@ -11,7 +11,13 @@ from mfulab.measurements.number_formats import NumberFormatsConfig, rounding
 from mfulab.measurements.number_formats.measure import measure
 from mfulab.measurements.number_formats.rounding import ROUNDED
 
-DTYPES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+DTYPES = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+}
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -23,7 +29,8 @@ def test_probing_finds_what_the_format_says(name):
     assert rounding.smallest_normal(form) == info.smallest_normal
 
 
-# IEEE 754-2008, table 3.5; bfloat16 and TF32 as NVIDIA describes them; OCP 8-bit floating point, 2023.
+# IEEE 754-2008, table 3.5; bfloat16 and TF32 as NVIDIA describes them; OCP 8-bit floating point,
+# 2023.
 @pytest.mark.parametrize(
     ("name", "exponent", "mantissa", "bias", "subnormal"),
     [
@@ -50,7 +57,9 @@ def test_the_seminar_s_numbers():
     assert 0.1 + 0.2 != 0.3
 
 
-@pytest.mark.parametrize(("name", "stops"), [("fp32", 2.0**24), ("fp16", 2048.0), ("bf16", 256.0), ("fp8", 16.0)])
+@pytest.mark.parametrize(
+    ("name", "stops"), [("fp32", 2.0**24), ("fp16", 2048.0), ("bf16", 256.0), ("fp8", 16.0)]
+)
 def test_counting_stops_where_the_significand_ends(name, stops):
     form = ROUNDED[name]
     assert rounding.last_counted(form) == stops
@@ -119,7 +128,10 @@ def test_the_step_gives_a_full_row(tmp_path, name):
 
 @pytest.mark.slow
 def test_fp16_accumulation_loses_what_fp32_keeps(tmp_path):
-    row = measure(NumberFormatsConfig(precision={"name": "fp16", "dtype": "float16"}, sum_length=4096), tmp_path).row
+    row = measure(
+        NumberFormatsConfig(precision={"name": "fp16", "dtype": "float16"}, sum_length=4096),
+        tmp_path,
+    ).row
     assert row.dot_error_fp16 == row.dot_error_own > 5 * row.dot_error_fp32
 
 

@@ -21,7 +21,10 @@ def exactly(form, exact, mode):
     near = form.of(float(exact))
     step = max(abs(near) * rounding.epsilon(form), rounding.smallest_subnormal(form))
     around = {Fraction(form.of(near + move * step / 2)) for move in range(-6, 7)}
-    above, below = min(value for value in around if value >= exact), max(value for value in around if value <= exact)
+    above, below = (
+        min(value for value in around if value >= exact),
+        max(value for value in around if value <= exact),
+    )
     if mode in ("up", "down"):
         return above if mode == "up" else below
     zero, away = sorted((above, below), key=abs)
@@ -29,7 +32,11 @@ def exactly(form, exact, mode):
         return zero
     if mode == "nearest_away":
         return away if abs(away - exact) <= abs(exact - zero) else zero
-    return Fraction(near) if above - exact == exact - below else min((zero, away), key=lambda one: abs(one - exact))
+    return (
+        Fraction(near)
+        if above - exact == exact - below
+        else min((zero, away), key=lambda one: abs(one - exact))
+    )
 
 
 @given(
@@ -41,7 +48,9 @@ def exactly(form, exact, mode):
 def test_every_mode_rounds_as_it_is_defined(name, mode, a, b, low, high):
     form = ROUNDED[name]
     a, b = form.of(math.ldexp(a, low - 24)), form.of(math.ldexp(b, high - 24))
-    total, lost = rounding_modes.two_sum(*(torch.tensor([each], dtype=torch.float64) for each in (a, b)))
+    total, lost = rounding_modes.two_sum(
+        *(torch.tensor([each], dtype=torch.float64) for each in (a, b))
+    )
     exact = Fraction(a) + Fraction(b)
     assert Fraction(float(total)) + Fraction(float(lost)) == exact
     rounded = rounding_modes.rounded(form, total, lost, mode)
@@ -54,11 +63,24 @@ def test_float64_itself_is_rounded_by_what_its_sum_lost():
     for sign in (1, -1):
         both = rounding_modes.two_sum(one, sign * tiny)
         found[sign] = {
-            mode: float(rounding_modes.rounded(ROUNDED["fp64"], *both, mode)) for mode in rounding_modes.MODES
+            mode: float(rounding_modes.rounded(ROUNDED["fp64"], *both, mode))
+            for mode in rounding_modes.MODES
         }
     under = 1 - 2.0**-53
-    assert found[1] == {"nearest_even": 1, "nearest_away": 1, "toward_zero": 1, "down": 1, "up": 1 + 2.0**-52}
-    assert found[-1] == {"nearest_even": 1, "nearest_away": 1, "toward_zero": under, "down": under, "up": 1}
+    assert found[1] == {
+        "nearest_even": 1,
+        "nearest_away": 1,
+        "toward_zero": 1,
+        "down": 1,
+        "up": 1 + 2.0**-52,
+    }
+    assert found[-1] == {
+        "nearest_even": 1,
+        "nearest_away": 1,
+        "toward_zero": under,
+        "down": under,
+        "up": 1,
+    }
 
 
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
@@ -113,12 +135,19 @@ def test_special_values_are_what_their_bits_say(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16), ("fp8", torch.float8_e4m3fn)]
+    ("name", "dtype"),
+    [("fp16", torch.float16), ("bf16", torch.bfloat16), ("fp8", torch.float8_e4m3fn)],
 )
 def test_patterns_that_are_no_number_are_counted(name, dtype):
     width = torch.finfo(dtype).bits
-    patterns = torch.arange(2**width, dtype=torch.int32).to(torch.int16 if width == 16 else torch.uint8).view(dtype)
-    assert int(patterns.to(torch.float64).isnan().sum()) == rounding_modes.nan_patterns(ROUNDED[name])
+    patterns = (
+        torch.arange(2**width, dtype=torch.int32)
+        .to(torch.int16 if width == 16 else torch.uint8)
+        .view(dtype)
+    )
+    assert int(patterns.to(torch.float64).isnan().sum()) == rounding_modes.nan_patterns(
+        ROUNDED[name]
+    )
     bits = f"{0x35 if width == 8 else 0x3501:0{width}b}"
     form = ROUNDED[name]
     split = 1 + rounding.exponent_bits(form)
@@ -129,10 +158,15 @@ def test_patterns_that_are_no_number_are_counted(name, dtype):
 @pytest.mark.parametrize(("name", "digits"), [("fp64", 17), ("fp32", 9), ("fp16", 5), ("bf16", 4)])
 def test_digits_of_a_round_trip(name, digits):
     form = ROUNDED[name]
-    assert rounding_modes.round_trip_digits(form, rounding_modes.across_binades(form, 2000, 0)) == digits
+    assert (
+        rounding_modes.round_trip_digits(form, rounding_modes.across_binades(form, 2000, 0))
+        == digits
+    )
 
 
-@pytest.mark.parametrize(("name", "at"), [("fp64", 710), ("fp32", 89), ("fp16", 12), ("bf16", 89), ("fp8", None)])
+@pytest.mark.parametrize(
+    ("name", "at"), [("fp64", 710), ("fp32", 89), ("fp16", 12), ("bf16", 89), ("fp8", None)]
+)
 def test_a_plain_sigmoid_fails_and_the_stable_one_does_not(name, at):
     form = ROUNDED[name]
     assert rounding_modes.sigmoid_fails_at(form) == at
@@ -145,7 +179,12 @@ def test_a_plain_sigmoid_fails_and_the_stable_one_does_not(name, at):
 
 def test_sums_of_whole_numbers_are_associative_and_of_fractions_are_not():
     form = ROUNDED["fp16"]
-    assert rounding_modes.not_associative_percent(form, torch.arange(32.0, dtype=torch.float64).view(2, 16)) == 0
+    assert (
+        rounding_modes.not_associative_percent(
+            form, torch.arange(32.0, dtype=torch.float64).view(2, 16)
+        )
+        == 0
+    )
     assert rounding_modes.not_associative_percent(form, rounding.terms(form, 300, 1)) > 5
 
 

@@ -18,8 +18,14 @@ def test_the_relative_tolerance_is_a_few_units_in_the_last_place(name):
 
 def test_an_absolute_tolerance_depends_on_the_size_of_numbers():
     form = ROUNDED["fp32"]
-    small, large = torch.full((1, 50), 2.0**-60), torch.linspace(1e6, 2e6, 200).double().unsqueeze(0)
-    assert rounding_modes.tolerances(form, form.round(small.double()))["absolute_accepts_percent"] == 100
+    small, large = (
+        torch.full((1, 50), 2.0**-60),
+        torch.linspace(1e6, 2e6, 200).double().unsqueeze(0),
+    )
+    assert (
+        rounding_modes.tolerances(form, form.round(small.double()))["absolute_accepts_percent"]
+        == 100
+    )
     found = rounding_modes.tolerances(form, form.round(large))
     assert found["absolute_accepts_percent"] == 0
     assert found["absolute_refuses_percent"] > 0

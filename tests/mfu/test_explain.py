@@ -1,4 +1,5 @@
-"""Conventions: each against its published formula, waterfalls that sum exactly, and numbers that are found again."""
+"""Conventions: each against its published formula, waterfalls that sum exactly, and numbers that
+are found again."""
 
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import mfulab
 from mfulab.cli.explain import show
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.groups import ModelConfig
+from mfulab.core.language.quantities import in_percent
 from mfulab.flops.compare import transformer_shape
 from mfulab.flops.formulas import kaplan_flops, palm_flops
 from mfulab.mfu.conventions import CONVENTIONS, OURS, POSSIBLE, Choices, flops
@@ -58,13 +60,21 @@ OPT = {
 }
 GPT = {
     **SMALL,
-    "arguments": {"architecture": "GPT2LMHeadModel", "vocab_size": 500, "n_embd": 64, "n_layer": 5, "n_head": 4},
+    "arguments": {
+        "architecture": "GPT2LMHeadModel",
+        "vocab_size": 500,
+        "n_embd": 64,
+        "n_layer": 5,
+        "n_head": 4,
+    },
 }
 LLAMA = work(ModelConfig(**SMALL))
 DENOMINATORS = denominators_of("NVIDIA H100 80GB HBM3", "bf16")[1]
 
 
-@pytest.mark.parametrize("content", [SMALL, MIXTURE, OPT, GPT], ids=["llama", "mixture", "opt", "gpt2"])
+@pytest.mark.parametrize(
+    "content", [SMALL, MIXTURE, OPT, GPT], ids=["llama", "mixture", "opt", "gpt2"]
+)
 @pytest.mark.parametrize("mode", ["training", "inference"])
 def test_two_counts_of_alike_blocks_are_the_count_of_all(content, mode):
     config = ModelConfig(**content)
@@ -82,14 +92,20 @@ def test_named_conventions_are_their_formulas():
     assert flops(LLAMA, by_name["PaLM, torchtitan, nanoGPT"]) == palm_flops(shape, tokens, 128)
     assert flops(LLAMA, by_name["Kaplan"]) == kaplan_flops(shape, tokens)
     every = replace(shape, parameters=int(LLAMA.parameters))
-    assert flops(LLAMA, by_name["llm-foundry MFU, MaxText's 2025 page"]) == palm_flops(every, tokens, 128)
-    assert flops(LLAMA, by_name["llm-foundry HFU"]) == pytest.approx(4 / 3 * palm_flops(every, tokens, 128))
+    assert flops(LLAMA, by_name["llm-foundry MFU, MaxText's 2025 page"]) == palm_flops(
+        every, tokens, 128
+    )
+    assert flops(LLAMA, by_name["llm-foundry HFU"]) == pytest.approx(
+        4 / 3 * palm_flops(every, tokens, 128)
+    )
     assert flops(LLAMA, by_name["6N of all parameters"]) == 6 * LLAMA.parameters * tokens
 
 
 def test_all_experts_are_those_that_the_model_holds():
     mixture = work(ModelConfig(**MIXTURE))
-    every = flops(mixture, Choices(experts="total", unmultiplied=True, looked_up=True, attention="none"))
+    every = flops(
+        mixture, Choices(experts="total", unmultiplied=True, looked_up=True, attention="none")
+    )
     assert every == pytest.approx(6 * mixture.parameters * mixture.tokens)
 
 
@@ -118,15 +134,20 @@ def test_a_reported_number_is_found_again(convention):
     speed = 20e12 / flops(counted, OURS) * 20
     mfu = 100 * flops(counted, convention.choices) * speed / 1e12 / DENOMINATORS[0].tflop_s
     found = explained("any", "H100", counted, speed, DENOMINATORS, mfu)
-    assert any(row.convention == convention.name for row in found.matches) or found.matches[0].changes == 0
+    assert (
+        any(row.convention == convention.name for row in found.matches)
+        or found.matches[0].changes == 0
+    )
 
 
 def test_torchtitan_prints_33_to_39_percent_of_llama_3_1_8b():
-    # pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md: 5,762 and 6,667 tokens a second and GPU.
+    # pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md: 5,762 and 6,667 tokens a
+    # second and GPU.
     config = model_config("llama_3_1_8b")
     counted = work(config, 8192)
     without, compiled = (
-        explained("", "", counted, speed / 8192, DENOMINATORS).ours.mfu_percent for speed in (5762, 6667)
+        explained("", "", counted, speed / 8192, DENOMINATORS).ours.mfu_percent
+        for speed in (5762, 6667)
     )
     assert without == pytest.approx(33.7, abs=0.05)
     assert compiled == pytest.approx(39.0, abs=0.05)
@@ -151,16 +172,34 @@ def test_a_batch_is_of_each_device():
         ({"tokens_per_s": 0}, "tokens_per_s=0: give a number above 0"),
         ({}, "no speed: give exactly one of"),
         ({"tokens_per_s": 1, "time_s": 1}, "tokens_per_s=1 and time_s=1: give exactly one of"),
-        ({"tokens_per_s": 1, "device": "H100"}, "did you mean H100 NVL, H100 PCIe or H100 SXM5 80GB?"),
+        (
+            {"tokens_per_s": 1, "device": "H100"},
+            "did you mean H100 NVL (835.3 TFLOP/s in bf16), H100 PCIe",
+        ),
         ({"tokens_per_s": 1, "precision": "int4"}, "precision=int4: unknown"),
         ({"tokens_per_s": 1, "device": "T4"}, "precision=bf16"),
-        ({"tokens_per_s": 1, "model": "llama_2_7"}, "model=llama_2_7: unknown. Did you mean llama_2_7b, "),
-        ({"tokens_per_s": 1, "model": SMALL | {"input_shap": [3]}}, "key=input_shap: unknown. Did you mean"),
-        ({"tokens_per_s": 1, "model": "gpt2", "sequence_length": 2048}, "positions for 1024 tokens"),
+        (
+            {"tokens_per_s": 1, "model": "llama_2_7"},
+            "model=llama_2_7: unknown. Did you mean llama_2_7b, ",
+        ),
+        (
+            {"tokens_per_s": 1, "model": SMALL | {"input_shap": [3]}},
+            "key=input_shap: unknown. Did you mean",
+        ),
+        (
+            {"tokens_per_s": 1, "model": "gpt2", "sequence_length": 2048},
+            "positions for 1024 tokens",
+        ),
         ({"tokens_per_s": 1, "model": "resnet18"}, "model=resnet18 takes no tokens"),
-        ({"samples_per_s": 1, "model": "resnet18", "sequence_length": 8}, "model=resnet18 takes no tokens"),
+        (
+            {"samples_per_s": 1, "model": "resnet18", "sequence_length": 8},
+            "model=resnet18 takes no tokens",
+        ),
         ({"tokens_per_s": 1, "devices": 0}, "devices=0: give 1 or more"),
-        ({"time_s": 1, "devices": 2}, "time_s=1: give batch_size, the samples of a step on each of 2 devices"),
+        (
+            {"time_s": 1, "devices": 2},
+            "time_s=1: give batch_size, the samples of a step on each of 2 devices",
+        ),
         ({"samples_per_s": 1, "batch_size": 2}, "batch_size=2: says nothing beside samples_per_s"),
         ({"time_s": 1, "batch_size": 0}, "batch_size=0: give 1 or more"),
         ({"tokens_per_s": 1, "mode": "tuning"}, "mode=tuning: unknown"),
@@ -175,7 +214,8 @@ def test_a_mistake_is_one_message(words, message):
 
 def test_an_unknown_device_takes_a_given_peak():
     name, denominators = denominators_of("an accelerator", "bf16", 500.0)
-    assert (name, [each.tflop_s for each in denominators]) == ("an accelerator", [500.0])
+    assert (name, denominators[0].tflop_s) == ("an accelerator", 500.0)
+    assert {each.tflop_s for each in denominators} == {500.0, 62.5, 4000.0, 31.25, 8000.0}
 
 
 @pytest.mark.parametrize("content", [SMALL, MIXTURE, GPT], ids=["llama", "mixture", "gpt2"])
@@ -196,7 +236,9 @@ def by_layer(counted):
         if each.flops:
             key = each.layer, each.direction, "attention" in each.operator
             costs = each.flops, each.causal_flops, each.executed_flops, each.elements
-            sums[key] = [before + cost for before, cost in zip(sums.get(key, [0] * 4), costs, strict=True)]
+            sums[key] = [
+                before + cost for before, cost in zip(sums.get(key, [0] * 4), costs, strict=True)
+            ]
     return sums
 
 
@@ -204,7 +246,9 @@ def by_layer(counted):
     "changed", [{"attention_bias": True}, {"hidden_size": None}, {"attention": "eager"}, {"new": 3}]
 )
 def test_a_decoder_that_is_more_than_its_known_dimensions_is_not_computed(changed):
-    with pytest.raises(ConfigurationError, match=r'counting it needs torch: pip install "\.\[torch\]"'):
+    with pytest.raises(
+        ConfigurationError, match=r'counting it needs torch: pip install "\.\[torch\]"'
+    ):
         computed(ModelConfig(**{**SMALL, "arguments": {**SMALL["arguments"], **changed}}))
 
 
@@ -225,31 +269,42 @@ def test_a_match_among_many_is_said_to_be_chance_and_one_of_our_own_is_not(capsy
     assert explain("llama_3_1_8b", **run).chance_percent is None
     words = ["model=llama_3_1_8b", *(f"{key}={value}" for key, value in run.items())]
     for reported, said in ((39.2, True), (33.7, False)):
-        show([*words, f"reported={reported}"], as_json=False)
+        show.callback([*words, f"reported={reported}"], as_json=False)
         assert ("This may be chance" in capsys.readouterr().out) == said
 
 
 def test_the_chance_of_a_match_is_the_part_of_the_numbers_near_it_that_bands_cover():
     # Of 30 to 50: 39.7 to 40.3, 44.7 to 45.5 by two that overlap, 30 to 30.1 at the edge.
-    assert covered_percent([40.0, 45.0, 45.2, 29.8, 80.0], 40.0) == pytest.approx(100 * (0.6 + 0.8 + 0.1) / 20)
+    assert covered_percent([40.0, 45.0, 45.2, 29.8, 80.0], 40.0) == pytest.approx(
+        100 * (0.6 + 0.8 + 0.1) / 20
+    )
 
 
 def test_an_own_model_takes_the_length_that_is_asked_for():
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    sizes = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+    }
     own = {
         "name": "own", "_target_": "mfulab.models.huggingface.build", "task": "language_modeling",
         "vocabulary_size": 100, "arguments": {"architecture": "LlamaForCausalLM", "vocab_size": 100, **sizes},
     }  # fmt: skip
     found = explain(own, device="NVIDIA H200", sequence_length=128, tokens_per_s=1000)
-    # Of a token: four projections of 64 · 64, three of the MLP, pairs with 128 keys; the output layer.
-    assert found.ours.flops_per_token == 3 * 2 * (2 * (4 * 64**2 + 3 * 64 * 128 + 2 * 64 * 128) + 64 * 100)
+    # Of a token: four projections of 64 · 64, three of the MLP, pairs with 128 keys; the output
+    # layer.
+    assert found.ours.flops_per_token == 3 * 2 * (
+        2 * (4 * 64**2 + 3 * 64 * 128 + 2 * 64 * 128) + 64 * 100
+    )
     with pytest.raises(ConfigurationError, match="token inputs need sequence_length"):
         explain(own, device="NVIDIA H200", tokens_per_s=1000)
 
 
 @pytest.mark.parametrize(("model", "times"), [("resnet18", 991), ("gpt2", 0.60), ("vit_b_16", 744)])
 def test_the_trainers_total_flos_of_images_and_of_a_tied_head_is_a_line_of_its_own(model, times):
-    """Documented in docs/conventions.md: elements of an image stand for tokens, and a tied head is no parameter."""
+    """Documented in docs/conventions.md: elements of an image stand for tokens, and a tied head is
+    no parameter."""
     length = {"sequence_length": 1024} if model == "gpt2" else {}
     told = mfulab.explain(model, "NVIDIA H100 80GB HBM3", samples_per_s=1.0, **length)
     (row,) = (row for row in told.conventions if row.convention.startswith("Hugging Face Trainer"))
@@ -259,4 +314,22 @@ def test_the_trainers_total_flos_of_images_and_of_a_tied_head_is_a_line_of_its_o
 
 def test_the_trainers_total_flos_of_an_untied_decoder_is_kaplans():
     told = mfulab.explain("llama_3_1_8b", "NVIDIA H100 80GB HBM3", tokens_per_s=1.0)
-    assert not [row for row in told.conventions if row.convention.startswith("Hugging Face Trainer")]
+    assert not [
+        row for row in told.conventions if row.convention.startswith("Hugging Face Trainer")
+    ]
+
+
+def test_an_explanation_and_a_peak_show_themselves():
+    found = explain("gpt2", "NVIDIA H100 80GB HBM3", tokens_per_s=1e5)
+    lines = str(found).splitlines()
+    rows = [found.ours, *found.conventions, *found.denominators]
+    for row in rows:
+        assert any(f"{row.mfu_percent:.1f}" in line for line in lines)
+    assert in_percent(found.ours.mfu_percent) in lines[0]
+    assert found._repr_html_().startswith("<pre>")
+    known = mfulab.peak("NVIDIA H100 80GB HBM3", "bf16")
+    unknown = mfulab.peak("a <b>device</b> of tomorrow", "bf16")
+    assert f"{known.spec:g} TFLOP/s" in str(known)
+    assert known.device in known._repr_html_()
+    assert str(unknown.reason) in str(unknown)
+    assert "<b>" not in unknown._repr_html_()

@@ -1,4 +1,5 @@
-"""The ladder: its order, what stands beside it, and one largest drop for verdict, figure and docs."""
+"""The ladder: its order, what stands beside it, and one largest drop for verdict, figure and
+docs."""
 
 import itertools
 import math
@@ -13,7 +14,8 @@ from support.workflow_copy import ROOT
 
 from mfulab.core.language import Texts
 from mfulab.lab.report.figures import utilization_ladder
-from mfulab.mfu import ladder, verdict
+from mfulab.mfu import ladder
+from mfulab.mfu.account import read
 
 SHARES = st.one_of(st.none(), st.just(math.nan), st.floats(0, 150))
 ROWS = st.fixed_dictionaries(
@@ -25,8 +27,10 @@ ROWS = st.fixed_dictionaries(
 
 @given(ROWS)
 def test_verdict_and_figure_name_the_same_drop(row):
-    judged = verdict.columns({**row, "time_s": 0.1})
-    shown = pd.DataFrame([{**row, "model": "m", "precision": "fp32", "batch_size": 1, "machine": "here"}])
+    judged = read({**row, "time_s": 0.1}).verdict_columns()
+    shown = pd.DataFrame(
+        [{**row, "model": "m", "precision": "fp32", "batch_size": 1, "machine": "here"}]
+    )
     said = utilization_ladder.finding(shown, Texts("en", "utilization_ladder"))
     rungs = Texts("en", "rungs")
     if judged["verdict_rung"] is None:
@@ -53,7 +57,12 @@ def test_what_stands_beside_the_order_is_in_no_drop(row):
 
 
 def test_tensor_cores_are_a_rung_of_what_runs_on_them():
-    row = {"utilization_percent": 99.0, "sm_active_percent": 90.0, "tensor_active_percent": 0.0, "mfu_percent": 60.0}
+    row = {
+        "utilization_percent": 99.0,
+        "sm_active_percent": 90.0,
+        "tensor_active_percent": 0.0,
+        "mfu_percent": 60.0,
+    }
     drop = ladder.largest_drop({**row, "effective_precision": "fp32"})
     assert (drop.above.column, drop.below.column) == ("sm_active_percent", "mfu_percent")
     drop = ladder.largest_drop({**row, "effective_precision": "bf16"})
@@ -61,28 +70,44 @@ def test_tensor_cores_are_a_rung_of_what_runs_on_them():
 
 
 def test_low_occupancy_is_no_drop():
-    row = {"utilization_percent": 99.0, "sm_active_percent": 95.0, "occupancy_percent": 10.0, "mfu_percent": 60.0}
+    row = {
+        "utilization_percent": 99.0,
+        "sm_active_percent": 95.0,
+        "occupancy_percent": 10.0,
+        "mfu_percent": 60.0,
+    }
     assert ladder.largest_drop(row).above.column == "sm_active_percent"
 
 
 def test_useful_mfu_is_a_rung_where_it_differs():
     row = {"utilization_percent": 99.0, "hfu_percent": 60.0, "mfu_percent": 60.0}
-    assert [rung.column for rung in ladder.measured({**row, "useful_mfu_percent": 60.0})][-1] == "mfu_percent"
-    assert [rung.column for rung in ladder.measured({**row, "useful_mfu_percent": 20.0})][-1] == "useful_mfu_percent"
+    assert [rung.column for rung in ladder.measured({**row, "useful_mfu_percent": 60.0})][
+        -1
+    ] == "mfu_percent"
+    assert [rung.column for rung in ladder.measured({**row, "useful_mfu_percent": 20.0})][
+        -1
+    ] == "useful_mfu_percent"
     drop = ladder.largest_drop({**row, "useful_mfu_percent": 20.0})
-    assert (drop.above.column, drop.below.column, drop.points) == ("mfu_percent", "useful_mfu_percent", 40.0)
+    assert (drop.above.column, drop.below.column, drop.points) == (
+        "mfu_percent",
+        "useful_mfu_percent",
+        40.0,
+    )
 
 
 def test_docs_list_the_rungs_in_their_order():
     text = (ROOT / "docs/measuring.md").read_text(encoding="utf-8")
     table = text[text.index("## The ladder") : text.index("## One run")]
     listed = [
-        name for line in table.splitlines() if line.startswith("| ") for name in re.findall(r"`(\w+_percent)`", line)
+        name
+        for line in table.splitlines()
+        if line.startswith("| ")
+        for name in re.findall(r"`(\w+_percent)`", line)
     ]
     assert listed == [rung.column for rung in ladder.RUNGS]
 
 
 def test_the_ladder_needs_neither_torch_nor_pandas():
-    code = "import sys, mfulab.mfu.ladder, mfulab.mfu.utilization, mfulab.mfu.verdict, mfulab.mfu.join as j\n"
+    code = "import sys, mfulab.mfu.ladder, mfulab.mfu.utilization, mfulab.mfu.account, mfulab.mfu.join as j\n"
     code += "assert not {'torch', 'pandas', 'yaml'} & set(sys.modules), sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)

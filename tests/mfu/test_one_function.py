@@ -3,18 +3,26 @@
 import pytest
 
 from mfu.test_roofline import made
-from mfulab.loop.interactive.row import as_job
 from mfulab.measurements.published import PublishedRow
 from mfulab.measurements.published.measure import _add_mfu
 from mfulab.mfu import job
 from mfulab.mfu.conventions import OURS
 from mfulab.mfu.explain import Denominator, change
-from mfulab.mfu.join import profile_columns, reading_columns, trace_columns
+from mfulab.mfu.join import profile_columns, reading_columns
 from mfulab.mfu.roofline import expected
+from mfulab.mfu.traced import trace_columns
 from mfulab.mfu.utilization import of_peak
 
 CEILING = {"computed_tflop_s": 100.0, "measured_tflop_s": 80.0}
-RANK = {"status": "ok", "job": "a", "first_step": 1, "last_step": 2, "time_s": 1.0, "flops": 1e13, "window_s": 2.0}
+RANK = {
+    "status": "ok",
+    "job": "a",
+    "first_step": 1,
+    "last_step": 2,
+    "time_s": 1.0,
+    "flops": 1e13,
+    "window_s": 2.0,
+}
 
 
 def published() -> float | None:
@@ -25,7 +33,9 @@ def published() -> float | None:
 
 def traced() -> dict[str, object]:
     row = {"status": "ok", "device": "NVIDIA H100 80GB HBM3", "time_s": 1.0, "flops": 1e14}
-    return trace_columns({**row, "flops_by_format": '{"bf16": 1e14}', "executed_by_format": '{"bf16": 1e14}'})
+    return trace_columns(
+        {**row, "flops_by_format": '{"bf16": 1e14}', "executed_by_format": '{"bf16": 1e14}'}
+    )
 
 
 def of_ranks() -> float:
@@ -49,10 +59,12 @@ EVERYWHERE = {
     "trace": lambda: traced()["mfu_percent"],
     "trace, HFU": lambda: traced()["hfu_percent"],
     "ranks of traces": of_ranks,
-    "ranks of a loop": lambda: as_job(
-        2 * [{"flops": 1e12, "executed_flops": 1e12, "seconds": 1.0, "mfu_percent": 10.0, "tflop_s": 1.0}]
-    )["mfu_percent"],
-    "convention": lambda: change("x", OURS, Denominator("a", 100.0), made(), 1.0, Denominator("a", 100.0)).mfu_percent,
+    "ranks of a loop": lambda: job.as_job(2 * [job.RankShare(1.0, 1e12, 1e12, 10.0, 10.0)])[
+        "mfu_percent"
+    ],
+    "convention": lambda: (
+        change("x", OURS, Denominator("a", 100.0), made(), 1.0, Denominator("a", 100.0)).mfu_percent
+    ),
     "published run": published,
     "roofline": lambda: expected(made(), 1e15, 1e12, 2).mfu_percent,
 }

@@ -18,9 +18,22 @@ def made(mode="training", **more):
     product = Operation("layer", "aten::mm", "forward", 2e12, 2e12, 2e12, 1e9, 0)
     thin = Operation("head", "aten::mm", "forward", 1e9, 1e9, 1e9, 4e9, 0)
     norm = Operation("norm", "aten::norm", "forward", 0, 0, 0, 0, 2e9)
-    numbers = {"tokens": 10, "parameters": 1e9, "trainable": 1e9, "saved_elements": 1e8, "cache_elements": 3e8, **more}
+    numbers = {
+        "tokens": 10,
+        "parameters": 1e9,
+        "trainable": 1e9,
+        "saved_elements": 1e8,
+        "cache_elements": 3e8,
+        **more,
+    }
     return Work(
-        mode, batch_size=1, looked_up=0, unmultiplied=0, inactive=0, operations=(product, thin, norm), **numbers
+        mode,
+        batch_size=1,
+        looked_up=0,
+        unmultiplied=0,
+        inactive=0,
+        operations=(product, thin, norm),
+        **numbers,
     )
 
 
@@ -48,7 +61,9 @@ def test_training_in_16_bits_keeps_sixteen_bytes_a_parameter_and_its_activations
 
 def test_several_devices_divide_all_but_activations_and_cache():
     assert expected(made(), 1e15, 1e12, 2, devices=8).memory_bytes == pytest.approx(2e9 + 2e8)
-    assert expected(made("decoding"), 1e15, 1e12, 2, devices=8).memory_bytes == pytest.approx(0.25e9 + 6e8)
+    assert expected(made("decoding"), 1e15, 1e12, 2, devices=8).memory_bytes == pytest.approx(
+        0.25e9 + 6e8
+    )
 
 
 @pytest.mark.parametrize(("capacity", "fits"), [(None, None), (16.2e9, True), (16.1e9, False)])
@@ -79,7 +94,11 @@ def test_decoding_reads_the_experts_that_its_tokens_choose(batch, experts):
     # Each operator's inputs and outputs, and the keys and values of 64 tokens.
     tokens = layers * (8 * width + 4 * key + 8 + 2 * (2 * width + 3 * inner)) + width + vocabulary
     cached = layers * 2 * 64 * 4 * key
-    assert read <= sum(each.elements for each in counted.operations) <= 1.001 * (read + batch * (tokens + cached))
+    assert (
+        read
+        <= sum(each.elements for each in counted.operations)
+        <= 1.001 * (read + batch * (tokens + cached))
+    )
     assert "routed evenly" in expected(counted, 1e15, 1e12, 2).assumes
 
 
@@ -97,7 +116,8 @@ def test_latent_attention_decodes_from_its_latents():
     )  # fmt: skip
     counted = work(config, 10, 3, "decoding")
     assert counted.cache_elements == 3 * 10 * 2 * (16 + 4)
-    attention = 32 * 24 + 24 * 4 * 12 + 32 * (16 + 4) + 10 * 16 * 4 * (8 + 8) + 4 * 8 * 32  # all 10 tokens expand
+    # all 10 tokens expand
+    attention = 32 * 24 + 24 * 4 * 12 + 32 * (16 + 4) + 10 * 16 * 4 * (8 + 8) + 4 * 8 * 32
     scores = 10 * 4 * (12 + 8)
     experts = 3 * 32 * 48 + (2 + 1) * 3 * 32 * 16 + 32 * 8
     assert counted.forward_flops == 2 * 3 * (2 * (attention + scores) + experts + 32 * 64)

@@ -1,4 +1,5 @@
-"""Models made to look busy: what they compute, that they keep the CPU busy, and that they cost nothing to count."""
+"""Models made to look busy: what they compute, that they keep the CPU busy, and that they cost
+nothing to count."""
 
 import time
 
@@ -6,6 +7,7 @@ import pytest
 import torch
 
 from mfulab.device.samplers.cpu_sampler import cpu_sampler
+from mfulab.models import busy
 from mfulab.models.busy import Spinning, TinyKernels, WideLinear
 
 
@@ -58,3 +60,16 @@ def test_the_useful_one_has_no_work_but_products():
         "ReLU",
         "Linear",
     ]
+
+
+@pytest.mark.parametrize("clocks_per_s", [100e6, 1.98e9])
+def test_a_gpu_spins_for_the_milliseconds_asked_whatever_clock_its_kernel_counts(
+    clocks_per_s, monkeypatch
+):
+    spun = []
+    monkeypatch.setattr(busy, "is_gpu", lambda device: True)
+    monkeypatch.setattr(busy, "require_cuda", lambda device, what: None)
+    monkeypatch.setattr(busy, "gpu_clocks_per_ms", lambda device: clocks_per_s / 1e3)
+    monkeypatch.setattr(torch.cuda, "_sleep", spun.append, raising=False)
+    Spinning(8, 20.0)(torch.randn(1, 8))
+    assert spun == [pytest.approx(0.020 * clocks_per_s)]

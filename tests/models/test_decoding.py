@@ -1,4 +1,5 @@
-"""Decoding: a step gives what the whole sequence gives, stays the same, and is counted and joined as what it is."""
+"""Decoding: a step gives what the whole sequence gives, stays the same, and is counted and joined
+as what it is."""
 
 import pytest
 import torch
@@ -35,7 +36,11 @@ LLAMA = language_model(
     num_key_value_heads=2,
 )
 BERT = language_model(
-    "BertForMaskedLM", hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=4, intermediate_size=WIDTH
+    "BertForMaskedLM",
+    hidden_size=WIDTH,
+    num_hidden_layers=1,
+    num_attention_heads=4,
+    intermediate_size=WIDTH,
 )
 
 
@@ -68,9 +73,17 @@ def test_prefill_needs_the_logits_of_its_last_token_alone():
     whole = count_model(GPT2, BATCH, LENGTH, mode="inference").count.operations.sum("forward")
     prefill = count_model(GPT2, BATCH, LENGTH, mode="prefill").count.operations.sum("forward")
     assert whole.flops - prefill.flops == 2 * WIDTH * VOCABULARY * BATCH * (LENGTH - 1)
-    row = {"mode": "prefill", "status": "ok", "time_s": 0.5, "batch_size": BATCH, "sequence_length": LENGTH}
+    row = {
+        "mode": "prefill",
+        "status": "ok",
+        "time_s": 0.5,
+        "batch_size": BATCH,
+        "sequence_length": LENGTH,
+    }
     flops = {"prefill_flops": prefill.flops, "key_value_cache_bytes": 800, "parameters": 10}
-    joined = profile_columns({**row, "dtype": "bfloat16"}, flops, {"measured_tflop_s": 1.0}, {}, "cpu")
+    joined = profile_columns(
+        {**row, "dtype": "bfloat16"}, flops, {"measured_tflop_s": 1.0}, {}, "cpu"
+    )
     assert (joined["flops"], joined["key_value_cache_bytes"]) == (prefill.flops, 400)
     assert joined["tokens_per_s"] == BATCH * LENGTH / 0.5
 
@@ -97,7 +110,8 @@ def test_what_keeps_no_cache_is_unsupported():
 
 
 def test_its_flops_are_those_of_one_token_that_attends_to_all():
-    """GPT-2 by hand: 12·width² multiply-adds a layer, the head, and 2·width·length a layer of attention."""
+    """GPT-2 by hand: 12·width² multiply-adds a layer, the head, and 2·width·length a layer of
+    attention."""
     macs = LAYERS * (12 * WIDTH**2 + 2 * WIDTH * LENGTH) + WIDTH * VOCABULARY
     counted = count_model(GPT2, BATCH, mode="decoding")
     assert counted.count.operations.sum("forward").flops == 2 * BATCH * macs
@@ -109,7 +123,8 @@ def test_decoding_does_not_read_from_a_data_loader():
 
 
 def test_mbu_counts_weights_and_cache_and_mfu_the_token():
-    """By hand: (8 + 2) GB in bfloat16 at 2 s of 10 GB/s is 50 %; 4 TFLOP in 2 s of 8 TFLOP/s is 25 %."""
+    """By hand: (8 + 2) GB in bfloat16 at 2 s of 10 GB/s is 50 %; 4 TFLOP in 2 s of 8 TFLOP/s is 25
+    %."""
     row = {
         "status": "ok",
         "mode": "decoding",

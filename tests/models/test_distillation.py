@@ -21,7 +21,13 @@ def test_a_student_nears_its_frozen_teacher(kind, calls):
     workload = WorkloadConfig(name="w", teacher=kind, learning_rate=0.05)
     before = [each.clone() for each in frozen.parameters()]
     linear = {"name": "linear", "_target_": "torch.nn.Linear", "input_shape": [8]}
-    given = {"model": linear, "batch_size": 16, "workload": workload, "precision": FP32, "execution": {"name": "eager"}}
+    given = {
+        "model": linear,
+        "batch_size": 16,
+        "workload": workload,
+        "precision": FP32,
+        "execution": {"name": "eager"},
+    }
     config = ProfileStepConfig.model_validate(given)
     teacher = teaching(frozen, batch, config)
     step = training_step(config, student, list(student.parameters()), batch, teacher=teacher)
@@ -42,7 +48,10 @@ def test_the_loss_is_zero_for_equal_outputs_and_counts_each_sample_alike():
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        ({"mode": "inference", "teacher": "online"}, "teacher=online with mode=inference: only training"),
+        (
+            {"mode": "inference", "teacher": "online"},
+            "teacher=online with mode=inference: only training",
+        ),
         ({"teacher": "cached", "input": "host"}, "teacher=cached with input=host"),
     ],
 )

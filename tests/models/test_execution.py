@@ -29,7 +29,9 @@ def test_the_result_does_not_depend_on_the_mode(name):
 @pytest.mark.parametrize("compile_mode", ["default", "reduce-overhead", "max-autotune"])
 def test_compile_modes_reach_torch(compile_mode, monkeypatch):
     asked = {}
-    monkeypatch.setattr(torch, "compile", lambda model, **options: asked.update(model=model, **options) or model)
+    monkeypatch.setattr(
+        torch, "compile", lambda model, **options: asked.update(model=model, **options) or model
+    )
     execution.issue(LINEAR, BATCH, mode("compile", compile_mode=compile_mode, dynamic=False))
     assert asked == {"model": LINEAR, "mode": compile_mode, "dynamic": False}
 
@@ -39,7 +41,11 @@ def test_a_missing_compiler_is_named_with_the_way_out():
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.GELU())
     broken = config.patch({"cpp.cxx": ("/no/compiler/here",), "force_disable_caches": True})
-    with broken, execution.empty_cache(), pytest.raises(UnsupportedError, match=r"install g\+\+ or clang\+\+, or name"):
+    with (
+        broken,
+        execution.empty_cache(),
+        pytest.raises(UnsupportedError, match=r"install g\+\+ or clang\+\+, or name"),
+    ):
         execution.issue(model, BATCH, mode("compile"))(BATCH.inputs)
 
 
@@ -101,7 +107,8 @@ def test_a_cuda_graph_needs_a_gpu():
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """Stands for CUDA's streams and graphs; lists what is done: steps, the capture's begin, replays."""
+    """Stands for CUDA's streams and graphs; lists what is done: steps, the capture's begin,
+    replays."""
     done = []
 
     class Stream:
@@ -129,7 +136,8 @@ def cuda(monkeypatch):
 
 
 def test_a_graph_is_captured_at_the_first_call_and_then_replayed(cuda):
-    """What capturing takes belongs to the first call, and what it allocates to the peak that is read after it."""
+    """What capturing takes belongs to the first call, and what it allocates to the peak that is
+    read after it."""
     replay = execution.capture(lambda: cuda.append("step") or torch.ones(1), torch.device("cuda"))
     assert cuda == []
     assert replay() is replay()
@@ -144,7 +152,9 @@ def test_a_graph_is_captured_at_the_first_call_and_then_replayed(cuda):
         (RuntimeError("CUDA error: out of memory"), RuntimeError),
     ],
 )
-def test_a_step_that_cannot_be_captured_is_unsupported_and_one_without_memory_is_not(error, raised, cuda):
+def test_a_step_that_cannot_be_captured_is_unsupported_and_one_without_memory_is_not(
+    error, raised, cuda
+):
     def step():
         if "capture" in cuda:
             raise error
@@ -154,7 +164,12 @@ def test_a_step_that_cannot_be_captured_is_unsupported_and_one_without_memory_is
 
 
 @pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory"), MemoryError()]
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("can't allocate memory"),
+        MemoryError(),
+    ],
 )
 def test_tracing_that_finds_no_memory_is_not_unsupported(error):
     class Model(torch.nn.Linear):

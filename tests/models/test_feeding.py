@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ModelConfig, WorkloadConfig
+from mfulab.core.language import verdicts
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.models import feeding
 from mfulab.models.build import Batch, make_batch
@@ -14,7 +15,11 @@ from mfulab.models.feeding import IMAGES, Digits, Mapped, Photographs, feeder, h
 
 IMAGE = ModelConfig(name="m", _target_="torch.nn.Flatten", input_shape=[3, 28, 20])
 TOKENS = ModelConfig(
-    name="m", _target_="torch.nn.Embedding", vocabulary_size=50_257, sequence_length=8, task="language_modeling"
+    name="m",
+    _target_="torch.nn.Embedding",
+    vocabulary_size=50_257,
+    sequence_length=8,
+    task="language_modeling",
 )
 
 
@@ -43,7 +48,9 @@ def test_each_source_gives_batches_that_differ_and_look_normalised(source, worke
 
 def test_digits_are_the_real_images_enlarged_with_their_digits():
     images, targets = handwritten()
-    data = Digits(ModelConfig(name="m", _target_="a.b", task="classification", input_shape=[3, 24, 16]))
+    data = Digits(
+        ModelConfig(name="m", _target_="a.b", task="classification", input_shape=[3, 24, 16])
+    )
     for index in (0, 1796, 1797 + 5):
         inputs, target = data[index]
         assert (inputs.shape, target) == ((3, 24, 16), targets[index % 1797])
@@ -82,7 +89,10 @@ def test_a_file_of_tokens_is_read_as_it_was_written(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        ({"loader_prefetch": 4}, "loader_prefetch=4 with loader_workers=0: only processes prefetch"),
+        (
+            {"loader_prefetch": 4},
+            "loader_prefetch=4 with loader_workers=0: only processes prefetch",
+        ),
         ({"loader_persistent": True}, "loader_persistent=true with loader_workers=0"),
         ({"loader_file": "a.bin"}, r"loader_file=a\.bin with loader_source=random: give file"),
     ],
@@ -95,7 +105,12 @@ def test_what_contradicts_itself_is_refused_before_anything_runs(keys, reason):
 def step(path, **more) -> ProfileStepConfig:
     values = {
         "model": {"name": "m", "_target_": "torch.nn.Flatten", "input_shape": [3, 4]},
-        "workload": {"name": "w", "input": "host", "loader_source": "file", "loader_file": str(path)},
+        "workload": {
+            "name": "w",
+            "input": "host",
+            "loader_source": "file",
+            "loader_file": str(path),
+        },
         "precision": {"name": "fp32", "dtype": "float32"},
         "execution": {"name": "eager"},
         "batch_size": 1,
@@ -103,20 +118,23 @@ def step(path, **more) -> ProfileStepConfig:
     return ProfileStepConfig.model_validate(values | more)
 
 
-def test_a_missing_or_short_file_is_named(tmp_path):
+def test_a_missing_or_short_file_is_named_when_it_is_planned(tmp_path):
+    """A result of another machine, whose file is not here, is valid nonetheless."""
     path = tmp_path / "data.bin"
-    with pytest.raises(ValidationError, match=r"workload\.loader_file=.*data\.bin: no such file"):
-        step(path)
+    [missing] = list(step(path).missing())[:1]
+    assert f"workload.loader_file={path}" in missing
     path.write_bytes(bytes(11))
-    with pytest.raises(ValidationError, match=r"data\.bin: 11 bytes, and one sample takes 12"):
-        step(path)
+    [short] = step(path).missing()
+    assert "11 bytes" in short
     path.write_bytes(bytes(12))
-    assert step(path).workload.loader_file == str(path)
+    assert not list(step(path).missing())
 
 
 def test_ranks_start_no_workers():
     workers = {"name": "w", "input": "host", "loader_workers": 2}
-    with pytest.raises(ValidationError, match=r"parallel\.processes=2 with workload\.loader_workers=2"):
+    with pytest.raises(
+        ValidationError, match=r"parallel\.processes=2 with workload\.loader_workers=2"
+    ):
         step("", workload=workers, parallel={"processes": 2})
 
 
@@ -137,4 +155,6 @@ def test_workers_beyond_the_cores_are_said(monkeypatch):
     monkeypatch.setattr(feeding, "usable_cores", lambda: 2)
     assert not feeding.beyond_cores(workload(loader_workers=2))
     assert not feeding.beyond_cores(WorkloadConfig(name="w", loader_workers=8))
-    assert "loader_workers=8: more than the 2 cores" in feeding.beyond_cores(workload(loader_workers=8))["message"]
+    assert "loader_workers=8: more than the 2 cores" in verdicts.message(
+        feeding.beyond_cores(workload(loader_workers=8))["message"]
+    )

@@ -22,7 +22,9 @@ def recorded(model, batch_size):
     with (ROOT / "results/reference/nvidia-h100-80gb-hbm3/profile.csv").open() as file:
         start = f"model={model},workload=training,batch_size={batch_size},"
         (row,) = (row for row in csv.DictReader(file) if row["run"].startswith(start))
-    return float(row["memory_bytes"]), int(row["sequence_length"]) if row["sequence_length"] else None
+    return float(row["memory_bytes"]), int(row["sequence_length"]) if row[
+        "sequence_length"
+    ] else None
 
 
 @pytest.mark.parametrize(
@@ -30,7 +32,10 @@ def recorded(model, batch_size):
     [
         ("resnet50", 64),
         *(pytest.param(*each, marks=pytest.mark.slow) for each in (("gpt2", 8), ("gpt2", 64))),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("vit_b_16", 64), ("llama_3_2_1b", 1))),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("vit_b_16", 64), ("llama_3_2_1b", 1))
+        ),
     ],
 )
 def test_the_peak_is_within_a_twentieth_of_the_allocators_on_an_h100(model, batch_size):
@@ -44,7 +49,11 @@ def test_the_peak_is_within_a_twentieth_of_the_allocators_on_an_h100(model, batc
 def test_parts_of_a_linear_layer_are_those_that_a_hand_counts():
     told = mfulab.fits(LINEAR, 8, device=H100, precision="fp32")
     weights = 4 * (4096 * 4096 + 4096)
-    assert (told.parameters_bytes, told.gradients_bytes, told.optimizer_bytes) == (weights, weights, 2 * weights)
+    assert (told.parameters_bytes, told.gradients_bytes, told.optimizer_bytes) == (
+        weights,
+        weights,
+        2 * weights,
+    )
     assert told.inputs_bytes == 8 * 4096 * 4
     assert (told.workspace_bytes, told.capacity_bytes) == (2 * 32 << 20, 80 * 10**9)
     autocast = mfulab.fits(LINEAR, 8, device=H100, precision="amp_bf16")
@@ -54,12 +63,20 @@ def test_parts_of_a_linear_layer_are_those_that_a_hand_counts():
         8 * 4096 * 4,
     )
     only_forward = mfulab.fits(LINEAR, 8, device=H100, precision="fp32", mode="inference")
-    assert (only_forward.gradients_bytes, only_forward.optimizer_bytes, only_forward.activations_bytes) == (0, 0, 0)
+    assert (
+        only_forward.gradients_bytes,
+        only_forward.optimizer_bytes,
+        only_forward.activations_bytes,
+    ) == (0, 0, 0)
     assert only_forward.peak_bytes < told.peak_bytes
 
 
 def test_an_output_that_a_loop_still_names_is_alive_in_the_backward_pass():
-    wide = {**LINEAR, "input_shape": [64], "arguments": {"in_features": 64, "out_features": 200_000}}
+    wide = {
+        **LINEAR,
+        "input_shape": [64],
+        "arguments": {"in_features": 64, "out_features": 200_000},
+    }
     told = mfulab.fits(wide, 64, device=H100, optimizer="sgd")
     logits = 64 * 200_000 * 2
     beside = told.parameters_bytes + told.inputs_bytes + told.workspace_bytes
@@ -72,7 +89,13 @@ def test_a_workspace_that_was_never_measured_is_not_known():
     assert "The libraries' workspace is not known here." in told.says
 
 
-@given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**6), st.integers(1, 10**9), st.integers(1, 512))
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 10**6),
+    st.integers(0, 10**6),
+    st.integers(1, 10**9),
+    st.integers(1, 512),
+)
 def test_the_largest_batch_fits_and_the_next_does_not(fixed, slope, floor, capacity, first):
     def peak(size):
         return max(fixed + slope * size, floor)
@@ -85,7 +108,10 @@ def test_the_largest_batch_fits_and_the_next_does_not(fixed, slope, floor, capac
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"device": "H100"}, r"device=H100: choose one of H100 SXM5 80GB \(80 GB\), .*H100 NVL \(94 GB\)$"),
+        (
+            {"device": "H100"},
+            r"device=H100: choose one of H100 SXM5 80GB \(80 GB\), .*H100 NVL \(94 GB\)$",
+        ),
         ({"device": "a100"}, r"device=a100: choose one of A100.* \(40 GB\).* \(80 GB\)"),
         ({"device": "H500"}, "device=H500: there is no datasheet of 'H500' here"),
         ({"device": ""}, "device=: there is no datasheet of '' here"),
@@ -112,16 +138,24 @@ def test_the_command_says_what_fits(capsys):
     assert said.startswith("Linear, batch 4: peak 67.")
     assert "largest batch: " in said
     big = ["arguments.in_features=200000", "arguments.out_features=200000"]
-    assert main(["fits", "torch.nn.Linear", "input_shape=[200000]", *big, "--json", "--device", H100]) == 1
+    assert (
+        main(["fits", "torch.nn.Linear", "input_shape=[200000]", *big, "--json", "--device", H100])
+        == 1
+    )
     assert '"largest_batch": 0' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "is_more"),
-    [("gpt2 --batch-size 8", True), ("resnet18 --mode inference", True), ("resnet18 --batch-size 8", False)],
+    [
+        ("gpt2 --batch-size 8", True),
+        ("resnet18 --mode inference", True),
+        ("resnet18 --batch-size 8", False),
+    ],
 )
 def test_printed_parts_explain_the_peak(words, is_more, capsys):
-    """Where the peak is above the parts, the rest is a part of its own; else the parts are not all there at once."""
+    """Where the peak is above the parts, the rest is a part of its own; else the parts are not all
+    there at once."""
     assert main(["fits", *words.split(), "--device", H100]) == 0
     printed = capsys.readouterr().out
     assert ("\n  in passing " in printed) is is_more

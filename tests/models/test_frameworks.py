@@ -1,4 +1,5 @@
-"""Models in other frameworks: the same layers, outputs and losses as torch's; what is not translated is named."""
+"""Models in other frameworks: the same layers, outputs and losses as torch's; what is not
+translated is named."""
 
 import importlib.util
 
@@ -13,8 +14,13 @@ from mfulab.models import framework_layers, frameworks
 from mfulab.models.step import make
 
 CPU = torch.device("cpu")
-SMALL = {"name": "small", "_target_": "mfulab.models.convolutional.DigitCNN", "input_shape": [1, 28, 28]}
-# Those that are installed, which the extra `frameworks` does; torch itself, so that the seed is tested without them.
+SMALL = {
+    "name": "small",
+    "_target_": "mfulab.models.convolutional.DigitCNN",
+    "input_shape": [1, 28, 28],
+}
+# Those that are installed, which the extra `frameworks` does; torch itself, so that the seed is
+# tested without them.
 INSTALLED = ["eager"] + [
     mode
     for mode, packages in frameworks.PACKAGES.items()
@@ -44,7 +50,9 @@ def computed(layers: list[framework_layers.Layer], values: np.ndarray) -> np.nda
         if layer.kind == "convolution":
             rows, columns = layer.padding
             padded = np.pad(values, ((0, 0), (rows, rows), (columns, columns), (0, 0)))
-            windows = np.lib.stride_tricks.sliding_window_view(padded, layer.weight.shape[:2], axis=(1, 2))
+            windows = np.lib.stride_tricks.sliding_window_view(
+                padded, layer.weight.shape[:2], axis=(1, 2)
+            )
             windows = windows[:, :: layer.stride[0], :: layer.stride[1]]
             values = np.einsum("nyxchw,hwco->nyxo", windows, layer.weight)
         elif layer.kind == "linear":
@@ -62,15 +70,23 @@ def computed(layers: list[framework_layers.Layer], values: np.ndarray) -> np.nda
     [
         nn.Conv2d(3, 5, 3, stride=2, padding=1),
         nn.Sequential(
-            nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 5, 7), nn.Linear(7, 2)
+            nn.Conv2d(3, 4, 3, bias=False),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(4 * 6 * 5, 7),
+            nn.Linear(7, 2),
         ),
     ],
     ids=["convolution", "chain"],
 )
 def test_layers_with_their_channels_last_give_what_the_model_gives(model):
     images = torch.randn(2, 3, 8, 7)
-    output = computed(framework_layers.layers_of(model, images), framework_layers.channels_last(images))
-    assert torch.allclose(framework_layers.channels_first(torch.from_numpy(output)), model(images), atol=1e-5)
+    output = computed(
+        framework_layers.layers_of(model, images), framework_layers.channels_last(images)
+    )
+    assert torch.allclose(
+        framework_layers.channels_first(torch.from_numpy(output)), model(images), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,7 +105,10 @@ def test_what_is_not_translated_is_named(model, named):
     ("changes", "said"),
     [
         ({"precision": {"name": "bf16", "dtype": "bfloat16"}}, "fp32 alone, not precision=bf16"),
-        ({"workload": {"name": "t", "gradient_clipping": 1.0}}, r"not workload\.gradient_clipping=1\.0"),
+        (
+            {"workload": {"name": "t", "gradient_clipping": 1.0}},
+            r"not workload\.gradient_clipping=1\.0",
+        ),
         ({"workload": {"name": "t", "optimizer": "sgd"}}, r"not workload\.optimizer=sgd"),
     ],
 )

@@ -1,4 +1,5 @@
-"""What a dynamic and a static graph say of the same mistake, and when: the text's comparison of frameworks."""
+"""What a dynamic and a static graph say of the same mistake, and when: the text's comparison of
+frameworks."""
 
 from pathlib import Path
 
@@ -18,14 +19,20 @@ def test_a_wrong_width_is_said_at_the_line_or_only_when_the_finished_graph_runs(
     graph = fx.symbolic_trace(model)  # which asks for no shape
     with pytest.raises(RuntimeError, match=SHAPES) as static:
         graph(torch.ones(2, 32))
-    files = [{Path(str(entry.path)).name for entry in error.traceback} for error in (dynamic, static)]
+    files = [
+        {Path(str(entry.path)).name for entry in error.traceback} for error in (dynamic, static)
+    ]
     assert "control_flow.py" in files[0]
-    assert "control_flow.py" not in files[1]  # the graph's own code stands there, and not the model's
+    # the graph's own code stands there, and not the model's
+    assert "control_flow.py" not in files[1]
 
 
 def test_a_branch_on_a_value_stops_a_static_graph_before_anything_ran():
     model = Branching("data")
-    assert model(torch.ones(2, 256)).shape == (2, 256)  # a dynamic graph takes the branch that it meets
+    assert model(torch.ones(2, 256)).shape == (
+        2,
+        256,
+    )  # a dynamic graph takes the branch that it meets
     with pytest.raises(fx.proxy.TraceError, match="cannot be used as inputs to control flow"):
         fx.symbolic_trace(model)
 
@@ -34,5 +41,7 @@ def test_a_traced_graph_keeps_the_branch_that_its_example_took_and_says_so():
     model, inputs = Branching("data"), torch.ones(2, 256)
     with pytest.warns(torch.jit.TracerWarning, match="Converting a tensor to a Python boolean"):
         traced = torch.jit.trace(model, inputs)
-    torch.testing.assert_close(traced(-inputs), nn.functional.linear(-inputs, model.second.weight, model.second.bias))
+    torch.testing.assert_close(
+        traced(-inputs), nn.functional.linear(-inputs, model.second.weight, model.second.bias)
+    )
     assert not torch.allclose(traced(-inputs), model(-inputs))

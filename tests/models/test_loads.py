@@ -23,7 +23,9 @@ class Clock:
         return self.now
 
 
-@pytest.mark.parametrize(("duty", "call_s"), [(0.25, 0.01), (0.5, 0.01), (0.75, 0.005), (1.0, 0.03), (0.0, 0.01)])
+@pytest.mark.parametrize(
+    ("duty", "call_s"), [(0.25, 0.01), (0.5, 0.01), (0.75, 0.005), (1.0, 0.03), (0.0, 0.01)]
+)
 def test_a_duty_cycle_is_kept_and_overruns_are_in_the_truth(monkeypatch, duty, call_s):
     clock = Clock(monkeypatch)
     loader = Loader(Load("nothing", duty=duty, period_s=0.1), CPU)
@@ -52,7 +54,9 @@ def test_half_of_a_padded_product_is_zeros(monkeypatch):
     assert ran.useful_flops == ran.flops // 2
 
 
-@pytest.mark.parametrize(("load", "cpu", "gpu"), [("idle", 0, 0), ("steady", 1, 1), ("spin_one", 1 / 4, 1 / 4)])
+@pytest.mark.parametrize(
+    ("load", "cpu", "gpu"), [("idle", 0, 0), ("steady", 1, 1), ("spin_one", 1 / 4, 1 / 4)]
+)
 def test_what_a_load_fills(load, cpu, gpu):
     assert filled(LOADS[load], CPU, 4) == cpu
     assert filled(LOADS[load], torch.device("cuda"), 4) == gpu

@@ -1,4 +1,5 @@
-"""Every model config builds the architecture that its publisher describes, and fails clearly where it cannot."""
+"""Every model config builds the architecture that its publisher describes, and fails clearly where
+it cannot."""
 
 import pytest
 import torch
@@ -6,7 +7,14 @@ from support.models import CONFIGS, PARAMETERS, read
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ModelConfig
-from mfulab.models.build import ModelError, build, enable_checkpointing, first_tensor, loss, make_batch
+from mfulab.models.build import (
+    ModelError,
+    build,
+    enable_checkpointing,
+    first_tensor,
+    loss,
+    make_batch,
+)
 from mfulab.models.counted import count_model
 
 
@@ -41,14 +49,19 @@ def test_small_models_take_a_training_step(name, dtype):
 
 
 def lazy() -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.LazyLinear(10))
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.LazyLinear(10)
+    )
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_lazy_layers_have_their_shapes_when_built(device):
     config = ModelConfig(name="lazy", _target_=f"{__name__}.lazy", input_shape=[3, 8, 8])
     with torch.device(device):
-        assert sum(parameter.numel() for parameter in build(config).parameters()) == 4 * 27 + 4 + 4 * 36 * 10 + 10
+        assert (
+            sum(parameter.numel() for parameter in build(config).parameters())
+            == 4 * 27 + 4 + 4 * 36 * 10 + 10
+        )
     assert count_model(config, 2).means == "meta"
 
 
@@ -133,6 +146,11 @@ def test_a_typing_mistake_in_ones_own_file_is_told_as_such(tmp_path, monkeypatch
 
 
 def test_more_tokens_than_positions_are_refused():
-    with pytest.raises(ModelError, match="sequence_length=1025: GPT2LMHeadModel has positions for 1024 tokens"):
+    with pytest.raises(
+        ModelError, match="sequence_length=1025: GPT2LMHeadModel has positions for 1024 tokens"
+    ):
         count_model(read("gpt2"), 1, 1025)
-    assert count_model(read("gpt2"), 1, 1024, mode="inference").count.operations.sum("forward").flops > 0
+    assert (
+        count_model(read("gpt2"), 1, 1024, mode="inference").count.operations.sum("forward").flops
+        > 0
+    )

@@ -1,4 +1,5 @@
-"""Data parallelism: bytes by hand, devices that are not there, and numbers that all processes agree on."""
+"""Data parallelism: bytes by hand, devices that are not there, and numbers that all processes agree
+on."""
 
 import os
 from types import SimpleNamespace
@@ -31,7 +32,8 @@ class Model(torch.nn.Module):
     [
         ("ddp", CPU, 2, 2 * 144 / 2),  # an all-reduce of 36 floats: 2·n·(d−1)/d
         ("ddp", CUDA, 4, 2 * 144 * 3 / 4),
-        # Forward all weights are gathered, backward those of the blocks: (144 + 128)·(d−1)/d, then gradients.
+        # Forward all weights are gathered, backward those of the blocks: (144 + 128)·(d−1)/d, then
+        # gradients.
         ("fsdp2", CUDA, 2, (144 + 128) / 2 + 144 / 2),
         ("fsdp2", CPU, 2, (144 + 128) / 2 + 2 * 144 / 2),
     ],
@@ -43,13 +45,20 @@ def test_bytes_by_hand(wrapper, device, processes, expected):
 
 def test_micro_batches_gather_weights_and_send_gradients_once():
     config = ParallelConfig(processes=2, wrapper="fsdp2")
-    assert parallel.predicted_bytes(Model(), config, CUDA, micro_batches=3) == 3 * (144 + 128) / 2 + 144 / 2
-    assert parallel.predicted_bytes(Model(), ParallelConfig(processes=2), CUDA, micro_batches=3) == 144
+    assert (
+        parallel.predicted_bytes(Model(), config, CUDA, micro_batches=3)
+        == 3 * (144 + 128) / 2 + 144 / 2
+    )
+    assert (
+        parallel.predicted_bytes(Model(), ParallelConfig(processes=2), CUDA, micro_batches=3) == 144
+    )
 
 
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
 def test_a_wrapped_model_is_told_whether_it_sends(wrapper):
-    told = SimpleNamespace(set_requires_gradient_sync=lambda value: setattr(told, "require_backward_grad_sync", value))
+    told = SimpleNamespace(
+        set_requires_gradient_sync=lambda value: setattr(told, "require_backward_grad_sync", value)
+    )
     for wanted in (False, True):
         parallel.sends(told, ParallelConfig(processes=2, wrapper=wrapper))(wanted)
         assert told.require_backward_grad_sync is wanted
@@ -64,7 +73,9 @@ def test_frozen_weights_are_not_sent_by_ddp():
 def test_more_processes_than_devices_are_refused(monkeypatch):
     monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
     assert parallel.threads_per_rank(ParallelConfig(processes=2), DeviceConfig()) == 1
-    with pytest.raises(UnsupportedError, match="processes=4: each needs 1 CPU core of its own, and this run has 2"):
+    with pytest.raises(
+        UnsupportedError, match="processes=4: each needs 1 CPU core of its own, and this run has 2"
+    ):
         parallel.threads_per_rank(ParallelConfig(processes=4), DeviceConfig(threads=1))
     with pytest.raises(UnsupportedError, match="2 CPU cores of its own, and this run has 1"):
         parallel.threads_per_rank(ParallelConfig(processes=2), DeviceConfig(threads=2))
@@ -74,9 +85,14 @@ def test_each_node_has_devices_of_its_own(monkeypatch):
     monkeypatch.setattr(parallel, "usable_cores", lambda: 4)
     assert parallel.threads_per_rank(ParallelConfig(processes=4, nodes=2), DeviceConfig()) == 2
     parallel.require_devices(ParallelConfig(processes=4, nodes=2), 2, "a GPU")
-    with pytest.raises(UnsupportedError, match=r"processes=6 with parallel\.nodes=2: each needs a GPU .* node has 2"):
+    with pytest.raises(
+        UnsupportedError,
+        match=r"processes=6 with parallel\.nodes=2: each needs a GPU .* node has 2",
+    ):
         parallel.require_devices(ParallelConfig(processes=6, nodes=2), 2, "a GPU")
-    with pytest.raises(ValidationError, match="nodes=2 with processes=3: each node takes equally many"):
+    with pytest.raises(
+        ValidationError, match="nodes=2 with processes=3: each node takes equally many"
+    ):
         ParallelConfig(processes=3, nodes=2)
 
 
@@ -106,7 +122,9 @@ def test_what_several_processes_cannot_do_is_refused_before_anything_runs():
         "parallel": {"processes": 2},
         "batch_size": 1,
     }
-    with pytest.raises(ValidationError, match=r"parallel\.processes=2 with mode=inference: only training"):
+    with pytest.raises(
+        ValidationError, match=r"parallel\.processes=2 with mode=inference: only training"
+    ):
         ProfileStepConfig.model_validate(values)
 
 
@@ -119,7 +137,9 @@ def test_the_slowed_rank_sleeps_a_share_of_its_shortest_step(monkeypatch):
 
     monkeypatch.setattr(parallel, "time", SimpleNamespace(perf_counter=lambda: now[0], sleep=sleep))
     monkeypatch.setattr(parallel.dist, "get_rank", lambda: 1)
-    late = parallel.slowed(lambda: fetched.append(now[0]), ParallelConfig(processes=2, slowed_rank=1))
+    late = parallel.slowed(
+        lambda: fetched.append(now[0]), ParallelConfig(processes=2, slowed_rank=1)
+    )
     for own_s in (0.5, 9.0, 0.4, 0.01):  # the second ends a window
         late()
         now[0] += own_s

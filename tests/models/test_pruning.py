@@ -1,4 +1,5 @@
-"""Pruning: how many weights are left, that units taken out change nothing but themselves, and what it refuses."""
+"""Pruning: how many weights are left, that units taken out change nothing but themselves, and what
+it refuses."""
 
 import pytest
 import torch
@@ -23,7 +24,9 @@ def config(kind: str, share: float, **changes) -> ModelConfig:
     return ModelConfig(**{**PERCEPTRON, **changes}, pruning=kind, pruned_share=share)
 
 
-@pytest.mark.parametrize(("kind", "share"), [("masked", 0.3), ("masked", 0.9), ("two_of_four", 0.5)])
+@pytest.mark.parametrize(
+    ("kind", "share"), [("masked", 0.3), ("masked", 0.9), ("two_of_four", 0.5)]
+)
 def test_a_mask_leaves_its_share_and_the_largest_weights(kind, share):
     torch.manual_seed(0)
     whole = build(ModelConfig(**PERCEPTRON))
@@ -50,12 +53,18 @@ def test_units_that_are_taken_out_are_those_that_a_mask_would_silence():
         expected = whole(inputs)
         torch.manual_seed(0)
         slim = build(config("structured", 0.75, arguments={"width": 16, "hidden": 32, "depth": 1}))
-        assert [tuple(layer.weight.shape) for layer in slim if isinstance(layer, nn.Linear)] == [(8, 16), (16, 8)]
+        assert [tuple(layer.weight.shape) for layer in slim if isinstance(layer, nn.Linear)] == [
+            (8, 16),
+            (16, 8),
+        ]
         torch.testing.assert_close(slim(inputs), expected)
 
 
 def test_flops_fall_with_units_and_not_with_masks():
-    counts = {kind: count_model(config(kind, 0.5), 3).count for kind in ("masked", "structured", "two_of_four")}
+    counts = {
+        kind: count_model(config(kind, 0.5), 3).count
+        for kind in ("masked", "structured", "two_of_four")
+    }
     flops = {kind: found.operations.sum("forward").flops for kind, found in counts.items()}
     assert flops["masked"] == flops["two_of_four"] == 2 * 2 * 2 * 3 * 16 * 32
     assert flops["structured"] == flops["masked"] / 2
@@ -64,7 +73,12 @@ def test_flops_fall_with_units_and_not_with_masks():
 @pytest.mark.parametrize(
     ("kind", "target", "arguments", "said"),
     [
-        ("structured", "torch.nn.Linear", {"in_features": 16, "out_features": 4}, "no two linear layers"),
+        (
+            "structured",
+            "torch.nn.Linear",
+            {"in_features": 16, "out_features": 4},
+            "no two linear layers",
+        ),
         ("masked", "torch.nn.ReLU", {}, "no linear layer"),
         ("two_of_four", "torch.nn.Linear", {"in_features": 18, "out_features": 4}, "18 inputs"),
     ],
@@ -74,7 +88,9 @@ def test_a_model_that_cannot_be_pruned_says_why(kind, target, arguments, said):
         build(config(kind, 0.5, _target_=target, arguments=arguments))
 
 
-@pytest.mark.parametrize(("kind", "share"), [("none", 0.5), ("two_of_four", 0.3), ("masked", 1.0), ("half", 0.5)])
+@pytest.mark.parametrize(
+    ("kind", "share"), [("none", 0.5), ("two_of_four", 0.3), ("masked", 1.0), ("half", 0.5)]
+)
 def test_shares_that_mean_nothing_are_refused(kind, share):
     with pytest.raises(ValidationError, match="prun"):
         config(kind, share)

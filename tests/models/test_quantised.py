@@ -34,7 +34,10 @@ def quantised(kind: str, **precision) -> tuple[nn.Module, dict[str, float], Batc
     asked = FP32.model_copy(update=precision)
     dtype = getattr(torch, asked.dtype)
     model, told = quantise(
-        Model().to(dtype), Batch(tokens, tokens), ExecutionConfig(name="e", quantisation=kind), asked
+        Model().to(dtype),
+        Batch(tokens, tokens),
+        ExecutionConfig(name="e", quantisation=kind),
+        asked,
     )
     return model, told, Batch(tokens, tokens)
 
@@ -80,7 +83,9 @@ def test_what_a_cpu_has_no_product_for(kind, precision, reason):
 def test_a_model_without_linear_layers_is_refused():
     batch = Batch(torch.randn(1, 3, 4, 4), torch.zeros(1))
     with pytest.raises(UnsupportedError, match="weight_int8: this model has no linear layer"):
-        quantise(nn.Conv2d(3, 2, 1), batch, ExecutionConfig(name="e", quantisation="weight_int8"), FP32)
+        quantise(
+            nn.Conv2d(3, 2, 1), batch, ExecutionConfig(name="e", quantisation="weight_int8"), FP32
+        )
 
 
 def test_training_is_refused_before_anything_runs():
@@ -91,7 +96,9 @@ def test_training_is_refused_before_anything_runs():
         "execution": {"name": "e", "quantisation": "weight_int8"},
         "batch_size": 1,
     }
-    with pytest.raises(ValueError, match="quantisation=weight_int8 with mode=training: only inference"):
+    with pytest.raises(
+        ValueError, match="quantisation=weight_int8 with mode=training: only inference"
+    ):
         ProfileStepConfig.model_validate(values)
 
 
@@ -102,7 +109,9 @@ def test_gpt2_s_transposed_layers_are_linear_ones():
     layer, rows = Conv1D(32, 64), torch.randn(3, 64)
     model = nn.Sequential(layer)
     exact = model(rows).detach()
-    model, told = quantise(model, Batch(rows, rows), ExecutionConfig(name="e", quantisation="weight_int8"), FP32)
+    model, told = quantise(
+        model, Batch(rows, rows), ExecutionConfig(name="e", quantisation="weight_int8"), FP32
+    )
     assert isinstance(model[0], QuantisedLinear)
     assert torch.allclose(model(rows), exact, atol=0.01)
     assert told["weight_bytes"] == 32 * 64 + 4 * 32 + 4 * 32

@@ -1,4 +1,5 @@
-"""Steps: what autograd records of inference, what a leak keeps, what training holds, and how a teacher is run."""
+"""Steps: what autograd records of inference, what a leak keeps, what training holds, and how a
+teacher is run."""
 
 import weakref
 
@@ -53,7 +54,9 @@ def test_a_leak_keeps_the_graphs_of_so_many_steps(autograd, kept):
 
 @pytest.mark.parametrize("mode", ["training", "decoding"])
 def test_only_inference_may_record(mode):
-    with pytest.raises(ValidationError, match=f"autograd=leaked with mode={mode}: only for mode=inference"):
+    with pytest.raises(
+        ValidationError, match=f"autograd=leaked with mode={mode}: only for mode=inference"
+    ):
         WorkloadConfig(name="mine", mode=mode, autograd="leaked")
 
 
@@ -65,7 +68,9 @@ def test_the_output_lives_through_the_backward_pass_as_the_count_of_the_peak_has
     train = training_step(asked, model, list(model.parameters()), batch)
     with OperatorCounter(LayerTracker(model)) as counter:
         train()
-    assert counter.live.peak.elements == pytest.approx(count_model(asked.model, 3).count.peak.elements, rel=0.01)
+    assert counter.live.peak.elements == pytest.approx(
+        count_model(asked.model, 3).count.peak.elements, rel=0.01
+    )
 
 
 @pytest.mark.parametrize("mode", ["eager", "cuda_graph"])
@@ -91,7 +96,11 @@ def test_a_teacher_is_laid_out_and_issued_as_its_student(monkeypatch):
         return issue(model, batch, asked)
 
     monkeypatch.setattr(execution, "issue", noted)
-    images = {"name": "cnn", "_target_": "mfulab.models.convolutional.ThreeConvolutions", "input_shape": [3, 4, 4]}
+    images = {
+        "name": "cnn",
+        "_target_": "mfulab.models.convolutional.ThreeConvolutions",
+        "input_shape": [3, 4, 4],
+    }
     make(config({"teacher": "online"}, images, channels_last=True), CPU)
     assert [model.training for model in issued] == [True, False]
     weights = [next(model.parameters()) for model in issued]

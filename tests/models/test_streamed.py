@@ -1,4 +1,5 @@
-"""Copies and products in several streams: what is issued where, by a stand-in of streams; the same values on a CPU."""
+"""Copies and products in several streams: what is issued where, by a stand-in of streams; the same
+values on a CPU."""
 
 from contextlib import contextmanager
 
@@ -39,26 +40,38 @@ def streams(monkeypatch) -> Streams:
     made = Streams()
     monkeypatch.setattr(streamed, "is_gpu", lambda device: True)
     monkeypatch.setattr(streamed, "require_cuda", lambda device, what: None)
-    monkeypatch.setattr(streamed, "_streams", lambda device, count: [Stream(made, f"side {n}") for n in range(count)])
+    monkeypatch.setattr(
+        streamed,
+        "_streams",
+        lambda device, count: [Stream(made, f"side {n}") for n in range(count)],
+    )
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: made.current)
     monkeypatch.setattr(torch.cuda, "stream", made.entered)
     monkeypatch.setattr(
-        torch.Tensor, "record_stream", lambda tensor, stream: made.issued.append((stream.name, "keeps"))
+        torch.Tensor,
+        "record_stream",
+        lambda tensor, stream: made.issued.append((stream.name, "keeps")),
     )
     allocate = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **how: allocate(*shape, **how))
+    monkeypatch.setattr(
+        torch, "empty", lambda *shape, pin_memory=False, **how: allocate(*shape, **how)
+    )
     return made
 
 
 @pytest.mark.parametrize("count", [2, 4, 7])
 def test_samples_take_turns_and_the_main_stream_waits_for_all(streams, count):
     model = streamed.Streamed(4, count)
-    model.layer.register_forward_hook(lambda *_: streams.issued.append((streams.current.name, "multiplies")))
+    model.layer.register_forward_hook(
+        lambda *_: streams.issued.append((streams.current.name, "multiplies"))
+    )
     result = model(INPUTS)
     torch.testing.assert_close(result, INPUTS @ model.layer.weight.T)
     begun = [(f"side {n}", "waits for main") for n in range(count)]
     assert streams.issued[:count] == begun
-    assert streams.issued[count : count + 5] == [(f"side {n % count}", "multiplies") for n in range(5)]
+    assert streams.issued[count : count + 5] == [
+        (f"side {n % count}", "multiplies") for n in range(5)
+    ]
     waited = {what for name, what in streams.issued[count + 5 :] if name == "main"}
     assert waited == {"keeps", *(f"waits for side {n}" for n in range(min(count, 5)))}
 

@@ -15,4 +15,6 @@ def test_numbers_are_subnormal_or_flushed(dtype, operation):
     assert bool((Elementwise(operation, depth=1)(inputs) > 0.01).all())
     if torch.set_flush_denormal(False) and operation != "root":  # MKL's goes its own way
         assert not Elementwise(operation, subnormal=True, flushed=True, depth=1)(inputs).any()
-        assert bool((torch.tensor([1e-320], dtype=torch.float64) * 0.5 > 0).all()), "as it was before"
+        assert bool((torch.tensor([1e-320], dtype=torch.float64) * 0.5 > 0).all()), (
+            "as it was before"
+        )

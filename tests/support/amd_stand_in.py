@@ -1,4 +1,5 @@
-"""A stand-in for the package `amdsmi` 7.0: its functions' names, dictionaries, units and refusals, with a clock."""
+"""A stand-in for the package `amdsmi` 7.0: its functions' names, dictionaries, units and refusals,
+with a clock."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -40,19 +41,26 @@ class Gpu:
 
 
 class StandIn:
-    """The package with some GPUs; `install` puts it where `import amdsmi` finds it, for one test."""
+    """The package with some GPUs; `install` puts it where `import amdsmi` finds it, for one
+    test."""
 
     def __init__(self, *gpus: Gpu, fails: Exception | None = None) -> None:
         self.gpus, self.fails, self.now = list(gpus), fails, 100.0
 
     def install(self, monkeypatch: Any) -> "StandIn":
-        """Puts the stand-in under `mfulab.device.vendors.amd`, with no driver of NVIDIA's beside it."""
+        """Puts the stand-in under `mfulab.device.vendors.amd`, with no driver of NVIDIA's beside
+        it."""
         import sys
 
         from mfulab.device.vendors import amd, nvml
 
         module = ModuleType("amdsmi")
-        for kind in (AmdSmiException, AmdSmiClkType, AmdSmiTemperatureType, AmdSmiTemperatureMetric):
+        for kind in (
+            AmdSmiException,
+            AmdSmiClkType,
+            AmdSmiTemperatureType,
+            AmdSmiTemperatureMetric,
+        ):
             setattr(module, kind.__name__, kind)
         for name in dir(self):
             if name.startswith("amdsmi_"):
@@ -79,7 +87,12 @@ class StandIn:
         return self.gpus
 
     def amdsmi_get_gpu_enumeration_info(self, gpu: Gpu) -> dict[str, Any]:
-        return {"drm_render": 128, "hsa_id": 1, "hip_id": gpu.hip_id, "hip_uuid": "GPU-0123456789abcdef"}
+        return {
+            "drm_render": 128,
+            "hsa_id": 1,
+            "hip_id": gpu.hip_id,
+            "hip_uuid": "GPU-0123456789abcdef",
+        }
 
     def amdsmi_get_gpu_asic_info(self, gpu: Gpu) -> dict[str, Any]:
         return {"market_name": gpu.name, "vendor_id": "0x1002", "num_compute_units": gpu.units}
@@ -91,22 +104,41 @@ class StandIn:
         return {"gfx_activity": gpu.busy, "umc_activity": 40, "mm_activity": NOT_REPORTED}
 
     def amdsmi_get_power_info(self, gpu: Gpu) -> dict[str, Any]:
-        return {"current_socket_power": round(gpu.power_w), "average_socket_power": NOT_REPORTED, "power_limit": 750}
+        return {
+            "current_socket_power": round(gpu.power_w),
+            "average_socket_power": NOT_REPORTED,
+            "power_limit": 750,
+        }
 
     def amdsmi_get_energy_count(self, gpu: Gpu) -> dict[str, Any]:
         resolution = 15.259
         counted = round(gpu.power_w * self.now * 1e6 / resolution)
-        return {"energy_accumulator": counted, "counter_resolution": resolution, "timestamp": round(self.now * 1e9)}
+        return {
+            "energy_accumulator": counted,
+            "counter_resolution": resolution,
+            "timestamp": round(self.now * 1e9),
+        }
 
     def amdsmi_get_violation_status(self, gpu: Gpu) -> dict[str, Any]:
         samples = round(self.now * 1000)
         held = round(gpu.capped_share * samples)
-        heat = {"acc_prochot_thrm": 0, "acc_socket_thrm": 0, "acc_vr_thrm": NOT_REPORTED, "acc_hbm_thrm": 0}
+        heat = {
+            "acc_prochot_thrm": 0,
+            "acc_socket_thrm": 0,
+            "acc_vr_thrm": NOT_REPORTED,
+            "acc_hbm_thrm": 0,
+        }
         return {"acc_counter": samples, "acc_ppt_pwr": held, **heat}
 
     def amdsmi_get_clock_info(self, gpu: Gpu, kind: AmdSmiClkType) -> dict[str, Any]:
         clock, highest = (1850, 2100) if kind is AmdSmiClkType.GFX else (1300, 1300)
-        return {"clk": clock, "min_clk": 132, "max_clk": highest, "clk_locked": False, "clk_deep_sleep": NOT_REPORTED}
+        return {
+            "clk": clock,
+            "min_clk": 132,
+            "max_clk": highest,
+            "clk_locked": False,
+            "clk_deep_sleep": NOT_REPORTED,
+        }
 
     def amdsmi_get_temp_metric(self, gpu: Gpu, sensor: Any, metric: Any) -> int:
         return 61

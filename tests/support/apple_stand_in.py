@@ -1,4 +1,5 @@
-"""A Mac's GPU that is not there: `ioreg` and `torch.mps` answer, and the CPU computes in its place."""
+"""A Mac's GPU that is not there: `ioreg` and `torch.mps` answer, and the CPU computes in its
+place."""
 
 import platform
 import plistlib
@@ -52,7 +53,10 @@ def mac(monkeypatch, told=TOLD):
         if told is None:
             raise FileNotFoundError("ioreg")
         answer = plistlib.dumps(
-            [{"IOClass": "AGXAcceleratorG14X"}, {"PerformanceStatistics": told, "gpu-core-count": 8}]
+            [
+                {"IOClass": "AGXAcceleratorG14X"},
+                {"PerformanceStatistics": told, "gpu-core-count": 8},
+            ]
         )
         return subprocess.CompletedProcess(command, 0, stdout=answer)
 
@@ -64,7 +68,8 @@ def mac(monkeypatch, told=TOLD):
 
 
 def ioreport(monkeypatch, counted):
-    """The package `zeus_apple_silicon`, whose windows hold so many mJ of the GPU; an error: there is no monitor."""
+    """The package `zeus_apple_silicon`, whose windows hold so many mJ of the GPU; an error: there
+    is no monitor."""
     package = types.ModuleType("zeus_apple_silicon")
     package.windows = []
 
@@ -86,7 +91,8 @@ def ioreport(monkeypatch, counted):
 
 
 def in_place_of_the_cpu(monkeypatch):
-    """Everything that asks for Apple's kind finds the CPU's: its code runs, on tensors that this machine can hold."""
+    """Everything that asks for Apple's kind finds the CPU's: its code runs, on tensors that this
+    machine can hold."""
     monkeypatch.setattr(device, "NO_GPU", (None, "auto", "meta"))
     monkeypatch.setattr(apple.Apple, "KIND", "cpu")
     monkeypatch.setattr(identity, "resolve", lambda _: "cpu")

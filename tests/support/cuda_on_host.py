@@ -1,4 +1,5 @@
-"""Compiles CUDA C by the C++ compiler and runs it on the host: its index arithmetic, masks and barriers."""
+"""Compiles CUDA C by the C++ compiler and runs it on the host: its index arithmetic, masks and
+barriers."""
 
 import ctypes
 import functools
@@ -30,19 +31,32 @@ extern "C" const char* run(const int* grid, const int* block, const Operand* a, 
 
 
 class HostError(RuntimeError):
-    """An error that the hardware would hang on or forbid: a deadlock, an unaligned access, a barrier's misuse."""
+    """An error that the hardware would hang on or forbid: a deadlock, an unaligned access, a
+    barrier's misuse."""
 
 
 def build(entry: str, defines: Mapping[str, str], folder: Path):
-    """The function `run` of a C++ source, whose includes may lie in `folder`; a call raises HostError."""
+    """The function `run` of a C++ source, whose includes may lie in `folder`; a call raises
+    HostError."""
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler to run CUDA C on the host with")
-    # Not -D: what is precompiled would not be taken where a name of these, such as TYPE, stands in it.
+    # Not -D: what is precompiled would not be taken where a name of these, such as TYPE, stands in
+    # it.
     given = "".join(f"#define {key} {value}\n" for key, value in defines.items())
     (folder / "entry.cpp").write_text(given + entry)
-    command = [compiler, *OPTIONS, "-shared", "-include", str(_precompiled(compiler)), f"-I{folder}", f"-I{HERE}"]
-    subprocess.run([*command, str(folder / "entry.cpp"), "-o", str(folder / "entry.so")], check=True)
+    command = [
+        compiler,
+        *OPTIONS,
+        "-shared",
+        "-include",
+        str(_precompiled(compiler)),
+        f"-I{folder}",
+        f"-I{HERE}",
+    ]
+    subprocess.run(
+        [*command, str(folder / "entry.cpp"), "-o", str(folder / "entry.so")], check=True
+    )
     run = ctypes.CDLL(str(folder / "entry.so")).run
     run.restype, run.errcheck = ctypes.c_char_p, _raise_fault
     return run
@@ -50,7 +64,8 @@ def build(entry: str, defines: Mapping[str, str], folder: Path):
 
 @functools.cache
 def _precompiled(compiler: str) -> Path:
-    """A header with what every kernel includes, compiled once in each process: it takes a third of a kernel's time."""
+    """A header with what every kernel includes, compiled once in each process: it takes a third of
+    a kernel's time."""
     header = Path(tempfile.mkdtemp()) / "all.h"
     header.write_text("".join(f"#include {name}\n" for name in INCLUDED))
     subprocess.run([compiler, *OPTIONS, f"-I{HERE}", "-x", "c++-header", str(header)], check=True)

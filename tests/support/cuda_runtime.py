@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 
 class Runtime:
-    """CUDA's calls that move memory by hand, in this machine's memory; `fails` names one that fails."""
+    """CUDA's calls that move memory by hand, in this machine's memory; `fails` names one that
+    fails."""
 
     cudaError_t = SimpleNamespace(cudaSuccess=SimpleNamespace(name="cudaSuccess"))
     cudaMemcpyKind = SimpleNamespace(cudaMemcpyHostToDevice=1, cudaMemcpyDeviceToHost=2)
@@ -18,7 +19,10 @@ class Runtime:
 
     def _answer(self, name: str, *result: object) -> tuple[object, ...]:
         failed = name == self.fails
-        return (self.failed if failed else self.cudaError_t.cudaSuccess, *(None if failed else one for one in result))
+        return (
+            self.failed if failed else self.cudaError_t.cudaSuccess,
+            *(None if failed else one for one in result),
+        )
 
     def cudaMalloc(self, size):
         block = ctypes.create_string_buffer(size)

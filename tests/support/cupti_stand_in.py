@@ -1,4 +1,5 @@
-"""A stand-in for the package `cupti-python` 13.3: who may call what and when, and what a chip samples in one pass."""
+"""A stand-in for the package `cupti-python` 13.3: who may call what and when, and what a chip
+samples in one pass."""
 
 import enum
 import sys
@@ -9,11 +10,21 @@ import torch
 
 SHARE = ".avg.pct_of_peak_sustained_elapsed"
 ALL = {
-    *("sm__cycles_active", "sm__pipe_tensor_cycles_active", "sm__warps_active", "gr__cycles_active"),
-    *("dram__cycles_active", "fbpa__dram_sectors", "sm__pipe_fp64_cycles_active", "sm__pipe_fma_cycles_active"),
+    *(
+        "sm__cycles_active",
+        "sm__pipe_tensor_cycles_active",
+        "sm__warps_active",
+        "gr__cycles_active",
+    ),
+    *(
+        "dram__cycles_active",
+        "fbpa__dram_sectors",
+        "sm__pipe_fp64_cycles_active",
+        "sm__pipe_fma_cycles_active",
+    ),
 }
-# What NVIDIA's libnvperf_host 13.3 says of these chips: metrics that they know, those that take two passes, and pairs
-# that do together.
+# What NVIDIA's libnvperf_host 13.3 says of these chips: metrics that they know, those that take two
+# passes, and pairs that do together.
 CHIPS = {
     "TU104": (ALL | {"sm__inst_executed_pipe_fp16"}, {"dram__cycles_active"}, ()),
     "GA100": (ALL | {"sm__inst_executed_pipe_fp16"}, set(), ()),
@@ -35,7 +46,8 @@ class Sample:
 
 
 class Machine:
-    """What its GPU does: `values` of a metric's samples in turn, each of so many ns; `refuses`: what enable raises."""
+    """What its GPU does: `values` of a metric's samples in turn, each of so many ns; `refuses`:
+    what enable raises."""
 
     def __init__(self, chip, values, spans=(1_000_000,) * 20, refuses=None):
         self.chip, self.values, self.spans, self.refuses = chip, values, spans, refuses
@@ -87,7 +99,10 @@ class Machine:
                     raise MemoryError("Record overflow in the hardware buffer.")
                 moment, found = 0, []
                 for place, span in enumerate(machine.spans):
-                    values = [machine.values(name.removesuffix(SHARE), place) for name in machine.configured["metrics"]]
+                    values = [
+                        machine.values(name.removesuffix(SHARE), place)
+                        for name in machine.configured["metrics"]
+                    ]
                     found.append(Sample(moment, moment + span, values))
                     moment += span
                 return found

@@ -12,7 +12,12 @@ from matplotlib.transforms import Bbox
 
 from mfulab.lab.report import frames
 
-ENVIRONMENT = {"hardware": "here", "recorded": "False", "device": "cpu", "device_name": "Invented Xeon"}
+ENVIRONMENT = {
+    "hardware": "here",
+    "recorded": "False",
+    "device": "cpu",
+    "device_name": "Invented Xeon",
+}
 
 
 def tables(folder: Path, *profile: dict, **others: Iterable[dict]) -> frames.Tables:
@@ -24,7 +29,8 @@ def tables(folder: Path, *profile: dict, **others: Iterable[dict]) -> frames.Tab
 
 
 def texts(figure: Figure) -> list[tuple[str, Bbox]]:
-    """Every text that is drawn, with its place in pixels; slanted ones are left out, as their boxes are too large."""
+    """Every text that is drawn, with its place in pixels; slanted ones are left out, as their boxes
+    are too large."""
     drawn: list[tuple[str, Bbox]] = []
     original = Text.draw
 
@@ -43,4 +49,6 @@ def texts(figure: Figure) -> list[tuple[str, Bbox]]:
 def overlaps(figure: Figure, drawn: list[tuple[str, Bbox]] | None = None) -> list[tuple[str, str]]:
     """Pairs of texts that cover one another; `drawn` are its `texts` where they are known."""
     placed = [(words, box.padded(-1)) for words, box in drawn or texts(figure)]
-    return [(a, b) for (a, one), (b, other) in itertools.combinations(placed, 2) if one.overlaps(other)]
+    return [
+        (a, b) for (a, one), (b, other) in itertools.combinations(placed, 2) if one.overlaps(other)
+    ]

@@ -1,8 +1,12 @@
-"""A GPU that is not there: a whole sweep on its clock, from planning to the page; the device's answers are recorded.
+"""A GPU that is not there: a whole sweep on its clock, from planning to the page; the device's
+answers are recorded.
 
-Rows are those of the recorded H100, scaled to the device; seconds come from that recording and from a sweep on an H200
-(26 November 2026, 16 cores, cold disk). The clock stands still but for what is charged: a run's parts as recorded, at
-the pace that planning gave it, and of tables, figures and page the processor time that they take here.
+An H200 answers with its own recorded rows. Others answer with rows of that recording, or of the
+H100's where it has none, scaled to the device: by its own datasheet and shares that were reported,
+which `figures` says. Seconds come from a sweep on the H200 (26 November 2026, 16 cores, cold disk).
+`FAULTS` names what is to go wrong. The clock stands still but for what is
+charged: a run's parts as recorded, at the pace that planning gave it, and of tables, figures and
+page the processor time that they take here.
 """
 
 import csv
@@ -18,8 +22,8 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +31,31 @@ from support import amd_stand_in, stand_in_clock
 from support.nvml_stand_in import Gpu, StandIn
 from support.workflow_copy import ROOT, copy_workflow
 
-REFERENCE = ROOT / "results/reference/nvidia-h100-80gb-hbm3"
+REFERENCE = ROOT / "results/reference"
+RECORDED = ("nvidia-h200", "nvidia-h100-80gb-hbm3")  # where a row is looked for, in this order
+# KIND:KERNEL with commas between: a `spill`, a failed `compile`, a `sticky` CUDA error, an unsteady `clock`
+FAULTS = "MFULAB_STAND_IN_FAULTS"
 DEVICE = "MFULAB_STAND_IN"  # the name of one of DEVICES
 CORES = 16
 HOST = 1.8  # seconds of that machine's cores for one of this one's, as its figures took
 WORKER_S, JOB_S = 19.6, 0.12  # the worker's imports from a cold disk, and a job's part
 FIRST_FONTS_S = 4.0  # the first drawing reads fonts
-H100_TFLOP_S = {"fp32": 54.1, "bf16": 731.0, "fp16": 731.0}
-H100_GB_S = 3011.0
-# Seconds of a process beside warm-up, windows and first call: context, probe, model; then of each step traced.
+# Seconds of a process beside warm-up, windows and first call: context, probe, model; then of each
+# step traced.
 CONTEXT_S = 0.7
 TRACED_S = {"tiny_kernels": 0.01, "resnet50": 0.2, "gpt2": 0.12}
 TRACED_TRAINING = 3.7  # times as many operators
 COUNTED_S = {"resnet50": 1.0, "gpt2": 2.7}
 COMPILE_S = 9.0
 # Of a matmul: context, operands, checks; then what its first call compiles.
-MATMUL_S = {"torch": 0.5, "cublas": 1.0, "cuda_": 1.0, "triton": 1.7, "numba": 1.7, "numba_cuda_unrolled": 3.4}
+MATMUL_S = {
+    "torch": 0.5,
+    "cublas": 1.0,
+    "cuda_": 1.0,
+    "triton": 1.7,
+    "numba": 1.7,
+    "numba_cuda_unrolled": 3.4,
+}
 
 
 @dataclass(frozen=True)
@@ -57,13 +70,22 @@ class Device:
     memory_mhz: int
     bus_bits: int
     gb_s: float  # of its best triad
-    reached: Mapping[str, float] = field(default_factory=dict)  # share of its peak that its best matmul has, by format
-    tflop_s: Mapping[str, float] = field(default_factory=dict)  # the best matmul's, of a card without a datasheet here
+    reached: Mapping[str, float] = field(
+        default_factory=dict
+    )  # share of its peak that its best matmul has, by format
+    tflop_s: Mapping[str, float] = field(
+        default_factory=dict
+    )  # the best matmul's, of a card without a datasheet here
     cores: int = CORES
     slower_host: float = 1.0  # than the recorded one, a core
     gpm: bool = False
+    recording: str = ""  # its own folder of results/reference/
+    figures: str = "datasheet and reported shares"  # what its speed is computed of
+    cards: int = 1  # equal ones in the machine
+    slow_card: int = 0  # which of them takes SLOWED times as long, counted from one; 0: none
     mig: str = ""  # the instance's name, where torch sees one of the GPU
-    refused: frozenset[str] = frozenset()  # calls of NVML's that its driver answers with NOT_SUPPORTED
+    # calls of NVML's that its driver answers with NOT_SUPPORTED
+    refused: frozenset[str] = frozenset()
 
     @property
     def shown(self) -> str:
@@ -77,20 +99,37 @@ class Device:
         return peak(self.shown, precision, self.sms, max_clock_mhz=self.clock_mhz)
 
     def best_tflop_s(self, precision: str) -> float:
-        """TFLOP/s of its best matmul: of its peak as large a share as the H100's, where nothing else is known."""
+        """TFLOP/s of its best matmul: of its peak as large a share as the H100's, where nothing
+        else is known."""
         if precision in self.tflop_s:
             return self.tflop_s[precision]
-        return float(self.reached.get(precision, {"fp32": 0.81}.get(precision, 0.74)) * self.spec(precision).spec)
+        return float(
+            self.reached.get(precision, {"fp32": 0.81}.get(precision, 0.74))
+            * self.spec(precision).spec
+        )
 
 
-_LAPTOP = ("nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetFieldValues")
+_LAPTOP = (
+    "nvmlDeviceGetPowerManagementLimit",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetFieldValues",
+)
 _INSTANCE = (
-    *("nvmlDeviceGetSamples", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTotalEnergyConsumption"),
+    *(
+        "nvmlDeviceGetSamples",
+        "nvmlDeviceGetUtilizationRates",
+        "nvmlDeviceGetTotalEnergyConsumption",
+    ),
     *("nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"),
 )
-# Shares reached: what cards limited to 72 W are reported to hold (24 TFLOP/s of a T4's 65; an L4's 54 to 59 of 121).
+# Shares reached: what cards limited to 72 W are reported to hold (24 TFLOP/s of a T4's 65; an L4's
+# 54 to 59 of 121).
 DEVICES = {
-    "h200": Device("NVIDIA H200", (9, 0), 150_754_820_096, 132, 1980, 3201, 6016, 4306.0, gpm=True),
+    "h200": Device(
+        "NVIDIA H200", (9, 0), 150_754_820_096, 132, 1980, 3201, 6016, 4317.5,
+        tflop_s={"bf16": 734.5, "fp16": 734.5, "fp32": 53.3}, gpm=True,
+        recording="nvidia-h200", figures="its own recorded rows",
+    ),
     "t4": Device(
         *("Tesla T4", (7, 5), 15_843_721_216, 40, 1590, 5001, 256, 241.0, {"fp32": 0.53, "fp16": 0.4}),
         cores=2, slower_host=1.4,
@@ -109,19 +148,26 @@ DEVICES = {
         *("NVIDIA GeForce RTX 3060 Laptop GPU", (8, 6), 6_442_450_944, 30, 2100, 7001, 192, 300.0),
         {"fp32": 0.7, "bf16": 0.8}, cores=8, refused=frozenset(_LAPTOP),
     ),
-    "b200": Device("NVIDIA B200", (10, 0), 191_503_532_032, 148, 1965, 3996, 8192, 6900.0, gpm=True),
+    "b200": Device("NVIDIA B200", (10, 0), 191_503_532_032, 148, 1965, 3996, 8192, 6900.0, gpm=True,
+        figures="public: NVIDIA's datasheet, 90 % of its bandwidth, the H100's share of its peak"),
     "mig": Device(
         "NVIDIA H100 80GB HBM3", (9, 0), 85_520_809_984, 16, 1980, 2619, 5120, 380.0, gpm=True,
         mig="NVIDIA H100 80GB HBM3 MIG 1g.10gb", refused=frozenset(_INSTANCE),
     ),
     "mi300x": Device(
-        *("AMD Instinct MI300X OAM", None, 206_141_652_992, 304, 2100, 1300, 8192, 4100.0), {"bf16": 0.5, "fp32": 0.6}
+        *("AMD Instinct MI300X OAM", None, 206_141_652_992, 304, 2100, 1300, 8192, 4100.0), {"bf16": 0.5, "fp32": 0.6},
+        figures="public: AMD's datasheet, shares that others report of hipBLASLt",
     ),
     "unknown": Device(
         "NVIDIA GeForce RTX 5080 SUPER", (12, 0), 25_651_314_688, 84, 3100, 15001, 256, 850.0,
         tflop_s={"fp32": 42.0, "bf16": 105.0, "fp16": 105.0},
     ),
 }  # fmt: skip
+SLOWED = 1.25
+DEVICES["h200x8"] = replace(
+    DEVICES["h200"], cards=8, slow_card=3, figures="the H200's recorded rows"
+)
+DEVICES["h200x3"] = replace(DEVICES["h200"], cards=3, figures="the H200's recorded rows")
 MIG_BYTES = 10_200_547_328
 
 
@@ -130,13 +176,19 @@ def device() -> Device:
     return DEVICES[os.environ[DEVICE]]
 
 
+def uuid_of(card: int) -> str:
+    """The identifier of a card, counted from one."""
+    return f"GPU-00000000-0000-0000-0000-{card:012}"
+
+
 class _Patch:
     setattr, setitem = staticmethod(setattr), staticmethod(operator.setitem)
 
 
 @functools.cache
 def install() -> Any:
-    """Puts the device under its vendor's library, where planning and runs ask for it; gives the library's clock."""
+    """Puts the device under its vendor's library, where planning and runs ask for it; gives the
+    library's clock."""
     from mfulab.device.vendors import nvidia, torch_build
     from mfulab.device.vendors.gpm import METRICS
     from mfulab.device.vendors.nvml_sampler import nvml_sampler
@@ -144,9 +196,14 @@ def install() -> Any:
     here = device()
     if here.capability is None:
         torch_build.installed = lambda: torch_build.Build("2.13.0+rocm7.0", "", "7.0")
-        return amd_stand_in.StandIn(amd_stand_in.Gpu(name=here.name, units=here.sms)).install(_Patch)
+        return amd_stand_in.StandIn(amd_stand_in.Gpu(name=here.name, units=here.sms)).install(
+            _Patch
+        )
     instance = Gpu(
-        here.mig, "MIG-00000000-0000-0000-0000-000000000002", memory_bytes=MIG_BYTES, refused=set(here.refused)
+        here.mig,
+        "MIG-00000000-0000-0000-0000-000000000002",
+        memory_bytes=MIG_BYTES,
+        refused=set(here.refused),
     )
     gpu = Gpu(
         name=here.name, capability=here.capability, gpm=here.gpm, memory_bytes=here.memory_bytes,
@@ -154,14 +211,16 @@ def install() -> Any:
         gpm_values=dict.fromkeys(METRICS, 50.0),
         refused=set() if here.mig else set(here.refused), mig_instances=[instance] if here.mig else None,
     )  # fmt: skip
-    library = StandIn(gpu).install(_Patch)
+    equal = (replace(gpu, uuid=uuid_of(place)) for place in range(1, here.cards + 1))
+    library = StandIn(*equal).install(_Patch)
     nvidia.nvml_sampler = lambda handle: nvml_sampler(handle, library.time, lambda: library.now)
     torch_build.installed = lambda: torch_build.Build("2.13.0+cu130", "13.0", "")
     return library
 
 
 def _readings(window_s: float) -> dict[str, Any]:
-    """What the vendor's own samplers read in a window: which values the device has, and why it lacks the others."""
+    """What the vendor's own samplers read in a window: which values the device has, and why it
+    lacks the others."""
     from mfulab.device import identity, vendors
     from mfulab.device.samplers.reading import first_available, sampling
 
@@ -173,8 +232,50 @@ def _readings(window_s: float) -> dict[str, Any]:
 
 @functools.cache
 def _recorded(table: str) -> list[dict[str, str]]:
-    with (REFERENCE / f"{table}.csv").open(newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if row["status"] == "ok"]
+    """Rows of both recordings that were measured, the H200's first; counters are cells, too."""
+    from mfulab.lab.tables.columns import with_counters
+
+    rows: list[dict[str, str]] = []
+    for hardware in RECORDED:
+        with (REFERENCE / hardware / f"{table}.csv").open(newline="", encoding="utf-8") as file:
+            lines = map(with_counters, csv.DictReader(file))
+            rows += [row for row in lines if row["status"] == "ok"]
+    return rows
+
+
+def own(table: str, **wanted: Any) -> dict[str, str] | None:
+    """The row that the device itself recorded of a run; None where it has none. The quickstart's
+    comes first."""
+    texts = {name: str(value) for name, value in wanted.items()}
+    found = [
+        row
+        for row in _recorded(table)
+        if row["hardware"] == device().recording and texts.items() <= row.items()
+    ]
+    return min(found, key=lambda row: row["experiment"] != "quickstart_gpu", default=None)
+
+
+@functools.cache
+def _rates(hardware: str) -> dict[str, float]:
+    """The best rate that a recording has, by format in TFLOP/s, and of `memory` in GB/s."""
+    measured = {
+        row["ceiling"]: float(row["measured_tflop_s"] or row["measured_gb_s"])
+        for row in _recorded("ceilings")
+        if row["hardware"] == hardware
+    }
+    return {**measured, "fp16": measured["bf16"]}
+
+
+def _measured(cells: Mapping[str, str], kind: Any) -> dict[str, Any]:
+    """The values of a recorded row that a run of it reports."""
+    names = kind.model_fields.keys() - OF_A_RUN
+    return {name: cells[name] for name in names if cells.get(name)}
+
+
+def _faults() -> set[tuple[str, str]]:
+    """(kind, kernel) of what is to go wrong."""
+    words = filter(None, os.environ.get(FAULTS, "").split(","))
+    return {tuple(word.split(":")) for word in words}  # type: ignore[misc]
 
 
 def measure(step: str, config: Any, folder: Path) -> Any:
@@ -185,7 +286,17 @@ def measure(step: str, config: Any, folder: Path) -> Any:
         "environment": _environment, "ceilings": _ceiling, "profile_step": _step, "bench_matmul": _matmul,
     }[step](config)  # fmt: skip
     stand_in_clock.advance(seconds + JOB_S + (device().slower_host - 1) * CONTEXT_S)
+    if is_slow() and getattr(row, "time_s", None):
+        row.time_s = row.median_time_s = SLOWED * row.time_s
     return Measured(row)
+
+
+def is_slow() -> bool:
+    """True in a process that sees the slow card alone."""
+    from mfulab.device import identity
+
+    here = device()
+    return bool(here.slow_card) and identity.gpus()[0].uuid == uuid_of(here.slow_card)
 
 
 def _environment(config: Any) -> tuple[Any, float]:
@@ -195,11 +306,18 @@ def _environment(config: Any) -> tuple[Any, float]:
     here = device()
     gpus = next(filter(None, (vendor.describe_all() for vendor in vendors.makers())))
     gpus = json.dumps([{**facts, "sms": here.sms} for facts in gpus])
-    row = EnvironmentRow(device="cuda", device_name=here.shown, gpus=gpus, python="3.12", cpu_logical_cores=here.cores)
+    row = EnvironmentRow(
+        device="cuda",
+        device_name=here.shown,
+        gpus=gpus,
+        python="3.12",
+        cpu_logical_cores=here.cores,
+    )
     return row, 0.4
 
 
 def _ceiling(config: Any) -> tuple[Any, float]:
+    from mfulab.core.said import Said, packed_all
     from mfulab.device import identity, vendors
     from mfulab.device.emulation import emulated_by_gpu
     from mfulab.device.peaks import memory_peak_gb_s
@@ -212,11 +330,14 @@ def _ceiling(config: Any) -> tuple[Any, float]:
     if name == "memory":
         uuid = identity.gpus()[0].uuid
         row.measured_gb_s = here.gb_s
-        row.computed_gb_s = memory_peak_gb_s(vendors.of(uuid).properties(uuid, here.shown, here.sms))
+        row.computed_gb_s = memory_peak_gb_s(
+            vendors.of(uuid).properties(uuid, here.shown, here.sms)
+        )
         row.measured_s = search.triads * search.sample_s
         return row, CONTEXT_S + row.measured_s
     if reason := emulated_by_gpu(name, here.capability):
-        row.emulated, row.message = True, f"{reason}: {name} is emulated, and MFU in it divides by fp32's ceiling"
+        row.emulated = True
+        row.message = packed_all([Said("emulated_by", {"why": reason, "precision": name})])
         return row, CONTEXT_S
     peak, tflop_s = here.spec(name), here.best_tflop_s(name)
     row.measured_tflop_s, row.computed_tflop_s, row.message = tflop_s, peak.spec, peak.reason
@@ -230,54 +351,86 @@ def _ceiling(config: Any) -> tuple[Any, float]:
     spent = 0.0
     for m, n, k in search.shapes:
         call_s = 2 * m * n * k / (tflop_s * 1e12)
-        shape_s = 2 * call_s + max(search.settle_s, call_s) + search.samples * max(search.sample_s, call_s)
+        shape_s = (
+            2 * call_s
+            + max(search.settle_s, call_s)
+            + search.samples * max(search.sample_s, call_s)
+        )
         if not spent or spent + shape_s < search.limit_s:
             spent += shape_s
     row.measured_s = search.ways * spent + 0.3
     return row, CONTEXT_S + row.measured_s
 
 
-def step_s(model: str, workload: str, batch_size: int, precision: str) -> tuple[dict[str, str], float]:
+def step_s(
+    model: str, workload: str, batch_size: int, precision: str, execution: str = "eager"
+) -> tuple[dict[str, str], float]:
     """The recorded row nearest to a step, and the seconds of that step on this device."""
-    alike = [row for row in _recorded("profile") if (row["model"], row["workload"]) == (model, workload)]
-    alike = [row for row in alike if row["precision"] == precision] or [r for r in alike if r["precision"] == "bf16"]
-    here, nearest = device(), min(alike, key=lambda row: abs(math.log(int(row["batch_size"]) / batch_size)))
+    names = {"model": model, "workload": workload, "precision": precision, "execution": execution}
+    if row := own("profile", batch_size=batch_size, **names):
+        return row, float(row["time_s"])
+    of_model = [
+        row for row in _recorded("profile") if (row["model"], row["workload"]) == (model, workload)
+    ]
+    alike = [row for row in of_model if row["precision"] == precision]
+    alike = alike or [row for row in of_model if row["precision"] == "bf16"]
+    alike = [row for row in alike if row["hardware"] == alike[0]["hardware"]]
+    nearest = min(alike, key=lambda row: abs(math.log(int(row["batch_size"]) / batch_size)))
     full = max(alike, key=lambda row: int(row["batch_size"]))
     if model == "spinning":  # waits for a clock, and multiplies nothing to speak of
         return nearest, float(nearest["time_s"])
+    here = device()
+    rates = _rates(full["hardware"])
     # Matmuls by the formats' rates, all else by the memory's; wide formats move twice the bytes.
     is_wider = precision not in (full["precision"], "fp16")
-    matmuls = (
-        min(1.0, float(full["matmul_percent"]) / 100) * H100_TFLOP_S[full["precision"]] / here.best_tflop_s(precision)
-    )
-    others = max(0.0, 1 - float(full["matmul_percent"]) / 100) * (1 + is_wider) * H100_GB_S / here.gb_s
+    multiplying = min(1.0, float(full["matmul_percent"]) / 100)
+    matmuls = multiplying * rates[full["precision"]] / here.best_tflop_s(precision)
+    others = (1 - multiplying) * (1 + is_wider) * rates["memory"] / here.gb_s
     computing_s = float(full["time_s"]) * batch_size / int(full["batch_size"]) * (matmuls + others)
+    if model == "tiny_kernels":
+        computing_s = 0.0
     launching_s = min(float(row["time_s"]) for row in alike) if model != "wide_linear" else 0.0
-    return nearest, max(launching_s * here.slower_host, 0.0 if model == "tiny_kernels" else computing_s)
+    if execution == "compile":  # two hundred small kernels become one
+        return nearest, max(launching_s * here.slower_host, computing_s) / 20
+    return nearest, max(launching_s * here.slower_host, computing_s)
 
 
 def _step(config: Any) -> tuple[Any, float]:
-    from mfulab.device.samplers.reading import Reading
+    from mfulab.core.said import as_json
+    from mfulab.device import identity
+    from mfulab.device.samplers.reading import UNTOLD, Reading
     from mfulab.device.samplers.selection import per_step, sources_answered
     from mfulab.measurements.profile_step import ProfileRow
+    from mfulab.models.parallel import require_devices
     from mfulab.timing.pace import pace_for
 
     here, pace = device(), pace_for("cuda", config.timing)
     model, workload = config.model.name, config.workload.name
-    recorded, time_s = step_s(model, workload, config.batch_size, config.precision.name)
+    require_devices(config.parallel, len(identity.gpus()), "a GPU")
+    mode = config.execution.mode
+    recorded, time_s = step_s(model, workload, config.batch_size, config.precision.name, mode)
     # Where it was recorded in half of the bytes a number, as much again.
-    held_bytes = float(recorded["memory_bytes"] or 0) * config.batch_size / int(recorded["batch_size"])
+    held_bytes = (
+        float(recorded["memory_bytes"] or 0) * config.batch_size / int(recorded["batch_size"])
+    )
     held_bytes *= 2 if (config.precision.name, recorded["precision"]) == ("fp32", "bf16") else 1
     memory_bytes = MIG_BYTES if here.mig else here.memory_bytes
     if held_bytes + CUDA_BYTES > memory_bytes:
         stand_in_clock.advance(CONTEXT_S + JOB_S)
-        raise RuntimeError(f"CUDA out of memory. GPU 0 has a total capacity of {memory_bytes / 2**30:.2f} GiB")
-    compiled = config.execution.mode == "compile"
-    time_s /= 20 if compiled else 1  # two hundred small kernels become one
-    names = {name for name in ProfileRow.model_fields if name.endswith("_percent") or name in COPIED}
+        raise RuntimeError(
+            f"CUDA out of memory. GPU 0 has a total capacity of {memory_bytes / 2**30:.2f} GiB"
+        )
+    compiled = mode == "compile"
+    names = {
+        name for name in ProfileRow.model_fields if name.endswith("_percent") or name in COPIED
+    }
     window_s = pace.windows * max(pace.window_s, time_s)
     readings = per_step(_readings(window_s), max(1, round(window_s / time_s)))
-    absent = {name: reading.reason for name, reading in readings.items() if reading.value is None}
+    absent = {
+        name: as_json(reading.reason or UNTOLD)
+        for name, reading in readings.items()
+        if reading.value is None
+    }
     values = {name: recorded[name] for name in names - absent.keys() if recorded.get(name)}
     if "clock_mhz" in values:
         values["clock_mhz"] = 0.85 * here.clock_mhz
@@ -289,26 +442,80 @@ def _step(config: Any) -> tuple[Any, float]:
     row.windows, row.steps, row.window_s = pace.windows, round(window_s / time_s), window_s
     row.warm_up_s, row.first_call_s = warm_up_s, float(recorded["first_call_s"])
     row.measured_s = warm_up_s + window_s
-    row.utilization_source = readings["utilization_percent"].origin if "utilization_percent" in values else None
-    row.sources_answered = sources_answered({**readings, "kernel_busy_percent": Reading(1.0, "%", "trace")})
+    asked = {"model": model, "workload": workload, "precision": config.precision.name}
+    if measured := own("profile", batch_size=config.batch_size, execution=mode, **asked):
+        row = ProfileRow.of(config, **_measured(measured, ProfileRow))
+        traced_s = CONTEXT_S + 3 * (TRACED_S.get(model, 0.0) + time_s)
+        return row, traced_s + warm_up_s + window_s
+    row.utilization_source = (
+        readings["utilization_percent"].origin if "utilization_percent" in values else None
+    )
+    row.sources_answered = sources_answered(
+        {**readings, "kernel_busy_percent": Reading(1.0, "%", "trace")}
+    )
     row.reasons = json.dumps(absent)
     traced = max(1, min(10, round(pace.traced_s / time_s))) + (0 if pace.is_traced_once else 1)
     each_s = TRACED_S.get(model, 0.0) * (TRACED_TRAINING if workload == "training" else 1)
-    around_s = CONTEXT_S + traced * (each_s + 1.5 * time_s) + (pace.window_s if workload == "training" else 0)
+    around_s = (
+        CONTEXT_S
+        + traced * (each_s + 1.5 * time_s)
+        + (pace.window_s if workload == "training" else 0)
+    )
     if compiled:
         row.compile_s = COMPILE_S
     return row, around_s + row.measured_s + (COMPILE_S if compiled else 0)
 
 
 COPIED = {
-    *("memory_bytes", "memory_source", "power_w", "clock_mhz", "launch_gaps_per_step", "launch_gap_s", "top_kernels"),
-    *("uncounted_operators", "top_other_operators", "modules", "spent", "temperature_c", "other_processes", "sources"),
+    *(
+        "memory_bytes",
+        "memory_source",
+        "power_w",
+        "clock_mhz",
+        "launch_gaps_per_step",
+        "launch_gap_s",
+        "top_kernels",
+    ),
+    *(
+        "uncounted_operators",
+        "top_other_operators",
+        "modules",
+        "spent",
+        "temperature_c",
+        "other_processes",
+        "sources",
+    ),
 }
 
 
 CUDA_BYTES = 600 << 20  # of a context and the libraries' workspaces
-LEAST = {"numba_cuda": (5, 0), "cublas": (5, 0), "cuda_wmma": (7, 0), "cuda_": (7, 5)}  # capability, as the kernels say
-INSTEAD = {"numba_cuda_seminar": "numba_cuda_transposed", "numba_cuda_seminar_shared": "numba_cuda_shared"}
+LEAST = {
+    "numba_cuda": (5, 0),
+    "cublas": (5, 0),
+    "cuda_wmma": (7, 0),
+    "cuda_": (7, 0),
+}  # capability, as the kernels say
+
+
+# What a rung's recorded row tells of it on every device.
+OF_A_RUNG = ("family", "after", "adds", "relative_error", "tolerance", "reference_name")
+# What belongs to one run, or is made of several processes by the tables.
+OF_A_RUN = {
+    *("hardware", "run", "status", "message", "commit", "started_at", "device_uuid", "process_s"),
+    *("replicates", "left_out_replicates", "between_spread_percent", "process_times_s"),
+    *("precision_percent", "disturbed_replicates", "slowdown", "time_ci_low_s", "time_ci_high_s"),
+    *("machine_cost_percent", "probes", "probe_s", "measured_s"),
+}
+
+
+def _nearest(kernel: str, precision: str, side: int) -> dict[str, str]:
+    """The recorded row of a kernel, or of torch, in a format and nearest in size."""
+    rows = [
+        row for row in _recorded("matmul") if row["batch"] == "1" and row["precision"] == precision
+    ]
+    of_kernel = [row for row in rows if row["kernel"] == kernel]
+    of_kernel = of_kernel or [row for row in rows if row["kernel"] == "torch"]
+    return min(of_kernel, key=lambda row: abs(math.log(int(row["n"]) / side)))
 
 
 def _matmul(config: Any) -> tuple[Any, float]:
@@ -320,49 +527,96 @@ def _matmul(config: Any) -> tuple[Any, float]:
     gpu.capability_of = lambda device=None: here.capability
     least = next((least for begin, least in LEAST.items() if name.startswith(begin)), (0, 0))
     require_capability(f"{name} in {config.precision.name}", least)
-    rows = [row for row in _recorded("matmul") if row["batch"] == "1"]
     precision = "bf16" if config.precision.name == "fp16" else config.precision.name
-    of_kernel = [row for row in rows if row["kernel"] == INSTEAD.get(name, name)] or [
-        row for row in rows if row["kernel"] == "torch"
-    ]
-    recorded = next(row for row in of_kernel if row["precision"] == precision)
+    wrong = _faults()
+    if ("compile", name) in wrong:
+        raise RuntimeError(
+            "NVRTC_ERROR_COMPILATION: ptxas fatal: Unresolved extern function 'stand_in'"
+        )
+    if ("sticky", name) in wrong:
+        raise RuntimeError(
+            "CUDA error: an illegal memory access was encountered (cudaErrorIllegalAddress)"
+        )
+    asked = {"kernel": name, "size": config.size, "precision": config.precision.name}
+    recorded = own("matmul", **asked) or _nearest(name, precision, n)
     flops = 2 * batch * m * n * k
-    share = flops / float(recorded["flops"])
-    share *= H100_TFLOP_S[precision] / here.best_tflop_s(config.precision.name)
-    time_s = max(1e-5, float(recorded["time_s"]) * share * (1.5 if n < 4096 else 1))
-    beside_s = float(recorded["reference_time_s"] or recorded["time_s"]) * share
-    row = MatmulRow.of(
-        config, family=recorded["family"], batch=batch, m=m, n=n, k=k, flops=flops, clock_mhz=0.85 * here.clock_mhz
-    )
-    row.after, row.adds, row.relative_error = recorded["after"], recorded["adds"], float(recorded["relative_error"])
-    row.tolerance, row.effective_precision = float(recorded["tolerance"]), config.precision.name
-    row.time_s = row.median_time_s = row.hot_time_s = time_s
-    row.cold_time_s, row.repetitions = 1.01 * time_s, config.timing.windows or 3
-    row.reference_time_s, row.reference_name = beside_s, recorded["reference_name"] or None
+    if recorded["hardware"] == here.recording and recorded["size"] == config.size:
+        row = MatmulRow.of(config, **_measured(recorded, MatmulRow))
+    else:
+        row = MatmulRow.of(
+            config,
+            **{each: recorded[each] for each in OF_A_RUNG if recorded[each]},
+            batch=batch,
+            m=m,
+            n=n,
+            k=k,
+            flops=flops,
+            effective_precision=config.precision.name,
+        )
+        share = flops / float(recorded["flops"])
+        share *= _rates(recorded["hardware"])[precision] / here.best_tflop_s(config.precision.name)
+        row.time_s = max(1e-5, float(recorded["time_s"]) * share)
+        row.median_time_s = row.hot_time_s = row.time_s
+        row.cold_time_s = 1.01 * row.time_s
+        row.reference_time_s = row.time_s
+        if beside := recorded.get("reference_time_s"):
+            row.reference_time_s *= float(beside) / float(recorded["time_s"])
+        row.clock_mhz = row.reference_clock_mhz = 0.85 * here.clock_mhz
+    if ("spill", name) in wrong:
+        row.spill_bytes = 512
+        row.time_s = row.median_time_s = row.hot_time_s = 4 * row.time_s
+    if ("clock", name) in wrong:
+        row.clock_mhz, row.reference_clock_mhz = 0.7 * here.clock_mhz, 0.9 * here.clock_mhz
+    row.repetitions = config.timing.windows or 3
+    time_s, beside_s = row.time_s, row.reference_time_s
     group_s, settle_s = config.timing.window_time_s or 0.1, config.timing.warm_up_time_s or 0.3
     contestants = (time_s, beside_s) if row.reference_name else (time_s,)
     rounds = max(row.repetitions, len(contestants))
     round_s = sum(settle_s * (each < settle_s) + max(group_s, each) + each for each in contestants)
     row.measured_s = settle_s + rounds * round_s
-    started = next((MATMUL_S[each] for each in sorted(MATMUL_S, key=len, reverse=True) if name.startswith(each)), 1.0)
+    started = next(
+        (
+            MATMUL_S[each]
+            for each in sorted(MATMUL_S, key=len, reverse=True)
+            if name.startswith(each)
+        ),
+        1.0,
+    )
     return row, started + 2 * time_s + row.measured_s
 
 
 IMPORT = "from mfulab.lab.runtime import stand_in_clock as time"
 INSTALLED = "from support import gpu_stand_in\ngpu_stand_in.install()"
-# Edits of a copy of the project: its clock, and what of this machine is the stand-in's. (file, pattern, text)
+# Modules that tell the time of a sweep.
+CLOCKED = (
+    "lab/runtime/budget",
+    "lab/runtime/run",
+    "lab/planning/costs",
+    "lab/planning/workflow",
+    "cli/refine",
+)
+# Edits of a copy of the project: its clock, and what of this machine is the stand-in's. (file,
+# pattern, text)
 EDITS = (
-    *(
-        (f"src/mfulab/{name}.py", r"(?m)^import time$", IMPORT)
-        for name in ("lab/runtime/budget", "lab/runtime/run", "lab/planning/workflow", "cli/refine")
+    *((f"src/mfulab/{name}.py", r"(?m)^import time$", IMPORT) for name in CLOCKED),
+    (
+        "src/mfulab/lab/runtime/run.py",
+        r"datetime\.now\(UTC\)",
+        "datetime.fromtimestamp(time.time(), UTC)",
     ),
-    ("src/mfulab/lab/runtime/run.py", r"datetime\.now\(UTC\)", "datetime.fromtimestamp(time.time(), UTC)"),
     ("src/mfulab/lab/runtime/client.py", r"(?m)^import time$", ""),
-    ("src/mfulab/lab/runtime/client.py", r"(?m)^(from mfulab\.lab\.runtime import budget.*)$", rf"\1\n{IMPORT}"),
+    (
+        "src/mfulab/lab/runtime/client.py",
+        r"(?m)^(from mfulab\.lab\.runtime import budget.*)$",
+        rf"\1\n{IMPORT}",
+    ),
     ("src/snakemake_logger_plugin_mfulab/__init__.py", r"(?m)^import time$", IMPORT),
-    ("src/snakemake_logger_plugin_mfulab/__init__.py", r"record\.created", "time.time()"),
     ("src/mfulab/lab/runtime/forked.py", r"usable_cores\(\)\)", "device().cores)"),
-    ("src/mfulab/lab/runtime/forked.py", r"(?m)^from mfulab.device.cpu.*$", "from support.gpu_stand_in import device"),
+    (
+        "src/mfulab/lab/runtime/forked.py",
+        r"(?m)^from mfulab.device.cpu.*$",
+        "from support.gpu_stand_in import device",
+    ),
     ("Snakefile", r"(?m)^from snakemake.utils", f"{INSTALLED}\nfrom snakemake.utils"),
 )
 RUN = """import sys
@@ -375,7 +629,8 @@ gpu_stand_in.command()
 
 
 def main(step: str) -> None:
-    """Runs a step in the place of scripts/run.py: what needs no device is counted here, as recorded in time."""
+    """Runs a step in the place of scripts/run.py: what needs no device is counted here, as recorded
+    in time."""
     install()
     import types
 
@@ -383,10 +638,15 @@ def main(step: str) -> None:
 
     if "--failed" in sys.argv:
         stand_in_clock.advance(JOB_S)
-    elif step == "environment":  # the first run waits for the worker, which is no part of what it took
+    elif (
+        step == "environment"
+    ):  # the first run waits for the worker, which is no part of what it took
         stand_in_clock.advance(WORKER_S * device().slower_host)
     if step == "count_flops":
-        counted_s = next((seconds for model, seconds in COUNTED_S.items() if f"model={model}" in sys.argv[-1]), 0.25)
+        counted_s = next(
+            (seconds for model, seconds in COUNTED_S.items() if f"model={model}" in sys.argv[-1]),
+            0.25,
+        )
         stand_in_clock.advance(JOB_S + counted_s * device().slower_host)
     else:
         module = types.ModuleType(f"mfulab.measurements.{step}.measure")
@@ -407,7 +667,8 @@ def _note(words: str) -> None:
 
 
 def command() -> None:
-    """Runs a command in the place of scripts/command.py, and charges the processor time that it took."""
+    """Runs a command in the place of scripts/command.py, and charges the processor time that it
+    took."""
     install()
     from mfulab.cli.main import main as mfulab
     from mfulab.lab.runtime.server import REPORT
@@ -443,9 +704,14 @@ class Swept:
 
 
 def prepare(folder: Path, figures: tuple[str, ...] = ()) -> Path:
-    """A copy of the project in `folder` that measures on the stand-in; with `figures` it has no others."""
+    """A copy of the project in `folder` that measures on the stand-in; with `figures` it has no
+    others."""
     copy_workflow(folder, with_source=True)
-    listed = ("src/mfulab/lab/report/figures/__init__.py", r"for name in order\}", f"for name in {figures}}}")
+    listed = (
+        "src/mfulab/lab/report/figures/__init__.py",
+        r"for name in order\}",
+        f"for name in {figures}}}",
+    )
     for name, pattern, text in (*EDITS, *([listed] if figures else [])):
         path = folder / name
         edited, count = re.subn(pattern, text, path.read_text(encoding="utf-8"))
@@ -459,8 +725,11 @@ def prepare(folder: Path, figures: tuple[str, ...] = ()) -> Path:
     return folder
 
 
-def sweep(folder: Path, name: str, *config: str, target: str = "report") -> Swept:
-    """Runs the main command in a copy that `prepare` made, on the stand-in `name`."""
+def sweep(
+    folder: Path, name: str, *config: str, target: str = "report", options: Sequence[str] = ()
+) -> Swept:
+    """Runs the main command in a copy that `prepare` made, on the stand-in `name`; on several cards
+    by Snakemake's `options`."""
     began = 1_790_000_000.0
     clock = folder / "clock"
     if not clock.exists():
@@ -468,21 +737,35 @@ def sweep(folder: Path, name: str, *config: str, target: str = "report") -> Swep
     before = struct.unpack("d", clock.read_bytes())[0]
     clock.write_bytes(struct.pack("d", before + stand_in_clock.START_S))
     environment = {
-        **{key: value for key, value in os.environ.items() if key not in ("MFULAB_WORKER", "CUDA_VISIBLE_DEVICES")},
+        **{
+            key: value
+            for key, value in os.environ.items()
+            if key not in ("MFULAB_WORKER", "CUDA_VISIBLE_DEVICES")
+        },
         "PYTHONPATH": os.pathsep.join((str(folder / "src"), str(ROOT / "tests"))),
         stand_in_clock.CLOCK: str(clock),
         DEVICE: name,
         "MFULAB_LOCKS": str(folder),
     }
     given = ["--config", *config] if config else []
-    words = [sys.executable, "-m", "snakemake", "--cores", "1", target, *given]
+    words = [sys.executable, "-m", "snakemake", target, "--cores", "1", *options, *given]
     done = subprocess.run(
-        words, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        words,
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     assert done.returncode == 0, done.stdout
     ended = struct.unpack("d", clock.read_bytes())[0]
     noted = map(json.loads, Path(f"{clock}.events").read_text(encoding="utf-8").splitlines())
-    return Swept(folder, done.stdout, ended - before, [(at - before, words) for at, words in noted if at >= before])
+    return Swept(
+        folder,
+        done.stdout,
+        ended - before,
+        [(at - before, words) for at, words in noted if at >= before],
+    )
 
 
 def rows(folder: Path, step: str) -> list[dict[str, str]]:
@@ -490,7 +773,11 @@ def rows(folder: Path, step: str) -> list[dict[str, str]]:
     found = []
     for path in sorted(folder.glob(f"results/*/{step}/*/row.csv")):
         with path.open(newline="", encoding="utf-8") as file:
-            found += [row for row in csv.DictReader(file) if row["status"] == "ok" and "replicate=" not in row["run"]]
+            found += [
+                row
+                for row in csv.DictReader(file)
+                if row["status"] == "ok" and "replicate=" not in row["run"]
+            ]
     return found
 
 

@@ -30,7 +30,8 @@ class Stopwatch:
 
 
 def read(folder: Path) -> dict[str, float]:
-    """Seconds between each `begin x` and `end x`, over all attempts; `exit` is when the last rank came to its end."""
+    """Seconds between each `begin x` and `end x`, over all attempts; `exit` is when the last rank
+    came to its end."""
     found: dict[str, float] = {"exit": 0.0}
     for file in folder.iterdir():
         open_since: dict[str, int] = {}
@@ -67,8 +68,18 @@ def huggingface(folder: Path, watch: Stopwatch) -> None:
         def on_step_end(self, *_: object, **__: object) -> None:
             watch.note("end step")
 
-    options = {"save_strategy": "steps", "save_steps": EVERY, "save_total_limit": 2, "ddp_backend": "gloo"}
-    options |= {"eval_strategy": "steps", "eval_steps": 2 * EVERY, "logging_strategy": "no", "report_to": "none"}
+    options = {
+        "save_strategy": "steps",
+        "save_steps": EVERY,
+        "save_total_limit": 2,
+        "ddp_backend": "gloo",
+    }
+    options |= {
+        "eval_strategy": "steps",
+        "eval_steps": 2 * EVERY,
+        "logging_strategy": "no",
+        "report_to": "none",
+    }
     arguments = transformers.TrainingArguments(
         str(folder / "checkpoints"),
         max_steps=STEPS,
@@ -81,7 +92,9 @@ def huggingface(folder: Path, watch: Stopwatch) -> None:
     trainer = transformers.Trainer(
         Model(), arguments, train_dataset=data, eval_dataset=data[: 2 * ROWS], callbacks=[Watch]
     )
-    trainer.add_callback(mfulab.TrainerCallback(trainer, every=40, quiet=True, ceiling_s=0.2, job=folder / "job"))
+    trainer.add_callback(
+        mfulab.TrainerCallback(trainer, every=40, quiet=True, ceiling_s=0.2, job=folder / "job")
+    )
     last = (
         transformers.trainer_utils.get_last_checkpoint(folder / "checkpoints")
         if (folder / "checkpoints").is_dir()

@@ -16,10 +16,12 @@ from mfulab.kernels.cuda_warp_tile import CudaWarpTile
 from mfulab.kernels.cuda_wide import CudaWide
 from mfulab.kernels.cuda_wmma import CudaWmma
 from mfulab.kernels.numba_cpu_elementwise import NumbaCpuElementwise
+from mfulab.kernels.numba_cuda_async import NumbaCudaAsync
 from mfulab.kernels.numba_cuda_coalesced import NumbaCudaCoalesced
 from mfulab.kernels.numba_cuda_naive import NumbaCudaNaive
 from mfulab.kernels.numba_cuda_register import NumbaCudaRegister
 from mfulab.kernels.numba_cuda_seminar import NumbaCudaSeminar
+from mfulab.kernels.numba_cuda_seminar_guarded import NumbaCudaSeminarGuarded
 from mfulab.kernels.numba_cuda_seminar_shared import NumbaCudaSeminarShared
 from mfulab.kernels.numba_cuda_seminar_transposed import NumbaCudaSeminarTransposed
 from mfulab.kernels.numba_cuda_shared import NumbaCudaShared
@@ -44,7 +46,8 @@ LADDER = (
     CudaWmma,
 )
 
-# (block, tile of C and depth that the shapes are awkward for); the simulator runs a Python thread for each CUDA thread.
+# (block, tile of C and depth that the shapes are awkward for); the simulator runs a Python thread
+# for each CUDA thread.
 KINDS = {
     NumbaCudaNaive: ((8, 4), 8, 8),
     NumbaCudaTransposed: ((8, 4), 8, 8),
@@ -53,12 +56,14 @@ KINDS = {
     NumbaCudaRegister: (None, 128, 8),
     NumbaCudaUnrolled: (None, 128, 8),
     NumbaCudaTensorCore: (None, 128, 8),
+    NumbaCudaAsync: (None, 128, 16),
 }
 
 # As the seminar writes them: on the ladders they would be mistakes.
 SEMINAR = {
     NumbaCudaSeminar: ((8, 4), 8, 8),
     NumbaCudaSeminarTransposed: ((8, 4), 8, 8),
+    NumbaCudaSeminarGuarded: ((8, 8), 8, 8),
     NumbaCudaSeminarShared: ((8, 8), 8, 8),
 }
 

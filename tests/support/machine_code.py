@@ -17,7 +17,9 @@ def disassembled(cubin: bytes) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
-        return subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [tool, "-c", str(path)], capture_output=True, text=True, check=True
+        ).stdout
 
 
 def needs_nvrtc() -> None:
@@ -32,7 +34,9 @@ def needs_nvrtc() -> None:
 
 def instructions(text: str) -> list[tuple[int, str, str]]:
     """(address, opcode with its modifiers, the rest) of each instruction, predicates left out."""
-    found = re.findall(r"^\s+/\*([0-9a-f]+)\*/\s+(?:@!?U?P\d\s+)?([A-Z][\w.]+)\s*([^;]*);", text, re.MULTILINE)
+    found = re.findall(
+        r"^\s+/\*([0-9a-f]+)\*/\s+(?:@!?U?P\d\s+)?([A-Z][\w.]+)\s*([^;]*);", text, re.MULTILINE
+    )
     return [(int(address, 16), opcode, operands) for address, opcode, operands in found]
 
 
@@ -56,17 +60,22 @@ def loops(text: str) -> list[list[str]]:
 
 def main_loops(text: str, multiplication: str) -> list[list[str]]:
     """The innermost loops that multiply."""
-    multiplying = [body for body in loops(text) if any(re.match(multiplication, opcode) for opcode in body)]
+    multiplying = [
+        body for body in loops(text) if any(re.match(multiplication, opcode) for opcode in body)
+    ]
     return [body for body in multiplying if len(body) == min(map(len, multiplying))]
 
 
 def resource_usage(cubin: bytes) -> dict[str, int]:
-    """REG, STACK, SHARED, LOCAL of a cubin's one kernel, by cuobjdump; skips the test without one."""
+    """REG, STACK, SHARED, LOCAL of a cubin's one kernel, by cuobjdump; skips the test without
+    one."""
     tool = find_nvidia_binary_utility("cuobjdump")
     if tool is None:
         pytest.skip("no cuobjdump: pip install nvidia-cuda-cuobjdump")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
-        said = subprocess.run([tool, "-res-usage", str(path)], capture_output=True, text=True, check=True).stdout
+        said = subprocess.run(
+            [tool, "-res-usage", str(path)], capture_output=True, text=True, check=True
+        ).stdout
     return {key: int(value) for key, value in re.findall(r"\b([A-Z]+):(\d+)", said)}

@@ -1,12 +1,16 @@
-"""Compiles a Numba CUDA rung to PTX, and that to machine code, for an architecture without a GPU."""
+"""Compiles a Numba CUDA rung to PTX, and that to machine code, for an architecture without a
+GPU."""
 
 from cuda.core import Program, ProgramOptions
 from numba import cuda
 
 
 def ptx_of(dispatcher, argument_types, capability=(9, 0)) -> str:
-    """PTX of a cuda.jit function for arguments of the given Numba types, its register limit included."""
-    text, _ = cuda.compile(dispatcher.py_func, argument_types, cc=capability, output="ptx", device=False, abi="numba")
+    """PTX of a cuda.jit function for arguments of the given Numba types, its register limit
+    included."""
+    text, _ = cuda.compile(
+        dispatcher.py_func, argument_types, cc=capability, output="ptx", device=False, abi="numba"
+    )
     text = text.decode() if isinstance(text, bytes) else text
     most = dispatcher.targetoptions.get("max_registers")
     # At run time Numba hands the limit to the linker; a directive does the same.

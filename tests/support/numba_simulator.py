@@ -1,13 +1,19 @@
-"""Run with NUMBA_ENABLE_CUDASIM=1: every Numba CUDA rung on CPU tensors, its errors printed as JSON."""
+"""Run with NUMBA_ENABLE_CUDASIM=1: every Numba CUDA rung on CPU tensors, its errors printed as
+JSON.
+
+The simulator runs no inline PTX: each intrinsic is replaced by what the PTX ISA says that it does.
+Copies end as late as the next wait allows.
+"""
 
 import importlib
 import json
 import sys
+from collections import defaultdict
 
 import numpy as np
 
 from mfulab.core.formats import FORMATS
-from mfulab.kernels import numba_cuda_tensor_core as tensor_core
+from mfulab.kernels import numba_cuda_async, numba_cuda_tensor_core
 from mfulab.kernels.base import Shape
 from mfulab.kernels.verification import check, exact_product, random_operands
 
@@ -15,6 +21,9 @@ WARPS = 8
 # Fragments by warp, in two places that take turns: one barrier a product is enough.
 _a, _b = np.empty((2, WARPS, 16, 8), np.float32), np.empty((2, WARPS, 8, 8), np.float32)
 _turn = [0] * WARPS * 32
+_rows = np.zeros((2, WARPS, 32), int)  # places that the lanes of a warp give for a matrix load
+_groups = defaultdict(lambda: [[]])  # each thread's copies that have not ended, the open group last
+_running = []  # the module of the kernel that runs, where the simulator puts its thread's `cuda`
 
 
 def rounded_to_tf32(value):
@@ -23,16 +32,61 @@ def rounded_to_tf32(value):
 
 
 def warp_product(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-    """`mma.sync.m16n8k8` after the PTX ISA: every lane lays down its fragments, then computes its own four results."""
-    cuda = tensor_core.cuda  # while a kernel runs the simulator puts its thread's own module there
+    """`mma.sync.m16n8k8` after the PTX ISA: every lane lays down its fragments, then computes its
+    own four results."""
+    cuda = _running[-1].cuda
     thread = cuda.threadIdx.x
     warp, g, t = thread // 32, thread % 32 // 4, thread % 4
     _turn[thread] ^= 1
     a, b = _a[_turn[thread], warp], _b[_turn[thread], warp]
-    a[g, t], a[g + 8, t], a[g, t + 4], a[g + 8, t + 4], b[t, g], b[t + 4, g] = a0, a1, a2, a3, b0, b1
+    a[g, t], a[g + 8, t], a[g, t + 4], a[g + 8, t + 4], b[t, g], b[t + 4, g] = (
+        a0,
+        a1,
+        a2,
+        a3,
+        b0,
+        b1,
+    )
     cuda.syncthreads()
     d = a[[g, g + 8]] @ b[:, 2 * t : 2 * t + 2]
     return c0 + d[0, 0], c1 + d[0, 1], c2 + d[1, 0], c3 + d[1, 1]
+
+
+def _this():
+    cuda = _running[-1].cuda
+    return cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z, cuda.threadIdx.x
+
+
+def late_copy(tile, to, source, start, is_inside):
+    assert to % 4 == 0
+    assert not is_inside or start % 4 == 0
+    _groups[_this()][-1].append((tile, to, source, start, is_inside))
+
+
+def commit():
+    _groups[_this()].append([])
+
+
+def end_all_but_one():
+    *ended, last, opened = _groups[_this()]
+    for tile, to, source, start, is_inside in (copy for group in ended for copy in group):
+        for place in range(4):
+            tile[to + place] = source[start + place] if is_inside else np.float32(0)
+    _groups[_this()] = [last, opened]
+
+
+def warp_load(tile, at):
+    """`ldmatrix.x4` after the PTX ISA: of matrix i a lane gets element lane % 4 of the row that lane
+    8·i + lane / 4 gives."""
+    cuda = _running[-1].cuda
+    thread = cuda.threadIdx.x
+    warp, lane = thread // 32, thread % 32
+    _turn[thread] ^= 1
+    rows = _rows[_turn[thread], warp]
+    assert at % 4 == 0
+    rows[lane] = at
+    cuda.syncthreads()
+    return tuple(tile[rows[8 * number + lane // 4] + lane % 4] for number in range(4))
 
 
 def error_of(module: str, name: str, precision: str, block, shape: Shape) -> dict:
@@ -41,6 +95,8 @@ def error_of(module: str, name: str, precision: str, block, shape: Shape) -> dic
     form = FORMATS[precision]
     operands = random_operands(shape, form, "cpu", seed=11)
     operands.poison()
+    _groups.clear()
+    _running.append(found)
     try:
         kernel.run(*kernel.prepare(operands.a, operands.b, operands.c), launch=kernel.launch(shape))
     except IndexError as outside:  # on a GPU nothing would be said
@@ -50,9 +106,14 @@ def error_of(module: str, name: str, precision: str, block, shape: Shape) -> dic
 
 
 if __name__ == "__main__":
-    tensor_core.product, tensor_core.to_tf32 = warp_product, rounded_to_tf32
+    for kernels in (numba_cuda_tensor_core, numba_cuda_async):
+        kernels.product, kernels.to_tf32 = warp_product, rounded_to_tf32
+    numba_cuda_async.copy_pack, numba_cuda_async.commit_copies = late_copy, commit
+    numba_cuda_async.wait_for_all_but_one = end_all_but_one
+    numba_cuda_async.load_matrices = warp_load
     cases = json.loads(sys.argv[1])
     answers = [
-        error_of(module, name, precision, block, Shape(*shape)) for module, name, precision, block, shape in cases
+        error_of(module, name, precision, block, Shape(*shape))
+        for module, name, precision, block, shape in cases
     ]
     print(json.dumps(answers))

@@ -1,7 +1,9 @@
-"""A stand-in for libnvidia-ml below pynvml's own code: C functions in Python, with what is known to go wrong.
+"""A stand-in for libnvidia-ml below pynvml's own code: C functions in Python, with what is known to
+go wrong.
 
-It answers as the library does: through pointers to C structures, with error codes, an energy counter that ticks each
-100 ms, a ring buffer that keeps stale samples, counters of 32 bits that wrap, and GPM values that are not numbers.
+It answers as the library does: through pointers to C structures, with error codes, an energy
+counter that ticks each 100 ms, a ring buffer that keeps stale samples, counters of 32 bits that
+wrap, and GPM values that are not numbers.
 """
 
 import ctypes
@@ -42,14 +44,21 @@ class Gpu:
     refused: set[str] = field(default_factory=set)
     refused_fields: set[int] = field(default_factory=set)
     gpm: bool = True
-    gpm_values: dict[int, float] = field(default_factory=lambda: {2: 90.0, 3: 25.0, 5: 60.0, 10: 30.0, 20: 100.0})
+    gpm_values: dict[int, float] = field(
+        default_factory=lambda: {2: 90.0, 3: 25.0, 5: 60.0, 10: 30.0, 20: 100.0}
+    )
     mig_instances: list["Gpu"] | None = None  # without MIG mode
     parent: "Gpu | None" = None
+    units: int | None = None  # SMs of a MIG instance; None: the library does not tell
+    pcie_lanes: tuple[int, int] = (16, 16)  # now, and the most
+    pcie_generation: tuple[int, int] = (5, 5)
+    nvlinks: tuple[int, ...] = ()  # 1 for each that is up
     virtualization: int = pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE
 
 
 class StandIn:
-    """The library with some GPUs and a clock of its own; `calls` counts what was allocated and freed."""
+    """The library with some GPUs and a clock of its own; `calls` counts what was allocated and
+    freed."""
 
     def __init__(self, *gpus: Gpu, unix_s: float = 1_700_000_000.0) -> None:
         self.gpus, self.unix_s, self.now = list(gpus), unix_s, 30.0
@@ -161,7 +170,11 @@ class StandIn:
 
     def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, index: Any, instance: Any) -> int:  # noqa: N802
         own = self._gpu(handle).mig_instances
-        return self._give(instance, own[index.value]) if index.value < len(own) else pynvml.NVML_ERROR_NOT_FOUND
+        return (
+            self._give(instance, own[index.value])
+            if index.value < len(own)
+            else pynvml.NVML_ERROR_NOT_FOUND
+        )
 
     def nvmlDeviceIsMigDeviceHandle(self, handle: Any, answer: Any) -> int:  # noqa: N802
         return self._number(answer, self._gpu(handle).parent is not None)
@@ -174,13 +187,40 @@ class StandIn:
 
     def nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: Any, clock: Any) -> int:  # noqa: N802
         gpu = self._gpu(handle)
-        return self._number(clock, gpu.max_clock_mhz if kind.value == pynvml.NVML_CLOCK_SM else gpu.memory_clock_mhz)
+        return self._number(
+            clock, gpu.max_clock_mhz if kind.value == pynvml.NVML_CLOCK_SM else gpu.memory_clock_mhz
+        )
 
     def nvmlDeviceGetClockInfo(self, handle: Any, kind: Any, clock: Any) -> int:  # noqa: N802
         gpu = self._gpu(handle)
         if gpu.parent:
             return NOT_SUPPORTED
-        return self._number(clock, gpu.clock_mhz if kind.value == pynvml.NVML_CLOCK_SM else gpu.memory_clock_mhz)
+        return self._number(
+            clock, gpu.clock_mhz if kind.value == pynvml.NVML_CLOCK_SM else gpu.memory_clock_mhz
+        )
+
+    def nvmlDeviceGetAttributes_v2(self, handle: Any, attributes: Any) -> int:  # noqa: N802
+        units = self._gpu(handle).units
+        if units is None:
+            return NOT_SUPPORTED
+        attributes._obj.multiprocessorCount = units
+        return OK
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: Any, width: Any) -> int:  # noqa: N802
+        return self._number(width, self._gpu(handle).pcie_lanes[0])
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: Any, width: Any) -> int:  # noqa: N802
+        return self._number(width, self._gpu(handle).pcie_lanes[1])
+
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Any, number: Any) -> int:  # noqa: N802
+        return self._number(number, self._gpu(handle).pcie_generation[0])
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: Any, number: Any) -> int:  # noqa: N802
+        return self._number(number, self._gpu(handle).pcie_generation[1])
+
+    def nvmlDeviceGetNvLinkState(self, handle: Any, link: Any, state: Any) -> int:  # noqa: N802
+        links = self._gpu(handle).nvlinks
+        return self._number(state, links[link]) if link < len(links) else NOT_SUPPORTED
 
     def nvmlDeviceGetMemoryBusWidth(self, handle: Any, width: Any) -> int:  # noqa: N802
         return self._number(width, self._gpu(handle).bus_bits)
@@ -210,9 +250,12 @@ class StandIn:
         return OK
 
     def nvmlDeviceGetSamples(self, handle, kind, since, value_type, count, samples) -> int:  # noqa: N802
-        """The whole ring buffer, stale samples included: some drivers do not heed the time they are given."""
+        """The whole ring buffer, stale samples included: some drivers do not heed the time they are
+        given."""
         gpu = self._gpu(handle)
-        held = [n * gpu.sample_period_s for n in range(int(self.now / gpu.sample_period_s) + 1)][-100:]
+        held = [n * gpu.sample_period_s for n in range(int(self.now / gpu.sample_period_s) + 1)][
+            -100:
+        ]
         self._number(value_type, gpu.sample_type)
         self._number(count, len(held))
         for place, stamp in enumerate(held if samples is not None else ()):
@@ -225,7 +268,9 @@ class StandIn:
         for value in values._obj:
             value.nvmlReturn = NOT_SUPPORTED if value.fieldId in gpu.refused_fields else OK
             value.valueType = gpu.field_type
-            share = gpu.capped_share if value.fieldId == pynvml.NVML_FI_DEV_PERF_POLICY_POWER else 0.0
+            share = (
+                gpu.capped_share if value.fieldId == pynvml.NVML_FI_DEV_PERF_POLICY_POWER else 0.0
+            )
             total = gpu.field_start + round(share * self.now * 1e9)
             if value.fieldId == pynvml.NVML_FI_DEV_POWER_INSTANT:
                 total = round(gpu.instant_power_w * 1e3)
@@ -235,10 +280,14 @@ class StandIn:
                 value.value.ullVal = total
         return OK
 
-    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, processes: Any) -> int:  # noqa: N802
+    def nvmlDeviceGetComputeRunningProcesses_v3(  # noqa: N802
+        self, handle: Any, count: Any, processes: Any
+    ) -> int:
         return self._processes(self._gpu(handle).processes, count, processes)
 
-    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: Any, count: Any, processes: Any) -> int:  # noqa: N802
+    def nvmlDeviceGetGraphicsRunningProcesses_v3(  # noqa: N802
+        self, handle: Any, count: Any, processes: Any
+    ) -> int:
         return self._processes(self._gpu(handle).drawing, count, processes)
 
     def _processes(self, pids: list[int], count: Any, processes: Any) -> int:

@@ -1,4 +1,5 @@
-"""What may stand in place of a file and must not be read: it leads nowhere, has no end or is none."""
+"""What may stand in place of a file and must not be read: it leads nowhere, has no end or is
+none."""
 
 import os
 

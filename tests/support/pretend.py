@@ -1,4 +1,5 @@
-"""A workflow on GPUs that are not there: the real rules, planning, app and runner; only the measurements pretend."""
+"""A workflow on GPUs that are not there: the real rules, planning, app and runner; only the
+measurements pretend."""
 
 import json
 import os
@@ -16,12 +17,13 @@ from support.workflow_copy import ROOT, copy_workflow, fake_steps
 from mfulab.lab.runtime.client import SOCKET
 
 HARDWARE = "nvidia-pretend"
-# A measurement notes where and when it was made. While a file `hold` is there, only the first ends; with a file
-# `together`, each waits up to a minute until as many have begun as it says.
+# A measurement notes where and when it was made. While a file `hold` is there, only the first ends;
+# with a file `together`, each waits up to a minute until as many have begun as it says.
 MEASURE = """
 import json, os, time
 from mfulab.device import identity
 identity.hardware_slug = lambda device="auto": "nvidia-pretend"
+identity.resolve = lambda device_type: "cuda"
 
 def measure(config, folder):
     began = time.time()
@@ -57,7 +59,8 @@ RUNS = [
 
 
 class Measurement(NamedTuple):
-    """One that was made: by which GPU, job (with how many cores) and worker, when, and for which folder."""
+    """One that was made: by which GPU, job (with how many cores) and worker, when, and for which
+    folder."""
 
     gpu: str
     job: str | None
@@ -124,7 +127,11 @@ def finish(process: subprocess.Popen[str], status: int = 0) -> str:
 def told(tree: Path) -> list[Measurement]:
     """Each measurement that was finished."""
     path = tree / "told"
-    return [Measurement(*json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+    return (
+        [Measurement(*json.loads(line)) for line in path.read_text().splitlines()]
+        if path.exists()
+        else []
+    )
 
 
 def begun(tree: Path) -> int:
@@ -139,7 +146,9 @@ def rows(tree: Path) -> set[str]:
 
 
 def assert_all_measured_once(tree: Path, runs: Collection[str] = RUNS) -> None:
-    assert Counter(Counter(measurement.folder for measurement in told(tree)).values()) == {1: len(runs)}
+    assert Counter(Counter(measurement.folder for measurement in told(tree)).values()) == {
+        1: len(runs)
+    }
     assert rows(tree) == set(runs)
 
 

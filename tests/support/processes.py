@@ -9,8 +9,11 @@ T = TypeVar("T")
 HANGS_S = 300  # a test ends after it instead of never; a machine that is slow or busy needs less
 
 
-def until(condition: Callable[[], T], timeout_s: float = HANGS_S, failure: str = "waited in vain") -> T:
-    """The value of `condition()` once it is true. Raises TimeoutError, saying `failure`, if it is not in time."""
+def until(
+    condition: Callable[[], T], timeout_s: float = HANGS_S, failure: str = "waited in vain"
+) -> T:
+    """The value of `condition()` once it is true. Raises TimeoutError, saying `failure`, if it is
+    not in time."""
     end = time.monotonic() + timeout_s
     while not (answer := condition()):
         if time.monotonic() > end:

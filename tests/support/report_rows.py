@@ -1,4 +1,5 @@
-"""Invented rows of invented machines, for the tests of the report alone. Nothing here was measured."""
+"""Invented rows of invented machines, for the tests of the report alone. Nothing here was
+measured."""
 
 import csv
 import hashlib
@@ -24,6 +25,8 @@ from mfulab.measurements.quality import Compression, QualityRow
 from mfulab.measurements.read_trace import TraceRow
 from mfulab.measurements.read_utilization import ReadingRow
 from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.measurements.serve_requests import ServingRow
+from mfulab.measurements.split_model import SplitRow
 
 CPU, GPU = "invented-cpu-4c", "invented-gpu-80gb"
 PEAKS = {  # TFLOP/s: (measured, computed)
@@ -49,8 +52,20 @@ EVIL = '<script>alert("x")</script>'
 EVIL_NAME = """<img src=x onerror="document.title='broken'">"""
 PHASES = {"forward": 0.3, "backward": 0.45, "optimiser": 0.2, "other": 0.05}
 KERNELS = {  # share of the reference, by hardware
-    CPU: {"python": 1e-6, "numba_naive": 0.004, "numba_reordered": 0.11, "numba_parallel": 0.35, "numpy": 0.99},
-    GPU: {"numba_naive": 0.013, "numba_shared": 0.128, "cuda_register_tile_2d": 0.687, "triton": 0.93, "cublas": 1.0},
+    CPU: {
+        "python": 1e-6,
+        "numba_naive": 0.004,
+        "numba_reordered": 0.11,
+        "numba_parallel": 0.35,
+        "numpy": 0.99,
+    },
+    GPU: {
+        "numba_naive": 0.013,
+        "numba_shared": 0.128,
+        "cuda_register_tile_2d": 0.687,
+        "triton": 0.93,
+        "cublas": 1.0,
+    },
 }
 
 
@@ -66,24 +81,33 @@ def write_run(root: Path, hardware: str, step: str, row: Row, config: dict[str, 
         writer = csv.DictWriter(file, list(values))
         writer.writeheader()
         writer.writerow(values)
-    (path / "samples.csv").write_text("window,step,time_s\n" + "".join(_samples(values.get("time_s"))))
+    (path / "samples.csv").write_text(
+        "window,step,time_s\n" + "".join(_samples(values.get("time_s")))
+    )
     if step in ("profile_step", "read_utilization"):
         polled = [
             f"{second / 5 - 2:.3f},{0 <= second - 10 < 20},{60 + 30 * (0 <= second - 10 < 20)},1980\n"
             for second in range(40)
         ]
-        (path / "series.csv").write_text("time_s,in_window,utilization_percent,clock_mhz\n" + "".join(polled))
+        (path / "series.csv").write_text(
+            "time_s,in_window,utilization_percent,clock_mhz\n" + "".join(polled)
+        )
     (path / "log").write_text(f"measuring {row.run}\ndone\n")
     return folder
 
 
 def classroom(tables: dict[str, Any]) -> dict[str, Any]:
-    """The same machines as three participants measured them, each a little slower than the one before."""
+    """The same machines as three participants measured them, each a little slower than the one
+    before."""
     given = dict(tables)
     for name in ("profile", "matmul"):
         table = tables[name].dropna(subset=["time_s"])
         each = [
-            table.assign(hardware=table["hardware"] + f"--{who}", recorded=False, time_s=table["time_s"] * factor)
+            table.assign(
+                hardware=table["hardware"] + f"--{who}",
+                recorded=False,
+                time_s=table["time_s"] * factor,
+            )
             for who, factor in (("ann", 1.0), ("bob", 1.08), ("chen", 1.6))
         ]
         given[name] = pd.concat(each, ignore_index=True)
@@ -151,7 +175,10 @@ def ceilings(hardware: str) -> list[CeilingRow]:
     ]
     measured, computed = BANDWIDTH[hardware]
     memory = CeilingRow(
-        **common(hardware, "ceiling=memory"), ceiling="memory", measured_gb_s=measured, computed_gb_s=computed
+        **common(hardware, "ceiling=memory"),
+        ceiling="memory",
+        measured_gb_s=measured,
+        computed_gb_s=computed,
     )
     return [*rows, memory]
 
@@ -170,13 +197,30 @@ def flops(model: str, batch_size: int) -> FlopsRow:
         backward_flops=2 * forward * batch_size,
         forward_macs=forward * batch_size // 2,
         layers=json.dumps(
-            [(f"encoder.stages.{n}.layers.{n}.convolution", forward * batch_size // 20) for n in range(20)]
+            [
+                (f"encoder.stages.{n}.layers.{n}.convolution", forward * batch_size // 20)
+                for n in range(20)
+            ]
         ),
         graph=json.dumps(
             [
-                ("ConvolutionBackward0", wide, [("", [batch_size, 3, 224, 224])], ["stem.weight"], half, half),
+                (
+                    "ConvolutionBackward0",
+                    wide,
+                    [("", [batch_size, 3, 224, 224])],
+                    ["stem.weight"],
+                    half,
+                    half,
+                ),
                 ("ReluBackward0", wide, [("", wide)], [], 0, 0),
-                ("AddmmBackward0", [batch_size, 1000], [("", [batch_size, 512])], ["head.bias"], half, 2 * half),
+                (
+                    "AddmmBackward0",
+                    [batch_size, 1000],
+                    [("", [batch_size, 512])],
+                    ["head.bias"],
+                    half,
+                    2 * half,
+                ),
             ]
         ),
         forward_causal_flops=int(0.97 * forward) * batch_size,
@@ -196,8 +240,13 @@ def flops(model: str, batch_size: int) -> FlopsRow:
         inference_peak_bytes=forward // 300 * batch_size,
         intensities=json.dumps(
             {
-                "forward": [(forward * batch_size, 4 * parameters + forward // 40 * batch_size), (0, forward // 20)],
-                "backward": [(2 * forward * batch_size, 8 * parameters + forward // 20 * batch_size)],
+                "forward": [
+                    (forward * batch_size, 4 * parameters + forward // 40 * batch_size),
+                    (0, forward // 20),
+                ],
+                "backward": [
+                    (2 * forward * batch_size, 8 * parameters + forward // 20 * batch_size)
+                ],
                 "inference": [(forward * batch_size, 4 * parameters + forward // 40 * batch_size)],
                 "decoding": [(2 * parameters * batch_size, 4 * parameters)],
             }
@@ -241,13 +290,34 @@ def traces() -> list[TraceRow]:
     rows = []
     for place, (name, busy) in enumerate({"prefill": 92, "classifier": 40, "tiny_bert": 8}.items()):
         others, products = 1_000_000 * busy // 2, 1_000_000 * (busy - busy // 2)
-        spent = {"products": products, "recomputed": 0, "uncounted": 0, "others": others, "graph": 0}
-        spent |= {"communication": 0, "copies": 1_000_000, "input_wait": 0, "idle": 99_000_000 - others - products}
+        spent = {
+            "products": products,
+            "recomputed": 0,
+            "uncounted": 0,
+            "others": others,
+            "graph": 0,
+        }
+        spent |= {
+            "communication": 0,
+            "copies": 1_000_000,
+            "input_wait": 0,
+            "idle": 99_000_000 - others - products,
+        }
         flops = 4e11 * products / 1e6
         each = {"shapes": "64×64", "calls": 9, "launch_ns": 900, "reason": None}
-        matmul = {"flops": {"bf16": flops}, "bytes": flops / 900, "time_ns": products, "kernel_ns": products}
+        matmul = {
+            "flops": {"bf16": flops},
+            "bytes": flops / 900,
+            "time_ns": products,
+            "kernel_ns": products,
+        }
         other = {"flops": {}, "bytes": 4.0 * others, "time_ns": others, "kernel_ns": others}
-        idle = {"flops": None, "bytes": None, "time_ns": 100_000_000 - others - products, "kernel_ns": 0}
+        idle = {
+            "flops": None,
+            "bytes": None,
+            "time_ns": 100_000_000 - others - products,
+            "kernel_ns": 0,
+        }
         operators = [
             {"kind": "products", "operator": "aten::mm", **each, **matmul},
             {"kind": "others", "operator": "aten::gelu", **each, **other},
@@ -311,6 +381,60 @@ def quality(hardware: str) -> list[QualityRow]:
     ]
 
 
+def serving(hardware: str) -> list[ServingRow]:
+    """One by one the queue grows beyond a load of 1; batches keep up, and waiting costs latency."""
+    rows = []
+    for load in (0.5, 2.0, 4.0):
+        for largest, wait_ms in ((1, 0.0), (16, 0.0), (16, 20.0)):
+            latency_s = 0.004 + wait_ms / 1e3 + (load if largest == 1 and load > 1 else 0)
+            axes = f"offered_load={load},largest_batch={largest},longest_wait_ms={wait_ms:g}"
+            rows.append(
+                ServingRow(
+                    **common(hardware, f"model=perceptron,{axes}"),
+                    model="perceptron",
+                    offered_load=load,
+                    largest_batch=largest,
+                    longest_wait_ms=wait_ms,
+                    requests=400,
+                    answered_per_s=250 * (min(load, 1) if largest == 1 else load),
+                    latency_p50_s=latency_s,
+                    latency_p95_s=2 * latency_s,
+                    mean_batch=1.0 if largest == 1 else 1 + 3 * load,
+                )
+            )
+    return rows
+
+
+def split(hardware: str) -> list[SplitRow]:
+    """A pipeline that idles a tenth more than its bubble; tensor parallelism is the faster."""
+    rows = []
+    for way, ranks, count in (
+        ("none", 1, 1),
+        ("tensor", 2, 1),
+        *(("pipeline", 2, 1 << power) for power in range(5)),
+    ):
+        bubble = 100 / (count + 1)
+        idle = {"none": 0.0, "tensor": 8.0}.get(way, bubble + 10)
+        rows.append(
+            SplitRow(
+                **common(
+                    hardware, f"model=perceptron,batch_size=512,split={way},micro_batches={count}"
+                ),
+                model="perceptron",
+                batch_size=512,
+                split=way,
+                ranks=ranks,
+                micro_batches=count,
+                time_s=0.1 / ranks / (1 - idle / 100),
+                speedup=ranks * (1 - idle / 100),
+                idle_percent=idle,
+                predicted_idle_percent=bubble if way == "pipeline" else None,
+                predicted_sent_bytes={"none": 0, "tensor": 6e6}.get(way, 2e6),
+            )
+        )
+    return rows
+
+
 def memory(hardware: str) -> list[MemoryRow]:
     """Steps where invented caches end; columns cost four times as much as rows."""
     factor = {"random": 8.0, "strided": 3.0, "sequential": 1.0, "rows": 1.1, "columns": 4.4}
@@ -330,9 +454,17 @@ def memory(hardware: str) -> list[MemoryRow]:
 
 
 def readings(hardware: str) -> list[ReadingRow]:
-    """Loads of known utilization; the machine's counters read a neighbour too, nvidia-smi a spin as if it were all."""
+    """Loads of known utilization; the machine's counters read a neighbour too, nvidia-smi a spin as
+    if it were all."""
     gpu = hardware == GPU
-    truths = {"idle": 0.0, "copies": 25.0, "spin_one": 25.0, "duty_50": 51.0, "bursty": 21.0, "steady": 99.5}
+    truths = {
+        "idle": 0.0,
+        "copies": 25.0,
+        "spin_one": 25.0,
+        "duty_50": 51.0,
+        "bursty": 21.0,
+        "steady": 99.5,
+    }
     return [
         ReadingRow(
             **common(hardware, f"load={load},polling_period_s={period:g},precision=fp32"),
@@ -378,14 +510,22 @@ def profile(
     time = work / speed + (2e-4 if hardware == GPU else 5e-4)
     if workload == "decoding":
         time = (
-            (4 if precision == "fp32" else 2) * parameters / (BANDWIDTH[hardware][0] * 0.7e9) * (1 + batch_size / 200)
+            (4 if precision == "fp32" else 2)
+            * parameters
+            / (BANDWIDTH[hardware][0] * 0.7e9)
+            * (1 + batch_size / 200)
         )
     run = f"model={model},workload={workload},batch_size={batch_size},precision={precision}"
     ok = status == "ok"
     gpu = hardware == GPU and ok
     busy = min(99.0, 62 + 3.1 * math.log2(batch_size) + 9 * index)
     return ProfileRow(
-        **common(hardware, run, status=status, message="" if ok else "CUDA out of memory: tried to allocate 2 GiB"),
+        **common(
+            hardware,
+            run,
+            status=status,
+            message="" if ok else "CUDA out of memory: tried to allocate 2 GiB",
+        ),
         model=model,
         workload=workload,
         batch_size=batch_size,
@@ -409,7 +549,11 @@ def profile(
         energy_j=time * 420 if gpu else None,
         power_w=420.0 if gpu else None,
         loss=2.3 if ok else None,
-        **{f"{phase}_ms": 1e3 * time * share for phase, share in PHASES.items() if ok and workload == "training"},
+        **{
+            f"{phase}_ms": 1e3 * time * share
+            for phase, share in PHASES.items()
+            if ok and workload == "training"
+        },
         spent=json.dumps({"products": 60, "others": 25, "copies": 3, "idle": 12}) if ok else None,
         kernel_busy_percent=busy * 0.97 if ok else None,
         sm_active_percent=busy * 0.8 if gpu else None,
@@ -420,13 +564,20 @@ def profile(
 
 
 def repeated(time: float | None) -> dict[str, Any]:
-    """Reports of three processes and the probe for a time; of every seventh run that the machine was slow."""
+    """Reports of three processes and the probe for a time; of every seventh run that the machine
+    was slow."""
     if time is None:
         return {}
-    drawn = int.from_bytes(hashlib.sha256(f"{time:.6e}".encode()).digest()[:2], "big") / 2**16  # the same each time
+    # the same each time
+    drawn = int.from_bytes(hashlib.sha256(f"{time:.6e}".encode()).digest()[:2], "big") / 2**16
     slow = 2.1 if drawn > 6 / 7 else 1.0
     at = [1.79e9 + 300 * drawn + 2 * number for number in range(3)]
-    states = {"threads": 2, "at_s": at, "product_s": [3e-4 * slow * (1 + 0.1 * drawn)] * 3, "copy_s": [1e-3] * 3}
+    states = {
+        "threads": 2,
+        "at_s": at,
+        "product_s": [3e-4 * slow * (1 + 0.1 * drawn)] * 3,
+        "copy_s": [1e-3] * 3,
+    }
     return {
         "replicates": 3,
         "process_times_s": json.dumps([time * (1 + drawn * shift) for shift in (-0.05, 0.0, 0.04)]),
@@ -437,13 +588,17 @@ def repeated(time: float | None) -> dict[str, Any]:
     }
 
 
-def matmul(hardware: str, kernel: str, size: str, precision: str = "fp32", status: str = "ok") -> MatmulRow:
+def matmul(
+    hardware: str, kernel: str, size: str, precision: str = "fp32", status: str = "ok"
+) -> MatmulRow:
     share = KERNELS[hardware].get(kernel, 0.5)
     measured, _ = PEAKS[hardware][precision]
     sides = [int(side) for side in size.split("x")] * (3 if "x" not in size else 1)
     m, n, k = sides
     work, shortest = 2 * m * n * k, min(sides)
-    reference = work / (measured * 1e12 * shortest / (shortest + 300)) * (1.3 if shortest % 2 else 1) + 4e-6
+    reference = (
+        work / (measured * 1e12 * shortest / (shortest + 300)) * (1.3 if shortest % 2 else 1) + 4e-6
+    )
     time = reference / share
     ok = status == "ok"
     moved = (m * k + k * n + m * n) * 4
@@ -503,7 +658,10 @@ def counter(model: str, name: str) -> CounterRow:
 
 
 def lay_out(
-    root: Path, hardware: str = CPU, models: tuple[str, ...] = tuple(MODELS), sizes: tuple[int, ...] = (256, 512, 1024)
+    root: Path,
+    hardware: str = CPU,
+    models: tuple[str, ...] = tuple(MODELS),
+    sizes: tuple[int, ...] = (256, 512, 1024),
 ) -> Path:
     """A whole measured experiment under `root`, one row of it out of memory; gives its manifest."""
     runs: list[dict[str, Any]] = []
@@ -522,18 +680,41 @@ def lay_out(
     add("environment", environment(hardware), {})
     row = MEASUREMENTS["published"].row(**common("", "published=papers"))
     samples = [line.model_dump(exclude={"hardware", "run"}) for line in published()]
-    write_csv(root / add("published", row, {"published": "papers"}) / "samples.csv", samples, list(samples[0]))
+    write_csv(
+        root / add("published", row, {"published": "papers"}) / "samples.csv",
+        samples,
+        list(samples[0]),
+    )
     for row in quality(hardware):
         add("quality", row, {"compression": row.compression})
+    perceptron = {"model": {"name": "perceptron", "_target_": "perceptron", "input_shape": [1024]}}
+    for row in serving(hardware):
+        kept = ("offered_load", "largest_batch", "longest_wait_ms")
+        add("serve_requests", row, perceptron | row.model_dump(include=set(kept)))
+    for row in split(hardware):
+        kept = ("batch_size", "split", "micro_batches")
+        add("split_model", row, perceptron | row.model_dump(include=set(kept)))
     for row in memory(hardware):
-        add("probe_memory", row, {"pattern": row.pattern, "working_set_bytes": row.working_set_bytes})
+        add(
+            "probe_memory",
+            row,
+            {"pattern": row.pattern, "working_set_bytes": row.working_set_bytes},
+        )
     for row in readings(hardware):
         config = {"load": row.load, "precision": {"name": "fp32", "dtype": DTYPE["fp32"]}}
         add("read_utilization", row, config, ceilings=links("fp32"))
     for row in number_formats():
-        add("number_formats", row, {"precision": {"name": row.precision, "dtype": DTYPE[row.precision]}})
+        add(
+            "number_formats",
+            row,
+            {"precision": {"name": row.precision, "dtype": DTYPE[row.precision]}},
+        )
     for ceiling in ceilings(hardware):
-        precision = {"name": ceiling.ceiling, "dtype": DTYPE[ceiling.ceiling]} if ceiling.ceiling in DTYPE else None
+        precision = (
+            {"name": ceiling.ceiling, "dtype": DTYPE[ceiling.ceiling]}
+            if ceiling.ceiling in DTYPE
+            else None
+        )
         add("ceilings", ceiling, {"ceiling": ceiling.ceiling, "precision": precision})
     for model in models:
         shape = (
@@ -543,7 +724,11 @@ def lay_out(
         )
         known = {"name": model, "_target_": "invented.model", **shape}
         for name in COUNTERS:
-            add("compare_counters", counter(model, name), {"model": known, "batch_size": 1, "counter": name})
+            add(
+                "compare_counters",
+                counter(model, name),
+                {"model": known, "batch_size": 1, "counter": name},
+            )
         for batch_size in (1, 4, 16):
             what = {"model": known, "batch_size": batch_size}
             counted = write_run(root, hardware, "count_flops", flops(model, batch_size), what)
@@ -554,16 +739,28 @@ def lay_out(
             ):
                 for precision in PEAKS[hardware]:
                     last = (model, batch_size, workload) == ("gpt2", 16, "training")
-                    row = profile(hardware, model, workload, batch_size, precision, "out_of_memory" if last else "ok")
+                    row = profile(
+                        hardware,
+                        model,
+                        workload,
+                        batch_size,
+                        precision,
+                        "out_of_memory" if last else "ok",
+                    )
                     config = {
                         **what,
                         "workload": {"name": workload, "mode": workload, "optimizer": "adam"},
                         "precision": {"name": precision, "dtype": DTYPE[precision]},
                         "execution": {"name": "eager"},
                     }
-                    add("profile_step", row, config, flops_folder=counted, ceilings=links(precision))
+                    add(
+                        "profile_step", row, config, flops_folder=counted, ceilings=links(precision)
+                    )
     products = [(kernel, str(size), "fp32") for kernel in KERNELS[hardware] for size in sizes]
-    products += [(list(KERNELS[hardware])[-1], size, "fp32") for size in ("1023", "1x1024x1024", "16x1024x1024")]
+    products += [
+        (list(KERNELS[hardware])[-1], size, "fp32")
+        for size in ("1023", "1x1024x1024", "16x1024x1024")
+    ]
     products += [(list(KERNELS[hardware])[-1], str(sizes[-1]), "bf16")]
     for kernel, size, precision in products:
         config = {
@@ -583,14 +780,21 @@ def lay_out(
             add("bench_matmul", row, config, ceilings=links("fp32"))
     manifest = root / "results" / hardware / "plan/invented.json"
     manifest.parent.mkdir(parents=True, exist_ok=True)
-    excluded = [{"step": "bench_matmul", "run": "kernel=python,size=4096", "because": "a day of pure Python"}]
+    excluded = [
+        {
+            "step": "bench_matmul",
+            "run": "kernel=python,size=4096",
+            "because": "a day of pure Python",
+        }
+    ]
     plan = {"experiment": "invented", "hardware": hardware, "overrides": ["timing.windows=9"]}
     manifest.write_text(json.dumps({**plan, "runs": runs, "excluded": excluded}))
     return manifest
 
 
 def multiply(tables: Path, folder: Path, count: int) -> None:
-    """Copies tables to `folder`, the profile table grown to `count` rows that differ in seed and a little in time."""
+    """Copies tables to `folder`, the profile table grown to `count` rows that differ in seed and a
+    little in time."""
     folder.mkdir(parents=True)
     for path in tables.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())

@@ -1,9 +1,11 @@
-"""Every implementation, and the classes of shapes that each takes or refuses: small, and awkward for its tile."""
+"""Every implementation, and the classes of shapes that each takes or refuses: small, and awkward
+for its tile."""
 
 import importlib
 
 from support.workflow_copy import ROOT
 
+from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import MatmulKernel, Shape
 from mfulab.lab.planning import keys
 
@@ -12,7 +14,8 @@ KERNELS = {name: keys.content(CONFIG, "kernel", name) for name in keys.choices(C
 
 
 def kernel_class(name: str) -> type[MatmulKernel]:
-    """The class of a kernel. Raises ModuleNotFoundError if it needs a package that is not installed."""
+    """The class of a kernel. Raises ModuleNotFoundError if it needs a package that is not
+    installed."""
     module, _, kind = KERNELS[name]["_target_"].rpartition(".")
     return getattr(importlib.import_module(module), kind)
 
@@ -25,7 +28,8 @@ def kernel_classes() -> dict[str, type[MatmulKernel]]:
 def shape_classes(tile: int, depth: int) -> dict[str, Shape]:
     """By name, around a tile of tile × tile of C in steps of `depth`.
 
-    With multiples of 16 n and k are such too, but for one under and one over: who needs that is tested as well.
+    With multiples of 16 n and k are such too, but for one under and one over: who needs that is
+    tested as well.
     """
     return {
         "square": Shape(1, tile, tile, depth),
@@ -37,3 +41,12 @@ def shape_classes(tile: int, depth: int) -> dict[str, Shape]:
         "tall": Shape(1, 2 * tile + 9, 16, depth),
         "batched": Shape(3, tile // 2 + 1, 48, depth),
     }
+
+
+def refused(kernel: MatmulKernel, shape: Shape) -> str:
+    """Reason why a kernel cannot multiply a shape on the GPU at hand; empty where it can."""
+    try:
+        kernel.require("cuda", shape)
+    except UnsupportedError as reason:
+        return str(reason)
+    return ""

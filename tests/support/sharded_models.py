@@ -45,7 +45,9 @@ def _fsdp2(again: bool = False) -> nn.Module:
 
 
 def _tensor() -> nn.Module:
-    return parallelize_module(Block(), _mesh(), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    return parallelize_module(
+        Block(), _mesh(), {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    )
 
 
 def _sequence() -> nn.Module:

@@ -10,7 +10,8 @@ import pytest
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """The folder `name`, filled by `make` in the first process that asks for it; the others wait."""
+    """The folder `name`, filled by `make` in the first process that asks for it; the others
+    wait."""
     shared = factory.getbasetemp()
     shared = shared.parent if os.environ.get("PYTEST_XDIST_WORKER") else shared
     folder, finished = shared / name, shared / f"{name}.finished"

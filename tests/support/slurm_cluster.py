@@ -1,7 +1,9 @@
-"""A SLURM of one node with two pretend GPUs, of Debian's packages, for tests: slurmctld, slurmd and munged for real.
+"""A SLURM of one node with two pretend GPUs, of Debian's packages, for tests: slurmctld, slurmd and
+munged for real.
 
-Its config has to be /etc/slurm/slurm.conf, as jobs see no SLURM_CONF; one that is already there is left alone. So a
-machine has one such cluster at a time: who tests beside it waits, and what a killed test run has left is ended first.
+Its config has to be /etc/slurm/slurm.conf, as jobs see no SLURM_CONF; one that is already there is
+left alone. So a machine has one such cluster at a time: who tests beside it waits, and what a
+killed test run has left is ended first.
 """
 
 import fcntl
@@ -25,7 +27,10 @@ STATE = Path("/tmp/mfulab-slurm")
 LOCK = Path("/tmp/mfulab-slurm-tests.lock")
 LOCK_S = 600  # the longest that another test run is waited for
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "squeue", "scancel")
-GPUS = {"0": "/dev/null", "1": "/dev/zero"}  # a device file each, as SLURM wants; what CUDA_VISIBLE_DEVICES then says
+GPUS = {
+    "0": "/dev/null",
+    "1": "/dev/zero",
+}  # a device file each, as SLURM wants; what CUDA_VISIBLE_DEVICES then says
 
 
 def why_not() -> str | None:
@@ -43,21 +48,25 @@ def why_not() -> str | None:
 
 
 class Cluster:
-    """Starts with `start`, ends with `stop`; `kill_slurmd` and `start_slurmd` are for tests of failing nodes."""
+    """Starts with `start`, ends with `stop`; `kill_slurmd` and `start_slurmd` are for tests of
+    failing nodes."""
 
     def __init__(self) -> None:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._undo = ExitStack()
 
     def start(self) -> None:
-        """Starts the daemons and waits until the node is idle; leaves nothing behind where that fails."""
+        """Starts the daemons and waits until the node is idle; leaves nothing behind where that
+        fails."""
         with ExitStack() as undo:  # in the opposite order, each whatever the others raise
             undo.enter_context(_alone())
             _end_leftovers()
             undo.callback(_remove_files)
             _make_files()
             if not _munge_answers():
-                self._spawn("munged", "munged", "--foreground", "--force", user="munge", group="munge")
+                self._spawn(
+                    "munged", "munged", "--foreground", "--force", user="munge", group="munge"
+                )
                 undo.callback(self._end, "munged")
                 self._until(_munge_answers)
             self._spawn("slurmctld", "slurmctld", "-D")
@@ -80,14 +89,27 @@ class Cluster:
         """The node's daemon dies."""
         self._end("slurmd", signal.SIGKILL)
 
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """The scheduler takes calls and answers none, until the block ends."""
+        self._processes["slurmctld"].send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._processes["slurmctld"].send_signal(signal.SIGCONT)
+
     def state(self) -> str:
         """The node's state as sinfo says it."""
-        shown = subprocess.run(["sinfo", "-h", "-o", "%T"], capture_output=True, text=True).stdout.strip()
+        shown = subprocess.run(
+            ["sinfo", "-h", "-o", "%T"], capture_output=True, text=True
+        ).stdout.strip()
         return shown.rstrip("*~#!%$@^-")
 
     def jobs(self, state: str) -> list[str]:
         """Ids of jobs in `state`, such as RUNNING."""
-        shown = subprocess.run(["squeue", "-h", "-o", "%i", "-t", state], capture_output=True, text=True).stdout
+        shown = subprocess.run(
+            ["squeue", "-h", "-o", "%i", "-t", state], capture_output=True, text=True
+        ).stdout
         return shown.split()
 
     def _cancel_jobs(self) -> None:
@@ -96,7 +118,9 @@ class Cluster:
 
     def _spawn(self, name: str, *command: str, **options: str) -> None:
         with (STATE / f"{name}.out").open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **options)
+            process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **options
+            )
         (STATE / f"{name}.pid").write_text(str(process.pid))
         self._processes[name] = process
 
@@ -110,10 +134,13 @@ class Cluster:
                 process.kill()
 
     def _until(self, condition: Callable[[], object]) -> None:
-        """Waits for an answer of this cluster: where one of its daemons has ended, another cluster's would be heard."""
+        """Waits for an answer of this cluster: where one of its daemons has ended, another
+        cluster's would be heard."""
 
         def holds() -> object:
-            ended = [name for name, process in self._processes.items() if process.poll() is not None]
+            ended = [
+                name for name, process in self._processes.items() if process.poll() is not None
+            ]
             if ended:
                 said = (STATE / f"{ended[0]}.out").read_text()[-2000:]
                 raise RuntimeError(f"the test cluster's {ended[0]} has ended: {said}")
@@ -124,7 +151,8 @@ class Cluster:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Holds the lock on this machine's one test cluster. Raises TimeoutError if another test run keeps it."""
+    """Holds the lock on this machine's one test cluster. Raises TimeoutError if another test run
+    keeps it."""
     with LOCK.open("a") as file:
 
         def is_free() -> bool:
@@ -133,7 +161,11 @@ def _alone() -> Iterator[None]:
                 return True
             return False
 
-        until(is_free, LOCK_S, f"for {LOCK_S} s another test run has kept the test cluster: {LOCK} names its process")
+        until(
+            is_free,
+            LOCK_S,
+            f"for {LOCK_S} s another test run has kept the test cluster: {LOCK} names its process",
+        )
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -151,7 +183,9 @@ def _end_leftovers() -> None:
                 subprocess.run(["scancel", "--user", "root"], capture_output=True)
                 time.sleep(2)  # the node ends them while it still can
             os.kill(pid, signal.SIGTERM)
-            until(partial(_has_ended, pid), 20, f"{name} of a test run that was killed does not end")
+            until(
+                partial(_has_ended, pid), 20, f"{name} of a test run that was killed does not end"
+            )
     shutil.rmtree(STATE, ignore_errors=True)
 
 
@@ -179,7 +213,10 @@ def _remove_files() -> None:
 
 def _munge_answers() -> bool:
     socket_file = Path("/run/munge/munge.socket.2")
-    return socket_file.exists() and subprocess.run(["munge", "-n"], capture_output=True).returncode == 0
+    return (
+        socket_file.exists()
+        and subprocess.run(["munge", "-n"], capture_output=True).returncode == 0
+    )
 
 
 def _config() -> str:

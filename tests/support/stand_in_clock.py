@@ -1,6 +1,8 @@
-"""A clock in the place of the module `time`: Unix seconds that a file holds, the same for all processes of a sweep.
+"""A clock in the place of the module `time`: Unix seconds that a file holds, the same for all
+processes of a sweep.
 
-It stands still but for what is charged. A copy of the project has it as `mfulab.lab.runtime.stand_in_clock`.
+It stands still but for what is charged. A copy of the project has it as
+`mfulab.lab.runtime.stand_in_clock`.
 """
 
 import fcntl

@@ -8,17 +8,39 @@ from typing import Any
 from mfulab.tracing.window import annotation
 
 Event = dict[str, Any]
-H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
+H100 = {
+    "id": 0,
+    "name": "NVIDIA H100 80GB HBM3",
+    "computeMajor": 9,
+    "computeMinor": 0,
+    "numSms": 132,
+}
 
 
-def event(category: str, name: str, begin: float, duration: float, thread: int = 7, **args: Any) -> Event:
-    found = {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": duration, "pid": 0, "tid": thread}
+def event(
+    category: str, name: str, begin: float, duration: float, thread: int = 7, **args: Any
+) -> Event:
+    found = {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "ts": begin,
+        "dur": duration,
+        "pid": 0,
+        "tid": thread,
+    }
     return {**found, "args": args} if args else found
 
 
-def operator(name: str, begin: float, duration: float, shapes: Any = (), kind: str = "float", **args: Any) -> Event:
+def operator(
+    name: str, begin: float, duration: float, shapes: Any = (), kind: str = "float", **args: Any
+) -> Event:
     """An operator on the host's thread 1; one type for all its tensors."""
-    held = {"Input Dims": shapes, "Input type": [kind if shape else "Scalar" for shape in shapes], **args}
+    held = {
+        "Input Dims": shapes,
+        "Input type": [kind if shape else "Scalar" for shape in shapes],
+        **args,
+    }
     return event("cpu_op", name, begin, duration, 1, **(held if shapes else args))
 
 
@@ -53,7 +75,8 @@ def write(path: Path, content: Any) -> Path:
     return path
 
 
-# 100 µs of two steps: 40 of compute, 20 of communication, 10 of copies that nothing covers, 30 idle.
+# 100 µs of two steps: 40 of compute, 20 of communication, 10 of copies that nothing covers, 30
+# idle.
 TRACE = {
     "traceEvents": [
         {"ph": "M", "name": "process_name"},

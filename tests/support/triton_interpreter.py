@@ -22,6 +22,7 @@ def error_of(module: str, name: str, precision: str, block, shape: Shape) -> dic
 if __name__ == "__main__":
     cases = json.loads(sys.argv[1])
     answers = [
-        error_of(module, name, precision, block, Shape(*shape)) for module, name, precision, block, shape in cases
+        error_of(module, name, precision, block, Shape(*shape))
+        for module, name, precision, block, shape in cases
     ]
     print(json.dumps(answers))

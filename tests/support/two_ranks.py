@@ -1,4 +1,5 @@
-"""Run by two processes over gloo: prints, as JSON, what each wrapper's and a pipeline's step cost each rank."""
+"""Run by two processes over gloo: prints, as JSON, what each wrapper's and a pipeline's step cost
+each rank."""
 
 import json
 import os
@@ -49,7 +50,9 @@ def pipeline(rank: int) -> tuple[dict[str, object], float | None]:
     The first step runs each stage once more, to learn its shapes: it is warm-up."""
     stage, batch = stage_of(rank), torch.randn(ROWS, WIDTH)
     schedule = Schedule1F1B(
-        PipelineStage(stage, rank, 2, torch.device("cpu")), 2, loss_fn=lambda output, target: (output - target).sum()
+        PipelineStage(stage, rank, 2, torch.device("cpu")),
+        2,
+        loss_fn=lambda output, target: (output - target).sum(),
     )
 
     def step() -> None:

@@ -1,4 +1,5 @@
-"""A copy of the workflow, which tests and benchmarks may change and run; needs nothing but Python."""
+"""A copy of the workflow, which tests and benchmarks may change and run; needs nothing but
+Python."""
 
 import os
 import shutil
@@ -11,6 +12,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MINIATURE = ("--config", "experiment=miniature", "device=cpu")
 STEPS = ("environment", "ceilings", "count_flops", "profile_step", "bench_matmul")
+MODULE = """
+from snakemake.utils import min_version
+
+min_version("6.10.0")
+
+
+configfile: "config/config.yaml"
+
+
+module mfulab:
+    snakefile:
+        "{snakefile}"
+    config:
+        config
+
+
+use rule * from mfulab
+"""
 FAKE_STEP = """
 import sys, types
 from pathlib import Path
@@ -28,7 +47,8 @@ main(step)
 
 
 def fake_steps(folder: Path, code: str, steps: Iterable[str] = STEPS) -> None:
-    """Gives `steps` another measurement: `code` defines `measure(config, folder)`; the app and the runner are real.
+    """Gives `steps` another measurement: `code` defines `measure(config, folder)`; the app and the
+    runner are real.
 
     `measure` may use `step`, `MEASUREMENTS` and `Measured`.
     """
@@ -37,7 +57,8 @@ def fake_steps(folder: Path, code: str, steps: Iterable[str] = STEPS) -> None:
 
 
 def copy_workflow(folder: Path, with_source: bool = False) -> Path:
-    """The workflow's files in `folder`, without results; with the package too where a test edits it."""
+    """The workflow's files in `folder`, without results; with the package too where a test edits
+    it."""
     folder.mkdir(exist_ok=True)
     names = ["Snakefile", "workflow", "config", "scripts", *(["src"] if with_source else [])]
     for name in names:
@@ -48,28 +69,57 @@ def copy_workflow(folder: Path, with_source: bool = False) -> Path:
         else:
             shutil.copy(source, folder / name)
     (folder / "profiles").symlink_to("workflow/profiles")
+    (folder / "docs").mkdir()
+    shutil.copy(ROOT / "docs/seminar.yaml", folder / "docs")
+    return folder
+
+
+def deploy_workflow(folder: Path) -> Path:
+    """A folder as `snakedeploy deploy-workflow` leaves it: config, profiles, and the workflow as a
+    module."""
+    (folder / "workflow").mkdir(parents=True)
+    shutil.copytree(ROOT / "config", folder / "config")
+    shutil.copytree(ROOT / "profiles", folder / "profiles")
+    (folder / "workflow/Snakefile").write_text(MODULE.format(snakefile=ROOT / "Snakefile"))
     return folder
 
 
 @dataclass(frozen=True)
 class Project:
-    """A copy of the workflow's files; code is imported from the checkout unless the test copies it too."""
+    """A copy of the workflow's files; code is imported from the checkout unless the test copies it
+    too."""
 
     folder: Path
 
-    def run(self, *command: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command of this Python's environment in the copy; output and errors come back together."""
+    def run(
+        self, *command: str, check: bool = True, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a command of this Python's environment in the copy; output and errors come back
+        together."""
         bin_folder = Path(sys.executable).parent
         paths = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
         source = self.folder / "src" if (self.folder / "src").exists() else ROOT / "src"
-        merged = {**os.environ, "PATH": paths, "PYTHONPATH": str(source), "COLUMNS": "200", **environment}
+        merged = {
+            **os.environ,
+            "PATH": paths,
+            "PYTHONPATH": str(source),
+            "COLUMNS": "200",
+            **environment,
+        }
         done = subprocess.run(
-            command, cwd=self.folder, env=merged, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            command,
+            cwd=self.folder,
+            env=merged,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         assert not check or done.returncode == 0, done.stdout
         return done
 
-    def snakemake(self, *arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    def snakemake(
+        self, *arguments: str, check: bool = True, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Runs Snakemake; without a target and experiment it is the miniature's report."""
         return self.run("snakemake", "--cores", "1", *arguments, check=check, **environment)
 

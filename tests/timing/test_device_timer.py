@@ -12,14 +12,17 @@ from support.nvml_stand_in import Gpu, StandIn
 from mfulab.device import gpu
 from mfulab.device.vendors import nvml
 from mfulab.timing import device_timer
-from mfulab.timing.device_timer import DeviceTimer
+from mfulab.timing.device_timer import DeviceTimer, spin_clocks_per_s
+
+LAST_CACHE = 48 << 20
 
 CYCLES_PER_S = 1e9
 QUEUE = 1000
 
 
 class FakeDevice:
-    """A stream: work queued on it runs after what is there, as the host's clock goes on by what the host does.
+    """A stream: work queued on it runs after what is there, as the host's clock goes on by what the
+    host does.
 
     A launch waits where the queue is full.
     """
@@ -69,9 +72,15 @@ def device(monkeypatch):
 def installed(monkeypatch):
     fake = FakeDevice()
     monkeypatch.setattr(torch.cuda, "Event", fake.event)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=0))
+    monkeypatch.setattr(
+        device_timer.vendors,
+        "of_device",
+        lambda device: SimpleNamespace(last_cache_bytes=lambda _: LAST_CACHE),
+    )
     monkeypatch.setattr(device_timer, "clock_reader", lambda device: lambda: 1755)
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: fake.enqueue(cycles / fake.cycles_per_s), raising=False)
+    monkeypatch.setattr(
+        torch.cuda, "_sleep", lambda cycles: fake.enqueue(cycles / fake.cycles_per_s), raising=False
+    )
     monkeypatch.setattr(device_timer.time, "perf_counter", lambda: fake.host_s)
     return fake
 
@@ -89,8 +98,13 @@ def test_the_spinning_kernel_s_speed_is_measured(timer):
     assert timer._spin_per_s == pytest.approx(CYCLES_PER_S)
 
 
+def test_a_cold_call_follows_a_write_of_more_than_the_last_cache(timer):
+    assert timer._scratch.numel() >= 2 * LAST_CACHE
+
+
 def test_a_held_stream_hides_a_slow_host(timer, device):
-    """Launches take the host ten times as long as the device: without the hold the gaps would be counted."""
+    """Launches take the host ten times as long as the device: without the hold the gaps would be
+    counted."""
 
     def call():
         device.launch(host_s=1e-3, device_s=1e-4)
@@ -123,7 +137,8 @@ def test_a_long_group_of_short_calls_has_no_gap_where_the_host_is_faster(host_s,
 
 @pytest.mark.parametrize("pause_at", [None, 700, 1900])
 def test_a_group_in_which_the_device_caught_up_is_made_again(timer, device, pause_at):
-    """The host pauses for longer than all that is queued would take: a gap in the group, whose time does not count."""
+    """The host pauses for longer than all that is queued would take: a gap in the group, whose time
+    does not count."""
     calls = []
 
     def call():
@@ -143,11 +158,17 @@ def test_a_host_slower_than_its_kernel_makes_groups_that_the_queue_holds(timer, 
 
     for _ in range(2):
         found = timer.time(call, 100_000)
-        assert (found.time_s, found.calls, found.held) == (pytest.approx(1e-6), device_timer.QUEUED, True)
+        assert (found.time_s, found.calls, found.held) == (
+            pytest.approx(1e-6),
+            device_timer.QUEUED,
+            True,
+        )
     assert len(calls) < 10 * device_timer.QUEUED
 
 
-def test_a_hold_that_a_risen_clock_shortened_is_calibrated_anew_and_doubled(timer, device):
+def test_a_hold_that_a_risen_clock_shortened_is_calibrated_anew_and_doubled(
+    timer, device, monkeypatch
+):
     def call():
         device.launch(host_s=1e-3, device_s=1e-4)
 
@@ -155,7 +176,12 @@ def test_a_hold_that_a_risen_clock_shortened_is_calibrated_anew_and_doubled(time
     held_s = timer._hold_s[call, 20]
     device.cycles_per_s *= 2
     calibrated = []
-    timer._calibrate = lambda: calibrated.append(timer._hold_s[call, 20]) or DeviceTimer._calibrate()
+
+    def calibrate():
+        calibrated.append(timer._hold_s[call, 20])
+        return spin_clocks_per_s()
+
+    monkeypatch.setattr(device_timer, "spin_clocks_per_s", calibrate)
     assert timer.time(call, 20).held
     assert timer._spin_per_s == pytest.approx(device.cycles_per_s)
     assert calibrated == [held_s]
@@ -188,7 +214,9 @@ def test_a_group_follows_sustained_work_and_reads_the_clock_during_it(timer, dev
         ([2000 - 20 * n for n in range(20)], device_timer.MOST_SUSTAINED),
     ],
 )
-def test_work_is_sustained_until_the_power_limit_has_lowered_the_clock(timer, device, clocks, chunks):
+def test_work_is_sustained_until_the_power_limit_has_lowered_the_clock(
+    timer, device, clocks, chunks
+):
     began_s, read = device.host_s, iter(clocks)
     timer._clock_mhz = lambda: next(read)
     timer.settle(lambda: device.launch(host_s=1e-6, device_s=1e-3), 100, best_s=1e-3)
@@ -199,7 +227,9 @@ def test_a_burst_follows_a_rest_and_is_watched_while_it_runs(timer, device, monk
     """A rested device has its highest clock; after sustained work it has not."""
     slept, seen = [], []
     monkeypatch.setattr(
-        device_timer.time, "sleep", lambda s: slept.append(s) or setattr(device, "host_s", device.host_s + s)
+        device_timer.time,
+        "sleep",
+        lambda s: slept.append(s) or setattr(device, "host_s", device.host_s + s),
     )
     timer.during = lambda: seen.append(device.host_s < device.free_at_s)
     call = lambda: device.launch(host_s=1e-6, device_s=1e-3)  # noqa: E731
@@ -215,7 +245,9 @@ def test_a_clock_that_the_driver_refuses_costs_its_own_field_alone(device, monke
     made_by = Gpu(refused={"nvmlDeviceGetClockInfo"})
     StandIn(made_by).install(monkeypatch)
     monkeypatch.setattr(gpu, "uuid_of", lambda asked: made_by.uuid)
-    monkeypatch.setattr(device_timer, "clock_reader", lambda asked: gpu.clock_reader(SimpleNamespace(type="cuda")))
+    monkeypatch.setattr(
+        device_timer, "clock_reader", lambda asked: gpu.clock_reader(SimpleNamespace(type="cuda"))
+    )
     found = made().time(lambda: device.launch(host_s=1e-6, device_s=1e-4), 20)
     assert found == (pytest.approx(1e-4), 20, None, True)
     nvml.why_absent.cache_clear()

@@ -1,4 +1,5 @@
-"""Phases of a step: each is what passed since the mark before it, and together they are the step."""
+"""Phases of a step: each is what passed since the mark before it, and together they are the
+step."""
 
 import itertools
 import time
@@ -31,15 +32,22 @@ def measured(step, clock, length_s: float, estimate_s: float) -> tuple[dict[str,
     """Seconds of each phase, and their sum ÷ the step."""
     readings = phase_readings(step, step, clock, length_s, estimate_s)
     quotient = readings.pop("phases_percent").value / 100
-    return {name.removesuffix("_ms"): reading.value / 1e3 for name, reading in readings.items()}, quotient
+    return {
+        name.removesuffix("_ms"): reading.value / 1e3 for name, reading in readings.items()
+    }, quotient
 
 
-def scripted(times, length_s: float, estimate_s: float, marking: float = 1.0) -> tuple[dict[str, float], float]:
-    """Phases of steps of two micro-batches and an update; `times` gives the five parts of each, longer under marks."""
+def scripted(
+    times, length_s: float, estimate_s: float, marking: float = 1.0
+) -> tuple[dict[str, float], float]:
+    """Phases of steps of two micro-batches and an update; `times` gives the five parts of each,
+    longer under marks."""
     clock = Scripted()
 
     def step(mark=None) -> None:
-        for phase, seconds in zip(["forward", "backward"] * 2 + ["optimiser"], next(times), strict=True):
+        for phase, seconds in zip(
+            ["forward", "backward"] * 2 + ["optimiser"], next(times), strict=True
+        ):
             clock.now += seconds * (marking if mark else 1.0)
             if mark:
                 mark(phase)
@@ -47,7 +55,9 @@ def scripted(times, length_s: float, estimate_s: float, marking: float = 1.0) ->
     return measured(step, clock, length_s, estimate_s)
 
 
-def fed(period: int, wait_s: float, first: int, length_s: float, estimate_s: float) -> tuple[dict[str, float], float]:
+def fed(
+    period: int, wait_s: float, first: int, length_s: float, estimate_s: float
+) -> tuple[dict[str, float], float]:
     """Phases of a step of 1 s whose every `period`th batch makes it wait."""
     clock, count = Scripted(), itertools.count(first)
 
@@ -69,7 +79,12 @@ def test_the_phases_of_a_step_sum_to_it(parts, unmarked):
     assert quotient == pytest.approx(sum(parts) / unmarked)
 
 
-@given(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16]), st.floats(0, 1e3), st.integers(0, 15), st.integers(96, 900))
+@given(
+    st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16]),
+    st.floats(0, 1e3),
+    st.integers(0, 15),
+    st.integers(96, 900),
+)
 def test_phases_are_a_mean_steps_whatever_the_period_of_the_loader(period, wait_s, first, steps):
     found, quotient = fed(period, wait_s, first, length_s=steps, estimate_s=1.0)
     assert quotient == pytest.approx(1)
@@ -101,7 +116,9 @@ def test_disturbed_blocks_move_nothing(block, period):
 @pytest.mark.parametrize("steps", [4, 24, 500])
 def test_a_step_twice_as_slow_under_marks_says_so_on_a_machine_that_slows_down(steps):
     times = ([2.0 + place, 1.0, 1.0, 1.0, 1.0] for place in itertools.count())
-    assert scripted(times, length_s=10.0 * steps, estimate_s=10.0, marking=2.0)[1] == pytest.approx(2, rel=0.02)
+    assert scripted(times, length_s=10.0 * steps, estimate_s=10.0, marking=2.0)[1] == pytest.approx(
+        2, rel=0.02
+    )
 
 
 class Slow(Dataset):

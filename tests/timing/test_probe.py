@@ -1,4 +1,5 @@
-"""A machine with states: windows that met a slow one are measured again, as long as patience lasts."""
+"""A machine with states: windows that met a slow one are measured again, as long as patience
+lasts."""
 
 import json
 import math
@@ -13,7 +14,14 @@ from hypothesis import strategies as st
 from mfulab.lab.tables import replicates
 from mfulab.timing.pace import Pace
 from mfulab.timing.probe import Best, Probe, State, best_of, known_best, packed
-from mfulab.timing.repetitions import Budget, Repetition, Timed, disturbed_rounds, interleave, undisturbed
+from mfulab.timing.repetitions import (
+    Budget,
+    Repetition,
+    Timed,
+    disturbed_rounds,
+    interleave,
+    undisturbed,
+)
 from mfulab.timing.windows import WindowTimes, collect, counted
 
 PRODUCT_S, COPY_S, TRUE_S = 3e-4, 1e-3, 0.010
@@ -22,7 +30,8 @@ PACE = Pace(windows=2, window_s=0.4, warm_up_s=1.0, tolerance=0.05, patience_s=2
 
 
 class Machine:
-    """Has states: `slow(now)` is the factor on all work, `noise` the relative spread within a state."""
+    """Has states: `slow(now)` is the factor on all work, `noise` the relative spread within a
+    state."""
 
     def __init__(self, slow, seed=0, noise=0.01, others=lambda now: 0.0):
         self.slow, self.random, self.noise, self.others = slow, random.Random(seed), noise, others
@@ -36,7 +45,14 @@ class Machine:
         self.now += seconds
 
     def probe(self) -> State:
-        state = State(self.now, PRODUCT_S * self.factor(), COPY_S * self.factor(), None, self.taken_s, 2 * self.now)
+        state = State(
+            self.now,
+            PRODUCT_S * self.factor(),
+            COPY_S * self.factor(),
+            None,
+            self.taken_s,
+            2 * self.now,
+        )
         self._pass(0.004)
         return state
 
@@ -49,7 +65,9 @@ class Machine:
 
     def measure(self, pace: Pace = PACE, best: Best = BEST):
         made = collect(self.window, pace, self.probe, best)
-        return counted(made, pace.windows, best_of((state for window in made for state in window.states), best))
+        return counted(
+            made, pace.windows, best_of((state for window in made for state in window.states), best)
+        )
 
 
 def between(start: float, end: float, factor: float = 2.0):
@@ -75,7 +93,9 @@ def test_windows_in_a_slow_state_are_measured_again(seed):
 
 def test_a_state_in_the_middle_of_a_process_is_not_taken_for_its_speed():
     """33 µs a product for minutes, then 68: the windows after the change do not count."""
-    kept, _ = Machine(lambda now: 1.0 if now < 0.9 else 68 / 33).measure(Pace(2, 0.4, 1.0, 0.05, patience_s=2.0))
+    kept, _ = Machine(lambda now: 1.0 if now < 0.9 else 68 / 33).measure(
+        Pace(2, 0.4, 1.0, 0.05, patience_s=2.0)
+    )
     assert median(kept) == pytest.approx(TRUE_S, rel=0.05)
 
 
@@ -94,7 +114,9 @@ def test_without_patience_nothing_is_measured_again_and_all_is_told():
 
 
 def test_other_processes_disturb_a_window_that_the_probe_missed():
-    kept, discarded = Machine(lambda now: 1.0, others=lambda now: 0.5 if 0.1 < now < 0.3 else 0.0).measure()
+    kept, discarded = Machine(
+        lambda now: 1.0, others=lambda now: 0.5 if 0.1 < now < 0.3 else 0.0
+    ).measure()
     assert (len(kept), len(discarded)) == (2, 1)
 
 
@@ -133,7 +155,9 @@ def test_as_many_windows_count_as_were_asked_for_or_made(slow, wanted):
     kept, discarded = counted(made, wanted, best)
     assert len(kept) + len(discarded) == len(made)
     assert len(kept) >= min(wanted, len(made))
-    assert not any(window.is_disturbed(best) for window in kept) or len(kept) == min(wanted, len(made))
+    assert not any(window.is_disturbed(best) for window in kept) or len(kept) == min(
+        wanted, len(made)
+    )
     assert all(window.is_disturbed(best) for window in discarded)
 
 
@@ -163,7 +187,9 @@ def timed(monkeypatch):
         monkeypatch.setattr("mfulab.timing.repetitions.time.perf_counter", lambda: machine.now)
         budget = Budget(0.0, 0.4, 10.0, 5, patience_s, precision)
         best = BEST
-        return interleave({"mine": lambda: None}, StatefulTimer(machine), budget, watch=machine.probe, best=best)
+        return interleave(
+            {"mine": lambda: None}, StatefulTimer(machine), budget, watch=machine.probe, best=best
+        )
 
     return measure
 
@@ -171,7 +197,9 @@ def timed(monkeypatch):
 def test_disturbed_rounds_of_a_matmul_do_not_count(timed):
     found = timed(between(0.0, 0.3), patience_s=1.0)
     assert found.repeated > 0
-    assert statistics.median(one.time_s for one in found.repetitions) == pytest.approx(1e-4, rel=0.05)
+    assert statistics.median(one.time_s for one in found.repetitions) == pytest.approx(
+        1e-4, rel=0.05
+    )
     assert not any(one.disturbed for one in found.repetitions)
 
 
@@ -213,7 +241,9 @@ def test_the_best_of_a_machine_is_read_from_its_environment(tmp_path):
     assert known_best(run) == Best()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"at_s": [1], "product_s": ["x"], "copy_s": [1]}', '{"at_s": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"at_s": [1], "product_s": ["x"], "copy_s": [1]}', '{"at_s": 3}']
+)
 def test_probes_that_cannot_be_read_are_none(text):
     assert replicates.probes({"probes": text}) == (0, [])
     assert replicates.slowdown({"hardware": "x", "probes": text}, {}) == 1.0

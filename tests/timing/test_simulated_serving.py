@@ -1,4 +1,5 @@
-"""Serving by hand, and what holds for any load: nobody is answered faster than alone, and everybody is answered."""
+"""Serving by hand, and what holds for any load: nobody is answered faster than alone, and everybody
+is answered."""
 
 import pytest
 from hypothesis import given, settings
@@ -17,13 +18,15 @@ def test_a_request_alone_takes_its_prefill_and_its_further_tokens(policy):
 
 def test_a_static_batch_waits_for_its_longest_answer():
     asked = [Request(0.0, 2), Request(0.0, 5), Request(1.0, 1)]
-    # Both prompts 6 s, four more steps of two at 2 s: 14. The third starts then and takes its prompt's 4 s.
+    # Both prompts 6 s, four more steps of two at 2 s: 14. The third starts then and takes its
+    # prompt's 4 s.
     assert latencies(SERVER, asked, "static") == [14, 14, 14 + 4 - 1]
 
 
 def test_continuous_batching_fills_the_place_that_becomes_free():
     asked = [Request(0.0, 2), Request(0.0, 5), Request(1.0, 1)]
-    # The first ends after 6 + 2; the third's prompt takes its place until 12, the second then decodes three alone.
+    # The first ends after 6 + 2; the third's prompt takes its place until 12, the second then
+    # decodes three alone.
     assert latencies(SERVER, asked, "continuous") == [8, 12 - 1, 12 + 3]
 
 

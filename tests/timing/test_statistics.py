@@ -33,12 +33,16 @@ def test_refuses_what_has_no_statistics(bad):
 @given(values)
 def test_order(numbers):
     stats = Stats(numbers)
-    assert min(numbers) <= stats.percentile(5) <= stats.median <= stats.percentile(95) <= max(numbers)
+    assert (
+        min(numbers) <= stats.percentile(5) <= stats.median <= stats.percentile(95) <= max(numbers)
+    )
 
 
 @given(values, st.floats(0.1, 10))
 def test_scales_with_the_unit(numbers, factor):
-    assert Stats(n * factor for n in numbers).median == pytest.approx(Stats(numbers).median * factor)
+    assert Stats(n * factor for n in numbers).median == pytest.approx(
+        Stats(numbers).median * factor
+    )
 
 
 def test_interval_by_hand():

@@ -71,8 +71,12 @@ def test_slow_steps_are_judged_by_two(machine):
     assert (warm.steady, made.calls) == (True, 3)
 
 
-@pytest.mark.parametrize(("faults", "counts"), [(0, True), (10_000, True), (12_000, False)])  # at 0.25 µs: 1 % of 0.3 s
-def test_what_came_before_settling_counts_where_page_faults_took_no_time(machine, monkeypatch, faults, counts):
+@pytest.mark.parametrize(
+    ("faults", "counts"), [(0, True), (10_000, True), (12_000, False)]
+)  # at 0.25 µs: 1 % of 0.3 s
+def test_what_came_before_settling_counts_where_page_faults_took_no_time(
+    machine, monkeypatch, faults, counts
+):
     made = machine(7.0, 0.3)
     monkeypatch.setattr(windows, "page_faults", lambda: faults * made.calls)
     warm = warm_up(made.step, made, PACE, settle=lambda: made.script.__setitem__(1, 0.1))
@@ -113,7 +117,8 @@ def test_marks_are_no_denser_than_the_clock_resolves(machine):
 @pytest.mark.parametrize("turn", [2, 3, 4, 7])
 @pytest.mark.parametrize("resolution_s", [0.0, 0.05])
 def test_steps_that_wait_in_turn_have_the_mean_of_a_turn(machine, turn, resolution_s):
-    """Of a loader of n processes each nth step waits for all of them: its steps' median would be the free ones'."""
+    """Of a loader of n processes each nth step waits for all of them: its steps' median would be
+    the free ones'."""
     made = machine(*[0.02, *[0.001] * (turn - 1)] * 2000)
     made.resolution_s = resolution_s
     window = measure_window(made.step, made, 1.0, 0.001, turn=turn)
@@ -184,7 +189,9 @@ def test_host_clock_gives_its_intervals_once():
 
 
 @pytest.mark.parametrize("kind", ["cuda", "mps"])
-def test_marks_lie_on_the_device_that_is_watched_though_another_is_the_current_one(monkeypatch, kind):
+def test_marks_lie_on_the_device_that_is_watched_though_another_is_the_current_one(
+    monkeypatch, kind
+):
     class Event:
         def __init__(self, enable_timing):
             self.stream = None
@@ -196,7 +203,9 @@ def test_marks_lie_on_the_device_that_is_watched_though_another_is_the_current_o
             return 1.0
 
     waited = []
-    module = SimpleNamespace(Event=Event, synchronize=lambda device="the current device": waited.append(device))
+    module = SimpleNamespace(
+        Event=Event, synchronize=lambda device="the current device": waited.append(device)
+    )
     if kind == "cuda":
         module.current_stream = lambda device: f"of {device}"
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)

@@ -1,4 +1,5 @@
-"""Shares of a window's time, worked out by hand, on traces written as torch.profiler writes them."""
+"""Shares of a window's time, worked out by hand, on traces written as torch.profiler writes
+them."""
 
 import json
 
@@ -15,7 +16,7 @@ from mfulab.flops.counter import OperatorCounter
 from mfulab.flops.layers import LayerTracker
 from mfulab.measurements.read_trace.reader import read_file
 from mfulab.mfu import job as jobs
-from mfulab.mfu import join
+from mfulab.mfu import traced
 from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.attribution import FUSED
 from mfulab.tracing.chrome import TraceError
@@ -66,26 +67,42 @@ def test_kernels_keep_their_time_and_gaps_give_way_where_a_step_is_faster_withou
 
 
 @given(st.floats(0.01, 20), st.integers(1, 89))
-def test_the_parts_sum_to_the_untraced_time_and_no_share_is_above_all_of_it(tmp_path_factory, ratio, busy):
+def test_the_parts_sum_to_the_untraced_time_and_no_share_is_above_all_of_it(
+    tmp_path_factory, ratio, busy
+):
     content = trace(steps((0, 100)), launched("k", 5, 10, busy, 1))
     recording = read(write(tmp_path_factory.mktemp("t") / "t.json", content))[0]
     traced = analyse(recording, windows(recording)[0])
     found = traced.untraced(ratio * traced.window.length / 1e9)
     assert sum(found.spent.values()) == found.window.length
-    kernels, longer = found.spent["others"] + found.spent["uncounted"], found.window.length - traced.window.length
-    assert kernels == pytest.approx(busy * 1000 + max(0, longer), abs=2), "longer steps are those of slower kernels"
+    kernels, longer = (
+        found.spent["others"] + found.spent["uncounted"],
+        found.window.length - traced.window.length,
+    )
+    assert kernels == pytest.approx(busy * 1000 + max(0, longer), abs=2), (
+        "longer steps are those of slower kernels"
+    )
     assert 0 <= values(found)["kernel_busy_percent"] <= 100.001
-    assert values(found)["kernel_busy_percent"] + values(found)["idle_percent"] == pytest.approx(100, abs=0.01)
+    assert values(found)["kernel_busy_percent"] + values(found)["idle_percent"] == pytest.approx(
+        100, abs=0.01
+    )
     assert (found is traced) == (round(ratio * traced.window.length) < busy * 1000)
 
 
 def test_a_product_whose_clock_fell_after_its_trace_is_no_idle_device(told):
-    """An 8192³ product: 1.39 ms in the ten traced steps, 1.57 as the power limit acts. A CPU's shares stay."""
-    full = told(trace(steps((0, 1390)), operator("aten::mm", 0, 5, MM), launched("gemm", 1, 1, 1388, 1)))
+    """An 8192³ product: 1.39 ms in the ten traced steps, 1.57 as the power limit acts. A CPU's
+    shares stay."""
+    full = told(
+        trace(steps((0, 1390)), operator("aten::mm", 0, 5, MM), launched("gemm", 1, 1, 1388, 1))
+    )
     slowed = full.untraced(1570e-6)
     shares = values(slowed)
     assert shares["idle_percent"] == pytest.approx(100 * 2 / 1570)
-    assert shares["matmul_percent"] == shares["kernel_busy_percent"] == pytest.approx(100 * 1568 / 1570)
+    assert (
+        shares["matmul_percent"]
+        == shares["kernel_busy_percent"]
+        == pytest.approx(100 * 1568 / 1570)
+    )
     assert (slowed.spent["products"], slowed.spent["idle"]) == (1_568_000, 2_000)
     with torch.inference_mode():
         host = trace_steps(lambda: torch.ones(64, 64) @ torch.ones(64, 64), CPU, 2)
@@ -97,8 +114,11 @@ NVJET = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"
 
 
 @pytest.mark.parametrize(("words", "kernel", "head_us"), [(50257, HEAD, 6664), (50304, NVJET, 878)])
-def test_a_head_of_an_odd_vocabulary_is_found_and_what_padding_it_saves_is_told(told, words, kernel, head_us):
-    """GPT-2's: instructions of half the rate, and 7.6 times the time, which half the rate alone does not explain."""
+def test_a_head_of_an_odd_vocabulary_is_found_and_what_padding_it_saves_is_told(
+    told, words, kernel, head_us
+):
+    """GPT-2's: instructions of half the rate, and 7.6 times the time, which half the rate alone
+    does not explain."""
     shapes = [[8192, 768], [words, 768]], [[8192, 768], [3072, 768]]
     analysis = told(
         trace(
@@ -131,32 +151,59 @@ def test_a_head_of_an_odd_vocabulary_is_found_and_what_padding_it_saves_is_told(
 
 
 def test_a_trace_without_kernels_tells_no_ratio(told):
-    assert told(trace(steps((0, 100)), operator("aten::mm", 0, 50, MM), deviceProperties=[])).ratios() == {
+    assert told(
+        trace(steps((0, 100)), operator("aten::mm", 0, 50, MM), deviceProperties=[])
+    ).ratios() == {
         "executed_ratio": None,
         "issued_ratio": None,
     }
 
 
 def test_the_edges_of_the_window_count_as_idle(told):
-    assert values(told(trace(steps((0, 100)), launched("k", 30, 40, 20, 1))))["kernel_busy_percent"] == 20
+    assert (
+        values(told(trace(steps((0, 100)), launched("k", 30, 40, 20, 1))))["kernel_busy_percent"]
+        == 20
+    )
 
 
 def test_what_ran_before_the_steps_does_not_count_and_what_they_launched_does(told):
-    analysis = told(trace(steps((100, 200)), event("kernel", "old", 50, 60), launched("late", 190, 195, 45, 1)))
+    analysis = told(
+        trace(steps((100, 200)), event("kernel", "old", 50, 60), launched("late", 190, 195, 45, 1))
+    )
     assert analysis.window.length == 130_000
-    said = Said("earlier_work_left_out", {"ms": 0.01}), Said("launched_later", {"ms": 0.04})
-    assert analysis.window.source == (Said("profiler_steps"), *said)
+    said = {one.key: one.numbers for one in analysis.window.source}
+    assert said == {
+        "profiler_steps": {},
+        "earlier_work_left_out": {"ms": 0.01},
+        "launched_later": {"ms": 0.04},
+        "outside_window": {"percent": pytest.approx(100 * 60 / 105)},
+    }
     assert values(analysis)["kernel_busy_percent"] == pytest.approx(100 * 45 / 130)
 
 
 @pytest.mark.parametrize("recorded", [True, False])
 @settings(max_examples=30)
-@given(period=st.integers(20, 200), lag=st.integers(2, 500), count=st.integers(1, 5), gap=st.integers(0, 10))
-def test_steps_of_a_device_that_lags_take_its_own_period(tmp_path_factory, recorded, period, lag, count, gap):
-    """The host issues a step each 10 µs; the device ends one each period, and is behind from the first mark on."""
+@given(
+    period=st.integers(20, 200),
+    lag=st.integers(2, 500),
+    count=st.integers(1, 5),
+    gap=st.integers(0, 10),
+)
+def test_steps_of_a_device_that_lags_take_its_own_period(
+    tmp_path_factory, recorded, period, lag, count, gap
+):
+    """The host issues a step each 10 µs; the device ends one each period, and is behind from the
+    first mark on."""
     began = 100 - period + lag
-    old = launched("k", 91, began, period - gap, 50) if recorded else event("kernel", "k", began, period - gap)
-    kernels = [launched("k", 101 + 10 * n, began + (n + 1) * period, period - gap, 1 + n) for n in range(count)]
+    old = (
+        launched("k", 91, began, period - gap, 50)
+        if recorded
+        else event("kernel", "k", began, period - gap)
+    )
+    kernels = [
+        launched("k", 101 + 10 * n, began + (n + 1) * period, period - gap, 1 + n)
+        for n in range(count)
+    ]
     marks = steps(*((100 + 10 * n, 110 + 10 * n) for n in range(count)))
     recording = read(write(tmp_path_factory.mktemp("t") / "t.json", trace(marks, old, *kernels)))[0]
     window = windows(recording)[0]
@@ -173,7 +220,11 @@ def test_earlier_work_on_another_stream_takes_nothing_from_these_steps(told):
 
 def test_slow_first_steps_are_warm_up_and_a_gap_in_their_numbers_parts_them(tmp_path):
     spans = [(0, 90), (100, 110), (110, 120), (120, 130)]
-    path = write(tmp_path / "t.json", trace(steps(*spans), steps((500, 520), first=40), launched("k", 101, 102, 5, 1)))
+    kernels = [
+        launched("k", at, at + 1, 5, number)
+        for number, at in enumerate((1, 101, 111, 121), start=1)
+    ]
+    path = write(tmp_path / "t.json", trace(steps(*spans), steps((500, 520), first=40), *kernels))
     first, second = windows(read(path)[0])
     assert (first.first_step, first.last_step, first.steps, first.length) == (4, 6, 3, 30_000)
     assert Said("warm_up_left_out", {"count": 1}) in first.source
@@ -183,13 +234,20 @@ def test_slow_first_steps_are_warm_up_and_a_gap_in_their_numbers_parts_them(tmp_
 @pytest.mark.parametrize("mark", [steps((0, 0)), event("user_annotation", annotation(0), 0, 9, 1)])
 def test_no_whole_step_is_one_message(tmp_path, mark):
     path = write(tmp_path / "t.json", trace(mark, launched("k", -9, -5, 2, 1)))
-    with pytest.raises(TraceError, match=r"steps of \d+ ns: no step was recorded whole"):
+    with pytest.raises(TraceError) as error:
         windows(read(path)[0])
+    assert error.value.why.key == "no_whole_step"
 
 
 def test_steps_in_which_the_device_did_nothing_are_idle(told):
-    analysis = told(trace(steps((0, 100)), launched("k", 5, 10, 30, 1), steps((200, 300), first=9)), place=1)
-    assert (analysis.spent["idle"], values(analysis)["kernel_busy_percent"], analysis.kernels) == (100_000, 0, [])
+    analysis = told(
+        trace(steps((0, 100)), launched("k", 5, 10, 30, 1), steps((200, 300), first=9)), place=1
+    )
+    assert (analysis.spent["idle"], values(analysis)["kernel_busy_percent"], analysis.kernels) == (
+        100_000,
+        0,
+        [],
+    )
 
 
 def test_without_steps_it_is_first_to_last_activity(told):
@@ -231,19 +289,27 @@ def test_what_a_graph_launched_is_a_share_of_its_own(told):
             steps((0, 100)),
             operator("aten::mm", 0, 5, MM),
             launched("gemm", 1, 10, 10, 1),
-            [one for place in range(4) for one in [event("kernel", "fused", 20 + 10 * place, 10, correlation=2)]],
+            [
+                one
+                for place in range(4)
+                for one in [event("kernel", "fused", 20 + 10 * place, 10, correlation=2)]
+            ],
             event("cuda_runtime", "cudaGraphLaunch", 6, 1, 1, correlation=2),
         )
     )
     found = values(analysis)
     assert found["graph_percent"] == 40
     assert found["matmul_percent"] is None
-    assert "80 % of the kernels' time was launched by a graph" in analysis.readings["matmul_percent"].reason
+    assert "80 % of the kernels' time was launched by a graph" in str(
+        analysis.readings["matmul_percent"].reason
+    )
     assert analysis.top_other_operators() is None
 
 
 def test_input_wait_is_idle_time_only(told):
-    loads = event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 20, 40, 1)
+    loads = event(
+        "user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 20, 40, 1
+    )
     analysis = told(trace(steps((0, 100)), loads, launched("k", 5, 10, 30, 1)))
     assert analysis.spent["input_wait"] == 20_000
     assert values(analysis)["idle_input_percent"] == 20
@@ -252,10 +318,17 @@ def test_input_wait_is_idle_time_only(told):
 
 def test_a_gap_is_launch_bound_where_its_end_was_not_yet_launched(told):
     analysis = told(
-        trace(steps((0, 100)), launched("a", 1, 10, 10, 1), launched("b", 2, 40, 10, 2), launched("c", 80, 85, 15, 3))
+        trace(
+            steps((0, 100)),
+            launched("a", 1, 10, 10, 1),
+            launched("b", 2, 40, 10, 2),
+            launched("c", 80, 85, 15, 3),
+        )
     )
     found = values(analysis)
-    assert found["launch_bound_percent"] == pytest.approx(10 + 35), "before a, before c; b waited for something else"
+    assert found["launch_bound_percent"] == pytest.approx(10 + 35), (
+        "before a, before c; b waited for something else"
+    )
     assert found["launch_latency_s"] == pytest.approx(9e-6)
     assert found["queue_depth"] == pytest.approx((9 + 38 + 5) / 100)
 
@@ -281,13 +354,20 @@ def test_a_checkpoint_is_executed_work_and_no_useful_one(told):
 
 
 def test_float32_on_tensor_cores_is_tf32(told):
-    for kernel, wanted in (("ampere_sgemm_128x64_tn", "fp32"), ("cutlass_80_tensorop_s1688gemm_128x64_", "tf32")):
-        analysis = told(trace(steps((0, 100)), operator("aten::mm", 0, 5, MM), launched(kernel, 1, 10, 10, 1)))
+    for kernel, wanted in (
+        ("ampere_sgemm_128x64_tn", "fp32"),
+        ("cutlass_80_tensorop_s1688gemm_128x64_", "tf32"),
+    ):
+        analysis = told(
+            trace(steps((0, 100)), operator("aten::mm", 0, 5, MM), launched(kernel, 1, 10, 10, 1))
+        )
         assert analysis.flops() == {wanted: 65_536}
 
 
 def test_products_without_shapes_are_listed_and_not_zero(told):
-    analysis = told(trace(steps((0, 100)), operator("aten::mm", 0, 5), launched("gemm", 1, 10, 10, 1)))
+    analysis = told(
+        trace(steps((0, 100)), operator("aten::mm", 0, 5), launched("gemm", 1, 10, 10, 1))
+    )
     assert analysis.flops() == {}
     assert analysis.uncounted["aten::mm"] == (10_000, Said("no_shapes"))
     assert values(analysis)["matmul_percent"] == 10
@@ -295,7 +375,11 @@ def test_products_without_shapes_are_listed_and_not_zero(told):
 
 def test_an_operator_without_a_formula_whose_kernel_multiplies_is_listed(told):
     analysis = told(
-        trace(steps((0, 100)), operator("mine::fancy", 0, 5, MM), launched("fancy_gemm_kernel", 1, 10, 10, 1))
+        trace(
+            steps((0, 100)),
+            operator("mine::fancy", 0, 5, MM),
+            launched("fancy_gemm_kernel", 1, 10, 10, 1),
+        )
     )
     assert analysis.uncounted == {"mine::fancy": (10_000, Said("no_formula"))}
 
@@ -314,7 +398,7 @@ def test_a_cpu_is_told_by_its_operators(told):
     found = values(analysis)
     assert (found["matmul_percent"], found["other_operators_percent"]) == (40, 20)
     assert analysis.others == {"aten::batch_norm": 20_000}
-    assert "a CPU runs operators" in analysis.readings["kernel_busy_percent"].reason
+    assert analysis.readings["kernel_busy_percent"].reason.key == "no_kernels_of_cpu"
 
 
 def test_a_product_of_unknown_flops_around_a_known_one_takes_no_time_from_the_others(told):
@@ -329,7 +413,8 @@ def test_a_product_of_unknown_flops_around_a_known_one_takes_no_time_from_the_ot
 
 
 def test_gloo_s_threads_communicate_and_what_compute_hides_is_not_exposed(told):
-    """Steps of 100 µs: a product until 40, gloo from 20 to 60 and, in another thread, from 50 to 70."""
+    """Steps of 100 µs: a product until 40, gloo from 20 to 60 and, in another thread, from 50 to
+    70."""
     content = trace(
         event("user_annotation", annotation(1), 0, 100, 1),
         operator("aten::mm", 0, 40, [[8, 8], [8, 8]]),
@@ -357,11 +442,12 @@ def test_a_compiled_region_is_an_operator_and_the_products_in_it_are_products(to
     assert values(analysis)["matmul_percent"] == 30
     assert json.loads(analysis.top_other_operators() or "") == {FUSED: 60.0}
     content["traceEvents"].pop()
-    assert "no operator tells them apart" in told(content).readings["matmul_percent"].reason
+    assert told(content).readings["matmul_percent"].reason.key == "inside_compiled"
 
 
 def mostly(name, step):
-    """A trace of three steps that spent over 80 % in one kind; a neighbour may hold the core in some of ten traces."""
+    """A trace of three steps that spent over 80 % in one kind; a neighbour may hold the core in
+    some of ten traces."""
     for _ in range(10):
         readings, analysis = trace_readings(trace_steps(step, CPU, 3), CPU)
         if readings[name].value > 80:
@@ -384,7 +470,10 @@ def test_a_real_step_of_one_product_and_of_one_sum():
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_real_checkpoint_is_seen(reentrant):
     layer, x = torch.nn.Linear(64, 64), torch.randn(32, 64, requires_grad=True)
-    step = lambda: torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=reentrant).sum().backward()  # noqa: E731
+
+    def step():
+        torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=reentrant).sum().backward()
+
     _, analysis = trace_readings(trace_steps(step, CPU, 2), CPU)
     one = 2 * 2 * 32 * 64 * 64
     assert analysis is not None
@@ -446,7 +535,9 @@ PROGRAMS = {
     "vmap over models": lambda: torch.func.vmap(lambda weight: A @ weight)(torch.randn(5, 8, 16)),
     "vmap over samples": per_sample_gradients,
     "create_graph": gradient_penalty,
-    "complex": lambda: torch.randn(6, 8, dtype=torch.cfloat) @ torch.randn(8, 4, dtype=torch.cfloat),
+    "complex": lambda: (
+        torch.randn(6, 8, dtype=torch.cfloat) @ torch.randn(8, 4, dtype=torch.cfloat)
+    ),
     "Muon": lambda: optimized(torch.optim.Muon),
     "closure": lambda: optimized(torch.optim.SGD, Multiplied),
     "LBFGS": lambda: optimized(torch.optim.LBFGS, max_iter=3),
@@ -472,7 +563,9 @@ def test_a_trace_tells_as_many_flops_as_a_counter(name):
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
 def test_products_of_sparse_operands_are_unknown(layout):
     stored, dense = torch.eye(12).to_sparse(layout=layout), torch.randn(12, 8)
-    _, analysis = trace_readings(trace_steps(lambda: (stored @ dense, dense.T @ dense), CPU, 1), CPU)
+    _, analysis = trace_readings(
+        trace_steps(lambda: (stored @ dense, dense.T @ dense), CPU, 1), CPU
+    )
     assert analysis is not None
     assert analysis.flops() == {"fp32": 2 * 8 * 12 * 8}
     assert [reason for _, reason in analysis.uncounted.values()] == [Said("sparse")]
@@ -536,11 +629,14 @@ def test_devices_of_one_process_are_joined_as_ranks(tmp_path):
     path = write(tmp_path / "both.json", trace(*two_devices(), **TWO))
     rows = [one.row.model_dump() for one in read_file(path)]
     for row in rows:
-        row |= join.trace_columns(row)
+        row |= traced.trace_columns(row)
     jobs.joined(rows)
     assert rows[0]["job_ranks"] == 2
     assert rows[0]["job_slowest_rank"] == 1, "the first waits for it"
-    assert (rows[0]["transfer_percent"], rows[0]["waiting_percent"]) == (pytest.approx(10), pytest.approx(30))
+    assert (rows[0]["transfer_percent"], rows[0]["waiting_percent"]) == (
+        pytest.approx(10),
+        pytest.approx(30),
+    )
     of_all = 100 * 3 * 65_536 / (100e-6 * 2 * rows[0]["peak_tflop_s"] * 1e12)
     assert rows[0]["job_mfu_percent"] == pytest.approx(of_all)
 
@@ -549,19 +645,26 @@ def test_one_device_whose_clock_is_apart_is_named(tmp_path):
     late = [on_device(1, "k", 9e6, place, 1, 10 + place) for place in range(3)]
     many = [on_device(0, "k", place, place + 5, 1, 100 + place) for place in range(20)]
     path = write(tmp_path / "apart.json", trace(steps((0, 100)), *many, *late, **TWO))
-    with pytest.raises(TraceError, match="overlapping clocks: kernels of device 1 begin"):
+    with pytest.raises(TraceError) as error:
         read(path)
+    assert error.value.why.key == "clocks_apart"
+    assert error.value.why.numbers["device"] == 1
 
 
 def test_flops_of_a_model_stand_in_for_shapes(tmp_path, capsys):
-    """The counter's FLOPs, in the format that was said; time of matmuls without shapes is then theirs."""
-    content = trace(steps((0, 1000)), operator("aten::addmm", 0, 5), launched("gemm", 1, 100, 500, 1))
+    """The counter's FLOPs, in the format that was said; time of matmuls without shapes is then
+    theirs."""
+    content = trace(
+        steps((0, 1000)), operator("aten::addmm", 0, 5), launched("gemm", 1, 100, 500, 1)
+    )
     path = write(tmp_path / "t.json", content)
     words = ["--model", "linear_1024", "--batch-size", "2", "--precision", "bf16", "--json"]
     assert main(["trace", str(path), *words]) == 0
     row = json.loads(capsys.readouterr().out)
     assert row["flops"] == 2 * 2 * 1024 * 1024, "of inference: no backward pass was recorded"
-    assert row["flops_source"] == "counted: linear_1024, 2 samples a step"
+    assert row["flops_source"] == {"counted_of": {"model": "linear_1024", "batch_size": 2}}
     assert row["mfu_percent"] == pytest.approx(100 * row["flops"] / 1e-3 / 989.43e12, rel=1e-4)
-    assert row["useful_ms"] == pytest.approx(1e3 * row["flops"] / 989.43e12, abs=1e-6), "whole nanoseconds"
+    assert row["useful_ms"] == pytest.approx(1e3 * row["flops"] / 989.43e12, abs=1e-6), (
+        "whole nanoseconds"
+    )
     assert row["uncounted_ms"] == 0

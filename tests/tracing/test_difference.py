@@ -35,7 +35,10 @@ def analyses(draw):
         recorder.activity((begin, begin + length), kind, name, (1, 0), stream, linked, -1, 0)
         asked = draw(st.integers(0, begin))
         recorder.launch(
-            (asked, asked + 1), (1, 1), number + 1, draw(st.sampled_from(("cudaLaunchKernel", "cudaGraphLaunch")))
+            (asked, asked + 1),
+            (1, 1),
+            number + 1,
+            draw(st.sampled_from(("cudaLaunchKernel", "cudaGraphLaunch"))),
         )
     for name in draw(st.lists(st.sampled_from(CALLS), max_size=6)):
         begin = draw(times)
@@ -53,14 +56,18 @@ def analyses(draw):
 def test_parts_sum_to_the_window_and_to_each_kind_of_time(found):
     assert sum(found.parts.values()) == sum(found.spent.values()) == found.window.length
     for kind in SPENT:
-        assert sum(time for part, time in found.parts.items() if part[0] == kind) == found.spent[kind], kind
+        assert (
+            sum(time for part, time in found.parts.items() if part[0] == kind) == found.spent[kind]
+        ), kind
     assert sum(found.idle_causes.values()) == found.spent["idle"]
 
 
 @given(analyses(), analyses())
 def test_differences_sum_to_the_difference_of_the_steps(before, after):
     found = difference(before, after)
-    whole = Fraction(after.window.length, after.window.steps) - Fraction(before.window.length, before.window.steps)
+    whole = Fraction(after.window.length, after.window.steps) - Fraction(
+        before.window.length, before.window.steps
+    )
     assert sum(part.difference for part in found.parts) == whole == found.after - found.before
     assert sum(part.difference for part in found.kinds()) == whole
     back = difference(after, before)
@@ -73,27 +80,42 @@ def recorded(path, kernel=20, spread=0):
     """Three steps of 100 µs and one matmul each; the second is longer by `spread`."""
     spans = [(0, 100), (100, 200 + spread), (200 + spread, 300 + spread)]
     events = [
-        [operator("aten::mm", begin, 5, SHAPES), *launched("gemm", begin + 2, begin + 10, kernel, number)]
+        [
+            operator("aten::mm", begin, 5, SHAPES),
+            *launched("gemm", begin + 2, begin + 10, kernel, number),
+        ]
         for number, (begin, _) in enumerate(spans, 1)
     ]
     return write(path, trace(steps(*spans), *events))
 
 
 def test_the_noise_is_the_spread_of_the_steps(tmp_path):
-    one, two = (read_file(recorded(tmp_path / f"{spread}.json", spread=spread))[0].analysis for spread in (0, 6))
+    one, two = (
+        read_file(recorded(tmp_path / f"{spread}.json", spread=spread))[0].analysis
+        for spread in (0, 6)
+    )
     found = difference(one, two)
     assert found.change == pytest.approx(0.02)
-    assert found.noise == pytest.approx(2 * (12 / 3) ** 0.5 / 100), "variance of 100, 106, 100 is 12"
+    assert found.noise == pytest.approx(2 * (12 / 3) ** 0.5 / 100), (
+        "variance of 100, 106, 100 is 12"
+    )
     assert (found.verdict, difference(one, one).verdict) == ("same", "same")
 
 
 @pytest.mark.parametrize(
-    ("gate", "status"), [((), 0), (("--gate", "5%"), 1), (("--gate", "0.3"), 0)], ids=["none", "5", "30"]
+    ("gate", "status"),
+    [((), 0), (("--gate", "5%"), 1), (("--gate", "0.3"), 0)],
+    ids=["none", "5", "30"],
 )
 @pytest.mark.parametrize("command", [("trace", "--compare"), ("compare",)], ids="-".join)
 def test_the_gate_is_the_status(tmp_path, capsys, command, gate, status):
-    old = write(tmp_path / "old.json", trace(launched("gemm", 0, 5, 80, 1), launched("nccl", 1, 90, 15, 2)))
-    new = write(tmp_path / "new.json", trace(launched("gemm", 0, 5, 100, 1), launched("relu", 1, 110, 15, 2)))
+    old = write(
+        tmp_path / "old.json", trace(launched("gemm", 0, 5, 80, 1), launched("nccl", 1, 90, 15, 2))
+    )
+    new = write(
+        tmp_path / "new.json",
+        trace(launched("gemm", 0, 5, 100, 1), launched("relu", 1, 110, 15, 2)),
+    )
     code = main([*command, str(old), str(new), "--json", *gate])
     found = json.loads(capsys.readouterr().out)
     assert code == status
@@ -106,8 +128,13 @@ def test_the_gate_is_the_status(tmp_path, capsys, command, gate, status):
 
 
 def test_the_table_names_what_is_new_and_what_is_gone(tmp_path, capsys):
-    old = write(tmp_path / "old.json", trace(launched("gemm", 0, 5, 80, 1), launched("nccl", 1, 90, 15, 2)))
-    new = write(tmp_path / "new.json", trace(launched("gemm", 0, 5, 100, 1), launched("relu", 1, 110, 15, 2)))
+    old = write(
+        tmp_path / "old.json", trace(launched("gemm", 0, 5, 80, 1), launched("nccl", 1, 90, 15, 2))
+    )
+    new = write(
+        tmp_path / "new.json",
+        trace(launched("gemm", 0, 5, 100, 1), launched("relu", 1, 110, 15, 2)),
+    )
     assert main(["trace", "--compare", str(old), str(new)]) == 0
     told = capsys.readouterr().out
     for words in ("Slower", "new)", "gone)", "+20.00 %", "noise is not"):
@@ -117,7 +144,9 @@ def test_the_table_names_what_is_new_and_what_is_gone(tmp_path, capsys):
 def test_the_devices_of_two_traces_are_named(tmp_path, capsys):
     events = launched("gemm", 0, 5, 80, 1)
     old = write(tmp_path / "old.json", trace(events))
-    new = write(tmp_path / "new.json", trace(events, deviceProperties=[{"id": 0, "name": "Odd X1"}]))
+    new = write(
+        tmp_path / "new.json", trace(events, deviceProperties=[{"id": 0, "name": "Odd X1"}])
+    )
     said = {old: "Both on NVIDIA H100", new: "Before on NVIDIA H100"}
     for other, words in said.items():
         assert main(["trace", "--compare", str(old), str(other)]) == 0

@@ -1,4 +1,5 @@
-"""Kernels of replayed graphs get the operators of their capture, in order; what does not match is counted."""
+"""Kernels of replayed graphs get the operators of their capture, in order; what does not match is
+counted."""
 
 import json
 from pathlib import Path
@@ -22,9 +23,17 @@ def captured(*kernels, named=True):
         name = "aten::mm" if kernel == GEMM else "aten::relu"
         held = {"kernel": kernel} if named else {}
         found.append(operator(name, begin, 50, SHAPES if kernel == GEMM else (), "c10::BFloat16"))
-        found.append(event("cuda_runtime", "cudaLaunchKernel", begin + 5, 1, 1, correlation=50 + place, **held))
+        found.append(
+            event(
+                "cuda_runtime", "cudaLaunchKernel", begin + 5, 1, 1, correlation=50 + place, **held
+            )
+        )
         if place % 2:
-            found.append(event("cuda_runtime", "cudaStreamEndCapture", begin + 60, 1, 1, correlation=90 + place))
+            found.append(
+                event(
+                    "cuda_runtime", "cudaStreamEndCapture", begin + 60, 1, 1, correlation=90 + place
+                )
+            )
     return trace(*found, launched("seed", 1000, 1001, 1, 99))
 
 
@@ -45,13 +54,20 @@ def test_each_replayed_kernel_gets_its_operator(tmp_path, named):
     spent = json.loads(found.row.spent)
     assert (spent["products"], spent["others"], spent["graph"]) == (10_000, 10_000, 0)
     assert sum(spent.values()) == 20_000
-    assert json.loads(found.row.notes)["graph_joined"] == {"matched": 2, "count": 2, "replays": 1, "file": "c.json"}
+    assert json.loads(found.row.notes)["graph_joined"] == {
+        "matched": 2,
+        "count": 2,
+        "replays": 1,
+        "file": "c.json",
+    }
     assert found.analysis.others == {"aten::relu": 10_000}
 
 
 def test_what_does_not_match_is_counted_and_stays_the_graph_s(tmp_path):
     write(tmp_path / "c.json", captured(GEMM, RELU))
-    (found,) = read_file(write(tmp_path / "r.json", replayed(GEMM, "fused", RELU)), capture=tmp_path / "c.json")
+    (found,) = read_file(
+        write(tmp_path / "r.json", replayed(GEMM, "fused", RELU)), capture=tmp_path / "c.json"
+    )
     assert json.loads(found.row.notes)["graph_joined"]["matched"] == 2
     assert json.loads(found.row.spent)["graph"] == 10_000
     unnamed = write(tmp_path / "u.json", captured(RELU, GEMM, named=False))
@@ -62,7 +78,10 @@ def test_what_does_not_match_is_counted_and_stays_the_graph_s(tmp_path):
 
 
 def test_a_capture_beside_the_replays_is_found(tmp_path):
-    for capture, replay in (("a_capture.json.gz", "a.json.gz"), ("b_capture.json", "b_execution.json")):
+    for capture, replay in (
+        ("a_capture.json.gz", "a.json.gz"),
+        ("b_capture.json", "b_execution.json"),
+    ):
         (tmp_path / capture).touch()
         assert graphs.beside(tmp_path / replay) == tmp_path / capture
         assert graphs.beside(tmp_path / capture) is None
@@ -70,16 +89,17 @@ def test_a_capture_beside_the_replays_is_found(tmp_path):
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no traces in {FOLDER}")
 @pytest.mark.parametrize(
-    ("name", "kernels", "eager", "in_graphs"),
+    ("name", "kernels", "eager", "in_graphs", "pairs"),
     [
-        ("graph_launched_decode", 421, 37_064_540_160, 40_910_192_640),
-        ("graph_piecewise_execution", 361, 53_280_276_480, 10_473_009_315_840),
+        ("graph_launched_decode", 421, 37_064_540_160, 40_910_192_640, 55_086),
+        ("graph_piecewise_execution", 361, 53_280_276_480, 10_473_009_315_840, 7_705_799),
     ],
 )
-def test_full_and_piecewise_graphs_of_a_real_server(name, kernels, eager, in_graphs):
-    """Every kernel finds its operator, and the FLOPs are the eager ones and those of the capture."""
+def test_full_and_piecewise_graphs_of_a_real_server(name, kernels, eager, in_graphs, pairs):
+    """Every kernel finds its operator. The FLOPs are the eager ones, those of the capture, and of
+    attention in 24 layers with 64 heads of 64."""
     (found,) = read_file(FOLDER / f"{name}.json.gz")
     told = json.loads(found.row.notes)["graph_joined"]
     assert told["matched"] == told["count"] == kernels
-    assert found.row.flops == eager + in_graphs
+    assert found.row.flops == eager + in_graphs + 24 * 4 * 64 * 64 * pairs
     assert found.row.graph_percent == 0

@@ -1,4 +1,5 @@
-"""Time and FLOPs by module: worked out by hand, of a real backward pass, of public traces, and as sums that hold."""
+"""Time and FLOPs by module: worked out by hand, of a real backward pass, of public traces, and as
+sums that hold."""
 
 import contextlib
 import json
@@ -12,7 +13,8 @@ from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
 from mfulab.measurements.read_trace.reader import read_file
-from mfulab.mfu.join import trace_columns
+from mfulab.mfu.job import link_use
+from mfulab.mfu.traced import trace_columns
 from mfulab.tracing.operators import modules_of, trace_modules
 
 SHARED = Path(__file__).parents[3] / "shared/traces"
@@ -23,7 +25,9 @@ def modules(path):
     """Of each path of names: calls, µs in kernels, and FLOPs of a window."""
     (read,) = read_file(path)
     found = json.loads(read.row.modules or "[]")
-    return {"/".join(one["path"]): (one["calls"], one["time_ns"] / 1e3, one["flops"]) for one in found}
+    return {
+        "/".join(one["path"]): (one["calls"], one["time_ns"] / 1e3, one["flops"]) for one in found
+    }
 
 
 def module(name, begin, duration):
@@ -31,7 +35,8 @@ def module(name, begin, duration):
 
 
 def test_kernels_belong_to_the_innermost_module_around_their_launch(tmp_path):
-    """Two alike layers are one; the kernel launched after them belongs to the model alone, a later one to none."""
+    """Two alike layers are one; the kernel launched after them belongs to the model alone, a later
+    one to none."""
     shapes = [[4, 8], [8, 16]]
     found = modules(
         write(
@@ -53,7 +58,9 @@ def test_the_backward_pass_belongs_to_the_modules_of_its_forward_operators(tmp_p
     """It runs on another thread, in calls with the sequence numbers of what they differentiate."""
     forward = {"Sequence number": 7, "Fwd thread id": 0}
     backward = {"Sequence number": 7, "Fwd thread id": 1}
-    function = event("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 60, 20, 2, **backward)
+    function = event(
+        "cpu_op", "autograd::engine::evaluate_function: MmBackward0", 60, 20, 2, **backward
+    )
     product = {**operator("aten::mm", 62, 5, [[4, 16], [16, 8]]), "tid": 2}
     launch, kernel = launched("gemm", 63, 70, 20, 2)
     found = modules(
@@ -112,12 +119,17 @@ def test_a_step_of_one_s_own_is_told_by_its_classes_and_leaves_no_hook():
     def step():
         model(inputs).sum().backward()
 
-    found = {"/".join(one.path): one for one in modules_of(trace_modules(step, torch.device("cpu"), 2))}
+    found = {
+        "/".join(one.path): one for one in modules_of(trace_modules(step, torch.device("cpu"), 2))
+    }
     one = 2 * 16 * 32
     assert {name: (found[name].calls, found[name].flops) for name in found if name} == {
         "Net": (1, 3 * one * 32 + 2 * one * 32 + 3 * one * 8),
         "Net/Sequential": (2, 3 * one * 32 + 2 * one * 32),
-        "Net/Sequential/Linear": (2, 3 * one * 32 + 2 * one * 32),  # the first has no gradient of its input
+        "Net/Sequential/Linear": (
+            2,
+            3 * one * 32 + 2 * one * 32,
+        ),  # the first has no gradient of its input
         "Net/Sequential/ReLU": (2, 0),
         "Net/Linear": (1, 3 * one * 8),
     }
@@ -133,7 +145,10 @@ def test_a_module_that_raises_ends_its_range(tmp_path):
             torch.nn.Linear(3, 4)(torch.ones(2, 5))
         torch.nn.ReLU()(torch.ones(2))
 
-    assert {one.path for one in modules_of(trace_modules(step, torch.device("cpu"), 1))} >= {("Linear",), ("ReLU",)}
+    assert {one.path for one in modules_of(trace_modules(step, torch.device("cpu"), 1))} >= {
+        ("Linear",),
+        ("ReLU",),
+    }
 
 
 @needs_traces
@@ -148,7 +163,9 @@ def test_layers_of_a_public_trace_have_the_flops_of_their_weights():
         sum(time for kind, time in read.analysis.spent.items() if kind != "idle") / 1e3
     )
     joined = json.loads(trace_columns(read.row.model_dump())["module_times"])
-    assert joined[0]["mfu_percent"] == pytest.approx(100 * read.row.flops / (joined[0]["ms"] * 1e9) / 989.4, rel=1e-3)
+    assert joined[0]["mfu_percent"] == pytest.approx(
+        100 * read.row.flops / (joined[0]["ms"] * 1e9) / 989.4, rel=1e-3
+    )
 
 
 @needs_traces
@@ -159,24 +176,41 @@ def test_ranges_that_a_user_marked_serve_where_no_module_was_recorded():
 
 
 @given(
-    calls=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 30), st.integers(0, 40)), min_size=1, max_size=8),
+    calls=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(1, 30), st.integers(0, 40)), min_size=1, max_size=8
+    ),
     depth=st.integers(1, 5),
 )
-def test_times_of_parts_sum_to_the_busy_time_and_never_exceed_what_holds_them(tmp_path_factory, calls, depth):
+def test_times_of_parts_sum_to_the_busy_time_and_never_exceed_what_holds_them(
+    tmp_path_factory, calls, depth
+):
     nested = [module(f"L{level}_0", level, 200 - 2 * level) for level in range(depth)]
-    kernels = [one for n, (at, took, gap) in enumerate(calls, 1) for one in launched("k", 2 * at, 20 + gap, took, n)]
-    path = write(tmp_path_factory.mktemp("trace") / "a.json", trace(steps((0, 300)), nested, kernels))
+    kernels = [
+        one
+        for n, (at, took, gap) in enumerate(calls, 1)
+        for one in launched("k", 2 * at, 20 + gap, took, n)
+    ]
+    path = write(
+        tmp_path_factory.mktemp("trace") / "a.json", trace(steps((0, 300)), nested, kernels)
+    )
     (read,) = read_file(path)
     found = json.loads(read.row.modules)
     times = {tuple(one["path"]): one["time_ns"] for one in found}
-    assert times[()] == sum(time for kind, time in read.analysis.spent.items() if kind not in ("idle", "input_wait"))
+    assert times[()] == sum(
+        time for kind, time in read.analysis.spent.items() if kind not in ("idle", "input_wait")
+    )
     for path in times:
         parts = sum(time for other, time in times.items() if other[:-1] == path and other)
         assert parts <= times[path]
 
 
 def collective(name, begin, duration, number, dtype="Float", elements=1_000_000, processes=4):
-    sizes = {"In msg nelems": elements, "Out msg nelems": elements, "Group size": processes, "dtype": dtype}
+    sizes = {
+        "In msg nelems": elements,
+        "Out msg nelems": elements,
+        "Group size": processes,
+        "dtype": dtype,
+    }
     launch, kernel = launched("ncclDevKernel", begin - 5, begin, duration, number)
     return [launch, {**kernel, "args": kernel["args"] | sizes | {"Collective name": name}}]
 
@@ -188,18 +222,65 @@ def job(folder, rank, *lengths):
 
 
 def test_bandwidths_of_collectives_are_those_that_nccl_tests_define(tmp_path, capsys):
-    """4 MB among four in 40 µs: 100 GB/s; all-reduce sends 1.5 times as much over a link, all-gather three quarters."""
-    sent = [collective(name, 100 * n, 40, n) for n, name in enumerate(("allreduce", "_allgather_base", "broadcast"), 1)]
+    """4 MB among four in 40 µs: 100 GB/s; all-reduce sends 1.5 times as much over a link,
+    all-gather three quarters."""
+    sent = [
+        collective(name, 100 * n, 40, n)
+        for n, name in enumerate(("allreduce", "_allgather_base", "broadcast"), 1)
+    ]
     unknown = collective("allreduce", 600, 40, 9, dtype="ComplexHalf")
     path = write(tmp_path / "a.json", trace(steps((0, 1000)), *sent, unknown))
     assert main(["trace", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["collective_bandwidth"]
-    speeds = {one["kind"]: (one["bytes"], one["algorithm_gb_s"], one["bus_gb_s"], one["wait_ms"]) for one in found}
+    speeds = {
+        one["kind"]: (one["bytes"], one["algorithm_gb_s"], one["bus_gb_s"], one["wait_ms"])
+        for one in found
+    }
     assert speeds == {
         "allreduce": (4_000_000, 100, 150, None),
         "allgatherbase": (4_000_000, 100, 75, None),
         "broadcast": (4_000_000, 100, 100, None),
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "processes", "factor"),
+    [
+        ("allreduce", 4, 1.5),
+        ("allreduce_coalesced", 8, 1.75),
+        ("_allgather_base", 4, 0.75),
+        ("reduce_scatter_tensor_coalesced", 2, 0.5),
+        ("all_to_allv", 4, 0.75),
+        ("broadcast", 4, 1),
+        ("send", 2, 1),
+        ("allreduce", 1, 0),
+    ],
+)
+def test_bytes_over_a_link_are_those_of_nccl_tests_a_step(
+    tmp_path, capsys, kind, processes, factor
+):
+    """Three calls of 2 MB in two steps."""
+    sent = [
+        collective(kind, begin, 40, number, "BFloat16", processes=processes)
+        for number, begin in enumerate((100, 300, 1100), 1)
+    ]
+    path = write(tmp_path / "a.json", trace(steps((0, 1000), (1000, 2000)), *sent))
+    assert main(["trace", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["link_bytes"] == 1.5 * 2_000_000 * factor
+    assert main(["trace", str(path)]) == 0
+    assert "nccl-tests" in capsys.readouterr().out
+
+
+def test_a_link_s_use_is_that_of_every_size_not_of_the_longest_alone():
+    sizes = [["broadcast", size, 4, [1_000_000]] for size in range(1, 31)]
+    use = link_use({"collective_sizes": json.dumps(sizes), "steps": 2})
+    assert (use.bytes, use.calls, use.busy_s) == (sum(range(1, 31)) / 2, 15, pytest.approx(0.015))
+
+
+def test_bytes_over_a_link_are_empty_where_sizes_are_not_told(tmp_path, capsys):
+    path = write(tmp_path / "a.json", trace(steps((0, 1000)), collective("x", 100, 40, 1, "Odd")))
+    assert main(["trace", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["link_bytes"] is None
 
 
 def test_of_a_job_the_shortest_rank_tells_the_transfer_and_the_rest_is_waiting(tmp_path, capsys):

@@ -1,4 +1,5 @@
-"""Operations that kernels execute beyond what is counted, and the rate of their instructions, by name and shapes."""
+"""Operations that kernels execute beyond what is counted, and the rate of their instructions, by
+name and shapes."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,17 @@ def linear(tokens, inner, columns):
 
 
 def patches(channels=3, filters=768, groups=1):
-    shapes = [[64, channels, 224, 224], [filters, channels // groups, 16, 16], [filters], [], [], [], [], [], []]
+    shapes = [
+        [64, channels, 224, 224],
+        [filters, channels // groups, 16, 16],
+        [filters],
+        [],
+        [],
+        [],
+        [],
+        [],
+        [],
+    ]
     values = ["", "", "", "[16, 16]", "[0, 0]", "[1, 1]", "False", "[0, 0]", str(groups)]
     return traced_cost("aten::convolution", shapes, values)
 
@@ -30,7 +41,8 @@ def attention(tokens, causal=False, width=64):
     return traced_cost(name, [shape] * 3 + [[]] * 4, ["", "", "", "", "False", "0.", str(causal)])
 
 
-# Read by Nsight Compute on an H200: (kernel, call, executed ÷ counted, cycles of the tensor pipe ÷ ideal ones).
+# Read by Nsight Compute on an H200: (kernel, call, executed ÷ counted, cycles of the tensor pipe ÷
+# ideal ones).
 READ = {
     "patches": (PATCHES, patches(), 10.667, 64.0),
     "attention of 197": (ATTENTION, attention(197), 1.689, 6.755),
@@ -55,7 +67,11 @@ def test_what_nsight_compute_read_on_a_card_follows_from_name_and_shapes(case):
         (HEAD, (128, 128, 1), 1),
         (PATCHES, (128, 128, 32), 8),
         (NVJET, (192, 192, 64), 0),
-        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x64x64_warpgroupsize1x1x1", (128, 64, 64), 0),
+        (
+            "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x64x64_warpgroupsize1x1x1",
+            (128, 64, 64),
+            0,
+        ),
         ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x128x64_MI16x16x1", (256, 128, 64), 0),
         ("ampere_sgemm_32x32_sliced1x4_tn", (32, 32, 1), 0),
         (
@@ -69,7 +85,9 @@ def test_tile_step_and_alignment_of_a_name(kernel, tile, alignment):
     assert (tile_of(kernel), alignment_of(kernel)) == (tile, alignment)
 
 
-@pytest.mark.parametrize("kernel", ["ampere_gcgemm_64x64_nt", "attn_fwd", "_scaled_mm", "cudnn_winograd_128x128_ldg1"])
+@pytest.mark.parametrize(
+    "kernel", ["ampere_gcgemm_64x64_nt", "attn_fwd", "_scaled_mm", "cudnn_winograd_128x128_ldg1"]
+)
 def test_a_name_that_tells_no_tile_claims_nothing(kernel):
     assert tile_of(kernel) is None
     assert executed_ratio(kernel, linear(100, 100, 100)) is None
@@ -85,7 +103,16 @@ def test_grouped_and_transposed_convolutions_claim_nothing():
 
 def test_a_convolution_s_backward_kernels_pad_their_own_sides():
     shapes = [[64, 768, 14, 14], [64, 3, 224, 224], [768, 3, 16, 16], [768], *[[]] * 7]
-    values = [*[""] * 4, "[16, 16]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1", "[False, True, True]"]
+    values = [
+        *[""] * 4,
+        "[16, 16]",
+        "[0, 0]",
+        "[1, 1]",
+        "False",
+        "[0, 0]",
+        "1",
+        "[False, True, True]",
+    ]
     recorded = traced_cost("aten::convolution_backward", shapes, values)
     assert recorded.convolution == (64 * 14 * 14, 3, 768, 256)
     filters = executed_ratio(PATCHES.replace("fprop", "wgrad"), recorded)
@@ -103,18 +130,24 @@ def test_a_narrow_head_is_padded_to_the_kernel_s():
 def test_a_mask_may_leave_out_tiles_and_claims_nothing():
     shape = [8, 12, 197, 64]
     recorded = traced_cost(
-        "aten::_scaled_dot_product_cudnn_attention", [shape] * 3 + [[8, 1, 197, 197]] + [[]] * 3, [""] * 6 + ["False"]
+        "aten::_scaled_dot_product_cudnn_attention",
+        [shape] * 3 + [[8, 1, 197, 197]] + [[]] * 3,
+        [""] * 6 + ["False"],
     )
     assert executed_ratio(ATTENTION, recorded) is None
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (9, 4), (10, 0), (0, 0)])
 def test_rates_are_known_of_hopper_alone(capability):
-    assert {slowdown_of(kernel, "bf16", capability) for kernel in (HEAD, PATCHES, FLASH, NVJET)} == {1.0}
+    assert {
+        slowdown_of(kernel, "bf16", capability) for kernel in (HEAD, PATCHES, FLASH, NVJET)
+    } == {1.0}
 
 
 def test_k_of_eight_is_the_whole_width_of_tf32():
-    assert slowdown_of("cutlass_80_tensorop_s1688gemm_128x256_32x3_nt_align1", "tf32", HOPPER) == 1.5
+    assert (
+        slowdown_of("cutlass_80_tensorop_s1688gemm_128x256_32x3_nt_align1", "tf32", HOPPER) == 1.5
+    )
     assert slowdown_of("ampere_sgemm_128x64_nn", "fp32", HOPPER) == 1.0
 
 

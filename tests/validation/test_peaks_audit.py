@@ -1,4 +1,5 @@
-"""The audit of other libraries' peaks: each mistake by its name, with stand-ins for what is not installed."""
+"""The audit of other libraries' peaks: each mistake by its name, with stand-ins for what is not
+installed."""
 
 import peaks_audit
 import pytest
@@ -7,7 +8,9 @@ from peaks_audit import LIBRARIES, Library, audit
 
 def audited(answers, anything=None):
     """Audits a library that gives `answers` by name and format, and `anything` for the rest."""
-    figures = audit(Library(lambda name, sheet, precision: answers.get((name, precision), anything)))
+    figures = audit(
+        Library(lambda name, sheet, precision: answers.get((name, precision), anything))
+    )
     return {(figure.device, figure.precision): figure for figure in figures}
 
 
@@ -18,11 +21,25 @@ def audited(answers, anything=None):
         ("NVIDIA L4", "L4", "bf16", 242, "sparse for dense", "2 times the dense peak"),
         ("NVIDIA A100-SXM4-80GB", "A100 SXM4 80GB", "fp32", 156, "another format", "that of tf32"),
         ("NVIDIA A40", "A40", "bf16", 37.4, "another format", "that of fp32"),
-        ("NVIDIA H100 PCIe", "H100 PCIe", "fp64", 25.6, "another format", "that of fp64 without tensor cores"),
+        (
+            "NVIDIA H100 PCIe",
+            "H100 PCIe",
+            "fp64",
+            25.6,
+            "another format",
+            "that of fp64 without tensor cores",
+        ),
         ("NVIDIA H200", "H200 SXM", "fp32", 33.5, "halved", "half of the dense peak"),
         ("NVIDIA L40S", "L40S", "bf16", 121, "another device", "that of L4"),
         ("NVIDIA L4", "L4", "memory", 3350, "another device", "that of H100 SXM5 80GB"),
-        ("Tesla T4", "T4", "bf16", 65, "guessed", "neither the datasheet nor the architecture has bf16"),
+        (
+            "Tesla T4",
+            "T4",
+            "bf16",
+            65,
+            "guessed",
+            "neither the datasheet nor the architecture has bf16",
+        ),
         ("NVIDIA L4", "L4", "fp64", 15.1, "different", None),
     ],
 )

@@ -1,4 +1,5 @@
-"""Plain loops: FLOPs by hand against a closed form that others published, and the command that the docs name."""
+"""Plain loops: FLOPs by hand against a closed form that others published, and the command that the
+docs name."""
 
 import plain_loops
 import pytest
@@ -8,7 +9,8 @@ VOCABULARY, WIDTH = 50257, 768  # of GPT-2
 
 
 def closed(tokens: int, length: int, layers: int) -> tuple[float, float]:
-    """72 B s l h² (1 + s / 6 h + V / 12 l h), arXiv:2104.04473 without recomputation; and 6 for each bias and norm."""
+    """72 B s l h² (1 + s / 6 h + V / 12 l h), arXiv:2104.04473 without recomputation; and 6 for
+    each bias and norm."""
     inner = 1 + length / (6 * WIDTH) + VOCABULARY / (12 * layers * WIDTH)
     return 72 * tokens * layers * WIDTH**2 * inner, 6.0 * tokens * (13 * layers + 2) * WIDTH
 

@@ -1,8 +1,10 @@
-"""Adding a thing takes few files: each test writes them into a copy and runs what it added there."""
+"""Adding a thing takes few files: each test writes them into a copy and runs what it added
+there."""
 
 import csv
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,7 +33,11 @@ def test_a_number_format_is_a_line_of_the_table_and_its_config(make_project):
     project = make_project(with_source=True)
     table = project.folder / "src/mfulab/core/formats.py"
     line = '        Format("int8", "int8"'
-    replace(table, line, f'        Format("fp8_e5m2", "float8_e5m2", "bfloat16", 8, 1, 5, 3.4e-3),\n{line}')
+    replace(
+        table,
+        line,
+        f'        Format("fp8_e5m2", "float8_e5m2", "bfloat16", 8, 1, 5, 3.4e-3),\n{line}',
+    )
     with (project.folder / "config/precision.yaml").open("a", encoding="utf-8") as file:
         file.write("fp8_e5m2: { dtype: float8_e5m2 }\n")
     project.snakemake("rows", "--config", "experiment=number_formats", "precision=fp8_e5m2")
@@ -52,7 +58,13 @@ class NumpyAgain(Numpy):
 """
     (project.folder / "src/mfulab/kernels/numpy_again.py").write_text(kernel)
     short = "timing.windows=2 timing.window_time_s=0.02 timing.warm_up_time_s=0.1"
-    options = ("experiment=miniature", "steps=[bench_matmul]", "kernel=numpy_again", "size=64", f"overrides={short}")
+    options = (
+        "experiment=miniature",
+        "steps=[bench_matmul]",
+        "kernel=numpy_again",
+        "size=64",
+        f"overrides={short}",
+    )
     project.snakemake("rows", "--config", *options, "device=cpu")
     assert row(project.folder, "*/bench_matmul/kernel=numpy_again*/row.csv")["adds"] == "nothing"
 
@@ -62,20 +74,96 @@ def test_a_joined_column_is_a_field_and_a_line_and_a_language_a_catalogue(make_p
     project = make_project(with_source=True)
     join = project.folder / "src/mfulab/mfu/join.py"
     line = '        "share_of_spec_percent": percent(speed, peak),'
-    replace(join, line, f'{line}\n        "flops_per_byte": ratio(row.get("flops"), row.get("bytes_moved")),')
+    replace(
+        join,
+        line,
+        f'{line}\n        "flops_per_byte": ratio(row.get("flops"), row.get("bytes_moved")),',
+    )
     joined = project.folder / "src/mfulab/measurements/bench_matmul/joined.py"
     field = "    share_of_spec_percent: "
     replace(joined, field, f'    flops_per_byte: float | None = column("FLOPs ÷ bytes.")\n{field}')
     catalogues = project.folder / "src/mfulab/core/language/catalogue"
     english = (catalogues / "en.yaml").read_text(encoding="utf-8")
-    (catalogues / "xx.yaml").write_text(english.replace("One matmul", "Xne xatrix xroduct"), encoding="utf-8")
+    (catalogues / "xx.yaml").write_text(
+        english.replace("One matmul", "Xne xatrix xroduct"), encoding="utf-8"
+    )
     project.snakemake("report", "--config", "experiment=recorded", "overrides=report.language=xx")
     with (project.folder / "results/tables/matmul.csv").open(newline="", encoding="utf-8") as file:
         assert "flops_per_byte" in next(csv.reader(file))
     assert '<html lang="xx"' in (project.folder / "reports/report.html").read_text(encoding="utf-8")
 
 
-# A measurement with a key of its own and a column of its own: its folder, its experiment, its figure, its words.
+# What each of the three files of a new cause gets, behind the line that it follows.
+A_CAUSE = {
+    "mfu/causes.py": {
+        "CAUSES = (": """    Cause(
+        "hot",
+        (),
+        lambda seen: reached("hot", seen.facts.counters.fp64_active_percent, 50.0),
+        "experiment=quickstart",
+        "run_in_time",
+    ),"""
+    },
+    **{
+        f"core/language/catalogue/{language}.yaml": {
+            "  cause:\n    padded": f'    hot: "{word}"',
+            "verdict:": f'  hot: "{sentence}"',
+            "advice:": f'  hot: "{advice}"',
+            "because:": f'  hot: "{clause}"',
+        }
+        for language, word, sentence, advice, clause in (
+            ("en", "hot device", "{share:.0f} % are hot.", "cool it.", "it is hot"),
+            ("ko", "뜨거운 장치", "{share:.0f}%가 뜨겁습니다.", "식히십시오.", "뜨겁기 때문입니다"),
+        )
+    },
+}
+# The suite's own checks on causes and their words.
+CHECKS = (
+    "tests/mfu/test_verdict.py",
+    "tests/mfu/test_ladder.py",
+    "tests/lab/report/test_language.py",
+    "tests/lab/report/test_trust.py",
+    "tests/loop/interactive/test_show.py",
+)
+
+
+@pytest.mark.slow
+def test_a_cause_is_its_rule_and_its_words(make_project):
+    """Added to a copy, it is judged, said and advised in both languages, and the suite accepts it:
+    no other file knows it."""
+    project = make_project(with_source=True)
+    for file, lines in A_CAUSE.items():
+        path = project.folder / "src/mfulab" / file
+        text = path.read_text(encoding="utf-8")
+        for before, line in lines.items():
+            end = text.index("\n", text.index(f"\n{before}") + 1)
+            text = f"{text[:end]}\n{line}{text[end:]}"
+        path.write_text(text, encoding="utf-8")
+    for name in ("tests", "docs"):
+        shutil.copytree(ROOT / name, project.folder / name)
+    shutil.copy(ROOT / "pyproject.toml", project.folder)
+    project.run("mfulab", "schema", "--fix")
+    assert "| `hot` |" in (project.folder / "docs/why.md").read_text(encoding="utf-8")
+    program = """
+from mfulab.core.language import Texts, verdicts
+from mfulab.mfu.account import read
+row = read({"time_s": 0.1, "mfu_percent": 40.0, "fp64_active_percent": 90.0}).verdict_columns()
+for language in ("en", "ko"):
+    said = verdicts.columns(row, language=language)
+    print(said["verdict"], said["verdict_reason"], Texts(language, "advice")(row["verdict"]))
+"""
+    said = project.run(sys.executable, "-c", program)
+    assert said.stdout.splitlines() == [
+        "hot device 90 % are hot. cool it.",
+        "뜨거운 장치 90%가 뜨겁습니다. 식히십시오.",
+    ]
+    checks = (*CHECKS, "-n0", "-q", "-p", "no:cacheprovider")
+    done = project.run(sys.executable, "-m", "pytest", *checks, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+# A measurement with a key of its own and a column of its own: its folder, its experiment, its
+# figure, its words.
 ADDED = {
     "src/mfulab/measurements/count_letters/__init__.py": '''"""Letters of a model's name."""
 
@@ -172,7 +260,8 @@ WORDS = {
 
 
 def add_measurement(folder: Path) -> int:
-    """Writes the measurement into a copy; the number of places touched, where a folder is one and the words are one."""
+    """Writes the measurement into a copy; the number of places touched, where a folder is one and
+    the words are one."""
     for name, text in ADDED.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
@@ -185,9 +274,13 @@ def add_measurement(folder: Path) -> int:
 def test_a_measurement_is_its_folder_its_experiment_its_figure_and_its_words(make_project):
     project = make_project(with_source=True)
     assert add_measurement(project.folder) == 4
-    done = project.snakemake("report", "--config", "experiment=letters", "overrides=report.language=ko")
+    done = project.snakemake(
+        "report", "--config", "experiment=letters", "overrides=report.language=ko"
+    )
     counted = {
-        alphabet: row(project.folder, f"count_letters/model=digit_cnn,alphabet={alphabet}/row.csv")["letters"]
+        alphabet: row(project.folder, f"count_letters/model=digit_cnn,alphabet={alphabet}/row.csv")[
+            "letters"
+        ]
         for alphabet in ("all", "vowels")
     }
     assert counted == {"all": str(len("digit_cnn")), "vowels": "2"}
@@ -199,7 +292,9 @@ def test_a_measurement_is_its_folder_its_experiment_its_figure_and_its_words(mak
     page = (project.folder / "reports/report.html").read_text(encoding="utf-8")
     assert "digit_cnn의 글자." in page
     assert "Which letters count" not in done.stdout  # a key's description is no part of the output
-    given = project.snakemake("rows", "-n", "--config", "experiment=letters", "alphabet=vowel", check=False)
+    given = project.snakemake(
+        "rows", "-n", "--config", "experiment=letters", "alphabet=vowel", check=False
+    )
     assert "alphabet=vowel" in given.stdout
     assert "vowels" in given.stdout
     one = project.snakemake("rows", "-n", "--config", "experiment=letters", "alphabet=vowels")
@@ -230,7 +325,9 @@ def everything(tmp_path_factory):
     shutil.copytree(ROOT / PUBLISHED, project.folder / PUBLISHED)
     (project.folder / "trace.json").write_text('{"traceEvents": []}')
     steps = ", ".join(step for step in MEASUREMENTS if step not in ("ceilings", "environment"))
-    (project.folder / "config/experiment/everything.yaml").write_text(EVERYTHING.replace("STEPS", steps))
+    (project.folder / "config/experiment/everything.yaml").write_text(
+        EVERYTHING.replace("STEPS", steps)
+    )
     project.snakemake("rows", *EVERY, MFULAB_WORKER="")
     assert {Path(row).parts[-3] for row in project.rows()} == set(MEASUREMENTS)
     assert again(project) == set()
@@ -240,7 +337,9 @@ def everything(tmp_path_factory):
 def again(project: Project) -> set[str]:
     """Steps of which a run would be measured now."""
     done = project.snakemake("rows", "-n", *EVERY)
-    return {step for step in MEASUREMENTS if re.search(rf"^{step} +\d+$", done.stdout, re.MULTILINE)}
+    return {
+        step for step in MEASUREMENTS if re.search(rf"^{step} +\d+$", done.stdout, re.MULTILINE)
+    }
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""A sweep without anything that only Linux has: what cannot be told is empty and says why, all else is measured."""
+"""A sweep without anything that only Linux has: what cannot be told is empty and says why, all else
+is measured."""
 
 import csv
 import json

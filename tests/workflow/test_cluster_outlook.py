@@ -1,4 +1,5 @@
-"""What a dry run for a cluster says before anything is queued, and what is said where its plugin is missing."""
+"""What a dry run for a cluster says before anything is queued, and what is said where its plugin is
+missing."""
 
 import re
 import sys
@@ -9,7 +10,13 @@ from support.workflow_copy import Project, copy_workflow
 
 pytestmark = pytest.mark.workflow
 PROFILE = ("--profile", "workflow/profiles/slurm")
-H100 = ("--config", "hardware=nvidia-h100-80gb-hbm3", "experiment=kernels", "kernel=torch", "precision=bf16")
+H100 = (
+    "--config",
+    "hardware=nvidia-h100-80gb-hbm3",
+    "experiment=kernels",
+    "kernel=torch",
+    "precision=bf16",
+)
 # Snakemake where the executor for SLURM is not installed.
 WITHOUT_PLUGIN = """
 import pkgutil
@@ -32,7 +39,9 @@ def cluster_project(tmp_path_factory):
         [(25, 2, 3, 20), (25, 1, 3, 10), (3, 2, 1, 6)]
     ),  # replicates stay with their matmul; one each; fewer than a group
 )
-def test_a_dry_run_says_what_a_cluster_would_be_asked_for(cluster_project, sizes, replicates, jobs, longest):
+def test_a_dry_run_says_what_a_cluster_would_be_asked_for(
+    cluster_project, sizes, replicates, jobs, longest
+):
     swept = f"size={','.join(str(1001 + 8 * place) for place in range(sizes))}"
     config = (*H100, swept, f"replicates={replicates}", "ceiling_replicates=1")
     would = cluster_project.run("snakemake", *PROFILE, "rows", "-n", *config).stdout
@@ -58,6 +67,10 @@ def test_a_missing_executor_is_one_sentence_with_its_extra(cluster_project):
     done = cluster_project.run(sys.executable, "-c", WITHOUT_PLUGIN, *PROFILE, "-n", check=False)
     told = [line for line in done.stdout.splitlines() if not line.startswith("Using profile")]
     assert done.returncode == 1
-    assert told == ['mfulab: executor=slurm needs a plugin of Snakemake: pip install ".[slurm]" in the checkout.']
-    other = cluster_project.run(sys.executable, "-c", WITHOUT_PLUGIN, "--executor", "lsf", "-n", check=False).stdout
+    assert told == [
+        'mfulab: executor=slurm needs a plugin of Snakemake: pip install ".[slurm]" in the checkout.'
+    ]
+    other = cluster_project.run(
+        sys.executable, "-c", WITHOUT_PLUGIN, "--executor", "lsf", "-n", check=False
+    ).stdout
     assert "invalid choice: 'lsf'" in other

@@ -1,7 +1,8 @@
 """Faults that a sweep must survive: its rows complete, none measured twice, nothing left running.
 
-`make faults` does each fault as often as docs/reliability.md says, at random moments; the tests do a part of them once.
-The workflow, planning, client, worker, runner and tables are the real ones; only what is measured is a pause.
+`make faults` does each fault as often as docs/reliability.md says, at random moments; the tests do
+a part of them once. The workflow, planning, client, worker, runner and tables are the real ones;
+only what is measured is a pause.
 """
 
 import base64
@@ -22,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
+import platformdirs
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -59,12 +61,17 @@ RUNS = 6
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """The workflow with counts that pause, in a folder of the parameter's name; what a failing test left is ended."""
+def tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Path]:
+    """The workflow with counts that pause, in a folder of the parameter's name; what a failing test
+    left is ended."""
     mark, folder = str(uuid4()), tmp_path / getattr(request, "param", "")
     folder.mkdir(exist_ok=True)
     monkeypatch.setenv(MARK, mark)
-    monkeypatch.setenv(SOCKET, "")  # runs directly: the worker imports torch, and has tests of its own
+    monkeypatch.setenv(
+        SOCKET, ""
+    )  # runs directly: the worker imports torch, and has tests of its own
     copy_workflow(folder)
     make_script(folder, 0.3)
     (folder / "config/experiment/faults.yaml").write_text(EXPERIMENT)
@@ -78,7 +85,10 @@ def make_script(tree: Path, pause_s: float) -> None:
 
 
 def command(*options: str, target: str = "rows", **config: str) -> list[str]:
-    words = [f"{key}={value}" for key, value in {"experiment": "faults", "device": "cpu", **config}.items()]
+    words = [
+        f"{key}={value}"
+        for key, value in {"experiment": "faults", "device": "cpu", **config}.items()
+    ]
     return [sys.executable, "-m", "snakemake", "--cores=2", *options, target, "--config", *words]
 
 
@@ -92,7 +102,6 @@ def start(tree: Path, *options: str, **config: str) -> subprocess.Popen[str]:
             stderr=output,
             text=True,
             start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a shell's `&` ignores it
         )
 
 
@@ -114,7 +123,12 @@ def processes(mark: str, words: str = "") -> list[int]:
             is_meant = words.encode() in (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        if is_marked and is_meant and is_running(int(folder.name)) and int(folder.name) != os.getpid():
+        if (
+            is_marked
+            and is_meant
+            and is_running(int(folder.name))
+            and int(folder.name) != os.getpid()
+        ):
             found.append(int(folder.name))
     return found
 
@@ -159,7 +173,9 @@ SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
 @pytest.mark.parametrize("time_", range(TIMES))
 @pytest.mark.parametrize("number", few(SIGNALS), ids=lambda number: number.name)
 @pytest.mark.parametrize("who", few(["everything", "snakemake"]))
-def test_a_sweep_that_was_ended_goes_on_with_the_same_command(tree: Path, who: str, number: int, time_: int) -> None:
+def test_a_sweep_that_was_ended_goes_on_with_the_same_command(
+    tree: Path, who: str, number: int, time_: int
+) -> None:
     """And no run whose row was there is measured again."""
     chance = random.Random(f"{SEED} {who} {number} {time_}")
     sweep = start(tree)
@@ -177,13 +193,16 @@ def test_a_sweep_that_was_ended_goes_on_with_the_same_command(tree: Path, who: s
     finish(tree)
     assert_complete(tree)
     assert {name: row_of(tree, name).stat().st_mtime_ns for name in before} == before
-    assert sum(measured(tree).values()) <= RUNS + 2  # what was under way on two cores is measured again
+    # what was under way on two cores is measured again
+    assert sum(measured(tree).values()) <= RUNS + 2
 
 
 @pytest.mark.slow
 def test_an_interrupted_sweep_leaves_a_page_and_says_how_to_go_on(tree: Path) -> None:
     """By the terminal: everything but what has a session of its own gets the signal."""
-    sweep = start(tree, "--cores=1", target="report", budget_min="null", overrides="report.rows=all")
+    sweep = start(
+        tree, "--cores=1", target="report", budget_min="null", overrides="report.rows=all"
+    )
     until(lambda: len(rows(tree)) >= 2 or sweep.poll() is not None, 60)
     os.killpg(sweep.pid, signal.SIGINT)
     assert sweep.wait(120) == 1
@@ -195,7 +214,8 @@ def test_an_interrupted_sweep_leaves_a_page_and_says_how_to_go_on(tree: Path) ->
     assert last.endswith(f"to go on: snakemake --cores 1 report --config {words}")
     page = (tree / "reports/report.html").read_text()
     kept = {name: row_of(tree, name).stat().st_mtime_ns for name in rows(tree)}
-    assert f"{len(kept) + 1} runs measured, {RUNS - len(kept)} still to come." in page  # and the environment
+    # and the environment
+    assert f"{len(kept) + 1} runs measured, {RUNS - len(kept)} still to come." in page
     make_script(tree, 0)
     finish(tree)
     assert_complete(tree)
@@ -209,7 +229,9 @@ def shown(tree: Path) -> tuple[set[str], set[str]]:
     place = [column["name"] for column in flops["columns"]].index("run")
     words = flops["columns"][place]["dictionary"]
     with (tree / "results/tables/flops.csv").open(newline="") as file:
-        return {words[code] for code in flops["values"][place]}, {row["run"] for row in csv.DictReader(file)}
+        return {words[code] for code in flops["values"][place]}, {
+            row["run"] for row in csv.DictReader(file)
+        }
 
 
 def runs_of(sizes: str) -> set[str]:
@@ -217,7 +239,8 @@ def runs_of(sizes: str) -> set[str]:
 
 
 def killed_with_a_page(tree: Path, number: int, chance: random.Random, **config: str) -> None:
-    """A sweep that a signal ends at a random moment after its first row; by SIGINT it leaves a page."""
+    """A sweep that a signal ends at a random moment after its first row; by SIGINT it leaves a
+    page."""
     sweep = start(tree, "--cores=1", target="report", **config)
     until(lambda: rows(tree).keys() & runs_of(config["batch_size"]) or sweep.poll() is not None, 60)
     time.sleep(chance.uniform(0, 1))
@@ -229,7 +252,8 @@ def killed_with_a_page(tree: Path, number: int, chance: random.Random, **config:
 
 @pytest.mark.slow
 def test_a_page_is_its_command_s_after_another_was_interrupted(tree: Path) -> None:
-    """The page of what there was of another experiment's command is not taken for this one's, nor are its tables."""
+    """The page of what there was of another experiment's command is not taken for this one's, nor
+    are its tables."""
     one, other = {"batch_size": "1"}, {"batch_size": "5,6,7,8"}
     make_script(tree, 0)
     finish(tree, target="report", **one)
@@ -245,7 +269,8 @@ def test_a_page_is_its_command_s_after_another_was_interrupted(tree: Path) -> No
 
 @pytest.mark.slow
 def test_a_clock_set_back_between_two_sweeps_costs_nothing(tree: Path) -> None:
-    """What the first wrote is an hour from now then, and so are inputs of the next: tables, figures and page."""
+    """What the first wrote is an hour from now then, and so are inputs of the next: tables, figures
+    and page."""
     make_script(tree, 0)
     finish(tree, target="report", batch_size="1,2")
     for path in (tree / "results").rglob("*"):
@@ -264,9 +289,15 @@ COMMANDS = st.tuples(st.sampled_from(["1", "5,6", "1,5"]), ENDS, st.randoms(use_
 
 
 @pytest.mark.slow
-@settings(max_examples=2 * TIMES, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=2 * TIMES,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(commands=st.lists(COMMANDS, min_size=2, max_size=5))
-def test_a_page_is_its_command_s_in_any_order_of_commands_ends_and_kills(tree: Path, commands: list) -> None:
+def test_a_page_is_its_command_s_in_any_order_of_commands_ends_and_kills(
+    tree: Path, commands: list
+) -> None:
     shutil.rmtree(tree / "results", ignore_errors=True)
     for sizes, number, chance in commands:
         if number is not None:
@@ -284,7 +315,9 @@ def row_of(tree: Path, name: str) -> Path:
 
 @pytest.mark.parametrize("time_", range(TIMES))
 @pytest.mark.parametrize("who", few(["client", "run", "worker"]))
-def test_a_killed_process_costs_its_own_row(tree: Path, who: str, time_: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_process_costs_its_own_row(
+    tree: Path, who: str, time_: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The worker has none of its own: what it forked goes on, and later runs do without it."""
     chance = random.Random(f"{SEED} {who} {time_}")
     make_script(tree, 2)
@@ -294,7 +327,11 @@ def test_a_killed_process_costs_its_own_row(tree: Path, who: str, time_: int, mo
     begun = KILLED["client" if who == "worker" else "run"]
     until(lambda: processes(os.environ[MARK], begun) or sweep.poll() is not None, 60)
     time.sleep(chance.uniform(0, 15 if who == "worker" else 1))  # it imports first
-    victims = [one for one in processes(os.environ[MARK], KILLED[who]) if who != "worker" or parent(one) == sweep.pid]
+    victims = [
+        one
+        for one in processes(os.environ[MARK], KILLED[who])
+        if who != "worker" or parent(one) == sweep.pid
+    ]
     assert len(victims) == 1 or who != "worker" or sweep.poll() is not None
     if victims:
         os.kill(chance.choice(victims), signal.SIGKILL)
@@ -361,7 +398,8 @@ def test_a_broken_file_costs_one_row_at_most_and_is_made_anew(tree: Path, how: s
     finish(tree)
     results = tree / "results"
     [plan, *_] = results.glob("*/plan/faults.json")
-    [memory, *_] = results.glob("plan/*.json")
+    remembered = platformdirs.user_cache_path("mfulab") / "plans"
+    memory = max(remembered.glob("*.json"), key=lambda path: path.stat().st_mtime)
     for path in (plan, memory, *(results / "count_flops").glob("*batch_size=1/config.json")):
         BROKEN[how](path)
     for path in (results / "count_flops").glob("*batch_size=2/row.csv"):
@@ -378,11 +416,18 @@ def test_a_broken_file_costs_one_row_at_most_and_is_made_anew(tree: Path, how: s
 @pytest.mark.parametrize(
     ("column", "value"),
     few(
-        [("started_at", "2999-01-01T00:00:00+00:00"), ("process_s", "abc"), ("process_s", "-1"), ("process_s", "inf")],
+        [
+            ("started_at", "2999-01-01T00:00:00+00:00"),
+            ("process_s", "abc"),
+            ("process_s", "-1"),
+            ("process_s", "inf"),
+        ],
         0,
     ),
 )
-def test_an_impossible_cell_is_told_with_its_file_and_a_remedy(tree: Path, column: str, value: str) -> None:
+def test_an_impossible_cell_is_told_with_its_file_and_a_remedy(
+    tree: Path, column: str, value: str
+) -> None:
     finish(tree, batch_size="1,2")
     [path, *_] = sorted((tree / "results/count_flops").glob("*/row.csv"))
     with path.open(newline="") as file:
@@ -395,7 +440,9 @@ def test_an_impossible_cell_is_told_with_its_file_and_a_remedy(tree: Path, colum
     with (tree / "results/tables/flops.csv").open(newline="") as file:
         told = [line for line in csv.DictReader(file) if line["status"] == "failed"]
     [line] = told
-    assert all(word in line["message"] for word in (str(path.relative_to(tree)), column, "measured anew"))
+    assert all(
+        word in line["message"] for word in (str(path.relative_to(tree)), column, "measured anew")
+    )
 
 
 @pytest.mark.slow
@@ -446,7 +493,9 @@ def test_a_full_disk_is_named_loses_nothing_and_the_sweep_goes_on(small_disk: Pa
         while True:
             file.write(bytes(1 << 12))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command(), cwd=small_disk, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command(), cwd=small_disk, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode != 0
     assert "the disk is full. Free some space" in done.stdout + done.stderr
     assert rows(small_disk) == before
@@ -458,14 +507,18 @@ def test_a_full_disk_is_named_loses_nothing_and_the_sweep_goes_on(small_disk: Pa
 def test_a_checkout_that_cannot_be_written_is_one_sentence(small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command("-n"), cwd=small_disk, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command("-n"), cwd=small_disk, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     assert f"mfulab: {small_disk}: cannot be written" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 
 @pytest.mark.slow
-def test_a_home_that_cannot_be_written_is_no_obstacle(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_cannot_be_written_is_no_obstacle(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", "/proc/no-home")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     finish(tree, batch_size="1,2", target="results/tables/flops.csv")

@@ -1,4 +1,5 @@
-"""The seminar's notebook: runs from top to bottom in a checkout, sets itself up elsewhere, keeps small outputs."""
+"""The seminar's notebook: runs from top to bottom in a checkout, sets itself up elsewhere, keeps
+small outputs."""
 
 import io
 import os
@@ -32,7 +33,11 @@ def test_it_is_valid_and_its_outputs_are_those_of_one_run_small_and_of_no_machin
     assert [cell.execution_count for cell in CODE] == list(range(1, len(CODE) + 1))
     assert all(cell.metadata == {} for cell in NOTEBOOK.cells)
     outputs = [output for cell in CODE for output in cell.outputs]
-    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
+    assert not [
+        output
+        for output in outputs
+        if output.output_type == "error" or output.get("name") == "stderr"
+    ]
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
     assert len(pictures) >= 15
     assert all(picture.metadata["image/png"]["alt"] for picture in pictures)
@@ -51,7 +56,13 @@ def test_what_is_kept_of_an_output_has_no_progress_and_no_colours():
         "12/12 quality  pooled · 1 min 2 s · ██ 20 s of 20 s\r\n"
     )
     kept = together(
-        [printed("2 jobs\r\n"), printed(progress), printed("end\n"), printed("a warning\n", "stderr"), shown]
+        [
+            printed("2 jobs\r\n"),
+            printed(progress),
+            printed("end\n"),
+            printed("a warning\n", "stderr"),
+            shown,
+        ]
     )
     assert [output.get("text") for output in kept] == ["2 jobs\nend\n", None]
     assert together([printed(progress)]) == []
@@ -69,7 +80,11 @@ def test_other_languages_are_written_from_it_with_the_same_code_and_are_up_to_da
             cell.source for cell in CODE
         ]
         assert sum('LANGUAGE = "ko"' in source for source in code) == 1, "figures are Korean, too"
-        pairs = [(cell, own) for cell, own in zip(NOTEBOOK.cells, kept.cells, strict=True) if own.cell_type != "code"]
+        pairs = [
+            (cell, own)
+            for cell, own in zip(NOTEBOOK.cells, kept.cells, strict=True)
+            if own.cell_type != "code"
+        ]
         for cell, own in pairs:
             for kind in (r"`[^`]+`", r"\$\$.+?\$\$", r"^#+", r"^(?:\||- )"):
                 same = [sorted(re.findall(kind, each.source, re.MULTILINE)) for each in (cell, own)]
@@ -78,11 +93,61 @@ def test_other_languages_are_written_from_it_with_the_same_code_and_are_up_to_da
 
 
 def test_a_cell_without_words_and_words_without_a_cell_are_named():
-    cells = [nbformat.v4.new_markdown_cell("One", id="one"), nbformat.v4.new_code_cell("1", id="code")]
+    cells = [
+        nbformat.v4.new_markdown_cell("One", id="one"),
+        nbformat.v4.new_code_cell("1", id="code"),
+    ]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    assert [cell.source for cell in SCRIPT["translated"](notebook, {"one": "하나"}, "ko").cells] == ["하나", "1"]
+    assert [
+        cell.source for cell in SCRIPT["translated"](notebook, {"one": "하나"}, "ko").cells
+    ] == ["하나", "1"]
     with pytest.raises(ValueError, match="one, other"):
         SCRIPT["translated"](notebook, {"other": "다른"}, "ko")
+
+
+def told(steps: int, matmuls: int, doubtful: int):
+    """A notebook whose cell says so of its rows."""
+    text = f"{steps} training and inference steps, {matmuls} matmuls\n{doubtful} of them are doubtful: x\n"
+    output = nbformat.v4.new_output("stream", name="stdout", text=text)
+    cells = [nbformat.v4.new_code_cell("1", id="one", outputs=[output], execution_count=1)]
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def test_the_share_of_doubtful_rows_is_what_the_notebook_prints():
+    share = SCRIPT["doubtful_share"]
+    assert share(told(30, 10, 4)) == pytest.approx(0.1)
+    assert share(told(0, 0, 0)) == 0
+    with pytest.raises(ValueError, match="how many rows are doubtful"):
+        share(nbformat.v4.new_notebook())
+    assert 0 <= share(NOTEBOOK) <= 1  # the shipped one says it, too
+
+
+@pytest.mark.parametrize(("doubtful", "is_written"), [(4, True), (5, False)])
+def test_a_notebook_of_a_disturbed_machine_is_not_written(
+    tmp_path, monkeypatch, doubtful, is_written
+):
+    place = tmp_path / "lab.ipynb"
+    nbformat.write(told(30, 10, 0), place)
+    (tmp_path / "lab.ko.yaml").write_text("{}", encoding="utf-8")
+    monkeypatch.setitem(SCRIPT["regenerate"].__globals__, "run", lambda *_: told(30, 10, doubtful))
+    if is_written:
+        SCRIPT["regenerate"](place)
+    else:
+        with pytest.raises(SystemExit, match="12 % of the rows are doubtful"):
+            SCRIPT["regenerate"](place)
+    kept = nbformat.read(place, as_version=4).cells[0].outputs[0].text
+    assert f"{doubtful if is_written else 0} of them are doubtful" in kept
+    assert (tmp_path / "lab.ko.ipynb").exists() is is_written
+
+
+def test_a_translation_keeps_the_outputs_of_cells_whose_code_is_the_same():
+    notebook = told(1, 1, 0)
+    kept = told(2, 2, 0)
+    translated = SCRIPT["translated"]
+    assert "2 matmuls" in translated(notebook, {}, "ko", kept).cells[0].outputs[0].text
+    assert translated(notebook, {}, "ko").cells[0].outputs == []
+    kept.cells[0].source = "2"
+    assert translated(notebook, {}, "ko", kept).cells[0].outputs == []
 
 
 def test_every_part_ends_in_an_exercise_whose_answer_unfolds():
@@ -92,7 +157,9 @@ def test_every_part_ends_in_an_exercise_whose_answer_unfolds():
     for part in parts:
         exercises = part.split("**Exercise**")[1:]
         assert exercises, part[:40]
-        assert all("<details><summary>Answer</summary>" in exercise for exercise in exercises), part[:40]
+        assert all("<details><summary>Answer</summary>" in exercise for exercise in exercises), (
+            part[:40]
+        )
 
 
 def test_every_figure_that_it_shows_exists_and_is_introduced():
@@ -139,29 +206,47 @@ def test_it_runs_from_top_to_bottom(measured):
     folder = measured.folder / PLACE.parent
     folder.mkdir()
     # No GPU: the miniature was measured on the CPU, and what is shown is to be that.
-    environment = {**os.environ, "PYTHONPATH": str(measured.folder / "src"), "CUDA_VISIBLE_DEVICES": ""}
-    runner = client.NotebookClient(notebook, timeout=HANGS_S, resources={"metadata": {"path": str(folder)}})
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(measured.folder / "src"),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    runner = client.NotebookClient(
+        notebook, timeout=HANGS_S, resources={"metadata": {"path": str(folder)}}
+    )
     runner.execute(env=environment)
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    outputs = [
+        output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
+    ]
     printed = "".join(output.text for output in outputs if output.output_type == "stream")
     drawn = set((measured.folder / "results/tables/figures.txt").read_text().split())
     shown = set(SHOWN.findall("\n".join(cell.source for cell in CODE)))
     pictures = sum("image/png" in output.get("data", {}) for output in outputs)
     assert pictures == len(shown & drawn) >= 9, "this copy has no recorded machine"
-    assert {"mfu_versus_utilization", "utilization_ladder", "number_formats", "roofline"} <= shown & drawn
+    assert {
+        "mfu_versus_utilization",
+        "utilization_ladder",
+        "number_formats",
+        "roofline",
+    } <= shown & drawn
     assert "8 training and inference steps, 4 matmuls" in printed
     nothing = "neither these runs nor the recorded machines hold anything for it"
     assert f"energy_efficiency: {nothing}" in printed or "energy_efficiency" in drawn
 
 
-def test_a_figure_that_was_not_measured_here_is_of_the_recorded_machines(tmp_path, monkeypatch, capsys):
-    """The shipped cell, in a checkout where nothing of the seminar was measured, and in one without recordings."""
+def test_a_figure_that_was_not_measured_here_is_of_the_recorded_machines(
+    tmp_path, monkeypatch, capsys
+):
+    """The shipped cell, in a checkout where nothing of the seminar was measured, and in one without
+    recordings."""
     displays = pytest.importorskip("IPython.display", reason=NOT_INSTALLED)
     (tmp_path / "results/tables").mkdir(parents=True)
     (tmp_path / "results/tables/figures.txt").touch()
     monkeypatch.chdir(tmp_path)
     pictures = []
-    definitions = next(cell.source for cell in CODE if "def show(name)" in cell.source).partition("profile, matmul")[0]
+    definitions = next(cell.source for cell in CODE if "def show(name)" in cell.source).partition(
+        "profile, matmul"
+    )[0]
 
     def shown(name):
         known = {

@@ -1,4 +1,5 @@
-"""Private parts of libraries that this project leans on: named once, so that an upgrade which removes one fails here.
+"""Private parts of libraries that this project leans on: named once, so that an upgrade which
+removes one fails here.
 
 docs/upstream.md says what each is for and what would replace it.
 """
@@ -40,6 +41,7 @@ PRIVATE = {
     ("torch", "_C._autograd._get_sequence_nr"),
     ("torch", "_C._autograd._top_saved_tensors_default_hooks"),
     ("torch", "_C._current_autograd_node"),
+    ("torch", "_C._will_engine_execute_node"),
     ("torch", "_C._dispatch_tls_is_dispatch_key_included"),
     ("torch", "_C._dynamo.eval_frame"),
     ("torch", "_C._functorch"),
@@ -103,7 +105,9 @@ def test_snakemake_still_has_what_its_workarounds_touch():
     assert {"executor_plugin"} <= set(inspect.signature(Workflow.execute).parameters)
     assert callable(Workflow.unlock)
     assert callable(Workflow.get_rule)
-    assert "workflow.scheduling_settings.max_jobs_per_timespan" in inspect.getsource(JobScheduler.__init__)
+    assert "workflow.scheduling_settings.max_jobs_per_timespan" in inspect.getsource(
+        JobScheduler.__init__
+    )
     assert callable(PersistenceBase._unmark_incomplete)
     assert "self.check_output_mtime(job, expanded_output)" in inspect.getsource(DAG)
     assert list(inspect.signature(cli.parse_config).parameters) == ["entries"]
@@ -111,13 +115,16 @@ def test_snakemake_still_has_what_its_workarounds_touch():
 
 
 def test_every_private_part_in_use_is_named_here():
-    files = (path for folder in ("src", "scripts") for path in sorted((ROOT / folder).rglob("*.py")))
+    files = (
+        path for folder in ("src", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))
+    )
     used = {found for path in files for found in _private(path)}
     assert used == PRIVATE
 
 
 def _private(path: Path) -> Iterator[tuple[str, str]]:
-    """Private names of the libraries in a file: imported ones, and attributes of what is imported."""
+    """Private names of the libraries in a file: imported ones, and attributes of what is
+    imported."""
     modules: dict[str, str] = {}
     tree = ast.parse(path.read_bytes())
     for node in ast.walk(tree):
@@ -125,7 +132,11 @@ def _private(path: Path) -> Iterator[tuple[str, str]]:
             for alias in node.names:
                 first = alias.name.split(".")[0]
                 modules[alias.asname or first] = alias.name if alias.asname else first
-        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in LIBRARIES:
+        elif (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.split(".")[0] in LIBRARIES
+        ):
             for alias in node.names:
                 modules[alias.asname or alias.name] = f"{node.module}.{alias.name}"
                 if _is_private(node.module) or _is_private(alias.name):

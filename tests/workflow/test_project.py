@@ -27,7 +27,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = {path.stem: path.read_text() for path in (ROOT / "requirements").glob("*.lock")}
 EXTRAS = PROJECT["optional-dependencies"]
 MACHINES = [
-    {**default_environment(), "python_version": python, "python_full_version": f"{python}.1"} | system
+    {**default_environment(), "python_version": python, "python_full_version": f"{python}.1"}
+    | system
     for python in ("3.11", "3.13")
     for system in (
         {"platform_system": "Linux", "sys_platform": "linux", "platform_machine": "x86_64"},
@@ -53,7 +54,9 @@ def pins(name, machine):
 def pinned(text, machine):
     """Each package's version that the lines of a lock give `machine`."""
     lines = [line.removesuffix("\\") for line in text.splitlines() if line[0] not in "# "]
-    locked = [one for one in map(Requirement, lines) if one.marker is None or one.marker.evaluate(machine)]
+    locked = [
+        one for one in map(Requirement, lines) if one.marker is None or one.marker.evaluate(machine)
+    ]
     return {canonicalize_name(one.name): str(one.specifier).removeprefix("==") for one in locked}
 
 
@@ -63,7 +66,9 @@ def test_the_lock_pins_a_version_that_each_requirement_allows(extra):
         versions = pins(extra, machine)
         for requirement in needed([*PROJECT["dependencies"], *EXTRAS[extra]]):
             if requirement.marker is None or requirement.marker.evaluate(machine):
-                assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), requirement
+                assert requirement.specifier.contains(
+                    versions[canonicalize_name(requirement.name)]
+                ), requirement
 
 
 def test_all_locks_agree_on_each_version_and_every_pin_has_a_hash():
@@ -73,7 +78,10 @@ def test_all_locks_agree_on_each_version_and_every_pin_has_a_hash():
         for name, one in everything.items():
             assert base.items() <= one.items(), name
             assert not {
-                key for other in everything.values() for key in one.keys() & other.keys() if one[key] != other[key]
+                key
+                for other in everything.values()
+                for key in one.keys() & other.keys()
+                if one[key] != other[key]
             }
     for text in LOCKS.values():
         packages = re.split(r"\n(?=\S)", text.strip())[1:]
@@ -94,11 +102,14 @@ def test_the_constraints_are_the_pins_of_all_locks_without_their_hashes():
 def test_conda_users_get_a_python_that_the_project_allows(file):
     environment = yaml.safe_load((ROOT / file).read_text())
     [python] = [entry for entry in environment["dependencies"] if str(entry).startswith("python=")]
-    assert Requirement(f"python{PROJECT['requires-python']}").specifier.contains(python.removeprefix("python="))
+    assert Requirement(f"python{PROJECT['requires-python']}").specifier.contains(
+        python.removeprefix("python=")
+    )
 
 
 @pytest.mark.parametrize(
-    ("file", "extras"), [("environment.yml", ".[pipeline]"), ("environment-cuda.yml", ".[pipeline,cuda]")]
+    ("file", "extras"),
+    [("environment.yml", ".[pipeline]"), ("environment-cuda.yml", ".[pipeline,cuda]")],
 )
 def test_conda_installs_the_pipeline_at_the_locked_versions(file, extras):
     *_, last = yaml.safe_load((ROOT / file).read_text())["dependencies"]
@@ -113,17 +124,25 @@ def test_conda_installs_the_pipeline_at_the_locked_versions(file, extras):
 
 def test_no_rule_names_an_environment_that_lies_elsewhere_when_snakemake_copies_it():
     for path in (ROOT / "workflow/envs").glob("*.yaml"):
-        assert all(isinstance(entry, str) for entry in yaml.safe_load(path.read_text())["dependencies"])
+        assert all(
+            isinstance(entry, str) for entry in yaml.safe_load(path.read_text())["dependencies"]
+        )
     named = re.findall(
-        r'conda:\s+"(.+)"', "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
+        r'conda:\s+"(.+)"',
+        "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk")),
     )
     assert named
-    assert all((ROOT / "workflow/rules" / name).resolve().parent == ROOT / "workflow/envs" for name in named)
+    assert all(
+        (ROOT / "workflow/rules" / name).resolve().parent == ROOT / "workflow/envs"
+        for name in named
+    )
 
 
 def test_the_pipeline_brings_no_library_that_only_a_gpu_can_use():
     locked = {name for machine in MACHINES for name in pins("pipeline", machine)}
-    named = {name for name in locked if name.startswith(("nvidia-", "nvmath", "triton", "cuda-toolkit"))}
+    named = {
+        name for name in locked if name.startswith(("nvidia-", "nvmath", "triton", "cuda-toolkit"))
+    }
     assert named == {"nvidia-ml-py"}  # pure Python
 
 
@@ -133,17 +152,22 @@ def test_every_step_has_its_module():
 
 
 def test_the_table_of_groups_is_that_of_the_folders_and_of_what_steps_read():
-    table = (ROOT / "config/README.md").read_text().partition("## Groups")[2].partition("## Keys")[0]
+    table = (
+        (ROOT / "config/README.md").read_text().partition("## Groups")[2].partition("## Keys")[0]
+    )
     said = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", table, re.MULTILINE))
     read_by = {
-        group: ", ".join(f"`{step}`" for step, each in MEASUREMENTS.items() if group in each.config.model_fields)
+        group: ", ".join(
+            f"`{step}`" for step, each in MEASUREMENTS.items() if group in each.config.model_fields
+        )
         for group in keys.groups(ROOT / "config")
     }
     assert said == read_by | {"experiment": "planning"}
 
 
 def test_what_is_generated_is_up_to_date(monkeypatch, capsys):
-    """config.yaml's defaults, KEYS.md, the schema and the tables of experiments; `mfulab schema --fix` writes them."""
+    """config.yaml's defaults, KEYS.md, the schema and the tables of experiments; `mfulab schema
+    --fix` writes them."""
     monkeypatch.chdir(ROOT)
     assert schema.check(fix=False) == 0, capsys.readouterr().out
     assert "|  |" not in schema.table_of_keys(), "each key says what it means"
@@ -152,13 +176,19 @@ def test_what_is_generated_is_up_to_date(monkeypatch, capsys):
 def descriptions(schema):
     """Name and description of every key of a JSON Schema, its groups' among them."""
     for one in (schema, *schema.get("$defs", {}).values()):
-        yield from ((name, field["description"]) for name, field in one["properties"].items() if "description" in field)
+        yield from (
+            (name, field["description"])
+            for name, field in one["properties"].items()
+            if "description" in field
+        )
 
 
 @pytest.mark.parametrize("name", ["planning", *MEASUREMENTS])
 def test_every_description_of_a_key_stands_alone(name):
     model = keys.Asked if name == "planning" else MEASUREMENTS[name].config
-    spoken = {key: faults(text) for key, text in descriptions(model.model_json_schema(by_alias=False))}
+    spoken = {
+        key: faults(text) for key, text in descriptions(model.model_json_schema(by_alias=False))
+    }
     assert spoken
     assert {key: said for key, said in spoken.items() if said} == {}
 
@@ -167,7 +197,9 @@ def test_what_is_out_of_date_is_shown_and_written(tmp_path, monkeypatch, capsys)
     shutil.copytree(ROOT / "config", tmp_path / "config")
     readme = tmp_path / "config/README.md"
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "config/experiment/mine.yaml").write_text("# @package _global_\n# Shows mine.\nsteps: []\n")
+    (tmp_path / "config/experiment/mine.yaml").write_text(
+        "# @package _global_\n# Shows mine.\nsteps: []\n"
+    )
     config = tmp_path / "config/config.yaml"
     config.write_text(config.read_text().replace("batch_size: 8 ", "batch_size: 9 "))
     (tmp_path / "config/schema.json").unlink()
@@ -191,25 +223,40 @@ def test_the_schema_of_a_step_is_what_its_runs_are_checked_by(capsys):
     assert main(["schema", "bench_matmul"]) == 0
     assert "kernel" in json.loads(capsys.readouterr().out)["required"]
     assert main(["schema", "profile_stepp", "--row"]) == 2
-    assert "measurement=profile_stepp: unknown. Did you mean profile_step?" in capsys.readouterr().err
+    assert (
+        "measurement=profile_stepp: unknown. Did you mean profile_step?" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.slow
 def test_the_documentation_is_built_and_its_links_lead_somewhere(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
     one = os.environ | {"FIGURES": "1"}
-    finished = subprocess.run(command, cwd=ROOT, env=one, capture_output=True, text=True, check=False)
+    finished = subprocess.run(
+        command, cwd=ROOT, env=one, capture_output=True, text=True, check=False
+    )
     assert finished.returncode == 0, finished.stderr[-2000:]
     assert "mfu_versus_utilization" in (tmp_path / "gallery/index.html").read_text()
 
 
 def test_no_module_imports_itself_through_others():
     source = ROOT / "src"
-    names = {".".join(path.relative_to(source).with_suffix("").parts): path for path in source.glob("mfulab/*/**/*.py")}
+    names = {
+        ".".join(path.relative_to(source).with_suffix("").parts): path
+        for path in source.glob("mfulab/*/**/*.py")
+    }
     imported = {}
     for name, path in names.items():
-        nodes = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, sources.IMPORTS)]
-        meant = [module for node in nodes for module, _ in sources._module(name, path)._imports(node).values()]
+        nodes = [
+            node
+            for node in ast.walk(ast.parse(path.read_bytes()))
+            if isinstance(node, sources.IMPORTS)
+        ]
+        meant = [
+            module
+            for node in nodes
+            for module, _ in sources._module(name, path)._imports(node).values()
+        ]
         imported[name] = set(meant) & set(names)
     assert any(imported.values())
     TopologicalSorter(imported).prepare()
@@ -217,13 +264,18 @@ def test_no_module_imports_itself_through_others():
 
 @pytest.mark.xdist_group("groups")
 def test_tests_of_a_group_share_a_process(request):
-    """xdist tells groups by a suffix of the test's name; without it, each process draws the page again, silently."""
-    assert request.node.nodeid.endswith("@groups") == getattr(request.config.option, "loadgroup", False)
+    """xdist tells groups by a suffix of the test's name; without it, each process draws the page
+    again, silently."""
+    assert request.node.nodeid.endswith("@groups") == getattr(
+        request.config.option, "loadgroup", False
+    )
 
 
 def test_nothing_is_installed_into_a_python_that_nobody_named():
     """With no PYTHON given, `make install` makes `.venv` and writes there, with its extras."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "MAKEFLAGS")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHON", "MAKEFLAGS")
+    }
     commands = {
         words: subprocess.run(
             ["make", "-n", "VENV=none", "EXTRAS=slurm", *words],
@@ -234,10 +286,43 @@ def test_nothing_is_installed_into_a_python_that_nobody_named():
         ).stdout.splitlines()
         for words in (("install",), ("install", "PYTHON=python3"))
     }
-    writes = {words: set(re.findall(r"\S+(?= -m pip install )", "\n".join(lines))) for words, lines in commands.items()}
+    writes = {
+        words: set(re.findall(r"\S+(?= -m pip install )", "\n".join(lines)))
+        for words, lines in commands.items()
+    }
     assert writes[("install",)] == {"none/bin/python"}
     assert writes[("install", "PYTHON=python3")] == {"python3"}
     assert any("slurm" in line for line in commands[("install",)])
+
+
+@pytest.mark.parametrize("status", [0, 1, None])
+def test_uv_installs_where_it_is_and_pip_where_it_fails(tmp_path, status):
+    """Each by the locks' hashes; None is a machine without uv."""
+    for name, code in {"uv": status, "python": 0}.items():
+        stand_in = tmp_path / name
+        stand_in.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/{name}.said\nexit {code}\n')
+        stand_in.chmod(0o755)
+    uv = "" if status is None else tmp_path / "uv"
+    make = [
+        "make",
+        "install",
+        f"VENV={tmp_path}",
+        f"PYTHON={tmp_path}/python",
+        f"UV={uv}",
+        "CUDA=1",
+    ]
+    subprocess.run(make, check=True, capture_output=True)
+    said = {
+        name: file.read_text().splitlines() if (file := tmp_path / f"{name}.said").exists() else []
+        for name in ("uv", "python")
+    }
+    by_pip = [line for line in said["python"] if "pip install" in line]
+    for lines in (said["uv"], by_pip):
+        locked = [line for line in lines if ".lock" in line]
+        assert len(lines) == len(locked) + bool(lines), "all but the project itself"
+        assert all("--require-hashes" in line for line in locked)
+    assert bool(said["uv"]) == (status is not None)
+    assert bool(by_pip) == (status != 0)
 
 
 NEW_LOCK = """annotated-types==0.8.0
@@ -249,7 +334,8 @@ torch==2.13.0
 
 
 def test_what_a_python_has_stays_there_where_it_is_asked_to(tmp_path):
-    """KEEP=1 lets pip choose no other torch than the one that is there, and adds what is missing as it is locked."""
+    """KEEP=1 lets pip choose no other torch than the one that is there, and adds what is missing as
+    it is locked."""
     make = ["make", "-n", f"VENV={tmp_path}", "install", f"PYTHON={sys.executable}", "KEEP=1"]
     lines = subprocess.run(make, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert re.findall(r"requirements/\w+\.lock", lines) == [], "locks replace what is there"
@@ -258,12 +344,18 @@ def test_what_a_python_has_stays_there_where_it_is_asked_to(tmp_path):
     (tmp_path / "requirements.lock").write_text(NEW_LOCK)
     for name in ("torch-2.11.0+cu128", "Numba-0.61.2", "annotated_types-0.7.0"):
         (tmp_path / f"{name}.dist-info").mkdir()
-        (tmp_path / f"{name}.dist-info/METADATA").write_text(f"Name: {name.partition('-')[0]}\nVersion: 1\n")
+        (tmp_path / f"{name}.dist-info/METADATA").write_text(
+            f"Name: {name.partition('-')[0]}\nVersion: 1\n"
+        )
     alone = {"PYTHONPATH": str(tmp_path)}
     words = [sys.executable, "-S", "-c", program]
-    done = subprocess.run(words, cwd=tmp_path, env=alone, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        words, cwd=tmp_path, env=alone, capture_output=True, text=True, check=True
+    )
     kept = [line.partition("==")[0] for line in done.stdout.split("\n") if line]
-    assert kept == ["numba", "numba-cuda", "snakemake"], "torch and annotated-types stay; Numba's parts belong together"
+    assert kept == ["numba", "numba-cuda", "snakemake"], (
+        "torch and annotated-types stay; Numba's parts belong together"
+    )
 
 
 def test_a_torch_of_cuda_12_may_stay():
@@ -277,7 +369,11 @@ def test_a_torch_of_cuda_12_may_stay():
 @pytest.mark.parametrize("name", ["seminar", "seminar.ko"])
 def test_a_notebook_without_a_checkout_installs_beside_what_is_there_and_finds_it(name, tmp_path):
     cells = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text(encoding="utf-8"))["cells"]
-    [cell] = [source for cell in cells if "git" in (source := "".join(cell["source"])) and "clone" in source]
+    [cell] = [
+        source
+        for cell in cells
+        if "git" in (source := "".join(cell["source"])) and "clone" in source
+    ]
     (tmp_path / "bin").mkdir()
     clone = f'for last; do :; done; mkdir -p "$last"; ln -s {ROOT}/src "$last/src"'
     for tool, body in (("git", clone), ("make", 'echo "$@" > ../made')):

@@ -1,4 +1,5 @@
-"""Replicates in the real workflow: a row from several processes, more of them later, none for what fails."""
+"""Replicates in the real workflow: a row from several processes, more of them later, none for what
+fails."""
 
 import csv
 import json
@@ -6,7 +7,13 @@ import json
 import pytest
 
 pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("replicates")]
-ONE_RUN = ("steps=[profile_step]", "model=digit_cnn", "workload=inference", "batch_size=2", "device=cpu")
+ONE_RUN = (
+    "steps=[profile_step]",
+    "model=digit_cnn",
+    "workload=inference",
+    "batch_size=2",
+    "device=cpu",
+)
 
 
 def processes(row: dict[str, str]) -> int:
@@ -19,19 +26,33 @@ def test_more_replicates_measure_the_missing_ones_alone_and_changed_code_all(mak
     project = make_project(with_source=True)
 
     def report(replicates: int) -> dict[str, str]:
-        options = ("experiment=miniature", *ONE_RUN, f"replicates={replicates}", f"ceiling_replicates={replicates}")
+        options = (
+            "experiment=miniature",
+            *ONE_RUN,
+            f"replicates={replicates}",
+            f"ceiling_replicates={replicates}",
+        )
         project.snakemake("results/tables/profile.csv", "--config", *options)
-        with (project.folder / "results/tables/profile.csv").open(newline="", encoding="utf-8") as file:
+        with (project.folder / "results/tables/profile.csv").open(
+            newline="", encoding="utf-8"
+        ) as file:
             return next(row for row in csv.DictReader(file) if row["recorded"] == "False")
 
     row = report(2)
     assert (row["status"], row["replicates"], ",replicate=" in row["run"]) == ("ok", "2", False)
     assert float(row["time_ci_low_s"]) < float(row["time_s"]) < float(row["time_ci_high_s"])
-    assert float(row["mfu_ci_low_percent"]) < float(row["mfu_percent"]) < float(row["mfu_ci_high_percent"])
+    assert (
+        float(row["mfu_ci_low_percent"])
+        < float(row["mfu_percent"])
+        < float(row["mfu_ci_high_percent"])
+    )
     assert row["top_other_operators"], "the first process was traced"
     assert len(json.loads(row["probes"])["at_s"]) >= 2, "each process probed the machine"
     refined = ("mfulab", "refine", "--widest", "0.01%", "--most", "3")
-    for measure in (lambda: project.run(*refined, check=False).returncode, lambda: processes(report(4))):
+    for measure in (
+        lambda: project.run(*refined, check=False).returncode,
+        lambda: processes(report(4)),
+    ):
         before = project.rows()
         found = measure()
         assert found in (3, 4)
@@ -55,19 +76,29 @@ def test_a_run_that_cannot_be_done_is_not_tried_again(make_project):
     done = project.snakemake("results/tables/profile.csv", "--config", *options)
     with (project.folder / "results/tables/profile.csv").open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["recorded"] == "False"]
-    assert [(row["status"], row["replicates"]) for row in rows] == [("unsupported", "")], done.stdout
+    assert [(row["status"], row["replicates"]) for row in rows] == [("unsupported", "")], (
+        done.stdout
+    )
 
 
 @pytest.mark.slow
 def test_what_a_budget_leaves_is_spent_where_precision_lacks(make_project):
     project = make_project()
-    sweep = ("results/tables/profile.csv", "--config", "experiment=miniature", *ONE_RUN, "precision=fp32")
+    sweep = (
+        "results/tables/profile.csv",
+        "--config",
+        "experiment=miniature",
+        *ONE_RUN,
+        "precision=fp32",
+    )
     sweep += ("replicates=2", "ceiling_replicates=1", "budget_min=2")
     done = project.snakemake(*sweep)
     [flag] = (project.folder / "results/plan").glob("*.refined")
     with (project.folder / "results/tables/profile.csv").open(newline="", encoding="utf-8") as file:
         [row] = (row for row in csv.DictReader(file) if row["recorded"] == "False")
-    further = [path for path in project.rows() if "/profile_step/" in path and ",replicate=" in path]
+    further = [
+        path for path in project.rows() if "/profile_step/" in path and ",replicate=" in path
+    ]
     assert len(further) + 1 == processes(row)
     assert processes(row) == 8 or float(row["precision_percent"]) <= 8, done.stdout
     assert ("replicate=3" in flag.with_suffix(".refined.log").read_text()) == (processes(row) > 2)

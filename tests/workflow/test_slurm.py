@@ -1,6 +1,8 @@
-"""The sweep on a real SLURM with two pretend GPUs: it completes, is resumed, and measures nothing twice."""
+"""The sweep on a real SLURM with two pretend GPUs: it completes, is resumed, and measures nothing
+twice."""
 
 import re
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -27,8 +29,9 @@ OPTIONS = (  # of the test cluster, which has no accounting
     "--slurm-no-account",
 )
 
-# The plugin looks after 40 s, and 10 s later each time that no job has ended; this cluster is asked twice a second.
-# Snakemake ends with the test run, even with one that is killed (PR_SET_PDEATHSIG), or it would use the next cluster.
+# The plugin looks after 40 s, and 10 s later each time that no job has ended; this cluster is asked
+# twice a second. Snakemake ends with the test run, even with one that is killed (PR_SET_PDEATHSIG),
+# or it would use the next cluster.
 SNAKEMAKE = """
 import ctypes, signal
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -54,12 +57,15 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(tree: Path) -> Iterator[Start]:
-    """The command of docs/clusters.md, on the login node, which has no GPU; what a failing test left is ended."""
+    """The command of docs/clusters.md, on the login node, which has no GPU; what a failing test
+    left is ended."""
     sweeps = []
 
     def start(*arguments: str, **options: object) -> subprocess.Popen[str]:
         profile = ("--profile", "workflow/profiles/slurm", *OPTIONS)
-        sweeps.append(pretend.start(tree, *profile, *arguments, snakemake=("-c", SNAKEMAKE), **options))
+        sweeps.append(
+            pretend.start(tree, *profile, *arguments, snakemake=("-c", SNAKEMAKE), **options)
+        )
         return sweeps[-1]
 
     yield start
@@ -70,12 +76,14 @@ def start(tree: Path) -> Iterator[Start]:
 
 def wait_until(condition: Callable[[], bool], sweep: subprocess.Popen[str]) -> None:
     """Waits for what a sweep is to come to; one that has ended before says why."""
-    until(lambda: condition() or sweep.poll() is not None, 110)
+    until(lambda: condition() or sweep.poll() is not None)
     assert condition(), sweep.communicate()[0]
 
 
 @pytest.mark.slow
-def test_a_sweep_survives_its_nodes_daemon_and_is_done_once(cluster: Cluster, tree: Path, start: Start) -> None:
+def test_a_sweep_survives_its_nodes_daemon_and_is_done_once(
+    cluster: Cluster, tree: Path, start: Start
+) -> None:
     sweep = start()
     wait_until(lambda: len(told(tree)) >= 1, sweep)
     cluster.kill_slurmd()
@@ -86,12 +94,16 @@ def test_a_sweep_survives_its_nodes_daemon_and_is_done_once(cluster: Cluster, tr
     assert {measurement.gpu for measurement in told(tree)} == set(GPUS)  # both were used
     pretend.assert_one_at_a_time_on_each_gpu(tree, GPUS)
     assert {measurement.cores for measurement in told(tree)} == {"4"}  # as the profile asks
-    assert {path.parent.name for path in tree.glob("results/*/plan")} == {"nvidia-pretend"}  # no job planned its own
+    assert {path.parent.name for path in tree.glob("results/*/plan")} == {
+        "nvidia-pretend"
+    }  # no job planned its own
     assert "Nothing to be done" in finish(start())
 
 
 @pytest.mark.slow
-def test_a_cancelled_job_is_resumed_and_nothing_measured_twice(cluster: Cluster, tree: Path, start: Start) -> None:
+def test_a_cancelled_job_is_resumed_and_nothing_measured_twice(
+    cluster: Cluster, tree: Path, start: Start
+) -> None:
     (tree / "hold").touch()
     sweep = start("--retries=0")
     # The third begins on a GPU of which one before it has ended: it, at least, is held.
@@ -105,22 +117,46 @@ def test_a_cancelled_job_is_resumed_and_nothing_measured_twice(cluster: Cluster,
     assert pretend.rows(tree) == set(RUNS)
     finished = Counter(measurement.folder for measurement in told(tree))
     assert len(finished) == len(RUNS)
-    # The second may have been cancelled after its measurement and before it could say so: that one is made again.
+    # The second may have been cancelled after its measurement and before it could say so: that one
+    # is made again.
     assert sum(finished.values()) - len(RUNS) <= 1
+
+
+@pytest.mark.slow
+def test_one_signal_ends_a_sweep_whose_scheduler_is_silent_and_nothing_is_measured_twice(
+    cluster: Cluster, tree: Path, start: Start
+) -> None:
+    (tree / "hold").touch()
+    sweep = start()
+    wait_until(lambda: begun(tree) >= 3, sweep)
+    with cluster.silent():
+        sweep.send_signal(signal.SIGTERM)
+        finish(sweep, status=128 + signal.SIGTERM)
+    (tree / "hold").unlink()
+    until(lambda: not cluster.jobs("PENDING,RUNNING,COMPLETING"))  # they go on
+    finish(start())
+    pretend.assert_all_measured_once(tree)
 
 
 def test_short_runs_share_an_allocation(cluster: Cluster, tree: Path, start: Start) -> None:
     finish(start(runs=RUNS[3:]))
     assert len(told(tree)) == 2
     [job] = {measurement.job for measurement in told(tree)}
-    shown = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        ["scontrol", "show", "job", job], capture_output=True, text=True, check=True
+    ).stdout
     assert "TimeLimit=00:10:00" in shown  # the sum of both
     assert re.search(r"\bTresPer\w+=gres[/:]gpu[:=]1\b", shown), shown
     pretend.assert_one_at_a_time_on_each_gpu(tree, GPUS)
 
 
 @pytest.mark.slow
-def test_a_run_on_another_device_than_it_claims_is_refused(cluster: Cluster, tree: Path, start: Start) -> None:
+def test_a_run_on_another_device_than_it_claims_is_refused(
+    cluster: Cluster, tree: Path, start: Start
+) -> None:
     output = finish(start("--retries=0", runs=RUNS[:1], hardware="nvidia-other"), status=1)
-    assert "hardware=nvidia-other: this run was planned for it, but here is nvidia-pretend. Not measured." in output
+    assert (
+        "hardware=nvidia-other: this run was planned for it, but here is nvidia-pretend. Not measured."
+        in output
+    )
     assert told(tree) == []

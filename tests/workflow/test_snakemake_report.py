@@ -1,4 +1,5 @@
-"""Snakemake's own report: every figure with its words, in one file or a zip, in a browser without network."""
+"""Snakemake's own report: every figure with its words, in one file or a zip, in a browser without
+network."""
 
 import json
 import re
@@ -17,7 +18,9 @@ def drawn(project) -> set[str]:
 
 def data(page: str, name: str):
     """One of the JSON documents that the page carries."""
-    return json.loads(re.search(rf'<script id="{name}">\s*var {name} = (.*?);\s*</script>', page, re.DOTALL)[1])
+    return json.loads(
+        re.search(rf'<script id="{name}">\s*var {name} = (.*?);\s*</script>', page, re.DOTALL)[1]
+    )
 
 
 @pytest.mark.slow
@@ -26,14 +29,24 @@ def test_every_figure_is_embedded_with_caption_category_and_labels(measured):
     page = (measured.folder / "all.html").read_text()
     results = data(page, "results")
     shown = {result["name"].removesuffix(".svg"): result for result in results.values()}
-    assert set(shown) == drawn(measured) > {"mfu_versus_utilization", "utilization_ladder", "kernel_ladder"}
+    assert (
+        set(shown)
+        == drawn(measured)
+        > {"mfu_versus_utilization", "utilization_ladder", "kernel_ladder"}
+    )
     for name, result in shown.items():
         assert result["data_uri"].startswith("data:image/svg+xml")
-        assert f"snakemake --cores 1 reports/figures/{name}.svg" in re.sub("<[^>]+>", "", result["caption"])
+        assert f"snakemake --cores 1 reports/figures/{name}.svg" in re.sub(
+            "<[^>]+>", "", result["caption"]
+        )
         assert result["labels"]["name"] == name
         assert result["labels"]["figure"] not in ("", name)
     categories = data(page, "categories")
-    assert {"MFU against utilization", "Which matmul, at which size?", "What fits in memory?"} <= set(categories)
+    assert {
+        "MFU against utilization",
+        "Which matmul, at which size?",
+        "What fits in memory?",
+    } <= set(categories)
     assert "How busy a device was" in page
 
 
@@ -44,7 +57,10 @@ def test_one_command_measures_and_writes_it_as_a_zip_in_korean(measured):
     with zipfile.ZipFile(measured.folder / "all.zip") as archive:
         names = archive.namelist()
         page = archive.read("all/report.html").decode()
-    assert {name.split("/")[-1] for name in names} == {"report.html", *(f"{name}.svg" for name in drawn(measured))}
+    assert {name.split("/")[-1] for name in names} == {
+        "report.html",
+        *(f"{name}.svg" for name in drawn(measured)),
+    }
     assert "어떤 행렬곱을, 어떤 크기로?" in data(page, "categories")
 
 
@@ -71,4 +87,6 @@ def test_it_opens_without_network_and_shows_the_figure_of_a_category(measured):
         tab.get_by_text("A line is a run").first.wait_for()
         browser.close()
     assert complaints == []
-    assert [url for url in requests if not url.startswith("data:")] == [(measured.folder / "all.html").as_uri()]
+    assert [url for url in requests if not url.startswith("data:")] == [
+        (measured.folder / "all.html").as_uri()
+    ]

@@ -29,17 +29,25 @@ def test_a_gpu_s_first_minutes_show_busy_and_useless_beside_useful(swept):
     formats = {row["precision"] for row in matmuls}
     assert len(steps) == 8
     assert len(matmuls) == 6
-    assert formats == ({"fp16", "fp32"} if "tesla-t4" in matmuls[0]["hardware"] else {"bf16", "fp32"})
+    assert formats == (
+        {"fp16", "fp32"} if "tesla-t4" in matmuls[0]["hardware"] else {"bf16", "fp32"}
+    )
     first = next(seconds for seconds, words in swept.events if words == "page")
     assert first <= 100  # of a T4 with two slow cores; others need some 60
     begun = [words for seconds, words in swept.events if seconds <= first]
-    assert sum("profile_step" in words for words in begun) == 3, "what the first sentence needs, and no more"
+    assert sum("profile_step" in words for words in begun) == 3, (
+        "what the first sentence needs, and no more"
+    )
     after = [words for seconds, words in swept.events if seconds > first and "=" in words]
-    kinds = [words.split()[0] for words in after if not words.startswith(("ceilings", "count_flops"))]
+    kinds = [
+        words.split()[0] for words in after if not words.startswith(("ceilings", "count_flops"))
+    ]
     assert kinds[:2] == ["bench_matmul", "bench_matmul"], "then one ladder"
     said = gpu_stand_in.sentence(swept.folder)
-    assert re.match(r"spinning reads 9\d %? ?busy at an MFU of < 0\.0\d %, resnet50 99 % at [\d.]+ %", said), said
-    assert "the most useful run, wide_linear" in said
+    busy, *used = re.findall(r"([\d.]+) %", said)
+    assert said.startswith("resnet50 "), "a model that people have, and no synthetic load"
+    assert float(busy) > 90
+    assert 0 < float(used[0]) < float(used[1]) < 100
     [about] = re.findall(r"^about (?:(\d+) min )?(\d+) s", swept.output, re.MULTILINE)
     predicted = 60 * int(about[0] or 0) + int(about[1])
     assert 0.7 < predicted / swept.total_s < 1.3, "the estimate"
@@ -69,15 +77,23 @@ TOLD = {
 @pytest.mark.parametrize("device", sorted(gpu_stand_in.DEVICES.keys() - {"h200", "t4"}))
 def test_the_page_of_each_card_is_about_that_card(device, tmp_path):
     swept = gpu_stand_in.sweep(gpu_stand_in.prepare(tmp_path, FIGURES), device, *NARROW)
-    steps, matmuls = (gpu_stand_in.rows(tmp_path, step) for step in ("profile_step", "bench_matmul"))
-    memory_bytes = gpu_stand_in.MIG_BYTES if device == "mig" else gpu_stand_in.DEVICES[device].memory_bytes
-    assert {row["batch_size"] for row in steps} == {"1", "2048", "32" if memory_bytes < 24e9 else "64"}
+    steps, matmuls = (
+        gpu_stand_in.rows(tmp_path, step) for step in ("profile_step", "bench_matmul")
+    )
+    memory_bytes = (
+        gpu_stand_in.MIG_BYTES if device == "mig" else gpu_stand_in.DEVICES[device].memory_bytes
+    )
+    assert {row["batch_size"] for row in steps} == {
+        "1",
+        "2048",
+        "32" if memory_bytes < 24e9 else "64",
+    }
     assert {row["precision"] for row in steps} == {"bf16", "fp32"}
     kernels = {row["kernel"] for row in matmuls}
     assert kernels == ({"torch"} if device == "mi300x" else {"torch", "numba_cuda_unrolled"})
     assert "unsupported" not in swept.output
     said = gpu_stand_in.sentence(tmp_path)
-    assert said.startswith(TOLD.get(device, "spinning reads 9")), said
+    assert said.startswith(TOLD.get(device, "resnet50 ")), said
     assert "large_product" not in said, "which recorded machines alone have"
     reasons = [json.loads(row["reasons"]) for row in steps if row["model"] == "resnet50"]
     has_gpm = gpu_stand_in.DEVICES[device].gpm
@@ -88,13 +104,148 @@ def test_the_page_of_each_card_is_about_that_card(device, tmp_path):
 @pytest.mark.slow
 @pytest.mark.workflow
 def test_a_batch_that_a_t4_does_not_hold_is_measured_smaller_and_the_page_says_so(tmp_path):
-    asked = ("model=resnet50", "workload=training", "precision=fp32", "batch_size=512", "kernel=torch", "size=1024")
-    swept = gpu_stand_in.sweep(gpu_stand_in.prepare(tmp_path, FIGURES), "t4", *asked, "replicates=1")
+    asked = (
+        "model=resnet50",
+        "workload=training",
+        "precision=fp32",
+        "batch_size=512",
+        "kernel=torch",
+        "size=1024",
+    )
+    swept = gpu_stand_in.sweep(
+        gpu_stand_in.prepare(tmp_path, FIGURES), "t4", *asked, "replicates=1"
+    )
     [step] = gpu_stand_in.rows(tmp_path, "profile_step")
     assert (step["batch_size"], step["status"]) == ("128", "ok")
     says = "batch_size=512 did not fit 15.8 GB: 128 was measured"
     assert says in swept.output
     assert says in (tmp_path / "reports/report.html").read_text()
     with (tmp_path / "results/tables/profile.csv").open(newline="", encoding="utf-8") as file:
-        shown = {row["batch_size"]: row["mfu_percent"] for row in csv.DictReader(file) if row["recorded"] == "False"}
-    assert [(size, bool(mfu)) for size, mfu in shown.items()] == [("512", False), ("256", False), ("128", True)]
+        shown = {
+            row["batch_size"]: row["mfu_percent"]
+            for row in csv.DictReader(file)
+            if row["recorded"] == "False"
+        }
+    assert [(size, bool(mfu)) for size, mfu in shown.items()] == [
+        ("512", False),
+        ("256", False),
+        ("128", True),
+    ]
+
+
+SAME = (
+    "verdict",
+    "verdict_reason",
+    "median_time_s",
+    "sm_active_percent",
+    "tensor_active_percent",
+    "mfu_percent",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_an_h200_s_page_says_what_its_recording_says(tmp_path):
+    """Times, activity and verdicts of the quickstart's steps are those of the recorded rows."""
+    gpu_stand_in.sweep(gpu_stand_in.prepare(tmp_path, FIGURES), "h200", "replicates=1")
+    measured = table(tmp_path / "results/tables/profile.csv", "False")
+    recorded = table(gpu_stand_in.REFERENCE / "nvidia-h200/profile.csv", "True")
+    both = measured.keys() & recorded.keys()
+    assert len(both) >= 12
+    unlike = {
+        (run, name): (measured[run][name], recorded[run][name])
+        for run in both
+        for name in SAME
+        if measured[run][name] != recorded[run][name]
+    }
+    # Its ceiling in bf16 was measured while the machine was disturbed: a state of that moment.
+    doubted = [run for run in both if recorded[run]["verdict"] == "doubtful_ceiling"]
+    assert unlike.keys() <= {(run, name) for run in doubted for name in SAME[:2]}
+
+
+def table(path, recorded):
+    """Rows of a table by their runs: those that were recorded elsewhere, or not."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return {row["run"]: row for row in csv.DictReader(file) if row["recorded"] == recorded}
+
+
+FAULTY = "spill:cuda_warp_tile,compile:triton_plain,sticky:numba_cuda_unrolled,clock:torch"
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_faults_of_a_card_cost_their_own_row_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv(gpu_stand_in.FAULTS, FAULTY)
+    kernels = "kernel=torch,cuda_warp_tile,triton_plain,numba_cuda_unrolled"
+    asked = ("model=spinning", kernels, "precision=fp32", "size=4096", "replicates=1")
+    gpu_stand_in.sweep(gpu_stand_in.prepare(tmp_path, FIGURES), "h200", *asked)
+    with (tmp_path / "results/tables/matmul.csv").open(newline="", encoding="utf-8") as file:
+        rows = {row["kernel"]: row for row in csv.DictReader(file) if row["recorded"] == "False"}
+    assert rows["triton_plain"]["status"] == "failed"
+    assert "ptxas fatal" in rows["triton_plain"]["message"]
+    assert rows["numba_cuda_unrolled"]["status"] == "failed"
+    assert "cudaErrorIllegalAddress" in rows["numba_cuda_unrolled"]["message"]
+    assert (rows["cuda_warp_tile"]["status"], rows["cuda_warp_tile"]["spill_bytes"]) == (
+        "ok",
+        "512",
+    )
+    assert "unlike_clocks" in rows["torch"]["verdict_flags"]
+    assert "unlike_clocks" not in rows["cuda_warp_tile"]["verdict_flags"]
+
+
+def test_each_stand_in_says_what_its_figures_are_of():
+    assert all(device.figures for device in gpu_stand_in.DEVICES.values())
+    for name in ("b200", "mi300x"):
+        assert gpu_stand_in.DEVICES[name].figures.startswith("public: ")
+
+
+EIGHT = ("--cores", "8", "--resources", "gpu=8")
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_eight_cards_measure_at_once_each_run_alone_and_the_slow_one_is_named(tmp_path):
+    asked = (
+        "model=spinning,wide_linear",
+        "precision=bf16",
+        "replicates=6",
+        "ceiling_replicates=1",
+        "budget_min=null",
+    )
+    kernels = ("kernel=torch,cublas", "size=1024,4096")
+    swept = gpu_stand_in.sweep(
+        gpu_stand_in.prepare(tmp_path, FIGURES), "h200x8", *asked, *kernels, options=EIGHT
+    )
+    used = [row["device_uuid"] for row in every_row(tmp_path)]
+    assert all(len(uuid.split()) == 1 for uuid in used), "each run sees one card"
+    assert len(set(used)) >= 4
+    slow = gpu_stand_in.uuid_of(gpu_stand_in.DEVICES["h200x8"].slow_card)
+    problems = (tmp_path / "results/tables/problems.csv").read_text(encoding="utf-8")
+    assert (slow in problems) == (used.count(slow) >= 3)
+    assert slow in used
+    assert problems.count("times as long as the others") <= 1
+    assert "not_measured" not in swept.output
+
+
+def every_row(folder):
+    """Rows of all processes that ran on a device."""
+    found = []
+    for step in ("profile_step", "bench_matmul"):
+        for path in sorted(folder.glob(f"results/*/{step}/*/row.csv")):
+            with path.open(newline="", encoding="utf-8") as file:
+                found += [row for row in csv.DictReader(file) if row["status"] == "ok"]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_a_job_of_eight_on_three_cards_is_refused_by_name(tmp_path):
+    asked = ("experiment=data_parallel", "model=resnet50", "parallel.processes=8", "replicates=1")
+    gpu_stand_in.sweep(
+        gpu_stand_in.prepare(tmp_path, FIGURES),
+        "h200x3",
+        *asked,
+        options=("--cores", "8", "--resources", "gpu=3"),
+    )
+    rows = table(tmp_path / "results/tables/profile.csv", "False")
+    assert {row["status"] for row in rows.values()} == {"unsupported"}

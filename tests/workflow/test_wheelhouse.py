@@ -1,4 +1,5 @@
-"""Wheels that `make wheelhouse` collects: by the real script and pip, from an index in a folder, without a network."""
+"""Wheels that `make wheelhouse` collects: by the real script and pip, from an index in a folder,
+without a network."""
 
 import hashlib
 import importlib.util
@@ -32,11 +33,15 @@ def packages(tmp_path):
     put(tmp_path, "compiled", "2.1", "cp313-cp313-manylinux_2_28_x86_64")
     newer = put(tmp_path, "compiled", "2.1", "cp312-cp312-manylinux_2_28_x86_64")
     lock = [f"numpy==1.0 \\\n    --hash=sha256:{plain}"]
-    lock += [f"compiled==2.1 ; python_version >= '3.12' and sys_platform == 'linux' \\\n    --hash=sha256:{newer}"]
+    lock += [
+        f"compiled==2.1 ; python_version >= '3.12' and sys_platform == 'linux' \\\n    --hash=sha256:{newer}"
+    ]
     lock += [f"elsewhere==1.0 ; sys_platform == 'win32' \\\n    --hash=sha256:{plain}"]
     (tmp_path / "requirements/pipeline.lock").write_text("\n".join(["# made", *lock, ""]))
     added = put(tmp_path, "added", "3.0")
-    (tmp_path / "requirements/slurm.lock").write_text(f"# made\nadded==3.0 \\\n    --hash=sha256:{added}\n")
+    (tmp_path / "requirements/slurm.lock").write_text(
+        f"# made\nadded==3.0 \\\n    --hash=sha256:{added}\n"
+    )
     return tmp_path
 
 
@@ -45,7 +50,9 @@ def put(packages, name, version, tag="py3-none-any"):
     path = packages / "index" / f"{name}-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as wheel:
         info = f"{name}-{version}.dist-info"
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
         wheel.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
         wheel.writestr(f"{info}/RECORD", "")
     return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -53,9 +60,21 @@ def put(packages, name, version, tag="py3-none-any"):
 
 def collect(packages, *arguments):
     offline = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
-    offline |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(packages / "index")}
-    command = [sys.executable, packages / "scripts/wheelhouse.py", "--into", packages / "house", *arguments]
-    return subprocess.run(command, env=offline, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    offline |= {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(packages / "index"),
+    }
+    command = [
+        sys.executable,
+        packages / "scripts/wheelhouse.py",
+        "--into",
+        packages / "house",
+        *arguments,
+    ]
+    return subprocess.run(
+        command, env=offline, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
 
 
 def test_wheels_are_the_locked_ones_for_the_machine_over_there(packages):
@@ -91,16 +110,31 @@ def test_the_page_lists_what_is_carried_to_a_bare_gpu_machine(tmp_path):
     page = tmp_path / "gpu.md"
     page.write_bytes((ROOT / "docs/gpu.md").read_bytes())
     present = ROOT / "validation/recording/present.txt"
-    command = [sys.executable, SCRIPT, "--python", "3.12", "--extras", "cuda", "--without", present, "--list", page]
+    command = [
+        sys.executable,
+        SCRIPT,
+        "--python",
+        "3.12",
+        "--extras",
+        "cuda",
+        "--without",
+        present,
+        "--list",
+        page,
+    ]
     subprocess.run(command, check=True)
-    assert page.read_text(encoding="utf-8") == (ROOT / "docs/gpu.md").read_text(encoding="utf-8"), "run `make lock`"
+    assert page.read_text(encoding="utf-8") == (ROOT / "docs/gpu.md").read_text(encoding="utf-8"), (
+        "run `make lock`"
+    )
     page.write_text("no markers")
     assert subprocess.run(command, stderr=subprocess.DEVNULL).returncode
 
 
 @pytest.mark.slow
 def test_a_package_without_a_wheel_for_it_is_an_error_that_names_it(packages):
-    done = collect(packages, "--python", "3.11", "--platform", "manylinux_2_28_x86_64", "--extras", "")
+    done = collect(
+        packages, "--python", "3.11", "--platform", "manylinux_2_28_x86_64", "--extras", ""
+    )
     assert done.returncode != 0
     assert "No matching distribution found for numpy==1.0" in done.stdout
 
@@ -122,5 +156,9 @@ def test_the_locks_give_each_machine_what_it_needs(wheelhouse):
     linux = wheelhouse.locked(["slurm"], wheelhouse.markers("3.12", "manylinux_2_28_x86_64"))
     assert {"torch", "setuptools", "numba-cuda", "snakemake-executor-plugin-slurm"} <= linux.keys()
     assert not {"pywin32", "appnope", "cuda-toolkit", "nvidia-cublas"} & linux.keys()
-    assert "nvidia-cublas" in wheelhouse.locked(["cuda"], wheelhouse.markers("3.12", "manylinux_2_28_x86_64"))
-    assert "numba-cuda" not in wheelhouse.locked([], wheelhouse.markers("3.12", "macosx_14_0_arm64"))
+    assert "nvidia-cublas" in wheelhouse.locked(
+        ["cuda"], wheelhouse.markers("3.12", "manylinux_2_28_x86_64")
+    )
+    assert "numba-cuda" not in wheelhouse.locked(
+        [], wheelhouse.markers("3.12", "macosx_14_0_arm64")
+    )

@@ -3,6 +3,10 @@ set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 OUT=${OUT:-recorded} DEVICE=${DEVICE:-cuda} ROWS=${ROWS:-} PATIENCE=${PATIENCE:-1} REPLICATES=${REPLICATES:-1} SITE=${SITE:-$HOME/site}
 LIMIT_S=${LIMIT_S:-$((560 * PATIENCE))} LOG=$OUT/${NAME:-$(basename "$0" .sh)}.txt BEGAN=$SECONDS RUNNING= CUT=
+if [ "$DEVICE" = cuda ] && [ -z "${DIRTY:-}" ] && [ -n "$(git status --porcelain --untracked-files=no 2> /dev/null)" ]; then
+    echo "files were changed since the last commit: rows would name no code that anybody has. Commit, or give DIRTY=1."
+    exit 3
+fi
 mkdir -p "$OUT" && touch "$LOG" || exit 3
 [ "$OUT" -ef recorded ] || cat "recorded/$(basename "$LOG")" >> "$LOG" 2> /dev/null
 

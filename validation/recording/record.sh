@@ -12,11 +12,15 @@
 #   ROWS    more overrides for every row, such as timing.windows=2, and PATIENCE, by which limits are multiplied: a rehearsal's
 #   REPLICATES  processes that measure each run; with 2 and the results of 1 carried along, the second is added
 set -u
+#   NEW     1 on a kind of card that nothing is recorded of: a look at fork and CUDA and its facts come first
 # Each item and the seconds that it takes. One that does not fit is left to the next command, and a shorter one has its turn.
-ITEMS=${ITEMS:-"main:240 loops:70 ladder_fp32:40 seminar:240 timer:60 ladder_tests:60 ladder:60 eight_bits:60 vit:40 alignment:40
-decoding:60 copies:90 graphs:40 preflight:30 versions:60 rungs:90 facts:120 headline:400 validity:200 executed:90 second_clock:60 large:120 sanitizer:80
-believed:70 kernels:60 others:120 miniature:60 ladder_rest:300 tuned:300"}
-RESUMED=" headline seminar ladder ladder_rest " # rows that are there stay: worth beginning with a minute left
+# FIRST is what nobody knows yet of a card that was met before: 785 s, within the 900 of a loan with its start.
+FIRST="eight_bits:60 transfers:100 streams:30 graphs:40 seminar:45 main:240 paired:150 decoding:60 kernels:60"
+LATER="loops:70 ladder_fp32:40 timer:60 ladder_tests:60 ladder:60 vit:40 alignment:40 seminar_all:240 preflight:30 versions:60
+rungs:90 facts:120 headline:400 validity:200 executed:90 second_clock:60 large:120 sanitizer:80 believed:70 others:120 miniature:60
+ladder_rest:300 tuned:300"
+ITEMS=${ITEMS:-"${NEW:+preflight:30 facts:120} $FIRST $LATER"}
+RESUMED=" headline seminar_all ladder ladder_rest " # rows that are there stay: worth beginning with a minute left
 SHORT="short_processes=true ceiling_replicates=1" # the main command's pace: three seconds a step, two a ceiling
 TRIES=3 # of an item that was cut off
 NAME=record
@@ -65,13 +69,23 @@ facts() { # no GPM, NVML or trace: the reason stands beside the empty value, and
     grep -hs '"reason"' "$OUT/facts.json" | sort -u
 }
 loops() { part loops 90 python3 validation/plain_loops.py --device "$DEVICE" --out "$OUT/loops.json" ${SMALL:+--small}; }
-seminar() { rows seminar 270 experiment=seminar_gpu; }
+# The text's size by the library, its copies by hand, and its loop with and without a loader.
+seminar() { rows seminar 70 experiment=seminar_gpu kernel=torch size=2704 kernel.block=null model=simple_cnn load=steady; }
+seminar_all() { rows seminar_all 270 experiment=seminar_gpu; }
 eight_bits() { rows eight_bits 90 $SHORT experiment=matmul_precision precision=fp8,int8 \
     "kernel=$(best torch cublas cublaslt torch_scaled cuda_wmma cuda_hopper_fp8 triton_plain)"; }
 vit() { rows vit 60 $SHORT experiment=gpu_record model=vit_b_16 workload=inference batch_size=64; }
 alignment() { rows alignment 90 $SHORT experiment=alignment precision=bf16 size=8192x50257x768,8192x50304x768,4096,4097,4104; }
 decoding() { rows decoding 90 $SHORT experiment=decoding model=gpt2,llama_3_2_1b precision=bf16 batch_size=1,64; }
-copies() { rows copies 120 $SHORT experiment=transfers,streams; }
+transfers() { # at a GPU's own pace, so that bursts and copies are timed
+    rows transfers 130 ceiling_replicates=1 experiment=transfers kernel=torch,numba_cuda_unrolled size=64,128,256,512,1024,2048,4096
+}
+streams() { rows streams 50 $SHORT experiment=streams; }
+# Beside torch in the same run, windows of a GPU's own length, bursts beside: shares to quote.
+paired() {
+    rows paired 180 ceiling_replicates=1 experiment=kernels "kernel=torch,torch_scaled_fast,$(best cuda_mma cuda_hopper cuda_hopper_stores \
+        cuda_hopper_fp8 triton_plain)" precision=bf16,tf32,fp8 size="${PAIRED:-4096,8192}"
+}
 graphs() { rows graphs 60 $SHORT experiment=execution execution=eager,cuda_graph model=tiny_kernels; }
 headline() { rows headline 540 experiment=gpu_record; }
 # Our own rungs first: torch's product is their reference. Packages that are not there would be rows without a time.

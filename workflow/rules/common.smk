@@ -8,21 +8,32 @@ from mfulab.measurements.registry import MEASUREMENTS, TABLES
 
 snakemake_workarounds.look_for_garbage_rarely()
 snakemake_workarounds.keep_commas(workflow)
-lab = Workflow(config, is_main=workflow.is_main_process)
+lab = Workflow(config, is_main=workflow.is_main_process, typed=workflow.config_settings.config)
 snakemake_workarounds.begin_before_executing(workflow, lab)
 
-# `warm SCRIPT …` in a rule's shell command: in the warm worker, or directly where there is none.
+# `measure STEP …` and `mfulab COMMAND …` in a rule's shell command: in the warm worker, or directly without one.
 shell.prefix(lab.warm)
+
+# Recordings of this folder, else those beside the Snakefile, which may be that of a module from elsewhere.
+REFERENCE = Path("results/reference")
+if not REFERENCE.is_dir():
+    beside = Path(str(workflow.current_basedir)).parent.parent / REFERENCE
+    REFERENCE = beside if beside.is_dir() else REFERENCE
+lab.reference = str(REFERENCE)
 
 # A page of the rows that there are. Snakemake, which does not see it, finds results/tables/whole_page missing, which
 # stands for its own page, and makes that anew.
 PARTIAL_PAGE = (
     "rm -f results/tables/whole_page"
-    " && warm scripts/command.py tables --partial --manifest {params.planned_manifests:q}"
-    " --reference results/reference --out results/tables/partial"
-    " && warm scripts/command.py page --tables results/tables/partial --out reports/report.html"
+    " && mfulab tables --partial --manifest {params.planned_manifests:q}"
+    " --reference {params.reference:q} --out results/tables/partial"
+    " && mfulab page --tables results/tables/partial --out reports/report.html"
     " --language {params.language}"
 )
+
+
+# Beside the Snakefile, which may be that of a module from elsewhere.
+TOPICS = workflow.source_path("../../docs/seminar.yaml")
 
 
 wildcard_constraints:
@@ -33,19 +44,24 @@ wildcard_constraints:
 onstart:
     snakemake_workarounds.end_in_order(workflow.scheduler, workflow.local_exec)
     snakemake_workarounds.keep_no_output_older(workflow.dag)
-    lab.say_estimate(workflow.dag.needrun_jobs(), workflow.scheduler.global_resources.get("gpu", 1))
+    lab.say_estimate(
+        workflow.dag.needrun_jobs(), workflow.scheduler.global_resources.get("gpu", 1)
+    )
     lifetime.start(workflow.local_exec, lab.work(workflow.dag.needrun_jobs()))
 
 
 onsuccess:
-    shell("trap '' INT TERM; warm scripts/command.py summary")
+    # English is the page's unless another is asked for, but the terminal's own may be another.
+    asked = "" if lab.language == "en" else f" --language {lab.language}"
+    shell(f"trap '' INT TERM; mfulab summary{asked}")
     lifetime.stop()
 
 
 onerror:
     if lab.shows_what_there_is(workflow.dag.needrun_jobs()):
         shell(
-            f"mkdir -p results/tables; ({PARTIAL_PAGE}) >> results/tables/first_page.log 2>&1 || true", params=lab
+            f"mkdir -p results/tables; ({PARTIAL_PAGE}) >> results/tables/first_page.log 2>&1 || true",
+            params=lab,
         )
     lifetime.stop()
 

@@ -23,4 +23,4 @@ for each in MEASUREMENTS.values():
         message:
             each.message
         shell:
-            "warm scripts/run.py {params.step} --config {input.config:q} > {log:q} 2>&1"
+            "measure {params.step} --config {input.config:q} > {log:q} 2>&1"

@@ -17,7 +17,7 @@ checkpoint tables:
     input:
         planned=lab.manifests,
         others=lab.other_manifests,
-        recorded=sorted(glob("results/reference/*/*.csv")),
+        recorded=sorted(glob(f"{REFERENCE}/*/*.csv")),
         rows=lab.rows,
         refined=refined,
         sources=lab.module_sources("mfulab.lab.tables.build"),
@@ -33,12 +33,13 @@ checkpoint tables:
         others=lab.other_manifests,
         unplanned=lab.unplanned,
         recorded=lab.recorded,
+        reference=lambda wildcards: lab.reference,
     message:
         "Joining rows into tables"
     shell:
-        "(warm scripts/command.py tables --manifest {params.planned:q} --also {params.others:q} {params.unplanned:q}"
-        " --reference results/reference {params.recorded:q} --out results/tables"
-        " && warm scripts/command.py figures --list {output.figures:q}) > {log:q} 2>&1"
+        "(mfulab tables --manifest {params.planned:q} --also {params.others:q} {params.unplanned:q}"
+        " --reference {params.reference:q} {params.recorded:q} --out results/tables"
+        " && mfulab figures --list {output.figures:q}) > {log:q} 2>&1"
 
 
 # After what the first sentence needs; nothing is measured beside it.
@@ -57,6 +58,7 @@ rule first_page:
         gpu=lab.gpu,
     params:
         planned_manifests=lab.planned_manifests,
+        reference=lambda wildcards: lab.reference,
         language=lab.language,
     message:
         "Writing a first page: reports/report.html"
@@ -79,10 +81,12 @@ rule refine:
         gpu=lab.gpu,
     params:
         hardware=lab.plans[0].hardware if lab.plans else "",
+        config=lab.words,
     message:
         "Measuring again what is known least"
     shell:
-        "(warm scripts/command.py refine {params.hardware} --in-budget --widest 6%"
+        "(mfulab refine {params.hardware} --in-budget --widest 6%"
+        " --sweep {params.config:q}"
         " && echo {output} > {output:q}) > {log:q} 2>&1"
 
 
@@ -109,7 +113,7 @@ rule figure:
     message:
         "Drawing {wildcards.figure}"
     shell:
-        "warm scripts/command.py figures --only {wildcards.figure} --language {params.language} > {log:q} 2>&1"
+        "mfulab figures --only {wildcards.figure} --language {params.language} > {log:q} 2>&1"
 
 
 # Numbers that need no measuring: computed once, and anew where the counting changed.
@@ -125,7 +129,7 @@ rule seminar:
     message:
         "Computing the seminar's numbers"
     shell:
-        "warm scripts/command.py seminar --out {output:q} > {log:q} 2>&1"
+        "mfulab seminar --out {output:q} > {log:q} 2>&1"
 
 
 rule page:
@@ -147,7 +151,7 @@ rule page:
     message:
         "Writing {output.page}"
     shell:
-        "(warm scripts/command.py page --figures reports/figures --out {output.page:q} --language {params.language}"
+        "(mfulab page --figures reports/figures --out {output.page:q} --language {params.language}"
         " && touch {output.whole:q}) > {log:q} 2>&1"
 
 
@@ -155,7 +159,7 @@ rule page:
 rule slides:
     input:
         tables=expand("results/tables/{table}.csv", table=TABLES),
-        topics="docs/seminar.yaml",
+        topics=TOPICS,
         sources=lab.module_sources("mfulab.lab.report.slides", "mfulab.lab.report.figures.*"),
     output:
         directory("reports/slides/{text}_{language}"),
@@ -166,7 +170,7 @@ rule slides:
     message:
         "Drawing the slides {output}"
     shell:
-        "warm scripts/command.py slides {wildcards.text} --topics {input.topics} --language {wildcards.language}"
+        "mfulab slides {wildcards.text} --topics {input.topics:q} --language {wildcards.language}"
         " --out {output:q} > {log:q} 2>&1"
 
 

@@ -1,31 +1,94 @@
-"""`mfulab bits`: what a bit pattern is in a number format."""
+"""`mfulab bits`: what a bit pattern is in a number format, and which pattern a value has."""
 
-import json
 import math
+import re
 from dataclasses import asdict
+from fractions import Fraction
 
+import click
+
+from mfulab.cli.options import AS_JSON, command
+from mfulab.core.answer import answered
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.formats import FORMATS, decode
+from mfulab.core.formats import FORMATS, Decoded, Format, decode, encode
+from mfulab.core.printing import say, say_json
+
+PATTERN = re.compile(r"0[xXbB][0-9a-fA-F_]+")
+VALUE = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d{1,4})?")
+WHOLE = re.compile(r"[+-]?\d+")
+LONGEST = 400  # letters: the longest finite value of fp64 has 309 digits
 
 
+@command("bits", "bits 0x7fc00000 --format fp32")
+@click.argument("pattern")
+@click.option(
+    "--format",
+    "name",
+    type=click.Choice(["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]),
+    default="fp32",
+    help="Format; tf32 takes its 19 bits, fp8 is E4M3.",
+)
+@AS_JSON
 def show(pattern: str, name: str, as_json: bool) -> None:
-    """Prints the parts, value and kind of a pattern: 0x7fc00000, 0b…, or a decimal integer."""
+    """Prints the parts, value and kind of a pattern (0x7fc00000, 0b…), or of a value's pattern
+    (0.1, 1.0, 1e-3)."""
     form = FORMATS[name]
-    try:
-        word = int(pattern, 0)
-    except ValueError:
-        raise ConfigurationError(f"pattern={pattern}: give bits as 0x3f800000, 0b1111 or a decimal integer") from None
+    if len(pattern) > LONGEST:
+        raise ConfigurationError(f"pattern={pattern[:12]}…: longer than {LONGEST} letters")
+    asked = None
+    if VALUE.fullmatch(pattern):
+        asked = Fraction(pattern)
+        word = encode(asked, form)
+    else:
+        word = _word(pattern)
     try:
         number = decode(word, form)
     except ValueError as error:
         raise ConfigurationError(f"pattern={pattern}: {error}") from None
+    off = None
+    if asked is not None and math.isfinite(number.value):
+        off = float(Fraction(number.value) - asked)
     if as_json:
-        value = number.value if math.isfinite(number.value) else str(number.value)  # JSON has no infinity and no NaN
-        print(json.dumps({"format": name, "pattern": f"{word:#x}"} | asdict(number) | {"value": value}))
+        told = {"format": name, "pattern": f"{word:#x}", **asdict(number)}
+        del told["value"]  # which the answer has: JSON has no infinity and no NaN
+        answer = answered(number.value, "", "exact")
+        say_json(answer.line(told if asked is None else told | {"off": off}))
         return
-    bits, before = f"{word:0{form.bits}b}", 1 + form.exponent_bits
-    facts = {name: f"{bits[0]} {bits[1:before]} {bits[before:]}", "sign": number.sign}
-    facts |= {"exponent": f"{number.exponent}, bias {(1 << form.exponent_bits - 1) - 1}"}
-    facts |= {"fraction": f"{number.fraction} of {1 << form.bits - before}", "value": repr(number.value)}
-    facts |= {"kind": number.kind, "ULP": "none" if number.ulp is None else repr(number.ulp)}
-    print(*(f"{key:10}{fact}" for key, fact in facts.items()), sep="\n")
+    for key, fact in _facts(word, number, form).items():
+        say(f"{key:10}{fact}")
+    if off is not None:
+        say(f"{'off by':10}{off!r}" if off else f"{'off by':10}0, exact")
+
+
+def _word(pattern: str) -> int:
+    """Bits as an integer. Raises ConfigurationError for what is none, or could be a value too."""
+    if WHOLE.fullmatch(pattern):
+        raise ConfigurationError(
+            f"pattern={pattern}: a value or bits? Write {pattern}.0 for the value, "
+            f"{int(pattern):#x} for the bits"
+        )
+    if not PATTERN.fullmatch(pattern):
+        raise ConfigurationError(
+            f"pattern={pattern}: give bits as 0x3f800000 or 0b1111, or a value as 0.1 or 1e-3"
+        )
+    try:
+        return int(pattern, 0)
+    except ValueError:
+        raise ConfigurationError(f"pattern={pattern}: not a binary or hexadecimal number") from None
+
+
+def _facts(word: int, number: Decoded, form: Format) -> dict[str, object]:
+    """Lines to print: the bits in their three fields, and what each of them is."""
+    bits = f"{word:0{form.bits}b}"
+    before = 1 + form.exponent_bits
+    bias = (1 << form.exponent_bits - 1) - 1
+    return {
+        form.name: f"{bits[0]} {bits[1:before]} {bits[before:]}",
+        "pattern": f"{word:#x}",
+        "sign": number.sign,
+        "exponent": f"{number.exponent}, bias {bias}",
+        "fraction": f"{number.fraction} of {1 << form.bits - before}",
+        "value": repr(number.value),
+        "kind": number.kind,
+        "ULP": "none" if number.ulp is None else repr(number.ulp),
+    }

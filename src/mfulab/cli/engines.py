@@ -1,25 +1,33 @@
-"""`mfulab watch --engine URL…`: serving engines, and whole fleets, by their own pages for Prometheus."""
+"""`mfulab watch --engine URL…`: serving engines, and whole fleets, by their own pages for
+Prometheus."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group
 from rich.text import Text
 
 from mfulab.cli.flops import config_of
-from mfulab.core.language import Texts
+from mfulab.core.language import Texts, verdicts
 from mfulab.core.terminal import table
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import Peak, peak
+from mfulab.device.samplers.reading import UNTOLD
 from mfulab.loop.goodput.engines import COLUMNS, sample_of
 from mfulab.loop.goodput.pages import Page, Reader
 
 
 def frames(
-    urls: Sequence[str], interval_s: float, model: str | None, precision: str, gpu: str | None, devices: int
+    urls: Sequence[str],
+    interval_s: float,
+    model: str | None,
+    precision: str,
+    gpu: str | None,
+    devices: int,
 ) -> Iterator[tuple[dict[str, Any], Group]]:
-    """Samples of engines over each interval, for ever. Raises ConfigurationError if no page can be read at first."""
+    """Samples of engines over each interval, for ever. Raises ConfigurationError if no page can be
+    read at first."""
     device_peak = peak(gpu, precision) if gpu else local_peak(precision)
     config = config_of(model, (), None) if model else None
     reader = Reader(urls)
@@ -34,17 +42,34 @@ def frames(
             before = {page.replica: page for page in earlier.get(url, ())}
             if url in gone:
                 whole = before.get("", Page(0.0, "", "", {}))
-                engines.append({"page": url, "engine": whole.engine, "model": whole.model, "gone": str(gone[url])})
+                engines.append(
+                    {
+                        "page": url,
+                        "engine": whole.engine,
+                        "model": whole.model,
+                        "gone": str(gone[url]),
+                    }
+                )
                 continue
-            pairs = [(before[after.replica], after) for after in pages[url] if after.replica in before]
-            engines += [sample_of(url, *pair, config, precision, device_peak, devices) for pair in pairs]
+            pairs = [
+                (before[after.replica], after) for after in pages[url] if after.replica in before
+            ]
+            engines += [
+                sample_of(url, *pair, config, precision, device_peak, devices) for pair in pairs
+            ]
         yield {"unix_s": time.time(), "engines": engines}, picture(engines, pages, device_peak)
 
 
-def picture(engines: Sequence[dict[str, Any]], pages: dict[str, list[Page]], device_peak: Peak) -> Group:
-    """A column an engine, a row each number that one of them has; below it verdicts, and why what is missing is."""
+def picture(
+    engines: Sequence[dict[str, Any]], pages: dict[str, list[Page]], device_peak: Peak
+) -> Group:
+    """A column an engine, a row each number that one of them has; below it verdicts, and why what
+    is missing is."""
     text = Texts("en", "engine")
-    heads = (f"{engine.get('replica') or engine['page']}\n{engine['engine']} {engine['model']}" for engine in engines)
+    heads = (
+        f"{engine.get('replica') or engine['page']}\n{engine['engine']} {engine['model']}"
+        for engine in engines
+    )
     shown = table([""], heads, pad_edge=False)
     for name in COLUMNS:
         cells = ["—" if engine.get(name) is None else f"{engine[name]:,.4g}" for engine in engines]
@@ -55,9 +80,18 @@ def picture(engines: Sequence[dict[str, Any]], pages: dict[str, list[Page]], dev
         if "gone" in engine:
             last = pages.get(engine["page"])
             ago = time.monotonic() - last[0].seconds if last else 0.0
-            lines.append(Text(text("gone", reason=engine["gone"], ago=ago) if last else engine["gone"]))
+            lines.append(
+                Text(text("gone", reason=engine["gone"], ago=ago) if last else engine["gone"])
+            )
         elif engine["engine"] != "mfulab" and not engine["replica"]:
             lines.append(Text(f"{engine['page']}: {text(engine['verdict'])}", style="yellow"))
-            of = device_peak.device or local_name()
-            lines += [Text(text(key, of=of, why=device_peak.reason), style="dim") for key in engine["missing"]]
+            lines += _missing_lines(engine, device_peak, text)
     return Group(*lines)
+
+
+def _missing_lines(engine: Mapping[str, Any], device_peak: Peak, text: Texts) -> Iterator[Text]:
+    """Lines on why columns of an engine are empty."""
+    of = device_peak.device or local_name()
+    why = verdicts.say(device_peak.reason or UNTOLD, text.language)
+    for key in engine["missing"]:
+        yield Text(text(key, of=of, why=why), style="dim")

@@ -1,19 +1,27 @@
-"""`mfulab explain key=value …`: what a speed is as MFU by each convention of the field, and which gives a number."""
+"""`mfulab explain key=value …`: what a speed is as MFU by each convention of the field, and which
+gives a number."""
 
-import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
 
+import click
 from rich.text import Text
 
+from mfulab.cli.options import AS_JSON, DEVICE, MODEL, PRECISION, Overrides, command
+from mfulab.core.answer import Answer, answered
 from mfulab.core.errors import ConfigurationError, lacks, unknown
 from mfulab.core.groups import ModelConfig
+from mfulab.core.language.quantities import in_percent, quantity, significant
+from mfulab.core.printing import say_json
+from mfulab.core.said import Numbers
 from mfulab.core.terminal import Terminal, table
-from mfulab.mfu.conventions import ORDER
-from mfulab.mfu.explain import BY_CHANCE, TOLERANCE, Explanation
+from mfulab.device.peaks import peak
+from mfulab.mfu.explain import Explanation
 from mfulab.mfu.models import model_config, read_yaml
+from mfulab.mfu.roofline import Expectation
+from mfulab.mfu.work import Mode
 from mfulab.models.work import expect, explain
 
 COUNTS = ("sequence_length", "batch_size", "devices")
@@ -21,114 +29,211 @@ NUMBERS = (*COUNTS, "tokens_per_s", "samples_per_s", "time_s", "reported", "peak
 SPEEDS = {"tokens_per_s", "samples_per_s", "time_s"}
 TEXTS = ("model", "device", "precision", "mode")
 SHARDED = "weights, gradients and optimiser state fully sharded"
-SHOWN = 5  # conventions that are listed where a reported number has more
-SEEN = 0.005  # points from which a number is shown
+WIDTH = 80  # columns where no terminal tells its own
+MOST = 1e30  # of a number; the least is its inverse
 
 
+class Question(Overrides):
+    """Words of the question, completed as overrides are."""
+
+    def choices(self) -> Mapping[str, Iterable[str]]:
+        named = {"model": MODEL, "device": DEVICE, "precision": PRECISION}
+        offered = {key: kind.choices() for key, kind in named.items()}
+        return dict.fromkeys(NUMBERS, ()) | {"mode": get_args(Mode)} | offered
+
+
+@command(
+    "explain",
+    'explain model=llama_3_1_8b device="NVIDIA H100 80GB HBM3" tokens_per_s=5762 reported=46.4',
+    more=(
+        "tokens_per_s and samples_per_s are of all devices together; time_s is that of a step. "
+        "batch_size is always the samples of a step on each device, and goes with time_s or with "
+        "no speed. Without a speed: the time that the device's roofline allows, and the memory "
+        "that a step needs."
+    ),
+)
+@click.argument("words", nargs=-1, type=Question(), metavar="KEY=VALUE…", required=True)
+@AS_JSON
 def show(words: Sequence[str], as_json: bool) -> int:
-    """Answers `key=value …`; the status is 1 where no convention gives the number that was reported."""
+    """Answers `key=value …`; the status is 1 where no convention gives the number that was
+    reported."""
     given, changes = _read(words)
-    console = Terminal(highlight=False, width=None if sys.stdout.isatty() else 200)
     config = model_config(given.pop("model", ""), changes, given.get("sequence_length"))
     if "device" not in given:
-        raise ConfigurationError('device: missing; give its name, such as device="NVIDIA H100 80GB HBM3"')
+        raise ConfigurationError(
+            'device: missing; give its name, such as device="NVIDIA H100 80GB HBM3"'
+        )
     if not SPEEDS & given.keys():
-        return _show_expected(console, config, given, as_json)
+        _show_expected(config, given, as_json)
+        return 0
     explanation = explain(config, **given)
     if as_json:
-        print(json.dumps(asdict(explanation), ensure_ascii=False))
+        details = {**asdict(explanation), "may_be_chance": explanation.may_be_chance}
+        say_json(_answer(explanation).line(details))
     else:
-        _print(console, explanation)
-    return 0 if explanation.reported is None or explanation.matches else 1
-
-
-def _show_expected(console: Terminal, config: ModelConfig, asked: dict[str, Any], as_json: bool) -> int:
-    """Shows, where no speed is given, what the device's roofline allows, and the memory that each device needs."""
-    if useless := sorted({"reported", "peak_tflop_s"} & asked.keys()):
-        raise ConfigurationError(f"{', '.join(useless)}: needs a speed; give one of {', '.join(sorted(SPEEDS))}")
-    modes = (asked.pop("mode"),) if "mode" in asked else None
-    device, precision = asked.pop("device"), asked.pop("precision", "bf16")
-    expectations = expect(config, device, precision, modes=modes, **asked)
-    if as_json:
-        print(json.dumps([asdict(expectation) for expectation in expectations], ensure_ascii=False))
+        console = _console()
+        for line in explanation.lines():
+            console.print(Text(line.text, style=line.style))
+    if explanation.reported is None or explanation.matches:
         return 0
-    unit, devices = "tokens" if config.vocabulary_size else "samples", asked.get("devices", 1)
-    where = f"one {device}" if devices == 1 else f"each of {devices:,} {device}"
-    samples = f"{asked.get('batch_size', 1)} samples a step on each device"
-    title = f"{config.name} on {where} in {precision}, at best, {samples}"
-    names = "time, ms", f"{unit}/s", "MFU, %", "nothing fused, %", "bound by compute, %", "kept, GB", "too large"
-    shown = table(["a step of"], names, title=title)
-    for expectation in expectations:
-        is_prefill = config.vocabulary_size and expectation.mode == "inference"
-        shown.add_row(
-            *("prefill" if is_prefill else expectation.mode, f"{1e3 * expectation.products_s:.4g}"),
-            *(f"{expectation.tokens_per_s:,.0f}", f"{expectation.mfu_percent:.1f}"),
-            "" if expectation.unfused_mfu_percent is None else f"{expectation.unfused_mfu_percent:.1f}",
-            f"{expectation.compute_bound_percent:.0f}",
-            "" if expectation.memory_bytes is None else f"{expectation.memory_bytes / 1e9:.4g}",
-            {True: "", False: "yes", None: "?"}[expectation.fits],
+    return 1
+
+
+def _console() -> Terminal:
+    return Terminal(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+
+
+def _answer(explanation: Explanation) -> Answer:
+    """Our MFU; doubtful where no convention gives the reported one, or many numbers would be."""
+    ours = explanation.ours
+    doubt: dict[str, Numbers] = {}
+    if ours.mfu_percent > 100:
+        doubt["over_peak"] = {}
+    if explanation.reported is not None and not explanation.matches:
+        doubt["no_convention"] = {"reported": explanation.reported, "tried": explanation.tried}
+    if explanation.may_be_chance:
+        doubt["may_be_chance"] = {"percent": explanation.chance_percent}
+    return _of_peak(ours.mfu_percent, ours.peak_tflop_s, doubt)
+
+
+def _of_peak(mfu_percent: float, tflop_s: float | None, doubt: Mapping[str, Numbers]) -> Answer:
+    return answered(
+        mfu_percent,
+        "%",
+        "spec",
+        denominator=tflop_s,
+        denominator_unit="TFLOP/s",
+        doubt=doubt,
+    )
+
+
+def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) -> None:
+    """Shows, where no speed is given, what the device's roofline allows, and the memory that each
+    device needs."""
+    if useless := sorted({"reported", "peak_tflop_s"} & asked.keys()):
+        raise ConfigurationError(
+            f"{', '.join(useless)}: needs a speed; give one of {', '.join(sorted(SPEEDS))}"
         )
+    modes = (asked.pop("mode"),) if "mode" in asked else None
+    device = asked.pop("device")
+    precision = asked.pop("precision", "bf16")
+    expectations = expect(config, device, precision, modes=modes, **asked)
+    if not as_json:
+        where = Place(device, precision, asked.get("devices", 1), asked.get("batch_size", 1))
+        _print_expected(_console(), config, where, expectations)
+        return
+    peak_tflop_s = peak(device, precision).spec
+    for expectation in expectations:
+        say_json(_expected(expectation, peak_tflop_s).line(asdict(expectation)))
+
+
+def _expected(expectation: Expectation, peak_tflop_s: float | None) -> Answer:
+    """The MFU that a roofline allows; doubtful where the memory does not."""
+    doubt: dict[str, Numbers] = {}
+    if expectation.fits is False:
+        doubt["does_not_fit"] = {"bytes": expectation.memory_bytes}
+    return _of_peak(expectation.mfu_percent, peak_tflop_s, doubt)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Place of an expected step: `devices` of a name, each with `samples` of it."""
+
+    device: str
+    precision: str
+    devices: int
+    samples: int
+
+
+def _print_expected(
+    console: Terminal, config: ModelConfig, where: Place, expectations: Sequence[Expectation]
+) -> None:
+    whose = f"one {where.device}"
+    if where.devices > 1:
+        whose = f"each of {where.devices:,} {where.device}"
+    samples = f"{where.samples} samples a step on each device"
+    console.print(f"{config.name} on {whose} in {where.precision}, at best, {samples}")
+    heads = [_mode_name(expectation, config) for expectation in expectations]
+    shown = table(["a step of"], heads)
+    for name, cell in _cells("tokens" if config.vocabulary_size else "samples").items():
+        shown.add_row(name, *map(cell, expectations))
     console.print(shown)
-    console.print("Kept: weights, state, saved activations, cache. The peak is higher: `mfulab fits` predicts it.")
+    for line in _assumed(where, expectations):
+        console.print(line)
+
+
+def _assumed(where: Place, expectations: Sequence[Expectation]) -> Iterator[str]:
+    """Lines on what the table takes for granted, and on what it cannot tell."""
+    yield "Kept: weights, state, saved activations, cache. The peak is higher: `mfulab fits` predicts it."
     if any(expectation.others_s is None for expectation in expectations):
-        console.print(lacks("What is not fused, and the memory of training,", "torch"), markup=False)
-    for assumption in dict.fromkeys(expectation.assumes for expectation in expectations if expectation.assumes):
-        console.print(assumption)
-    if devices > 1:
-        console.print(f"Memory: {SHARDED}; activations and cache of each one's batch. No time for communication.")
+        yield lacks("What is not fused, and the memory of training,", "torch")
+    assumptions = dict.fromkeys(expectation.assumes for expectation in expectations)
+    yield from filter(None, assumptions)
+    if where.devices > 1:
+        yield f"Memory: {SHARDED}; activations and cache of each one's batch. No time for communication."
     elif any(expectation.fits is False for expectation in expectations):
-        console.print(f"Give devices=N for the memory of each of N: {SHARDED}.")
-    return 0
+        yield f"Give devices=N for the memory of each of N: {SHARDED}."
+
+
+def _mode_name(expectation: Expectation, config: ModelConfig) -> str:
+    if config.vocabulary_size and expectation.mode == "inference":
+        return "prefill"
+    return expectation.mode
+
+
+def _cells(unit: str) -> dict[str, Callable[[Expectation], str]]:
+    """Rows of the table of what is expected: each name, with what it shows of a mode."""
+    too_large = {True: "", False: "yes", None: "?"}
+
+    def unfused(expectation: Expectation) -> str:
+        percent = expectation.unfused_mfu_percent
+        return "" if percent is None else in_percent(percent)
+
+    def kept(expectation: Expectation) -> str:
+        memory = expectation.memory_bytes
+        return "" if memory is None else quantity(memory, "B")
+
+    return {
+        "time": lambda expectation: quantity(expectation.products_s, "s"),
+        f"{unit}/s": lambda expectation: significant(expectation.tokens_per_s, 4),
+        "MFU": lambda expectation: in_percent(expectation.mfu_percent),
+        "MFU with nothing fused": unfused,
+        "bound by compute": lambda expectation: quantity(expectation.compute_bound_percent, "%"),
+        "kept": kept,
+        "too large": lambda expectation: too_large[expectation.fits],
+    }
 
 
 def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Keys of the question and dotted keys of the model, their values read as YAML."""
-    asked, changes = dict[str, Any](), dict[str, Any]()
+    asked = dict[str, Any]()
+    changes = dict[str, Any]()
     for word in words:
         key, separator, text = word.partition("=")
         if not separator:
             raise ConfigurationError(f"{word}: give key=value")
-        value, whole = read_yaml(text), key in COUNTS
+        value = read_yaml(text)
         if key.startswith("model."):
             changes[key.removeprefix("model.")] = value
         elif key in TEXTS:
             asked[key] = text
         elif key not in NUMBERS:
             raise unknown("key", key, (*TEXTS, *NUMBERS))
-        elif not isinstance(value, int | float) or isinstance(value, bool) or (whole and value % 1 != 0):
-            raise ConfigurationError(f"{key}={text}: give a{' whole' if whole else ''} number")
         else:
-            asked[key] = int(value) if whole else value
+            asked[key] = _number(key, text, value)
     if "model" not in asked and not changes:
-        raise ConfigurationError("model: missing; give model=NAME of config/model/, or model._target_=… of your own")
+        raise ConfigurationError(
+            "model: missing; give model=NAME of config/model/, or model._target_=… of your own"
+        )
     return asked, changes
 
 
-def _print(console: Terminal, explanation: Explanation) -> None:
-    """Prints our MFU, which conventions give the reported one, and a line for each: the points that its choices add."""
-    ours = explanation.ours
-    mfu = (f"{ours.mfu_percent:.1f} % MFU", "bold")
-    rate = f", {explanation.tflop_s:.1f} TFLOP/s a device of {ours.peak_tflop_s:.1f} ({ours.denominator})"
-    console.print(Text.assemble(f"{explanation.model} on {explanation.device}: ", mfu, rate))
-    if ours.mfu_percent > 100:
-        console.print("Above 100 %: the speed, the batch, the number of devices or the device is wrong.", style="red")
-    matches, reported = explanation.matches, explanation.reported
-    if reported is not None and not matches:
-        console.print(f"No convention and no peak here gives {reported:g} % to {TOLERANCE} points.")
-    elif reported is not None:
-        console.print(f"{reported:g} % is, to {TOLERANCE} points:")
-        for row in matches[:SHOWN]:
-            console.print(f"  {row.mfu_percent:.1f} %  {row.convention}, over {row.denominator}")
-        if len(matches) > SHOWN:
-            console.print(f"  and {len(matches) - SHOWN} more, further from ours")
-        if (chance := explanation.chance_percent or 0) >= BY_CHANCE:
-            tried = f"{explanation.tried} combinations are as simple, and taken to ±{TOLERANCE} points they give"
-            console.print(f"This may be chance: {tried} {chance:.0f} % of all numbers within a quarter of this one.")
-    rows = [*explanation.conventions, *explanation.denominators]
-    points = {step: [row.steps[step] for row in rows] for step in (*ORDER, "peak")}
-    used = {step: column for step, column in points.items() if any(abs(point) >= SEEN for point in column)}
-    shown = table(("convention", "peak"), (name.replace("_", " ") for name in ("MFU, %", *used)))
-    for row, *added in zip(rows, *used.values(), strict=True):
-        cells = (f"{point:+.2f}" if abs(point) >= SEEN else "" for point in added)
-        shown.add_row(row.convention, row.denominator, f"{row.mfu_percent:.1f}", *cells)
-    console.print(shown)
+def _number(key: str, text: str, value: Any) -> float:
+    """A number of the question. Raises ConfigurationError for none, or one beyond `MOST`."""
+    is_whole = key in COUNTS
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (is_whole and value % 1 != 0):
+        raise ConfigurationError(f"{key}={text}: give a{' whole' * is_whole} number")
+    if abs(value) > MOST or 0 < abs(value) < 1 / MOST:
+        raise ConfigurationError(f"{key}={text}: give a number from {1 / MOST:g} to {MOST:g}")
+    return int(value) if is_whole else value

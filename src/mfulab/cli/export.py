@@ -10,10 +10,13 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.printing import say
 
 Sample = Mapping[str, Any]
 """Numbers by column name, `name` and `uuid` of the device; `processes` and `engines`, each a mapping of its own."""
-LABELS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # of a sample's parts: prefix and labels of their gauges
+LABELS: Mapping[
+    str, tuple[str, tuple[str, ...]]
+] = {  # of a sample's parts: prefix and labels of their gauges
     "": ("mfulab_", ("name", "uuid")),
     "processes": ("mfulab_process_", ("pid", "name", "precision")),
     "engines": ("mfulab_engine_", ("page", "engine", "model", "precision", "replica")),
@@ -21,7 +24,8 @@ LABELS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # of a sample's parts: pr
 
 
 class Latest(Collector):
-    """The numbers of `sample` as gauges `mfulab_<column>`, of a process or engine `mfulab_process_<column>`."""
+    """The numbers of `sample` as gauges `mfulab_<column>`, of a process or engine
+    `mfulab_process_<column>`."""
 
     sample: Sample = {}  # noqa: RUF012 (replaced as a whole)
 
@@ -31,23 +35,31 @@ class Latest(Collector):
             for sample in self.sample.get(what, ()) if what else [self.sample]:
                 labels = {name: str(sample[name]) for name in names if sample.get(name) is not None}
                 for column, value in sample.items():
-                    if isinstance(value, int | float) and not isinstance(value, bool) and column not in names:
+                    if (
+                        isinstance(value, int | float)
+                        and not isinstance(value, bool)
+                        and column not in names
+                    ):
                         name = prefix + column
-                        gauge = gauges.setdefault(name, GaugeMetricFamily(name, column.replace("_", " ")))
+                        gauge = gauges.setdefault(
+                            name, GaugeMetricFamily(name, column.replace("_", " "))
+                        )
                         gauge.add_sample(name, labels, value)
         yield from gauges.values()
 
 
 @contextmanager
 def prometheus_page(port: int) -> Iterator[Latest]:
-    """Serves `http://127.0.0.1:PORT/metrics`, 0: any port. Raises ConfigurationError if the port is taken."""
-    registry, latest = CollectorRegistry(), Latest()
+    """Serves `http://127.0.0.1:PORT/metrics`, 0: any port. Raises ConfigurationError if the port is
+    taken."""
+    registry = CollectorRegistry()
+    latest = Latest()
     registry.register(latest)
     try:
         server, thread = start_http_server(port, "127.0.0.1", registry)
     except (OSError, OverflowError) as error:
         raise ConfigurationError(f"--prometheus {port}: {error}") from error
-    print(f"Prometheus: http://127.0.0.1:{server.server_port}/metrics", file=sys.stderr)
+    say(f"Prometheus: http://127.0.0.1:{server.server_port}/metrics", file=sys.stderr)
     try:
         yield latest
     finally:

@@ -1,28 +1,91 @@
 """`mfulab fits MODEL --device NAME`: the peak memory of a step by part, and the largest batch."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import click
+
 from mfulab.cli.flops import config_of
+from mfulab.cli.options import AS_JSON, COUNT, DEVICE, MODEL, TOKENS, command
+from mfulab.core.answer import Answer, answered
 from mfulab.core.language.quantities import quantity
+from mfulab.core.printing import say_json
+from mfulab.core.said import Numbers
 from mfulab.core.terminal import Terminal
-from mfulab.models.fits import fits
+from mfulab.models.fits import Fit, fits
+
+MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace")
 
 
+@command(
+    "fits",
+    'fits gpt2 --batch-size 64 --device "NVIDIA H100 80GB HBM3"',
+    more=(
+        "MODEL and KEY=VALUE are those of mfulab flops. The status is 1 where the step does not "
+        "fit."
+    ),
+)
+@click.argument("model", type=MODEL)
+@click.argument("words", nargs=-1, metavar="[KEY=VALUE]…")
+@click.option(
+    "--device",
+    type=DEVICE,
+    metavar="NAME",
+    required=True,
+    help="The device as a driver names it, or its PCI id.",
+)
+@click.option("--batch-size", type=COUNT, default=1, help="Samples of a step.")
+@TOKENS
+@click.option(
+    "--optimizer", type=click.Choice(["adam", "adamw", "adam_8bit", "sgd"]), default="adamw"
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["fp32", "bf16", "fp16", "amp_bf16", "amp_fp16"]),
+    default="bf16",
+    help="Format of everything; amp_: autocast over fp32 weights.",
+)
+@click.option(
+    "--checkpointing", is_flag=True, help="Each block is recomputed in the backward pass."
+)
+@click.option("--mode", type=click.Choice(["training", "inference"]), default="training")
+@AS_JSON
 def show(model: str, words: Sequence[str], as_json: bool, **asked: Any) -> int:
-    """Prints the parts, the peak and the largest batch; the status is 1 where the step does not fit."""
+    """Prints the parts, the peak and the largest batch; the status is 1 where the step does not
+    fit."""
     fit = fits(config_of(model, words, asked["sequence_length"]), **asked)
     if as_json:
-        print(json.dumps(asdict(fit), ensure_ascii=False))
-        return int(not fit.fits)
+        say_json(_answer(fit).line(asdict(fit)))
+    else:
+        _print(fit)
+    return int(not fit.fits)
+
+
+def _answer(fit: Fit) -> Answer:
+    """The peak beside the device's memory; doubtful where it is more."""
+    doubt: dict[str, Numbers] = {}
+    if not fit.fits:
+        doubt["does_not_fit"] = {"largest_batch": fit.largest_batch}
+    return answered(
+        fit.peak_bytes,
+        "B",
+        "predicted",
+        denominator=fit.capacity_bytes,
+        denominator_unit="B",
+        doubt=doubt,
+    )
+
+
+def _print(fit: Fit) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
     verb = "fits" if fit.fits else "does not fit"
-    peak, room = quantity(fit.peak_bytes, "B"), quantity(fit.capacity_bytes, "B")
-    console.print(f"{fit.model}, batch {fit.batch_size}: peak {peak} of {room}, {verb} {fit.device}")
-    names = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace")
-    parts = {name: getattr(fit, f"{name}_bytes") for name in names}
+    peak = quantity(fit.peak_bytes, "B")
+    room = quantity(fit.capacity_bytes, "B")
+    console.print(
+        f"{fit.model}, batch {fit.batch_size}: peak {peak} of {room}, {verb} {fit.device}"
+    )
+    parts = {name: getattr(fit, f"{name}_bytes") for name in MEMORY_PARTS}
     passing = fit.peak_bytes - sum(filter(None, parts.values()))
     parts |= {"in passing": passing} if passing > 0 else {}
     for part, size in parts.items():
@@ -30,7 +93,8 @@ def show(model: str, words: Sequence[str], as_json: bool, **asked: Any) -> int:
     if passing > 0:
         console.print("In passing: what the step makes and frees again, such as logits.")
     else:
-        console.print("Activations go as gradients come: the peak is what is alive at once, less than the sum.")
+        console.print(
+            "Activations go as gradients come: the peak is what is alive at once, less than the sum."
+        )
     console.print(f"largest batch: {fit.largest_batch:,}", style="bold")
     console.print(fit.says, style="dim")
-    return int(not fit.fits)

@@ -1,18 +1,25 @@
-"""`mfulab flops MODEL`: a model's FLOPs layer by layer, without a device, and how sure the count is."""
+"""`mfulab flops MODEL`: a model's FLOPs layer by layer, without a device, and how sure the count
+is."""
 
-import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.text import Text
 from rich.tree import Tree
 
+from mfulab.cli.options import AS_JSON, COUNT, DEPTH, MODEL, TOKENS, command
+from mfulab.core.answer import Answer, answered, unanswered
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import parse_json, read_given
+from mfulab.core.files import read_given
 from mfulab.core.groups import ModelConfig
+from mfulab.core.json_text import parse_json
 from mfulab.core.language.quantities import quantity
+from mfulab.core.printing import say_json
+from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal
 from mfulab.mfu.models import model_config, names, read_yaml
 from mfulab.models.decoders import computed, missing
@@ -22,24 +29,64 @@ DEFAULT_TOKENS = 1024  # of a sequence where a published config.json is given an
 SMALLEST_PERCENT = 0.1  # of the FLOPs, below which a layer is not drawn
 
 
+@command(
+    "flops",
+    "flops my_model.build input_shape=[3,64,64] --batch-size 8",
+    more=(
+        "MODEL is a name of config/model/, a YAML file, or a config.json of transformers (or its "
+        "folder). It may be a dotted path to a function that returns a torch.nn.Module, followed "
+        "by its input."
+    ),
+)
+@click.argument("model", type=MODEL)
+@click.argument("words", nargs=-1, metavar="[KEY=VALUE]…")
+@click.option("--batch-size", type=COUNT, default=1)
+@TOKENS
+@click.option("--depth", type=DEPTH, default=3, help="Levels of layers shown.")
+@AS_JSON
 def show(
-    model: str, words: Sequence[str], batch_size: int, sequence_length: int | None, depth: int, as_json: bool
+    model: str,
+    words: Sequence[str],
+    batch_size: int,
+    sequence_length: int | None,
+    depth: int,
+    as_json: bool,
 ) -> None:
-    """Prints the tree and the totals, or every layer as JSON. Raises ConfigurationError for what cannot be counted."""
+    """Prints the tree and the totals, or every layer as JSON. Raises ConfigurationError for what
+    cannot be counted."""
     config = config_of(model, words, sequence_length)
     check(config, sequence_length, 1, [])
-    rows, lines = (_computed if missing(config) else _counted)(config, batch_size, sequence_length)
-    notes = list(filter(None, lines))
+    count = _computed if missing(config) else _counted
+    told = count(config, batch_size, sequence_length)
+    notes = list(filter(None, told.lines))
     if as_json:
-        print(json.dumps({"layers": rows, "notes": notes}, ensure_ascii=False))
+        say_json(told.answer.line({"layers": told.rows, "notes": notes}))
         return
     console = Terminal(highlight=False, soft_wrap=True)
-    console.print(render(rows, depth=depth))
+    console.print(render(told.rows, depth=depth))
     for line in notes:
         console.print(line, markup=False)
 
 
-Told = tuple[list[dict[str, object]], Iterator[str]]
+@dataclass(frozen=True)
+class Told:
+    """A count as it is told: FLOPs of forward and backward, the tree's rows, the lines below it,
+    and calls of operators without a formula."""
+
+    flops: float
+    rows: list[dict[str, object]]
+    lines: Iterable[str]
+    uncounted: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def answer(self) -> Answer:
+        """FLOPs of a step; doubtful where operators have no formula, none where there are no FLOPs."""
+        doubt: dict[str, Numbers] = {}
+        if self.uncounted:
+            doubt["uncounted"] = self.uncounted
+        if not self.flops:
+            return unanswered("FLOP", Said("uncounted", self.uncounted))
+        return answered(self.flops, "FLOP", "counted", doubt=doubt)
 
 
 def _counted(config: ModelConfig, batch_size: int, sequence_length: int | None) -> Told:
@@ -55,39 +102,53 @@ def _counted(config: ModelConfig, batch_size: int, sequence_length: int | None) 
     except (ModelError, CountError) as error:
         raise ConfigurationError(str(error)) from error
     operations = counted.count.operations
-    forward, backward = operations.sum("forward"), operations.sum("backward")
-    parameters = sum(parameter.numel() for parameter in counted.model.parameters()), active_parameters(counted.model)
+    forward = operations.sum("forward")
+    backward = operations.sum("backward")
+    parameters = (
+        sum(parameter.numel() for parameter in counted.model.parameters()),
+        active_parameters(counted.model),
+    )
     flops = forward.flops, backward.flops, forward.causal_flops + backward.causal_flops
     tokens = batch_size * (sequence_length or config.sequence_length or 0)
-    lines = _totals(*parameters, *flops, tokens, f"certainty: {counted.count.certainty}", counted.message)
-    return layer_rows(counted.model, operations), lines
+    message = str(counted.message or "")
+    lines = _totals(*parameters, *flops, tokens, f"certainty: {counted.count.certainty}", message)
+    rows = layer_rows(counted.model, operations)
+    return Told(forward.flops + backward.flops, rows, lines, counted.count.certainty.uncounted)
 
 
 def _computed(config: ModelConfig, batch_size: int, sequence_length: int | None) -> Told:
-    """The tree's rows and the lines below it, of a decoder's dimensions, without torch; alike blocks are a row, `*`."""
+    """The tree's rows and the lines below it, of a decoder's dimensions, without torch; alike
+    blocks are a row, `*`."""
     step = computed(config, sequence_length, batch_size)
     layers = {"": [0.0, 0.0]}
     for operation in step.operations:
         parts = operation.layer.split(".")
         for depth in range(len(parts) + 1):
-            layers.setdefault(".".join(parts[:depth]), [0.0, 0.0])[operation.direction == "backward"] += operation.flops
+            layers.setdefault(".".join(parts[:depth]), [0.0, 0.0])[
+                operation.direction == "backward"
+            ] += operation.flops
     names = "forward_flops", "backward_flops", "share_percent"
     forward, backward = layers[""]
     rows = list[dict[str, object]]()
     for name, flops in layers.items():
-        numbers: dict[str, object] = dict(zip(names, (*flops, 100 * sum(flops) / (forward + backward)), strict=True))
+        numbers: dict[str, object] = dict(
+            zip(names, (*flops, 100 * sum(flops) / (forward + backward)), strict=True)
+        )
         rows.append({"layer": name, "module": "" if name else config.name} | numbers)
     causal = sum(operation.causal_flops for operation in step.operations)
     parameters = step.parameters, step.parameters - step.inactive
-    return rows, _totals(*parameters, forward, backward, causal, step.tokens, step.message)
+    lines = _totals(*parameters, forward, backward, causal, step.tokens, step.message)
+    return Told(forward + backward, rows, lines)
 
 
 def config_of(model: str, words: Iterable[str], sequence_length: int | None) -> ModelConfig:
-    """The model that a name, a YAML file, a config.json or a dotted path means, changed by `key=value` each. Raises
-    ConfigurationError for none."""
+    """The model that a name, a YAML file, a config.json or a dotted path means, changed by
+    `key=value` each. Raises ConfigurationError for none."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
     if wrong := [word for word in words if "=" not in word]:
-        raise ConfigurationError(f"{wrong[0]}: give key=value, such as arguments.num_hidden_layers=80")
+        raise ConfigurationError(
+            f"{wrong[0]}: give key=value, such as arguments.num_hidden_layers=80"
+        )
     changes = {key: read_yaml(text) for key, _, text in (word.partition("=") for word in words)}
     path = Path(model, "config.json") if Path(model).is_dir() else Path(model)
     if path.suffix == ".json":
@@ -103,10 +164,25 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
         content = parse_json(text)
         architecture = content["architectures"][0]
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise ConfigurationError(f"{path}: is no config.json of transformers with `architectures`") from error
-    unread = ("architectures", "torch_dtype", "dtype", "transformers_version", "quantization_config", "auto_map")
-    arguments = {key: value for key, value in content.items() if key not in unread} | {"architecture": architecture}
-    config = {"name": architecture, "_target_": "mfulab.models.huggingface.build", "arguments": arguments}
+        raise ConfigurationError(
+            f"{path}: is no config.json of transformers with `architectures`"
+        ) from error
+    unread = (
+        "architectures",
+        "torch_dtype",
+        "dtype",
+        "transformers_version",
+        "quantization_config",
+        "auto_map",
+    )
+    arguments = {key: value for key, value in content.items() if key not in unread} | {
+        "architecture": architecture
+    }
+    config = {
+        "name": architecture,
+        "_target_": "mfulab.models.huggingface.build",
+        "arguments": arguments,
+    }
     if words := content.get("vocab_size", content.get("text_config", {}).get("vocab_size")):
         tokens = {"sequence_length": sequence_length or DEFAULT_TOKENS, "vocabulary_size": words}
         return config | {"task": "language_modeling", **tokens}
@@ -115,29 +191,52 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
 
 
 def _totals(
-    whole: float, active: float, forward: float, backward: float, causal: float, tokens: float, *notes: str
+    whole: float,
+    active: float,
+    forward: float,
+    backward: float,
+    causal: float,
+    tokens: float,
+    *notes: str,
 ) -> Iterator[str]:
-    yield f"parameters {quantity(whole)}" + (f", {quantity(active)} active a token" * (active != whole))
+    yield f"parameters {quantity(whole)}" + (
+        f", {quantity(active)} active a token" * (active != whole)
+    )
     ratio = f" (× {backward / forward:.2f})" if forward else ""
     yield f"forward {quantity(forward, 'FLOP')}, backward {quantity(backward, 'FLOP')}{ratio}"
-    yield f"causal attention by its half: {quantity(causal, 'FLOP')}" * (causal != forward + backward)
+    yield f"causal attention by its half: {quantity(causal, 'FLOP')}" * (
+        causal != forward + backward
+    )
     yield f"a token: {quantity((forward + backward) / (tokens or 1), 'FLOP')}" * bool(tokens)
     yield from notes
 
 
 def render(rows: list[dict[str, object]], depth: int = 3) -> Tree:
-    """Draws `layer_rows` as a tree of shares, `depth` levels below the model; layers below 0.1 % are left out."""
+    """Draws `layer_rows` as a tree of shares, `depth` levels below the model; layers below 0.1 %
+    are left out."""
     drawn = {"": Tree(_label(rows[0], str(rows[0]["module"])))}
     for row in rows[1:]:
-        name, share = str(row["layer"]), row["share_percent"]
+        name = str(row["layer"])
+        share = row["share_percent"]
         parent, _, own = name.rpartition(".")
-        if name.count(".") < depth and parent in drawn and isinstance(share, float) and share >= SMALLEST_PERCENT:
-            drawn[name] = drawn[parent].add(_label(row, f"{own}: {row['module']}".removesuffix(": ")))
+        if (
+            name.count(".") < depth
+            and parent in drawn
+            and isinstance(share, float)
+            and share >= SMALLEST_PERCENT
+        ):
+            drawn[name] = drawn[parent].add(
+                _label(row, f"{own}: {row['module']}".removesuffix(": "))
+            )
     return drawn[""]
 
 
 def _label(row: dict[str, object], title: str) -> Text:
     share = row["share_percent"]
-    forward, backward = (quantity(float(str(row[name])), "FLOP") for name in ("forward_flops", "backward_flops"))
+    forward, backward = (
+        quantity(float(str(row[name])), "FLOP") for name in ("forward_flops", "backward_flops")
+    )
     label = (f"  {share:.1f} %" if isinstance(share, float) else "", "cyan")
-    return Text.assemble((title, "bold"), label, (f"  forward {forward}  backward {backward}", "dim"))
+    return Text.assemble(
+        (title, "bold"), label, (f"  forward {forward}  backward {backward}", "dim")
+    )

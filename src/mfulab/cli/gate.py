@@ -1,7 +1,7 @@
-"""`mfulab gate A B`: two commands of any project in turn, and whether the second is slower than noise explains."""
+"""`mfulab gate A B`: two commands of any project in turn, and whether the second is slower than
+noise explains."""
 
 import contextlib
-import json
 import math
 import os
 import re
@@ -9,25 +9,113 @@ import resource
 import shlex
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import click
 import psutil
 
+from mfulab.cli import gate_baseline, gate_told
+from mfulab.cli.gate_baseline import Baseline
+from mfulab.cli.gate_told import Told
+from mfulab.cli.leaving import leave, leaving_by
+from mfulab.cli.options import AS_JSON, FORMAT, MINUTES, NOTICEABLE, command
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.language.quantities import at_least, change, duration, quantity
-from mfulab.timing.paired import Compared, in_turn
+from mfulab.core.files import scratch
+from mfulab.core.language.quantities import duration
+from mfulab.core.printing import say, wipe
+from mfulab.timing.paired import in_turn
 
+# What ends the command of a gate that SIGKILL ended: it is told each command's group, and an empty
+# line after it, and sees the end of its input.
+WATCHER = """
+while read -r line; do group=$line; done
+[ -z "$group" ] || kill -s KILL -- "-$group"
+"""
+# A command's shell tells its own group before it begins: the gate may be killed before it could.
+# The watcher's pipe is its input until then.
+TELLING = """
+trap '' PIPE
+echo $$ 2> /dev/null >&0
+trap - PIPE
+exec /bin/sh -c "$0" < /dev/null
+"""
 STATUS = {"faster": 0, "same": 0, "slower": 1, "ambiguous": 3}
 LONGEST_SAID = 200  # characters of what a failed command said last
 
 
+@dataclass(frozen=True)
+class Measure:
+    """Quantity measured of a command, its longest time, and who is told its process group."""
+
+    limit_s: float
+    reads: re.Pattern[str] | None
+    is_rate: bool
+    of_cpu: bool
+    watcher: IO[bytes]
+
+    def ended(self) -> None:
+        """Tells the watcher that there is no command to end with this process."""
+        with contextlib.suppress(OSError):  # of a watcher that was ended
+            self.watcher.write(b"\n")
+
+    def clock(self) -> float:
+        """Seconds of wall time, or of the CPU time of commands that have ended."""
+        if self.of_cpu:
+            return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+        return time.perf_counter()
+
+
+@command(
+    "gate",
+    "gate --minutes 2 'gzip -1 -c big.log' 'zstd -1 -c big.log'",
+    more=(
+        "The status is 0 for same or faster, 1 for slower, 2 where a command fails, and 3 for "
+        "ambiguous. With --base one COMMAND runs in a temporary worktree of that commit and in "
+        "this folder."
+    ),
+)
+@click.argument("commands", nargs=-1, metavar="COMMAND…", required=True)
+@click.option(
+    "--base",
+    metavar="COMMIT",
+    help="Compare this checkout with a commit: --base main -- python bench.py.",
+)
+@click.option(
+    "--save",
+    metavar="NAME",
+    help="Measure one command alone and keep it as a baseline, in .mfulab/gate/.",
+)
+@click.option(
+    "--against",
+    metavar="NAME",
+    help="Compare one command with a baseline of this machine; --base allows for drift, too.",
+)
+@click.option("--minutes", type=MINUTES, default=5, help="Begin no pair that would end later.")
+@NOTICEABLE
+@click.option(
+    "--reads",
+    metavar="REGEX",
+    help="Compare the last number that a command prints and that this matches, not wall time.",
+)
+@click.option(
+    "--cpu-time",
+    is_flag=True,
+    help="Compare CPU seconds, which neighbours on the machine disturb less than wall time.",
+)
+@click.option(
+    "--rate",
+    "is_rate",
+    is_flag=True,
+    help="With --reads: the number is a rate, of which more is better.",
+)
+@FORMAT
+@AS_JSON
 def run(
     commands: Sequence[str],
     base: str | None,
@@ -37,25 +125,73 @@ def run(
     is_rate: bool,
     cpu_time: bool,
     as_json: bool,
+    save: str | None = None,
+    against: str | None = None,
+    form: str = "text",
 ) -> int:
-    """Measures both commands in turn and prints the verdict; `STATUS` has the exit status of each. Raises
+    """Measures commands and prints the verdict; `STATUS` has the exit status of each. Raises
     ConfigurationError for commands that fail, that hang, or that do not print the number."""
-    if cpu_time and reads:
-        raise ConfigurationError("--cpu-time and --reads: each says what is compared; give one.")
-    if is_rate and not reads:
-        raise ConfigurationError("--rate: says how --reads reads, which is missing.")
-    if base is None and len(commands) != 2:
-        raise ConfigurationError(f"commands: {len(commands)}; give two, each in quotes, or --base COMMIT -- COMMAND.")
+    _check_options(commands, base, reads, is_rate, cpu_time, save, against)
     try:
         pattern = re.compile(reads) if reads else None
     except re.error as error:
         raise ConfigurationError(f"--reads={reads}: no regular expression: {error}.") from error
+    form = "json" if as_json else form
+    with _measuring(60 * minutes, pattern, is_rate, cpu_time) as measure:
+        if save is not None or against is not None:
+            return _beside_a_baseline(
+                _one(commands), measure, save, against, minutes, noticeable, form
+            )
+        told = _in_turn(commands, base, measure, minutes, noticeable)
+    gate_told.tell(told, form)
+    return STATUS[told.compared.verdict]
+
+
+def _check_options(
+    commands: Sequence[str],
+    base: str | None,
+    reads: str | None,
+    is_rate: bool,
+    cpu_time: bool,
+    save: str | None,
+    against: str | None,
+) -> None:
+    """Raises ConfigurationError for options that contradict each other."""
+    if cpu_time and reads:
+        raise ConfigurationError("--cpu-time and --reads: each says what is compared; give one.")
+    if is_rate and not reads:
+        raise ConfigurationError("--rate: says how --reads reads, which is missing.")
+    given = {"--base": base, "--save": save, "--against": against}
+    chosen = [option for option, value in given.items() if value is not None]
+    if len(chosen) > 1:
+        raise ConfigurationError(f"{' and '.join(chosen)}: give one.")
+    if not chosen and len(commands) != 2:
+        raise ConfigurationError(
+            f"commands: {len(commands)}; give two, each in quotes, or --base COMMIT -- COMMAND."
+        )
+
+
+@contextlib.contextmanager
+def _measuring(
+    limit_s: float, reads: re.Pattern[str] | None, is_rate: bool, of_cpu: bool
+) -> Iterator[Measure]:
+    """Measures commands within the block; at its end, however it comes, none of them is left."""
+    with leaving_by(_leave), _watcher() as watcher:
+        yield Measure(limit_s, reads, is_rate, of_cpu, watcher)
+
+
+def _in_turn(
+    commands: Sequence[str],
+    base: str | None,
+    measure: Measure,
+    minutes: float,
+    noticeable: float,
+) -> Told:
+    """The verdict on two commands, or on one here and in a commit, measured in turn."""
     with contextlib.ExitStack() as stack:
-        for number in (signal.SIGTERM, signal.SIGHUP):  # end as exceptions do, so that nothing stays behind
-            stack.callback(signal.signal, number, signal.signal(number, _leave))
         folders = [Path.cwd(), Path.cwd()]
         if base is not None:
-            commands = [commands[0] if len(commands) == 1 else shlex.join(commands)] * 2
+            commands = [_one(commands)] * 2
             below = _git("rev-parse", "--show-prefix").stdout.strip()
             folders[0] = stack.enter_context(worktree(base)) / below
             if not folders[0].is_dir():
@@ -63,94 +199,192 @@ def run(
         values = list[float]()
 
         def timed(side: int) -> float:
-            values.append(_value(commands[side], folders[side], 60 * minutes, pattern, is_rate, cpu_time))
+            values.append(_value(commands[side], folders[side], measure))
             return values[-1]
 
         for side in (0, 1):
             timed(side)  # into the caches
         began = time.monotonic()
+        compared = in_turn(timed, minutes, noticeable, gate_told.progress())
+        wipe()
+    before = commands[0] if base is None else f"{commands[0]} (at {base})"
+    pairs = f"{len(values) // 2 - 1} pairs"
+    seconds = time.monotonic() - began
+    unit = "" if measure.reads else "s"
+    both = (before, commands[1])
+    return Told(compared, pairs, seconds, unit, measure.is_rate, noticeable, both)
 
-        say = (lambda line: print(f"\r{line} ", end="", file=sys.stderr)) if sys.stderr.isatty() else (lambda _: None)
-        compared = in_turn(timed, minutes, noticeable, say)
-        print("\r\033[K" * sys.stderr.isatty(), end="", file=sys.stderr)
-    _tell(compared, len(values) // 2 - 1, time.monotonic() - began, "" if reads else "s", is_rate, noticeable, as_json)
+
+def _beside_a_baseline(
+    command: str,
+    measure: Measure,
+    save: str | None,
+    against: str | None,
+    minutes: float,
+    noticeable: float,
+    form: str,
+) -> int:
+    """Saves what a command takes under a name, or compares it with what was saved."""
+    old = None if against is None else gate_baseline.load(against)
+    what = "cpu" if measure.of_cpu else "wall"
+    if measure.reads is not None:
+        what = measure.reads.pattern
+    about = Baseline(
+        command, what, measure.is_rate, gate_baseline.machine(), gate_baseline.now(), ()
+    )
+    if old is not None and against is not None:
+        gate_baseline.check_alike(against, old, about)
+    here = Path.cwd()
+    _value(command, here, measure)  # into the caches
+    began = time.monotonic()
+    values = gate_baseline.sampled(
+        lambda: _value(command, here, measure),
+        minutes,
+        noticeable,
+        time.monotonic,
+        gate_told.progress(),
+    )
+    wipe()
+    seconds = time.monotonic() - began
+    if save is not None:
+        path = gate_baseline.save(save, replace(about, values=tuple(values)))
+        say(f"saved: {len(values)} runs in {duration(seconds)}, {path}")
+        return 0
+    assert old is not None
+    compared = gate_baseline.compared(f"{against}", old.values, values, noticeable)
+    told = Told(
+        compared,
+        f"{len(values)} runs",
+        seconds,
+        "" if measure.reads else "s",
+        measure.is_rate,
+        noticeable,
+        (f"{old.command} ({against}, {old.measured_at})", command),
+        f"{against} was {gate_baseline.DRIFT}",
+    )
+    gate_told.tell(told, form)
     return STATUS[compared.verdict]
 
 
-def _value(
-    command: str, folder: Path, limit_s: float, reads: re.Pattern[str] | None, is_rate: bool, of_cpu: bool
-) -> float:
-    """Seconds that a command takes, or the last number that it prints; of a rate 1 ÷ it. Raises ConfigurationError."""
-    seconds, printed = _run(command, folder, limit_s, of_cpu)
-    if reads is None:
+def _one(commands: Sequence[str]) -> str:
+    """The words of one command, in quotes or not."""
+    return commands[0] if len(commands) == 1 else shlex.join(commands)
+
+
+@contextlib.contextmanager
+def _watcher() -> Iterator[IO[bytes]]:
+    """The input of a shell that outlives this process, and ends the command that it left."""
+    nothing = subprocess.DEVNULL
+    with subprocess.Popen(
+        ["/bin/sh", "-c", WATCHER],
+        stdin=subprocess.PIPE,
+        stdout=nothing,
+        stderr=nothing,
+        start_new_session=True,
+        bufsize=0,
+    ) as shell:
+        assert shell.stdin is not None
+        yield shell.stdin
+
+
+def _value(command: str, folder: Path, measure: Measure) -> float:
+    """Seconds that a command takes, or the last number that it prints; of a rate 1 ÷ it. Raises
+    ConfigurationError."""
+    seconds, printed = _run(command, folder, measure)
+    if measure.reads is None:
         return seconds
-    (last,) = reads.findall(printed)[-1:] or [None]
+    found = measure.reads.findall(printed)
+    if not found:
+        what = "prints nothing that it matches"
+        raise ConfigurationError(f"`{command}`: with --reads={measure.reads.pattern} it {what}.")
+    last = found[-1] if isinstance(found[-1], str) else found[-1][0]
     number = math.nan
-    with contextlib.suppress(ValueError, TypeError):
-        number = float(last if isinstance(last, str) else last[0])
+    with contextlib.suppress(ValueError):
+        number = float(last)
     if not 0 < number < math.inf:
-        what = "prints nothing that it matches" if last is None else f"reads {last!r}, which is no number above 0"
-        raise ConfigurationError(f"`{command}`: with --reads={reads.pattern} it {what}.")
-    return 1 / number if is_rate else number
+        what = f"reads {found[-1]!r}, which is no number above 0"
+        raise ConfigurationError(f"`{command}`: with --reads={measure.reads.pattern} it {what}.")
+    return 1 / number if measure.is_rate else number
 
 
-def _run(command: str, folder: Path, limit_s: float, of_cpu: bool) -> tuple[float, str]:
-    """Wall seconds that a command takes, or CPU seconds, and what it prints. Raises ConfigurationError."""
+def _run(command: str, folder: Path, measure: Measure) -> tuple[float, str]:
+    """Wall seconds that a command takes, or CPU seconds, and what it prints. Raises
+    ConfigurationError."""
     late = threading.Event()
-
-    def clock() -> float:
-        return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) if of_cpu else time.perf_counter()
-
     with tempfile.TemporaryFile() as out:
-        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.STDOUT}
-        began = clock()
-        process = subprocess.Popen(["/bin/sh", "-c", command], cwd=folder, start_new_session=True, **streams)
+        streams: dict[str, Any] = {
+            "stdin": measure.watcher,
+            "stdout": out,
+            "stderr": subprocess.STDOUT,
+        }
+        began = measure.clock()
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", TELLING, command], cwd=folder, start_new_session=True, **streams
+        )
 
         def end() -> None:
             late.set()
             os.killpg(process.pid, signal.SIGKILL)
 
-        watch = threading.Timer(limit_s, end)  # Popen's own limit polls, and so adds up to 50 ms
+        # Popen's own limit polls, and so adds up to 50 ms.
+        watch = threading.Timer(measure.limit_s, end)
         watch.daemon = True  # a signal before the block below must not wait for it
         watch.start()
         try:
             status = process.wait()
-            seconds = clock() - began
+            seconds = measure.clock() - began
         finally:
             watch.cancel()
             if process.poll() is None:
                 end()
                 process.wait()
+            measure.ended()
         out.seek(0)
         printed = out.read().decode(errors="replace")
     if late.is_set():
-        raise ConfigurationError(f"`{command}`: was still running after {limit_s:g} s, and was ended.")
+        raise ConfigurationError(
+            f"`{command}`: was still running after {measure.limit_s:g} s, and was ended."
+        )
     if status:
-        ended = f"ended with exit status {status}" if status > 0 else f"was ended by signal {-status}"
-        last_line = (printed.strip() or "it said nothing").splitlines()[-1]
-        raise ConfigurationError(f"`{command}`: {ended}: {last_line[:LONGEST_SAID]}")
+        raise ConfigurationError(f"`{command}`: {_ended(status)}: {_last_line(printed)}")
     return seconds, printed
 
 
-def _leave(number: int, _: object) -> None:
-    """Ends commands, of which one may have begun before anything holds it, and then this process."""
+def _ended(status: int) -> str:
+    if status > 0:
+        return f"ended with exit status {status}"
+    return f"was ended by signal {-status}"
+
+
+def _last_line(printed: str) -> str:
+    lines = printed.strip().splitlines() or ["it said nothing"]
+    return lines[-1][:LONGEST_SAID]
+
+
+def _leave(number: int, frame: object) -> None:
+    """Ends commands, of which one may have begun before anything holds it, and then this
+    process."""
     for child in psutil.Process().children():
         with contextlib.suppress(OSError):
             os.killpg(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
-    sys.exit(128 + number)
+    leave(number, frame)
 
 
 @contextlib.contextmanager
 def worktree(commit: str) -> Iterator[Path]:
-    """A checkout of a commit of this folder's repository, removed after the block. Raises ConfigurationError."""
-    with tempfile.TemporaryDirectory(prefix="mfulab-base-") as parent:
-        folder = Path(parent) / "base"
+    """A checkout of a commit of this folder's repository, removed after the block, and by the next
+    start where this process was killed. Raises ConfigurationError."""
+    with scratch() as parent:
+        folder = parent / "base"
+        _git("worktree", "prune")  # of those whose folders went with `scratch`
         try:
             done = _git("worktree", "add", "--detach", str(folder), commit)
             if done.returncode:
                 last_line = (done.stderr.strip() or "nothing").splitlines()[-1]
-                raise ConfigurationError(f"--base={commit}: no folder of a checkout, and git says: {last_line}.")
+                raise ConfigurationError(
+                    f"--base={commit}: no folder of a checkout, and git says: {last_line}."
+                )
             yield folder
         finally:
             _git("worktree", "remove", "--force", str(folder))
@@ -160,23 +394,3 @@ def worktree(commit: str) -> Iterator[Path]:
 def _git(*words: str) -> subprocess.CompletedProcess[str]:
     command = ["git", *words]
     return subprocess.run(command, capture_output=True, text=True)
-
-
-def _tell(
-    compared: Compared, pairs: int, seconds: float, unit: str, is_rate: bool, noticeable: float, as_json: bool
-) -> None:
-    """Prints the verdict in a sentence, or as JSON; a rate as it was printed, JSON's ratio as of times."""
-    row = asdict(compared)
-    old, new = (1 / value if is_rate else value for value in (row.pop("old_s"), row.pop("new_s")))
-    if as_json:
-        del row["step"], row["run"]
-        print(json.dumps({**row, "old": old, "new": new, "unit": unit, "pairs": pairs, "seconds": round(seconds, 2)}))
-        return
-    within = f" within {100 * noticeable:g} %" if compared.verdict == "same" else ""
-    shown = (lambda ratio: change(1 / ratio)) if is_rate else change
-    print(f"{compared.verdict}{within}: {quantity(old, unit)} → {quantity(new, unit)}, {shown(row['ratio'])}")
-    if compared.detects_percent:
-        bounds = [shown(row[end]) for end in ("ratio_low", "ratio_high")][:: -1 if is_rate else 1]
-        least = at_least(1 + compared.detects_percent / 100)
-        print(f"95 % interval {' … '.join(bounds)}; a slowdown of {least} would have been found")
-    print(f"{pairs} pairs in {duration(seconds)}" + f"; {compared.because}" * bool(compared.because))

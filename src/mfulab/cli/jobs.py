@@ -1,79 +1,175 @@
-"""`mfulab watch --jobs URL`: utilization beside OFU by user and job, from a Prometheus server that scrapes DCGM."""
+"""`mfulab watch --jobs URL`: utilization beside OFU by user and job, from a Prometheus server that
+scrapes DCGM."""
 
-import json
 import math
+import re
 import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group
 from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.json_text import parse_json
 from mfulab.core.terminal import table
 from mfulab.device.peaks import peak
 from mfulab.loop.goodput.pages import loaded
 
-# Labels by which exporters name one thing: dcgm-exporter with --hpc-job-mapping-dir, slurm-job-exporter, Kubernetes.
+# Labels by which exporters name one thing: dcgm-exporter with --hpc-job-mapping-dir,
+# slurm-job-exporter, Kubernetes.
 JOB = ("hpc_job", "slurmjobid", "exported_pod", "pod")
 USER = ("user", "exported_namespace", "namespace")
-BUSY, CYCLES = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE * DCGM_FI_DEV_SM_CLOCK"
-BY = f"by ({', '.join((*JOB, *USER, 'modelName'))})"
+# Unless Prometheus honours labels, these are the exporter's own, and the workload's are `exported_…`.
+OWN = ("pod", "namespace")
+_EXPORTER = re.compile(r"exporter|dcgm", re.IGNORECASE)
+BUSY = "DCGM_FI_DEV_GPU_UTIL"
+CYCLES = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE * DCGM_FI_DEV_SM_CLOCK"
+OF_JOB = ", ".join((*JOB, *USER, "modelName"))
+BY = f"by ({OF_JOB})"
+# A GPU or a part of one, of however many scrapes and processes its series are.
+OF_GPU = f"by ({OF_JOB}, UUID, gpu, GPU_I_ID, Hostname)"
 QUERIES = {  # in PromQL, of each job and device; a sample a minute
-    "gpus": f"count {BY} (count_over_time({BUSY}[RANGE:1m]))",
-    "gpu_hours": f"sum {BY} (count_over_time({BUSY}[RANGE:1m])) / 60",
-    "utilization_percent": f"avg {BY} (avg_over_time({BUSY}[RANGE:1m]))",
-    "active_mhz": f"avg {BY} (avg_over_time(({CYCLES})[RANGE:1m]))",
+    "gpus": f"count {BY} (max {OF_GPU} (count_over_time({BUSY}[RANGE:1m])))",
+    "gpu_hours": f"sum {BY} (max {OF_GPU} (count_over_time({BUSY}[RANGE:1m]))) / 60",
+    "utilization_percent": f"avg {BY} (max {OF_GPU} (avg_over_time({BUSY}[RANGE:1m])))",
+    "active_mhz": f"avg {BY} (max {OF_GPU} (avg_over_time(({CYCLES})[RANGE:1m])))",
 }
-OWNERS = "group by (user, slurmjobid) (last_over_time(slurm_job_utilization_gpu[RANGE:1m]))"  # slurm-job-exporter's
+# slurm-job-exporter's
+OWNERS = "group by (user, slurmjobid) (last_over_time(slurm_job_utilization_gpu[RANGE:1m]))"
 COLUMNS = ("user", "job", "device", "gpus", "gpu_hours", "utilization_percent", "ofu_percent")
 NOTE = "OFU: tensor pipe × clock ÷ the peak's clock. It misses work in fp32 and fp64, and needs a known device."
 
 
+DEADLINE_S = 10.0  # of all queries together
+
+
+@dataclass(frozen=True)
+class Server:
+    """A Prometheus server, and when all of its answers must be there, by the monotonic clock."""
+
+    address: str
+    option: str
+    until: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """One answer of Prometheus: its labels and its value."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
 def frames(url: str, hours: float, interval_s: float) -> Iterator[tuple[dict[str, Any], Group]]:
-    """Jobs of the last hours, for ever. Raises ConfigurationError where no Prometheus answers, or knows no job."""
+    """Jobs of the last hours, for ever. Raises ConfigurationError where no Prometheus answers, or
+    knows no job."""
     while True:
         jobs = jobs_of(url, hours)
         shown = table(COLUMNS[:3], COLUMNS[3:])
         for job in jobs:
-            texts = (f"{job[name]:.1f}" if isinstance(job[name], float) else str(job[name]) for name in COLUMNS)
+            texts = (
+                f"{job[name]:.1f}" if isinstance(job[name], float) else str(job[name])
+                for name in COLUMNS
+            )
             shown.add_row(*("—" if text == "None" else text for text in texts))
         yield {"unix_s": time.time(), "jobs": jobs}, Group(shown, Text(NOTE, style="dim"))
         time.sleep(interval_s)
 
 
 def jobs_of(url: str, hours: float) -> list[dict[str, Any]]:
-    """A row a job and device, the one with most GPU hours between utilization and OFU first, unknown ones last."""
-    users = {labels.get("slurmjobid", ""): labels.get("user", "") for labels, _ in _asked(url, OWNERS, hours)}
+    """A row a job and device, the one with most GPU hours between utilization and OFU first,
+    unknown ones last."""
+    address = (url if "://" in url else f"http://{url}").rstrip("/")
+    server = Server(address, f"--jobs {url}", time.monotonic() + DEADLINE_S)
+    users = _owners(server, hours)
     rows = dict[tuple[str, str, str], dict[str, Any]]()
     for column, query in QUERIES.items():
-        for labels, value in _asked(url, query, hours):
-            job, user = (next((labels[name] for name in aliases if labels.get(name)), "") for aliases in (JOB, USER))
-            if job:
-                names = users.get(job, user), job, labels.get("modelName", "")
-                rows.setdefault(names, dict.fromkeys(COLUMNS) | dict(zip(COLUMNS, names, strict=False)))[column] = value
+        answers = _asked(server, query, hours)
+        is_exported = any(series.labels.get("exported_pod") for series in answers)
+        for series in answers:
+            names = _names(_of_workload(series.labels, is_exported), users)
+            if names is not None:
+                rows.setdefault(names, _empty_row(*names))[column] = series.value
     if not rows:
-        raise ConfigurationError(f"--jobs {url}: {BUSY} of {hours:g} h has no label of {', '.join(JOB)}.")
+        raise ConfigurationError(
+            f"--jobs {url}: {BUSY} of {hours:g} h has no label of {', '.join(JOB)}."
+        )
     for row in rows.values():
-        active, clock = row.pop("active_mhz", None), peak(row["device"], "fp16").spec_clock_mhz
-        row["gpus"] = None if row["gpus"] is None else int(row["gpus"])
-        row["ofu_percent"] = 100 * active / clock if active is not None and clock else None
-
-    def unused_hours(job: Mapping[str, Any]) -> float:
-        hours, utilization, ofu = (job[name] for name in COLUMNS[4:])
-        return -math.inf if None in (hours, utilization, ofu) else hours * (utilization - ofu)
-
-    return sorted(rows.values(), key=unused_hours, reverse=True)
+        _fill(row)
+    return sorted(rows.values(), key=_unused_hours, reverse=True)
 
 
-def _asked(url: str, query: str, hours: float) -> list[tuple[dict[str, str], float]]:
-    """Labels and value of each series that a query gives now, without those that are no number."""
-    asked = urllib.parse.urlencode({"query": query.replace("RANGE", f"{max(1, round(60 * hours))}m")})
-    where = (url if "://" in url else f"http://{url}").rstrip("/")
-    text = loaded(f"{where}/api/v1/query?{asked}", f"--jobs {url}")
+def _owners(server: Server, hours: float) -> dict[str, str]:
+    """Users by the numbers of Slurm's jobs."""
+    users = dict[str, str]()
+    for series in _asked(server, OWNERS, hours):
+        users[series.labels.get("slurmjobid", "")] = series.labels.get("user", "")
+    return users
+
+
+def _names(labels: Mapping[str, str], users: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """User, job and device of a series; None of a series that names no job."""
+    job = _first(labels, JOB)
+    if not job:
+        return None
+    user = users.get(job) or _first(labels, USER)
+    return user, job, labels.get("modelName", "")
+
+
+def _empty_row(user: str, job: str, device: str) -> dict[str, Any]:
+    return dict.fromkeys(COLUMNS) | {"user": user, "job": job, "device": device}
+
+
+def _fill(row: dict[str, Any]) -> None:
+    """Sets OFU by the clock of the tensor cores, where the device's own is known."""
+    active_mhz = row.pop("active_mhz", None)
+    clock_mhz = peak(row["device"], "fp16").spec_clock_mhz
+    row["gpus"] = None if row["gpus"] is None else int(row["gpus"])
+    if active_mhz is not None and clock_mhz:
+        row["ofu_percent"] = 100 * active_mhz / clock_mhz
+
+
+def _unused_hours(job: Mapping[str, Any]) -> float:
+    """GPU hours between utilization and OFU; below all numbers where one is not known."""
+    utilization, ofu = job["utilization_percent"], job["ofu_percent"]
+    if None in (job["gpu_hours"], utilization, ofu):
+        return -math.inf
+    return float(job["gpu_hours"] * (utilization - ofu))
+
+
+def _of_workload(labels: Mapping[str, str], is_exported: bool) -> Mapping[str, str]:
+    """Labels without those of the exporter's own pod, which names no job."""
+    is_own = is_exported or bool(_EXPORTER.search(labels.get("pod", "")))
+    ignored = OWN if is_own else ()
+    return {name: value for name, value in labels.items() if name not in ignored}
+
+
+def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((labels[name] for name in names if labels.get(name)), "")
+
+
+def _asked(server: Server, query: str, hours: float) -> list[Series]:
+    """Each series that a query gives now, without those that are no number."""
+    minutes = max(1, round(60 * hours))
+    asked = urllib.parse.urlencode({"query": query.replace("RANGE", f"{minutes}m")})
+    rest_s = max(0.0, server.until - time.monotonic())
+    text = loaded(f"{server.address}/api/v1/query?{asked}", server.option, rest_s)
     try:
-        series = [(result["metric"], float(result["value"][1])) for result in json.loads(text)["data"]["result"]]
-        return [(labels, value) for labels, value in series if math.isfinite(value)]
+        series = [_series(result) for result in parse_json(text)["data"]["result"]]
     except (ValueError, TypeError, LookupError) as error:
-        raise ConfigurationError(f"--jobs {url}: answers as no Prometheus does ({str(error)[:80]})") from error
+        raise ConfigurationError(
+            f"{server.option}: answers as no Prometheus does ({str(error)[:80]})"
+        ) from error
+    return [each for each in series if math.isfinite(each.value)]
+
+
+def _series(result: Any) -> Series:
+    """A series of an answer. Raises TypeError for labels that are no texts."""
+    labels = dict(result["metric"])
+    for name, value in labels.items():
+        if not isinstance(value, str):
+            raise TypeError(f"label {name} is {type(value).__name__}, not text")
+    return Series(labels, float(result["value"][1]))

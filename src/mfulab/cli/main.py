@@ -1,217 +1,163 @@
-"""The `mfulab` command: the tree of subcommands in commands.yaml; the code of each is imported when it runs.
+"""The `mfulab` command: a subcommand's module is imported when it is asked for.
 
-Completion in bash, which click makes from the tree: eval "$(_MFULAB_COMPLETE=bash_source mfulab)"
+Completion in bash, which click makes from the options: eval "$(_MFULAB_COMPLETE=bash_source mfulab)"
 """
 
 import errno
+import io
 import os
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 import mfulab
-from mfulab.core.data import data
+from mfulab.cli.commands import COMMANDS, READERS
+from mfulab.cli.options import HELP, Command
+from mfulab.core.printing import say
 
-HELP = ["-h", "--help"]
-STEPS = sorted(file.parent.name for file in Path(__file__).parents[1].glob("measurements/*/__init__.py"))
-
-
-class Name(click.ParamType):
-    """One of the names that an attribute of a module holds, or gives; imported once a value is given or completed."""
-
-    def __init__(self, name: str, module: str, attribute: str, is_open: bool = False) -> None:
-        self.name, self._module, self._attribute = name, module, attribute
-        self._is_open = is_open  # to what its command knows beside them: a path, a driver's name of a device
-
-    def _choices(self) -> Iterable[str]:
-        names = getattr(import_module(self._module), self._attribute)
-        return names() if callable(names) else names
-
-    def convert(self, value: str, param: Any, ctx: Any) -> str:
-        from mfulab.core.errors import unknown
-
-        if not self._is_open and value not in (choices := list(self._choices())):
-            raise unknown(self.name, value, choices, f"{self._module.replace('.', '/')}/")
-        return value
-
-    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in self._choices() if name.lower().startswith(incomplete.lower())]
+MISTAKE = 2
 
 
-class Share(click.ParamType):
-    """A share of one, positive: `5%` or `0.05`."""
+class Subcommands(click.Group):
+    """The command itself, whose help lists the subcommands by who needs them, each sentence whole.
+    Neither help nor completion of a name imports one."""
 
-    name = "share"
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
 
-    def convert(self, value: str, param: Any, ctx: Any) -> float:
-        share = 0.0
-        with suppress(ValueError):
-            share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
-        if not 0 < share < 1:
-            self.fail(f"{value!r} is no share between 0 and 1, such as 5% or 0.05.", param)
-        return share
-
-
-class Overrides(click.ParamType):
-    """Words for Hydra, of which `group=option` is completed; bash gives what stands around `=` apart."""
-
-    name = "overrides"
-
-    def _choices(self) -> Mapping[str, Iterable[str]]:
-        """Names of each key's choices."""
-        from mfulab.lab.planning import keys
-        from mfulab.lab.planning.load import CONFIG
-
-        return {group: keys.choices(CONFIG, group) for group in keys.groups(CONFIG)}
-
-    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-        key, equals, _ = incomplete.rpartition("=")
-        words, choices = [word for word in ctx.params.get("words") or () if word != "="], self._choices()
-        asked = key or (words[-1] if words and words[-1] in choices else "")
-        offered = (f"{key}{equals}{value}" for value in choices.get(asked, ())) if asked else (f"{n}=" for n in choices)
-        return [CompletionItem(word) for word in sorted(offered) if word.lower().startswith(incomplete.lower())]
-
-
-class Question(Overrides):
-    """Words of `mfulab explain`, completed in the same way."""
-
-    def _choices(self) -> Mapping[str, Iterable[str]]:
-        from mfulab.cli.explain import NUMBERS
-        from mfulab.mfu.work import Mode
-
-        offered = {key: TYPES[key]._choices() for key in ("model", "device", "precision")}
-        return dict.fromkeys(NUMBERS, ()) | {"mode": get_args(Mode)} | offered
-
-
-TYPES: Mapping[str, Any] = {
-    "path": click.Path(path_type=Path),
-    "file": click.Path(path_type=Path, dir_okay=False),  # to write, which a folder would give way to
-    "share": Share(),
-    "positive": click.FloatRange(0, min_open=True),
-    "nonnegative": click.FloatRange(0),
-    "count": click.IntRange(min=1),
-    "depth": click.IntRange(min=0),
-    "port": click.IntRange(0, 65535),
-    "step": Name("measurement", __name__, "STEPS"),
-    "words": Overrides(),
-    "question": Question(),
-    "device": Name("device", "mfulab.device.datasheets", "typed_names", is_open=True),
-    "model": Name("model", "mfulab.mfu.models", "names", is_open=True),
-    "figure": Name("figure", "mfulab.lab.report.figures", "modules"),
-    "language": Name("language", "mfulab.core.language", "LANGUAGES"),
-    "precision": Name("precision", "mfulab.device.peaks", "UNITS"),
-}
-
-
-class Readers(click.Group):
-    """The command itself, whose help lists the subcommands by who needs them, maintainers last, each sentence whole."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, function = COMMANDS[cmd_name].function.partition(":")
+        found: Command = getattr(import_module(f"mfulab.cli.{module}"), function)
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        readers = {name: getattr(command, "reader", "") for name, command in self.commands.items()}
-        for reader in sorted(dict.fromkeys(readers.values()), key=lambda reader: reader.startswith("For ")):
+        for reader in READERS:
+            own = [
+                (name, entry.summary) for name, entry in COMMANDS.items() if entry.reader == reader
+            ]
             with formatter.section(reader):
-                own = [(name, command.help or "") for name, command in self.commands.items() if readers[name] == reader]
-                formatter.write_dl([(name, text.partition("\n\n")[0]) for name, text in own])
+                formatter.write_dl(own)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [
+            CompletionItem(name, help=entry.summary)
+            for name, entry in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
 
-class Several(click.Option):
-    """An option that takes every word up to the next option: `--only ceilings roofline`."""
-
-
-class Command(click.Command):
-    """A subcommand as commands.yaml declares it; what its function returns is the exit status."""
-
-    reader = ""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        lacks_all = not args and any(param.required for param in self.params)
-        if not ctx.resilient_parsing and (lacks_all or args[:1] == HELP[-1:]):  # later ones are Hydra's
-            click.echo(ctx.get_help())
-            ctx.exit()
-        several = {name for param in self.params if isinstance(param, Several) for name in param.opts}
-        words, option = list[str](), ""
-        for word in args:
-            option = option if not word.startswith("-") else word if word in several else ""
-            words += [word] if not option else [option, word] if word != option else []
-        return super().parse_args(ctx, words)
-
-
-def _command(declared: Mapping[str, Any]) -> Command:
-    module, _, function = declared["calls"].partition(":")
-
-    def call(**given: Any) -> Any:
-        return getattr(import_module(f"mfulab.{module}"), function)(**given)
-
-    made = Command(
-        None,
-        callback=call,
-        params=[_parameter(name, **settings) for name, settings in declared["parameters"].items()],
-        help=declared["help"],
-        epilog=f"\b\nExample:\n  mfulab {declared['example']}",
-        context_settings=declared.get("settings"),
-    )
-    made.reader = declared.get("reader", "Others")
-    return made
-
-
-def _parameter(name: str, type: Any = None, several: bool = False, **settings: Any) -> click.Parameter:
-    settings["type"] = click.Choice(type) if isinstance(type, list) else TYPES.get(type)
-    if not name.startswith("-"):
-        return click.Argument([name], nargs=-1 if several else 1, **settings)
-    names = [name, *settings.pop("as", "").split()]
-    return Several(names, multiple=True, **settings) if several else click.Option(names, **settings)
+@click.group(
+    cls=Subcommands,
+    context_settings={"help_option_names": HELP, "show_default": True},
+    epilog="docs/glossary.md explains the terms, docs/exit_codes.md the exit codes.",
+)
+@click.version_option(mfulab.__version__, prog_name="mfulab")
+def tree() -> None:
+    """Model FLOPs utilization beside device utilization."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the subcommand; returns the exit status, 2 after a mistake in the arguments."""
-    from mfulab.core.errors import ConfigurationError, UnsupportedError, lacks
+    given = list(sys.argv[1:] if arguments is None else arguments) or HELP[:1]
+    _mend_columns()
+    with _any_letter():
+        status = _status(given)
+    # a script of the user's: its streams and its errors are its own
+    return status() if callable(status) else status
 
-    streams = [(stream, stream.errors) for stream in (sys.stdout, sys.stderr) if hasattr(stream, "errors")]
-    for stream in (sys.stdout, sys.stderr):  # one that lacks a letter shows `?`
+
+def _mend_columns() -> None:
+    """A terminal of no width would show nothing, and one of a million letters fill the memory."""
+    columns = os.environ.get("COLUMNS", "80")
+    is_number = columns.isdecimal() and len(columns) < 5
+    if not is_number or not int(columns):
+        del os.environ["COLUMNS"]
+
+
+@contextmanager
+def _any_letter() -> Iterator[None]:
+    """Lets streams show `?` for letters that their encoding lacks."""
+    streams = [
+        (stream, stream.errors) for stream in (sys.stdout, sys.stderr) if hasattr(stream, "errors")
+    ]
+    for stream, _ in streams:
         with suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-    if not os.environ.get("COLUMNS", "80").isdecimal() or not int(os.environ.get("COLUMNS", "80")):
-        del os.environ["COLUMNS"]  # a width of zero shows nothing
-    given = list(sys.argv[1:] if arguments is None else arguments) or HELP[:1]
-    declared = data(Path(__file__).with_name("commands.yaml"))
-    tree = Readers(
-        commands={name: _command(settings) for name, settings in declared.items()},
-        help="Model FLOPs utilization beside device utilization.",
-        context_settings={"help_option_names": HELP, "show_default": True},
-    )
-    click.version_option(mfulab.__version__, prog_name="mfulab")(tree)
     try:
-        status = tree.main(given, prog_name="mfulab", standalone_mode=False) or 0
+        yield
+    finally:
+        for stream, errors in streams:
+            with suppress(AttributeError, ValueError):
+                stream.reconfigure(errors=errors)  # type: ignore[union-attr]
+
+
+def _status(given: Sequence[str]) -> Any:
+    """The exit status, or what is to be called for it. A mistake, or a file that cannot be used, is
+    one sentence."""
+    from mfulab.core.errors import ConfigurationError, UnsupportedError, lacks
+
+    try:
+        return tree.main(list(given), prog_name="mfulab", standalone_mode=False) or 0
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        say(shown.getvalue(), end="", file=sys.stderr)
+        _answer_refused(given, error.format_message())
         return error.exit_code
     except click.Abort:
-        return 130
+        return 128 + 2  # SIGINT
     except (ConfigurationError, UnsupportedError) as error:
         sentence = str(error)
     except ModuleNotFoundError as error:
-        if not (sentence := lacks("This", error.name or "")):
+        sentence = lacks("This", error.name or "")
+        if not sentence:
             raise
+    except BrokenPipeError:  # as of `mfulab … | head`
+        _discard_output()
+        return 0
     except OSError as error:
-        is_pipe = isinstance(error, BrokenPipeError)  # as of `mfulab … | head`
-        if not is_pipe and (error.filename or error.errno not in (errno.ENOSPC, errno.EIO)):
+        sentence = _of_file(error)
+        if not sentence:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # where the rest goes when Python ends
-        if is_pipe:
-            return 0
-        sentence = f"the output cannot be written: {error.strerror}"
-    else:
-        if not callable(status):
-            return status
-        for stream, errors in streams:  # a script of the user's: its streams and its errors are its own
-            with suppress(AttributeError, ValueError):
-                stream.reconfigure(errors=errors)  # type: ignore[union-attr]
-        return status()
-    print(f"mfulab: {sentence}", file=sys.stderr)
-    return 2
+    say(f"mfulab: {sentence}", file=sys.stderr)
+    _answer_refused(given, sentence)
+    return MISTAKE
+
+
+def _answer_refused(given: Sequence[str], sentence: str) -> None:
+    """Prints that there is no answer, where JSON was asked for on the standard output."""
+    options, _, _ = " ".join(given).partition(" -- ")
+    is_file = given[0] == "measure"  # whose --json names a file
+    if is_file or not re.search(r" --json\b| --format[ =]json\b", options):
+        return
+    from mfulab.core.answer import refused
+    from mfulab.core.printing import say_json
+
+    say_json(refused(sentence))
+
+
+def _of_file(error: OSError) -> str:
+    """Names the file that cannot be used, or says that the output cannot; empty for anything
+    else."""
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}."
+    if error.errno is None:  # of our own reader, which names the file
+        return str(error)
+    if error.errno in (errno.ENOSPC, errno.EIO):
+        _discard_output()
+        return f"the output cannot be written: {error.strerror}"
+    return ""
+
+
+def _discard_output() -> None:
+    """Sends away what is still to be written when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,120 +1,79 @@
-"""`mfulab measure train.py`: runs a script as python would, and measures the steps of the model in it."""
+"""`mfulab measure train.py`: has Python run a script, and measures the steps of the model in it."""
 
-import builtins
-import importlib.util
-import io
 import os
-import runpy
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import ModuleType, TracebackType
 from typing import Any
 
+import click
+
+from mfulab.cli.options import COUNT, FILE, LANGUAGE, SECONDS, SECONDS_OR_NONE, command
 from mfulab.core.errors import ConfigurationError
+from mfulab.loop.interactive.following import environment
+from mfulab.loop.interactive.wanted import Wanted
 
 
-def run(words: Sequence[str], is_module: bool, out: Path | None, **wanted: Any) -> Callable[[], int]:
-    """Gives what runs the script, outside of whatever makes sentences of errors: they are the script's own. Raises
-    ConfigurationError where there is no such script, or no folder for the row."""
-    script, *arguments = words
-    if not is_module and not Path(script).is_file():
+@command(
+    "measure",
+    "measure --steps 100 train.py --batch-size 8",
+    more=(
+        "The script is not changed. Options stand before it, its own arguments behind it. A step "
+        "ends with the optimiser's step, without an optimiser with each forward pass. What mfulab"
+        " prints goes to the standard error."
+    ),
+    allow_interspersed_args=False,
+)
+@click.argument("words", nargs=-1, metavar="SCRIPT [ARGUMENT]…", required=True)
+@click.option(
+    "-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m package.train."
+)
+@click.option("--steps", type=COUNT, help="Steps to measure after warm-up; 50 without --seconds.")
+@click.option("--seconds", type=SECONDS, help="Seconds to measure after warm-up.")
+@click.option("--warm-up", type=COUNT, default=3, help="Steps before measuring begins.")
+@click.option(
+    "--ceiling",
+    "ceiling_s",
+    type=SECONDS_OR_NONE,
+    default=2.0,
+    help="Seconds for measuring the best matmul; 0 for none.",
+)
+@click.option(
+    "--json",
+    "out",
+    type=FILE,
+    metavar="FILE",
+    help="Write the row; of another rank than 0 to FILE with .rankN.",
+)
+@click.option(
+    "--children",
+    is_flag=True,
+    help="Follow the Python processes that the script starts too, such as mp.spawn's ranks.",
+)
+@LANGUAGE
+def run(words: Sequence[str], is_module: bool, **wanted: Any) -> Callable[[], int]:
+    """Gives what turns this process into Python with the script. Raises ConfigurationError where
+    there is no such script, no folder for the row, or no way into Python."""
+    script = words[0]
+    path = Path(script)
+    if not is_module and not path.is_file() and not (path / "__main__.py").is_file():
         module = f"mfulab measure -m {script.removesuffix('.py').replace('/', '.')}"
         raise ConfigurationError(f"{script}: no such script. A module is given as `{module}`")
+    out = wanted["out"]
     if out and not out.absolute().parent.is_dir():
         raise ConfigurationError(f"--json {out}: no such folder")
     wanted["out"] = out and out.absolute()  # the script may go elsewhere
-    return lambda: _measured(script, arguments, is_module, wanted)
+    if sys.flags.ignore_environment or sys.flags.no_site:
+        raise ConfigurationError("mfulab measure: run python without -E, -I and -S")
+    as_module = ["-m"] if is_module else []
+    arguments = [sys.executable, *_python_options(), *as_module, *words]
+    asked = environment(Wanted(script, **wanted), os.environ)
+    return lambda: os.execve(sys.executable, arguments, asked)  # noqa: S606 (no shell is wanted)
 
 
-def _measured(script: str, arguments: Sequence[str], is_module: bool, wanted: dict[str, Any]) -> int:
-    pid, followers = os.getpid(), list[Any]()
-
-    def begin() -> None:
-        from mfulab.loop.interactive.script import Script
-
-        followers.append(Script(script, **wanted))
-
-    waits = _Imports({"torch": begin, "torch._dynamo": lambda: [follower.follow_compiler() for follower in followers]})
-    sys.meta_path.insert(0, waits)
-    if "torch" in sys.modules:
-        begin()
-    error: BaseException | None = None
-    try:
-        _as_python(script, arguments, is_module)
-    except BaseException as raised:
-        error = None if isinstance(raised, SystemExit) else raised
-        raise
-    finally:
-        waits.end()
-        if followers:
-            followers[0].end(error)
-        elif os.getpid() == pid and "torch" not in sys.modules:
-            how = f"ended by {type(error).__name__} before" if error else "it ended without"
-            print(f"mfulab measure {script}: nothing is measured: {how} importing torch", file=sys.stderr)
-    return 0
-
-
-def _as_python(script: str, arguments: Sequence[str], is_module: bool) -> None:
-    """Runs a script or module as `__main__`; tracebacks begin in it."""
-    main: Any = ModuleType("__main__")
-    main.__builtins__ = builtins
-    if sys.version_info < (3, 14):
-        main.__annotations__ = {}
-    sys.modules["__main__"], sys.argv = main, [script, *arguments]
-    if not sys.flags.safe_path:
-        sys.path[0] = str(Path.cwd() if is_module else Path(script).resolve().parent)
-    try:
-        if is_module:
-            runpy._run_module_as_main(script)  # type: ignore[attr-defined]  # what `python -m` itself calls
-            return
-        path = str(Path(script).absolute())
-        main.__file__, main.__cached__, main.__loader__ = path, None, SourceFileLoader("__main__", path)
-        with io.open_code(path) as file:
-            code = compile(file.read(), path, "exec", dont_inherit=True)
-        exec(code, main.__dict__)  # noqa: S102 (the user's own script)
-    except BaseException as error:
-        own, trace, shown = error, error.__traceback__ and error.__traceback__.tb_next, sys.excepthook
-
-        def hook(kind: type[BaseException], raised: BaseException, its: TracebackType | None) -> None:
-            if raised is own:  # without the frame of this function
-                its = raised.__traceback__ = trace
-            shown(kind, raised, its)
-
-        sys.excepthook = hook
-        raise
-
-
-class _Imports(MetaPathFinder):
-    """Calls a function as soon as a module has been imported, whatever happens in the function."""
-
-    def __init__(self, then: dict[str, Callable[[], object]]) -> None:
-        self._then = then
-
-    def end(self) -> None:
-        """Waits for no import any more."""
-        self._then.clear()
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name not in self._then:
-            return None
-        then = self._then.pop(name)  # first: find_spec asks this finder again
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            self._then[name] = then
-            return spec
-        execute = spec.loader.exec_module
-
-        def executed(module: ModuleType) -> None:
-            execute(module)
-            try:
-                then()
-            except Exception as error:
-                print(f"mfulab measure: nothing is measured: {type(error).__name__}: {error}", file=sys.stderr)
-
-        spec.loader.exec_module = executed  # type: ignore[method-assign]
-        return spec
+def _python_options() -> list[str]:
+    """Options that this Python itself was given, such as -u."""
+    options = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv)]
+    if options and options[-1] in ("-m", "-um"):  # of `python -m mfulab`
+        options[-1:] = ["-u"] if options[-1] == "-um" else []
+    return options

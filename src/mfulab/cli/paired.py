@@ -1,5 +1,5 @@
-"""Two commits on one machine, measured in turn in one sweep: A B, later B A, so that drift hits both alike. Each side
-plans with its own code and runs in its own warm worker."""
+"""Two commits on one machine, measured in turn in one sweep: A B, later B A, so that drift hits
+both alike. Each side plans with its own code and runs in its own warm worker."""
 
 import contextlib
 import os
@@ -11,18 +11,27 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
+import click
+
 from mfulab.cli.gate import worktree
+from mfulab.cli.leaving import leaving_by
+from mfulab.cli.options import AS_JSON, COUNT, CSV, GATE, MINUTES, NOTICEABLE, command, several
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, remove
+from mfulab.core.language import verdicts
+from mfulab.core.printing import say
 from mfulab.core.replicates import base_name, numbered
-from mfulab.lab.planning.workflow import imported
-from mfulab.lab.runtime import client, lifetime
+from mfulab.device.system import end_with_parent
+from mfulab.lab.planning import store
+from mfulab.lab.planning.resources import imported
+from mfulab.lab.runtime import client, lifetime, processes
 from mfulab.lab.tables import compare
 from mfulab.timing import paired
 
 PLACE = Path("results/paired").absolute()
 MOST_ROUNDS = 60
-# What each side runs in its own tree: writes the configs of its runs below a folder, one process each.
+# What each side runs in its own tree: writes the configs of its runs below a folder, one process
+# each.
 PLAN = """
 import sys
 from pathlib import Path
@@ -44,11 +53,27 @@ class Side:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment with this checkout first on PYTHONPATH."""
+        """Environment with this checkout first on PYTHONPATH; what runs in it ends with this
+        process."""
         variables = {**os.environ, "PYTHONPATH": str(self.code / "src")}
+        variables[processes.WORKFLOW] = str(os.getpid())
         return variables | ({client.SOCKET: self.socket} if self.socket else {})
 
 
+@command("paired", "paired --base main --config experiment=kernels size=512,1024")
+@click.option("--base", required=True, help="The old code: a commit, or the folder of a checkout.")
+@several("--config", default=["experiment=repeat"], help="The runs, as Snakemake's --config.")
+@click.option(
+    "--rounds",
+    type=COUNT,
+    default=60,
+    help="The most pairs of a run; half of them begin with the old code.",
+)
+@click.option("--minutes", type=MINUTES, default=5, help="Begin no pair that would end later.")
+@NOTICEABLE
+@GATE
+@CSV
+@AS_JSON
 def run(
     base: str,
     config: Sequence[str],
@@ -59,32 +84,46 @@ def run(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Measures both sides in turn and prints the comparison; the status is that of `compare.tell`."""
+    """Measures both sides in turn and prints the comparison; the status is that of
+    `compare.tell`."""
     if not (few := paired.FEWEST_PAIRS) <= rounds <= MOST_ROUNDS:
-        raise ConfigurationError(f"--rounds={rounds}: from {few}, which give an interval, to {MOST_ROUNDS}.")
+        raise ConfigurationError(
+            f"--rounds={rounds}: from {few}, which give an interval, to {MOST_ROUNDS}."
+        )
     with contextlib.ExitStack() as stack:
+        stack.enter_context(leaving_by())
         is_folder = (Path(base) / "scripts").is_dir()
         code = Path(base).absolute() if is_folder else stack.enter_context(worktree(base))
+        store.check_writable(PLACE)
+        store.take(PLACE)  # another one would remove what this one has planned
         old = Side(code, PLACE / "old")
         new = Side(Path.cwd(), PLACE / "new")
         plans = [planned(side, config) for side in (old, new)]
         runs = [run for run in plans[1] if run in plans[0]]
         alone = [run for own, other in (plans, plans[::-1]) for run in own if run not in other]
         if not runs:
-            raise ConfigurationError(f"--config {' '.join(config)}: {base} and this checkout plan no run alike.")
+            raise ConfigurationError(
+                f"--config {' '.join(config)}: {base} and this checkout plan no run alike."
+            )
         sides = [stack.enter_context(warm(side)) for side in (old, new)]
         reasons: dict[paired.Run, str] = {}
-        measure, say = partial(_pair, sides, reasons), partial(print, file=sys.stderr)
+        measure = partial(_pair, sides, reasons)
+        tell = partial(say, file=sys.stderr)
         matters = noticeable if gate is None else gate
-        compared = paired.in_rounds(runs, measure, reasons, rounds, minutes, matters, say=say)
-    compared += [paired.Compared(*run, "not comparable", because="planned by one of them alone") for run in alone]
+        compared = paired.in_rounds(runs, measure, reasons, rounds, minutes, matters, say=tell)
+    compared += [
+        paired.Compared(*run, "not comparable", because="planned by one of them alone")
+        for run in alone
+    ]
     if out:
         compare.write(compared, out, Path(base), Path.cwd())
     note = f"{compare.FAST}; intervals are of the ratio, between pairs"
     return compare.tell(compared, f"this checkout against {base}", note, gate, as_json)
 
 
-def _pair(sides: Sequence[Side], reasons: dict[paired.Run, str], run: paired.Run, swapped: bool) -> paired.Pair:
+def _pair(
+    sides: Sequence[Side], reasons: dict[paired.Run, str], run: paired.Run, swapped: bool
+) -> paired.Pair:
     """Two times of a run, one after the other, the new first where `swapped`."""
     times: dict[str, float | None] = {}
     for name, side in list(zip(("old", "new"), sides, strict=True))[:: -1 if swapped else 1]:
@@ -94,30 +133,53 @@ def _pair(sides: Sequence[Side], reasons: dict[paired.Run, str], run: paired.Run
 
 
 def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:
-    """The runs that a side's code plans, two processes each, written below its folder. Raises ConfigurationError."""
+    """The runs that a side's code plans, two processes each, written below its folder. Raises
+    ConfigurationError."""
     remove(side.runs)
     command = [sys.executable, "-c", PLAN, str(side.runs), *config, "replicates=2"]
-    done = subprocess.run(command, cwd=side.code, env=side.environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command,
+        cwd=side.code,
+        env=side.environment,
+        capture_output=True,
+        text=True,
+        # Or it would plan into the folder of the next one.
+        preexec_fn=partial(end_with_parent, os.getpid()),
+    )
     if done.returncode:
-        raise ConfigurationError(f"{side.code}: {(done.stderr.strip() or 'cannot be planned').splitlines()[-1]}")
-    folders = [path.parent for step in compare.STEPS for path in sorted(side.runs.glob(f"*/{step}/*/config.json"))]
+        raise ConfigurationError(
+            f"{side.code}: {(done.stderr.strip() or 'cannot be planned').splitlines()[-1]}"
+        )
+    folders = [
+        path.parent
+        for step in compare.STEPS
+        for path in sorted(side.runs.glob(f"*/{step}/*/config.json"))
+    ]
     return list(dict.fromkeys((folder.parent.name, base_name(folder.name)) for folder in folders))
 
 
 @contextlib.contextmanager
 def warm(side: Side) -> Iterator[Side]:
     """The side with a warm worker of its own, where this system can fork one."""
-    work = imported([path.read_text(encoding="utf-8") for path in side.runs.glob("*/*/*/config.json")])
+    work = imported(
+        [path.read_text(encoding="utf-8") for path in side.runs.glob("*/*/*/config.json")]
+    )
     with contextlib.ExitStack() as running:
-        with contextlib.chdir(side.code), patch.dict(os.environ, PYTHONPATH=side.environment["PYTHONPATH"]):
+        with (
+            contextlib.chdir(side.code),
+            patch.dict(os.environ, PYTHONPATH=side.environment["PYTHONPATH"]),
+        ):
             socket = running.enter_context(lifetime.worker(" ".join(["rows", *work])))
         yield Side(side.code, side.runs, socket)
 
 
 def measured(side: Side, run: paired.Run) -> tuple[float | None, str]:
-    """The time of one process of a run, the second where one is planned: it traces nothing. None with the reason."""
+    """The time of one process of a run, the second where one is planned: it traces nothing. None
+    with the reason."""
     names = (numbered(run[1], 2), run[1])
-    config, *_ = [path for name in names for path in side.runs.glob(f"*/{run[0]}/{name}/config.json")]
+    config, *_ = [
+        path for name in names for path in side.runs.glob(f"*/{run[0]}/{name}/config.json")
+    ]
     file = config.with_name("row.csv")
     remove(file)
     command = [sys.executable, client.__file__, "scripts/run.py", run[0], "--config", str(config)]
@@ -128,5 +190,5 @@ def measured(side: Side, run: paired.Run) -> tuple[float | None, str]:
     except (OSError, UnreadableError, ValueError):
         return None, "without a row"
     if row.get("status") != "ok" or not row.get("time_s"):
-        return None, f"{row.get('status')}: {row.get('message')}"
+        return None, f"{row.get('status')}: {verdicts.message(row.get('message'))}"
     return compare.fast_s(row), ""

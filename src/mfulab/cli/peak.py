@@ -1,38 +1,95 @@
-"""`mfulab peak`: dense peaks of a device by name or PCI id, or of the local one, with clock and source."""
+"""`mfulab peak`: dense peaks of a device by name or PCI id, or of the local one, with clock and
+source."""
 
-import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 
+import click
+
+from mfulab.cli.options import AS_JSON, DEVICE, PRECISION, command
+from mfulab.core.answer import Answer, answered, unanswered
+from mfulab.core.printing import say_json
+from mfulab.core.said import Said
+from mfulab.core.said import as_json as told
 from mfulab.core.terminal import Terminal, table
 from mfulab.device.datasheets import find
 from mfulab.device.local_peak import local_name, local_peak
-from mfulab.device.peaks import UNITS, peak
+from mfulab.device.peaks import UNITS, Peak, peak
+from mfulab.device.samplers.reading import UNTOLD
+
+NUMBERS = ("dense TFLOP/s", "clock, MHz", "datasheet")
 
 
+@command("peak", 'peak "NVIDIA H100 80GB HBM3" bf16')
+@click.argument("device", type=DEVICE, required=False)
+@click.argument("precision", type=PRECISION, required=False)
+@AS_JSON
 def show(device: str | None, precision: str | None, as_json: bool) -> int:
-    """Prints the peaks of `device` (None: the local one), in one precision or in all; status 1 if none is known. Raises
-    UnknownDeviceError."""
+    """Prints the peaks of `device` (None: the local one), in one precision or in all; status 1 if
+    none is known. Raises UnknownDeviceError."""
     if device is not None:
         find(device)
-    precisions = (precision,) if precision else tuple(UNITS)
-    peaks = {name: local_peak(name) if device is None else peak(device, name) for name in precisions}
-    status = int(all(device_peak.spec is None for device_peak in peaks.values()))
+    formats = (precision,) if precision else tuple(UNITS)
+    peaks = {name: _peak(device, name) for name in formats}
+    title = device or local_name()
     if as_json:
-        print(json.dumps({"device": device or local_name()} | {name: asdict(peaks[name]) for name in peaks}))
-        return status
-    numbers, title = ("dense TFLOP/s", "clock, MHz", "datasheet"), device or local_name()
-    shown = table(["format"], numbers, ["computed from"], title=title, title_justify="left")
-    for name, device_peak in peaks.items():
-        peak_rate = "unknown" if device_peak.spec is None else f"{device_peak.spec:,.4g}{' TOP/s' * (name == 'int8')}"
-        cells = ("" if value is None else f"{value:g}" for value in (device_peak.spec_clock_mhz, device_peak.datasheet))
-        shown.add_row(name, peak_rate, *cells, device_peak.formula or device_peak.reason)
+        for name, found in peaks.items():
+            details = {"asked": title, "precision": name, **asdict(found)}
+            details["reason"] = told(found.reason) if found.reason else None
+            say_json(_answer(found, name).line(details))
+    else:
+        _print(title, peaks)
+    return int(all(found.spec is None for found in peaks.values()))
+
+
+def _peak(device: str | None, precision: str) -> Peak:
+    return local_peak(precision) if device is None else peak(device, precision)
+
+
+def _unit(precision: str) -> str:
+    return "TOP/s" if precision == "int8" else "TFLOP/s"
+
+
+def _answer(found: Peak, precision: str) -> Answer:
+    unit = _unit(precision)
+    if found.spec is None:
+        because = str(found.reason or UNTOLD)  # docs/answer.schema.json: numbers and texts
+        return unanswered(unit, Said("no_peak", {"precision": precision, "because": because}))
+    return answered(found.spec, unit, "spec")
+
+
+def _print(title: str, peaks: Mapping[str, Peak]) -> None:
+    """Prints a line a format, and below them where the numbers are from."""
+    shown = table(["format"], NUMBERS, ["computed from"], title=title, title_justify="left")
+    for name, found in peaks.items():
+        shown.add_row(name, *_cells(name, found))
     console = Terminal(highlight=False, soft_wrap=True)
     console.print(shown)
-    published = [device_peak for device_peak in peaks.values() if device_peak.spec is not None]
-    lines = [f"memory: {device_peak.memory_gb_s:g} GB/s" for device_peak in published if device_peak.memory_gb_s][:1]
-    lines += [f"source: {device_peak.source}" for device_peak in published]
-    lines += [device_peak.checked for device_peak in published if device_peak.checked]
-    lines += [f"note: {device_peak.note}" for device_peak in published if device_peak.note]
-    for line in dict.fromkeys(lines):
+    for line in _sources(found for found in peaks.values() if found.spec is not None):
         console.print(line, style="dim")
-    return status
+
+
+def _cells(precision: str, found: Peak) -> Iterator[str]:
+    if found.spec is None:
+        yield "unknown"
+    elif precision == "int8":
+        yield f"{found.spec:,.4g} {_unit(precision)}"
+    else:
+        yield f"{found.spec:,.4g}"
+    for number in (found.spec_clock_mhz, found.datasheet):
+        yield "" if number is None else f"{number:g}"
+    yield found.formula or str(found.reason or "")
+
+
+def _sources(peaks: Iterable[Peak]) -> list[str]:
+    """Lines on the memory, the sources, the texts that were read, and notes, each once."""
+    memory, sources, texts, notes = (dict[str, None]() for _ in range(4))
+    for found in peaks:
+        if found.memory_gb_s and not memory:
+            memory[f"memory: {found.memory_gb_s:g} GB/s"] = None
+        sources[f"source: {found.source}"] = None
+        if found.checked:
+            texts[found.checked] = None
+        if found.note:
+            notes[f"note: {found.note}"] = None
+    return [*memory, *sources, *texts, *notes]

@@ -1,125 +1,302 @@
-"""`mfulab refine`: more processes for the runs that are known least, also with what a sweep leaves of its budget."""
+"""`mfulab refine`: more processes for the runs that are known least, also with what a sweep leaves
+of its budget. A run is composed anew from this checkout's config; no config of a result is run."""
 
 import itertools
-import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+import click
 import pandas as pd
 
+from mfulab.cli.leaving import leaving_by
+from mfulab.cli.options import COUNT, MINUTES_OR_NONE, PATH, SHARE, command, several
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import read_json, remove, write_json
+from mfulab.core.files import remove, write_text
+from mfulab.core.printing import say
 from mfulab.core.replicates import MOST_REPLICATES, numbered
 from mfulab.core.rows import NOT_MEASURED, TimedRow
 from mfulab.device.identity import hardware_slug
-from mfulab.lab.runtime import budget, client, lifetime
-from mfulab.lab.tables.columns import Records
+from mfulab.lab.planning import again, store
+from mfulab.lab.planning.load import script
+from mfulab.lab.planning.runs import Run
+from mfulab.lab.report import claims, trust
+from mfulab.lab.runtime import budget, client, lifetime, processes
+from mfulab.lab.tables.columns import Record, Records
 from mfulab.lab.tables.consistency import any_failed
 from mfulab.lab.tables.recording import gather
 from mfulab.lab.tables.records import read_row
 from mfulab.measurements.registry import MEASUREMENTS
 
-TIMED = {measurement.table: step for step, measurement in MEASUREMENTS.items() if issubclass(measurement.row, TimedRow)}
+TIMED = {
+    measurement.table: step
+    for step, measurement in MEASUREMENTS.items()
+    if issubclass(measurement.row, TimedRow)
+}
 LONGER = 10.0  # a process ÷ the usual one of its run: then it hangs, and is ended
 SHORTEST_S = 120.0  # that a process may always take
 UNDECIDED = 3  # the exit status where minutes ended first
+MOST_NAMED = 10  # runs that are left out, each in a line
 
 
-def run(hardware: str | None, results: Path, widest: float, minutes: float, most: int, in_budget: bool = False) -> int:
-    """Adds a process to each of the more promising half of the runs known to less than `widest`, repeatedly; the status
-    is 3 where some are left or have no interval. `in_budget`: what the running sweep's budget leaves counts in place of
-    `minutes`, for its own runs alone, with status 0. Raises ConfigurationError where nothing was measured."""
+@dataclass(frozen=True)
+class Known:
+    """A measured run, and how well its time is known."""
+
+    step: str
+    row: Record
+
+    @property
+    def process_s(self) -> float:
+        """Seconds that one of its processes took."""
+        return float(self.row["process_s"] / self.row["replicates"])
+
+    @property
+    def gain(self) -> float:
+        """Half-width of its interval, in percent, for each second that it took."""
+        return float(self.row["precision_percent"] / self.row["process_s"])
+
+
+@dataclass
+class Refinement:
+    """One call of the command: what it may measure, until when, and what it did not."""
+
+    hardware: str
+    results: Path
+    planned: again.Again
+    until: float  # of time.monotonic()
+    in_sweep: bool
+    lost: set[str] = field(default_factory=set)  # runs whose last process left no row
+    left_out: set[str] = field(default_factory=set)  # folders of runs that no plan gives
+
+    def folder(self, known: Known) -> str:
+        """Folder of a run's first process, below the results."""
+        return f"{self.hardware}/{known.step}/{known.row['run']}"
+
+    def fits(self, known: Known) -> bool:
+        """True while there is time for another process of a run."""
+        return time.monotonic() + known.process_s <= self.until
+
+    def run_of(self, known: Known) -> Run | None:
+        """The planned run of a row, if that was measured with the config that the plan gives."""
+        folder = self.folder(known)
+        run = self.planned.runs.get(folder)
+        if run is not None and store.is_planned(self.results / folder, run):
+            return run
+        self.left_out.add(folder)
+        return None
+
+    def candidates(self, records: Records, widest: float, most: int) -> list[Known]:
+        """Runs that lack processes and for which there is time: those first whose order with
+        another run could turn, then the most promising."""
+        found = []
+        least_known = _least_known(records, widest, most, self.in_sweep)
+        undecided = _undecided(records)
+        least_known.sort(key=lambda known: known.row["run"] not in undecided)
+        for known in least_known:
+            second = numbered(self.folder(known), 2)
+            is_asked = not self.in_sweep or second in self.planned.runs
+            if is_asked and known.row["run"] not in self.lost and self.fits(known):
+                found.append(known)
+        return [known for known in found if self.run_of(known) is not None]
+
+    def measure(self, known: Known, of: int) -> None:
+        """Measures one more process of a run."""
+        run = self.run_of(known)
+        if run is None or not self.fits(known):
+            return
+        process = _next(run, self.results)
+        precision = known.row["precision_percent"]
+        say(f"{of} left  ±{precision:.3g} %  {known.step}  {process.name}", flush=True)
+        longest_s = max(SHORTEST_S, LONGER * known.process_s)
+        if not _measured(process, self.results, longest_s):
+            self.lost.add(known.row["run"])
+
+    def tell_left_out(self) -> None:
+        """Names what was not measured because no plan of this checkout gives it."""
+        for reason in self.planned.refused:
+            say(f"mfulab: {reason}", file=sys.stderr)
+        names = sorted(self.left_out)
+        for folder in names[:MOST_NAMED]:
+            say(
+                f"left out: {folder}: no plan of this checkout gives its config",
+                file=sys.stderr,
+            )
+        if names:
+            more = f"{len(names)} runs are left out. " if len(names) > MOST_NAMED else ""
+            say(f"{more}To measure such runs, plan them: --sweep KEY=VALUE …", file=sys.stderr)
+
+
+@command("refine", "refine --minutes 10")
+@click.argument("hardware", required=False)
+@click.option("--results", type=PATH, default="results")
+@click.option(
+    "--widest",
+    type=SHARE,
+    default="25%",
+    help="The half-width of a time's interval that is enough, 10% or 0.1.",
+)
+@click.option(
+    "--minutes", type=MINUTES_OR_NONE, default=10, help="Begin no process that would end later."
+)
+@click.option("--most", type=COUNT, default=8, help="Processes of one run.")
+@several(
+    "--sweep",
+    "config",
+    help=(
+        "The sweep whose runs these are, as Snakemake's --config; else each plan of this checkout's "
+        "results that only chooses."
+    ),
+)
+@click.option(
+    "--in-budget",
+    is_flag=True,
+    help="Use the running sweep's remaining budget, in place of --minutes.",
+)
+@leaving_by()
+def run(
+    hardware: str | None,
+    results: Path,
+    widest: float,
+    minutes: float,
+    most: int,
+    in_budget: bool = False,
+    config: Sequence[str] = (),
+) -> int:
+    """Adds a process to each of the more promising half of the runs known to less than `widest`,
+    repeatedly; the status is 3 where some are left or have no interval. `in_budget`: what the
+    running sweep's budget leaves counts in place of `minutes`, for its own runs alone, with status
+    0. Raises ConfigurationError where nothing was measured, or another command holds the
+    results."""
     hardware = hardware or hardware_slug()
     if not (results / hardware).is_dir():
-        raise ConfigurationError(f"{results / hardware}/: nothing was measured. Measure first: snakemake report.")
+        raise ConfigurationError(
+            f"{results / hardware}/: nothing was measured. Measure first: snakemake report."
+        )
     sweep = budget.read() if in_budget else None
+    if sweep is None:
+        store.check_writable(results)
+        store.take(results)
     left_s = 60 * minutes if sweep is None else sweep.left_s()
-    until, lost = time.monotonic() + left_s, set[str]()
+    planned = again.planned(hardware, results, config)
+    until = time.monotonic() + left_s
+    refinement = Refinement(hardware, results, planned, until, in_sweep=sweep is not None)
+    records = _refine(refinement, 100 * widest, most)
+    refinement.tell_left_out()
+    if sweep is not None:
+        return 0
+    for table in TIMED:
+        # It lacks the new processes: snakemake writes it anew.
+        remove(results / "tables" / f"{table}.csv")
+    return _tell(records, 100 * widest)
 
-    def fits(row: dict[str, Any]) -> bool:
-        return row["run"] not in lost and time.monotonic() + _process_s(row) <= until
 
+def _refine(refinement: Refinement, widest: float, most: int) -> Records:
+    """Measures until nothing is left that fits; returns the records of the last look."""
     with ExitStack() as undo:
         if client.SOCKET not in os.environ:
             lifetime.start(work="rows")
             undo.callback(lifetime.stop)
         while True:
-            records = gather(results, hardware).records  # of which the last ones are those to tell of
-            runs = [run for run in _least_known(records, hardware, 100 * widest, most, sweep) if fits(run[1])]
+            records = gather(refinement.results, refinement.hardware).records
+            runs = refinement.candidates(records, widest, most)
             if not runs:
-                break
-            for step, row in runs[: (len(runs) + 1) // 2]:
-                if not fits(row):
-                    continue
-                folder = _next(results / hardware / step / row["run"])
-                print(f"{len(runs)} left  ±{row['precision_percent']:.3g} %  {step}  {folder.name}", flush=True)
-                if not _measured(results, step, folder, max(SHORTEST_S, LONGER * _process_s(row))):
-                    lost.add(row["run"])
-    if sweep is not None:
-        return 0
-    for table in TIMED:
-        remove(results / "tables" / f"{table}.csv")  # it lacks the new processes: snakemake writes it anew
-    left = len(list(_least_known(records, hardware, 100 * widest, MOST_REPLICATES)))
-    why = f"are known to less than ±{100 * widest:g} %, fail a check or were not steady"
-    print(f"{left} runs {why}; snakemake shows what is new")
-    timed = pd.DataFrame([row for table in TIMED for row in records.get(table, ()) if row["status"] == "ok"])
-    if alone := int(timed.reindex(columns=["precision_percent"]).isna().sum().iloc[0]):
-        print(f"{alone} runs of one process have no interval: replicates=2 measures another of each")
+                return records
+            for known in runs[: (len(runs) + 1) // 2]:
+                refinement.measure(known, len(runs))
+
+
+def _tell(records: Records, widest: float) -> int:
+    """Says what is left, and gives the exit status."""
+    left = len(_least_known(records, widest, MOST_REPLICATES))
+    why = f"are known to less than ±{widest:g} %, fail a check or were not steady"
+    say(f"{left} runs {why}; snakemake shows what is new")
+    rows = [row for table in TIMED for row in records.get(table, ())]
+    timed = pd.DataFrame([row for row in rows if row["status"] == "ok"])
+    precision = timed.reindex(columns=["precision_percent"])["precision_percent"]
+    alone = int(precision.isna().sum())
+    if alone:
+        say(f"{alone} runs of one process have no interval: replicates=2 measures another of each")
     return UNDECIDED if left or alone else 0
 
 
+def _undecided(records: Records) -> set[str]:
+    """Names of measured runs whose order with a run of another setting could turn."""
+    undecided: set[str] = set()
+    for table in TIMED:
+        rows = [row for row in records.get(table, ()) if row["status"] == "ok"]
+        if rows:
+            judged = trust.with_doubts(pd.DataFrame(rows)).to_dict("records")
+            undecided |= claims.contested([row["run"] for row in rows], judged)
+    return undecided
+
+
 def _least_known(
-    records: Records, hardware: str, widest: float, most: int, sweep: budget.Budget | None = None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Measurement and row of each run that lacks processes, most precision to gain a second first."""
-    runs = []
+    records: Records, widest: float, most: int, with_alone: bool = False
+) -> list[Known]:
+    """Runs that lack processes, most precision to gain a second first; `with_alone`: also those of
+    one process, which have no interval."""
+    found = []
     for table, rows in records.items():
-        if table not in TIMED or not rows:
-            continue
-        frame = pd.DataFrame(rows).astype({"precision_percent": float, "replicates": float})
-        if sweep is not None:
-            planned = [f"{hardware}/{TIMED[table]}/{numbered(run, 2)}" in sweep.plan["runs"] for run in frame["run"]]
-            frame = frame[planned].fillna({"precision_percent": math.inf, "replicates": 1})
-        wanted = (frame["precision_percent"] > widest) | any_failed(frame)
-        wanted |= frame.get("steady", pd.Series(True, frame.index)).eq(False)  # of most processes: two may be one each
-        processes = frame["replicates"] + frame["left_out_replicates"].fillna(0)
-        wanted &= (frame["status"] == "ok") & (processes < most) & frame["precision_percent"].notna()
-        runs += [(TIMED[table], row) for row in frame[wanted].to_dict("records")]
-    yield from sorted(runs, key=lambda run: -run[1]["precision_percent"] / run[1]["process_s"])
+        if table in TIMED and rows:
+            wanted = _wanted(pd.DataFrame(rows), widest, most, with_alone)
+            found += [Known(TIMED[table], row) for row in wanted.to_dict("records")]
+    return sorted(found, key=lambda known: -known.gain)
 
 
-def _process_s(row: dict[str, Any]) -> float:
-    return float(row["process_s"] / row["replicates"])
+def _wanted(frame: pd.DataFrame, widest: float, most: int, with_alone: bool) -> pd.DataFrame:
+    """Lines of a table whose runs lack processes."""
+    frame = frame.astype({"precision_percent": float, "replicates": float})
+    if with_alone:
+        frame = frame.fillna({"precision_percent": float("inf"), "replicates": 1})
+    # `steady` is of most processes: of two, one may not have been.
+    is_unsteady = frame.get("steady", pd.Series(True, frame.index)).eq(False)
+    is_poor = (frame["precision_percent"] > widest) | any_failed(frame) | is_unsteady
+    processes = frame["replicates"] + frame["left_out_replicates"].fillna(0)
+    is_possible = (frame["status"] == "ok") & frame["precision_percent"].notna()
+    return frame[is_poor & is_possible & (processes < most)]
 
 
-def _next(first: Path) -> Path:
-    """The folder of the first process that was not measured yet, with its config."""
+def _next(run: Run, results: Path) -> Run:
+    """The first process of a run that was not measured yet; its config is written as planned."""
     for number in itertools.count(2):
-        folder = first.with_name(numbered(first.name, number))
-        if not (folder / "row.csv").exists() or read_row(folder, folder.parent.name)["status"] == NOT_MEASURED:
+        process = run.replicate(number)
+        folder = results / process.folder
+        is_measured = (folder / "row.csv").exists()
+        if not is_measured or read_row(folder, run.step)["status"] == NOT_MEASURED:
             break
-    write_json(folder / "config.json", read_json(first / "config.json") | {"replicate": number}, indent=1)
-    return folder
+    write_text(folder / "config.json", process.text)
+    return process
 
 
-def _measured(results: Path, step: str, folder: Path, longest_s: float) -> bool:
-    """Runs one process as the workflow does; True if it measured. Without a row nothing of it stays."""
-    script = [sys.executable, "-S", "-E", client.__file__, "scripts/run.py", step]
-    command = [*script, "--config", str(folder.absolute() / "config.json")]
-    here, ended = results.absolute().parent, "without a row"
+def _measured(run: Run, results: Path, longest_s: float) -> bool:
+    """Runs one process as the workflow does; True if it measured. Without a row nothing of it
+    stays."""
+    folder = results / run.folder
+    measure = [sys.executable, "-S", "-E", client.__file__, script("run"), run.step]
+    command = [*measure, "--config", str(folder.absolute() / "config.json")]
+    here = results.absolute().parent
+    ended = "without a row"
     with (folder / "log").open("w", encoding="utf-8") as log:
         try:
-            subprocess.run(command, cwd=here, stdout=log, stderr=subprocess.STDOUT, timeout=longest_s)
+            subprocess.run(
+                command,
+                cwd=here,
+                # What runs ends with this process where no sweep is named yet.
+                env={processes.WORKFLOW: str(os.getpid()), **os.environ},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=longest_s,
+            )
         except subprocess.TimeoutExpired:
             ended = f"after {longest_s:.0f} s"
     if (folder / "row.csv").exists():  # of a process that failed, too: it costs one replicate
-        return bool(read_row(folder, step)["status"] == "ok")
+        return bool(read_row(folder, run.step)["status"] == "ok")
     remove(folder)
-    print(f"{folder.name}: ended {ended}; not tried again", file=sys.stderr)
+    say(f"{folder.name}: ended {ended}; not tried again", file=sys.stderr)
     return False

@@ -1,98 +1,158 @@
-"""`mfulab schema`: JSON Schema of configs and rows, and what config/ says of keys and experiments."""
+"""`mfulab schema`: JSON Schema of configs and rows, and what config/ says of keys and
+experiments."""
 
 import difflib
 import json
 import re
+import sys
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
 import click
-import yaml
 from pydantic import BaseModel
 
+from mfulab.cli.options import STEP, command
 from mfulab.core.files import write_text
+from mfulab.core.language import Texts
+from mfulab.core.printing import say, say_json
 from mfulab.lab.planning.keys import SET_BY_PLANNING, Asked, Experiment, defaults, group_model
+from mfulab.lab.report import topics
 from mfulab.lab.tables.columns import dictionary
 from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.mfu.causes import CAUSES
 
 CONFIG = Path("config")
 README = CONFIG / "README.md"
-KEYS = "# Every key with its default, written by `mfulab schema --fix`:\n"  # in config.yaml, up to its end
+# in config.yaml, up to its end
+KEYS = "# Every key with its default, written by `mfulab schema --fix`:\n"
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}"}
-TOPICS, SEMINAR = Path("docs/seminar.yaml"), Path("docs/seminar.md")
-PRINTED = Path("src/mfulab/lab/tables/seminar.yaml")
-STATES = {"works": "works", "gpu": "†", "partly": "partly", "missing": "missing"}  # of a topic, each with its sign
-EXPERIMENTS = "## Experiments, by question\n"  # in config/README.md, up to the next heading: tables of experiments
+TOPICS = Path("docs/seminar.yaml")
+SEMINAR = Path("docs/seminar.md")
+WHY = Path("docs/why.md")
+CAUSES_TABLE = (
+    "| verdict | the step is slow because | try | measure its effect |\n|---|---|---|---|\n"
+)
+# in config/README.md, up to the next heading: tables of experiments
+EXPERIMENTS = "## Experiments, by question\n"
 
 
+@command("schema", "schema profile_step --row")
+@click.argument("step", type=STEP, metavar="[MEASUREMENT]", required=False)
+@click.option("--row", is_flag=True, help="The schema of the row, and its table's columns.")
+@click.option(
+    "--check",
+    "only_check",
+    is_flag=True,
+    help="Show what is out of date in config/; status 1 if anything.",
+)
+@click.option(
+    "--fix",
+    is_flag=True,
+    help="Write it: config.yaml's defaults, KEYS.md, schema.json, the experiments.",
+)
 def run(step: str | None, row: bool, only_check: bool, fix: bool) -> int:
-    """Prints the JSON Schema of a measurement's config, or of its `row`; without one all keys. Gives the status."""
+    """Prints the JSON Schema of a measurement's config, or of its `row`; without one all keys.
+    Gives the status."""
     if only_check or fix:
         return check(fix)
     if step is None:
-        click.echo(table_of_keys())
+        say(table_of_keys())
         return 0
     measurement = MEASUREMENTS[step]
     schema = (measurement.row if row else measurement.config).model_json_schema()
     if row:  # beside what a run writes, all columns of the table that it ends in
-        schema["table"] = [column.model_dump() for column in dictionary() if column.table == measurement.table]
-    click.echo(json.dumps(schema, indent=2))
+        schema["table"] = [
+            column.model_dump() for column in dictionary() if column.table == measurement.table
+        ]
+    say_json(schema, indent=2)
     return 0
 
 
 def check(fix: bool) -> int:
-    """Prints how the generated files differ from the models and experiments, and returns 1; writes them with `fix`."""
+    """Prints how the generated files differ from the models and experiments, and returns 1; writes
+    them with `fix`."""
     if not (CONFIG / "config.yaml").exists() or not README.exists():
-        raise click.UsageError("No config/config.yaml and config/README.md here: work in the project's folder.")
+        raise click.UsageError(
+            "No config/config.yaml and config/README.md here: work in the project's folder."
+        )
     differences = list[str]()
     for path, text in generated().items():
         old = path.read_text(encoding="utf-8") if path.exists() else ""
-        lines = difflib.unified_diff(old.splitlines(), text.splitlines(), str(path), f"{path}, generated", n=0)
+        lines = difflib.unified_diff(
+            old.splitlines(), text.splitlines(), str(path), f"{path}, generated", n=0
+        )
         differences += [line.rstrip("\n") for line in lines]
         if fix and old != text:
             write_text(path, text)
-    click.echo("\n".join(differences), nl=bool(differences))
+    for line in differences:
+        say(line)
     if differences and not fix:
-        click.echo("mfulab: these files are out of date; `mfulab schema --fix` writes them.", err=True)
+        stale = "these files are out of date; `mfulab schema --fix` writes them."
+        say(f"mfulab: {stale}", file=sys.stderr)
     return int(bool(differences) and not fix)
 
 
 def generated() -> dict[Path, str]:
     """Text of each file of this folder that is generated, wholly or in part."""
-    config, readme = CONFIG / "config.yaml", README.read_text(encoding="utf-8")
-    topics = {SEMINAR: _put(SEMINAR, "## State\n", "\n## Examples", _topics())} if TOPICS.exists() else {}
-    return topics | {
-        config: _put(config, KEYS, "", "".join(_yaml(Experiment, defaults()))),
-        CONFIG / "KEYS.md": table_of_keys() + "\n",
-        CONFIG / "schema.json": json.dumps(_of_experiments(), indent=1) + "\n",
-        README: _put(README, EXPERIMENTS, "\n## ", "".join(f"{line}\n" for line in _experiments(readme))),
-    }
+    config = CONFIG / "config.yaml"
+    readme = README.read_text(encoding="utf-8")
+    of_topics = (
+        {SEMINAR: _put(SEMINAR, "## State\n", "\n## Examples", _topics())}
+        if TOPICS.exists()
+        else {}
+    )
+    causes = {WHY: _put(WHY, CAUSES_TABLE, "\nThe last column", _causes())} if WHY.exists() else {}
+    return (
+        of_topics
+        | causes
+        | {
+            config: _put(config, KEYS, "", "".join(_yaml(Experiment, defaults()))),
+            CONFIG / "KEYS.md": table_of_keys() + "\n",
+            CONFIG / "schema.json": json.dumps(_of_experiments(), indent=1) + "\n",
+            README: _put(
+                README, EXPERIMENTS, "\n## ", "".join(f"{line}\n" for line in _experiments(readme))
+            ),
+        }
+    )
+
+
+def _causes() -> str:
+    """Rows of the table of verdicts: cause, what is said of it, what to try, and the sweep that
+    shows it."""
+    because = Texts("en", "because")
+    advice = Texts("en", "advice")
+    lines = []
+    for cause in CAUSES:
+        clause = because(cause.key) if because.has(cause.key) else "unknown"
+        cells = (f"`{cause.key}`", clause, advice(cause.key), f"`{cause.remedy}`")
+        lines.append(f"| {' | '.join(cells)} |\n")
+    return "".join(lines)
 
 
 def _topics() -> str:
-    """Tables of the seminar's topics, a row an item or a printed number, below the count of each state."""
-    texts = yaml.safe_load(TOPICS.read_text(encoding="utf-8")) | {"Several texts": []}
-    for line in yaml.safe_load(PRINTED.read_text(encoding="utf-8")):
-        if line["source"] != "ours":  # each number and statement that a text prints
-            items = texts.get(line["source"].capitalize(), texts["Several texts"])
-            items.append({"topic": line["case"], "where": f"table `seminar`: {line['printed']}", "state": "works"})
-    states = [item["state"].partition(":")[0] for items in texts.values() for item in items]
-    counts = ", ".join(f"{sign} {states.count(state)}" for state, sign in STATES.items())
-    lines = [f"\nOf {len(states)} items: {counts}."]
-    for text, items in texts.items():
-        lines += [f"\n## {text}\n", "| topic | where | state |", "|---|---|---|"]
+    """Tables of the seminar's topics, a row an item or a printed number, below the count of each
+    state."""
+    items = topics.read(TOPICS)
+    lines = [f"\n{topics.counted(items)}"]
+    for text in dict.fromkeys(item.text for item in items):
+        head = "| topic | where | shown by | state |"
+        lines += [f"\n## {text}\n", head, "|---|---|---|---|"]
         for item in items:
-            state, colon, reason = item["state"].partition(":")
-            lines.append(f"| {item['topic']} | {item['where']} | {STATES[state]}{colon}{reason} |")
+            if item.text == text:
+                state = ": ".join(filter(None, [topics.SIGNS[item.state], item.reason]))
+                lines.append(f"| {item.topic} | {item.where} | {item.shown} | {state} |")
     return "\n".join(lines) + "\n"
 
 
 def _put(file: Path, after: str, before: str, made: str) -> str:
-    """A file's text with `made` between the first `after` and the next `before`, or the end where that is empty."""
+    """A file's text with `made` between the first `after` and the next `before`, or the end where
+    that is empty."""
     head, begin, tail = file.read_text(encoding="utf-8").partition(after)
     if not begin or before not in tail:
-        raise click.UsageError(f"{after.strip()!r}: not found, or not followed by {before.strip()!r}.")
+        raise click.UsageError(
+            f"{after.strip()!r}: not found, or not followed by {before.strip()!r}."
+        )
     return head + begin + made + (tail[tail.index(before) :] if before else "")
 
 
@@ -103,7 +163,8 @@ def _yaml(model: type[BaseModel], values: dict[str, object], indent: str = "") -
         field = model.model_fields[name]
         inner = group_model(field.annotation)
         if inner is not None and isinstance(value, dict):
-            yield f"{indent}{name}: # {(inner.__doc__ or '').splitlines()[0]}\n"
+            about, _, _ = (inner.__doc__ or "").partition("\n\n")
+            yield f"{indent}{name}: # {' '.join(about.split())}\n"
             yield from _yaml(inner, value, f"{indent}  ")
             continue
         text = value if isinstance(value, str) else json.dumps(value).replace('"', "")
@@ -113,8 +174,13 @@ def _yaml(model: type[BaseModel], values: dict[str, object], indent: str = "") -
 
 
 def table_of_keys() -> str:
-    """Table in Markdown of each key: its name, its values, its meaning and the measurements that read it."""
-    lines = ["# Keys\n\nMade by `mfulab schema --fix`.\n", "| key | values | meaning | read by |", "|---|---|---|---|"]
+    """Table in Markdown of each key: its name, its values, its meaning and the measurements that
+    read it."""
+    lines = [
+        "# Keys\n\nMade by `mfulab schema --fix`.\n",
+        "| key | values | meaning | read by |",
+        "|---|---|---|---|",
+    ]
     for name, values, meaning, steps in _table():
         read = ", ".join(f"`{step}`" if step in MEASUREMENTS else step for step in steps)
         lines.append(f"| `{name}` | {values} | {meaning} | {read} |")
@@ -124,7 +190,9 @@ def table_of_keys() -> str:
 def _table() -> list[tuple[str, str, str, list[str]]]:
     """(key, values, meaning, what reads it) of every key."""
     keys: dict[str, tuple[str, str, str, list[str]]] = {}
-    models: dict[str, type[BaseModel]] = {step: measurement.config for step, measurement in MEASUREMENTS.items()}
+    models: dict[str, type[BaseModel]] = {
+        step: measurement.config for step, measurement in MEASUREMENTS.items()
+    }
     for reader, model in (models | {"planning": Asked}).items():
         for name, values, meaning in _fields(model):
             keys.setdefault(name, (name, values, meaning, []))[3].append(reader)
@@ -148,7 +216,8 @@ def _fields(config: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, st
 
 
 def _of_experiments() -> dict[str, object]:
-    """JSON Schema of an experiment's file, by which editors complete and check it: any key, none of them required."""
+    """JSON Schema of an experiment's file, by which editors complete and check it: any key, none of
+    them required."""
     schema = Experiment.model_json_schema()
     for definition in (schema, *schema["$defs"].values()):
         definition.pop("required", None)
@@ -159,7 +228,8 @@ def _of_experiments() -> dict[str, object]:
 
 
 def _experiments(readme: str) -> Iterator[str]:
-    """The section's lines, with a row an experiment: its name, and what its file says first; new ones come last."""
+    """The section's lines, with a row an experiment: its name, and what its file says first; new
+    ones come last."""
     files = {path.stem: path for path in sorted((CONFIG / "experiment").glob("*.yaml"))}
     for line in readme.partition(EXPERIMENTS)[2].partition("\n## ")[0].splitlines():
         if row := re.match(r"\| `(\w+)` \|", line):

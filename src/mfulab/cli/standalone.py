@@ -1,16 +1,14 @@
-"""`mfulab run MEASUREMENT`: runs without Snakemake, each in a separate process, several forked from a warm worker."""
+"""`mfulab run MEASUREMENT`: runs without Snakemake, each in a separate process, several forked from
+a warm worker."""
 
 import atexit
-import itertools
-import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -22,59 +20,163 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
+from mfulab.cli.options import STEP, WORDS, command, usual_language
+from mfulab.core.answer import unanswered
+from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
+from mfulab.core.language import Texts
 from mfulab.core.language.quantities import duration, quantity
+from mfulab.core.printing import say, say_json
+from mfulab.core.said import Said
 from mfulab.core.terminal import Terminal
 from mfulab.device import identity
 from mfulab.lab.planning import keys, runs, store
-from mfulab.lab.planning.composition import compose_experiments
-from mfulab.lab.planning.load import CONFIG, IS_CHECKOUT, RESULTS, place
+from mfulab.lab.planning.composition import Composition, compose_experiments
+from mfulab.lab.planning.load import CONFIG, RESULTS, place, script
 from mfulab.lab.planning.runs import Plan, Run
-from mfulab.lab.runtime import client, lifetime
+from mfulab.lab.runtime import client, lifetime, processes
 from mfulab.measurements.registry import MEASUREMENTS
 
-SCRIPT = "scripts/run.py" if IS_CHECKOUT else str(Path(client.__file__).with_name("run.py"))  # which measures a run
+CONFIG_FLAGS = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn")
 
 
-def run(step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: bool, cfg: str | None) -> None:
-    """Measures `step` for Hydra's overrides, after what it is joined with. Raises ConfigurationError for a mistake."""
+def _refuse_elsewhere(context: click.Context, option: click.Parameter, given: str | None) -> None:
+    """Raises ConfigurationError for Hydra's flags that name another configuration."""
+    if given is not None:
+        raise ConfigurationError(
+            f"{', '.join(CONFIG_FLAGS[::2])} ({given}): mfulab run reads one configuration, `config/`"
+            " of the current folder where it holds mfulab's, else the installed one; put the file"
+            " into a checkout's config/experiment/ or config/model/, run there, and choose it by"
+            " experiment=NAME or model=NAME."
+        )
+
+
+@command(
+    "run",
+    "run profile_step model=resnet18 batch_size=4",
+    more=(
+        "KEY=VALUE are Hydra's overrides; `mfulab run MEASUREMENT --help` lists the keys and "
+        "flags of one."
+    ),
+    ignore_unknown_options=True,
+    help_option_names=[],
+)
+@click.argument("step", type=STEP, metavar="MEASUREMENT")
+@click.argument("words", nargs=-1, type=WORDS, metavar="[KEY=VALUE]…")
+@click.option(
+    "-m", "--multirun", is_flag=True, help="Sweep over values with commas; one table at the end."
+)
+@click.option(
+    "--row", "whole", is_flag=True, help="Every column of the row instead of its summary."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="The row as a line of JSON; progress goes to the standard error.",
+)
+@click.option(
+    "--cfg", type=click.Choice(["job"]), help="Show the composed config and measure nothing."
+)
+@click.option(*CONFIG_FLAGS, hidden=True, expose_value=False, callback=_refuse_elsewhere)
+def run(
+    step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: bool, cfg: str | None
+) -> None:
+    """Measures `step` for Hydra's overrides, after what it is joined with. Raises
+    ConfigurationError for a mistake."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
     if {"-h", "--help"} & set(words):
-        return print(click.get_current_context().get_help(), help_of(step), sep="\n\n")
+        say(click.get_current_context().get_help(), help_of(step), sep="\n\n")
+        return
     compositions = compose_experiments(words, CONFIG, sweeps=multirun)
     if cfg:
-        bases = (dict(composition.base) for composition in compositions)
-        return print(*(yaml.safe_dump(base, sort_keys=False, allow_unicode=True) for base in bases), sep="", end="")
-    say = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
-    alone: dict[str, Any] = {"steps": [step], "replicates": 1, "ceiling_replicates": 1}
-    alone |= {} if multirun else {"exclude": []}  # of a sweep's combinations; this one was asked for
-    done, rows = set[str](), list[Mapping[str, Any]]()
+        for composition in compositions:
+            base = dict(composition.base)
+            say(yaml.safe_dump(base, sort_keys=False, allow_unicode=True), end="")
+        return
+    command = _Command(step, multirun, whole, as_json)
     for composition in compositions:
-        base = {**composition.base, **alone}
-        plan = runs.plan(replace(composition, base=base), *place(base))
-        if base["device"]["type"] == "auto" and not base["hardware"] and (why := identity.unused()):
-            print(f"mfulab: the CPU is measured, not the GPU. {why}", file=sys.stderr)
-        for excluded in plan.excluded:
-            say(f"left out: {excluded['run']}: {excluded['because']}")
-        wanted = [run for run in plan.runs if run.folder not in done]
-        wanted = [run for run in wanted if run.step == step or not (RESULTS / run.folder / "row.csv").exists()]
-        if len(wanted) > 1 and client.SOCKET not in os.environ:
-            from mfulab.lab.planning.workflow import imported
+        command.measure(_plan_of(step, composition, multirun))
+    command.show_all()
 
-            lifetime.start(work=" ".join(["rows", *imported([run.text for run in wanted])]))  # ends with this process
-            atexit.register(lifetime.stop)
+
+def _plan_of(step: str, composition: Composition, multirun: bool) -> Plan:
+    """The plan of a measurement alone, each run by one process."""
+    alone: dict[str, Any] = {"steps": [step], "replicates": 1, "ceiling_replicates": 1}
+    if not multirun:
+        alone["exclude"] = []  # of a sweep's combinations; this one was asked for
+    base = {**composition.base, **alone}
+    plan = runs.plan(replace(composition, base=base), *place(base))
+    is_chosen = base["device"]["type"] != "auto" or base["hardware"]
+    why = "" if is_chosen else identity.unused()
+    if why:
+        say(f"mfulab: the CPU is measured, not the GPU. {why}", file=sys.stderr)
+    return plan
+
+
+@dataclass
+class _Command:
+    """One call of the command: how its rows are shown, and what it has measured."""
+
+    step: str
+    multirun: bool
+    whole: bool
+    as_json: bool
+    done: set[str] = field(default_factory=set)
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def say(self, line: str) -> None:
+        """Prints a line that is no result."""
+        say(line, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+
+    def measure(self, plan: Plan) -> None:
+        """Measures the runs of a plan, and shows each row."""
+        for excluded in plan.excluded:
+            self.say(f"left out: {excluded['run']}: {excluded['because']}")
+        wanted = [run for run in plan.runs if self._is_wanted(run)]
+        if len(wanted) > 1 and client.SOCKET not in os.environ:
+            _start_worker(wanted)
         for number, run in enumerate(wanted, start=1):
-            done.add(run.folder)
-            _measure(run, f"{number}/{len(wanted)} " if len(wanted) > 1 else "", say)
-            joined = _joined(plan, run) if run.step == step else []
-            rows += joined
-            for row in joined if as_json else ():
-                print(json.dumps(row, ensure_ascii=False, default=str))
-            if len(joined) == 1 and not (as_json or multirun):
-                _show(run, joined[0], whole)
-    if (multirun or len(rows) > 1) and rows and not as_json:
+            self.done.add(run.folder)
+            counted = f"{number}/{len(wanted)} " if len(wanted) > 1 else ""
+            _measure(run, counted, self.say)
+            if run.step == self.step:
+                self._show(run, _joined(plan, run))
+
+    def _is_wanted(self, run: Run) -> bool:
+        """True for a run that was asked for, and for what it is joined with until that is there."""
+        if run.folder in self.done:
+            return False
+        return run.step == self.step or not store.is_complete(RESULTS / run.folder / "row.csv")
+
+    def _show(self, run: Run, joined: Sequence[Mapping[str, Any]]) -> None:
+        """Shows the rows of one run, unless a table of all comes at the end."""
+        self.rows += joined
+        if self.as_json:
+            from mfulab.lab.tables.answers import answer_of
+
+            for row in joined:
+                say_json(answer_of(row).line(row), default=str)
+        elif len(joined) == 1 and not self.multirun:
+            _show(run, joined[0], self.whole)
+
+    def show_all(self) -> None:
+        """Shows a table of several rows, or says that there is none."""
+        if self.as_json and not self.rows:
+            say_json(unanswered("", Said("no_row")).line({}))
+        if self.as_json or not self.rows or not (self.multirun or len(self.rows) > 1):
+            return
         console = Terminal()
-        console.print(table_of(step, rows, console.width))
+        console.print(table_of(self.step, self.rows, console.width))
+
+
+def _start_worker(wanted: Sequence[Run]) -> None:
+    """Starts a warm worker for these runs; it ends with this process."""
+    from mfulab.lab.planning.resources import imported
+
+    work = ["rows", *imported([run.text for run in wanted])]
+    lifetime.start(work=" ".join(work))
+    atexit.register(lifetime.stop)
 
 
 def help_of(step: str) -> str:
@@ -87,39 +189,60 @@ def help_of(step: str) -> str:
     return f"{does}\n\nGroups, one option of each:\n{choices}\n\nKeys: {others} (config/README.md)"
 
 
-def _measure(run: Run, counted: str, say: Callable[[str], None]) -> None:
-    """Measures one run in a process of its own; if that fails, prints its log and ends with its status."""
+def _measure(run: Run, counted: str, tell: Callable[[str], None]) -> None:
+    """Measures one run in a process of its own; if that fails, prints its log and ends with its
+    status."""
     config = RESULTS / run.folder / "config.json"
     if config.exists() and store.state(run, RESULTS) is not store.State.KEPT:
         store.take(RESULTS)  # what a running sweep has planned is not planned anew
     store.write_run(run, RESULTS)
     about = f" · about {duration(expected)}" if (expected := expected_s(run)) else ""
-    say(f"{counted}{run.step}: {run.name}{about}")
-    log, began = config.with_name("log"), time.monotonic()
-    command = [sys.executable, "-S", "-E", client.__file__, SCRIPT, run.step, "--config", str(config.absolute())]
+    tell(f"{counted}{run.step}: {run.name}{about}")
+    log = config.with_name("log")
+    began = time.monotonic()
+    command = [
+        sys.executable,
+        "-S",
+        "-E",
+        client.__file__,
+        script("run"),
+        run.step,
+        "--config",
+        str(config.absolute()),
+    ]
     with log.open("w") as file:
-        ended = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
+        # Its client ends with this process, also where that is killed.
+        environment = {**os.environ, processes.WORKFLOW: str(os.getpid())}
+        ended = subprocess.run(
+            command, env=environment, stdout=file, stderr=subprocess.STDOUT
+        ).returncode
     if ended:
-        print(log.read_text(), file=sys.stderr)
+        say(log.read_text(), file=sys.stderr)
         sys.exit(ended)
-    say(f"    done in {duration(time.monotonic() - began)}")
+    tell(f"    done in {duration(time.monotonic() - began)}")
 
 
 def expected_s(run: Run) -> float | None:
-    """Seconds that a run will take, by earlier runs of it or of its measurement; None without any."""
+    """Seconds that a run will take, by earlier runs of it or of its measurement; None without
+    any."""
     before = RESULTS / run.folder / "row.csv"
     times = []
-    for path in [before] if before.exists() else sorted(before.parent.parent.glob("*/row.csv"))[:50]:
+    for path in (
+        [before] if before.exists() else sorted(before.parent.parent.glob("*/row.csv"))[:50]
+    ):
         with suppress(UnreadableError, ValueError, OSError):
             times += [float(row["process_s"]) for row in read_csv(path) if row.get("process_s")]
     return median(times) if times else None
 
 
 def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
-    """A run's row, joined with its counts and ceilings; of a collection a row for each of its lines."""
+    """A run's row, joined with its counts and ceilings; of a collection a row for each of its
+    lines."""
     from mfulab.lab.tables import build
 
-    alone = replace(plan, runs=[other for other in plan.runs if other is run or other.step != run.step])
+    alone = replace(
+        plan, runs=[other for other in plan.runs if other is run or other.step != run.step]
+    )
     with scratch() as folder:
         write_text(folder / "plan.json", alone.manifest)
         records = build.collect([folder / "plan.json"]).records[MEASUREMENTS[run.step].table]
@@ -127,19 +250,31 @@ def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
 
 
 def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:
-    """Prints a row's summary: ladder and verdict of a profiled step, layers of a count, or all columns."""
+    """Prints a row's summary: ladder and verdict of a profiled step, layers of a count, or all
+    columns."""
     console = Terminal()
     if (layers := RESULTS / run.folder / "layers.csv").exists():
         from mfulab.cli.flops import render
 
         rows = read_csv(layers)
-        console.print(render([{**layer, "share_percent": float(layer["share_percent"] or 0)} for layer in rows]))
+        console.print(
+            render(
+                [{**layer, "share_percent": float(layer["share_percent"] or 0)} for layer in rows]
+            )
+        )
     whole = whole or row["status"] != "ok"
     if run.step == "profile_step" and not whole:
         from mfulab.loop.interactive import show
-        from mfulab.mfu import verdict
+        from mfulab.mfu import account, three_lines
 
-        show.show(SimpleNamespace(row=row, readings={}, verdict=verdict.judge(row)), console)
+        step = account.read(row)
+        language = usual_language()
+        show.show(SimpleNamespace(row=row, readings={}, verdict=step.verdict), console, language)
+        tried = three_lines.tried_config(row)
+        if tried and "=" in tried and "experiment=" not in tried:
+            words = tried.replace("overrides=", "")
+            tries = Texts(language, "lines")("command")
+            console.print(Text(f"{tries} mfulab run {run.step} -m {words}"))
     else:
         shown = Table(Column(no_wrap=True), box=None, show_header=False, pad_edge=False)
         for key in row if whole else MEASUREMENTS[run.step].shown.split():
@@ -151,13 +286,26 @@ def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:
 
 
 # Endings of columns' names: the factor to a unit that takes prefixes, and the unit.
-UNITS = {"tflop_s": (1e12, "FLOP/s"), "gb_s": (1e9, "B/s"), "mhz": (1e6, "Hz"), "ms": (1e-3, "s"), "per_s": (1, "/s")}
-UNITS |= {"s": (1, "s"), "percent": (1, "%"), "flops": (1, "FLOP"), "macs": (1, "MAC"), "bytes": (1, "B")}
+UNITS = {
+    "tflop_s": (1e12, "FLOP/s"),
+    "gb_s": (1e9, "B/s"),
+    "mhz": (1e6, "Hz"),
+    "ms": (1e-3, "s"),
+    "per_s": (1, "/s"),
+}
+UNITS |= {
+    "s": (1, "s"),
+    "percent": (1, "%"),
+    "flops": (1, "FLOP"),
+    "macs": (1, "MAC"),
+    "bytes": (1, "B"),
+}
 UNITS |= {"j": (1, "J"), "w": (1, "W")}
 
 
 def with_unit(name: str, value: object) -> str:
-    """A cell with the unit that its column's name ends in: `forward_flops` 3.63e9 is `3.63 GFLOP`."""
+    """A cell with the unit that its column's name ends in: `forward_flops` 3.63e9 is `3.63
+    GFLOP`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     for ending, (factor, unit) in UNITS.items():
@@ -167,18 +315,51 @@ def with_unit(name: str, value: object) -> str:
 
 
 def table_of(step: str, rows: Sequence[Mapping[str, Any]], width: int) -> Group:
-    """A line a run with the first columns that fit `width` letters; what all runs have alike stands below."""
-    wanted = [name for name in MEASUREMENTS[step].shown.split() if name not in ("hardware", "verdict")]
-    cells = {name: ["" if row.get(name) is None else with_unit(name, row[name]) for row in rows] for name in wanted}
-    filled = {name: column for name, column in cells.items() if any(column)}
-    alike = {name: column[0] for name, column in filled.items() if len(rows) > 1 and len(set(column)) == 1}
-    columns = [name for name in filled if name not in alike]
-    ends = itertools.accumulate(max(map(len, [name, *filled[name]])) + 2 for name in columns)
-    drawn = columns[: max(1, sum(end - 2 <= width for end in ends))]
-    shown = Table(*(Column(name, no_wrap=True) for name in drawn), box=None, header_style="bold", pad_edge=False)
-    for line in zip(*(filled[name] for name in drawn), strict=True):
+    """A line a run with the first columns that fit `width` letters; what all runs have alike stands
+    below."""
+    cells = _filled_cells(step, rows)
+    alike = {}
+    for name, column in cells.items():
+        if len(rows) > 1 and len(set(column)) == 1:
+            alike[name] = column[0]
+    columns = {name: column for name, column in cells.items() if name not in alike}
+    drawn = _fitting(columns, width)
+    shown = Table(
+        *(Column(name, no_wrap=True) for name in drawn),
+        box=None,
+        header_style="bold",
+        pad_edge=False,
+    )
+    for line in zip(*(columns[name] for name in drawn), strict=True):
         shown.add_row(*map(Text, line))
     notes = [", ".join(f"{name} {value}" for name, value in alike.items())]
-    if hidden := columns[len(drawn) :]:
+    hidden = [name for name in columns if name not in drawn]
+    if hidden:
         notes.append(f"in row.csv of each run: {', '.join(hidden)}")
     return Group(shown, *(Text(note, style="dim") for note in notes if note))
+
+
+def _filled_cells(step: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Texts of the columns that a measurement shows, without those that are empty in every row."""
+    cells = {}
+    for name in MEASUREMENTS[step].shown.split():
+        if name in ("hardware", "verdict"):
+            continue
+        values = [row.get(name) for row in rows]
+        column = ["" if value is None else with_unit(name, value) for value in values]
+        if any(column):
+            cells[name] = column
+    return cells
+
+
+def _fitting(columns: Mapping[str, Sequence[str]], width: int) -> list[str]:
+    """Names of the first columns that fit `width` letters, two between them; at least one."""
+    drawn = list[str]()
+    end = 0
+    for name, column in columns.items():
+        end += max(map(len, [name, *column]))
+        if drawn and end > width:
+            break
+        drawn.append(name)
+        end += 2
+    return drawn

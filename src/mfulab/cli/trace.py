@@ -1,96 +1,235 @@
-"""`mfulab trace`: MFU beside utilization from profiler traces that are there already, in seconds."""
+"""`mfulab trace`: MFU beside utilization from profiler traces that are there already, in
+seconds."""
 
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+
+from mfulab.cli.options import AS_JSON, COUNT, FILE, LANGUAGE, MODEL, PATH, SHARE, TOKENS, command
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch, write_text
+from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent
+from mfulab.core.printing import say
+from mfulab.core.said import Said, cell_of
 from mfulab.device.peaks import UNITS
+from mfulab.measurements.read_trace import ranks
 from mfulab.measurements.read_trace.reader import Read, failed, files, read_file
-from mfulab.mfu import job as jobs
-from mfulab.mfu.join import trace_columns
+from mfulab.mfu.account import read
 from mfulab.mfu.models import model_config
+from mfulab.mfu.traced import trace_columns
 from mfulab.tracing.chrome import TraceError
 
-_LEFT_OUT = (
-    *("collectives", "collective_sizes", "operators", "modules", "timeline", "hardware", "run", "commit"),
-    *("started_at", "process_s", "measured_s", "recorded"),
+Filling = Callable[[Mapping[str, Any]], dict[str, Any]]
+_LEFT_OUT = {
+    *("collectives", "collective_sizes", "operators", "modules", "timeline", "hardware", "run"),
+    *("commit", "started_at", "process_s", "measured_s", "recorded"),
+}
+
+
+@command(
+    "trace",
+    "trace runs/step.json.gz --peak bf16=1307",
+    more=(
+        "FILE is *.json, *.json.gz, *.sqlite or *.xplane.pb, a folder of them, or a glob; ranks "
+        "of one job are joined."
+    ),
 )
+@click.argument("given", nargs=-1, metavar="FILE…", required=True)
+@AS_JSON
+@click.option(
+    "--html", type=FILE, metavar="PAGE", help="Also write a page of these traces, one HTML file."
+)
+@click.option(
+    "--peak",
+    "peaks",
+    metavar="FORMAT=TFLOP/s",
+    multiple=True,
+    help="A dense peak: --peak bf16=1307.",
+)
+@click.option(
+    "--perfetto",
+    type=FILE,
+    metavar="FILE",
+    help="Also write the trace with tracks: budget, idle gaps and causes, MFU, verdict.",
+)
+@click.option("--steps", type=COUNT, help="Number of steps in a trace without ProfilerStep spans.")
+@click.option(
+    "--compare",
+    is_flag=True,
+    help="Show where a step of the second of two traces takes more or less than one of the first.",
+)
+@click.option(
+    "--gate",
+    type=SHARE,
+    help="With --compare: the status is 1 where the second is slower by more, 5% or 0.05.",
+)
+@click.option(
+    "--jobs",
+    type=COUNT,
+    help="Read the ranks of a job in so many processes, and tell which rank the others wait for.",
+)
+@click.option(
+    "--capture",
+    type=PATH,
+    metavar="FILE",
+    help="The trace of the capture of CUDA or HIP graphs that are replayed.",
+)
+@click.option(
+    "--model", type=MODEL, help="The model of a trace without shapes: a name in config/model/."
+)
+@click.option("--batch-size", type=COUNT, help="Samples a step, with --model.")
+@TOKENS
+@click.option(
+    "--precision", help="The number format of the model's matmuls, with --model: bf16, tf32, …"
+)
+@click.option(
+    "--all", "whole", is_flag=True, help="Also the longest operators, modules, kernels and gaps."
+)
+@LANGUAGE
+def run(**options: Any) -> int:
+    """Reads, joins and shows; the status is 1 where a file could not be read, or a gate was not
+    passed."""
+    asked = Asked(**options)
+    if asked.jobs:
+        return _ranks(asked)
+    if asked.compare or asked.gate:
+        return _compared(asked)
+    return _read_all(asked)
 
 
-def run(
-    given: Sequence[str],
-    *,
-    as_json: bool,
-    html: Path | None,
-    peaks: Sequence[str],
-    steps: int | None,
-    capture: Path | None,
-    perfetto: Path | None,
-    compare: bool,
-    gate: float | None,
-    model: str | None,
-    language: str,
-    **of_model: Any,
-) -> int:
-    """Reads, joins and shows; the status is 1 where a file could not be read, or a gate was not passed."""
-    stated = _stated_peaks(peaks)
-    if compare or gate:
-        from mfulab.cli import trace_text
+@dataclass(frozen=True)
+class Asked:
+    """The command's options."""
 
-        paths = [path for word in given for path in files([word])]  # in their order: the old one, the new one
-        return trace_text.compare(paths, gate, as_json, language, steps=steps, capture=capture)
-    paths = files(given)
-    if perfetto and len(paths) != 1:
-        raise ConfigurationError(f"--perfetto {perfetto}: tracks are added to one trace, and {len(paths)} are given")
-    if model is None and (alone := [name.replace("_", "-") for name, value in of_model.items() if value is not None]):
-        raise ConfigurationError(f"--{alone[0]}: is of a model that is counted; give --model too")
-    counted = None if model is None else counted_model(model, **of_model)  # gives a row the model's FLOPs
-    reads = [read for path in paths for read in _read(path, steps=steps, peaks=stated, capture=capture)]
-    rows = [{**read.row.model_dump(), "recorded": False} for read in reads]
-    for row in rows:
-        if counted and row["status"] == "ok" and row["flops"] is None:
-            row |= counted(row)
-        row |= trace_columns(row)
-    jobs.joined(rows)
+    given: Sequence[str]
+    as_json: bool
+    html: Path | None
+    peaks: Sequence[str]
+    perfetto: Path | None
+    steps: int | None
+    compare: bool
+    gate: float | None
+    jobs: int | None
+    capture: Path | None
+    model: str | None
+    batch_size: int | None
+    sequence_length: int | None
+    precision: str | None
+    whole: bool
+    language: str
+
+    @property
+    def of_model(self) -> dict[str, Any]:
+        """Options that are of a counted model alone."""
+        names = ("batch_size", "sequence_length", "precision")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def of_single_traces(self) -> list[str]:
+        """Names of the given options that ranks by the hundred have not."""
+        names = ("html", "perfetto", "compare", "gate", "capture", "model")
+        return [name for name in names if getattr(self, name)]
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Options by which every file is read."""
+        return {"steps": self.steps, "peaks": _stated_peaks(self.peaks)}
+
+
+def _ranks(asked: Asked) -> int:
+    """The ranks of a job, each read by one of several processes."""
+    from mfulab.cli import trace_ranks
+
+    for name in asked.of_single_traces:
+        raise ConfigurationError(f"--{name}: is of single traces. Leave --jobs out.")
+    count = asked.jobs or 1
+    return trace_ranks.run(asked.given, count, asked.as_json, asked.language, **asked.reading)
+
+
+def _compared(asked: Asked) -> int:
+    """The difference of two traces, in the order in which they are given: the old one first."""
+    from mfulab.cli import trace_compare
+
+    paths = [path for word in asked.given for path in files([word])]
+    reading = {**asked.reading, "capture": asked.capture}
+    return trace_compare.compare(paths, asked.gate, asked.as_json, asked.language, **reading)
+
+
+def _read_all(asked: Asked) -> int:
+    paths = files(asked.given)
+    if asked.perfetto and len(paths) != 1:
+        raise ConfigurationError(
+            f"--perfetto {asked.perfetto}: tracks are added to one trace, and {len(paths)} are given"
+        )
+    fill = _model_of(asked)
+    reading = asked.reading
+    reads = [read for path in paths for read in _read(path, capture=asked.capture, **reading)]
+    rows = [_joined(read, fill) for read in reads]
+    ranks.joined(rows)
     pairs = list(zip(reads, rows, strict=True))
-    if perfetto:
-        _write_tracks(pairs, perfetto, language)
-    if html:
-        _write_page(rows, html, language)
-    if as_json:
+    if asked.perfetto:
+        _write_tracks(pairs, asked.perfetto, asked.language)
+    if asked.html:
+        _write_page(rows, asked.html, asked.language)
+    if asked.as_json:
         _print_json(rows)
     else:
         from mfulab.cli.trace_text import show
 
-        show(pairs, language)
+        show(pairs, asked.language, whole=asked.whole)
     return int(any(row["status"] != "ok" for row in rows))
 
 
+def _joined(read: Read, fill: Filling | None) -> dict[str, Any]:
+    """A read row with its joined columns, and a counted model's FLOPs where it has none."""
+    row = {**read.row.model_dump(), "recorded": False}
+    if fill and row["status"] == "ok" and row["flops"] is None:
+        row |= fill(row)
+    return row | trace_columns(row)
+
+
+def _model_of(asked: Asked) -> Filling | None:
+    """Counted work that gives rows a model's FLOPs; None without a model. Raises ConfigurationError
+    for its options without it."""
+    if asked.model is not None:
+        return counted_model(asked.model, **asked.of_model)
+    for name, value in asked.of_model.items():
+        if value is not None:
+            option = name.replace("_", "-")
+            raise ConfigurationError(f"--{option}: is of a model that is counted; give --model too")
+    return None
+
+
 def _stated_peaks(peaks: Sequence[str]) -> dict[str, float]:
-    """Peaks in TFLOP/s by number format, of words like `bf16=1307`. Raises ConfigurationError for any other word."""
+    """Peaks in TFLOP/s by number format, of words like `bf16=1307`. Raises ConfigurationError for
+    any other word."""
     stated = dict[str, float]()
     for text in peaks:
         name, _, figure = text.partition("=")
         with suppress(ValueError):
             stated[name] = float(figure)
         if name not in UNITS or not 0 < stated.get(name, 0) < 1e7:
-            raise ConfigurationError(f"--peak {text}: give {', '.join(UNITS)} and TFLOP/s, as in bf16=1307")
+            raise ConfigurationError(
+                f"--peak {text}: give {', '.join(UNITS)} and TFLOP/s, as in bf16=1307"
+            )
     return stated
 
 
 def _read(path: Path, **options: Any) -> list[Read]:
-    """Rows of a file's traces; one that cannot be read is a failed row, and is told on stderr at once."""
+    """Rows of a file's traces; one that cannot be read is a failed row, and is told on stderr at
+    once."""
     try:
         return read_file(path, **options)
     except TraceError as error:
-        print(f"mfulab trace: {error}", file=sys.stderr)
+        say(f"mfulab trace: {error}", file=sys.stderr)
         return [failed(path, error)]
 
 
@@ -99,42 +238,69 @@ def _print_json(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         words = verdicts.columns(row)
         columns = {name: value for name, value in row.items() if name not in _LEFT_OUT}
-        nested = {name: cell for name, cell in columns.items() if isinstance(cell, str) and cell[:1] in ("{", "[")}
-        columns |= {name: json.loads(cell) for name, cell in nested.items()}
-        columns |= {"verdict_sentence": words["verdict_reason"], "verdict_flags": words["verdict_flags"] or None}
-        print(json.dumps({**columns, "mfu_sentence": words["mfu_reason"] or None}, ensure_ascii=False))
+        nested = {
+            name: cell
+            for name, cell in columns.items()
+            if isinstance(cell, str) and cell[:1] in ("{", "[")
+        }
+        columns |= {name: parse_json(cell) for name, cell in nested.items()}
+        columns["answer"] = asdict(read(row).mfu(_reason(row)))
+        columns |= {
+            "verdict_sentence": words["verdict_reason"],
+            "verdict_flags": words["verdict_flags"] or None,
+            "mfu_sentence": words["mfu_reason"] or None,
+            "message_sentence": verdicts.message(row["message"]) or None,
+        }
+        say(json.dumps(columns, ensure_ascii=False))
+
+
+def _reason(row: Mapping[str, Any]) -> Said | None:
+    """Reason why a row has no MFU; None where it has one."""
+    told = parse_json(row["mfu_reason"] or "{}")
+    return next((Said(key, numbers) for key, numbers in told.items()), None)
 
 
 def counted_model(
     model: str, batch_size: int | None, sequence_length: int | None, precision: str | None
-) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Counts a step of a model, its products in `precision`, and gives what fills a trace's row with these FLOPs.
-    Raises ConfigurationError if the model is unknown or cannot be counted."""
+) -> Filling:
+    """Counts a step of a model, its products in `precision`, and gives what fills a trace's row
+    with these FLOPs. Raises ConfigurationError if the model is unknown or cannot be counted."""
     from mfulab.flops.count import CountError
     from mfulab.models.build import ModelError
     from mfulab.models.counted import count_model
 
     if batch_size is None or precision not in UNITS:
-        raise ConfigurationError(f"--model needs --batch-size, a step's samples, and --precision: {', '.join(UNITS)}")
+        raise ConfigurationError(
+            f"--model needs --batch-size, a step's samples, and --precision: {', '.join(UNITS)}"
+        )
     try:
-        operations = count_model(model_config(model, {}), batch_size, sequence_length).count.operations
+        operations = count_model(
+            model_config(model, {}), batch_size, sequence_length
+        ).count.operations
     except (ModelError, CountError) as error:
         raise ConfigurationError(f"--model {model}: {error}") from error
-    forward, backward, again = (operations.sum(direction) for direction in ("forward", "backward", "recomputed"))
+    forward, backward, again = (
+        operations.sum(direction) for direction in ("forward", "backward", "recomputed")
+    )
 
     def fill(row: Mapping[str, Any]) -> dict[str, Any]:
         trains = row["mode"] == "training"
         flops = forward.flops + (backward.flops if trains else 0)
         executed = forward.flops + (backward.executed_flops + again.executed_flops if trains else 0)
-        spent = json.loads(row["spent"])
-        spent |= {"products": spent["products"] + spent["uncounted"], "uncounted": 0}  # the model has them all
+        spent = parse_json(row["spent"])
+        spent |= {
+            "products": spent["products"] + spent["uncounted"],
+            "uncounted": 0,
+        }  # the model has them all
         return {
             **{"flops": flops, "flops_by_format": json.dumps({precision: flops})},
             **{"executed_flops": executed, "executed_by_format": json.dumps({precision: executed})},
             "causal_flops": forward.causal_flops + (backward.causal_flops if trains else 0),
-            **dict.fromkeys(("executed_ratio", "issued_ratio", "products", "bytes_moved", "uncounted_percent")),
+            **dict.fromkeys(
+                ("executed_ratio", "issued_ratio", "products", "bytes_moved", "uncounted_percent")
+            ),
             **dict.fromkeys(("precision", "effective_precision"), precision),
-            "flops_source": f"counted: {model}, {batch_size} samples a step",
+            "flops_source": cell_of(Said("counted_of", {"model": model, "batch_size": batch_size})),
             "spent": json.dumps(spent),
         }
 
@@ -142,24 +308,29 @@ def counted_model(
 
 
 def _write_tracks(pairs: Sequence[tuple[Read, dict[str, Any]]], out: Path, language: str) -> None:
-    from mfulab.cli.trace_text import KINDS
+    from mfulab.mfu.headroom import KINDS
     from mfulab.tracing import timeline
-    from mfulab.tracing.device_time import DeviceTime
+    from mfulab.tracing.device_time import CAUSES, DeviceTime
+    from mfulab.tracing.shares import SPENT
 
-    text, added = Texts(language, "trace"), list[str]()
-    names = {kind: text(KINDS.get(kind, kind)) for kind in (*timeline.SPENT, *timeline.CAUSES)}
-    times = [(read.analysis.told, read.analysis.call_flops, row) for read, row in pairs if read.analysis]
+    text = Texts(language, "trace")
+    added = list[str]()
+    names = {kind: text(KINDS.get(kind, kind)) for kind in (*SPENT, *CAUSES)}
+    times = [
+        (read.analysis.told, read.analysis.call_flops, row) for read, row in pairs if read.analysis
+    ]
     drawn = [(time, flops, row) for time, flops, row in times if isinstance(time, DeviceTime)]
     if not drawn:
         raise ConfigurationError(f"--perfetto {out}: the trace holds no device's time to draw")
     for number, (time, flops, row) in enumerate(drawn):
-        peak, mfu = row["peak_tflop_s"], row["mfu_percent"]
+        peak = row["peak_tflop_s"]
+        mfu = row["mfu_percent"]
         words = verdicts.columns(row, language=language)
         verdict = f"{words['verdict']}: {words['verdict_reason']}"
         sentence = verdict if mfu is None else f"MFU {percent(mfu)} %. {verdict}"
         added += timeline.tracks(number, time, flops, peak and 1e12 * peak, sentence, names)
     timeline.write(out, list({id(time.trace): time.trace for time, *_ in drawn}.values()), added)
-    print(f"{out}: for https://ui.perfetto.dev", file=sys.stderr)
+    say(f"{out}: for https://ui.perfetto.dev", file=sys.stderr)
 
 
 def _write_page(rows: list[dict[str, Any]], page: Path, language: str) -> None:
@@ -169,8 +340,10 @@ def _write_page(rows: list[dict[str, Any]], page: Path, language: str) -> None:
 
     with scratch() as folder:
         collected = Collected()
-        collected.records["traces"] += [{**row, "experiment": "", "run": row["model"]} for row in rows]
+        collected.records["traces"] += [
+            {**row, "experiment": "", "run": row["model"]} for row in rows
+        ]
         tables.joined(collected.records)
         tables.write(collected, folder)
         write_text(page, build(folder, None, language))
-    print(page, file=sys.stderr)
+    say(page, file=sys.stderr)

@@ -1,6 +1,6 @@
-"""`mfulab watch`: the ladder of a running device in a terminal, once a second, whoever keeps it busy."""
+"""`mfulab watch`: the ladder of a running device in a terminal, once a second, whoever keeps it
+busy."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -13,24 +13,49 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from mfulab.cli.options import (
+    ADDRESS,
+    COUNT,
+    DEVICE,
+    DEVICE_KIND,
+    HOURS,
+    MODEL,
+    PRECISION,
+    PROMETHEUS,
+    SECONDS,
+    command,
+    several,
+)
+from mfulab.core.answer import Answer, answered, unanswered
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.language.quantities import in_percent, quantity, significant
+from mfulab.core.printing import say_json
+from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal
 from mfulab.device import GPU, cpu, identity, is_gpu, vendors
 from mfulab.device.emulation import emulated_here
 from mfulab.device.local_peak import local_peak
-from mfulab.device.samplers.reading import Reading, Readings
+from mfulab.device.samplers.reading import REFUSED_BY_DRIVER, Reading, Readings
 from mfulab.device.samplers.series import cpu_probe
 from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.loop.interactive.published import Rate, folder, rates, why_unsafe
 from mfulab.loop.interactive.show import bar, ladder_table
-from mfulab.mfu.ladder import TENSOR_PRECISIONS, Facts
-from mfulab.mfu.utilization import total, utilization
-from mfulab.mfu.verdict import LEAST_CHECKED, expected_mfu
+from mfulab.mfu.account import expected_mfu, shares_of
+from mfulab.mfu.causes import LEAST_CHECKED
+from mfulab.mfu.ladder import TENSOR_PRECISIONS
+from mfulab.mfu.step import StepFacts, StepPeaks, StepTime, StepWork, facts_of
+from mfulab.mfu.utilization import default_basis, total
 
-# What the line below a GPU's ladder says, each in a unit.
-GPU_FACTS = {"clock_mhz": (1.0, "{:.0f} MHz"), "power_w": (1.0, "{:.0f} W"), "temperature_c": (1.0, "{:.0f} °C")}
-GPU_FACTS |= {"device_memory_bytes": (1e9, "{:.1f} GB in use"), "other_processes": (1.0, "{:.0f} process(es)")}
-PARTED = 1.2  # times as much as the other from which counted MFU and the tensor pipe's contradict one another
+# What the line below a GPU's ladder says.
+GPU_FACTS: dict[str, Callable[[float], str]] = {
+    "clock_mhz": lambda clock: quantity(1e6 * clock, "Hz", 4),
+    "power_w": lambda power: quantity(power, "W"),
+    "temperature_c": lambda temperature: quantity(temperature, "°C"),
+    "device_memory_bytes": lambda held: f"{quantity(held, 'B')} in use",
+    "other_processes": lambda count: f"{count:.0f} process(es)",
+}
+# times as much as the other from which counted MFU and the tensor pipe's contradict one another
+PARTED = 1.2
 Frame = tuple[Mapping[str, Any], Any]
 """A sample, for JSON and Prometheus, and what is drawn of it."""
 
@@ -42,89 +67,217 @@ def frames(
     if is_gpu(device):
         vendor = vendors.of(uuid)
         try:
-            counters, probe = vendor.samplers(uuid, (), now)[0], vendor.probe(uuid, None)
+            counters = vendor.samplers(uuid, (), now)[0]
+            probe = vendor.probe(uuid, None)
         except vendors.RefusedError as refusal:
             raise ConfigurationError(f"{uuid} cannot be watched: {refusal}") from refusal
         while True:
             counters.start()
             wait()
-            readings, line = counters.stop(), probe()
+            readings = counters.stop()
+            line = probe()
             for name in ("utilization_percent", *GPU_FACTS):
-                readings[name] = Reading(line[name], "", vendor.SOURCE, reason="refused by the driver")
-            numbers = ((unit, form, line[name]) for name, (unit, form) in GPU_FACTS.items())
-            yield readings, " · ".join(form.format(value / unit) for unit, form, value in numbers if value is not None)
+                readings[name] = Reading(line[name], "", vendor.SOURCE, reason=REFUSED_BY_DRIVER)
+            told = list[str]()
+            for name, says in GPU_FACTS.items():
+                value = line[name]
+                if value is not None:
+                    told.append(says(value))
+            yield readings, " · ".join(told)
     cores = cpu.usable_cores()
-    probe, switches = cpu_probe(psutil.Process().pid, cores), psutil.cpu_stats().ctx_switches
+    probe = cpu_probe(psutil.Process().pid, cores)
+    switches = psutil.cpu_stats().ctx_switches
     while True:
         began = now()
         wait()
-        line, passed, before = probe(), now() - began, switches
+        line = probe()
+        passed = now() - began
+        before = switches
         switches = psutil.cpu_stats().ctx_switches
-        busy, stolen = line["system_utilization_percent"], line["steal_percent"]
-        readings = {"utilization_percent": Reading(busy, "%", "all processes", passed, "no 10 ms tick passed")}
-        steal = "" if stolen is None else f"{stolen:.1f} % stolen · "
+        busy = line["system_utilization_percent"]
+        stolen = line["steal_percent"]
+        readings = {
+            "utilization_percent": Reading(
+                busy, "%", "all processes", passed, Said("no_tick_passed")
+            )
+        }
+        facts = [f"all processes on {cores} cores"]
+        if stolen is not None:
+            facts.append(f"{in_percent(stolen)} stolen")
         rate = (switches - before) / passed
-        yield readings, f"all processes on {cores} cores · {steal}{rate:.0f} context switches/s"
+        facts.append(f"{significant(rate)} context switches/s")
+        yield readings, " · ".join(facts)
 
 
-def sample_of(name: str, uuid: str, readings: Readings, rates: Sequence[Rate], now: float) -> dict[str, Any]:
-    """Current readings as one mapping: the device's columns, MFU by hardware counters, and its processes."""
+def sample_of(
+    name: str, uuid: str, readings: Readings, rates: Sequence[Rate], now: float
+) -> dict[str, Any]:
+    """Current readings as one mapping: the device's columns, MFU by hardware counters, and its
+    processes."""
     values: dict[str, Any] = {key: reading.value for key, reading in readings.items()}
     # Which format the tensor pipe worked in it does not report; all of them have one clock.
-    facts = {"effective_precision": "bf16", "peak_clock_mhz": local_peak("fp16").spec_clock_mhz if uuid else None}
-    values["expected_mfu_percent"] = expected_mfu(Facts(values | facts))
-    processes = [process_of(rate, GPU if uuid else "cpu") for rate in rates if rate.device == (uuid or "cpu")]
-    on_tensor_cores = processes and all(process["precision"] in TENSOR_PRECISIONS for process in processes)
-    counted = total(*(process["mfu_spec_percent"] for process in processes)) if on_tensor_cores else None
+    facts = {
+        "effective_precision": "bf16",
+        "peak_clock_mhz": local_peak("fp16").spec_clock_mhz if uuid else None,
+    }
+    values["expected_mfu_percent"] = expected_mfu(facts_of(values | facts))
+    processes = [
+        process_of(rate, GPU if uuid else "cpu") for rate in rates if rate.device == (uuid or "cpu")
+    ]
+    on_tensor_cores = processes and all(
+        process["precision"] in TENSOR_PRECISIONS for process in processes
+    )
+    counted = (
+        total(*(process["mfu_spec_percent"] for process in processes)) if on_tensor_cores else None
+    )
     values["counted_mfu_percent"] = counted
     return {"unix_s": now, "name": name, "uuid": uuid or None, **values, "processes": processes}
 
 
 def process_of(rate: Rate, device: str) -> dict[str, Any]:
-    """A measured process: its rate, and its MFU of the computed peak of the formats that it multiplies in."""
+    """A measured process: its rate, and its MFU of the computed peak of the formats that it
+    multiplies in."""
     instead = emulated_here(device)
-    peaks = {name: local_peak("fp32" if name in instead else name).spec or 0.0 for name in rate.formats}
-    peak = {"computed_tflop_s": weighted_peak_flop_s(rate.formats, peaks)}
-    shares = utilization(1.0, device=device, flops=sum(rate.formats.values()), compute=peak, memory={})
-    process = {"pid": rate.pid, "name": rate.name, "precision": max(rate.formats, key=rate.formats.__getitem__)}
-    return process | {name: shares[name] for name in ("tflop_s", "mfu_spec_percent")} | {"step_s": rate.step_s}
+    peaks = {
+        name: local_peak("fp32" if name in instead else name).spec or 0.0 for name in rate.formats
+    }
+    peak_tflop_s = weighted_peak_flop_s(rate.formats, peaks)
+    facts = StepFacts(
+        StepTime(1.0),
+        StepWork(flops=sum(rate.formats.values())),
+        StepPeaks(basis=default_basis(device), peak_tflop_s=peak_tflop_s),
+    )
+    shares = shares_of(facts)
+    process = {
+        "pid": rate.pid,
+        "name": rate.name,
+        "precision": max(rate.formats, key=rate.formats.__getitem__),
+    }
+    return (
+        process
+        | {"tflop_s": shares.tflop_s, "mfu_spec_percent": shares.mfu_spec_percent}
+        | {"step_s": rate.step_s}
+    )
 
 
 def parted(sample: Mapping[str, Any]) -> str | None:
-    """Sentence that names whose FLOPs may be wrong, where counted MFU and the tensor pipe's part by over 20 %."""
-    ofu, counted = sample["expected_mfu_percent"], sample.get("counted_mfu_percent")
+    """Sentence that names whose FLOPs may be wrong, where counted MFU and the tensor pipe's part by
+    over 20 %."""
+    ofu = sample["expected_mfu_percent"]
+    counted = sample.get("counted_mfu_percent")
     if ofu is None or counted is None or max(ofu, counted) < LEAST_CHECKED:
         return None
     most = max(sample["processes"], key=lambda process: process["mfu_spec_percent"])
-    whose, both = f"{most['name']} ({most['pid']})", f"tensor pipe × clock {ofu:.1f} %, counted {counted:.1f} %"
+    whose = f"{most['name']} ({most['pid']})"
+    both = f"tensor pipe × clock {in_percent(ofu)}, counted {in_percent(counted)}"
     if counted > PARTED * ofu:
         return f"{both}: more is counted than ran. FLOPs or number format of {whose} are wrong, or it paused"
-    causes = "recomputation, padding to tiles, slow instructions, a process that does not measure itself"
+    causes = (
+        "recomputation, padding to tiles, slow instructions, a process that does not measure itself"
+    )
     ran = f"{both}: more ran than is counted. {causes}, or {whose} counts too few FLOPs"
     return ran if ofu > PARTED * counted else None
 
 
 def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:
     """One refresh of the terminal."""
-    missing = {reading.reason for key, reading in readings.items() if reading.value is None and key.startswith("sm_")}
-    lines: list[Any] = [Text(sample["name"], style="bold"), ladder_table(sample, readings), Text(facts)]
+    missing = {
+        reading.reason
+        for key, reading in readings.items()
+        if reading.value is None and key.startswith("sm_")
+    }
+    lines: list[Any] = [
+        Text(sample["name"], style="bold"),
+        ladder_table(sample, readings),
+        Text(facts),
+    ]
     lines += [Text(f"finer rungs: {reason}", style="dim") for reason in missing]
     if (expected := sample["expected_mfu_percent"]) is not None:
-        lines.append(Text(f"MFU by tensor pipe × clock, recomputation and padding included: {expected:.1f} %"))
-    for process in sample["processes"]:
-        mfu, rate = process["mfu_spec_percent"], f"{process['tflop_s']:.3g} TFLOP/s in {process['precision']}"
-        share = "no MFU: its peak is unknown" if mfu is None else f"MFU {mfu:.1f} % of the spec peak {bar(mfu)}"
-        step = f"{1e3 * process['step_s']:.1f} ms a step"
-        lines.append(Text(f"{process['name']} ({process['pid']}): {rate}, {step}, {share}", style="green"))
+        included = "MFU by tensor pipe × clock, recomputation and padding included"
+        lines.append(Text(f"{included}: {in_percent(expected)}"))
+    lines += [Text(_process_line(process), style="green") for process in sample["processes"]]
     if sentence := parted(sample):
         lines.append(Text(sentence, style="yellow"))
     if unsafe := why_unsafe(folder()):
         lines.append(Text(f"no measured processes: {unsafe}", style="yellow"))
     if not sample["processes"] and sample["expected_mfu_percent"] is None:
-        lines.append(Text("busy is not useful: MFU needs a process that measures itself (mfulab.measure)", style="dim"))
+        lines.append(
+            Text(
+                "busy is not useful: MFU needs a process that measures itself (mfulab.measure)",
+                style="dim",
+            )
+        )
     return Group(*lines)
 
 
+def _process_line(process: Mapping[str, Any]) -> str:
+    """Rate, step time and MFU of a process that measures itself."""
+    mfu = process["mfu_spec_percent"]
+    rate = f"{quantity(1e12 * process['tflop_s'], 'FLOP/s')} in {process['precision']}"
+    step = f"{quantity(process['step_s'], 's')} a step"
+    part = "no MFU: its peak is unknown"
+    if mfu is not None:
+        part = f"MFU {in_percent(mfu)} of the spec peak {bar(mfu)}"
+    return f"{process['name']} ({process['pid']}): {rate}, {step}, {part}"
+
+
+@command(
+    "watch",
+    "watch --engine http://localhost:8000/metrics --model llama_3_1_8b",
+    more=(
+        "With --engine: throughput, latency, MFU and MBU of serving engines, by the pages that "
+        "they have for Prometheus. With --jobs: a table of a cluster's jobs by user, utilization "
+        "beside OFU, from a Prometheus server that scrapes DCGM."
+    ),
+)
+@DEVICE_KIND
+@click.option(
+    "--interval", "interval_s", type=SECONDS, default=1.0, help="Seconds between refreshes."
+)
+@click.option("--count", type=COUNT, help="Stop after as many refreshes.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a line of JSON each time instead of the ladder."
+)
+@several(
+    "--engine",
+    "engines",
+    type=ADDRESS,
+    metavar="URL…",
+    help="Pages of vLLM, SGLang or another mfulab watch.",
+)
+@click.option(
+    "--model",
+    type=MODEL,
+    help="Model that the engines serve, as mfulab flops takes it: splits MFU into prefill and decoding.",
+)
+@click.option(
+    "--precision",
+    type=PRECISION,
+    default="bf16",
+    help="Number format of an engine's weights and matmuls.",
+)
+@click.option(
+    "--gpu",
+    type=DEVICE,
+    metavar="NAME",
+    help="GPU of the engines, by whose peaks to divide; else this machine's.",
+)
+@click.option(
+    "--devices",
+    type=COUNT,
+    default=1,
+    help="Devices that share an engine's model, where --model is counted.",
+)
+@click.option(
+    "--jobs",
+    type=ADDRESS,
+    metavar="URL",
+    help="Prometheus server of a cluster, as http://localhost:9090.",
+)
+@click.option(
+    "--hours", type=HOURS, default=24.0, help="Hours up to now of which --jobs shows jobs."
+)
+@PROMETHEUS
 def run(
     device: Any,
     interval_s: float,
@@ -136,11 +289,13 @@ def run(
     hours: float,
     **of_engines: Any,
 ) -> int:
-    """Watches the device, or `engines` or `jobs` instead, every `interval_s` seconds; returns the exit status. Raises
-    ConfigurationError for an option of what is not watched."""
+    """Watches the device, or `engines` or `jobs` instead, every `interval_s` seconds; returns the
+    exit status. Raises ConfigurationError for an option of what is not watched."""
     for option, names, value in (("--engine", of_engines, engines), ("--jobs", ["hours"], jobs)):
         if not value and (alone := next(filter(_is_given, names), None)):
-            raise ConfigurationError(f"--{alone}: is of {option}, which is missing; give {option} URL too")
+            raise ConfigurationError(
+                f"--{alone}: is of {option}, which is missing; give {option} URL too"
+            )
     if jobs and engines:
         raise ConfigurationError("--jobs and --engine: give one of them")
     if jobs:
@@ -155,12 +310,12 @@ def run(
     local = next(iter(identity.gpus(kind)), None)
     name, uuid = (local.name, local.uuid) if local else (cpu.cpu().name, "")
 
-    def of_device() -> Iterator[Frame]:
+    def of_this_device() -> Iterator[Frame]:
         for readings, facts in frames(kind, uuid, lambda: time.sleep(interval_s)):
             sample = sample_of(name, uuid, readings, rates(), time.time())
             yield sample, picture(sample, readings, facts)
 
-    return follow(of_device(), count, as_json, prometheus)
+    return follow(of_this_device(), count, as_json, prometheus)
 
 
 def _is_given(name: str) -> bool:
@@ -168,10 +323,61 @@ def _is_given(name: str) -> bool:
     return context is not None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def follow(source: Iterator[Frame], count: int | None, as_json: bool, prometheus: int | None) -> int:
-    """Shows what `source` gives, as it gives it, until interrupted or for `count` times; returns 0."""
+def lines_of(sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Lines of JSON of a sample: of engines or jobs one each, each with its answer."""
+    if "engines" in sample:
+        for engine in sample["engines"]:
+            yield of_engine(engine).line({"unix_s": sample["unix_s"], **engine})
+    elif "jobs" in sample:
+        for job in sample["jobs"]:
+            yield of_job(job).line({"unix_s": sample["unix_s"], **job})
+    elif "answer" in sample:
+        yield sample["answer"].line({key: sample[key] for key in sample if key != "answer"})
+    else:
+        yield of_device(sample).line(sample)
+
+
+def of_device(sample: Mapping[str, Any]) -> Answer:
+    """MFU that the device's processes count, else what its tensor pipe did; none where neither is
+    known."""
+    counted = sample["counted_mfu_percent"]
+    seen = sample["expected_mfu_percent"]
+    doubt: dict[str, Numbers] = {}
+    if sentence := parted(sample):
+        doubt["counts_disagree"] = {"because": sentence}
+    if counted is not None:
+        return answered(counted, "%", "spec", doubt=doubt)
+    if seen is not None:
+        return answered(seen, "%", "spec", doubt={"by_tensor_pipe": {}})
+    return unanswered("%", Said("no_process"))
+
+
+def of_engine(engine: Mapping[str, Any]) -> Answer:
+    """MFU of a serving engine; none where it is gone, or does not say what it did."""
+    mfu = engine.get("mfu_percent")
+    if mfu is not None:
+        return answered(mfu, "%", "spec")
+    if "gone" in engine:
+        return unanswered("%", Said("gone", {"because": engine["gone"]}))
+    return unanswered("%", Said(next(iter(engine["missing"]), "no_flops")))
+
+
+def of_job(job: Mapping[str, Any]) -> Answer:
+    """OFU of a cluster's job; none of a device whose clock or counters are not known."""
+    if job["ofu_percent"] is None:
+        return unanswered("%", Said("no_counters"))
+    return answered(job["ofu_percent"], "%", "spec")
+
+
+def follow(
+    source: Iterator[Frame], count: int | None, as_json: bool, prometheus: int | None
+) -> int:
+    """Shows what `source` gives, as it gives it, until interrupted or for `count` times; returns
+    0."""
     with ExitStack() as stack:
-        console, live, page = Terminal(), None, None
+        console = Terminal()
+        live = None
+        page = None
         if prometheus is not None:
             from mfulab.cli.export import prometheus_page
 
@@ -181,7 +387,8 @@ def follow(source: Iterator[Frame], count: int | None, as_json: bool, prometheus
                 if page:
                     page.sample = sample
                 if as_json:
-                    print(json.dumps(sample, ensure_ascii=False), flush=True)
+                    for line in lines_of(sample):
+                        say_json(line, flush=True)
                 elif count == 1:
                     console.print(shown)
                 else:

@@ -1,10 +1,11 @@
-"""Columns that a table adds to what was measured: who asked for it, values of the run's config, the join's results."""
+"""Columns that a table adds to what was measured: who asked for it, values of the run's config, the
+join's results."""
 
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mfulab.core.rows import column
+from mfulab.core.rows import column, json_column
 
 
 def of_config(path: str) -> Any:
@@ -18,7 +19,8 @@ def of_link(description: str) -> Any:
 
 
 class Joined(BaseModel):
-    """Columns of every table beyond its row. A measurement's own stand in its folder's joined.py."""
+    """Columns of every table beyond its row. A measurement's own stand in its folder's
+    joined.py."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -26,7 +28,7 @@ class Joined(BaseModel):
     recorded: bool | None = column("True for a row of a recording, false for one measured here.")
 
 
-class Work(BaseModel):
+class WorkColumns(BaseModel):
     """FLOPs and bytes of a step ÷ its time."""
 
     tflop_s: float | None = column("FLOPs that the model needs ÷ time.")
@@ -37,42 +39,66 @@ class Work(BaseModel):
 class Executed(BaseModel):
     """Rungs between the tensor pipe and HFU."""
 
-    issued_percent: float | None = column("Tensor-core time of the instructions, at their own rates ÷ time.")
-    executed_percent: float | None = column("Operations that matmul kernels execute, padding included ÷ time ÷ peak.")
+    issued_percent: float | None = column(
+        "Tensor-core time of the instructions, at their own rates ÷ time."
+    )
+    executed_percent: float | None = column(
+        "Operations that matmul kernels execute, padding included ÷ time ÷ peak."
+    )
 
 
-class Headroom(Executed):
-    """Milliseconds of a step between its time and the peak: together they are the step, each nanosecond once."""
+class BudgetColumns(Executed):
+    """Milliseconds of a step between its time and the peak: together they are the step, each
+    nanosecond once."""
 
     input_wait_ms: float | None = column("Waiting for the next batch.")
     idle_ms: float | None = column("Time in which the device had nothing to do.")
     communication_ms: float | None = column("Communication that no compute overlaps.")
     copies_ms: float | None = column("Copies that neither compute nor communication overlaps.")
-    graph_ms: float | None = column("Kernels of a replayed CUDA graph, whose operators are unknown.")
-    page_faults_ms: float | None = column("Page faults × time of one, on a CPU; taken out of all operators.")
-    other_operators_ms: float | None = column("Operators other than matmuls, convolutions and attention.")
+    graph_ms: float | None = column(
+        "Kernels of a replayed CUDA graph, whose operators are unknown."
+    )
+    page_faults_ms: float | None = column(
+        "Page faults × time of one, on a CPU; taken out of all operators."
+    )
+    other_operators_ms: float | None = column(
+        "Operators other than matmuls, convolutions and attention."
+    )
     recomputation_ms: float | None = column("Matmuls computed again for a checkpoint.")
     uncounted_ms: float | None = column("Matmuls of unknown FLOPs.")
     clock_ms: float | None = column("Time that a clock below the peak's adds to the useful part.")
-    tile_padding_ms: float | None = column("Time that padding to whole tiles, channels and heads adds at the peak.")
-    slow_instructions_ms: float | None = column("Time that instructions below the full rate add at the peak's clock.")
-    best_below_peak_ms: float | None = column("Time that the best measured matmul takes beyond the peak.")
-    matmuls_below_best_ms: float | None = column("Time that matmuls take beyond the best; negative above the peak.")
+    tile_padding_ms: float | None = column(
+        "Time that padding to whole tiles, channels and heads adds at the peak."
+    )
+    slow_instructions_ms: float | None = column(
+        "Time that instructions below the full rate add at the peak's clock."
+    )
+    best_below_peak_ms: float | None = column(
+        "Time that the best measured matmul takes beyond the peak."
+    )
+    matmuls_below_best_ms: float | None = column(
+        "Time that matmuls take beyond the best; negative above the peak."
+    )
     useful_ms: float | None = column("FLOPs that the model needs ÷ peak: MFU × the step.")
 
 
-class Verdict(BaseModel):
-    """The largest loss of a step, and its cause; keys and numbers, of which the page makes sentences."""
+class VerdictColumns(BaseModel):
+    """The largest loss of a step, and its cause; keys and numbers, of which the page makes
+    sentences."""
 
     mfu_note: str | None = column("Key: reason why a row has no MFU, or a doubtful one.")
     verdict: str | None = column("Key: cause of the largest part of the time that is lost.")
     verdict_reason: str | None = column("Key of the sentence that explains the verdict.")
-    verdict_numbers: str | None = column("JSON: numbers in the sentence of `verdict_reason`.")
+    verdict_numbers: str | None = json_column("numbers in the sentence of `verdict_reason`.")
     verdict_rung: str | None = column("Rung below the ladder's largest drop.")
     verdict_rung_above: str | None = column("Rung above the ladder's largest drop.")
-    expected_mfu_percent: float | None = column("OFU: tensor pipe active × mean clock ÷ peak clock.")
-    ofu_percent: float | None = column("OFU without what padding and instructions below the full rate take of it.")
-    verdict_flags: str | None = column("JSON: reasons to look at the row again: keys and numbers.")
+    expected_mfu_percent: float | None = column(
+        "OFU: tensor pipe active × mean clock ÷ peak clock."
+    )
+    ofu_percent: float | None = column(
+        "OFU without what padding and instructions below the full rate take of it."
+    )
+    verdict_flags: str | None = json_column("reasons to look at the row again: keys and numbers.")
 
 
 class Rank(BaseModel):
@@ -80,9 +106,19 @@ class Rank(BaseModel):
 
     rank: int | None = column("Number of the process in the job, from 0.")
     time_ms: float | None = column("Median step of the rank.")
-    mfu_percent: float | None = column("MFU of the rank; work and peaks are shared equally among ranks.")
+    mfu_percent: float | None = column(
+        "MFU of the rank; work and peaks are shared equally among ranks."
+    )
     memory_bytes: int | None = column("Peak memory of the rank.")
-    communication_ms: float | None = column("Union of the rank's collectives in a step, traced pass.")
-    exposed_ms: float | None = column("Communication of a step that no compute overlaps, traced pass.")
-    transfer_ms: float | None = column("Time of a step's collectives if each is as short as the shortest rank's.")
-    waiting_ms: float | None = column("Time that collectives of a step take beyond the transfer: waiting for others.")
+    communication_ms: float | None = column(
+        "Union of the rank's collectives in a step, traced pass."
+    )
+    exposed_ms: float | None = column(
+        "Communication of a step that no compute overlaps, traced pass."
+    )
+    transfer_ms: float | None = column(
+        "Time of a step's collectives if each is as short as the shortest rank's."
+    )
+    waiting_ms: float | None = column(
+        "Time that collectives of a step take beyond the transfer: waiting for others."
+    )

@@ -1,5 +1,7 @@
-"""Configs of runs, closed and typed, of what a measurement reads: runs that differ in the rest are one."""
+"""Configs of runs, closed and typed, of what a measurement reads: runs that differ in the rest are
+one."""
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
@@ -8,14 +10,22 @@ from mfulab.core import groups
 from mfulab.core.rows import column
 
 SEED = Field(0, ge=0, le=(1 << 63) - 1, description="Seed of weights and inputs.")
-REPLICATE = Field(1, ge=1, description="Number of the process among those that measure the run; planning sets it.")
+REPLICATE = Field(
+    1, ge=1, description="Number of the process among those that measure the run; planning sets it."
+)
 
 
 class StepConfig(groups.Closed):
-    """The config of one measurement; its `axes` make a run's name; `on_device`: its runs belong to one machine."""
+    """The config of one measurement; its `axes` make a run's name; `on_device`: its runs belong to
+    one machine."""
 
     axes: ClassVar[tuple[str, ...]] = ()
     on_device: ClassVar[bool] = True
+
+    def missing(self) -> Iterator[str]:
+        """Yields what a run would not find on this machine; a result of another is valid
+        nonetheless."""
+        yield from ()
 
 
 class CountedConfig(StepConfig):
@@ -29,13 +39,18 @@ class CountedConfig(StepConfig):
 
     @model_validator(mode="after")
     def _sequence_only_for_tokens(self) -> "CountedConfig":
-        length = None if self.model.vocabulary_size is None else self.sequence_length or self.model.sequence_length
+        length = (
+            None
+            if self.model.vocabulary_size is None
+            else self.sequence_length or self.model.sequence_length
+        )
         self.sequence_length = length
         return self
 
 
 class ModelStepConfig(CountedConfig):
-    """A step of a model on a device: training, inference or decoding, its precision and how it is executed."""
+    """A step of a model on a device: training, inference or decoding, its precision and how it is
+    executed."""
 
     workload: groups.WorkloadConfig
     precision: groups.PrecisionConfig

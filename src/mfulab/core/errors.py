@@ -5,33 +5,67 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
+from mfulab.core.printing import printable, say
+from mfulab.core.said import SaidError
+
+PACKAGE = Path(__file__).parents[1]
+CHECKOUT = Path(__file__).resolve().parents[3]  # of a wheel a folder of something else
 LONGEST = 4000  # characters of a message
-FEW, NEAR = 12, 3  # choices that a message names all, and of more those that are near
+FEW = 16  # choices that a message lists
+NEAR = 3  # choices that a message names all, and of more those that are near
 # What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.
-NO_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "defaultcpuallocator", "memoryerror")
-EXTRAS = {"numpy": "trace", "google.protobuf": "jax-traces", "prometheus_client": "prometheus"}
+NO_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "unable to allocate",
+    "defaultcpuallocator",
+    "memoryerror",
+)
+EXTRAS = {
+    "google.protobuf": "jax-traces",
+    "pyarrow": "nsight-parquet",
+    "prometheus_client": "prometheus",
+}
+EXTRAS |= dict.fromkeys(("numpy", "msgspec", "pandas", "seaborn", "jinja2"), "trace")
+EXTRAS |= dict.fromkeys(("markupsafe", "platformdirs", "fontTools"), "trace")
 EXTRAS |= dict.fromkeys(("torch", "threadpoolctl"), "torch")
-EXTRAS |= dict.fromkeys(("transformers", "pandas", "seaborn", "hydra"), "pipeline")
+EXTRAS |= dict.fromkeys(("transformers", "hydra", "numba", "snakemake"), "pipeline")
+# What comes with a package that an extra names.
+BROUGHT = {"matplotlib": "seaborn", "PIL": "seaborn", "mpmath": "torch", "omegaconf": "hydra"}
 
 
 class ConfigurationError(Exception):
-    """A config, path or device that cannot be used; its message, one line, is all that the user sees."""
+    """A config, path or device that cannot be used; its message, one line, is all that the user
+    sees."""
 
     def __init__(self, message: str) -> None:
         shown = "".join(letter if letter.isprintable() else " " for letter in message)
-        ends = f"{shown[: LONGEST // 2]}…{shown[-LONGEST // 2 :]}"  # a long value stands between its key and the reason
+        # a long value stands between its key and the reason
+        ends = f"{shown[: LONGEST // 2]}…{shown[-LONGEST // 2 :]}"
         super().__init__(shown if len(shown) <= LONGEST else ends)
 
 
-def unknown(what: str, value: object, choices: Iterable[object], listed: str = "") -> ConfigurationError:
-    """The error for a `value` of `what` that is no choice: the nearest, and all, or where many are `listed`."""
+class UnknownChoiceError(ConfigurationError):
+    """A value that is no choice of its key."""
+
+
+def unknown(
+    what: str, value: object, choices: Iterable[object], listed: str = ""
+) -> "UnknownChoiceError":
+    """The error for a `value` of `what` that is no choice: the nearest, and all, or where many are
+    `listed`."""
     names = sorted({str(choice) for choice in choices})
-    lowered, asked, most = {name.lower(): name for name in names}, str(value).lower(), NEAR if len(names) > FEW else 1
-    near = difflib.get_close_matches(asked, lowered, most) or [name for name in lowered if asked and asked in name]
+    lowered = {name.lower(): name for name in names}
+    asked = str(value).lower()
+    most = NEAR if len(names) > FEW else 1
+    near = difflib.get_close_matches(asked, lowered, most) or [
+        name for name in lowered if asked and asked in name
+    ]
     hint = f" Did you mean {alternatives([lowered[name] for name in near[:most]])}?" if near else ""
     every = f"All {len(names)}: {listed}" if len(names) > FEW else f"Choices: {', '.join(names)}"
-    return ConfigurationError(f"{what}={value}: unknown.{hint} {every}.")
+    return UnknownChoiceError(f"{what}={value}: unknown.{hint} {every}.")
 
 
 def alternatives(names: Sequence[str]) -> str:
@@ -39,17 +73,28 @@ def alternatives(names: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-class UnsupportedError(Exception):
+class UnsupportedError(SaidError):
     """A run that cannot be done on this device; its message says why and becomes the row's."""
 
 
 def warn(message: str, category: type[Warning] = UserWarning, stacklevel: int = 2) -> None:
-    """Warns beside a user's program, into which nothing is raised: an error by its filters is printed instead."""
+    """Warns beside a user's program, into which nothing is raised: an error by its filters is
+    printed instead."""
     try:
-        warnings.warn(f"mfulab: {message}", category, stacklevel=stacklevel + 1)
+        warnings.warn(f"mfulab: {printable(message)}", category, stacklevel=stacklevel + 1)
     except Warning as error:
         with suppress(OSError, ValueError):
-            print(error, file=sys.stderr)
+            say(error, file=sys.stderr)
+
+
+def drop_own_frames(error: BaseException) -> None:
+    """Takes the package's frames off the head of a traceback, in an `except` clause that ends with
+    a bare `raise`: a program's own traceback then reads as without mfulab."""
+    trace = error.__traceback__
+    own = (str(PACKAGE), sys.modules["torch._ops"].__file__ or "")
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(own):
+        trace = trace.tb_next
+    error.__traceback__ = trace
 
 
 def is_out_of_memory(error: object) -> bool:
@@ -58,5 +103,22 @@ def is_out_of_memory(error: object) -> bool:
 
 
 def lacks(wanted: str, package: str) -> str:
-    """Says that `wanted` needs `package`, and which extra installs it; empty for a package that none is asked for."""
-    return f'{wanted} needs {package}: pip install ".[{EXTRAS[package]}]" in the checkout' if package in EXTRAS else ""
+    """Says that `wanted` needs `package`, and which extra installs it; empty for a package that
+    none is asked for."""
+    named, _, _ = package.partition(".")
+    for name in (package, named, BROUGHT.get(named, "")):
+        if name in EXTRAS:
+            return f"{wanted} needs {name}: {installs(EXTRAS[name])}"
+    return ""
+
+
+def is_checkout() -> bool:
+    """True where the package runs from a checkout of its sources."""
+    return (CHECKOUT / "pyproject.toml").is_file()
+
+
+def installs(extra: str) -> str:
+    """The command that installs an extra: in a checkout, or of the package where this is none."""
+    if is_checkout():
+        return f'pip install ".[{extra}]" in the checkout'
+    return f'pip install "mfulab[{extra}]"'

@@ -1,4 +1,5 @@
-"""Files that may be broken or run out of room: read within bounds, written by renaming a finished one."""
+"""Files that may be broken or run out of room: read within bounds, written by renaming a finished
+one."""
 
 import csv
 import errno
@@ -7,35 +8,44 @@ import hashlib
 import io
 import itertools
 import json
-import math
 import os
 import re
 import shutil
 import stat
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.json_text import parse_json
 
-# Python refuses cells above 131,072 characters, and with them every later look at a row that holds one.
+# Python refuses cells above 131,072 characters, and with them every later look at a row that holds
+# one.
 csv.field_size_limit(2**31 - 1)
 # What ends a write, with the remedy. EDQUOT is missing on some platforms.
 REMEDIES = {
     errno.ENOSPC: "the disk is full. Free some space and give the same command again; nothing measured is lost",
-    getattr(errno, "EDQUOT", -1): "your quota is used up. Free some space and give the same command again",
+    getattr(
+        errno, "EDQUOT", -1
+    ): "your quota is used up. Free some space and give the same command again",
     errno.EROFS: "the file system is read-only. Work in a folder that can be written",
     errno.EACCES: "permission denied. Give it write permission",
     errno.EPERM: "not permitted. Give it write permission",
     errno.EISDIR: "it is a folder. Give a file",
 }
-FORMULA = re.compile(r"'*[=+\-@\t\r]")
+WITHOUT_INODES = (
+    "the disk holds as many files as it can (no inode is free). Remove some files, for example"
+    " results/superseded/, and give the same command again; nothing measured is lost"
+)
+# How a text begins that a spreadsheet runs; East Asian ones also take wide and small forms of signs.
+FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠﹦﹢﹣﹫]")
 LARGEST = 1 << 28  # bytes of a file that is read whole; the tables of 20,000 runs take a tenth
 OF_A_RUN = 1 << 23  # bytes of a table in a run's folder, which become ten times as many in memory
-SCRATCH, YOUNG_S = "mfulab-scratch-", 60  # how folders begin that a kill may leave; seconds in which one is locked
+SCRATCH = "mfulab-scratch-"  # how folders begin that a kill may leave
 MOST_FOUND = 100_000  # entries of a folder that is searched; more, as below /, were not meant
 
 
@@ -44,27 +54,43 @@ class UnreadableError(ValueError):
 
 
 def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
-    """Files that a word means, in order: itself, those below a folder with these endings, or a glob's matches.
-    Raises ConfigurationError for too many, or no path."""
+    """Files that a word means, in order: itself, those below a folder with these endings, or a
+    glob's matches. Raises ConfigurationError for too many, or no path."""
     try:
         path = Path(word).expanduser()
         if path.is_dir():
-            entries = list(itertools.islice(path.rglob("*"), MOST_FOUND + 1))
-            if len(entries) > MOST_FOUND:
-                raise ConfigurationError(f"{path}: holds more than {MOST_FOUND:,} files. Give a folder further down.")
-            return sorted(file for file in entries if file.name.endswith(endings) and file.is_file())
-        if path.exists() or not any(sign in word for sign in "*?["):
-            return [path] if path.exists() else []
-        base = Path(path.anchor) if path.is_absolute() else Path()
-        pattern = str(path.relative_to(path.anchor)) if path.anchor else str(path)
-        return sorted(file for file in base.glob(pattern) if file.is_file())
-    except (OSError, ValueError, RuntimeError) as error:  # too long, no pattern, a home that is nobody's
+            return _files_below(path, endings)
+        if path.exists():
+            return [path]
+        if set("*?[") & set(word):
+            return _files_matching(path)
+        return []
+    # Too long, no pattern, or a home that is nobody's.
+    except (OSError, ValueError, RuntimeError) as error:
         raise ConfigurationError(f"{word}: {getattr(error, 'strerror', None) or error}.") from error
 
 
+def _files_below(folder: Path, endings: tuple[str, ...]) -> list[Path]:
+    """Files below a folder with these endings, in order. Raises ConfigurationError for too many
+    entries."""
+    entries = list(itertools.islice(folder.rglob("*"), MOST_FOUND + 1))
+    if len(entries) > MOST_FOUND:
+        raise ConfigurationError(
+            f"{folder}: holds more than {MOST_FOUND:,} files. Give a folder further down."
+        )
+    return sorted(file for file in entries if file.name.endswith(endings) and file.is_file())
+
+
+def _files_matching(path: Path) -> list[Path]:
+    """Files that a glob matches, in order."""
+    base = Path(path.anchor) if path.is_absolute() else Path()
+    pattern = str(path.relative_to(path.anchor)) if path.anchor else str(path)
+    return sorted(file for file in base.glob(pattern) if file.is_file())
+
+
 def read_text(path: Path, most: int = LARGEST, *, follow: bool = False) -> str:
-    """Text of a UTF-8 file of at most `most` bytes; `follow` reads where a link leads. Raises FileNotFoundError, and
-    UnreadableError for anything else that is there."""
+    """Text of a UTF-8 file of at most `most` bytes; `follow` reads where a link leads. Raises
+    FileNotFoundError, and UnreadableError for anything else that is there."""
     try:
         return read_bytes(path, most, follow=follow).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -72,7 +98,8 @@ def read_text(path: Path, most: int = LARGEST, *, follow: bool = False) -> str:
 
 
 def read_given(path: Path, most: int = LARGEST) -> str:
-    """Text of a file that a user names, a link followed; raises ConfigurationError, saying why it cannot be read."""
+    """Text of a file that a user names, a link followed; raises ConfigurationError, saying why it
+    cannot be read."""
     try:
         return read_text(path, most, follow=True)
     except (FileNotFoundError, UnreadableError) as error:
@@ -80,7 +107,8 @@ def read_given(path: Path, most: int = LARGEST) -> str:
 
 
 def read_tail(path: Path, most: int) -> str:
-    """The last `most` bytes of a text file, however large; what is not UTF-8 is replaced. Raises as `read_text`."""
+    """The last `most` bytes of a text file, however large; what is not UTF-8 is replaced. Raises as
+    `read_text`."""
     return read_bytes(path, -most).decode("utf-8", errors="replace")
 
 
@@ -91,7 +119,8 @@ def digest(path: Path) -> str:
 
 
 def digests(folder: Path, ending: str) -> list[str]:
-    """Path and digest of each file below a folder with this ending. Raises ConfigurationError for one that is none."""
+    """Path and digest of each file below a folder with this ending. Raises ConfigurationError for
+    one that is none."""
     try:
         return [f"{path} {digest(path)}" for path in sorted(folder.rglob(f"*{ending}"))]
     except (FileNotFoundError, UnreadableError) as error:
@@ -99,7 +128,8 @@ def digests(folder: Path, ending: str) -> list[str]:
 
 
 def read_bytes(path: Path, most: int = LARGEST, *, follow: bool = False) -> bytes:
-    """A file of at most `most` bytes, or its last bytes where that is negative. Raises as `read_text`."""
+    """A file of at most `most` bytes, or its last bytes where that is negative. Raises as
+    `read_text`."""
     with opened(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most > 0:
@@ -108,18 +138,40 @@ def read_bytes(path: Path, most: int = LARGEST, *, follow: bool = False) -> byte
         return file.read(abs(most))  # what /proc shows is longer than its size says
 
 
+class _Ready(io.FileIO):
+    """A file that is read without waiting: some of /proc are called regular and hold nothing until
+    the kernel has something to say."""
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Reads into a buffer. Raises BlockingIOError where it would have to wait."""
+        return self._there(super().readinto(buffer))
+
+    def readall(self) -> bytes:
+        """Reads all that is there. Raises BlockingIOError where it would have to wait."""
+        return self._there(super().readall())
+
+    @staticmethod
+    def _there(held: Any) -> Any:
+        if held is None:
+            raise BlockingIOError(errno.EAGAIN, "holds nothing that can be read now")
+        return held
+
+
 @contextmanager
 def opened(path: Path, *, follow: bool = False) -> Iterator[io.BufferedReader]:
-    """A regular file, open to be read, as a pipe may never end; a link only if `follow`. Raises as `read_text`."""
+    """A regular file, open to be read, as a pipe may never end; a link only if `follow`. Raises as
+    `read_text`."""
     try:
         kept = 0 if follow else os.O_NOFOLLOW
         descriptor = os.open(path, os.O_RDONLY | kept | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
+        with cast(io.BufferedReader, io.BufferedReader(_Ready(descriptor))) as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise UnreadableError(f"{path}: not a regular file")
             yield file
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise FileNotFoundError(f"{path}: no such file{' where this link leads' * path.is_symlink()}") from error
+        raise FileNotFoundError(
+            f"{path}: no such file{' where this link leads' * path.is_symlink()}"
+        ) from error
     except OSError as error:
         is_refused = error.errno == errno.ELOOP and not follow
         says = "a link, which is not followed" if is_refused else error.strerror or error
@@ -131,24 +183,13 @@ def is_inside(path: Path, folder: Path) -> bool:
     return path.resolve().is_relative_to(folder.resolve())
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Parses a JSON text. Raises ValueError also for NaN and for a number that no float holds, which JSON lacks."""
-    return json.loads(text, parse_float=_finite, parse_constant=_finite)
-
-
-def _finite(text: str) -> float:
-    if math.isfinite(value := float(text)):
-        return value
-    raise ValueError(f"{text[:24]} is no finite number")
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file, its numbers finite. Raises as `read_text`."""
     try:
         content = parse_json(read_text(path))
     except UnreadableError:
         raise
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UnreadableError(f"{path}: not JSON ({error})") from error
     if not isinstance(content, dict):
         raise UnreadableError(f"{path}: holds a {type(content).__name__} instead of an object")
@@ -156,7 +197,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_csv(path: Path, most: int = OF_A_RUN) -> list[dict[str, str]]:
-    """Lines of a CSV file by column. Raises as `read_text`, and for a line with more or fewer cells than the header."""
+    """Lines of a CSV file by column. Raises as `read_text`, and for a line with more or fewer cells
+    than the header."""
     return parse_csv(read_text(path, most), path)
 
 
@@ -169,11 +211,14 @@ def parse_csv(text: str, path: Path) -> list[dict[str, str]]:
     if not lines:
         raise UnreadableError(f"{path}: empty")
     header = lines[0]
-    if twice := next((name for name in header if header.count(name) > 1), None):
-        raise UnreadableError(f"{path}: two columns are called {twice!r}")
+    [(name, count)] = Counter(header).most_common(1) or [("", 0)]
+    if count > 1:
+        raise UnreadableError(f"{path}: two columns are called {name!r}")
     for number, cells in enumerate(lines[1:], start=2):
         if len(cells) != len(header):
-            raise UnreadableError(f"{path}: line {number} has {len(cells)} cells, the header {len(header)}")
+            raise UnreadableError(
+                f"{path}: line {number} has {len(cells)} cells, the header {len(header)}"
+            )
     return [dict(zip(header, map(unquoted, cells), strict=True)) for cells in lines[1:]]
 
 
@@ -183,11 +228,15 @@ def unquoted(cell: str) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file by renaming a finished one; a folder at its place stays beside it as `NAME.folder-…`. Raises
+    """Writes a file by renaming a finished one; a folder at its place stays beside it as
+    `NAME.folder-…`. A device or a pipe, such as /dev/null, is written into. Raises
     ConfigurationError, leaving nothing partial, where it cannot."""
     now = time.time_ns()
     temporary = path.with_name(f".{os.getpid()}.{now}.partial")
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_text(text, encoding="utf-8", errors="replace", newline="")
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8", errors="replace", newline="")
         if path.is_dir() and not path.is_symlink():
@@ -202,12 +251,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: object, indent: int | None = None) -> None:
-    """Writes JSON as `write_text`; half a character, which a log may hold, becomes a question mark."""
+    """Writes JSON as `write_text`; half a character, which a log may hold, becomes a question
+    mark."""
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
-def write_csv(path: Path, rows: Iterable[Mapping[str, object]], columns: Iterable[str] | None = None) -> None:
-    """Writes a CSV file as `write_text`: None empty, lists and mappings JSON; `columns` default to the first row's."""
+def write_csv(
+    path: Path, rows: Iterable[Mapping[str, object]], columns: Iterable[str] | None = None
+) -> None:
+    """Writes a CSV file as `write_text`: None empty, lists and mappings JSON; `columns` default to
+    the first row's."""
     rows = list(rows)
     names = list(columns if columns is not None else rows[0] if rows else ())
 
@@ -234,7 +287,18 @@ def _cell(value: object) -> object:
 def cannot_be_written(path: Path | str, error: OSError) -> ConfigurationError:
     """The error for a file or folder that cannot be written, with what to do about it."""
     says = REMEDIES.get(error.errno or 0) or f"{error.strerror or error}. Give it write permission"
+    if error.errno == errno.ENOSPC and _is_without_inodes(Path(path)):
+        says = WITHOUT_INODES
     return ConfigurationError(f"{path}: cannot be written: {says}.")
+
+
+def _is_without_inodes(path: Path) -> bool:
+    """True if the file system of a path holds as many files as it can, whatever space is left."""
+    place = next((parent for parent in (path, *path.parents) if parent.exists()), Path())
+    with suppress(OSError):
+        free = os.statvfs(place)
+        return free.f_files > 0 and free.f_favail == 0
+    return False
 
 
 def remove(path: Path) -> None:
@@ -247,22 +311,33 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def scratch(parent: str | None = None) -> Iterator[Path]:
-    """A folder of this process alone below `parent` or the system's, gone after the block. Removes what killed
-    processes of this user left: the kernel drops their locks."""
+    """A folder of this process alone below `parent` or the system's, gone after the block. Removes
+    what killed processes of this user left: the kernel drops their locks."""
     base = parent or tempfile.gettempdir()
     with suppress(OSError):
         for entry in os.scandir(base):
             if entry.name.startswith(SCRATCH):
                 _remove_abandoned(entry.path)
-    folder = tempfile.mkdtemp(prefix=SCRATCH, dir=base)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder, descriptor = _locked_folder(base)
     try:
-        with suppress(OSError):  # of a file system that keeps none
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield Path(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
+
+
+def _locked_folder(base: str) -> tuple[str, int]:
+    """A new folder and the descriptor of its lock. Another process may take it for abandoned before
+    the lock is held, and remove it: then there is another."""
+    while True:
+        folder = tempfile.mkdtemp(prefix=SCRATCH, dir=base)
+        with suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with suppress(OSError):  # of a file system that keeps none
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if Path(folder).exists():
+                return folder, descriptor
+            os.close(descriptor)
 
 
 def _remove_abandoned(folder: str) -> None:
@@ -270,7 +345,7 @@ def _remove_abandoned(folder: str) -> None:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             about = os.fstat(descriptor)
-            if about.st_uid == os.getuid() and about.st_mtime < time.time() - YOUNG_S:
+            if about.st_uid == os.getuid():
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
         finally:

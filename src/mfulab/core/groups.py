@@ -1,4 +1,5 @@
-"""Groups of the config (model, workload, precision, …): closed and typed, every field with its unit and meaning."""
+"""Groups of the config (model, workload, precision, …): closed and typed, every field with its unit
+and meaning."""
 
 import math
 from collections.abc import Iterator
@@ -13,14 +14,19 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")]
 
 
 class Closed(BaseModel):
-    """A model that refuses keys it does not know, numbers without bounds, and true where a number belongs."""
+    """A model that refuses keys it does not know, numbers without bounds, and true where a number
+    belongs."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", populate_by_name=True, allow_inf_nan=False, defer_build=True
+    )
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
     def _true_is_no_number(cls, value: object, info: pydantic.ValidationInfo) -> object:
-        if isinstance(value, bool) and bool not in _kinds(cls.model_fields[info.field_name or ""].annotation):
+        if isinstance(value, bool) and bool not in _kinds(
+            cls.model_fields[info.field_name or ""].annotation
+        ):
             raise ValueError("give a value, not true or false")
         return value
 
@@ -64,19 +70,31 @@ class ModelConfig(Closed):
     """One model: how to build it, and its inputs."""
 
     name: Name
-    target: str = Field(alias="_target_", description="Dotted path of a callable that returns a torch.nn.Module.")
-    arguments: dict[str, Any] = Field({}, description="Keyword arguments of the callable.")
-    task: Literal["classification", "language_modeling"] = Field("classification", description="Sets inputs and loss.")
-    input_shape: list[Dimension] | None = Field(
-        None, min_length=1, description="Shape of a float sample: [channels, height, width] for images."
+    target: str = Field(
+        alias="_target_", description="Dotted path of a callable that returns a torch.nn.Module."
     )
-    sequence_length: Dimension | None = Field(None, description="Tokens a sample where none is asked for.")
-    vocabulary_size: Dimension | None = Field(None, description="Number of token ids; random ids are drawn below it.")
+    arguments: dict[str, Any] = Field({}, description="Keyword arguments of the callable.")
+    task: Literal["classification", "language_modeling"] = Field(
+        "classification", description="Sets inputs and loss."
+    )
+    input_shape: list[Dimension] | None = Field(
+        None,
+        min_length=1,
+        description="Shape of a float sample: [channels, height, width] for images.",
+    )
+    sequence_length: Dimension | None = Field(
+        None, description="Tokens a sample where none is asked for."
+    )
+    vocabulary_size: Dimension | None = Field(
+        None, description="Number of token ids; random ids are drawn below it."
+    )
     pruning: Literal["none", "masked", "structured", "two_of_four"] = Field(
         "none",
         description="Pruning of linear layers: weights zeroed, hidden units removed, or two of each four weights kept.",
     )
-    pruned_share: float = Field(0.0, ge=0, lt=1, description="Share of weights or units removed; two_of_four: half.")
+    pruned_share: float = Field(
+        0.0, ge=0, lt=1, description="Share of weights or units removed; two_of_four: half."
+    )
 
     def conflicts(self) -> Iterator[str]:
         if (self.input_shape is None) == (self.vocabulary_size is None):
@@ -89,10 +107,13 @@ class ModelConfig(Closed):
             yield f"pruned_share={self.pruned_share} with pruning=two_of_four: give 0.5, two of four"
 
     def sample_bytes(self, sequence_length: int | None = None) -> int:
-        """Bytes of one sample in a file: one each of a float input, 2 or 4 a token id as the vocabulary needs."""
+        """Bytes of one sample in a file: one each of a float input, 2 or 4 a token id as the
+        vocabulary needs."""
         if self.vocabulary_size is None:
             return math.prod(self.input_shape or ())
-        return (sequence_length or self.sequence_length or 1) * (2 if self.vocabulary_size <= 1 << 16 else 4)
+        return (sequence_length or self.sequence_length or 1) * (
+            2 if self.vocabulary_size <= 1 << 16 else 4
+        )
 
 
 LONGEST_S = 31 * 86_400.0  # of any time in the config: a month
@@ -105,38 +126,66 @@ class WorkloadConfig(Closed):
 
     name: Name
     mode: Literal["training", "inference", "prefill", "decoding"] = Field(
-        "training", description="Kind of step; prefill: a prompt's keys, values, next token; decoding: one token more."
+        "training",
+        description="Kind of step; prefill: a prompt's keys, values, next token; decoding: one token more.",
     )
-    optimizer: Literal["adam", "adamw", "sgd"] = Field("adam", description="Algorithm that updates the parameters.")
+    optimizer: Literal["adam", "adamw", "sgd"] = Field(
+        "adam", description="Algorithm that updates the parameters."
+    )
     optimizer_implementation: Literal["default", "for_loop", "foreach", "fused"] = Field(
         "default",
         description="Update of one parameter after the other, all at once, or in one kernel; default: torch's choice.",
     )
     learning_rate: float = Field(1e-3, gt=0, le=1e38, description="Learning rate of the optimiser.")
-    learning_rate_schedule: Literal["constant", "cosine"] = Field("constant", description="Learning rate's course.")
-    gradient_accumulation: int = Field(1, ge=1, le=MOST, description="Micro-batches of batch_size samples a step.")
-    gradient_clipping: float | None = Field(None, gt=0, le=1e30, description="Maximum gradient norm; empty: none.")
+    learning_rate_schedule: Literal["constant", "cosine"] = Field(
+        "constant", description="Learning rate's course."
+    )
+    gradient_accumulation: int = Field(
+        1, ge=1, le=MOST, description="Micro-batches of batch_size samples a step."
+    )
+    gradient_clipping: float | None = Field(
+        None, gt=0, le=1e30, description="Maximum gradient norm; empty: none."
+    )
     checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
     teacher: Literal["none", "online", "cached"] = Field(
-        "none", description="Distillation from a frozen model of the same architecture, run in each step or before."
+        "none",
+        description="Distillation from a frozen model of the same architecture, run in each step or before.",
     )
-    input: Literal["device", "host"] = Field("device", description="One batch on the device, or new from a DataLoader.")
-    loader_workers: int = Field(0, ge=0, le=1024, description="Worker processes of the DataLoader; 0: none.")
+    input: Literal["device", "host"] = Field(
+        "device", description="One batch on the device, or new from a DataLoader."
+    )
+    loader_workers: int = Field(
+        0, ge=0, le=1024, description="Worker processes of the DataLoader; 0: none."
+    )
     loader_source: Literal["random", "decode", "digits", "file"] = Field(
         "random",
         description="Samples drawn at random, decoded from JPEG, 1,797 real digits, or of a memory-mapped file.",
     )
-    loader_file: str | None = Field(None, description="File of images' bytes or token ids; empty: made for the run.")
-    loader_prefetch: int | None = Field(None, ge=1, le=1024, description="Batches that a worker holds ready; empty: 2.")
-    loader_epoch: int | None = Field(None, ge=1, le=MOST, description="Batches of an epoch; empty: without end.")
-    loader_persistent: bool = Field(False, description="Keep the workers from one epoch to the next.")
-    loader_pinned: bool | None = Field(None, description="Copy to a GPU from page-locked memory; empty: yes.")
+    loader_file: str | None = Field(
+        None, description="File of images' bytes or token ids; empty: made for the run."
+    )
+    loader_prefetch: int | None = Field(
+        None, ge=1, le=1024, description="Batches that a worker holds ready; empty: 2."
+    )
+    loader_epoch: int | None = Field(
+        None, ge=1, le=MOST, description="Batches of an epoch; empty: without end."
+    )
+    loader_persistent: bool = Field(
+        False, description="Keep the workers from one epoch to the next."
+    )
+    loader_pinned: bool | None = Field(
+        None, description="Copy to a GPU from page-locked memory; empty: yes."
+    )
     autograd: Literal["no_grad", "inference_mode", "recorded", "leaked"] = Field(
-        "no_grad", description=f"Graph in inference: none, an unneeded one, or those of {LEAKED_STEPS} steps kept."
+        "no_grad",
+        description=f"Graph in inference: none, an unneeded one, or those of {LEAKED_STEPS} steps kept.",
     )
 
     def conflicts(self) -> Iterator[str]:
-        for key, asked in (("prefetch", self.loader_prefetch), ("persistent", self.loader_persistent)):
+        for key, asked in (
+            ("prefetch", self.loader_prefetch),
+            ("persistent", self.loader_persistent),
+        ):
             if asked and not self.loader_workers:
                 given = str(asked).lower()
                 yield f"loader_{key}={given} with loader_workers=0: only processes prefetch and persist"
@@ -158,7 +207,9 @@ class PrecisionConfig(Closed):
     name: Name
     dtype: Literal[*BY_DTYPE] = Field(description="Number format in memory.")  # type: ignore[valid-type]
     tf32: bool = Field(False, description="Allow TF32 tensor cores for float32 matmuls (GPU).")
-    autocast: bool = Field(False, description="Keep float32 parameters; cast inside torch.autocast.")
+    autocast: bool = Field(
+        False, description="Keep float32 parameters; cast inside torch.autocast."
+    )
 
     @property
     def form(self) -> Format:
@@ -184,15 +235,19 @@ class ExecutionConfig(Closed):
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Field(
         "default", description="torch.compile's mode."
     )
-    quantisation: Literal["none", "dynamic_int8", "static_int8", "weight_int8", "weight_int4"] = Field(
-        "none",
-        description="Quantised linear layers: activations, with ranges found in each call or before, or weights alone.",
+    quantisation: Literal["none", "dynamic_int8", "static_int8", "weight_int8", "weight_int4"] = (
+        Field(
+            "none",
+            description="Quantised linear layers: activations, ranges found in each call or before, or weights alone.",
+        )
     )
     dynamic: bool | None = Field(
-        None, description="One graph of torch.compile for all shapes, or one for each; empty: for all once one changed."
+        None,
+        description="One graph of torch.compile for all shapes, or one for each; empty: for all once one changed.",
     )
     attention: Literal["default", "math", "flash", "efficient", "cudnn"] = Field(
-        "default", description="Backend of scaled_dot_product_attention; default: torch's choice for each call."
+        "default",
+        description="Backend of scaled_dot_product_attention; default: torch's choice for each call.",
     )
     channels_last: bool = Field(False, description="Lay images out with channels last.")
 
@@ -204,32 +259,52 @@ class ExecutionConfig(Closed):
     @property
     def replays(self) -> bool:
         """True if a GPU's later steps replay CUDA graphs, which allocate nothing."""
-        return self.mode == "cuda_graph" or (self.mode == "compile" and self.compile_mode != "default")
+        return self.mode == "cuda_graph" or (
+            self.mode == "compile" and self.compile_mode != "default"
+        )
 
 
 class KernelConfig(Closed):
     """One matmul implementation."""
 
     name: Name
-    target: str = Field(alias="_target_", description="Dotted path of a mfulab.kernels.base.MatmulKernel.")
-    block: list[Dimension] | None = Field(None, min_length=1, description="Thread block or tile; empty: chosen.")
+    target: str = Field(
+        alias="_target_", description="Dotted path of a mfulab.kernels.base.MatmulKernel."
+    )
+    block: list[Dimension] | None = Field(
+        None, min_length=1, description="Thread block or tile; empty: chosen."
+    )
 
 
 class DeviceConfig(Closed):
     """Device to measure."""
 
     name: Name = "auto"
-    type: str = Field("auto", description="`auto`: the GPU that CUDA or HIP sees, else the CPU; `mps`: Apple's GPU.")
-    threads: int | None = Field(None, ge=1, le=4096, description="CPU threads; empty: one per allowed physical core.")
-    peak_tflop_s: Peaks = Field({}, description="Dense peak, TFLOP/s, by number format for a device not known here.")
+    type: str = Field(
+        "auto",
+        description="`auto`: the GPU that CUDA or HIP sees, else the CPU; `mps`: Apple's GPU.",
+    )
+    threads: int | None = Field(
+        None, ge=1, le=4096, description="CPU threads; empty: one per allowed physical core."
+    )
+    peak_tflop_s: Peaks = Field(
+        {}, description="Dense peak, TFLOP/s, by number format for a device not known here."
+    )
 
 
 class TimingConfig(Closed):
-    """Length of the measurement; empty: the device's default, short on a CPU, 5 s in all if energy is read."""
+    """Length of the measurement; empty: the device's default, short on a CPU, 5 s in all if energy
+    is read."""
 
-    windows: int | None = Field(None, ge=2, le=100_000, description="Measured windows of each process.")
-    window_time_s: float | None = Field(None, gt=0, le=LONGEST_S, description="Shortest length of a measured window.")
-    warm_up_time_s: float | None = Field(None, gt=0, le=LONGEST_S, description="Longest warm-up; steadiness ends it.")
+    windows: int | None = Field(
+        None, ge=2, le=100_000, description="Measured windows of each process."
+    )
+    window_time_s: float | None = Field(
+        None, gt=0, le=LONGEST_S, description="Shortest length of a measured window."
+    )
+    warm_up_time_s: float | None = Field(
+        None, gt=0, le=LONGEST_S, description="Longest warm-up; steadiness ends it."
+    )
     relative_precision: float | None = Field(
         None,
         gt=0,
@@ -242,7 +317,9 @@ class TimingConfig(Closed):
         le=LONGEST_S,
         description="Longest time of further windows, where some were disturbed or the precision is not reached.",
     )
-    time_limit_s: float = Field(600, gt=0, le=LONGEST_S, description="Longest run; a longer one becomes a failed row.")
+    time_limit_s: float = Field(
+        600, gt=0, le=LONGEST_S, description="Longest run; a longer one becomes a failed row."
+    )
 
     def conflicts(self) -> Iterator[str]:
         if self.relative_precision is not None and self.patience_s == 0:
@@ -254,9 +331,15 @@ class ProfileConfig(Closed):
 
     operators: bool = Field(True, description="Table of operators from a separate traced pass.")
     trace: bool = Field(False, description="Keep the Chrome / Perfetto trace of the traced pass.")
-    exact: bool = Field(False, description="Compare output or losses with those of the same model in float64.")
-    losses: int = Field(0, ge=0, le=1000, description="Number of first training steps whose losses are kept.")
-    varied_batches: int = Field(0, ge=0, le=100, description="Calls with other batch sizes; compilations counted.")
+    exact: bool = Field(
+        False, description="Compare output or losses with those of the same model in float64."
+    )
+    losses: int = Field(
+        0, ge=0, le=1000, description="Number of first training steps whose losses are kept."
+    )
+    varied_batches: int = Field(
+        0, ge=0, le=100, description="Calls with other batch sizes; compilations counted."
+    )
 
 
 class TraceConfig(Closed):
@@ -268,13 +351,27 @@ class TraceConfig(Closed):
 
 
 class ParallelConfig(Closed):
-    """Data parallelism: processes that train one model together, each with its own batch and device."""
+    """Data parallelism: processes that train one model together, each with its own batch and
+    device."""
 
-    processes: int = Field(1, ge=1, le=64, description="Processes, each on its own cores of a CPU or its own GPU.")
-    nodes: int = Field(1, ge=1, le=64, description="Machines of a SLURM job over which processes are spread evenly.")
-    wrapper: Literal["ddp", "fsdp2"] = Field("ddp", description="DistributedDataParallel, or fully_shard by block.")
-    bucket_mb: int = Field(25, gt=0, le=1 << 20, description="Bucket of DDP, MiB, in which gradients are summed up.")
-    slowed_rank: int | None = Field(None, ge=0, description="Rank that sleeps in each step, to see who waits for whom.")
+    processes: int = Field(
+        1, ge=1, le=64, description="Processes, each on its own cores of a CPU or its own GPU."
+    )
+    nodes: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Machines of a SLURM job over which processes are spread evenly.",
+    )
+    wrapper: Literal["ddp", "fsdp2"] = Field(
+        "ddp", description="DistributedDataParallel, or fully_shard by block."
+    )
+    bucket_mb: int = Field(
+        25, gt=0, le=1 << 20, description="Bucket of DDP, MiB, in which gradients are summed up."
+    )
+    slowed_rank: int | None = Field(
+        None, ge=0, description="Rank that sleeps in each step, to see who waits for whom."
+    )
 
     def conflicts(self) -> Iterator[str]:
         if self.slowed_rank is not None and self.slowed_rank >= self.processes:

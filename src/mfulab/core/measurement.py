@@ -13,7 +13,8 @@ from mfulab.core.rows import Row
 
 @dataclass(frozen=True)
 class Measurement:
-    """One kind of measurement: `MEASUREMENT` of a folder of mfulab/measurements/, which gives it its name."""
+    """One kind of measurement: `MEASUREMENT` of a folder of mfulab/measurements/, which gives it
+    its name."""
 
     table: str  # that holds its rows
     config: type[StepConfig]  # the keys that a run of it may have
@@ -21,9 +22,11 @@ class Measurement:
     message: str  # what Snakemake says when a run starts; `{wildcards.run}` is the run's name
     shown: str  # columns that the page shows first, in order; the others appear on request
     position: int = 1000  # of its table on the page; lower ones come first
-    priority: int = 0  # runs of a higher one start first: what others are joined with comes before them
+    # runs of a higher one start first: what others are joined with comes before them
+    priority: int = 0
     runtime_min: int = 10  # minutes that a cluster is asked for
-    lines: bool = False  # whether a run reports many rows, the lines of `samples.csv`; its own row says how it went
+    # whether a run reports many rows, the lines of `samples.csv`; its own row says how it went
+    lines: bool = False
 
     @property
     def step(self) -> str:
@@ -32,9 +35,12 @@ class Measurement:
 
     @cached_property
     def joined(self) -> type[Joined]:
-        """Columns that its table adds to the row: of the folder's joined.py, which no measuring code imports."""
+        """Columns that its table adds to the row: of the folder's joined.py, which no measuring
+        code imports."""
         module = f"mfulab.measurements.{self.step}.joined"
-        return import_module(module).Joined if find_spec(module) else Joined
+        if find_spec(module):
+            return import_module(module).Joined
+        return Joined
 
     @property
     def on_device(self) -> bool:
@@ -49,7 +55,8 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Measured:
-    """A finished run: its row, and the raw samples (one mapping a CSV line, the same keys in each) behind it."""
+    """A finished run: its row, and the raw samples (one mapping a CSV line, the same keys in each)
+    behind it."""
 
     row: Row
     samples: Sequence[Mapping[str, object]] = field(default=())

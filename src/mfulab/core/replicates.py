@@ -1,10 +1,12 @@
-"""Names of replicates: `…,replicate=2` is the second process that measures a run, the first has the run's own name."""
+"""Names of replicates: `…,replicate=2` is the second process that measures a run, the first has the
+run's own name."""
 
 import hashlib
 import re
 
 MOST_REPLICATES = 99
-STANDS_IN = "stands_in"  # a file beside the config of a run that no plan has: half of a batch that did not fit
+# a file beside the config of a run that no plan has: half of a batch that did not fit
+STANDS_IN = "stands_in"
 _NUMBER = re.compile(r",replicate=(\d+)$")
 _BATCH = re.compile(r"(?<=batch_size=)\d+")
 
@@ -49,6 +51,7 @@ def halved(run: str) -> str:
 
 
 def turn(run: str, seed: int) -> float:
-    """A priority in (0, 1): replicates in rounds, each in an order by the seed, so that a run's processes lie apart."""
+    """A priority in (0, 1): replicates in rounds, each in an order by the seed, so that a run's
+    processes lie apart."""
     drawn = int.from_bytes(hashlib.sha256(f"{seed},{run}".encode()).digest()[:6], "big") / 2**48
     return (1 - (replicate_of(run) - drawn) / (MOST_REPLICATES + 1)) / 2

@@ -1,27 +1,130 @@
-"""Sentences as keys and numbers: rows hold these, `mfulab.core.language` makes words of them at the edge."""
+"""Sentences as keys and numbers: rows hold these, `mfulab.core.language` makes words of them at the
+edge."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-Numbers = Mapping[str, float | str | None]
+from mfulab.core.json_text import parse_json
+
+Number = float | str | None
+Numbers = Mapping[str, "Number | Said"]
+AS_TOLD = "as_told"  # key of a text that is shown as it is
+LONGEST_CELL = 2000  # characters; a log has the rest
 
 
 @dataclass(frozen=True)
 class Said:
-    """A sentence: its key in the catalogues' section `verdict`, and the numbers in it."""
+    """A sentence: its key in the catalogues' sections `verdict` and `reasons`, and the numbers in
+    it, which may be sentences themselves. `str` gives it in English."""
 
     key: str
     numbers: Numbers = field(default_factory=dict)
 
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __str__(self) -> str:
+        from mfulab.core.language.sentences import sentence
+
+        return sentence(self.key, self.numbers)
+
+
+class SaidError(Exception):
+    """An error whose message is a sentence of the catalogue, or a text as another library told
+    it."""
+
+    def __init__(self, message: Said | str) -> None:
+        super().__init__(message)
+        self.said = message if isinstance(message, Said) else as_told(message)
+
+
+def as_told(words: object) -> Said:
+    """A text that no catalogue has, such as another library's message."""
+    return Said(AS_TOLD, {"words": str(words)})
+
+
+def said_by(error: BaseException) -> Said:
+    """The sentence that an error carries, or its message as it is."""
+    return error.said if isinstance(error, SaidError) else as_told(error)
+
+
+def of_source(source: str, reason: Said | str) -> Said:
+    """A reason behind the name of what gave it: `NVML: Not Supported`."""
+    return Said("of_source", {"source": source, "reason": reason})
+
+
+def joined(sentences: Iterable[Said]) -> Said | None:
+    """One sentence of several, without repetitions; None of none."""
+    whole = None
+    for said in dict.fromkeys(sentences):
+        whole = said if whole is None else Said("both", {"first": whole, "second": said})
+    return whole
+
+
+def cell_of(said: Said | None) -> str:
+    """A cell such as a row's message: a text as it is told, else {key: numbers} as JSON, in words
+    where that is too long; empty for None."""
+    if said is None:
+        return ""
+    if said.key == AS_TOLD:
+        return str(said.numbers["words"])[:LONGEST_CELL]
+    cell = json.dumps(as_json(said), ensure_ascii=False)
+    return cell if len(cell) <= LONGEST_CELL else str(said)[:LONGEST_CELL]
+
+
+def of_cell(cell: str) -> Said | None:
+    """The sentence in a cell that `cell_of` wrote, or the text of an older row; None for an empty
+    one."""
+    if not cell.startswith("{"):
+        return as_told(cell) if cell else None
+    try:
+        return from_json(parse_json(cell))
+    except (ValueError, AttributeError):
+        return as_told(cell)
+
+
+def with_sentence(cell: str, said: Said) -> str:
+    """A cell with a further sentence behind what it holds."""
+    before = of_cell(cell)
+    return cell_of(said if before is None else joined([before, said]))
+
+
+def as_json(said: Said) -> dict[str, dict[str, object]]:
+    """{key: numbers} of a sentence; numbers of six digits."""
+    return {said.key: {name: _plain(value) for name, value in said.numbers.items()}}
+
+
+def from_json(cell: Mapping[str, Mapping[str, Any]]) -> Said:
+    """The sentence whose {key: numbers} this is; raises ValueError where it holds none."""
+    for key, numbers in cell.items():
+        return Said(key, {name: _unpacked(value) for name, value in numbers.items()})
+    raise ValueError("no sentence")
+
+
+def _unpacked(value: Any) -> Number | Said:
+    return from_json(value) if isinstance(value, Mapping) else value
+
+
+def _plain(value: Number | Said) -> object:
+    if isinstance(value, Said):
+        return as_json(value)
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+    return value
+
 
 def packed(numbers: Numbers) -> str | None:
     """Numbers as JSON of six digits; None for none."""
-    rounded = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in numbers.items()}
+    rounded = {name: _plain(value) for name, value in numbers.items()}
     return json.dumps(rounded, ensure_ascii=False) if rounded else None
 
 
 def packed_all(sentences: Iterable[Said]) -> str | None:
     """JSON: key of each sentence → its numbers; None without sentences."""
-    named = ", ".join(f"{json.dumps(said.key)}: {packed(said.numbers) or '{}'}" for said in sentences)
+    named = ", ".join(
+        f"{json.dumps(said.key)}: {packed(said.numbers) or '{}'}" for said in sentences
+    )
     return f"{{{named}}}" if named else None

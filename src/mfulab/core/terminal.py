@@ -1,6 +1,5 @@
-"""Printing of foreign text: names of operators, processes, spans and models must not command a terminal."""
+"""Tables and other things of rich in a terminal, which foreign text must not command."""
 
-import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,33 +8,35 @@ from rich.console import Console
 from rich.segment import Segment
 from rich.table import Column, Table
 
-COMMANDS = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control and format characters, half ones, separators of lines
+from mfulab.core.printing import printable
 
 
-def printable(text: str) -> str:
-    """Removes from a text whatever a terminal would obey instead of showing it; line ends and tabs stay."""
-    if text.isprintable():
-        return text
-    return "".join(letter for letter in text if letter in "\n\t" or unicodedata.category(letter) not in COMMANDS)
-
-
-def table(words: Iterable[str], numbers: Iterable[str], last: Iterable[str] = (), **options: Any) -> Table:
-    """A table with a line below its heads: columns of words, of numbers flush right, and the last ones of words."""
+def table(
+    words: Iterable[str], numbers: Iterable[str], last: Iterable[str] = (), **options: Any
+) -> Table:
+    """A table with a line below its heads: columns of words, of numbers flush right, and the last
+    ones of words."""
     columns = (Column(name, justify="right") for name in numbers)
     return Table(*words, *columns, *last, **{"box": box.SIMPLE_HEAD} | options)
 
 
 class Terminal(Console):
-    """Rich's console for foreign text: no markup, nothing that is not printable, and what its encoding lacks as `?`."""
+    """Rich's console for foreign text: no markup, nothing that is not printable, and what its
+    encoding lacks as `?`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
 
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-        """Gives the segments of a renderable; those that rich itself commands the terminal with stay."""
+        """Gives the segments of a renderable; those that rich itself commands the terminal with
+        stay."""
         for segment in super().render(renderable, options):
             if segment.control or (segment.text.isascii() and segment.text.isprintable()):
                 yield segment
             else:
-                shown = printable(segment.text).encode(self.encoding, errors="replace").decode(self.encoding)
+                shown = (
+                    printable(segment.text)
+                    .encode(self.encoding, errors="replace")
+                    .decode(self.encoding)
+                )
                 yield Segment(shown, segment.style)

@@ -1,4 +1,5 @@
-"""The CPU and the part of it that this process may use, read from the system without heavy imports."""
+"""The CPU and the part of it that this process may use, read from the system without heavy
+imports."""
 
 import functools
 import os
@@ -32,7 +33,9 @@ class Cpu:
     family: int | None  # x86's (CPUID), as `model`; None elsewhere
     model: int | None
     flags: frozenset[str]
-    clock_mhz: float | None  # the highest that cpufreq reports, else /proc/cpuinfo's: of a virtual machine the nominal
+    clock_mhz: (
+        float | None
+    )  # the highest that cpufreq reports, else /proc/cpuinfo's: of a virtual machine the nominal
     clock_source: str
     last_level_cache_bytes: int | None
     virtual: bool | None  # None where the CPU reports no hypervisor, be there one or not, as Arm's
@@ -46,19 +49,34 @@ def cpu() -> Cpu:
     facts = {key.strip(): value.strip() for key, value in pairs}
     flags = frozenset((facts.get("flags") or facts.get("Features") or _flags_of_macos()).split())
     clock, source = _clock(facts)
-    named = facts.get("model name") or _arm(facts) or _sysctl("machdep.cpu.brand_string")
-    virtual = "hypervisor" in flags or system.text("sys/hypervisor/type") is not None
     return Cpu(
-        name=named or platform.processor() or platform.machine() or "cpu",
-        vendor=facts.get("vendor_id") or facts.get("CPU implementer") or _sysctl("machdep.cpu.vendor") or "",
+        name=_cpu_name(facts),
+        vendor=_vendor(facts),
         family=_integer(facts.get("cpu family")),
         model=_integer(facts.get("model")),
         flags=flags,
         clock_mhz=clock,
         clock_source=source,
         last_level_cache_bytes=max(caches().values(), default=None),
-        virtual=virtual or (False if "flags" in facts or not facts else None),
+        virtual=_is_virtual(facts, flags),
     )
+
+
+def _cpu_name(facts: Mapping[str, str]) -> str:
+    named = facts.get("model name") or _arm(facts) or _sysctl("machdep.cpu.brand_string")
+    return named or platform.processor() or platform.machine() or "cpu"
+
+
+def _vendor(facts: Mapping[str, str]) -> str:
+    stated = facts.get("vendor_id") or facts.get("CPU implementer")
+    return stated or _sysctl("machdep.cpu.vendor") or ""
+
+
+def _is_virtual(facts: Mapping[str, str], flags: frozenset[str]) -> bool | None:
+    """True in a virtual machine; None on a CPU whose flags do not say."""
+    if "hypervisor" in flags or system.text("sys/hypervisor/type") is not None:
+        return True
+    return False if "flags" in facts or not facts else None
 
 
 def logical_cpus() -> frozenset[int]:
@@ -67,7 +85,8 @@ def logical_cpus() -> frozenset[int]:
 
 
 def cpu_limit() -> float | None:
-    """CPUs granted by the tightest cgroup quota above this process (version 1 or 2), None without one."""
+    """CPUs granted by the tightest cgroup quota above this process (version 1 or 2), None without
+    one."""
     limits = []
     for folder in _cgroup_folders("cpu"):
         words = (system.text(folder / "cpu.max") or "").split()
@@ -79,7 +98,8 @@ def cpu_limit() -> float | None:
 
 
 def cgroup_cpu_seconds() -> tuple[float | None, float | None]:
-    """CPU seconds that this process's cgroup has used, and that its quota kept from it; None if not reported."""
+    """CPU seconds that this process's cgroup has used, and that its quota kept from it; None if not
+    reported."""
     counters: dict[str, int] = {}
     for folder in _cgroup_folders("cpu") + _cgroup_folders("cpuacct"):
         lines = (line.split() for line in (system.text(folder / "cpu.stat") or "").splitlines())
@@ -89,7 +109,9 @@ def cgroup_cpu_seconds() -> tuple[float | None, float | None]:
         counters = stats | counters  # the process's own folder comes first
 
     def seconds(scales: Mapping[str, float]) -> float | None:
-        return next((counters[name] * scale for name, scale in scales.items() if name in counters), None)
+        return next(
+            (counters[name] * scale for name, scale in scales.items() if name in counters), None
+        )
 
     used = seconds({"usage_usec": 1e-6, "cpuacct.usage": 1e-9})
     return used, seconds({"throttled_usec": 1e-6, "throttled_time": 1e-9})
@@ -98,7 +120,11 @@ def cgroup_cpu_seconds() -> tuple[float | None, float | None]:
 def memory_limit_bytes() -> int | None:
     """Bytes granted by the tightest cgroup above this process, None if there is no limit."""
     names = ("memory.max", "memory.limit_in_bytes")
-    limits = (_integer(system.text(folder / name)) for folder in _cgroup_folders("memory") for name in names)
+    limits = (
+        _integer(system.text(folder / name))
+        for folder in _cgroup_folders("memory")
+        for name in names
+    )
     # Version 1 writes "unlimited" as almost 2**63.
     return min((limit for limit in limits if limit is not None and limit < 1 << 60), default=None)
 
@@ -120,21 +146,35 @@ def system_seconds() -> SystemSeconds:
     times = [every[number] for number in sorted(logical_cpus()) if number < len(every)] or every
     idle = sum(core.idle + getattr(core, "iowait", 0.0) for core in times)
     steal = sum(core.steal for core in times) if hasattr(times[0], "steal") else None
-    # A sum of parts that never fall: total - idle would fall by rounding, and utilization be below 0 %.
-    others = ("idle", "iowait", "steal", "guest", "guest_nice")  # Linux counts guests inside user and nice as well
-    busy = sum(value for core in times for part, value in core._asdict().items() if part not in others)
+    # A sum of parts that never fall: total - idle would fall by rounding, and utilization be below
+    # 0 %.
+    others = (
+        "idle",
+        "iowait",
+        "steal",
+        "guest",
+        "guest_nice",
+    )  # Linux counts guests inside user and nice as well
+    busy = sum(
+        value for core in times for part, value in core._asdict().items() if part not in others
+    )
     return SystemSeconds(busy, steal, busy + idle + (steal or 0.0))
 
 
 def governor() -> str | None:
-    """The frequency governor of the CPUs that this process may use, several if they differ; None if not reported."""
-    paths = (f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor" for number in sorted(logical_cpus()))
+    """The frequency governor of the CPUs that this process may use, several if they differ; None if
+    not reported."""
+    paths = (
+        f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor"
+        for number in sorted(logical_cpus())
+    )
     models = dict.fromkeys(filter(None, (system.text(path) for path in paths)))
     return ", ".join(models) or None
 
 
 def turbo() -> bool | None:
-    """True if the clock may rise above its nominal rate; None if it is not reported, as in a virtual machine."""
+    """True if the clock may rise above its nominal rate; None if it is not reported, as in a
+    virtual machine."""
     if off := system.text("sys/devices/system/cpu/intel_pstate/no_turbo"):
         return off == "0"
     boost = system.text("sys/devices/system/cpu/cpufreq/boost")
@@ -142,22 +182,26 @@ def turbo() -> bool | None:
 
 
 def huge_pages() -> str | None:
-    """The kernel's choice for transparent huge pages: always, madvise or never; None if it is not reported."""
+    """The kernel's choice for transparent huge pages: always, madvise or never; None if it is not
+    reported."""
     match = re.search(r"\[(\w+)\]", system.text("sys/kernel/mm/transparent_hugepage/enabled") or "")
     return match[1] if match else None
 
 
 def physical_cores(logical: frozenset[int]) -> int:
-    """Distinct physical cores among `logical` CPUs; their number where the topology is not reported."""
+    """Distinct physical cores among `logical` CPUs; their number where the topology is not
+    reported."""
     siblings = {
-        system.text(f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list") or str(number)
+        system.text(f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
+        or str(number)
         for number in logical
     }
     return max(1, len(siblings))
 
 
 def usable_cores() -> int:
-    """Physical cores that affinity and quota let this process keep busy, at least 1; second threads do not count."""
+    """Physical cores that affinity and quota let this process keep busy, at least 1; second threads
+    do not count."""
     if count := _sysctl("hw.physicalcpu"):
         return int(count)
     return max(1, min(physical_cores(logical_cpus()), int(cpu_limit() or 1 << 30)))
@@ -170,8 +214,11 @@ def vector_flags(flags: frozenset[str]) -> tuple[str, ...]:
 
 
 def _arm(facts: Mapping[str, str]) -> str:
-    implementer, part = facts.get("CPU implementer"), facts.get("CPU part")
-    return ARM.get(f"{implementer} {part}", f"Arm {implementer} {part}") if implementer and part else ""
+    implementer = facts.get("CPU implementer")
+    part = facts.get("CPU part")
+    if implementer and part:
+        return ARM.get(f"{implementer} {part}", f"Arm {implementer} {part}")
+    return ""
 
 
 def _clock(facts: Mapping[str, str]) -> tuple[float | None, str]:
@@ -180,16 +227,25 @@ def _clock(facts: Mapping[str, str]) -> tuple[float | None, str]:
     if "cpu MHz" in facts:
         return float(facts["cpu MHz"]), "/proc/cpuinfo; turbo is not reported"
     hertz = _integer(_sysctl("hw.cpufrequency_max"))
-    return (hertz / 1e6, "sysctl") if hertz else (None, "not reported by this system")
+    if hertz:
+        return (hertz / 1e6, "sysctl")
+    return (None, "not reported by this system")
 
 
 def caches() -> dict[str, int]:
-    """Bytes of each cache that data pass through on their way to the first core: `L1`, `L2`, `L3`."""
+    """Bytes of each cache that data pass through on their way to the first core: `L1`, `L2`,
+    `L3`."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     sizes = {}
     for path in Path(system.ROOT, "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        text, level = system.text(path) or "", system.text(path.with_name("level")) or path.parent.name[5:]
-        if system.text(path.with_name("type")) != "Instruction" and text and text[-1] in units and text[:-1].isdigit():
+        text = system.text(path) or ""
+        level = system.text(path.with_name("level")) or path.parent.name[5:]
+        if (
+            system.text(path.with_name("type")) != "Instruction"
+            and text
+            and text[-1] in units
+            and text[:-1].isdigit()
+        ):
             sizes[f"L{level}"] = int(text[:-1]) * units[text[-1]]
     if not sizes and system.IS_MACOS:
         named = {"L1": "hw.l1dcachesize", "L2": "hw.l2cachesize", "L3": "hw.l3cachesize"}
@@ -198,14 +254,23 @@ def caches() -> dict[str, int]:
 
 
 def _cgroup_folders(controller: str) -> list[Path]:
-    lines = [line.split(":", 2)[1:] for line in (system.text("proc/self/cgroup") or "").splitlines()]
-    # A controller belongs to one version: where both are mounted, the other one counts the whole machine.
-    mounts = [line for line in lines if controller in line[0].split(",")] or [line for line in lines if not line[0]]
+    lines = [
+        line.split(":", 2)[1:] for line in (system.text("proc/self/cgroup") or "").splitlines()
+    ]
+    # A controller belongs to one version: where both are mounted, the other one counts the whole
+    # machine.
+    mounts = [line for line in lines if controller in line[0].split(",")] or [
+        line for line in lines if not line[0]
+    ]
     folders = []
     for controllers, path in mounts:
         names = (controllers, controller) if controllers else ("", "unified")
         own = Path(path.lstrip("/"))
-        folders += [Path(system.ROOT, "sys/fs/cgroup", top, below) for top in names for below in (own, *own.parents)]
+        folders += [
+            Path(system.ROOT, "sys/fs/cgroup", top, below)
+            for top in names
+            for below in (own, *own.parents)
+        ]
     return folders
 
 
@@ -221,7 +286,9 @@ def _sysctl(key: str) -> str | None:
     if not system.IS_MACOS:
         return None
     try:
-        done = subprocess.run(["/usr/sbin/sysctl", "-n", key], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", key], capture_output=True, text=True, check=False
+        )
     except OSError:
         return None
     return done.stdout.strip() or None

@@ -1,12 +1,15 @@
-"""Tells formats that a device computes, by CPU flags or compute capability, from those it converts to fp32."""
+"""Tells formats that a device computes, by CPU flags or compute capability, from those it converts
+to fp32."""
 
 import os
 
+from mfulab.core.said import Said
 from mfulab.device import cpu, identity, vendors
 
-# Instructions that multiply a format, by their CPU flag, best first, and their multiply-adds a clock: of a core with
-# AMX (16×16 results a tile instruction, 16 clocks: Intel SDM, TDPBF16PS and TDPBUSD), else of each 32-bit lane
-# (VDPBF16PS 2, VPDPBUSD 4); None for Arm's, whose rate differs by core.
+# Instructions that multiply a format, by their CPU flag, best first, and their multiply-adds a
+# clock: of a core with AMX (16×16 results a tile instruction, 16 clocks: Intel SDM, TDPBF16PS and
+# TDPBUSD), else of each 32-bit lane (VDPBF16PS 2, VPDPBUSD 4); None for Arm's, whose rate differs
+# by core.
 CPU_UNITS: dict[str, dict[str, int | None]] = {
     "bf16": {"amx_bf16": 512, "avx512_bf16": 2, "bf16": None},
     "fp16": {"amx_fp16": 512, "avx512_fp16": 2, "asimdhp": None},
@@ -30,19 +33,26 @@ _ADDED: dict[str, frozenset[str]] = {
 _ALIKE = {"AVX10_1_512": "AVX512_CORE_FP16", "AVX10_1_512_AMX": "AVX512_CORE_AMX"}
 
 
-def emulated_by_cpu(precision: str, flags: frozenset[str] | None = None) -> str:
-    """Says why a CPU, this one without `flags`, emulates a format; empty where it does not, or reports no flags."""
+def emulated_by_cpu(precision: str, flags: frozenset[str] | None = None) -> Said | None:
+    """Says why a CPU, this one without `flags`, emulates a format; None where it does not, or
+    reports no flags."""
     flags = usable(cpu.cpu().flags) if flags is None else flags
     units = CPU_UNITS.get(precision)
     if units is None or (units and (not flags or flags & units.keys())):
-        return ""
-    needed = " or ".join(flag for flag, rate in units.items() if (rate is None) == ("asimd" in flags))
-    return f"this CPU has no {precision} units" + (f" ({needed})" if needed else "")
+        return None
+    is_arm = "asimd" in flags
+    needed = [flag for flag, rate in units.items() if (rate is None) == is_arm]
+    if not needed:
+        return Said("no_units", {"precision": precision})
+    return Said("no_units_of_cpu", {"precision": precision, "flags": " / ".join(needed)})
 
 
 def usable(flags: frozenset[str]) -> frozenset[str]:
-    """The flags without those that ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA) keeps from torch's matmuls."""
-    level = (os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "").upper()
+    """The flags without those that ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA) keeps from torch's
+    matmuls."""
+    level = (
+        os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
+    ).upper()
     kept = {"avx_vnni"} if level.startswith("AVX2_VNNI") else set()
     level = "AVX2" if kept else _ALIKE.get(level, level)
     if level not in _ADDED:
@@ -51,16 +61,17 @@ def usable(flags: frozenset[str]) -> frozenset[str]:
     return flags - (frozenset().union(*above) - kept)
 
 
-def emulated_by_gpu(precision: str, capability: tuple[int, int] | None) -> str:
-    """Says why a GPU of a compute capability emulates a format; empty where it computes it, or reports none."""
+def emulated_by_gpu(precision: str, capability: tuple[int, int] | None) -> Said | None:
+    """Says why a GPU of a compute capability emulates a format; None where it computes it, or
+    reports none."""
     since = GPU_SINCE.get(precision)
     if since is None or capability is None or tuple(capability) >= since:
-        return ""
+        return None
     has, needs = (".".join(map(str, version)) for version in (capability, since))
-    return f"this GPU of compute capability {has} has no {precision} units (from {needs} on)"
+    return Said("no_units_of_gpu", {"has": has, "precision": precision, "needs": needs})
 
 
-def emulated_here(device: str) -> dict[str, str]:
+def emulated_here(device: str) -> dict[str, Said]:
     """Formats that this machine's device emulates, each with the reason; `device` is its kind."""
     if device == "cpu":
         reasons = {name: emulated_by_cpu(name) for name in CPU_UNITS}

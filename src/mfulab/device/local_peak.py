@@ -1,17 +1,24 @@
-"""Computed peaks of local devices; apart, so that an edited table of peaks re-runs only what holds peaks. A CPU's is
-physical cores × clock × vector units × lanes × 2. In virtual machines the turbo clock is invisible, so a thread may
-exceed this by a fifth: a CPU's MFU is reported against the measured ceiling."""
+"""Computed peaks of local devices; apart, so that an edited table of peaks re-runs only what holds
+peaks. A CPU's is physical cores × clock × vector units × lanes × 2. In virtual machines the turbo
+clock is invisible, so a thread may exceed this by a fifth: a CPU's MFU is reported against the
+measured ceiling."""
 
+import csv
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import DeviceConfig
+from mfulab.core.said import Said, as_told, of_source
 from mfulab.device import cpu, identity, is_gpu, vendors
-from mfulab.device.datasheets import table
 from mfulab.device.emulation import CPU_UNITS, emulated_by_cpu, usable
 from mfulab.device.gpu import properties_of
-from mfulab.device.peaks import Peak, gpu_peak, how_to_give
+from mfulab.device.peaks import Peak, gpu_peak, to_be_given
+
+if TYPE_CHECKING:
+    import torch
 
 _BITS = {"fp64": 64, "fp32": 32}  # that an element takes of a vector
 
@@ -22,22 +29,26 @@ def local_name() -> str:
         gpus = identity.gpus()
     except vendors.NoDeviceError:
         return "one of several GPUs"
-    return gpus[0].name if gpus else f"{cpu.cpu().name} ({cpu.usable_cores()} cores)"
+    if gpus:
+        return gpus[0].name
+    return f"{cpu.cpu().name} ({cpu.usable_cores()} cores)"
 
 
 def local_peak(precision: str) -> Peak:
-    """The computed dense peak in TFLOP/s of the first GPU that CUDA would see, if that is known, else of the CPU."""
+    """The computed dense peak in TFLOP/s of the first GPU that CUDA would see, if that is known,
+    else of the CPU."""
     try:
         gpus = identity.gpus()
     except vendors.NoDeviceError as error:
-        return Peak(None, reason=str(error))
+        return Peak(None, reason=as_told(error))
     if gpus:
         return gpu_peak(vendors.of(gpus[0].uuid).properties(gpus[0].uuid, gpus[0].name), precision)
     return cpu_peak(cpu.cpu(), cpu.usable_cores(), precision)
 
 
-def peak_of(device: Any, threads: int, precision: str, config: DeviceConfig) -> Peak:
-    """The computed peak of a torch.device in an effective precision; a CPU's with the cores that `threads` can fill."""
+def peak_of(device: "torch.device", threads: int, precision: str, config: DeviceConfig) -> Peak:
+    """The computed peak of a torch.device in an effective precision; a CPU's with the cores that
+    `threads` can fill."""
     if tflop_s := config.peak_tflop_s.get(precision):  # what the user states comes first
         return Peak(tflop_s, formula=f"{tflop_s} TFLOP/s", source="device.peak_tflop_s")
     if is_gpu(device):
@@ -46,19 +57,20 @@ def peak_of(device: Any, threads: int, precision: str, config: DeviceConfig) -> 
 
 
 def cpu_peak(chip: cpu.Cpu, cores: int, precision: str) -> Peak:
-    """The computed peak of `cores` physical cores in TFLOP/s (TOP/s for int8), None with the reason where unknown."""
-    how = how_to_give(precision)
+    """The computed peak of `cores` physical cores in TFLOP/s (TOP/s for int8), None with the reason
+    where unknown."""
     if precision in ("tf32", "fp8", "fp4"):
-        return Peak(None, reason=f"{precision} is a GPU format")
+        return Peak(None, reason=Said("format_of_gpus", {"precision": precision}))
     if chip.clock_mhz is None:
-        return Peak(None, reason=f"the clock of {chip.name} is not reported; {how}")
-    row = next((row for row in table("fma_per_clock_per_core.csv") if _is_of(row, chip)), None)
+        return Peak(None, reason=to_be_given(Said("no_clock_of", {"chip": chip.name}), precision))
+    row = next((row for row in _cores() if _is_of(row, chip)), None)
     if row is None:
-        return Peak(None, reason=f"the vector units of {chip.name} are in no table here; {how}")
+        unknown = Said("no_vector_units_of", {"chip": chip.name})
+        return Peak(None, reason=to_be_given(unknown, precision))
     try:
         fma, words = _fma_per_clock(chip, row, precision)
-    except UnsupportedError as reason:
-        return Peak(None, reason=f"{chip.name}: {reason}")
+    except UnsupportedError as error:
+        return Peak(None, reason=of_source(chip.name, error.said))
     peak = cores * chip.clock_mhz * fma * 2 * 1e-6
     return Peak(
         spec=peak,
@@ -68,18 +80,27 @@ def cpu_peak(chip: cpu.Cpu, cores: int, precision: str) -> Peak:
     )
 
 
+@cache
+def _cores() -> list[dict[str, str]]:
+    """Vector units of CPU cores, by vendor, family and model."""
+    path = Path(__file__).with_name("fma_per_clock_per_core.csv")
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def _fma_per_clock(chip: cpu.Cpu, row: Mapping[str, str], precision: str) -> tuple[int, str]:
-    units, width = int(row["units"]), int(row["vector_bits"])
+    units = int(row["units"])
+    width = int(row["vector_bits"])
     if precision not in _BITS and precision not in CPU_UNITS:
-        raise UnsupportedError(f"no peak is defined for {precision}")
+        raise UnsupportedError(Said("no_peak_defined", {"precision": precision}))
     flags = usable(chip.flags)
     if reason := emulated_by_cpu(precision, flags):
-        raise UnsupportedError(f"{reason}: it converts, far slower than fp32")
+        raise UnsupportedError(Said("converts", {"why": reason}))
     rates = CPU_UNITS.get(precision, {})
     flag = next((flag for flag in rates if flag in flags), "")
     rate = rates[flag] if flag else 1
     if rate is None:
-        raise UnsupportedError(f"no rate of {flag} instructions stands here")
+        raise UnsupportedError(Said("no_rate_of", {"flag": flag}))
     if flag.startswith("amx"):
         return rate, f"{rate} multiply-adds (AMX tile)"
     lanes = width // _BITS.get(precision, 32) * rate
@@ -88,5 +109,9 @@ def _fma_per_clock(chip: cpu.Cpu, row: Mapping[str, str], precision: str) -> tup
 
 def _is_of(row: Mapping[str, str], chip: cpu.Cpu) -> bool:
     low, _, high = row["models"].partition("-")
-    family = row["vendor"] == chip.vendor and int(row["family"]) == chip.family and row["flag"] in chip.flags
+    family = (
+        row["vendor"] == chip.vendor
+        and int(row["family"]) == chip.family
+        and row["flag"] in chip.flags
+    )
     return family and chip.model is not None and int(low) <= chip.model <= int(high or low)

@@ -1,22 +1,28 @@
-"""Features that Linux alone has, each with its stand-in on macOS: None, or nothing done, where there is no answer. No
-other module but `lab/runtime/processes.py` asks which system it is. Each run's client starts with it: pathlib would be
-a third of that start."""
+"""Features that Linux alone has, each with its stand-in on macOS: None, or nothing done, where
+there is no answer. No other module but `lab/runtime/processes.py` asks which system it is. Each
+run's client starts with it: pathlib would be a third of that start."""
 
 import os
 import resource
+import signal
 import sys
 from contextlib import suppress
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 
 IS_LINUX = sys.platform == "linux"
 IS_MACOS = sys.platform == "darwin"
-CAN_FORK_AFTER_IMPORTS = IS_LINUX  # of torch: macOS's frameworks start threads, after which a fork may hang
+# of torch: macOS's frameworks start threads, after which a fork may hang
+CAN_FORK_AFTER_IMPORTS = IS_LINUX
 ROOT = "/"  # /proc and /sys stand below it
+PR_SET_PDEATHSIG = 1  # of prctl(2)
+LONGEST_NUMBER = 9  # digits of a device's number
 
 
 def text(path: str | os.PathLike[str]) -> str | None:
-    """The content of a file below `ROOT`, such as `proc/stat`; None if it is missing or may not be read."""
+    """The content of a file below `ROOT`, such as `proc/stat`; None if it is missing or may not be
+    read."""
     try:
         with open(os.path.join(ROOT, path), encoding="ascii", errors="replace") as file:
             return file.read().strip()
@@ -24,10 +30,17 @@ def text(path: str | os.PathLike[str]) -> str | None:
         return None
 
 
+def names(path: str) -> list[str]:
+    """Names in a folder below `ROOT`, in order; nothing where it is missing."""
+    with suppress(OSError):
+        return sorted(os.listdir(os.path.join(ROOT, path)))
+    return []
+
+
 def check_processes() -> None:
     """Raises UnsupportedError where Linux hides the processes that psutil and the samplers read."""
     if IS_LINUX and text("proc/stat") is None:
-        raise UnsupportedError("/proc is not mounted: CPU time and memory cannot be read. Mount it and measure again.")
+        raise UnsupportedError(Said("no_proc"))
 
 
 def write(path: str, content: str) -> None:
@@ -36,8 +49,34 @@ def write(path: str, content: str) -> None:
         file.write(content)
 
 
+def prctl(option: int, value: int) -> None:
+    """Asks Linux to treat this process differently."""
+    import ctypes
+
+    if IS_LINUX:
+        ctypes.CDLL(None).prctl(option, value)
+
+
+def end_with_parent(parent: int) -> None:
+    """Ends this process with `parent`, which began it, however that ends; at once where it has
+    ended already."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def place_in(entry: str, count: int) -> int:
+    """Number that an entry of a variable such as CUDA_VISIBLE_DEVICES names; `count` where it names
+    none of so many devices."""
+    number = entry.strip()
+    if not number.isdecimal() or len(number) > LONGEST_NUMBER:
+        return count
+    return min(int(number), count)
+
+
 def affinity() -> frozenset[int] | None:
-    """The logical CPUs that this process may use; None if a process cannot be bound to some (macOS)."""
+    """The logical CPUs that this process may use; None if a process cannot be bound to some
+    (macOS)."""
     return frozenset(os.sched_getaffinity(0)) if IS_LINUX else None
 
 
@@ -55,7 +94,8 @@ def peak_memory_bytes() -> int | None:
 
 
 def file_pages_bytes() -> int:
-    """Resident pages of files, in bytes: above all libraries' code that has run so far. 0 where it is not reported."""
+    """Resident pages of files, in bytes: above all libraries' code that has run so far. 0 where it
+    is not reported."""
     return _status_bytes("RssFile") or 0
 
 

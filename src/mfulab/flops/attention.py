@@ -20,21 +20,24 @@ ATTENTION = SIGNATURES | VARIABLE_SIGNATURES
 KEYWORDS = {theirs: ours for ours, names in _TABLE["keywords"].items() for theirs in names.split()}
 
 
-def bind(signature: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+def bind(signature: str, args: Sequence[object], kwargs: dict[str, Any]) -> dict[str, Any]:
     """An operator's arguments by this module's names."""
     given = dict(zip(signature.split(), args, strict=False))
     return given | {KEYWORDS.get(name, name): value for name, value in kwargs.items()}
 
 
 def _cost(given: dict[str, Any], pairs: Pairs, backward: bool) -> Cost:
-    """Cost of the matmuls over all pairs: forward two, backward those of the gradients asked for, five executed."""
+    """Cost of the matmuls over all pairs: forward two, backward those of the gradients asked for,
+    five executed."""
     products = executed = 2
     if backward:
         for_query, for_key, for_value = given.get("needs_gradient") or (True,) * 3
-        products, executed = (for_query or for_key) + for_query + for_key + for_value, 5
+        products = (for_query or for_key) + for_query + for_key + for_value
+        executed = 5
     widths = given["query"].shape[-1] + given["value"].shape[-1]  # 2 FLOPs of half of both
     full, attended, rectangle, padding = (
-        int(widths * part * products) for part in (pairs.full, pairs.attended, pairs.rectangle, pairs.padding)
+        int(widths * part * products)
+        for part in (pairs.full, pairs.attended, pairs.rectangle, pairs.padding)
     )
     # Where keys outnumber queries they are a cache's, and what no query sees is an empty slot.
     unfilled = padding if given["key"].shape[-2] > given["query"].shape[-2] else 0
@@ -43,8 +46,10 @@ def _cost(given: dict[str, Any], pairs: Pairs, backward: bool) -> Cost:
 
 
 def sdpa_cost(given: dict[str, Any], backward: bool) -> Cost:
-    """torch's `scaled_dot_product_attention`: [..., heads, tokens, width], with a mask or causal."""
-    query, mask = given["query"].shape, given.get("mask")
+    """torch's `scaled_dot_product_attention`: [..., heads, tokens, width], with a mask or
+    causal."""
+    query = given["query"].shape
+    mask = given.get("mask")
     sides = query[-2], given["key"].shape[-2]
     if given_pairs := given.get("pairs"):
         pairs = Pairs(*given_pairs)
@@ -56,21 +61,31 @@ def sdpa_cost(given: dict[str, Any], backward: bool) -> Cost:
 
 
 def variable_cost(given: dict[str, Any], backward: bool) -> Cost:
-    """Kernels that take lengths and windows: [batch, tokens, heads, width], packed [(1,) tokens, heads, width]."""
-    query, query_ends, key_ends = given["query"].shape, given.get("query_ends"), given.get("key_ends")
+    """Kernels that take lengths and windows: [batch, tokens, heads, width], packed [(1,) tokens,
+    heads, width]."""
+    query = given["query"].shape
+    query_ends = given.get("query_ends")
+    key_ends = given.get("key_ends")
     # Of kinds of masks 0 is none, 1 aligns at the upper left, 2 at the lower right.
     causal = bool(given.get("kind") or given.get("is_causal"))
     left, right = given.get("window_sides") or (given.get("left"), given.get("right"))
     if given.get("window"):
         left = given["window"] - 1
     if query_ends is None:
-        pairs = document_pairs(query[-3], given["key"].shape[-3], causal, left, right).times(prod(query[:-3]))
+        pairs = document_pairs(query[-3], given["key"].shape[-3], causal, left, right).times(
+            prod(query[:-3])
+        )
     else:
-        queries, keys = lengths_of(query_ends), lengths_of(query_ends if key_ends is None else key_ends)
-        if queries is None or keys is None:  # tokens alone are known: none sees more keys than the longest document has
+        queries = lengths_of(query_ends)
+        keys = lengths_of(query_ends if key_ends is None else key_ends)
+        # tokens alone are known: none sees more keys than the longest document has
+        if queries is None or keys is None:
             whole = query[-3] * (given.get("longest_key") or query[-3])
             pairs = Pairs(whole, whole / 2 if causal else whole, whole, bound=True)
         else:
-            documents = (document_pairs(*both, causal, left, right) for both in zip(queries, keys, strict=True))
+            documents = (
+                document_pairs(*both, causal, left, right)
+                for both in zip(queries, keys, strict=True)
+            )
             pairs = sum(documents, Pairs(0, 0, 0))
     return _cost(given, pairs.times(query[-2]), backward)

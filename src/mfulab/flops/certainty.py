@@ -1,4 +1,5 @@
-"""Certainty of a count: the kinds of formulas behind its FLOPs, and a second count by layers, not operators."""
+"""Certainty of a count: the kinds of formulas behind its FLOPs, and a second count by layers, not
+operators."""
 
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from torch.utils.flop_counter import flop_registry
 from mfulab.flops.attention import ATTENTION
 from mfulab.flops.counter import Operations
 from mfulab.flops.elementwise import has_other_formula
-from mfulab.flops.operators import FORMULAS
+from mfulab.flops.operators import formula_of
+from mfulab.flops.registry.entry import Registered
 
 Kind = Literal["matmul", "convolution", "attention", "recurrent", "registered"]
 
@@ -26,7 +28,9 @@ class Certainty:
     bound_share: float  # part that is an upper bound: attention whose mask or lengths had no data
     uncounted: dict[str, int]  # calls of operators without a formula, which may hide FLOPs
     second_share: float  # part of the forward FLOPs that the second count knows as well
-    deviation: float | None  # of the second count from the first, over layers that both know; None without one
+    deviation: (
+        float | None
+    )  # of the second count from the first, over layers that both know; None without one
     worst_layer: str  # where it is largest; empty if the two agree
     unused: tuple[str, ...] = ()  # modules with weights that did not run, and so cost nothing
 
@@ -38,24 +42,31 @@ class Certainty:
         parts = (
             f"by formulas for {kinds}" if kinds else "no matmuls",
             "" if self.deviation is None else second,
-            f"{self.bound_share:.1%} an upper bound (a mask or lengths without values)" if self.bound_share else "",
+            f"{self.bound_share:.1%} an upper bound (a mask or lengths without values)"
+            if self.bound_share
+            else "",
             f"without a formula: {calls}" if calls else "every operator has a formula",
             f"did not run and cost nothing: {', '.join(self.unused)}" if self.unused else "",
         )
         return "; ".join(filter(None, parts))
 
 
-def certainty(operations: Operations, by_layers: dict[str, int], unused: tuple[str, ...] = ()) -> Certainty:
-    """Weighs a count beside the second one, `LayerCount.flops`, and the modules that did not run."""
+def certainty(
+    operations: Operations, by_layers: dict[str, int], unused: tuple[str, ...] = ()
+) -> Certainty:
+    """Weighs a count beside the second one, `LayerCount.flops`, and the modules that did not
+    run."""
     flops: dict[Kind, int] = dict.fromkeys(get_args(Kind), 0)
-    of_layers, bound = dict.fromkeys(by_layers, 0), 0
+    of_layers = dict.fromkeys(by_layers, 0)
+    bound = 0
     for key, totals in operations.totals.items():
         if key.direction in ("forward", "backward"):
             flops[_kind(key.operator)] += totals.flops
             bound += totals.flops if totals.bounds else 0
         if key.direction == "forward" and key.layer in of_layers:
             of_layers[key.layer] += totals.flops
-    whole, forward = operations.model_flops, operations.sum("forward").flops
+    whole = operations.model_flops
+    forward = operations.sum("forward").flops
     differences = {layer: by_layers[layer] - counted for layer, counted in of_layers.items()}
     worst = max(differences, key=lambda layer: abs(differences[layer]), default="")
     both = sum(of_layers.values())
@@ -83,16 +94,22 @@ def _kind(operator: str) -> Kind:
 
 def is_product(name: str) -> bool:
     """True if an operator of a trace counts towards MFU, and whatever runs inside it with it."""
-    return name in FORMULAS or _packet(name) in flop_registry
+    formula = formula_of(name)
+    if isinstance(formula, Registered) and formula.uncounted:
+        return False
+    return formula is not None or _packet(name) in flop_registry
 
 
 def _packet(name: str) -> Any:
     namespace, separator, operator = name.partition("::")
-    return getattr(getattr(torch.ops, namespace), operator, None) if separator and namespace.isidentifier() else None
+    if separator and namespace.isidentifier():
+        return getattr(getattr(torch.ops, namespace), operator, None)
+    return None
 
 
 def has_formula(name: str) -> bool:
-    """True if a count knows an operator of a trace, such as `aten::mm`, or its parts, or it is none of torch."""
+    """True if a count knows an operator of a trace, such as `aten::mm`, or its parts, or it is none
+    of torch."""
     packet = _packet(name)
     if packet is None or is_product(name) or has_other_formula(packet):
         return True
@@ -104,8 +121,8 @@ def has_formula(name: str) -> bool:
 
 
 class LayerCount(ExitStack):
-    """Counts a forward pass a second time, by the shapes of linear, convolution and recurrent layers: `flops` by name.
-    Calls inside the backward pass are recomputation and left out."""
+    """Counts a forward pass a second time, by the shapes of linear, convolution and recurrent
+    layers: `flops` by name. Calls inside the backward pass are recomputation and left out."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -114,8 +131,14 @@ class LayerCount(ExitStack):
             if not isinstance(module, torch.jit.ScriptModule):
                 self.callback(module.register_forward_hook(partial(self._note, name)).remove)
 
-    def _note(self, name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if torch._C._current_autograd_node() is None and inputs and isinstance(inputs[0], torch.Tensor):
+    def _note(
+        self, name: str, module: nn.Module, inputs: tuple[object, ...], output: object
+    ) -> None:
+        if (
+            torch._C._current_autograd_node() is None
+            and inputs
+            and isinstance(inputs[0], torch.Tensor)
+        ):
             flops = _layer_flops(module, inputs[0], output)
             if flops is not None:
                 self.flops[name] = self.flops.get(name, 0) + flops
@@ -127,9 +150,13 @@ def _layer_flops(module: Any, inputs: torch.Tensor, output: Any) -> int | None:
     if type(module).__name__ == "Conv1D" and hasattr(module, "nx"):  # GPT-2's linear layer
         return 2 * inputs.numel() * int(module.nf)
     if isinstance(module, nn.modules.conv._ConvNd):
-        channels, places = (module.out_channels, inputs) if module.transposed else (module.in_channels, output)
+        channels, places = (
+            (module.out_channels, inputs) if module.transposed else (module.in_channels, output)
+        )
         return 2 * places.numel() * (channels // module.groups) * prod(module.kernel_size)
     if isinstance(module, nn.RNNBase):
         tokens = inputs.numel() // module.input_size
-        return 2 * tokens * sum(weight.numel() for weight in module.parameters() if weight.ndim == 2)
+        return (
+            2 * tokens * sum(weight.numel() for weight in module.parameters() if weight.ndim == 2)
+        )
     return None

@@ -7,28 +7,34 @@ from mfulab.flops.formulas import TransformerShape, kaplan_flops, megatron_flops
 
 
 def looked_up_parameters(model: torch.nn.Module) -> int:
-    """Parameters of embedding tables that no other layer holds, such as an output layer: a pass reads a row a token."""
+    """Parameters of embedding tables that no other layer holds, such as an output layer: a pass
+    reads a row a token."""
     tables: dict[int, int] = {}
     others: dict[int, int] = {}
     for module in model.modules():
         held = tables if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) else others
-        held.update({id(parameter): parameter.numel() for parameter in module.parameters(recurse=False)})
+        held.update(
+            {id(parameter): parameter.numel() for parameter in module.parameters(recurse=False)}
+        )
     return sum(tables[key] for key in tables.keys() - others.keys())
 
 
 def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
-    """Shape by a transformers decoder's config, without tables that are only looked up; None for what is none."""
+    """Shape by a transformers decoder's config, without tables that are only looked up; None for
+    what is none."""
     config = getattr(model, "config", None)
     heads = getattr(config, "num_attention_heads", None)
     if config is None or heads is None or not getattr(config, "vocab_size", None):
         return None
     # Latent attention: its scores are of wider vectors than its values.
-    latent, width = getattr(config, "kv_lora_rank", None) or 0, 0
+    latent = getattr(config, "kv_lora_rank", None) or 0
+    width = 0
     if latent:
         latent += config.qk_rope_head_dim
         width = (config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim) // 2
     return TransformerShape(
-        parameters=sum(parameter.numel() for parameter in model.parameters()) - looked_up_parameters(model),
+        parameters=sum(parameter.numel() for parameter in model.parameters())
+        - looked_up_parameters(model),
         layers=config.num_hidden_layers,
         heads=heads,
         head_width=width or getattr(config, "head_dim", None) or config.hidden_size // heads,
@@ -40,20 +46,35 @@ def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
     )
 
 
-def compare_formulas(model: torch.nn.Module, count: Count, samples: int, context: int) -> list[dict[str, object]]:
-    """A row for each formula that applies: its value, the count's, the deviation in percent; none for other models."""
+def compare_formulas(
+    model: torch.nn.Module, count: Count, samples: int, context: int
+) -> list[dict[str, object]]:
+    """A row for each formula that applies: its value, the count's, the deviation in percent; none
+    for other models."""
     shape = transformer_shape(model)
     if shape is None:
         return []
-    flops, sizes = count.operations.model_flops, (samples * context, context)
+    flops = count.operations.model_flops
+    sizes = (samples * context, context)
     gpt = "holds for GPT's shape: an MLP four times as wide, as many heads of keys as of queries"
     formulas = [
         ("6·N", "arXiv:2001.08361", kaplan_flops(shape, sizes[0]), "leaves attention out"),
-        ("6·N + 12·L·H·Q·T", "arXiv:2204.02311", palm_flops(shape, *sizes), "counts biases and norms as matmuls"),
+        (
+            "6·N + 12·L·H·Q·T",
+            "arXiv:2204.02311",
+            palm_flops(shape, *sizes),
+            "counts biases and norms as matmuls",
+        ),
         ("72·B·T·L·h²·(1 + T/6h + V/12hL)", "arXiv:2205.05198", megatron_flops(shape, *sizes), gpt),
     ]
     names = ("formula", "source", "formula_flops", "counted_flops", "deviation_percent", "note")
     return [
-        dict(zip(names, (name, source, round(value), flops, 100 * (value / flops - 1), note), strict=True))
+        dict(
+            zip(
+                names,
+                (name, source, round(value), flops, 100 * (value / flops - 1), note),
+                strict=True,
+            )
+        )
         for name, source, value, note in formulas
     ]

@@ -1,7 +1,8 @@
-"""Cost of one call of an operator, and the pairs of query and key that attention's cost is made of. Needs no torch.
-Three numbers of pairs, for everybody counts differently: *full*, each query of a document meets all of its document's
-keys (PaLM's convention; with a window, as many keys as the window holds); *attended*, the pairs that the mask leaves, a
-causal triangle as the half of its square, without the diagonal's other half, as FlashAttention's authors do; and
+"""Cost of one call of an operator, and the pairs of query and key that attention's cost is made of.
+Needs no torch. Three numbers of pairs, for everybody counts differently: *full*, each query of a
+document meets all of its document's keys (PaLM's convention; with a window, as many keys as the
+window holds); *attended*, the pairs that the mask leaves, a causal triangle as the half of its
+square, without the diagonal's other half, as FlashAttention's authors do; and
 *executed*, what the kernel goes through."""
 
 from __future__ import annotations
@@ -23,16 +24,23 @@ class Cost:
     causal_flops: int  # the same with attention counted by the pairs that it attends to
     executed_flops: int  # what the kernel does, flash attention's recomputation included. HFU
     attention_flops: int = 0  # the part of `flops` that grows with pairs of tokens
-    rectangle_flops: int = 0  # that part if every query met every key, padding and other documents' included
-    padding_flops: int = 0  # of `attention_flops`, those that serve padding, as far as a mask shows it
-    unfilled_flops: int = 0  # of `attention_flops`, those with slots of a static cache that no query sees
-    bound: bool = False  # whether the true numbers may be smaller: a mask or lengths had no data to look into
-    side: int = 0  # of the square that a plain product makes or takes; pairs of tokens if it is as wide as a row
+    # that part if every query met every key, padding and other documents' included
+    rectangle_flops: int = 0
+    # of `attention_flops`, those that serve padding, as far as a mask shows it
+    padding_flops: int = 0
+    # of `attention_flops`, those with slots of a static cache that no query sees
+    unfilled_flops: int = 0
+    # whether the true numbers may be smaller: a mask or lengths had no data to look into
+    bound: bool = False
+    # of the square that a plain product makes or takes; pairs of tokens if it is as wide as a row
+    side: int = 0
 
     @classmethod
     def of(cls, flops: int | Cost) -> Cost:
         """The cost of FLOPs that are needed and executed alike; a cost itself."""
-        return flops if isinstance(flops, Cost) else cls(int(flops), int(flops), int(flops))
+        if isinstance(flops, Cost):
+            return flops
+        return cls(int(flops), int(flops), int(flops))
 
 
 @dataclass(frozen=True)
@@ -42,9 +50,11 @@ class Pairs:
     full: float  # of each document's queries with all its keys, a window's width at most
     attended: float  # those that the mask leaves
     executed: float  # those that the kernel goes through
-    rectangle: float = 0  # of all queries with all keys, padding and other documents' included; 0 without one
+    # of all queries with all keys, padding and other documents' included; 0 without one
+    rectangle: float = 0
     bound: float = 0  # above 0 if the true numbers may be smaller: a mask or lengths without data
-    padding: float = 0  # of `full`, those that meet a token which nobody sees, as far as a mask shows it
+    # of `full`, those that meet a token which nobody sees, as far as a mask shows it
+    padding: float = 0
 
     def __add__(self, other: Pairs) -> Pairs:
         return Pairs(*map(add, astuple(self), astuple(other)))
@@ -55,7 +65,8 @@ class Pairs:
 
 
 def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:
-    """One sequence without a mask of its own; causal is aligned at the upper left, as torch does it."""
+    """One sequence without a mask of its own; causal is aligned at the upper left, as torch does
+    it."""
     whole = queries * keys
     causal = queries**2 / 2 if queries <= keys else keys**2 / 2 + (queries - keys) * keys
     return Pairs(whole, causal if is_causal else whole, whole, whole)
@@ -64,8 +75,9 @@ def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:
 def document_pairs(
     queries: int, keys: int, is_causal: bool, left: int | None = None, right: int | None = None
 ) -> Pairs:
-    """One document of a kernel that takes lengths or windows; the last query is aligned with the last key. A query sees
-    `left` keys before its place and `right` after it; None and -1 are no limit."""
+    """One document of a kernel that takes lengths or windows; the last query is aligned with the
+    last key. A query sees `left` keys before its place and `right` after it; None and -1 are no
+    limit."""
     left, right = (-1 if side is None else side for side in (left, right))
     right = 0 if is_causal else right
     if left < 0 and right < 0:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from mfulab.core.said import Numbers, Said, SaidError, said_by
 from mfulab.flops.certainty import Certainty, LayerCount, certainty
 from mfulab.flops.counter import Operations, OperatorCounter
 from mfulab.flops.fused import fused_operators
@@ -17,8 +18,9 @@ from mfulab.flops.tensors import Held, LstmsOnCpu, SavedTensors
 from mfulab.flops.useful import RealTokens, real_tokens, useful_flops
 
 
-class CountError(RuntimeError):
-    """A model whose step could not be counted; the message says in which layer and what to change."""
+class CountError(SaidError, RuntimeError):
+    """A model whose step could not be counted; the message says in which layer and what to
+    change."""
 
 
 @dataclass(frozen=True)
@@ -26,21 +28,35 @@ class Count:
     """One forward and backward pass of a model."""
 
     operations: Operations  # FLOPs and elements by layer, operator and pass
-    saved: Held  # by the forward pass for the backward pass, without parameters and buffers: the activations
-    peak: Held  # the most alive at once beside parameters and inputs: activations, gradients, what is in passing
-    by_layers: dict[str, int]  # forward FLOPs of the layers that have formulas of their own: a second count
-    real: RealTokens | None = None  # documents, from the first layer's call that shows them; None if none does
-    saved_in_part: bool = False  # whether torch.func's gradients saved tensors, which no hook sees and `saved` lacks
+    # by the forward pass for the backward pass, without parameters and buffers: the activations
+    saved: Held
+    # the most alive at once beside parameters and inputs: activations, gradients, what is in
+    # passing
+    peak: Held
+    by_layers: dict[
+        str, int
+    ]  # forward FLOPs of the layers that have formulas of their own: a second count
+    # documents, from the first layer's call that shows them; None if none does
+    real: RealTokens | None = None
+    # whether torch.func's gradients saved tensors, which no hook sees and `saved` lacks
+    saved_in_part: bool = False
     unused: tuple[str, ...] = ()  # modules with weights that did not run, and so cost nothing
-    graph: tuple[tuple[Node, int, int], ...] = ()  # a short chain of nodes, each with its FLOPs of both passes
-    more_on_cpu: Held = field(default_factory=Held)  # what LSTMs save beyond `saved` on a CPU, from the meta device
+    graph: tuple[
+        tuple[Node, int, int], ...
+    ] = ()  # a short chain of nodes, each with its FLOPs of both passes
+    more_on_cpu: Held = field(
+        default_factory=Held
+    )  # what LSTMs save beyond `saved` on a CPU, from the meta device
 
     @property
     def useful_percent(self) -> float | None:
-        """The share of forward and backward FLOPs that serves real tokens; None if no call shows which these are."""
+        """The share of forward and backward FLOPs that serves real tokens; None if no call shows
+        which these are."""
         whole = self.operations.model_flops
         useful = useful_flops(self.operations, self.real)
-        return 100 * useful / whole if useful is not None and whole else None
+        if useful is not None and whole:
+            return 100 * useful / whole
+        return None
 
     @property
     def certainty(self) -> Certainty:
@@ -48,13 +64,20 @@ class Count:
         return certainty(self.operations, self.by_layers, self.unused)
 
 
-def count(model: torch.nn.Module, step: Callable[[], Any], backward: bool = True, fused: bool = True) -> Count:
-    """Counts a step in which the model computes a scalar loss, and the gradients of what requires them. `step` runs the
-    forward pass, on the model's device, and returns the loss, or gradients computed by torch.func. With `fused`
-    attention is one operator, as on a device; for devices without data (meta, fake tensors) only. Raises CountError,
-    which names the layer, if the step failed."""
-    layers, saved, second, told = LayerTracker(model), SavedTensors(model), LayerCount(model), _RealTokens(model)
-    counter, lstms = OperatorCounter(layers), LstmsOnCpu(model, saved)
+def count(
+    model: torch.nn.Module, step: Callable[[], Any], backward: bool = True, fused: bool = True
+) -> Count:
+    """Counts a step in which the model computes a scalar loss, and the gradients of what requires
+    them. `step` runs the forward pass, on the model's device, and returns the loss, or gradients
+    computed by torch.func. With `fused` attention is one operator, as on a device; for devices
+    without data (meta, fake tensors) only. Raises CountError, which names the layer, if the step
+    failed."""
+    layers = LayerTracker(model)
+    saved = SavedTensors(model)
+    second = LayerCount(model)
+    told = _RealTokens(model)
+    counter = OperatorCounter(layers)
+    lstms = LstmsOnCpu(model, saved)
     try:
         with second, told, counter, fused_operators() if fused else nullcontext():
             with saved, lstms:
@@ -64,18 +87,34 @@ def count(model: torch.nn.Module, step: Callable[[], Any], backward: bool = True
                 nodes = chain(loss, model, saved)
                 loss.backward()
     except Exception as error:
-        where = f"layer {layers.failed}" if layers.failed else "its own forward"
-        raise CountError(f"{type(model).__name__} failed in {where}: {error}") from error
+        numbers: Numbers = {"model": type(model).__name__, "error": said_by(error)}
+        failed = Said("failed_in_forward", numbers)
+        if layers.failed:
+            failed = Said("failed_in_layer", {**numbers, "layer": layers.failed})
+        raise CountError(failed) from error
     unused = tuple(outermost(layers.unused or ()))
-    made, held = counter.by_node, (saved.total, counter.live.peak)
-    graph = tuple((node, made[node.number, "forward"], made[node.number, "backward"]) for node in nodes)
+    made = counter.by_node
+    held = (saved.total, counter.live.peak)
+    graph = tuple(
+        (node, made[node.number, "forward"], made[node.number, "backward"]) for node in nodes
+    )
     all_flops = counter.operations.sum("forward").flops, counter.operations.sum("backward").flops
     graph = graph if tuple(map(sum, [*zip(*graph, strict=True)][1:])) == all_flops else ()
-    return Count(counter.operations, *held, second.flops, told.tokens, saved.interrupted, unused, graph, lstms.more)
+    return Count(
+        counter.operations,
+        *held,
+        second.flops,
+        told.tokens,
+        saved.interrupted,
+        unused,
+        graph,
+        lstms.more,
+    )
 
 
 class _RealTokens(ExitStack):
-    """Notes the real tokens of the first layer whose call shows them: a wrapper may pad, or make the mask."""
+    """Notes the real tokens of the first layer whose call shows them: a wrapper may pad, or make
+    the mask."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -84,7 +123,9 @@ class _RealTokens(ExitStack):
             if not isinstance(module, torch.jit.ScriptModule):
                 self.callback(module.register_forward_pre_hook(self._note, with_kwargs=True).remove)
 
-    def _note(self, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def _note(
+        self, module: torch.nn.Module, arguments: tuple[object, ...], keywords: dict[str, Any]
+    ) -> None:
         if self.tokens is None and torch._C._current_autograd_node() is None:
             with _disable_current_modes():
                 self.tokens = real_tokens(arguments, keywords)

@@ -1,4 +1,5 @@
-"""A dispatch mode that gives each operator its formula, noting pass, layer, number format and bytes."""
+"""A dispatch mode that gives each operator its formula, noting pass, layer, number format and
+bytes."""
 
 import importlib
 import sys
@@ -8,7 +9,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
-from math import prod
 from typing import Any
 from unittest.mock import patch
 
@@ -23,28 +23,45 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakIdKeyDictionary
 
+from mfulab.core.errors import drop_own_frames
+from mfulab.core.said import Said
 from mfulab.flops.attention import ATTENTION
 from mfulab.flops.cost import FLOPS, Cost
 from mfulab.flops.elementwise import other_flops
 from mfulab.flops.experts import expert_numbers, unread_elements
 from mfulab.flops.flex import flex_attention_seen
-from mfulab.flops.higher_order import Body, bodies_seen, open_kernel, unknown
+from mfulab.flops.higher_order import Body, UnknownCostError, bodies_seen, open_kernel
 from mfulab.flops.layers import LayerTracker, Opened, Pass
-from mfulab.flops.operators import FORMULAS, grouped_matmul, operator_name
+from mfulab.flops.operators import FORMULAS, formula_of, grouped_matmul, operator_name
 from mfulab.flops.tensors import LiveTensors
 from mfulab.flops.written import PRODUCTS, WrittenAttention
 
-PASSES: tuple[Pass, ...] = ("forward", "backward", "recomputed")  # the last is executed and not needed
-_ADDING = ("aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", "aten::_addmm")  # their first operand
-_SAME_VALUES = frozenset({"aten::expand", "aten::alias", "aten::t", "aten::transpose", "aten::unsqueeze", "aten::view"})
-LOOK_UPS = frozenset({"aten::embedding", "aten::_embedding_bag", "aten::index", "aten::index_select", "aten::gather"})
+PASSES: tuple[Pass, ...] = (
+    "forward",
+    "backward",
+    "recomputed",
+)  # the last is executed and not needed
+_ADDING = (
+    "aten::addmm",
+    "aten::baddbmm",
+    "aten::addmv",
+    "aten::addbmm",
+    "aten::_addmm",
+)  # their first operand
+_SAME_VALUES = frozenset(
+    {"aten::expand", "aten::alias", "aten::t", "aten::transpose", "aten::unsqueeze", "aten::view"}
+)
+LOOK_UPS = frozenset(
+    {"aten::embedding", "aten::_embedding_bag", "aten::index", "aten::index_select", "aten::gather"}
+)
 
 Tensors = list[torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Key:
-    """Key over which calls are summed; `dtype` is of an operator that counts towards MFU, `side` as in Cost."""
+    """Key over which calls are summed; `dtype` is of an operator that counts towards MFU, `side` as
+    in Cost."""
 
     layer: str
     operator: str
@@ -55,9 +72,10 @@ class Key:
 
 @dataclass
 class Totals:
-    """Sums over calls. FLOPs as in Cost; `other_flops` do not count towards MFU, `bounds` are calls whose cost is an
-    upper bound. Operators that count towards MFU read and wrote `elements`, all others `other_elements`. Of stacked
-    experts those are read that tokens choose, as if routed evenly at random."""
+    """Sums over calls. FLOPs as in Cost; `other_flops` do not count towards MFU, `bounds` are calls
+    whose cost is an upper bound. Operators that count towards MFU read and wrote `elements`, all
+    others `other_elements`. Of stacked experts those are read that tokens choose, as if routed
+    evenly at random."""
 
     calls: int = 0
     flops: int = 0
@@ -77,7 +95,10 @@ class Totals:
         """One call's cost; or what it adds where another was added for the same call before."""
         values = [1, *(getattr(cost, name) for name in FLOPS), int(cost.bound)]
         if instead is not None:
-            values = [value - old for value, old in zip(values, vars(cls.of(instead)).values(), strict=False)]
+            values = [
+                value - old
+                for value, old in zip(values, vars(cls.of(instead)).values(), strict=False)
+            ]
         return cls(*values)
 
     def add(self, other: "Totals") -> None:
@@ -88,18 +109,23 @@ class Totals:
 
 @dataclass
 class Operations:
-    """All that was counted: sums by layer, operator, pass and format, and the operators that no formula knows."""
+    """All that was counted: sums by layer, operator, pass and format, and the operators that no
+    formula knows. `unshown` FLOPs ran outside modules and made no node of autograd."""
 
     totals: dict[Key, Totals] = field(default_factory=dict)
     uncounted: Counter[str] = field(default_factory=Counter)
+    unshown: int = 0
 
     def add(self, other: "Operations") -> None:
         """Adds another's sums to these."""
         for key, totals in other.totals.items():
             self.totals.setdefault(key, Totals()).add(totals)
         self.uncounted.update(other.uncounted)
+        self.unshown += other.unshown
 
-    def sum(self, direction: Pass | None = None, layer: str | None = None, operator: str | None = None) -> Totals:
+    def sum(
+        self, direction: Pass | None = None, layer: str | None = None, operator: str | None = None
+    ) -> Totals:
         """Sums over all that match; `layer` includes the layers inside it."""
         total = Totals()
         for key, totals in self.totals.items():
@@ -114,31 +140,37 @@ class Operations:
         return self.sum("forward").flops + self.sum("backward").flops
 
     def by_format(self, executed: bool = False) -> dict[tuple[torch.dtype, bool], int]:
-        """FLOPs needed, or executed, by what was multiplied, and if by convolutions, which TF32 has a switch for."""
+        """FLOPs needed, or executed, by what was multiplied, and if by convolutions, which TF32 has
+        a switch for."""
         flops: Counter[tuple[torch.dtype, bool]] = Counter()
         passes = PASSES if executed else PASSES[:2]
         for key, totals in self.totals.items():
             if key.dtype is not None and key.direction in passes:
-                flops[key.dtype, "conv" in key.operator] += totals.executed_flops if executed else totals.flops
+                flops[key.dtype, "conv" in key.operator] += (
+                    totals.executed_flops if executed else totals.flops
+                )
         return dict(flops)
 
 
 class OperatorCounter(Opened):
-    """Counts whatever runs inside it, on any device, with data or without; `operations` holds the result.
+    """Counts whatever runs inside it, on any device, with data or without; `operations` holds the
+    result.
 
-    The step's values are unchanged. Torch's dispatcher shows each operator after autocast and below tensor subclasses:
-    DTensor, FSDP2 and quantised weights show what this rank computes. torch.compile steps aside for a dispatch mode. A
-    CUDA graph that is replayed runs no operator: count a step before its capture.
+    The step's values are unchanged. Torch's dispatcher shows each operator after autocast and below
+    tensor subclasses: DTensor, FSDP2 and quantised weights show what this rank computes.
+    torch.compile steps aside for a dispatch mode. A CUDA graph that is replayed runs no operator:
+    count a step before its capture.
 
-    Each operator gets this project's formula, else torch's, else that of elementwise arithmetic, else it is named in
-    `operations.uncounted`. Passes are those of `LayerTracker.place`. With `memory` `live` follows how long tensors
-    live.
+    Each operator gets this project's formula, else torch's, else that of elementwise arithmetic,
+    else it is named in `operations.uncounted`. Passes are those of `LayerTracker.place`. With
+    `memory` `live` follows how long tensors live.
     """
 
     def __init__(self, layers: LayerTracker, memory: bool = True) -> None:
         super().__init__()
         self.operations, self.live, self._written = Operations(), LiveTensors(), WrittenAttention()
-        self.by_node: Counter[tuple[int, Pass]] = Counter()  # FLOPs by autograd's number of a node, and pass
+        # FLOPs by autograd's number of a node, and pass
+        self.by_node: Counter[tuple[int, Pass]] = Counter()
         self._zeros: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._layers, self._memory, self._experts = layers, memory, expert_numbers(layers.model)
 
@@ -153,19 +185,26 @@ class OperatorCounter(Opened):
         with eager_stance(), Dispatch(self):
             yield
 
-    def _multiplies_zeros(self, name: str, args: tuple[Any, ...]) -> bool:
+    def _multiplies_zeros(self, name: str, args: tuple[object, ...]) -> bool:
         operands = tree_leaves(args[name.startswith(_ADDING) :]) if self._zeros else ()
-        return any(isinstance(operand, torch.Tensor) and operand in self._zeros for operand in operands)
+        return any(
+            isinstance(operand, torch.Tensor) and operand in self._zeros for operand in operands
+        )
 
-    def _listens(self, arguments: Any) -> bool:
+    def _listens(self, arguments: object) -> bool:
         modes = _get_current_dispatch_mode_stack() if torch._C._len_torch_dispatch_stack() else []
-        own = next((mode for mode in modes if isinstance(mode, Dispatch) and mode.counter is self), None)
-        traced = any(mode.is_infra_mode() and not isinstance(mode, FakeTensorMode) for mode in modes)
+        own = next(
+            (mode for mode in modes if isinstance(mode, Dispatch) and mode.counter is self), None
+        )
+        traced = any(
+            mode.is_infra_mode() and not isinstance(mode, FakeTensorMode) for mode in modes
+        )
         return own is not None and not traced and not own.is_foreign(tree_leaves(arguments))
 
-    def _either(self, yes: Body, no: Body, operands: Sequence[Any]) -> Any:
+    def _either(self, yes: Body, no: Body, operands: Sequence[object]) -> Any:
         """Counts a branch that no data chooses: possible where both cost the same."""
-        before, branches = self.operations, list[Operations]()
+        before = self.operations
+        branches = list[Operations]()
         out = None
         for body in (no, yes):
             self.operations = Operations()
@@ -176,14 +215,21 @@ class OperatorCounter(Opened):
                 self.operations = before
         costs = [branch.model_flops for branch in branches]
         if costs[0] != costs[1]:
-            unknown(f"cond: its branches cost {costs[1]} and {costs[0]} FLOPs, and without data neither is chosen")
+            flops = {"taken": costs[1], "other": costs[0]}
+            raise UnknownCostError(Said("branches_differ", flops))
         before.add(branches[1])
         return out
 
-    def add(self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Adds one call of an operator: a `torch.ops` overload packet, a higher-order operator or a Triton kernel."""
-        name, leaves = operator_name(operator), (tree_leaves((args, kwargs)), tree_leaves(out))
-        read, written = ([leaf for leaf in some if isinstance(leaf, torch.Tensor)] for some in leaves)
+    def add(
+        self, operator: object, out: object, args: tuple[object, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Adds one call of an operator: a `torch.ops` overload packet, a higher-order operator or a
+        Triton kernel."""
+        name = operator_name(operator)
+        leaves = (tree_leaves((args, kwargs)), tree_leaves(out))
+        read, written = (
+            [leaf for leaf in some if isinstance(leaf, torch.Tensor)] for some in leaves
+        )
         if self._memory:
             self.live.note(read, written)
         self._layers.read(read)
@@ -201,18 +247,26 @@ class OperatorCounter(Opened):
             scores = out if name in PRODUCTS and not is_nested else None
             call = self._product(key, cost, read, written, args, scores)
         else:
-            key, call = Key(layer, name, direction), self._other(operator, name, read, written, out, args, kwargs)
+            key = Key(layer, name, direction)
+            call = self._other(operator, name, read, written, out, args, kwargs)
         self.operations.totals.setdefault(key, Totals()).add(call)
 
-    def _product(self, key: Key, cost: Cost, read: Tensors, written: Tensors, args: Any, scores: Any) -> Totals:
+    def _product(
+        self, key: Key, cost: Cost, read: Tensors, written: Tensors, args: Any, scores: Any
+    ) -> Totals:
         """One call that counts towards MFU."""
         name = key.operator
         if scores is not None:  # a matmul that attention may be written with
             module = self._layers.model.get_submodule(key.layer)
-            cost = self._written.cost(module, cost, *args[-2:] if name == "aten::bmm" else args[1:3])
+            cost = self._written.cost(
+                module, cost, *args[-2:] if name == "aten::bmm" else args[1:3]
+            )
             if key.direction != "backward":
                 self._written.made(key, module, cost, scores)
-        self.by_node[self._layers.node(read), key.direction] += cost.flops
+        node = self._layers.node(read)
+        self.by_node[node, key.direction] += cost.flops
+        if node < 0 and self._layers.is_idle:
+            self.operations.unshown += cost.flops
         call = Totals.of(cost)
         call.elements = elements(read + written)
         if FORMULAS.get(name) is grouped_matmul and args[1].ndim == 3:
@@ -220,10 +274,18 @@ class OperatorCounter(Opened):
         return call
 
     def _other(
-        self, operator: Any, name: str, read: Tensors, written: Tensors, out: Any, args: Any, kwargs: Any
+        self,
+        operator: Any,
+        name: str,
+        read: Tensors,
+        written: Tensors,
+        out: Any,
+        args: Any,
+        kwargs: Any,
     ) -> Totals:
         """One call that does not count towards MFU."""
-        # What has no tangent gets zeros of one element, by which torch multiplies: executed, and not needed.
+        # What has no tangent gets zeros of one element, by which torch multiplies: executed, and
+        # not needed.
         is_zero = name == "aten::zeros" and not out.ndim
         if is_zero or (name in _SAME_VALUES and args[0] in self._zeros):
             self._zeros[out] = True
@@ -235,19 +297,26 @@ class OperatorCounter(Opened):
         if name in LOOK_UPS:  # of a table as much is read as is written
             read = [*(tensor for tensor in read if tensor is not args[0]), *written[:1]]
         moves = flops != 0 or not _shares_memory(read, written)  # a view moves nothing
-        return Totals(1, other_flops=flops or 0, other_elements=elements(read + written) if moves else 0)
+        return Totals(
+            1, other_flops=flops or 0, other_elements=elements(read + written) if moves else 0
+        )
 
 
 def eager_stance() -> AbstractContextManager[Any]:
-    """Keeps compiled code aside, from this call on: by itself it steps aside for a dispatch mode, but then for good."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else _LaterStance()
+    """Keeps compiled code aside, from this call on: by itself it steps aside for a dispatch mode,
+    but then for good."""
+    if "torch._dynamo" in sys.modules:
+        return torch.compiler.set_stance("force_eager")
+    return _LaterStance()
 
 
 class _LaterStance(AbstractContextManager[None]):
-    """Does the same from the first use of torch.compile on, which loads the compiler: torch.cond and scan use it."""
+    """Does the same from the first use of torch.compile on, which loads the compiler: torch.cond
+    and scan use it."""
 
     def __init__(self) -> None:
-        self._undo, self._compile = ExitStack(), torch.compile
+        self._undo = ExitStack()
+        self._compile = torch.compile
         self._undo.enter_context(patch.object(torch, "compile", self._first))
 
     def _first(self, *args: Any, **kwargs: Any) -> Any:
@@ -268,10 +337,20 @@ class Dispatch(TorchDispatchMode):
     def __init__(self, counter: OperatorCounter) -> None:
         super().__init__()
         self.counter = counter
-        self._fake_modes = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, FakeTensorMode)]
+        self._fake_modes = [
+            mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, FakeTensorMode)
+        ]
 
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        try:
+            return self._run(operator, types, args, kwargs or {})
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+
+    def _run(self, operator: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         # A subclass first turns into the operators on the tensors it wraps: those are what runs.
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             return NotImplemented
@@ -284,17 +363,27 @@ class Dispatch(TorchDispatchMode):
         nested = any(tensor.is_nested for tensor in tensors)  # which cannot be taken apart
         if not nested and _is_composite(operator, tensors[0].device.type if tensors else "cpu"):
             with self:
-                return operator._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+                return operator._op_dk(
+                    torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs
+                )
         out = operator(*args, **kwargs)
         self.counter.add(operator._overloadpacket, out, args, kwargs)
         return out
 
-    def is_foreign(self, leaves: Sequence[Any]) -> bool:
-        """Says whether arguments are fake tensors of something that traces inside the step, and computes nothing."""
-        return any(isinstance(leaf, FakeTensor) and leaf.fake_mode not in self._fake_modes for leaf in leaves)
+    def is_foreign(self, leaves: Sequence[object]) -> bool:
+        """Says whether arguments are fake tensors of something that traces inside the step, and
+        computes nothing."""
+        return any(
+            isinstance(leaf, FakeTensor) and leaf.fake_mode not in self._fake_modes
+            for leaf in leaves
+        )
 
     def _higher_order(self, operator: Any, args: Any, kwargs: Any) -> Any:
-        kernel = None if operator_name(operator) in FORMULAS else open_kernel(operator, tree_leaves((args, kwargs)))
+        kernel = (
+            None
+            if formula_of(operator_name(operator))
+            else open_kernel(operator, tree_leaves((args, kwargs)))
+        )
         if kernel is not None:
             with self:
                 return kernel(*args, **kwargs)
@@ -308,59 +397,104 @@ class Dispatch(TorchDispatchMode):
 
 @cache
 def _is_composite(operator: Any, device: str) -> bool:
-    """True if torch takes an operator apart on a kind of device; a kernel there goes first, and rounds otherwise."""
-    has_kernel, name = torch._C._dispatch_has_kernel_for_dispatch_key, operator.name()
+    """True if torch takes an operator apart on a kind of device; a kernel there goes first, and
+    rounds otherwise."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    name = operator.name()
     if operator.namespace == "prim" or not has_kernel(name, "CompositeImplicitAutograd"):
         return False
     return not has_kernel(name, torch._C._dispatch_key_for_device(device))
 
 
+def _gradients_made(name: str) -> int:
+    """Number of gradients that a fused kernel always makes; 0 for other operators."""
+    if name == "aten::mkldnn_rnn_layer_backward":
+        return 7
+    is_attention = name in ATTENTION and name.endswith("_backward")
+    return 3 if is_attention and not name.startswith("mfulab") else 0
+
+
+def _is_asked(into: Any) -> bool:
+    """Says whether the backward pass that runs goes on into a node of autograd."""
+    if into is None:
+        return False
+    try:
+        return bool(torch._C._will_engine_execute_node(into))
+    except RuntimeError:  # a leaf of which `torch.autograd.grad` is to give the gradient
+        return True
+
+
+_OF_VECTORS = ("MvBackward", "AddmvBackward", "DotBackward", "VdotBackward")
+
+
 def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | None:
     node = torch._C._current_autograd_node()
-    if name in FORMULAS:
+    if formula := formula_of(name):
         # Where the result goes to is no operand.
         given = {key: value for key, value in kwargs.items() if key != "out"}
-        in_kernel = name in ATTENTION and name.endswith("_backward") and not name.startswith("mfulab")
-        if in_kernel and node is not None and len(node.next_functions) >= 3:
+        count = _gradients_made(name)
+        if count and node is not None and len(node.next_functions) >= count:
             # A kernel computes all gradients, whichever of them autograd asks for.
-            given["needs_gradient"] = [into is not None for into, _ in node.next_functions[:3]]
-        return Cost.of(FORMULAS[name](*args, out=out, **given))
+            given["needs_gradient"] = [_is_asked(into) for into, _ in node.next_functions[:count]]
+        cost = formula(*args, out=out, **given)
+        return None if cost is None else Cost.of(cost)
     if operator in flop_registry:
         return Cost.of(flop_registry[operator](*args, out_val=out, **kwargs))
-    if name == "aten::mul" and node is not None and all(isinstance(arg, torch.Tensor) for arg in args):
-        # The gradient of a product of vectors, [m, 1]·[1, n], which torch makes by broadcasting.
-        vectors = node.name().startswith(("MvBackward", "AddmvBackward", "DotBackward", "VdotBackward"))
-        return Cost.of(2 * out.numel()) if vectors else None
-    return None
+    if name != "aten::mul" or node is None or not node.name().startswith(_OF_VECTORS):
+        return None
+    if not all(isinstance(arg, torch.Tensor) for arg in args):
+        return None
+    # The gradient of a product of vectors, [m, 1]·[1, n], which torch makes by broadcasting.
+    return Cost.of(2 * out.numel())
 
 
 def elements(tensors: list[torch.Tensor]) -> int:
     """Elements that lie in memory: a dimension of stride 0 repeats the same ones."""
-    return sum(
-        tensor.numel()
-        if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel()
-        else prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
-        for tensor in tensors
-    )
+    return sum(map(_elements, tensors))
+
+
+def _elements(tensor: torch.Tensor) -> int:
+    if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel():
+        return tensor.numel()
+    count = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if stride:
+            count *= size
+    return count
 
 
 def _shares_memory(read: list[torch.Tensor], written: list[torch.Tensor]) -> bool:
-    storages = {tensor.untyped_storage()._cdata for tensor in read if tensor.layout == torch.strided}
-    is_strided = all(tensor.layout == torch.strided for tensor in written)
-    return bool(written) and is_strided and all(tensor.untyped_storage()._cdata in storages for tensor in written)
+    """Says whether all that was written lies in memory that was read."""
+    if not written or any(tensor.layout != torch.strided for tensor in written):
+        return False
+    strided = [tensor for tensor in read if tensor.layout == torch.strided]
+    return _storages(written) <= _storages(strided)
+
+
+def _storages(tensors: list[torch.Tensor]) -> set[int]:
+    return {tensor.untyped_storage()._cdata for tensor in tensors}
 
 
 def layer_rows(model: torch.nn.Module, operations: Operations) -> list[dict[str, object]]:
-    """FLOPs and bytes (4 an element) by layer: a row a module, in the model's order, with the modules inside it."""
-    sums = {(direction, name): Totals() for direction in ("forward", "backward") for name, _ in model.named_modules()}
+    """FLOPs and bytes (4 an element) by layer: a row a module, in the model's order, with the
+    modules inside it."""
+    sums = dict[tuple[str, str], Totals]()
+    for name, _ in model.named_modules():
+        sums["forward", name] = Totals()
+        sums["backward", name] = Totals()
     for key, totals in operations.totals.items():
         for layer in {"", *accumulate(key.layer.split("."), "{}.{}".format)}:
             if (key.direction, layer) in sums:
                 sums[key.direction, layer].add(totals)
     whole = sums["forward", ""].flops + sums["backward", ""].flops
-
-    def row(name: str, module: torch.nn.Module, forward: Totals, backward: Totals) -> dict[str, object]:
-        return {
+    rows = list[dict[str, object]]()
+    for name, module in model.named_modules():
+        forward = sums["forward", name]
+        backward = sums["backward", name]
+        share = None
+        if whole:
+            share = round(100 * (forward.flops + backward.flops) / whole, 4)
+        row = {
             "layer": name,
             "module": type(module).__name__,
             "parameters": sum(parameter.numel() for parameter in module.parameters()),
@@ -371,7 +505,7 @@ def layer_rows(model: torch.nn.Module, operations: Operations) -> list[dict[str,
             "other_backward_flops": backward.other_flops,
             "forward_bytes": 4 * (forward.elements + forward.other_elements),
             "backward_bytes": 4 * (backward.elements + backward.other_elements),
-            "share_percent": round(100 * (forward.flops + backward.flops) / whole, 4) if whole else None,
+            "share_percent": share,
         }
-
-    return [row(name, module, sums["forward", name], sums["backward", name]) for name, module in model.named_modules()]
+        rows.append(row)
+    return rows

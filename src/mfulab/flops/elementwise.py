@@ -1,5 +1,6 @@
-"""FLOPs of everything that does not count towards MFU: norms, activations, softmax, sums; and what costs none. An
-addition, a multiplication, a comparison and an elementary function (exponential, root, tanh, erf) are one FLOP each."""
+"""FLOPs of everything that does not count towards MFU: norms, activations, softmax, sums; and what
+costs none. An addition, a multiplication, a comparison and an elementary function (exponential,
+root, tanh, erf) are one FLOP each."""
 
 from functools import cache
 from math import log2, prod
@@ -15,50 +16,100 @@ _TABLE = data(Path(__file__).with_name("elementwise.yaml"))
 PER_ELEMENT = {name: flops for flops, names in _TABLE["flops"].items() for name in names.split()}
 
 OPTIMIZERS: dict[str, int] = _TABLE["optimizers"]  # FLOPs for each trained parameter
-FUSED_OPTIMIZERS = {f"_fused_{name}_": flops for name, flops in OPTIMIZERS.items()}  # all lists in one kernel
+FUSED_OPTIMIZERS = {
+    f"_fused_{name}_": flops for name, flops in OPTIMIZERS.items()
+}  # all lists in one kernel
 
 # Communication and what copies for it. The sums of a reduction are the network's.
-FREE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "profiler", "_dtensor"})
-# Of each pair of vectors and each of their elements: difference, its size or square, sum; a gradient one more.
+FREE_NAMESPACES = frozenset(
+    {"c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "profiler", "_dtensor"}
+)
+# Of each pair of vectors and each of their elements: difference, its size or square, sum; a
+# gradient one more.
 _DISTANCES = {"_cdist_forward": 3, "_cdist_backward": 4}
 # Each looked-up vector is added to its bag, and its bag's gradient to the vector's.
-_BAGS = ("_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_backward", "_embedding_bag_dense_backward")
-_POOLINGS = ("max_pool2d_with_indices", "avg_pool2d")
+_BAGS = (
+    "_embedding_bag",
+    "_embedding_bag_forward_only",
+    "_embedding_bag_backward",
+    "_embedding_bag_dense_backward",
+)
+_POOLINGS = (
+    "max_pool2d_with_indices",
+    "avg_pool2d",
+    "max_pool3d_with_indices",
+    "avg_pool3d",
+)
 _BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 
 
-def other_flops(packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """FLOPs of a call that counts towards no MFU, by its packet and all that it reads and writes; None if unknown."""
+def other_flops(
+    packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> int | None:
+    """FLOPs of a call that counts towards no MFU, by its packet and all that it reads and writes;
+    None if unknown."""
     name = getattr(packet, "__name__", "")
     if name in FUSED_OPTIMIZERS or name.startswith("_foreach_"):
-        # On a list of tensors what the plain operator costs on each.
-        plain = getattr(torch.ops.aten, name.removeprefix("_foreach_").removesuffix("_"), None)
-        of_each = FUSED_OPTIMIZERS.get(name, _flops_per_element(plain) if plain else None)
-        return None if of_each is None else of_each * sum(tensor.numel() for tensor in args[0])
-    if name.startswith("_fft_"):  # 5·n·log₂n for each transform of n values, half if real (Cooley and Tukey 1965)
-        size = prod(args[0].shape[dimension] for dimension in args[1])
-        return round(5 * args[0].numel() * log2(max(size, 1)) / (1 if name == "_fft_c2c" else 2))
+        return _of_a_list(name, args[0])
+    if name.startswith("_fft_"):
+        return _of_transforms(name, args[0], args[1])
     if name in _DISTANCES:
-        return _DISTANCES[name] * tensors[-1 if name == "_cdist_forward" else 0].numel() * args[1].shape[-1]
+        pairs = tensors[-1] if name == "_cdist_forward" else tensors[0]
+        return _DISTANCES[name] * pairs.numel() * args[1].shape[-1]
     if name in _BAGS:
         return args[1].numel() * args[0].shape[-1]
+    per_element = _flops_per_element(packet)
     # With running statistics, `training` false, what is normalised is scaled and shifted alone.
-    is_fixed = name in _BATCH_NORMS and not args[5]
-    per_element = PER_ELEMENT["_native_batch_norm_legit_no_training"] if is_fixed else _flops_per_element(packet)
-    if per_element is None and name in _POOLINGS:  # windows cost their size for each input element that they step over
-        x, kernel, stride = args[0], args[1], (args[2] if len(args) > 2 and args[2] else args[1])
-        return x.numel() * prod(kernel) // prod(stride)
-    if not per_element or not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
-        return None if per_element is None else 0
+    if name in _BATCH_NORMS and not args[5]:
+        per_element = PER_ELEMENT["_native_batch_norm_legit_no_training"]
+    if per_element is None:
+        return _of_pooling(args) if name in _POOLINGS else None
+    if per_element == 0 or not any(map(_has_fractions, tensors)):
+        return 0
     scaled = kwargs.get("alpha", 1) != 1
     return (per_element + scaled) * max(tensor.numel() for tensor in tensors)
 
 
-def has_other_formula(packet: Any) -> bool:
+def _of_a_list(name: str, tensors: list[torch.Tensor]) -> int | None:
+    """FLOPs of one kernel on a list of tensors: what the plain operator costs on each."""
+    of_each = FUSED_OPTIMIZERS.get(name)
+    if of_each is None:
+        plain = getattr(torch.ops.aten, name.removeprefix("_foreach_").removesuffix("_"), None)
+        of_each = _flops_per_element(plain) if plain else None
+    if of_each is None:
+        return None
+    return of_each * sum(tensor.numel() for tensor in tensors)
+
+
+def _of_transforms(name: str, x: torch.Tensor, dimensions: list[int]) -> int:
+    """FLOPs of Fourier transforms over `dimensions`: 5·n·log₂n for each of n values, half if real
+    (Cooley and Tukey 1965)."""
+    size = prod(x.shape[dimension] for dimension in dimensions)
+    flops = 5 * x.numel() * log2(max(size, 1))
+    return round(flops if name == "_fft_c2c" else flops / 2)
+
+
+def _of_pooling(args: tuple[Any, ...]) -> int:
+    """FLOPs of a pooling: a window costs its size for each input element that it steps over."""
+    x: torch.Tensor = args[0]
+    kernel: list[int] = args[1]
+    stride = args[2] if len(args) > 2 and args[2] else kernel
+    return x.numel() * prod(kernel) // prod(stride)
+
+
+def _has_fractions(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def has_other_formula(packet: object) -> bool:
     """True if `other_flops` knows an operator, a `torch.ops` overload packet."""
     name = getattr(packet, "__name__", "")
     with_formulas = (*FUSED_OPTIMIZERS, *_POOLINGS, *_DISTANCES, *_BAGS)
-    return name in with_formulas or name.startswith(("_foreach_", "_fft_")) or _flops_per_element(packet) is not None
+    return (
+        name in with_formulas
+        or name.startswith(("_foreach_", "_fft_"))
+        or _flops_per_element(packet) is not None
+    )
 
 
 @cache
@@ -75,7 +126,11 @@ def _flops_per_element(packet: Any) -> int | None:
         if spelling in PER_ELEMENT:
             return PER_ELEMENT[spelling]
     overload = getattr(packet, packet.overloads()[0])
-    if overload.is_view or torch.Tag.inplace_view in overload.tags or torch.Tag.view_copy in overload.tags:
+    if (
+        overload.is_view
+        or torch.Tag.inplace_view in overload.tags
+        or torch.Tag.view_copy in overload.tags
+    ):
         return 0
     # Of the new tag for reductions older versions know nothing: those that matter are in the table.
     return 1 if torch.Tag.pointwise in overload.tags else None

@@ -1,9 +1,9 @@
-"""Mixtures of experts: parameters that a token meets, experts that a batch reads, and tokens that are dropped."""
+"""Mixtures of experts: parameters that a token meets, experts that a batch reads, and tokens that
+are dropped."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
 from statistics import fmean
-from typing import Any
 
 import torch
 from torch.nn.modules import module as global_hooks
@@ -18,25 +18,33 @@ _NAMES = (
 
 
 def expert_numbers(model: torch.nn.Module) -> tuple[int, int] | None:
-    """Routed experts of a layer, and how many of them a token meets, by the model's config; None for a dense one."""
+    """Routed experts of a layer, and how many of them a token meets, by the model's config; None
+    for a dense one."""
     config = getattr(model, "config", None)
     config = getattr(config, "text_config", config)
-    experts, active = (next(filter(None, (getattr(config, name, None) for name in names)), None) for names in _NAMES)
+    experts, active = (
+        next(filter(None, (getattr(config, name, None) for name in names)), None)
+        for names in _NAMES
+    )
     return (int(experts), int(active)) if experts and active else None
 
 
 def active_parameters(model: torch.nn.Module) -> int:
-    """Parameters that one token meets: of routed experts those it is sent to, all of the rest, shared experts too."""
+    """Parameters that one token meets: of routed experts those it is sent to, all of the rest,
+    shared experts too."""
     experts, active = expert_numbers(model) or (1, 1)
     routed = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
-    return sum(weight.numel() for weight in model.parameters()) - routed + routed * active // experts
+    return (
+        sum(weight.numel() for weight in model.parameters()) - routed + routed * active // experts
+    )
 
 
 class RoutedTokens(ExitStack):
-    """Notes inside it how tokens are routed: `unread_parameters`, the weights of experts that no token is sent to, and
-    `imbalance`, since a step waits in each layer for its busiest expert. A layer of experts has stacked weights,
-    [experts, …], and is called with the chosen experts' numbers, as in transformers. Both are None if none was called,
-    as under a compiler or a CUDA graph."""
+    """Notes inside it how tokens are routed: `unread_parameters`, the weights of experts that no
+    token is sent to, and `imbalance`, since a step waits in each layer for its busiest expert. A
+    layer of experts has stacked weights, [experts, …], and is called with the chosen experts'
+    numbers, as in transformers. Both are None if none was called, as under a compiler or a CUDA
+    graph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,10 +52,12 @@ class RoutedTokens(ExitStack):
         self._imbalances: list[float] = []
         self.callback(global_hooks.register_module_forward_pre_hook(self._note).remove)
 
-    def _note(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+    def _note(self, module: torch.nn.Module, arguments: tuple[object, ...]) -> None:
         stacked = [weight for weight in module.parameters(recurse=False) if weight.ndim == 3]
         given = (tensor for tensor in arguments[1:] if isinstance(tensor, torch.Tensor))
-        chosen = next((tensor for tensor in given if tensor.dtype in (torch.int32, torch.int64)), None)
+        chosen = next(
+            (tensor for tensor in given if tensor.dtype in (torch.int32, torch.int64)), None
+        )
         if not stacked or chosen is None:
             return
         experts = stacked[0].shape[0]
@@ -63,9 +73,11 @@ class RoutedTokens(ExitStack):
         return fmean(self._imbalances) if self._imbalances else None
 
 
-def unread_elements(numbers: tuple[int, int] | None, rows: torch.Tensor, experts: torch.Tensor) -> int:
-    """Elements of stacked weights [E, …] that no row reads, of k·n rows of n tokens routed evenly at random; `numbers`
-    as `expert_numbers` gives them, of other groups each row chooses one."""
+def unread_elements(
+    numbers: tuple[int, int] | None, rows: torch.Tensor, experts: torch.Tensor
+) -> int:
+    """Elements of stacked weights [E, …] that no row reads, of k·n rows of n tokens routed evenly
+    at random; `numbers` as `expert_numbers` gives them, of other groups each row chooses one."""
     count = experts.shape[0]
     active = numbers[1] if numbers and numbers[0] == count else 1
     read = expected_experts_read(count, active, rows.shape[0] / active)
@@ -73,7 +85,8 @@ def unread_elements(numbers: tuple[int, int] | None, rows: torch.Tensor, experts
 
 
 def imbalance(tokens_of: Sequence[int]) -> float:
-    """Busiest expert ÷ mean: by as much the slowest rank of an expert-parallel layer holds the others up."""
+    """Busiest expert ÷ mean: by as much the slowest rank of an expert-parallel layer holds the
+    others up."""
     if not any(tokens_of):
         raise ValueError("no token was sent to any expert")
     return max(tokens_of) * len(tokens_of) / sum(tokens_of)

@@ -1,5 +1,6 @@
-"""flex_attention inside a counter, on any device, its pairs by its own mask function. The one function that all callers
-end in is replaced: without data by the attention made for counting, with data it is counted as a whole."""
+"""flex_attention inside a counter, on any device, its pairs by its own mask function. The one
+function that all callers end in is replaced: without data by the attention made for counting, with
+data it is counted as a whole."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,16 +17,20 @@ from mfulab.flops import fused
 from mfulab.flops.cost import Pairs, dense_pairs
 from mfulab.flops.masks import documents_of, has_data, mask_pairs
 
-LARGEST_MASK = 2**28  # pairs of query and key beyond which a mask function is taken by its blocks, not evaluated
+# pairs of query and key beyond which a mask function is taken by its blocks, not evaluated
+LARGEST_MASK = 2**28
 Add = Callable[[str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
 @contextmanager
 def flex_attention_seen(add: Add) -> Iterator[None]:
-    """Gives each call of flex_attention to `add`, and its backward pass when autograd reaches it."""
+    """Gives each call of flex_attention to `add`, and its backward pass when autograd reaches
+    it."""
     original = module.flex_attention_hop
 
-    def seen(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def seen(
+        query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
         with _disable_current_modes():
             pairs = block_mask_pairs(query, key, rest[1])
         numbers = [float(part) for part in astuple(pairs)]
@@ -33,7 +38,8 @@ def flex_attention_seen(add: Add) -> Iterator[None]:
             output, log_sum = fused.attention(query, key, value, None, False, numbers)
             return output, log_sum, log_sum
         with _disable_current_modes(), torch.compiler.set_stance("default"):
-            # On a GPU the fused kernel, as the loop has it; a CPU has no backward pass and nothing to fuse.
+            # On a GPU the fused kernel, as the loop has it; a CPU has no backward pass and nothing
+            # to fuse.
             run = torch.compile(original, fullgraph=True) if query.is_cuda else original
             results = run(query, key, value, *rest, **options)
         add("flex_attention", results, (query, key, value, numbers), {})
@@ -41,7 +47,9 @@ def flex_attention_seen(add: Add) -> Iterator[None]:
             needs = [tensor.requires_grad for tensor in (query, key, value)]
             shapes = [tensor.detach() for tensor in (query, key, value)]
             backward = (*shapes, numbers, needs)
-            results[0].register_hook(lambda gradient: add("flex_attention_backward", shapes, backward, {}))
+            results[0].register_hook(
+                lambda gradient: add("flex_attention_backward", shapes, backward, {})
+            )
         return results
 
     with (
@@ -54,7 +62,8 @@ def flex_attention_seen(add: Add) -> Iterator[None]:
 
 def block_mask_pairs(query: Tensor, key: Tensor, block_mask: tuple[Any, ...]) -> Pairs:
     """Pairs of one head and sequence, the mean over those that the block mask distinguishes."""
-    queries, keys = query.shape[-2], key.shape[-2]
+    queries = query.shape[-2]
+    keys = key.shape[-2]
     partial, _, full = block_mask[2:5]
     rows, columns, mask_function = block_mask[-3:]
     whole = dense_pairs(queries, keys, False)
@@ -68,34 +77,50 @@ def block_mask_pairs(query: Tensor, key: Tensor, block_mask: tuple[Any, ...]) ->
     if mask is None:
         return Pairs(executed, executed, executed, whole.rectangle, bound=True)
     pairs = mask_pairs(mask, queries, keys)
-    return replace(pairs, executed=executed if has_data(partial) else pairs.full, rectangle=whole.rectangle)
+    return replace(
+        pairs, executed=executed if has_data(partial) else pairs.full, rectangle=whole.rectangle
+    )
 
 
 def block_mask_documents(block_mask: module.BlockMask) -> list[list[int]] | None:
-    """Real tokens of each document of each sequence that a block mask distinguishes. None for queries that are other
-    tokens than the keys, for masks of more than `LARGEST_MASK` pairs, and without data."""
+    """Real tokens of each document of each sequence that a block mask distinguishes. None for
+    queries that are other tokens than the keys, for masks of more than `LARGEST_MASK` pairs, and
+    without data."""
     queries, keys = block_mask.seq_lengths
-    mask = _evaluated(block_mask.as_tuple(), queries, keys, block_mask.kv_num_blocks) if queries == keys else None
+    mask = (
+        _evaluated(block_mask.as_tuple(), queries, keys, block_mask.kv_num_blocks)
+        if queries == keys
+        else None
+    )
     return None if mask is None else documents_of(mask)
 
 
-def _evaluated(block_mask: tuple[Any, ...], queries: int, keys: int, beside: Tensor) -> Tensor | None:
-    """The mask, [sequences, heads, queries, keys]; None if it is too large or a function of tensors without data."""
+def _evaluated(
+    block_mask: tuple[Any, ...], queries: int, keys: int, beside: Tensor
+) -> Tensor | None:
+    """The mask, [sequences, heads, queries, keys]; None if it is too large or a function of tensors
+    without data."""
     if queries * keys > LARGEST_MASK:
         return None
-    numbers, places = block_mask[2], block_mask[3]
+    numbers = block_mask[2]
+    places = block_mask[3]
     rows, columns, mask_function = block_mask[-3:]
     if mask_function is not module.noop_mask:
         try:
             device = beside.device.type if has_data(beside) else "cpu"
             with torch.device("cpu"):
-                return module.create_mask(mask_function, numbers.shape[0], numbers.shape[1], queries, keys, device)
+                return module.create_mask(
+                    mask_function, numbers.shape[0], numbers.shape[1], queries, keys, device
+                )
         except Exception:  # a function of tensors without data
             return None
     if not has_data(numbers):
         return None
-    # Without a function the mask is its blocks: of each row the first `numbers` of the columns listed.
-    seen = torch.zeros(*numbers.shape, -(-keys // columns), dtype=torch.int64, device=numbers.device)
+    # Without a function the mask is its blocks: of each row the first `numbers` of the columns
+    # listed.
+    seen = torch.zeros(
+        *numbers.shape, -(-keys // columns), dtype=torch.int64, device=numbers.device
+    )
     for number, place in ((numbers, places), block_mask[4:6]):
         if number is not None:
             listed = torch.arange(place.shape[-1], device=place.device) < number[..., None]

@@ -1,5 +1,6 @@
-"""The field's formulas for FLOPs, each with its source, to be compared with the count. N parameters, L layers, H heads
-of width Q, T tokens of context, V words; a multiply-add is 2 FLOPs."""
+"""The field's formulas for FLOPs, each with its source, to be compared with the count. N
+parameters, L layers, H heads of width Q, T tokens of context, V words; a multiply-add is 2
+FLOPs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,43 +22,53 @@ class TransformerShape:
     width: int  # of the residual stream
     vocabulary_size: int  # V
     key_value_heads: int  # heads of keys and values, fewer than H where they are grouped
-    causal: bool  # whether each token attends to earlier ones alone, so that keys and values can be kept
-    latent_width: int = 0  # elements a token that multi-head latent attention keeps for keys and values; else 0
+    # whether each token attends to earlier ones alone, so that keys and values can be kept
+    causal: bool
+    # elements a token that multi-head latent attention keeps for keys and values; else 0
+    latent_width: int = 0
 
     def cache_elements(self, tokens: int) -> int:
-        """Elements in the cache: 2·L·heads·width a token, or L latents (arXiv:2405.04434, section 2.1)."""
+        """Elements in the cache: 2·L·heads·width a token, or L latents (arXiv:2405.04434, section
+        2.1)."""
         width = self.latent_width or 2 * self.key_value_heads * self.head_width
         return self.layers * width * tokens if self.causal else 0
 
 
 def kaplan_flops(shape: TransformerShape, tokens: int) -> int:
-    """6·N a token, forward and backward, attention left out (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
+    """6·N a token, forward and backward, attention left out (Kaplan et al. 2020, arXiv:2001.08361,
+    section 2.1)."""
     return 6 * shape.parameters * tokens
 
 
 def palm_flops(shape: TransformerShape, tokens: int, context: int) -> int:
-    """(6·N + 12·L·H·Q·T) a token, forward and backward (Chowdhery et al. 2022, arXiv:2204.02311, appendix B)."""
+    """(6·N + 12·L·H·Q·T) a token, forward and backward (Chowdhery et al. 2022, arXiv:2204.02311,
+    appendix B)."""
     attention = 12 * shape.layers * shape.heads * shape.head_width * context
     return (6 * shape.parameters + attention) * tokens
 
 
 def megatron_flops(shape: TransformerShape, tokens: int, context: int) -> float:
-    """72·B·T·L·h²·(1 + T/(6h) + V/(12·h·L)), forward and backward, of GPT's shape: full attention, MLP four times as
-    wide. Narayanan et al. 2021 (arXiv:2104.04473), appendix, less a second forward pass; Korthikanti et al. 2022
-    (arXiv:2205.05198), appendix A."""
-    width, layers = shape.width, shape.layers
+    """72·B·T·L·h²·(1 + T/(6h) + V/(12·h·L)), forward and backward, of GPT's shape: full attention,
+    MLP four times as wide. Narayanan et al. 2021 (arXiv:2104.04473), appendix, less a second
+    forward pass; Korthikanti et al. 2022 (arXiv:2205.05198), appendix A."""
+    width = shape.width
+    layers = shape.layers
     relative = 1 + context / (6 * width) + shape.vocabulary_size / (12 * width * layers)
     return 72 * tokens * layers * width**2 * relative
 
 
 def seconds_at_peaks(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
-    """Seconds of FLOPs by number format, each at its own peak in FLOP/s; None where a format in use has none."""
+    """Seconds of FLOPs by number format, each at its own peak in FLOP/s; None where a format in use
+    has none."""
     used = {name: count for name, count in flops.items() if count}
-    return sum(count / peaks[name] for name, count in used.items()) if all(map(peaks.get, used)) else None
+    if all(map(peaks.get, used)):
+        return sum(count / peaks[name] for name, count in used.items())
+    return None
 
 
 def weighted_peak_flop_s(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
-    """Peak of a step that multiplies in several formats: all its FLOPs ÷ `seconds_at_peaks`; None without FLOPs."""
+    """Peak of a step that multiplies in several formats: all its FLOPs ÷ `seconds_at_peaks`; None
+    without FLOPs."""
     seconds = seconds_at_peaks(flops, peaks)
     return sum(flops.values()) / seconds if seconds else None
 

@@ -1,6 +1,7 @@
-"""Attention and grouped matmuls as one operator each, as they run on a device, where shapes alone are computed. Without
-data torch takes scaled_dot_product_attention apart into matmuls and a softmax: the causal flag is lost, and the scores
-that no fused kernel writes are taken for activations. These operators keep it whole, forward and backward."""
+"""Attention and grouped matmuls as one operator each, as they run on a device, where shapes alone
+are computed. Without data torch takes scaled_dot_product_attention apart into matmuls and a
+softmax: the causal flag is lost, and the scores that no fused kernel writes are taken for
+activations. These operators keep it whole, forward and backward."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,25 +14,32 @@ from torch.library import CustomOpDef
 
 def _operator(name: str, schema: str, shapes: Callable[..., Any]) -> CustomOpDef:
 
-    def without_data(*_: Any) -> Any:
+    def without_data(*_: object) -> Any:
         raise NotImplementedError("made for counting: it knows shapes, not values")
 
-    operator = torch.library.custom_op(f"mfulab::{name}", without_data, mutates_args=(), schema=schema)
+    operator = torch.library.custom_op(
+        f"mfulab::{name}", without_data, mutates_args=(), schema=schema
+    )
     operator.register_fake(shapes)
     return operator
 
 
-def _attention_shapes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def _attention_shapes(
+    query: Tensor, key: Tensor, value: Tensor, *rest: object
+) -> tuple[Tensor, Tensor]:
     if query.ndim < 4:
-        return query.new_empty(*query.shape[:-1], value.shape[-1]), query.new_empty(query.shape[:-1])
+        return query.new_empty(*query.shape[:-1], value.shape[-1]), query.new_empty(
+            query.shape[:-1]
+        )
     *batch, heads, tokens, _ = query.shape
     # As the kernels write it, tokens before heads: what merges the heads again copies nothing.
     output = query.new_empty(*batch, tokens, heads, value.shape[-1]).transpose(-3, -2)
     return output, query.new_empty(query.shape[:-1])
 
 
-# [..., heads, tokens, width] each, fewer heads of keys and values where grouped → output, log of the sums. `pairs` are
-# the fields of `mfulab.flops.attention.Pairs` where they are known, else empty.
+# [..., heads, tokens, width] each, fewer heads of keys and values where grouped → output, log of
+# the sums. `pairs` are the fields of `mfulab.flops.attention.Pairs` where they are known, else
+# empty.
 attention = _operator(
     "attention",
     "(Tensor query, Tensor key, Tensor value, Tensor? mask, bool is_causal, float[] pairs) -> (Tensor, Tensor)",
@@ -61,7 +69,9 @@ def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor
     needs = list(ctx.needs_input_grad[:4])
     saved = ctx.saved_tensors  # once: a checkpoint that recomputes them allows no second time
     gradients = attention_backward(gradient, *saved, ctx.is_causal, needs[:3], ctx.pairs)
-    kept = [gradient if needed else None for gradient, needed in zip(gradients, needs, strict=False)]
+    kept = [
+        gradient if needed else None for gradient, needed in zip(gradients, needs, strict=False)
+    ]
     return *kept, torch.empty_like(saved[3]) if needs[3] else None, None, None
 
 
@@ -82,7 +92,8 @@ grouped_product.register_autograd(
 
 @contextmanager
 def fused_operators() -> Iterator[None]:
-    """Has torch's fused functions call the operators above on tensors without data, wherever the call comes from."""
+    """Has torch's fused functions call the operators above on tensors without data, wherever the
+    call comes from."""
     library = torch.library.Library("aten", "IMPL")
     try:
         for key in ("AutogradMeta", "AutogradCPU"):
@@ -104,7 +115,11 @@ def _attention(
     return attention(*tensors, attn_mask, is_causal, [])[0]
 
 
-def _grouped(a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Any = None, out_dtype: Any = None) -> Tensor:
+def _grouped(
+    a: Tensor, b: Tensor, offs: Tensor | None = None, bias: object = None, out_dtype: object = None
+) -> Tensor:
     if offs is None or (a.ndim, b.ndim) != (2, 3):
-        raise NotImplementedError(f"grouped matmul of {list(a.shape)} and {list(b.shape)}: only rows by groups")
+        raise NotImplementedError(
+            f"grouped matmul of {list(a.shape)} and {list(b.shape)}: only rows by groups"
+        )
     return grouped_product(a, b, offs)

@@ -1,4 +1,5 @@
-"""The graph that autograd made of a step: what each node's operator returned, saved and costs in both passes."""
+"""The graph that autograd made of a step: what each node's operator returned, saved and costs in
+both passes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,18 +13,22 @@ MOST = 12  # nodes beyond which a graph is no picture
 
 @dataclass(frozen=True)
 class Node:
-    """A node of autograd's graph, without views of parameters, which belong to the node that reads them."""
+    """A node of autograd's graph, without views of parameters, which belong to the node that reads
+    them."""
 
     name: str  # torch's, such as AddmmBackward0
     number: int  # in the order in which nodes were made
     shape: list[int]  # of the operator's output, and of the gradient that the node is given
-    saved: list[tuple[str, list[int]]]  # tensors kept for the backward pass: name of a parameter, and shape
+    saved: list[
+        tuple[str, list[int]]
+    ]  # tensors kept for the backward pass: name of a parameter, and shape
     parameters: list[str]  # that get a gradient from it
 
 
 def chain(loss: torch.Tensor, model: torch.nn.Module, saved: SavedTensors) -> list[Node]:
-    """Nodes from the first operator to the loss, of which backward has not run; none if they branch or are over MOST.
-    Saved tensors are those noted: to ask a node for them makes a checkpoint recompute."""
+    """Nodes from the first operator to the loss, of which backward has not run; none if they branch
+    or are over MOST. Saved tensors are those noted: to ask a node for them makes a checkpoint
+    recompute."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     nodes: list[Node] = []
     node: Any = loss.grad_fn
@@ -33,7 +38,8 @@ def chain(loss: torch.Tensor, model: torch.nn.Module, saved: SavedTensors) -> li
         others = [function for function, leaf in zip(before, leaves, strict=True) if leaf is None]
         if len(others) > 1 or len(nodes) == MOST or not getattr(node, "_input_metadata", None):
             return []
-        number, parameters = node._sequence_nr(), [names.get(id(leaf), "") for leaf in leaves if leaf is not None]
+        number = node._sequence_nr()
+        parameters = [names.get(id(leaf), "") for leaf in leaves if leaf is not None]
         kept = saved.of_nodes.get(number, [])
         nodes.append(Node(node.name(), number, [*node._input_metadata[0].shape], kept, parameters))
         node = others[0] if others else None
@@ -42,7 +48,11 @@ def chain(loss: torch.Tensor, model: torch.nn.Module, saved: SavedTensors) -> li
 
 def _leaf(node: Any, saved: SavedTensors) -> torch.Tensor | None:
     """The parameter of which a node accumulates the gradient, or that of which it is a view."""
-    while not hasattr(node, "variable") and len(node.next_functions) == 1 and node._sequence_nr() not in saved.of_nodes:
+    while (
+        not hasattr(node, "variable")
+        and len(node.next_functions) == 1
+        and node._sequence_nr() not in saved.of_nodes
+    ):
         if (node := node.next_functions[0][0]) is None:
             return None
     return getattr(node, "variable", None)

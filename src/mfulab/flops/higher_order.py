@@ -1,12 +1,13 @@
-"""Higher-order operators inside a counter: branches and loops run as what they mean, so that their bodies are counted.
-torch traces a body's backward pass, and runs body and trace where no dispatch mode sees them. Run as plain branches and
-loops the values are the same, and every operator has its place in forward and backward pass."""
+"""Higher-order operators inside a counter: branches and loops run as what they mean, so that their
+bodies are counted. torch traces a body's backward pass, and runs body and trace where no dispatch
+mode sees them. Run as plain branches and loops the values are the same, and every operator has its
+place in forward and backward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -15,16 +16,26 @@ from torch._higher_order_ops.associative_scan import associative_scan_op
 from torch._higher_order_ops.map import map_impl
 from torch._ops import HigherOrderOperator
 
+from mfulab.core.errors import drop_own_frames
+from mfulab.core.said import Said, SaidError
+
 Body = Callable[..., Any]
 
 
+class UnknownCostError(SaidError, RuntimeError):
+    """A body whose cost depends on data that is not there."""
+
+
 @contextmanager
-def bodies_seen(listens: Callable[[Any], bool], branches: Callable[[Body, Body, Sequence[Any]], Any]) -> Iterator[None]:
-    """Inside it `cond`, `scan`, `map` and `while_loop` run their bodies in the open, where `listens` takes their
-    arguments; `branches` gives the result of a `cond` that has no data to choose by."""
+def bodies_seen(
+    listens: Callable[[Any], bool], branches: Callable[[Body, Body, Sequence[Any]], Any]
+) -> Iterator[None]:
+    """Inside it `cond`, `scan`, `map` and `while_loop` run their bodies in the open, where
+    `listens` takes their arguments; `branches` gives the result of a `cond` that has no data to
+    choose by."""
     dispatch = HigherOrderOperator.dispatch
 
-    def cond(pred: Any, yes: Body, no: Body, operands: Sequence[Any] = ()) -> Any:
+    def cond(pred: object, yes: Body, no: Body, operands: Sequence[object] = ()) -> Any:
         try:
             chosen = yes if pred else no
         except RuntimeError:
@@ -36,10 +47,15 @@ def bodies_seen(listens: Callable[[Any], bool], branches: Callable[[Body, Body, 
 
     def seen(operator: Any, key: Any, /, *args: Any, **kwargs: Any) -> Any:
         run = loops.get(operator.__name__)
-        transformed = key == torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode  # a function transform is peeled first
-        if run is None or transformed or not listens((args, kwargs)):
-            return dispatch(operator, key, *args, **kwargs)
-        return run(*args, **kwargs)
+        # a function transform is peeled first
+        transformed = key == torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode
+        try:
+            if run is None or transformed or not listens((args, kwargs)):
+                return dispatch(operator, key, *args, **kwargs)
+            return run(*args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     with patch.object(HigherOrderOperator, "dispatch", seen):
         yield
@@ -49,32 +65,48 @@ def _plain(operator: HigherOrderOperator) -> Any:
     return operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
 
 
-def _scan(combine: Body, init: Sequence[Any], xs: Sequence[Tensor], additional: Sequence[Any] = ()) -> Any:
-    carried, rows = tuple(init), list[Sequence[Any]]()
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (*xs, *additional) if isinstance(x, Tensor)):
-        # torch's one backward body serves all steps: the first carry gets a gradient, whether or not it is used.
-        carried = tuple(tensor.detach().requires_grad_() if _is_constant(tensor) else tensor for tensor in init)
+def _scan(
+    combine: Body, init: Sequence[Any], xs: Sequence[Tensor], additional: Sequence[Any] = ()
+) -> Any:
+    carried = tuple(init)
+    rows = list[Sequence[Any]]()
+    if torch.is_grad_enabled() and any(
+        x.requires_grad for x in (*xs, *additional) if isinstance(x, Tensor)
+    ):
+        # torch's one backward body serves all steps: the first carry gets a gradient, whether or
+        # not it is used.
+        carried = tuple(
+            tensor.detach().requires_grad_() if _is_constant(tensor) else tensor for tensor in init
+        )
     for row in zip(*(tensor.unbind() for tensor in xs), strict=True):
         results = tuple(combine(*carried, *row, *additional))
-        carried, kept = results[: len(init)], results[len(init) :]
+        carried = results[: len(init)]
+        kept = results[len(init) :]
         rows.append(kept)
     columns = zip(*rows, strict=True)
-    stacked = (torch.stack(column) if isinstance(column[0], Tensor) else column[0] for column in columns)
+    stacked = (
+        torch.stack(column) if isinstance(column[0], Tensor) else column[0] for column in columns
+    )
     return *carried, *stacked
 
 
-def _is_constant(value: Any) -> bool:
+def _is_constant(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and not value.requires_grad
 
 
 def _while_loop(
-    condition: Body, body: Body, carried: Sequence[Any], additional: Sequence[Any] = (), *_: Any, **__: Any
+    condition: Body,
+    body: Body,
+    carried: Sequence[object],
+    additional: Sequence[object] = (),
+    *_: object,
+    **__: object,
 ) -> Any:
     def goes_on() -> bool:
         try:
             return bool(condition(*carried, *additional))
         except RuntimeError as error:
-            unknown("while_loop: without data nothing says how often its body runs", error)
+            raise UnknownCostError(Said("loop_needs_data")) from error
 
     if not goes_on():
         return tuple(tensor.clone() if isinstance(tensor, Tensor) else tensor for tensor in carried)
@@ -84,12 +116,12 @@ def _while_loop(
             return carried
 
 
-def unknown(reason: str, cause: Exception | None = None) -> NoReturn:
-    """Raises the error of a body whose cost depends on data that is not there."""
-    raise RuntimeError(f"{reason}; count a step on real tensors") from cause
-
-
-def open_kernel(operator: HigherOrderOperator, arguments: Iterable[Any]) -> Body | None:
-    """The plain implementation of an operator that calls a Python body; None for one that is closed to a counter."""
-    bodies = (body for body in arguments if callable(body) and not isinstance(body, Tensor | torch._ops.OperatorBase))
+def open_kernel(operator: HigherOrderOperator, arguments: Iterable[object]) -> Body | None:
+    """The plain implementation of an operator that calls a Python body; None for one that is closed
+    to a counter."""
+    bodies = (
+        body
+        for body in arguments
+        if callable(body) and not isinstance(body, Tensor | torch._ops.OperatorBase)
+    )
     return _plain(operator) if any(bodies) else None

@@ -17,6 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import module as global_hooks
 from torch.optim import optimizer as optimizer_hooks
 
+from mfulab.core.errors import drop_own_frames
+
 ROOT = ""
 
 Pass = Literal["forward", "backward", "recomputed", "optimizer"]
@@ -32,10 +34,12 @@ class _Frame:
 
 @contextmanager
 def compiled_models_unwarned() -> Iterator[None]:
-    """Keeps compiled models from warning of global hooks, whatever filters the loop keeps and restores meanwhile."""
+    """Keeps compiled models from warning of global hooks, whatever filters the loop keeps and
+    restores meanwhile."""
     before = list(warnings.filters)
     warnings.filterwarnings("ignore", "Using `torch.compile")
-    held, added = warnings.filters, warnings.filters[0]  # a context that began inside brings the first back
+    held = warnings.filters
+    added = warnings.filters[0]  # a context that began inside brings the first back
     try:
         yield
     finally:
@@ -45,7 +49,8 @@ def compiled_models_unwarned() -> Iterator[None]:
 
 
 class Opened(ExitStack):
-    """A context of other contexts, which `parts` makes: entered in order, and left again where one of them fails."""
+    """A context of other contexts, which `parts` makes: entered in order, and left again where one
+    of them fails."""
 
     def parts(self) -> Iterator[AbstractContextManager[Any]]:
         """The contexts, each made when those before it are entered."""
@@ -60,63 +65,84 @@ class Opened(ExitStack):
 
 
 class LayerTracker(Opened):
-    """Follows a model through its step, and remembers which layer made each node of the autograd graph. Autograd
-    numbers its nodes in order: the numbers at which layers begin and end say to which layer a gradient belongs. A
-    module used twice goes by its first name; one that is no part of the model belongs to whatever called it. Hooks are
-    global, so neither the model nor a compiled form of it is touched. Several models are one `torch.nn.ModuleDict`."""
+    """Follows a model through its step, and remembers which layer made each node of the autograd
+    graph. Autograd numbers its nodes in order: the numbers at which layers begin and end say to
+    which layer a gradient belongs. A module used twice goes by its first name; one that is no part
+    of the model belongs to whatever called it. Hooks are global, so neither the model nor a
+    compiled form of it is touched. Several models are one `torch.nn.ModuleDict`."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self._names = {id(module): name for name, module in model.named_modules()}
         self.model = model  # an id is a module's own only while the module lives
         self._frames: list[_Frame] = []
-        self._numbers, self._layers = [-1], [ROOT]
+        self._numbers = [-1]
+        self._layers = [ROOT]
         self._thread = threading.get_ident()
         self._ran: set[str] = set()
-        self._unread: dict[int, set[str]] | None = None  # storages of weights → the modules that hold them
+        # storages of weights → the modules that hold them
+        self._unread: dict[int, set[str]] | None = None
         self.failed = ROOT  # name of the innermost layer that was running when its forward failed
 
     @property
     def current(self) -> str:
         """Name of the innermost layer whose forward is running, as in `model.named_modules()`."""
-        return next((frame.layer for frame in reversed(self._frames) if frame.kind == "layer"), ROOT)
+        return next(
+            (frame.layer for frame in reversed(self._frames) if frame.kind == "layer"), ROOT
+        )
 
     def place(self) -> tuple[str, Pass]:
         """Layer and pass of the operator that is running now."""
         node = torch._C._current_autograd_node()
         frame = self._frames[-1] if self._frames else None
         in_engine = node is not None and (frame is None or frame.kind == "engine")
-        layer = self.current
-        if node is not None and in_engine:  # the layer that made it; a leaf's accumulation has the largest number
-            number = node._sequence_nr()
-            layer = ROOT if number >= 2**63 else self._layers[bisect_right(self._numbers, number) - 1]
+        layer = self._made_by(node) if in_engine else self.current
         if frame is not None and in_engine and torch.is_grad_enabled() and not frame.makes_graph:
-            # A gradient that nobody differentiates again builds no graph; what a checkpoint runs anew does.
+            # A gradient that nobody differentiates again builds no graph; what a checkpoint runs
+            # anew does.
             return layer, "recomputed"
         # A counter opened inside the backward pass, by a hook say, has not seen it begin.
-        direction: Pass = "backward" if node is not None and frame is None else "forward"
-        inside, engine_inside = False, False
+        begins_backward = node is not None and frame is None
+        return layer, self._pass("backward" if begins_backward else "forward")
+
+    def _made_by(self, node: Any) -> str:
+        """Layer that made a node of autograd; a leaf's accumulation, of the largest number, is of
+        none."""
+        number = node._sequence_nr()
+        if number >= 2**63:
+            return ROOT
+        return self._layers[bisect_right(self._numbers, number) - 1]
+
+    def _pass(self, direction: Pass) -> Pass:
+        """Pass of the operator that is running now, by the frames around it; `direction` without
+        any."""
+        inside = False
+        engine_inside = False
         for frame in self._frames:
             if frame.kind == "optimizer":
                 # What it runs with gradients on is the closure, outside any layer.
                 direction = "forward" if torch.is_grad_enabled() else "optimizer"
             elif frame.kind == "layer":
                 if direction == "backward" or engine_inside:
-                    return layer, "recomputed"
+                    return "recomputed"
                 # The closure that an optimiser calls is a step of its own.
-                direction, inside = "forward", True
+                direction = "forward"
+                inside = True
             elif inside:
                 engine_inside = True  # forces are gradients, and part of the model's output
             else:
                 direction = "backward"
-        return layer, direction
+        return direction
 
     def node(self, read: Iterable[torch.Tensor]) -> int:
-        """Number of autograd's node that runs now, or that the operator reading these tensors made; -1 for none."""
+        """Number of autograd's node that runs now, or that the operator reading these tensors made;
+        -1 for none."""
         if (node := torch._C._current_autograd_node()) is not None:
             return node._sequence_nr()
         makes_node = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in read)
-        return torch._C._autograd._get_sequence_nr() - 1 if makes_node else -1
+        if makes_node:
+            return torch._C._autograd._get_sequence_nr() - 1
+        return -1
 
     @property
     def is_idle(self) -> bool:
@@ -124,7 +150,8 @@ class LayerTracker(Opened):
         return not self._frames and torch._C._current_autograd_node() is None
 
     def read(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Notes weights that an operator reads, which a module's parent may do without calling it."""
+        """Notes weights that an operator reads, which a module's parent may do without calling
+        it."""
         if self._unread and not self.is_idle:
             for tensor in tensors:
                 if tensor.layout == torch.strided and not tensor.is_nested:
@@ -132,15 +159,23 @@ class LayerTracker(Opened):
 
     @property
     def unused(self) -> set[str] | None:
-        """Names of modules with weights that no call of the model ran or read; None before a call."""
+        """Names of modules with weights that no call of the model ran or read; None before a
+        call."""
         if not self._ran:
             return None
-        used = {ROOT} | {prefix for name in self._ran for prefix in accumulate(name.split("."), "{}.{}".format)}
+        used = {ROOT} | {
+            prefix for name in self._ran for prefix in accumulate(name.split("."), "{}.{}".format)
+        }
         named = self.model.named_modules()
-        return {name for name, module in named if name not in used and next(module.parameters(), None) is not None}
+        return {
+            name
+            for name, module in named
+            if name not in used and next(module.parameters(), None) is not None
+        }
 
     def begin(self, what: torch.nn.Module | torch.optim.Optimizer) -> None:
-        """Notes that a module's forward or an optimiser's step runs, which began before the tracker was entered."""
+        """Notes that a module's forward or an optimiser's step runs, which began before the tracker
+        was entered."""
         if isinstance(what, torch.optim.Optimizer):
             self._enter_optimizer(what)
         else:
@@ -151,36 +186,45 @@ class LayerTracker(Opened):
         yield global_hooks.register_module_forward_pre_hook(self._enter_layer)
         yield global_hooks.register_module_forward_hook(self._leave_layer, always_call=True)
         yield optimizer_hooks.register_optimizer_step_pre_hook(self._enter_optimizer)
-        yield optimizer_hooks.register_optimizer_step_post_hook(lambda owner, *_: self._leave("optimizer", id(owner)))
+        yield optimizer_hooks.register_optimizer_step_post_hook(
+            lambda owner, *_: self._leave("optimizer", id(owner))
+        )
         yield compiled_models_unwarned()
         yield patch.object(torch.autograd, "_engine_run_backward", self._engine())
 
     def _engine(self) -> Callable[..., Any]:
         run = torch.autograd._engine_run_backward
 
-        def tracked(outputs: Any, gradients: Any, keep: Any, create_graph: bool, *rest: Any, **options: Any) -> Any:
+        def tracked(
+            outputs: Any, gradients: Any, keep: Any, create_graph: bool, *rest: Any, **options: Any
+        ) -> Any:
             depth = len(self._frames)
             self._frames.append(_Frame("engine", makes_graph=bool(create_graph)))
             try:
                 return run(outputs, gradients, keep, create_graph, *rest, **options)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
             finally:
                 del self._frames[depth:]
 
         return tracked
 
-    def _enter_layer(self, module: torch.nn.Module, arguments: Any) -> None:
+    def _enter_layer(self, module: torch.nn.Module, arguments: object) -> None:
         if self._is_elsewhere():
             return
         name = self._names.get(id(module))
         if name is not None:
             self._ran.add(name)
-            if self._unread is None:  # now, since a functional call puts other weights in their places
-                with torch._C.DisableTorchFunction():  # the loop's own function modes are not to see it
+            # now, since a functional call puts other weights in their places
+            if self._unread is None:
+                # the loop's own function modes are not to see it
+                with torch._C.DisableTorchFunction():
                     self._unread = _holders(self.model)
         self._frames.append(_Frame("layer", self.current if name is None else name, id(module)))
         self._mark()
 
-    def _leave_layer(self, module: torch.nn.Module, arguments: Any, output: Any) -> None:
+    def _leave_layer(self, module: torch.nn.Module, arguments: object, output: object) -> None:
         if self._is_elsewhere():
             return
         # Hooks are also called for a forward that failed, the innermost layer's first.
@@ -190,11 +234,15 @@ class LayerTracker(Opened):
         self._leave("layer", id(module))
         self._mark()
 
-    def _enter_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _enter_optimizer(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._frames.append(_Frame("optimizer", owner=id(optimizer)))
 
     def _leave(self, kind: str, owner: int) -> None:
-        places = [at for at, frame in enumerate(self._frames) if (frame.kind, frame.owner) == (kind, owner)]
+        places = [
+            at
+            for at, frame in enumerate(self._frames)
+            if (frame.kind, frame.owner) == (kind, owner)
+        ]
         if places:
             del self._frames[places[-1] :]
 
@@ -213,13 +261,18 @@ def _holders(model: torch.nn.Module) -> dict[int, set[str]]:
     holders: dict[int, set[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         plain = type(weight) in (torch.Tensor, torch.nn.Parameter) or isinstance(weight, FakeTensor)
-        if plain and weight.layout == torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(weight):
+        if (
+            plain
+            and weight.layout == torch.strided
+            and not torch._C._functorch.is_functorch_wrapped_tensor(weight)
+        ):
             holders.setdefault(weight.untyped_storage()._cdata, set()).add(name.rpartition(".")[0])
     return holders
 
 
 def outermost(names: Iterable[str]) -> list[str]:
-    """Names of modules without those inside another of them, in order; numbered ones of a list as one, `blocks.*`."""
+    """Names of modules without those inside another of them, in order; numbered ones of a list as
+    one, `blocks.*`."""
     kept: list[str] = []
     for name in sorted(names):
         if not kept or not name.startswith(kept[-1] + "."):

@@ -1,4 +1,5 @@
-"""Masks and lengths of sequences as tensors: which documents they hold, and how many pairs they leave."""
+"""Masks and lengths of sequences as tensors: which documents they hold, and how many pairs they
+leave."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,34 +10,42 @@ MASKED = -1e4  # a score to which as much is added is 0 after the softmax in eve
 _KNOWN = "_mfulab_pairs"
 
 
-def has_data(tensor: Any) -> bool:
-    """True if a tensor's values can be read: not on the meta device, not fake, not a shape out of a trace."""
+def has_data(tensor: object) -> bool:
+    """True if a tensor's values can be read: not on the meta device, not fake, not a shape out of a
+    trace."""
     without = type(tensor).__name__ in ("FakeTensor", "FunctionalTensor")
     return hasattr(tensor, "device") and tensor.device.type != "meta" and not without
 
 
-def lengths_of(ends: Any) -> list[int] | None:
-    """Lengths of packed sequences from where each begins and the last ends (`cu_seqlens`); None without data."""
+def lengths_of(ends: object) -> list[int] | None:
+    """Lengths of packed sequences from where each begins and the last ends (`cu_seqlens`); None
+    without data."""
     values = with_values(ends)
-    return None if values is None else [int(length) for length in values.diff().tolist()]
+    if values is None:
+        return None
+    return [int(length) for length in values.diff().tolist()]
 
 
-def with_values(tensor: Any) -> Any:
-    """A tensor whose values can be read: itself, or those that were kept of it on the meta device; None without."""
+def with_values(tensor: object) -> Any:
+    """A tensor whose values can be read: itself, or those that were kept of it on the meta device;
+    None without."""
     import sys
 
     if has_data(tensor):
         return tensor
-    values = sys.modules.get("mfulab.flops.values")  # nothing keeps values where nobody imported what does
+    values = sys.modules.get(
+        "mfulab.flops.values"
+    )  # nothing keeps values where nobody imported what does
     return values.value_of(tensor) if values else None
 
 
 def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
-    """Pairs of one head and sequence, the mean over those that the mask [..., queries, keys] distinguishes: true, or
-    above -10,000, where a query sees a key. Documents are the blocks along the diagonal that no query's keys reach
-    across; a document's queries count as many keys as the one that sees most. Keys that nobody sees and queries that
-    see nothing are padding of the document before them, so padding alone changes no full count. Without data all pairs
-    count, as a bound."""
+    """Pairs of one head and sequence, the mean over those that the mask [..., queries, keys]
+    distinguishes: true, or above -10,000, where a query sees a key. Documents are the blocks along
+    the diagonal that no query's keys reach across; a document's queries count as many keys as the
+    one that sees most. Keys that nobody sees and queries that see nothing are padding of the
+    document before them, so padding alone changes no full count. Without data all pairs count, as a
+    bound."""
     mask = with_values(mask)
     if mask is None:
         return replace(dense_pairs(queries, keys, False), bound=True)
@@ -47,7 +56,9 @@ def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
         sees = mask.detach() if mask.dtype == torch.bool else mask.detach() > MASKED
         sees = sees.expand(*sees.shape[:-2], queries, keys).reshape(-1, queries, keys)
         rows = [_one_sequence(sequence)[0] for sequence in sees] if sees.numel() else []
-        full, attended, padding = (sum(part) / len(rows) for part in zip(*rows, strict=True)) if rows else (0, 0, 0)
+        full, attended, padding = (
+            (sum(part) / len(rows) for part in zip(*rows, strict=True)) if rows else (0, 0, 0)
+        )
         whole = queries * keys if rows else 0
         pairs = Pairs(full, attended, whole, whole, padding=padding)
         setattr(mask, _KNOWN, (mask._version, pairs))  # every layer asks again
@@ -55,12 +66,14 @@ def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
 
 
 def documents_of(mask: Any) -> list[list[int]]:
-    """Real tokens of each document by `mask` [sequences, heads, tokens, tokens]; what no token sees is padding."""
+    """Real tokens of each document by `mask` [sequences, heads, tokens, tokens]; what no token sees
+    is padding."""
     return [_one_sequence(sequence)[1] for sequence in mask.any(1)]
 
 
 def _one_sequence(sees: Any) -> tuple[tuple[float, float, float], list[int]]:
-    """Full and attended pairs of a mask [queries, keys], full ones with padding; real keys of each document."""
+    """Full and attended pairs of a mask [queries, keys], full ones with padding; real keys of each
+    document."""
     import torch
 
     count = sees.sum(-1)
@@ -77,10 +90,14 @@ def _one_sequence(sees: Any) -> tuple[tuple[float, float, float], list[int]]:
     spans.scatter_add_(0, first, ones)
     spans.scatter_add_(0, last, -ones)
     covered = spans.cumsum(0)[: keys - 1] > 0
-    of_key = torch.cat([torch.zeros(1, dtype=torch.long, device=sees.device), (~covered).long().cumsum(0)])
+    of_key = torch.cat(
+        [torch.zeros(1, dtype=torch.long, device=sees.device), (~covered).long().cumsum(0)]
+    )
     # Blocks without queries are padding; the numbers of those with some, in order.
     used, of_row = torch.unique(of_key[first], return_inverse=True)
-    if bool((of_row.diff() < 0).any()):  # documents that are interleaved have no blocks along the diagonal
+    if bool(
+        (of_row.diff() < 0).any()
+    ):  # documents that are interleaved have no blocks along the diagonal
         return (float(sees.shape[0] * keys), float(count.sum()), 0.0), [int(sees.any(0).sum())]
     numbers = torch.zeros(sees.shape[0], dtype=torch.long, device=sees.device)
     numbers[rows] = of_row  # a query that sees nothing belongs to the document before it
@@ -93,7 +110,9 @@ def _one_sequence(sees: Any) -> tuple[tuple[float, float, float], list[int]]:
     # Real are the keys that somebody sees and, where queries are the same tokens, their queries.
     real = sees.any(0)
     real_keys = torch.bincount(place[real].clamp(min=0), minlength=len(used))
-    real_rows = torch.bincount(of_row[real[rows]] if len(sees) == keys else of_row, minlength=len(used))
+    real_rows = torch.bincount(
+        of_row[real[rows]] if len(sees) == keys else of_row, minlength=len(used)
+    )
     useful = float((real_rows * torch.minimum(widest, real_keys)).sum())
     attended = float(count.sum())
     # Triangles: each row of a document sees one key more, from the document's first on.

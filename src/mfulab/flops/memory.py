@@ -5,9 +5,14 @@ from typing import Any, Literal
 
 Optimizer = Literal["adam", "adamw", "adam_8bit", "sgd"]
 
-# Bytes kept for each trained parameter: two fp32 moments, two 8-bit ones with a scale for each block of 256
-# (Dettmers et al. 2021, arXiv:2110.02861: 2·(1 + 4/256)), or nothing.
-STATE_BYTES: dict[Optimizer, float] = {"adam": 8, "adamw": 8, "adam_8bit": 2 * (1 + 4 / 256), "sgd": 0}
+# Bytes kept for each trained parameter: two fp32 moments, two 8-bit ones with a scale for each
+# block of 256 (Dettmers et al. 2021, arXiv:2110.02861: 2·(1 + 4/256)), or nothing.
+STATE_BYTES: dict[Optimizer, float] = {
+    "adam": 8,
+    "adamw": 8,
+    "adam_8bit": 2 * (1 + 4 / 256),
+    "sgd": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -23,11 +28,13 @@ class StepMemory:
 
     @property
     def total(self) -> int:
-        """Sum of all parts: what is needed if all gradients exist while all activations still do."""
+        """Sum of all parts: what is needed if all gradients exist while all activations still
+        do."""
         return sum(getattr(self, part.name) for part in fields(self))
 
     def sharded(self, devices: int) -> "StepMemory":
-        """Part of a device with all but activations and cache divided: ZeRO 3 (arXiv:1910.02054, section 5)."""
+        """Part of a device with all but activations and cache divided: ZeRO 3 (arXiv:1910.02054,
+        section 5)."""
         divided = ("weights", "master_weights", "gradients", "optimizer_state")
         return replace(self, **{name: -(-getattr(self, name) // devices) for name in divided})
 
@@ -46,12 +53,14 @@ def training_memory(
     """Adds up what training keeps, of `trainable` (all if None) among the parameters.
 
     Args:
-        element_bytes: size of a weight, a gradient and an activation: 4 for fp32, 2 for fp16 and bf16.
-        master_copy: whether an fp32 copy of 16-bit trained weights is kept; with Adam that makes the 16 bytes a
+        element_bytes: size of a weight, a gradient and an activation: 4 for fp32, 2 for fp16 and
+        bf16. master_copy: whether an fp32 copy of 16-bit trained weights is kept; with Adam that
+        makes the 16 bytes a
             parameter of mixed precision (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1).
-        autocast: weights, gradients and moments stay fp32; a copy of the weights and the activations are smaller.
-        optimizer: whose moments are kept, in fp32 with a master copy or fp32 weights, else in the weights' format.
-        activation_elements: floats saved for the backward pass, beside `activation_fixed_bytes` of integers and masks.
+        autocast: weights, gradients and moments stay fp32; a copy of the weights and the
+        activations are smaller. optimizer: whose moments are kept, in fp32 with a master copy or
+        fp32 weights, else in the weights' format. activation_elements: floats saved for the
+        backward pass, beside `activation_fixed_bytes` of integers and masks.
     """
     trained = parameters if trainable is None else trainable
     stored = 4 if autocast else element_bytes
@@ -78,11 +87,12 @@ def training_peak_bytes(
     optimizer_copies: int = 0,
     accumulated: bool = False,
 ) -> int:
-    """Peak of a training step beyond its inputs, without an allocator's rounding and the libraries' workspaces. Weights
-    and optimiser state stay; on top comes the larger of what forward and backward hold at once, and of gradients with
-    the optimiser's temporaries. Step peaks are as counted, 4 bytes an element; `optimizer_copies` are temporaries of
-    the size of all gradients, 1 for torch's default (foreach) Adam on a GPU; `accumulated` gradients of an earlier
-    micro-batch are there while the next runs. Other arguments are those of `training_memory`."""
+    """Peak of a training step beyond its inputs, without an allocator's rounding and the libraries'
+    workspaces. Weights and optimiser state stay; on top comes the larger of what forward and
+    backward hold at once, and of gradients with the optimiser's temporaries. Step peaks are as
+    counted, 4 bytes an element; `optimizer_copies` are temporaries of the size of all gradients, 1
+    for torch's default (foreach) Adam on a GPU; `accumulated` gradients of an earlier micro-batch
+    are there while the next runs. Other arguments are those of `training_memory`."""
     stored = 4 if autocast else element_bytes
     about: Any = {"element_bytes": element_bytes, "autocast": autocast, "optimizer": optimizer}
     kept = training_memory(parameters, trainable=trainable, **about)
@@ -90,23 +100,36 @@ def training_peak_bytes(
     widened = (parameters * element_bytes + trainable * (stored - element_bytes)) if autocast else 0
     earlier = kept.gradients if accumulated else 0
     passes = step_peak_bytes // 4 * element_bytes + step_peak_fixed_bytes + widened + earlier
-    return parameters * stored + kept.optimizer_state + max(passes, kept.gradients * (1 + optimizer_copies))
+    return (
+        parameters * stored
+        + kept.optimizer_state
+        + max(passes, kept.gradients * (1 + optimizer_copies))
+    )
 
 
 def inference_peak_bytes(
-    parameters: int, peak_bytes: int, peak_fixed_bytes: int, *, element_bytes: int = 4, autocast: bool = False
+    parameters: int,
+    peak_bytes: int,
+    peak_fixed_bytes: int,
+    *,
+    element_bytes: int = 4,
+    autocast: bool = False,
 ) -> int:
     """Peak of a forward pass that keeps nothing; arguments as in `training_peak_bytes`."""
     weights = parameters * (4 + element_bytes if autocast else element_bytes)
     return weights + peak_bytes // 4 * element_bytes + peak_fixed_bytes
 
 
-def onednn_lstm_workspace(steps: int, batch_size: int, input_size: int, hidden_size: int) -> tuple[int, int]:
-    """Predicts oneDNN's workspace of one layer and direction of an LSTM: elements, and bytes that no format changes,
-    exact in formats of 4 and of 2 bytes. Gates, states and gradients of states each begin a page; rows are padded to 64
-    bytes, and by 64 more where 256 elements divide them. oneDNN src/cpu/rnn/rnn_utils.cpp (set_workspace_sizes,
-    get_good_ld)."""
-    tokens, states, widest = steps * batch_size, 2 * (steps + 1) * batch_size, max(input_size, hidden_size)
+def onednn_lstm_workspace(
+    steps: int, batch_size: int, input_size: int, hidden_size: int
+) -> tuple[int, int]:
+    """Predicts oneDNN's workspace of one layer and direction of an LSTM: elements, and bytes that
+    no format changes, exact in formats of 4 and of 2 bytes. Gates, states and gradients of states
+    each begin a page; rows are padded to 64 bytes, and by 64 more where 256 elements divide them.
+    oneDNN src/cpu/rnn/rnn_utils.cpp (set_workspace_sizes, get_good_ld)."""
+    tokens = steps * batch_size
+    states = 2 * (steps + 1) * batch_size
+    widest = max(input_size, hidden_size)
 
     def paged(elements: int, size: int) -> int:
         return -(-elements * size // 4096) * 4096
@@ -117,7 +140,8 @@ def onednn_lstm_workspace(steps: int, batch_size: int, input_size: int, hidden_s
         return whole + line if whole % 256 == 0 else whole
 
     def held(size: int) -> int:
-        gates, states_of_layer = tokens * padded(4 * hidden_size, size), tokens * padded(hidden_size, size)
+        gates = tokens * padded(4 * hidden_size, size)
+        states_of_layer = tokens * padded(hidden_size, size)
         parts = gates, states_of_layer, states * padded(widest, size), states * hidden_size
         return sum(paged(elements, size) for elements in parts)
 

@@ -1,33 +1,72 @@
-"""FLOPs of the operators that count towards MFU: matmuls, convolutions, attention, recurrent layers. One multiply-add
-is 2 FLOPs. torch's own formulas are the base; an entry here corrects or adds one. Names are those of torch's operators,
-so that an operator that this version of torch does not have does no harm. Formulas read shapes alone, so that an
-operator recorded in a trace is counted by them too, without torch."""
+"""FLOPs of the operators that count towards MFU: matmuls, convolutions, attention, recurrent
+layers. One multiply-add is 2 FLOPs. torch's own formulas are the base; an entry here corrects or
+adds one. Names are those of torch's operators, so that an operator that this version of torch does
+not have does no harm. Formulas read shapes alone, so that an operator recorded in a trace is
+counted by them too, without torch."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 from mfulab.flops.attention import SIGNATURES, VARIABLE_SIGNATURES, bind, sdpa_cost, variable_cost
 from mfulab.flops.cost import Cost
+from mfulab.flops.registry import registered_formula
 
-Formula = Callable[..., int | Cost]
+Formula = Callable[..., int | Cost | None]
 Shape = Sequence[int]
 
 
-def register(operator: Any, formula: Formula) -> None:
-    """Gives an operator a formula in place of any other: `register(torch.ops.mine.matmul, lambda x, w: 2 * x.numel())`.
-    `operator` is one of `torch.ops`, of `torch.library.custom_op`, a Triton kernel (as a custom operator: torch does
-    not see one launched by hand), or a name such as `"mine::matmul"`. The formula takes the arguments, and the result
-    as `out` where it has such a parameter, and returns FLOPs or a Cost."""
+class Sides(Protocol):
+    """Operand as a formula reads it: a tensor, or a shape out of a trace."""
+
+    @property
+    def shape(self) -> Shape:
+        """Length of each side."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of sides."""
+
+    def numel(self) -> int:
+        """Number of elements."""
+
+
+# How names begin that no file of formulas is asked for: torch's own operators and ranges, and the fused kernels
+# that torch.compile names. Without them the files need not be read.
+_OF_TORCH = (
+    *("aten::", "autograd::", "torch::", "c10d::", "profiler::", "prims::", "prim::", "nccl:"),
+    *("ProfilerStep#", "Optimizer.", "enumerate(", "## Call ", "triton_poi_", "triton_red_"),
+    *("triton_per_", "triton_tem_", "xla::", "nn.Module: ", "mfulab::", "mfulab "),
+)
+
+
+def register(operator: object, formula: Formula) -> None:
+    """Gives an operator a formula in place of any other: `register(torch.ops.mine.matmul, lambda x,
+    w: 2 * x.numel())`. `operator` is one of `torch.ops`, of `torch.library.custom_op`, a Triton
+    kernel (as a custom operator: torch does not see one launched by hand), or a name such as
+    `"mine::matmul"`. The formula takes the arguments, and the result as `out` where it has such a
+    parameter, and returns FLOPs or a Cost."""
     takes_out = "out" in inspect.signature(formula).parameters
-    FORMULAS[operator_name(operator)] = formula if takes_out else lambda *args, out, **kwargs: formula(*args, **kwargs)
+    FORMULAS[operator_name(operator)] = (
+        formula if takes_out else lambda *args, out, **kwargs: formula(*args, **kwargs)
+    )
 
 
-def operator_name(operator: Any) -> str:
-    """The name that an operator goes by in counts: `aten::mm`, or a Triton kernel's function name."""
+def formula_of(name: str) -> Formula | None:
+    """The formula of an operator by its name: of `register` and of this module, else of a file;
+    None without one."""
+    formula = FORMULAS.get(name)
+    if formula is None and not name.startswith(_OF_TORCH):
+        return registered_formula(name)
+    return formula
+
+
+def operator_name(operator: object) -> str:
+    """The name that an operator goes by in counts: `aten::mm`, or a Triton kernel's function
+    name."""
     if isinstance(operator, str):
         return operator
     operator = getattr(operator, "_opoverload", operator)
@@ -35,12 +74,15 @@ def operator_name(operator: Any) -> str:
         return str(schema.name)
     name = getattr(operator, "_qualified_op_name", None) or getattr(operator, "__name__", None)
     if not isinstance(name, str):
-        raise TypeError(f"{operator!r} is no operator: give torch.ops.<namespace>.<name> or its name as text")
+        raise TypeError(
+            f"{operator!r} is no operator: give torch.ops.<namespace>.<name> or its name as text"
+        )
     return name
 
 
-def matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """FLOPs of […, m, k]·[…, k, n], [m, k]·[k] or [k]·[k], by stored elements; a complex multiply-add is four."""
+def matmul(a: Sides, b: Sides, *_: object, **__: object) -> int:
+    """FLOPs of […, m, k]·[…, k, n], [m, k]·[k] or [k]·[k], by stored elements; a complex
+    multiply-add is four."""
     asked = getattr(a, "is_complex", None)
     real = 4 if asked and asked() else 1
     if _is_sparse(b) and not _is_sparse(a):
@@ -48,29 +90,36 @@ def matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
     return 2 * real * _stored(a) * (b.shape[-1] if b.ndim > 1 else 1)
 
 
-def _is_sparse(tensor: Any) -> bool:
+def _is_sparse(tensor: object) -> bool:
     return "sparse" in str(getattr(tensor, "layout", ""))
 
 
 def _stored(tensor: Any) -> int:
-    values = (tensor._values() if tensor.is_sparse else tensor.values()) if _is_sparse(tensor) else tensor
+    values = (
+        (tensor._values() if tensor.is_sparse else tensor.values())
+        if _is_sparse(tensor)
+        else tensor
+    )
     return int(values.numel())
 
 
-def batched_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int | Cost:
-    """FLOPs of a batched matmul. Squares of tokens by tokens, which eager attention makes, grow with pairs of tokens;
-    `Cost.side` tells those of a chunk or of a head's width apart."""
+def batched_matmul(a: Sides, b: Sides, *_: object, **__: object) -> int | Cost:
+    """FLOPs of a batched matmul. Squares of tokens by tokens, which eager attention makes, grow
+    with pairs of tokens; `Cost.side` tells those of a chunk or of a head's width apart."""
     if getattr(b, "is_nested", False) or getattr(a, "is_nested", False):
         return nested_matmul(a, b)
     flops = matmul(a, b)
     sizes = sorted((a.shape[-2], a.shape[-1], b.shape[-1]))
     if sizes[1] > 1 and sizes[1] in (sizes[0], sizes[2]):
-        return Cost(flops, flops, flops, attention_flops=flops, rectangle_flops=flops, side=sizes[1])
+        return Cost(
+            flops, flops, flops, attention_flops=flops, rectangle_flops=flops, side=sizes[1]
+        )
     return flops
 
 
-def trilinear(a: Any, b: Any, c: Any, *rest: Sequence[int], **__: Any) -> int:
-    """FLOPs of Bilinear's product of three factors; `rest` are each one's dimensions of size 1, and those summed."""
+def trilinear(a: Sides, b: Sides, c: Sides, *rest: Sequence[int], **__: object) -> int:
+    """FLOPs of Bilinear's product of three factors; `rest` are each one's dimensions of size 1, and
+    those summed."""
     *added, summed = (set(dimensions) for dimensions in rest[:4])
     sizes: dict[int, int] = {}
     for factor, missing in zip((a, b, c), added, strict=True):
@@ -78,22 +127,25 @@ def trilinear(a: Any, b: Any, c: Any, *rest: Sequence[int], **__: Any) -> int:
         sizes |= dict(zip(own, factor.shape, strict=True))
     pair = set(sizes) - (added[0] & added[1])
     left = pair - (summed & added[2])
-    return 2 * prod(sizes[side] for side in pair) + 2 * prod(sizes[side] for side in left | set(sizes) - added[2])
+    return 2 * prod(sizes[side] for side in pair) + 2 * prod(
+        sizes[side] for side in left | set(sizes) - added[2]
+    )
 
 
-def distances(a: Any, b: Any, *_: Any, **__: Any) -> Cost:
-    """Cost of distances, […, n, k] to […, m, k] by -2·a·bᵀ; the kernel multiplies k + 2 columns for both squares."""
+def distances(a: Sides, b: Sides, *_: object, **__: object) -> Cost:
+    """Cost of distances, […, n, k] to […, m, k] by -2·a·bᵀ; the kernel multiplies k + 2 columns for
+    both squares."""
     flops = 2 * a.numel() * b.shape[-2]
     return Cost(flops, flops, flops + 4 * a.numel() // a.shape[-1] * b.shape[-2])
 
 
-def semi_structured_matmul(*args: Any, **__: Any) -> int:
+def semi_structured_matmul(*args: Any, **__: object) -> int:
     """FLOPs of a 2:4 sparse matmul: of each four values two are stored, and multiplied."""
     values, dense = next((a, args[at + 2]) for at, a in enumerate(args) if a.ndim == 2)
     return 2 * values.numel() * dense.shape[-1]
 
 
-def nested_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
+def nested_matmul(a: Any, b: Any, *_: object, **__: object) -> int:
     """FLOPs of nested tensors, whose sequences differ in length; others are taken apart before."""
     if not b.is_nested:
         return int(2 * a.numel() * b.shape[-1])
@@ -108,45 +160,109 @@ def _lengths(x: Any) -> list[int]:
     return [x.shape[1]] * x.shape[0]
 
 
-def linear(inputs: Any, weight: Any, *_: Any, **__: Any) -> int:
+def linear(inputs: Sides, weight: Sides, *_: object, **__: object) -> int:
     """FLOPs of […, k]·[n, k]ᵀ, seen only where torch does not take it apart."""
     return 2 * inputs.numel() * weight.shape[0]
 
 
-def grouped_matmul(a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """FLOPs of a grouped matmul, [rows, k]·[groups, k, n] or [m, rows]·[rows, n]: each row meets one group."""
+def grouped_matmul(a: Sides, b: Sides, *_: object, **__: object) -> int:
+    """FLOPs of a grouped matmul, [rows, k]·[groups, k, n] or [m, rows]·[rows, n]: each row meets
+    one group."""
     return 2 * a.numel() * b.shape[-1]
 
 
-def convolution_flops(input_shape: Shape, weight_shape: Shape, output_shape: Shape, transposed: bool) -> int:
-    """FLOPs of a convolution: each output element costs its slice of the weight [out channels, in channels ÷ groups,
+def convolution_flops(
+    input_shape: Shape, weight_shape: Shape, output_shape: Shape, transposed: bool
+) -> int:
+    """FLOPs of a convolution: each output element costs its slice of the weight [out channels, in
+    channels ÷ groups,
     *kernel]; each input element where it is transposed."""
     return 2 * prod(input_shape if transposed else output_shape) * prod(weight_shape[1:])
 
 
-def recurrent(inputs: Any, weights: Sequence[Any]) -> int:
-    """FLOPs of weights that each token meets once; inputs [steps, batch, width], or [tokens, width] where packed."""
+def recurrent(inputs: Sides, weights: Sequence[Sides]) -> int:
+    """FLOPs of weights that each token meets once; inputs [steps, batch, width], or [tokens, width]
+    where packed."""
     return 2 * inputs.numel() // inputs.shape[-1] * _matrix_elements(weights)
 
 
+def rnn_layer_gradients(
+    x: Sides, *args: Sides, needs_gradient: Sequence[bool] | None = None, **__: object
+) -> Cost:
+    """Cost of the gradients of one oneDNN layer, whose kernel makes all of them; `needs_gradient`
+    are those asked for: of input, both weights, both biases, hidden and cell state."""
+    w_input, w_state = args[:2]
+    tokens = x.numel() // x.shape[-1]
+    executed = 2 * recurrent(x, args[:2])
+    if needs_gradient is None:
+        return Cost.of(executed)
+    hidden = args[4]
+    first = hidden.numel() // hidden.shape[-1]
+    is_first_asked = any(needs_gradient[5:7])
+    state_rows = tokens if is_first_asked else tokens - first
+    rows_of_input = tokens * (bool(needs_gradient[0]) + bool(needs_gradient[1]))
+    rows_of_state = tokens * bool(needs_gradient[2]) + state_rows
+    needed = 2 * (rows_of_input * w_input.numel() + rows_of_state * w_state.numel())
+    return Cost(needed, needed, executed)
+
+
+# Place of `bidirectional` from the end, alike for cuDNN and MIOpen, of which the latter knows no
+# size of a projection.
+_BIDIRECTIONAL = -5
+
+
+def rnn_gradients(x: Sides, weights: Sequence[Sides], stride: int, *rest: Any, **__: object) -> int:
+    """FLOPs of the gradients of a GPU's recurrent layers; the last argument says which are asked
+    for: of input, hidden state, cell state and, all at once, weights. The first step's state takes
+    one only if it is asked for, and so does the first layer's input."""
+    forward = recurrent(x, weights)
+    asked = rest[-1]
+    if not isinstance(asked, Sequence) or len(asked) != 4:
+        return 2 * forward
+    of_input, of_hidden, of_cell, of_weights = asked
+    hidden = rest[1]
+    tokens = x.numel() // x.shape[-1]
+    is_bidirectional = rest[_BIDIRECTIONAL]
+    layers = [weights[at : at + stride] for at in range(0, len(weights), stride)]
+    flops = forward * bool(of_weights) + forward
+    if not of_input:
+        directions = 2 if is_bidirectional else 1
+        flops -= 2 * tokens * sum(layer[0].numel() for layer in layers[:directions])
+    if not (of_hidden or of_cell):
+        batch = hidden.shape[-2]
+        flops -= 2 * batch * sum(layer[1].numel() for layer in layers)
+    return flops
+
+
 def _matrix_elements(arguments: Sequence[Any]) -> int:
-    return sum(tensor.numel() for tensor in arguments if getattr(tensor, "ndim", None) == 2)
+    matrices = (tensor for tensor in arguments if getattr(tensor, "ndim", None) == 2)
+    return sum(tensor.numel() for tensor in matrices)
 
 
-def encoder_layer(src: Any, embed_dim: int, num_heads: int, *args: Any, **__: Any) -> int:
-    """FLOPs of TransformerEncoderLayer's fused inference: every weight matrix for every token, and full attention."""
+def encoder_layer(src: object, embed_dim: int, num_heads: int, *args: object, **__: object) -> int:
+    """FLOPs of TransformerEncoderLayer's fused inference: every weight matrix for every token, and
+    full attention."""
     lengths = _lengths(src)
-    return 2 * sum(lengths) * _matrix_elements(args) + 4 * sum(length**2 for length in lengths) * embed_dim
+    return (
+        2 * sum(lengths) * _matrix_elements(args)
+        + 4 * sum(length**2 for length in lengths) * embed_dim
+    )
 
 
-def multi_head_attention(query: Any, key: Any, value: Any, embed_dim: int, *rest: Any, **__: Any) -> int:
-    """FLOPs of MultiheadAttention's fused inference: projections of all inputs and the output, and attention."""
-    queries, keys = _lengths(query), _lengths(key)
+def multi_head_attention(
+    query: object, key: object, value: object, embed_dim: int, *rest: object, **__: object
+) -> int:
+    """FLOPs of MultiheadAttention's fused inference: projections of all inputs and the output, and
+    attention."""
+    queries = _lengths(query)
+    keys = _lengths(key)
     pairs = sum(rows * columns for rows, columns in zip(queries, keys, strict=True))
     return 2 * sum(queries) * _matrix_elements(rest[:5]) + 4 * pairs * embed_dim
 
 
-def _attention(cost: Callable[[dict[str, Any], bool], Cost], signature: str, backward: bool) -> Formula:
+def _attention(
+    cost: Callable[[dict[str, Any], bool], Cost], signature: str, backward: bool
+) -> Formula:
     return lambda *args, out, **kwargs: cost(bind(signature, args, kwargs), backward)
 
 
@@ -157,40 +273,53 @@ _TABLE: dict[str, Formula] = {
     # Adding the first operand is not counted, as everywhere.
     "aten::addmm aten::addmm_ aten::addmv aten::addmv_ aten::addbmm aten::addbmm_ aten::_addmm_activation "
     "aten::_sparse_addmm": lambda c, a, b, *_, **__: matmul(a, b),
+    # A product at the places alone that a sparse operand has.
+    "aten::sparse_sampled_addmm": lambda c, a, b, *_, **__: 2 * _stored(c) * a.shape[-1],
     "aten::baddbmm aten::baddbmm_": lambda c, a, b, *_, **__: batched_matmul(a, b),
     "aten::_trilinear": trilinear,
     "aten::_euclidean_dist": distances,
     "aten::_sparse_semi_structured_mm aten::_sparse_semi_structured_addmm": semi_structured_matmul,
     # As `linear`, of half the weight.
-    "aten::_sparse_semi_structured_linear": lambda x, w, *_, **__: 2 * x.numel() // x.shape[-1] * w.numel(),
-    # 2:4 sparse by cuSPARSELt, whose compressed operand holds its own indices: half of [m, k]·[k, n].
+    "aten::_sparse_semi_structured_linear": lambda x, w, *_, **__: (
+        2 * x.numel() // x.shape[-1] * w.numel()
+    ),
+    # 2:4 sparse by cuSPARSELt, whose compressed operand holds its own indices: half of [m, k]·[k,
+    # n].
     "aten::_cslt_sparse_mm": lambda values, dense, *_, out, **__: dense.shape[0] * out.numel(),
-    # A linear layer whose weight is packed in a layout of its own: each input value meets every output.
+    # A linear layer whose weight is packed in a layout of its own: each input value meets every
+    # output.
     "aten::_weight_int8pack_mm aten::_weight_int4pack_mm aten::_weight_int4pack_mm_for_cpu "
     "aten::_dyn_quant_matmul_4bit aten::_wrapped_quantized_linear_prepacked quantized::linear "
     "quantized::linear_relu quantized::linear_dynamic onednn::qlinear_pointwise bitsandbytes::gemv_4bit "
     "bitsandbytes::gemm_4bit bitsandbytes::int8_linear_matmul "
     "bitsandbytes::int8_mixed_scaled_mm": lambda x, *_, out, **__: 2 * x.numel() * out.shape[-1],
     "aten::matmul": nested_matmul,
-    # Of each backward pass the gradients that are asked for; each costs what the forward matmul costs.
+    # Of each backward pass the gradients that are asked for; each costs what the forward matmul
+    # costs.
     "aten::matmul_backward": lambda g, a, b, mask, *_, **__: sum(mask) * nested_matmul(a, b),
     "aten::linear_backward": lambda x, g, w, mask, *_, **__: sum(mask[:2]) * linear(x, w),
     "aten::linear": linear,
     "aten::_grouped_mm aten::_scaled_grouped_mm aten::_scaled_grouped_mm_v2 transformers::grouped_mm_fallback "
     "mfulab::grouped_product": grouped_matmul,
-    "transformers::grouped_mm_fallback_backward": lambda g, a, b, *_, **__: 2 * grouped_matmul(a, b),
-    # Golub and Van Loan, Matrix Computations, 4th edition: of n rows n² for each column of a triangular system's right
-    # side; n³/3 by Cholesky, 2n³/3 by LU, then 2n² for each column; 2n³ for an inverse.
+    "transformers::grouped_mm_fallback_backward": lambda g, a, b, *_, **__: (
+        2 * grouped_matmul(a, b)
+    ),
+    # Golub and Van Loan, Matrix Computations, 4th edition: of n rows n² for each column of a
+    # triangular system's right side; n³/3 by Cholesky, 2n³/3 by LU, then 2n² for each column; 2n³
+    # for an inverse.
     "aten::linalg_solve_triangular aten::triangular_solve": lambda a, b, *_, **__: (
         max(a.shape[-1], b.shape[-2]) * b.numel()
     ),
     "aten::linalg_cholesky_ex": lambda a, *_, **__: a.numel() * a.shape[-1] // 3,
     "aten::linalg_lu_factor_ex": lambda a, *_, **__: 2 * a.numel() * a.shape[-1] // 3,
-    "aten::_linalg_solve_ex": lambda a, b, *_, **__: 2 * a.numel() * a.shape[-1] // 3 + 2 * a.shape[-1] * b.numel(),
+    "aten::_linalg_solve_ex": lambda a, b, *_, **__: (
+        2 * a.numel() * a.shape[-1] // 3 + 2 * a.shape[-1] * b.numel()
+    ),
     "aten::linalg_lu_solve": lambda a, pivots, b, *_, **__: 2 * a.shape[-1] * b.numel(),
     "aten::cholesky_solve": lambda b, a, *_, **__: 2 * a.shape[-1] * b.numel(),
     "aten::linalg_inv_ex": lambda a, *_, **__: 2 * a.numel() * a.shape[-1],
-    # The fifth after the weight says whether it is transposed; its last the gradients of input and weight asked for.
+    # The fifth after the weight says whether it is transposed; its last the gradients of input and
+    # weight asked for.
     "aten::convolution aten::_convolution aten::convolution_overrideable": lambda x, w, *rest, out, **__: (
         convolution_flops(x.shape, w.shape, out.shape, transposed=rest[4])
     ),
@@ -200,14 +329,21 @@ _TABLE: dict[str, Formula] = {
     "aten::convolution_backward": lambda g, x, w, *rest, **__: (
         sum(rest[7][:2]) * convolution_flops(x.shape, w.shape, g.shape, rest[4])
     ),
-    # One layer of an LSTM or GRU on a CPU, weights from input and state; on a GPU all layers. Backward: both gradients.
+    # One layer of an LSTM or GRU on a CPU, weights from input and state; on a GPU all layers.
+    # Backward: the gradients
+    # that are asked for.
     "aten::mkldnn_rnn_layer": lambda x, *args, **__: recurrent(x, args[:2]),
-    "aten::mkldnn_rnn_layer_backward": lambda x, *args, **__: 2 * recurrent(x, args[:2]),
+    "aten::mkldnn_rnn_layer_backward": rnn_layer_gradients,
     "aten::_cudnn_rnn aten::miopen_rnn": lambda x, weights, *_, **__: recurrent(x, weights),
-    "aten::_cudnn_rnn_backward aten::miopen_rnn_backward": lambda x, weights, *_, **__: 2 * recurrent(x, weights),
+    "aten::_cudnn_rnn_backward aten::miopen_rnn_backward": rnn_gradients,
     "aten::_transformer_encoder_layer_fwd": encoder_layer,
     "aten::_native_multi_head_attention": multi_head_attention,
 }
-FORMULAS: dict[str, Formula] = {name: formula for names, formula in _TABLE.items() for name in names.split()}
+FORMULAS: dict[str, Formula] = {
+    name: formula for names, formula in _TABLE.items() for name in names.split()
+}
 for cost, signatures in ((sdpa_cost, SIGNATURES), (variable_cost, VARIABLE_SIGNATURES)):
-    FORMULAS |= {name: _attention(cost, given, name.endswith("_backward")) for name, given in signatures.items()}
+    FORMULAS |= {
+        name: _attention(cost, given, name.endswith("_backward"))
+        for name, given in signatures.items()
+    }

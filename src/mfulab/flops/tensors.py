@@ -26,7 +26,9 @@ class Held:
         """The memory behind a tensor, all of it."""
         size = tensor.untyped_storage().nbytes()
         is_float = tensor.is_floating_point() or tensor.is_complex()
-        return cls(elements=size // tensor.element_size()) if is_float else cls(fixed_bytes=size)
+        if is_float:
+            return cls(elements=size // tensor.element_size())
+        return cls(fixed_bytes=size)
 
     def __add__(self, other: "Held") -> "Held":
         return Held(self.elements + other.elements, self.fixed_bytes + other.fixed_bytes)
@@ -51,8 +53,12 @@ class _Storages:
         return storage._cdata in self._alive
 
     def add(self, tensor: torch.Tensor, when_gone: Callable[[], None] = lambda: None) -> bool:
-        """True if the tensor's memory is new; `when_gone` is called when its last reference goes."""
-        if tensor.layout != torch.strided or (storage := tensor.untyped_storage())._cdata in self._alive:
+        """True if the tensor's memory is new; `when_gone` is called when its last reference
+        goes."""
+        if (
+            tensor.layout != torch.strided
+            or (storage := tensor.untyped_storage())._cdata in self._alive
+        ):
             return False
         key = storage._cdata
 
@@ -66,15 +72,22 @@ class _Storages:
 
 
 class SavedTensors(Opened):
-    """Notes what autograd saves inside it, without parameters and buffers; nothing of torch.func (`interrupted`)."""
+    """Notes what autograd saves inside it, without parameters and buffers; nothing of torch.func
+    (`interrupted`)."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.total = Held()
         self.interrupted = False
         self.seen = _Storages((*model.parameters(), *model.buffers()))
-        self.of_nodes: dict[int, list[tuple[str, list[int]]]] = {}  # by autograd's number: parameter's name, and shape
-        strided = ((name, tensor) for name, tensor in model.named_parameters() if tensor.layout == torch.strided)
+        self.of_nodes: dict[
+            int, list[tuple[str, list[int]]]
+        ] = {}  # by autograd's number: parameter's name, and shape
+        strided = (
+            (name, tensor)
+            for name, tensor in model.named_parameters()
+            if tensor.layout == torch.strided
+        )
         self._names = {tensor.untyped_storage()._cdata: name for name, tensor in strided}
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._note, lambda tensor: tensor)
 
@@ -83,7 +96,8 @@ class SavedTensors(Opened):
         yield self._hooks
 
     def _without(self) -> Callable[[str], AbstractContextManager[None]]:
-        """Takes the hooks away where torch.func computes gradients, which fails in their presence."""
+        """Takes the hooks away where torch.func computes gradients, which fails in their
+        presence."""
         disable = torch.autograd.graph.disable_saved_tensors_hooks
 
         @contextmanager
@@ -100,7 +114,11 @@ class SavedTensors(Opened):
         return disabled
 
     def _note(self, tensor: torch.Tensor) -> torch.Tensor:
-        name = self._names.get(tensor.untyped_storage()._cdata, "") if tensor.layout == torch.strided else ""
+        name = (
+            self._names.get(tensor.untyped_storage()._cdata, "")
+            if tensor.layout == torch.strided
+            else ""
+        )
         if not tensor.is_nested:
             number = torch._C._autograd._get_sequence_nr() - 1
             self.of_nodes.setdefault(number, []).append((name, [*tensor.shape]))
@@ -110,8 +128,9 @@ class SavedTensors(Opened):
 
 
 class LstmsOnCpu(ExitStack):
-    """Notes what oneDNN would save of LSTMs beyond the operators counted on the meta device: `more`. torch runs by it
-    fp32, and bf16 where the CPU has instructions for it, but no projections and no packed sequences."""
+    """Notes what oneDNN would save of LSTMs beyond the operators counted on the meta device:
+    `more`. torch runs by it fp32, and bf16 where the CPU has instructions for it, but no
+    projections and no packed sequences."""
 
     def __init__(self, model: torch.nn.Module, saved: SavedTensors) -> None:
         super().__init__()
@@ -134,22 +153,17 @@ class LstmsOnCpu(ExitStack):
         x: Any = arguments[0] if arguments else None
         if not isinstance(x, torch.Tensor) or not x.is_meta or not output[0].requires_grad:
             return
-        batch = x.shape[0 if lstm.batch_first else 1] if x.ndim == 3 else 1
+        batch = 1
+        if x.ndim == 3:
+            batch = x.shape[0] if lstm.batch_first else x.shape[1]
         steps = x.numel() // x.shape[-1] // max(batch, 1)
-        directions, hidden = 1 + lstm.bidirectional, steps * batch * lstm.hidden_size
         before, held = self._before
         needed = Held(0 if held else x.numel())
         for layer in range(lstm.num_layers):
-            inputs = lstm.hidden_size * directions if layer else lstm.input_size
-            elements, fixed = onednn_lstm_workspace(steps, batch, inputs, lstm.hidden_size)
-            calls = hidden + 4 * batch * lstm.hidden_size + elements
-            if not lstm.bias:  # zeros of the weights' shapes stand for biases
-                calls += 4 * lstm.hidden_size * (inputs + lstm.hidden_size)
-            # Directions are joined for the next layer, unless dropout writes them anew, beside its mask.
-            joined = hidden * directions * (2 if lstm.dropout and lstm.training else directions > 1)
-            needed += Held(directions * calls + (joined if layer else 0), directions * fixed)
+            needed += _saved_by_layer(lstm, layer, steps, batch)
         self.more += needed - (self._saved.total - before)
-        if directions == 1:
+        if not lstm.bidirectional:
+            hidden = steps * batch * lstm.hidden_size
             self._outputs.append((weakref.ref(output[0].untyped_storage()), hidden))
 
     def _shared(self) -> None:
@@ -159,8 +173,9 @@ class LstmsOnCpu(ExitStack):
 
 
 class LiveTensors:
-    """A pretended allocator: what operators make is alive until the last reference to its memory goes. What nobody made
-    (parameters, inputs) is not counted; `peak` is the largest sum, at 4 bytes a float."""
+    """A pretended allocator: what operators make is alive until the last reference to its memory
+    goes. What nobody made (parameters, inputs) is not counted; `peak` is the largest sum, at 4
+    bytes a float."""
 
     def __init__(self) -> None:
         self.alive = Held()
@@ -179,3 +194,22 @@ class LiveTensors:
 
     def _change(self, held: Held) -> None:
         self.alive += held
+
+
+def _saved_by_layer(lstm: torch.nn.LSTM, layer: int, steps: int, batch: int) -> Held:
+    """Elements that oneDNN saves of one layer, in all directions, for its backward pass."""
+    directions = 2 if lstm.bidirectional else 1
+    width = lstm.hidden_size
+    inputs = width * directions if layer else lstm.input_size
+    hidden = steps * batch * width
+    elements, fixed = onednn_lstm_workspace(steps, batch, inputs, width)
+    calls = hidden + 4 * batch * width + elements
+    if not lstm.bias:  # zeros of the weights' shapes stand for biases
+        calls += 4 * width * (inputs + width)
+    saved = directions * calls
+    # Directions are joined for the next layer, unless dropout writes them anew, beside its mask.
+    if layer and lstm.dropout and lstm.training:
+        saved += 2 * hidden * directions
+    elif layer and directions > 1:
+        saved += hidden * directions
+    return Held(saved, directions * fixed)

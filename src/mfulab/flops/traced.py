@@ -1,13 +1,14 @@
-"""FLOPs and bytes of operators that a trace recorded: their shapes, given to the same formulas as a count. A trace
-holds inputs alone, so the shape of a convolution's output is computed from stride, padding and dilation ("Concrete
-Inputs"). What its record does not tell is none, with a reason, never 0."""
+"""FLOPs and bytes of operators that a trace recorded: their shapes, given to the same formulas as a
+count. A trace holds inputs alone, so the shape of a convolution's output is computed from stride,
+padding and dilation ("Concrete Inputs"). What its record does not tell is none, with a reason,
+never 0."""
 
 import ast
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import starmap, zip_longest
+from itertools import permutations, starmap, zip_longest
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.said import Said
 from mfulab.flops.attention import ATTENTION, SIGNATURES, bind
 from mfulab.flops.cost import Cost
-from mfulab.flops.operators import FORMULAS, convolution_flops
+from mfulab.flops.operators import FORMULAS, convolution_flops, formula_of
+from mfulab.flops.registry.entry import FAULTS, Registered
+from mfulab.flops.registry.expression import Operand, UnknownError
+from mfulab.flops.registry.step import NO_STEP, StepWork
 
 # The formats of matmuls, by the names of types in traces.
 TYPES = {"double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
@@ -30,17 +34,37 @@ XLA_TYPES = {
     "s8": "signed char", "u8": "unsigned char",
 }  # fmt: skip
 _CONVOLUTIONS = {"aten::convolution", "aten::_convolution", "aten::convolution_overrideable"}
-_PLAIN = {"aten::cudnn_convolution", "aten::mkldnn_convolution", "aten::miopen_convolution", "aten::_conv_depthwise2d"}
+_PLAIN = {
+    "aten::cudnn_convolution",
+    "aten::mkldnn_convolution",
+    "aten::miopen_convolution",
+    "aten::_conv_depthwise2d",
+}
 
-_COUNTED = "xla::matmul"  # its FLOPs and bytes come with it
+_COUNTED = "xla::matmul"  # its work and bytes come with it
 # With what torch.compile makes of matmuls: operators on a CPU, and Inductor's own templates.
-_MULTIPLYING = ("triton_tem_", "mkldnn::_linear", "mkldnn::_convolution", "mkl::_mkl_linear", _COUNTED)
+_MULTIPLYING = (
+    "triton_tem_",
+    "mkldnn::_linear",
+    "mkldnn::_convolution",
+    "mkl::_mkl_linear",
+    _COUNTED,
+)
 
 
 def is_traced_matmul(name: str) -> bool:
-    """True if an operator of a trace is a matmul, convolution or attention, whose arguments tell its cost."""
+    """True if an operator of a trace is a matmul, convolution or attention, whose arguments tell
+    its cost."""
     # Whatever aten::matmul is given, it calls another of these.
-    return (name in FORMULAS and name != "aten::matmul") or name.startswith(_MULTIPLYING)
+    if name == "aten::matmul":
+        return False
+    return formula_of(name) is not None or name.startswith(_MULTIPLYING)
+
+
+def asks_step(name: str) -> bool:
+    """True if an operator's work depends on lengths that the engine's step tells."""
+    formula = formula_of(name)
+    return isinstance(formula, Registered) and formula.of_step
 
 
 @dataclass(frozen=True)
@@ -70,60 +94,155 @@ class Traced:
 
     cost: Cost | None  # None if the record does not hold it
     matmul: tuple[int, int, int, int] | None = None  # (batch, m, n, k) where the call is one matmul
-    convolution: tuple[int, int, int, int] | None = None  # (pixels out, channels, filters, taps) without groups
-    attention: tuple[int, int, int, bool] | None = None  # (queries, keys, width of a head, causal) without lengths
+    # (pixels out, channels, filters, taps) without groups
+    convolution: tuple[int, int, int, int] | None = None
+    # (queries, keys, width of a head, causal) without lengths
+    attention: tuple[int, int, int, bool] | None = None
     reason: Said | None = None  # why there is no cost
-    elements: int | None = None  # read and written, each operand and result once, where that is told
-    bytes_moved: int | None = None  # the same where the record says it in bytes
+    # read and written, each operand and result once, where that is told
+    elements: int | None = None
+    bytes_moved: float | None = None  # the same where the record says it in bytes
+    format: str | None = None  # that it multiplies, where its formula says so
+    of_step: bool = False  # whether calls with equal arguments may cost differently
 
 
-NO_SHAPES, NO_VALUES = Said("no_shapes"), Said("no_argument_values")
+NO_SHAPES = Said("no_shapes")
+NO_VALUES = Said("no_argument_values")
 
 
-def traced_cost(name: str, shapes: Sequence[Any], values: Sequence[Any], types: Sequence[str] = ()) -> Traced:
-    """Cost of a call of operator `name`: shapes are `Input Dims`, values `Concrete Inputs`, types `Input type`."""
+def traced_cost(
+    name: str, shapes: Sequence[Any], values: Sequence[Any], types: Sequence[str] = (),
+    step: StepWork | None = None,
+) -> Traced:  # fmt: skip
+    """Cost of a call of operator `name`: shapes are `Input Dims`, values `Concrete Inputs`, types
+    `Input type`, and `step` is what an engine tells of the step that it belongs to."""
     if name.startswith(_COUNTED):
-        flops, moved = values
-        return Traced(Cost.of(flops), bytes_moved=moved)
+        work, moved = values
+        return Traced(Cost(*work), bytes_moved=moved)
+    formula = formula_of(name)
+    if isinstance(formula, Registered) and formula.uncounted:
+        return Traced(None, reason=Said("uncounted_operator"))
     if not any(shapes):
         return Traced(None, reason=NO_SHAPES)
-    arguments = [*starmap(_argument, zip_longest(shapes, values[: len(shapes)], types[: len(shapes)], fillvalue=""))]
+    if isinstance(formula, Registered):
+        return _registered(formula, shapes, values, types, step)
     try:
-        if name.startswith("triton_tem_"):
-            return _template(arguments)
-        if name.startswith(("mkldnn::", "mkl::")) and isinstance(arguments[2], Shaped) and arguments[2].ndim > 1:
-            del arguments[1]  # an addend, or the packed weight, before the weight
-        if name == "mkldnn::_convolution_pointwise":
-            x, weight, _, padding, stride, dilation = arguments[:6]
-            return _convolution("aten::convolution", [x, weight, None, stride, padding, dilation, False])
-        if name in ("mkldnn::_linear_pointwise", "mkl::_mkl_linear"):
-            x, weight = arguments[:2]
-            return _one_matmul(1, prod(x.shape[:-1]), weight.shape[0], x.shape[-1])
-        if name in _CONVOLUTIONS or name in _PLAIN:
-            return _convolution(name, arguments)
-        if name == "aten::convolution_backward" and (len(arguments) < 11 or not isinstance(arguments[10], list)):
-            return Traced(None, reason=NO_VALUES)
-        cost = FORMULAS[name](*arguments, out=None)
-        matmul = _matmul(name, arguments)
-        if matmul:
-            return replace(_one_matmul(*matmul), cost=Cost.of(cost))
-        traced = Traced(Cost.of(cost), elements=_elements(name, arguments))
-        if name == "aten::convolution_backward":
-            gradient, x, weight = arguments[:3]
-            return replace(traced, convolution=_as_matmul(x.shape, weight.shape, gradient.shape, bool(arguments[7])))
-        return replace(traced, attention=_attention(name, arguments))
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError, ZeroDivisionError):
+        return _of_torch(name, list(starmap(_argument, _recorded(shapes, values, types))))
+    except FAULTS:
         return Traced(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
 
 
+def _recorded(
+    shapes: Sequence[object], values: Sequence[object], types: Sequence[str]
+) -> Iterable[tuple[Any, Any, str]]:
+    """Shape, value and type of each argument, "" for what was not recorded."""
+    count = len(shapes)
+    return zip_longest(shapes, values[:count], types[:count], fillvalue="")
+
+
+def _of_torch(name: str, arguments: list[Any]) -> Traced:
+    """Cost of a call of torch's own operators, and of those that `register` names."""
+    if name.startswith("triton_tem_"):
+        return _template(arguments)
+    if name.startswith(("mkldnn::", "mkl::")):
+        return _of_inductor(name, arguments)
+    if name in _CONVOLUTIONS or name in _PLAIN:
+        return _convolution(name, arguments)
+    if name == "aten::convolution_backward":
+        return _convolution_backward(name, arguments)
+    cost = _counted(name, arguments)
+    matmul = _matmul(name, arguments)
+    if matmul:
+        return replace(_one_matmul(*matmul), cost=cost)
+    return Traced(cost, elements=_elements(name, arguments), attention=_attention(name, arguments))
+
+
+def _counted(name: str, arguments: list[Any]) -> Cost:
+    """Cost by a formula of code. Raises UnknownError where it gives none."""
+    cost = FORMULAS[name](*arguments, out=None)
+    if cost is None:
+        raise UnknownError(name)
+    return Cost.of(cost)
+
+
+def _of_inductor(name: str, arguments: list[Any]) -> Traced:
+    """Cost of what torch.compile makes of a linear layer or convolution on a CPU."""
+    if isinstance(arguments[2], Shaped) and arguments[2].ndim > 1:
+        del arguments[1]  # an addend, or the packed weight, before the weight
+    x, weight = arguments[:2]
+    if name.startswith("mkldnn::_convolution"):
+        _, padding, stride, dilation = arguments[2:6]
+        plain = [x, weight, None, stride, padding, dilation, False]
+        return _convolution("aten::convolution", plain)
+    return _one_matmul(1, prod(x.shape[:-1]), weight.shape[0], x.shape[-1])
+
+
+def _convolution_backward(name: str, arguments: list[Any]) -> Traced:
+    if len(arguments) < 11 or not isinstance(arguments[10], list):
+        return Traced(None, reason=NO_VALUES)
+    cost = _counted(name, arguments)
+    gradient, x, weight = arguments[:3]
+    transposed = bool(arguments[7])
+    return Traced(
+        cost,
+        elements=_elements(name, arguments),
+        convolution=_as_matmul(x.shape, weight.shape, gradient.shape, transposed),
+    )
+
+
+def _registered(
+    formula: Registered, shapes: Sequence[object], values: Sequence[object], types: Sequence[str],
+    step: StepWork | None,
+) -> Traced:  # fmt: skip
+    """Cost of a call by a formula out of a file."""
+    given = list(starmap(_operand, _recorded(shapes, values, types)))
+    arguments = dict(zip(formula.arguments, given, strict=False))
+    kinds = dict(zip(formula.arguments, types, strict=False))
+    try:
+        work = formula.work(arguments, step or NO_STEP)
+    except UnknownError as error:
+        of_step = formula.of_step and step is None
+        reason = Said("no_step_lengths") if of_step else Said("no_value", {"name": error.name})
+        return Traced(None, reason=reason, of_step=formula.of_step)
+    except FAULTS:
+        return Traced(None, reason=Said("no_formula_for", {"shapes": str(list(shapes))}))
+    elements = None
+    if work.matmul:
+        batch, m, n, k = work.matmul
+        elements = batch * (m * k + k * n + m * n)
+    return Traced(
+        work.cost, work.matmul, elements=elements, bytes_moved=work.bytes_moved,
+        format=_format_of(formula.format, kinds, types), of_step=formula.of_step,
+    )  # fmt: skip
+
+
+def _operand(shape: object, value: object, kind: str) -> Any:
+    """An argument as a formula of a file reads it."""
+    argument = _argument(shape, value, kind)
+    if isinstance(argument, Shaped):
+        return Operand(argument.shape, _SIZES.get(kind))
+    return argument
+
+
+def _format_of(told: str, kinds: dict[str, str], types: Sequence[str]) -> str | None:
+    """The number format that a formula names, or of the argument that it names. Else the narrower
+    type's; bytes hold packed weights, which meet the other operand's format."""
+    if told in kinds:
+        return TYPES.get(kinds[told])
+    if told in ELEMENT_BYTES:
+        return told
+    return traced_format([kind for kind in types if kind != "unsigned char"])
+
+
 def traced_format(types: Sequence[str]) -> str | None:
-    """The format of a matmul by its operands' types; the narrower where they differ; None where none is told."""
+    """The format of a matmul by its operands' types; the narrower where they differ; None where
+    none is told."""
     formats = [TYPES[kind] for kind in types if kind in TYPES]
     order = list(dict.fromkeys(TYPES.values()))
     return max(formats, key=order.index) if formats else None
 
 
-def _argument(shape: Any, value: Any, kind: str) -> Any:
+def _argument(shape: object, value: object, kind: str) -> Any:
     if isinstance(shape, list) and shape:
         is_complex = "complex" in kind
         several = [Shaped(tuple(sides)) for sides in shape] if isinstance(shape[0], list) else None
@@ -134,7 +253,9 @@ def _argument(shape: Any, value: Any, kind: str) -> Any:
 @functools.cache
 def _value(text: str) -> Any:
     try:
-        return ast.literal_eval(re.sub(r"\b(true|false)\b", lambda word: word[0].title(), text)) if text else None
+        if text:
+            return ast.literal_eval(re.sub(r"\b(true|false)\b", lambda word: word[0].title(), text))
+        return None
     except (ValueError, SyntaxError):
         return text
 
@@ -142,7 +263,16 @@ def _value(text: str) -> Any:
 def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None:
     tensors = [argument for argument in arguments if isinstance(argument, Shaped)]
     short = name.removeprefix("aten::")
-    if short not in ("mm", "bmm", "_int_mm", "_scaled_mm", "addmm", "baddbmm", "_addmm_activation", "linear"):
+    if short not in (
+        "mm",
+        "bmm",
+        "_int_mm",
+        "_scaled_mm",
+        "addmm",
+        "baddbmm",
+        "_addmm_activation",
+        "linear",
+    ):
         return None
     a, b = tensors[1:3] if "add" in short else tensors[:2]
     if short == "linear":
@@ -161,11 +291,14 @@ def _as_matmul(
     """(pixels out, channels, filters, taps) of a convolution of all channels by all filters."""
     channels = x[1 - len(weight)]
     is_whole = not transposed and channels == weight[1]
-    return (prod(output) // weight[0], channels, weight[0], prod(weight[2:])) if is_whole else None
+    if is_whole:
+        return (prod(output) // weight[0], channels, weight[0], prod(weight[2:]))
+    return None
 
 
 def _attention(name: str, arguments: list[Any]) -> tuple[int, int, int, bool] | None:
-    """(queries, keys, width of a head, causal) of an attention over whole sequences; a mask may leave tiles out."""
+    """(queries, keys, width of a head, causal) of an attention over whole sequences; a mask may
+    leave tiles out."""
     given = bind(SIGNATURES[name], arguments, {}) if name in SIGNATURES else {}
     if not given or given.get("mask") is not None:
         return None
@@ -174,7 +307,8 @@ def _attention(name: str, arguments: list[Any]) -> tuple[int, int, int, bool] | 
 
 
 def _elements(name: str, arguments: list[Any]) -> int | None:
-    """Elements of operands and results, once each, of attention and of a convolution's backward pass."""
+    """Elements of operands and results, once each, of attention and of a convolution's backward
+    pass."""
     if name == "aten::convolution_backward":
         gradient, x, weight = (tensor.numel() for tensor in arguments[:3])
         needs_x, needs_weight = arguments[10][:2]
@@ -188,54 +322,68 @@ def _elements(name: str, arguments: list[Any]) -> int | None:
 
 
 def _convolution(name: str, arguments: list[Any]) -> Traced:
-    x, weight = arguments[0], arguments[1]
+    x = arguments[0]
+    weight = arguments[1]
     transposed = name in _CONVOLUTIONS and bool(arguments[6])
     if name in _CONVOLUTIONS or name == "aten::_conv_depthwise2d":
         first = 3 if name in _CONVOLUTIONS else 4  # behind bias; kernel size, bias
         stride, padding, dilation = arguments[first : first + 3]
     else:
-        first = 3 - isinstance(arguments[2], list)  # mkldnn and miopen take a bias before, which may be None
+        # mkldnn and miopen take a bias before, which may be None
+        first = 2 if isinstance(arguments[2], list) else 3
         padding, stride, dilation = arguments[first : first + 3]
     if not isinstance(stride, list) or not isinstance(padding, list):
         return Traced(None, reason=NO_VALUES)
-    sides = len(weight.shape) - 2
-    stride, padding, dilation = (given * sides if len(given) == 1 else given for given in (stride, padding, dilation))
-    places = zip(x.shape[-sides:], padding, dilation, weight.shape[2:], stride, strict=True)
-    output = (
-        x.shape[0] if x.ndim == sides + 2 else 1,
-        weight.shape[0],
-        *((size + 2 * pad - spread * (kernel - 1) - 1) // step + 1 for size, pad, spread, kernel, step in places),
-    )
+    output = _convolved(x, weight, (padding, dilation, stride))
     flops = convolution_flops(x.shape, weight.shape, output, transposed)
     moved = x.numel() + weight.numel() + prod(output)
     as_matmul = _as_matmul(x.shape, weight.shape, output, transposed)
     return Traced(Cost.of(flops), elements=None if transposed else moved, convolution=as_matmul)
 
 
+def _convolved(x: Shaped, weight: Shaped, given: Sequence[list[int]]) -> tuple[int, ...]:
+    """Shape of a convolution's result; padding, dilation and stride are of each side or of all."""
+    sides = weight.ndim - 2
+    of_sides = [numbers * sides if len(numbers) == 1 else numbers for numbers in given]
+    output = [x.shape[0] if x.ndim == sides + 2 else 1, weight.shape[0]]
+    for size, taps, pad, spread, step in zip(
+        x.shape[-sides:], weight.shape[2:], *of_sides, strict=True
+    ):
+        reach = spread * (taps - 1) + 1
+        output.append((size + 2 * pad - reach) // step + 1)
+    return tuple(output)
+
+
 def _template(arguments: list[Any]) -> Traced:
-    """Inductor's Triton template of a matmul, by the only m, n, k that fit the shapes of all its tensors."""
-    tensors = [argument.shape for argument in arguments if isinstance(argument, Shaped) and argument.ndim >= 2]
-    candidates = {
-        (prod(a[:-2]), a[-2], b[-1], a[-1])
-        for a in tensors
-        for b in tensors
-        for c in tensors
-        if a is not b and c is not a and c is not b
-        and a[:-2] == b[:-2] == c[:-2] and a[-1] == b[-2] and c[-2:] == (a[-2], b[-1])
-    }  # fmt: skip
+    """Inductor's Triton template of a matmul, by the only m, n, k that fit the shapes of all its
+    tensors."""
+    tensors = [one.shape for one in arguments if isinstance(one, Shaped) and one.ndim >= 2]
+    candidates = set[tuple[int, int, int, int]]()
+    for a, b, c in permutations(tensors, 3):
+        is_batch = a[:-2] == b[:-2] == c[:-2]
+        if is_batch and a[-1] == b[-2] and c[-2:] == (a[-2], b[-1]):
+            candidates.add((prod(a[:-2]), a[-2], b[-1], a[-1]))
     if len(candidates) != 1:
         return Traced(None, reason=Said("ambiguous_template"))
     return _one_matmul(*candidates.pop())
 
 
 def _one_matmul(batch: int, m: int, n: int, k: int) -> Traced:
-    sides, moved = (batch, m, n, k), batch * (m * k + k * n + m * n)
+    sides = (batch, m, n, k)
+    moved = batch * (m * k + k * n + m * n)
     return Traced(Cost.of(2 * prod(sides)), sides, elements=moved)
 
 
-# Bytes of an element by the names of types in traces; of floating-point types those of their format.
+# Bytes of an element by the names of types in traces; of floating-point types those of their
+# format.
 _FLOATS = {name: ELEMENT_BYTES[held] for name, held in TYPES.items() if "char" not in name}
-_SIZES = _FLOATS | {"bool": 1.0, "signed char": 1.0, "unsigned char": 1.0, "short": 2.0, "short int": 2.0}
+_SIZES = _FLOATS | {
+    "bool": 1.0,
+    "signed char": 1.0,
+    "unsigned char": 1.0,
+    "short": 2.0,
+    "short int": 2.0,
+}
 _SIZES |= {"int": 4.0, "long": 8.0, "long int": 8.0, "c10::complex<float>": 8.0}
 # Bytes by the numbers of torch's ScalarType, as conversions record what they convert to.
 _SCALAR_TYPES = (1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4, 2, *(0,) * 7, 1, 1, 1, 1)
@@ -244,30 +392,98 @@ _TABLE = data(Path(__file__).with_name("elementwise.yaml"))["written"]
 _KINDS = {name: kind for kind, names in _TABLE.items() for name in names.split()}
 
 
-def traced_bytes(name: str, shapes: Sequence[Any], types: Sequence[str], values: Sequence[Any]) -> float | Said:
-    """Bytes of one call that multiplies nothing, or why its shapes, types and values do not tell them."""
-    held = [(shape, kind) for shape, kind in zip(shapes, types, strict=False) if shape]
-    if not held:
+def traced_bytes(
+    name: str, shapes: Sequence[Any], types: Sequence[str], values: Sequence[Any]
+) -> float | Said:
+    """Bytes of one call that multiplies nothing, or why its shapes, types and values do not tell
+    them."""
+    tensors = [_Tensor(*pair) for pair in zip(shapes, types, strict=False) if pair[0]]
+    if not tensors:
         return NO_SHAPES
-    if any(kind not in _SIZES or not all(isinstance(side, int) for side in shape) for shape, kind in held):
+    if not all(tensor.has_size for tensor in tensors):
         return Said("no_types")
-    tensors = [shape for shape, _ in held]
-    moved = [prod(shape) * _SIZES[kind] for shape, kind in held]
-    read, of_first = sum(moved), moved[0]
     if name.startswith("triton_"):
-        return read
-    kind = _KINDS.get(name.rpartition("::")[2].strip("_").removeprefix("native_"))
-    if kind in ("broadcast", "truth"):
-        result = prod(map(max, zip_longest(*map(reversed, tensors), fillvalue=1)))
-        size = max([_FLOATS[text] for _, text in held if text in _FLOATS] or [_SIZES[text] for _, text in held])
-        return read + result * (1.0 if kind == "truth" else size)
+        return sum(tensor.bytes for tensor in tensors)
     number = str(values[1]) if len(values) > 1 else ""
-    if kind == "conversion":
-        element_bytes = number.isdecimal() and int(number) < len(_SCALAR_TYPES) and _SCALAR_TYPES[int(number)]
-        return read + prod(tensors[0]) * element_bytes if element_bytes else NO_VALUES
-    if kind == "looked_up":
-        side = "0" if name.endswith("embedding") else number
-        if len(tensors) != 2 or not side.isdecimal() or int(side) >= len(tensors[0]):
+    short = name.rpartition("::")[2].strip("_").removeprefix("native_")
+    written = _WRITTEN.get(_KINDS.get(short, ""))
+    if written is None:
+        return Said("no_traffic")
+    return written(_Moved(name, tensors, number))
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """An operand as it was recorded."""
+
+    shape: Sequence[int]
+    kind: str  # the name of its type
+
+    @property
+    def has_size(self) -> bool:
+        return self.kind in _SIZES and all(isinstance(side, int) for side in self.shape)
+
+    @property
+    def bytes(self) -> float:
+        return prod(self.shape) * _SIZES[self.kind]
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """Operands of a call that multiplies nothing; `number` is its second value, of a type or a
+    side."""
+
+    name: str
+    tensors: Sequence[_Tensor]
+    number: str
+
+    @property
+    def read(self) -> float:
+        return sum(tensor.bytes for tensor in self.tensors)
+
+    def first(self) -> float:
+        """Bytes of the first operand."""
+        return self.tensors[0].bytes
+
+    def broadcast_elements(self) -> int:
+        """Elements of the result of operands that are broadcast against each other."""
+        reversed_shapes = [reversed(tensor.shape) for tensor in self.tensors]
+        return prod(map(max, zip_longest(*reversed_shapes, fillvalue=1)))
+
+    def broadcast(self) -> float:
+        """Bytes with a result of the widest floating-point operand's type, else of the widest."""
+        kinds = [tensor.kind for tensor in self.tensors]
+        floats = [_FLOATS[kind] for kind in kinds if kind in _FLOATS]
+        widest = max(floats or [_SIZES[kind] for kind in kinds])
+        return self.read + self.broadcast_elements() * widest
+
+    def converted(self) -> float | Said:
+        """Bytes with a result of the type that `number` says."""
+        size = 0
+        if self.number.isdecimal() and int(self.number) < len(_SCALAR_TYPES):
+            size = _SCALAR_TYPES[int(self.number)]
+        if not size:
             return NO_VALUES
-        return moved[1] + 2 * of_first * prod(tensors[1]) / max(1, tensors[0][int(side)])
-    return {"first": read + of_first, "none": read, "filled": of_first}.get(kind or "", Said("no_traffic"))
+        return self.read + prod(self.tensors[0].shape) * size
+
+    def looked_up(self) -> float | Said:
+        """Bytes of the indices, and of each row of the table that they name, read and written."""
+        side = "0" if self.name.endswith("embedding") else self.number
+        sides = len(self.tensors[0].shape)
+        if len(self.tensors) != 2 or not side.isdecimal() or int(side) >= sides:
+            return NO_VALUES
+        table, indices = self.tensors
+        rows = max(1, table.shape[int(side)])
+        return indices.bytes + 2 * table.bytes * prod(indices.shape) / rows
+
+
+# Bytes read and written, by what an operator writes.
+_WRITTEN: dict[str, Callable[[_Moved], float | Said]] = {
+    "none": lambda moved: moved.read,
+    "first": lambda moved: moved.read + moved.first(),
+    "filled": _Moved.first,
+    "broadcast": _Moved.broadcast,
+    "truth": lambda moved: moved.read + moved.broadcast_elements(),
+    "conversion": _Moved.converted,
+    "looked_up": _Moved.looked_up,
+}

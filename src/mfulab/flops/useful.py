@@ -1,4 +1,5 @@
-"""The part of a step's FLOPs that served real tokens: padding left out, documents packed into a row apart."""
+"""The part of a step's FLOPs that served real tokens: padding left out, documents packed into a row
+apart."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,42 +35,68 @@ class RealTokens:
         return sum(length**2 for length in self.lengths) / (self.rows * self.width**2)
 
 
-def real_tokens(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> RealTokens | None:
-    """Reads a model call's arguments: where its documents begin and end, None if nothing says so. In this order:
-    flex_attention's `BlockMask`, unless it leaves nothing out; `cu_seqlens`; an `attention_mask` [rows, width] of zeros
-    and ones or of the documents' numbers; `key_padding_mask` (true where padding); `position_ids` that begin anew with
-    each document; an `attention_mask` that leaves nothing out; `labels` in one run a row, after which the tokens are
-    padding. A mask of another shape than the tokens belongs to a cache and says nothing. A mapping as the only argument
-    is taken for keywords."""
+def real_tokens(arguments: Sequence[object], keywords: Mapping[str, object]) -> RealTokens | None:
+    """Reads a model call's arguments: where its documents begin and end, None if nothing says so.
+    In this order: flex_attention's `BlockMask`, unless it leaves nothing out; `cu_seqlens`; an
+    `attention_mask` [rows, width] of zeros and ones or of the documents' numbers;
+    `key_padding_mask` (true where padding); `position_ids` that begin anew with each document; an
+    `attention_mask` that leaves nothing out; `labels` in one run a row, after which the tokens are
+    padding. A mask of another shape than the tokens belongs to a cache and says nothing. A mapping
+    as the only argument is taken for keywords."""
     given: dict[str, Any] = dict(keywords)
     for argument in arguments:
         if isinstance(argument, Mapping):
             given = {**argument, **given}
-    tokens = given.get("input_ids", given.get("inputs_embeds"))
-    if tokens is None:
-        tokens = next((part for part in arguments if getattr(part, "ndim", 0) >= 2 and not part.is_nested), None)
-    if tokens is None:
+    shape = _shape_of_tokens(arguments, given)
+    if shape is None:
         return None
-    shape = (int(tokens.shape[0]), int(tokens.shape[1]))
     blocks = _blocks((*arguments, *given.values()), shape)
-    if blocks and any(length < shape[1] for length in blocks):
+    if blocks and min(blocks) < shape[1]:
         return RealTokens(blocks, *shape, "block_mask")
     for names, read in _READERS:
         for name in names:
-            value = given.get(name)
-            value = None if value is None or isinstance(value, BlockMask) else with_values(value)
-            fits = value is not None and (value.ndim == 1 if name.startswith("cu_seq") else tuple(value.shape) == shape)
-            lengths = read(value, shape) if fits else None
+            value = _fitting(name, given.get(name), shape)
+            lengths = None if value is None else read(value, shape)
             if lengths is not None:
-                return RealTokens(tuple(length for length in lengths if length), *shape, name)
+                return RealTokens(tuple(filter(None, lengths)), *shape, name)
     return RealTokens(blocks, *shape, "block_mask") if blocks else None
 
 
-def _blocks(values: Sequence[Any], shape: tuple[int, int]) -> tuple[int, ...] | None:
-    """Lengths by the first block mask among the values of a call, which holds for each row or for all of them."""
-    given = [part for value in values for part in (value.values() if isinstance(value, Mapping) else (value,))]
+def _shape_of_tokens(arguments: Sequence[Any], given: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Rows and width of a call's tokens, by their names or as the first tensor of two dimensions;
+    None without any."""
+    tokens = given.get("input_ids", given.get("inputs_embeds"))
+    if tokens is None:
+        wide = (part for part in arguments if getattr(part, "ndim", 0) >= 2)
+        tokens = next((part for part in wide if not part.is_nested), None)
+    if tokens is None:
+        return None
+    return int(tokens.shape[0]), int(tokens.shape[1])
+
+
+def _fitting(name: str, argument: object, shape: tuple[int, int]) -> Any:
+    """Values of an argument that belongs to the tokens by its shape; None of any other."""
+    if argument is None or isinstance(argument, BlockMask):
+        return None
+    value = with_values(argument)
+    if value is None:
+        return None
+    fits = value.ndim == 1 if name.startswith("cu_seq") else tuple(value.shape) == shape
+    return value if fits else None
+
+
+def _blocks(values: Sequence[object], shape: tuple[int, int]) -> tuple[int, ...] | None:
+    """Lengths by the first block mask among the values of a call, which holds for each row or for
+    all of them."""
+    given = [
+        part
+        for value in values
+        for part in (value.values() if isinstance(value, Mapping) else (value,))
+    ]
     mask = next((part for part in given if isinstance(part, BlockMask)), None)
-    documents = block_mask_documents(mask) if mask is not None and mask.seq_lengths[0] == shape[1] else None
+    documents = (
+        block_mask_documents(mask) if mask is not None and mask.seq_lengths[0] == shape[1] else None
+    )
     if documents is None or len(documents) not in (1, shape[0]):
         return None
     lengths = [length for sequence in documents for length in sequence if length]
@@ -82,14 +109,18 @@ def _mask(mask: Any, shape: tuple[int, int]) -> list[int] | None:
     numbers = mask.long()
     if int(numbers.max()) <= 1:
         rows = numbers.sum(-1).tolist()
-        return None if all(length == shape[1] for length in rows) else rows  # packing may say more
+        if all(length == shape[1] for length in rows):
+            return None
+        return rows  # packing may say more
     return [int((row == number).sum()) for row in numbers for number in row.unique() if number]
 
 
 def _positions(positions: Any, shape: tuple[int, int]) -> list[int] | None:
     starts = [[*(row == 0).nonzero().flatten().tolist(), len(row)] for row in positions]
     several = any(len(row) > 2 for row in starts)
-    return [end - begin for row in starts for begin, end in pairwise(row)] if several else None
+    if several:
+        return [end - begin for row in starts for begin, end in pairwise(row)]
+    return None
 
 
 def _labels(labels: Any, shape: tuple[int, int]) -> list[int] | None:
@@ -114,12 +145,15 @@ _READERS: tuple[tuple[tuple[str, ...], Any], ...] = (
 
 
 def useful_flops(operations: Operations, real: RealTokens | None) -> float | None:
-    """FLOPs of forward and backward that served real tokens; None if nothing says which they are. Without documents
-    slots of a static cache that no query sees served none. What is done token by token, or once a row, counts by the
-    share of real tokens; attention by the pairs within documents. If no mask shows padding, a window's pairs count by
-    the tokens. Kernels that take lengths leave nothing out."""
+    """FLOPs of forward and backward that served real tokens; None if nothing says which they are.
+    Without documents slots of a static cache that no query sees served none. What is done token by
+    token, or once a row, counts by the share of real tokens; attention by the pairs within
+    documents. If no mask shows padding, a window's pairs count by the tokens. Kernels that take
+    lengths leave nothing out."""
     if real is None:
-        unfilled = operations.sum("forward").unfilled_flops + operations.sum("backward").unfilled_flops
+        unfilled = (
+            operations.sum("forward").unfilled_flops + operations.sum("backward").unfilled_flops
+        )
         return operations.model_flops - unfilled if unfilled else None
     total = 0.0
     for key, sums in operations.totals.items():
@@ -127,7 +161,10 @@ def useful_flops(operations: Operations, real: RealTokens | None) -> float | Non
             continue
         by_token = sums.attention_flops * real.fraction
         total += (sums.flops - sums.attention_flops) * real.fraction
-        if key.side not in (0, real.width):  # a chunk's square, or a head's: as many as there are tokens
+        if key.side not in (
+            0,
+            real.width,
+        ):  # a chunk's square, or a head's: as many as there are tokens
             total += by_token
         elif sums.rectangle_flops:
             by_mask = sums.attention_flops - sums.padding_flops if sums.padding_flops else by_token

@@ -1,5 +1,7 @@
-"""Small tensors on the meta device that keep their values, so that code which reads a few of them runs there too."""
+"""Small tensors on the meta device that keep their values, so that code which reads a few of them
+runs there too."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -8,16 +10,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-# Elements up to which a tensor keeps its values: floats; integers, such as distances between 1024 tokens; tensors of
-# true and false, which say who attends to whom (64 MiB), and floats chosen by these.
-LARGEST, LARGEST_INTEGERS, LARGEST_MASK = 4096, 2**20, 2**26
+# Elements up to which a tensor keeps its values: floats; integers, such as distances between 1024
+# tokens; tensors of true and false, which say who attends to whom (64 MiB), and floats chosen by
+# these.
+LARGEST = 4096
+LARGEST_INTEGERS = 2**20
+LARGEST_MASK = 2**26
 _VALUES = WeakIdKeyDictionary()
 _aten = torch.ops.aten
 
 
-def value_of(tensor: Any) -> torch.Tensor | None:
+def value_of(tensor: object) -> torch.Tensor | None:
     """The values of a meta tensor that kept them."""
-    return _VALUES.get(tensor) if isinstance(tensor, torch.Tensor) else None
+    if isinstance(tensor, torch.Tensor):
+        return _VALUES.get(tensor)
+    return None
 
 
 class _UnknownError(Exception):
@@ -27,7 +34,9 @@ class _UnknownError(Exception):
 class KnownValues(TorchDispatchMode):
     """Runs each operator on small meta tensors whose values are known on a CPU as well."""
 
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if operator is _aten._local_scalar_dense.default and args[0] in _VALUES:
             return _VALUES[args[0]].item()
@@ -36,23 +45,49 @@ class KnownValues(TorchDispatchMode):
         if leaves_meta and operator is _aten._to_copy.default and args[0] in _VALUES:
             return operator(_VALUES[args[0]], **kwargs)
         out = operator(*args, **kwargs)
-        results = [leaf for leaf in tree_flatten(out)[0] if isinstance(leaf, torch.Tensor)]
-        if results and all(_is_kept(result, _is_mask(operator, args)) for result in results):
-            on_cpu = {key: torch.device("cpu") if key == "device" and value else value for key, value in kwargs.items()}
-            with suppress(_UnknownError, NotImplementedError, RuntimeError, IndexError, ValueError):
-                computed = operator(*_known(args), **_known(on_cpu))
-                for result, value in zip(results, tree_flatten(computed)[0], strict=False):
-                    _VALUES[result] = value
-                return out
-        if operator._schema.is_mutable:  # what unknown values overwrite is forgotten, and its views
-            written = [leaf for leaf in tree_flatten(args[:1])[0] if isinstance(leaf, torch.Tensor) and leaf in _VALUES]
-            storages = {_VALUES[leaf].untyped_storage()._cdata for leaf in written}
-            for tensor in [tensor for tensor, value in _VALUES.items() if value.untyped_storage()._cdata in storages]:
-                del _VALUES[tensor]
+        if not _remember(operator, args, kwargs, out) and operator._schema.is_mutable:
+            _forget(args[:1])
         return out
 
 
-def _known(arguments: Any) -> Any:
+def _remember(operator: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> bool:
+    """Computes and keeps the values of a call's results; False if they are too large or rest on
+    unknown ones."""
+    results = _tensors(out)
+    if not results:
+        return False
+    is_mask = _is_mask(operator, args)
+    if not all(_is_kept(result, is_mask) for result in results):
+        return False
+    on_cpu = dict(kwargs)
+    if on_cpu.get("device"):
+        on_cpu["device"] = torch.device("cpu")
+    with suppress(_UnknownError, NotImplementedError, RuntimeError, IndexError, ValueError):
+        computed = operator(*_known(args), **_known(on_cpu))
+        for result, value in zip(results, tree_flatten(computed)[0], strict=False):
+            _VALUES[result] = value
+        return True
+    return False
+
+
+def _forget(written: object) -> None:
+    """Forgets what unknown values overwrite, with all views of it."""
+    known = [tensor for tensor in _tensors(written) if tensor in _VALUES]
+    storages = {_storage(_VALUES[tensor]) for tensor in known}
+    views = [tensor for tensor, value in _VALUES.items() if _storage(value) in storages]
+    for tensor in views:
+        del _VALUES[tensor]
+
+
+def _tensors(tree: object) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _known(arguments: object) -> Any:
     def value(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_meta and tensor not in _VALUES:
             raise _UnknownError
@@ -62,14 +97,19 @@ def _known(arguments: Any) -> Any:
 
 
 def _is_mask(operator: Any, args: Any) -> bool:
-    """Says whether floats are made of true and false, as scores' masks of two numbers are, or look at such."""
+    """Says whether floats are made of true and false, as scores' masks of two numbers are, or look
+    at such."""
     first, *others = args or (None,)
     if not isinstance(first, torch.Tensor) or first not in _VALUES:
         return False
-    chosen = operator._overloadpacket is _aten.where and all(getattr(other, "numel", int)() <= 1 for other in others)
+    chosen = operator._overloadpacket is _aten.where and all(
+        getattr(other, "numel", int)() <= 1 for other in others
+    )
     return chosen or operator.is_view or operator is _aten._to_copy.default
 
 
 def _is_kept(tensor: torch.Tensor, is_mask: bool) -> bool:
     limit = LARGEST if tensor.is_floating_point() or tensor.is_complex() else LARGEST_INTEGERS
-    return tensor.is_meta and tensor.numel() <= (LARGEST_MASK if is_mask or tensor.dtype == torch.bool else limit)
+    return tensor.is_meta and tensor.numel() <= (
+        LARGEST_MASK if is_mask or tensor.dtype == torch.bool else limit
+    )

@@ -1,6 +1,7 @@
-"""Attention written as matmuls: two products with a softmax between them, and the mask that lies on the scores. The
-mask says which pairs the model needs, as it does for a fused operator: windows, documents and the causal half. It lies
-on the scores only after the first product ran, whose cost is then corrected."""
+"""Attention written as matmuls: two products with a softmax between them, and the mask that lies on
+the scores. The mask says which pairs the model needs, as it does for a fused operator: windows,
+documents and the causal half. It lies on the scores only after the first product ran, whose cost is
+then corrected."""
 
 from __future__ import annotations
 
@@ -19,8 +20,32 @@ from mfulab.flops.masks import MASKED, mask_pairs, with_values
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
 _SOFTMAX = frozenset({"aten::_softmax", "aten::_safe_softmax"})
 # What lies between the first product and the softmax, and leaves each score in its place.
-_PLACES = ("view", "_unsafe_view", "reshape", "clone", "_to_copy", "expand", "unsqueeze", "squeeze", "cat", "slice")
-_VALUES = ("mul", "mul_", "div", "div_", "add", "add_", "sub", "sub_", "tanh", "masked_fill", "masked_fill_", "where")
+_PLACES = (
+    "view",
+    "_unsafe_view",
+    "reshape",
+    "clone",
+    "_to_copy",
+    "expand",
+    "unsqueeze",
+    "squeeze",
+    "cat",
+    "slice",
+)
+_VALUES = (
+    "mul",
+    "mul_",
+    "div",
+    "div_",
+    "add",
+    "add_",
+    "sub",
+    "sub_",
+    "tanh",
+    "masked_fill",
+    "masked_fill_",
+    "where",
+)
 _KEEPING = frozenset(f"aten::{name}" for name in (*_PLACES, *_VALUES, "alias", "detach"))
 _KEPT = 4  # masks whose pairs are remembered: every layer asks again
 
@@ -40,17 +65,23 @@ class Scores:
 class WrittenAttention:
     """Follows products to their softmax, and remembers the pairs that each module's masks leave."""
 
-    # Of a module its pairs by queries and keys: its backward pass may be counted by another counter.
-    _pairs_of: ClassVar[WeakKeyDictionary[torch.nn.Module, dict[tuple[int, int], Pairs]]] = WeakKeyDictionary()
+    # Of a module its pairs by queries and keys: its backward pass may be counted by another
+    # counter.
+    _pairs_of: ClassVar[WeakKeyDictionary[torch.nn.Module, dict[tuple[int, int], Pairs]]] = (
+        WeakKeyDictionary()
+    )
 
     def __init__(self) -> None:
         self._scores: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._pairs_of_masks: list[tuple[tuple[Any, ...], list[Tensor], Pairs]] = []
 
     def cost(self, module: torch.nn.Module, cost: Cost, a: Tensor, b: Tensor) -> Cost:
-        """The cost of a product, by the pairs of its module's attention where its sides are queries and keys. A
-        backward pass whose forward pass was not seen belongs to no layer, but to the model: the mean of all layers."""
-        rows, inner, columns = a.shape[-2], a.shape[-1], b.shape[-1]
+        """The cost of a product, by the pairs of its module's attention where its sides are queries
+        and keys. A backward pass whose forward pass was not seen belongs to no layer, but to the
+        model: the mean of all layers."""
+        rows = a.shape[-2]
+        inner = a.shape[-1]
+        columns = b.shape[-1]
         sides = (rows, inner), (rows, columns), (inner, columns)
         modules = [module] if module in self._pairs_of else module.modules()
         held = [self._pairs_of[owner] for owner in modules if owner in self._pairs_of]
@@ -60,15 +91,27 @@ class WrittenAttention:
                 return _by_pairs(cost, mean, queries * keys, queries < keys)
         return cost
 
-    def made(self, place: Any, module: torch.nn.Module, cost: Cost, out: Tensor) -> None:
+    def made(self, place: object, module: torch.nn.Module, cost: Cost, out: Tensor) -> None:
         """Notes a product's result."""
         if out.ndim == 3 and out.shape[-1] > 1:
             self._scores[out] = Scores(place, module, cost, out.shape[-2], out.shape[-1])
 
-    def follow(self, name: str, out: Any, args: tuple[Any, ...]) -> tuple[Any, Cost, Cost] | None:
-        """Follows scores through an operator; at a softmax gives their place, cost, and cost by what masks leave."""
-        flat = [leaf for part in args for leaf in (part if isinstance(part, list | tuple) else (part,))]
-        at = next((place for place, leaf in enumerate(flat) if isinstance(leaf, Tensor) and leaf in self._scores), None)
+    def follow(
+        self, name: str, out: object, args: tuple[object, ...]
+    ) -> tuple[Any, Cost, Cost] | None:
+        """Follows scores through an operator; at a softmax gives their place, cost, and cost by
+        what masks leave."""
+        flat = [
+            leaf for part in args for leaf in (part if isinstance(part, list | tuple) else (part,))
+        ]
+        at = next(
+            (
+                place
+                for place, leaf in enumerate(flat)
+                if isinstance(leaf, Tensor) and leaf in self._scores
+            ),
+            None,
+        )
         if at is None:
             return None
         scores: Scores = self._scores[flat[at]]
@@ -84,7 +127,11 @@ class WrittenAttention:
         pairs = self._pairs(scores)
         self._pairs_of.setdefault(scores.module, {})[scores.queries, scores.keys] = pairs
         whole = scores.queries * scores.keys
-        return scores.place, scores.cost, _by_pairs(scores.cost, pairs, whole, scores.queries < scores.keys)
+        return (
+            scores.place,
+            scores.cost,
+            _by_pairs(scores.cost, pairs, whole, scores.queries < scores.keys),
+        )
 
     def _pairs(self, scores: Scores) -> Pairs:
         sides = scores.queries, scores.keys
@@ -92,7 +139,10 @@ class WrittenAttention:
         hides = [hidden for _, hidden in scores.masks]
         if any(value is None for value in values):
             return replace(mask_pairs(None, *sides), bound=True)
-        key = (*sides, *((*_identity(value), hidden) for value, hidden in zip(values, hides, strict=True)))
+        key = (
+            *sides,
+            *((*_identity(value), hidden) for value, hidden in zip(values, hides, strict=True)),
+        )
         for earlier, _, pairs in self._pairs_of_masks:
             if earlier == key:
                 return pairs
@@ -112,11 +162,16 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
 
 def _seen(mask: Tensor, hidden: bool) -> Tensor:
     mask = mask.detach()
-    return ~mask if hidden else mask if mask.dtype == torch.bool else mask > MASKED
+    if hidden:
+        return ~mask
+    if mask.dtype == torch.bool:
+        return mask
+    return mask > MASKED
 
 
 def _mask_of(name: str, flat: list[Any], at: int, scores: Scores) -> tuple[Tensor, bool] | None:
-    """Mask that an operator lays on scores: an addend, or which of them are filled; None for any other operator."""
+    """Mask that an operator lays on scores: an addend, or which of them are filled; None for any
+    other operator."""
     kind = name.removeprefix("aten::").rstrip("_")
     place = {"add": 1 - at, "masked_fill": 1, "where": 0}.get(kind)
     mask = flat[place] if place is not None and 0 <= place < len(flat) and place != at else None

@@ -1,5 +1,6 @@
-"""Base of every matmul implementation: C[batch,m,n] = A[batch,m,k] · B[batch,k,n]. A new one is a file, `NAME.py`, with
-a `MatmulKernel` called as the file in capitals; others are named by `config/kernel/NAME.yaml`."""
+"""Base of every matmul implementation: C[batch,m,n] = A[batch,m,k] · B[batch,k,n]. A new one is a
+file, `NAME.py`, with a `MatmulKernel` called as the file in capitals; others are named by
+`config/kernel/NAME.yaml`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Numbers, Said
 from mfulab.kernels.devices import require_capability, require_grid, thread_block
 
 FP8_CAPABILITY = (8, 9)  # the first GPUs with fp8 matmuls
@@ -27,7 +29,9 @@ class Shape(NamedTuple):
 
     def bytes_moved(self, operand_bytes: int, output_bytes: int) -> int:
         """The least that must move: A and B read once, C written once."""
-        return self.batch * ((self.m + self.n) * self.k * operand_bytes + self.m * self.n * output_bytes)
+        return self.batch * (
+            (self.m + self.n) * self.k * operand_bytes + self.m * self.n * output_bytes
+        )
 
     def grid(self, rows: int, columns: int) -> tuple[int, int, int]:
         """Blocks of rows × columns of C: across, down, and those of each matrix of the batch."""
@@ -39,7 +43,8 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch configuration, x first. A CPU implementation has no grid; its block is a tile of the loops."""
+    """A launch configuration, x first. A CPU implementation has no grid; its block is a tile of the
+    loops."""
 
     block: tuple[int, ...] = ()
     grid: tuple[int, ...] = ()
@@ -52,7 +57,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of one thread or block, as the compiler reports them; None if it reports nothing."""
+    """Resources of one thread or block, as the compiler reports them; None if it reports
+    nothing."""
 
     registers: int | None = None
     shared_memory_bytes: int | None = None
@@ -61,24 +67,41 @@ class Resources:
 
 
 class MatmulKernel(ABC):
-    """One implementation for one precision of `core.formats.FORMATS`; `block` is its thread block or tile, or None."""
+    """One implementation for one precision of `core.formats.FORMATS`; `block` is its thread block
+    or tile, or None."""
 
     family: ClassVar[str]
-    after: ClassVar[str] = ""  # the rung below on its family's ladder, by its name; none: the lowest
+    # the rung below on its family's ladder, by its name; none: the lowest
+    after: ClassVar[str] = ""
     adds: ClassVar[str]  # what this rung does that the one below does not, in a line
     devices: ClassVar[tuple[str, ...]]
     precisions: ClassVar[tuple[str, ...]]
     least_capability: ClassVar[tuple[int, int]] = (0, 0)  # of a GPU
-    accumulates_fast: ClassVar[bool] = False  # in fp8: sums over all of k stay in the tensor cores, which round them
+    # in fp8: sums over all of k stay in the tensor cores, which round them
+    accumulates_fast: ClassVar[bool] = False
     block_sides: ClassVar[int] = 0  # how many numbers `block` has; 0: it cannot be chosen
     tile: ClassVar[tuple[int, ...]] = ()  # the block where none is chosen
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
         if precision not in self.precisions:
-            raise UnsupportedError(f"{self}: no {precision}; has {', '.join(self.precisions)}")
+            raise UnsupportedError(
+                Said(
+                    "kernel_lacks_format",
+                    {
+                        "kernel": str(self),
+                        "precision": precision,
+                        "formats": str(", ".join(self.precisions)),
+                    },
+                )
+            )
         if block is not None and len(block) != self.block_sides:
-            sides = f"needs {self.block_sides} numbers" if self.block_sides else "cannot be chosen"
-            raise UnsupportedError(f"{self}: block={list(block)} {sides}")
+            numbers: Numbers = {
+                "kernel": str(self),
+                "block": str(list(block)),
+                "count": self.block_sides,
+            }
+            key = "block_needs" if self.block_sides else "block_not_chosen"
+            raise UnsupportedError(Said(key, numbers))
         self.precision = precision
         self.block = tuple(block) if block is not None else None
 
@@ -91,16 +114,29 @@ class MatmulKernel(ABC):
         return self.block or self.tile
 
     def require(self, device: str, shape: Shape) -> None:
-        """Raises UnsupportedError if this cannot be done on the device ("cpu" or "cuda") or for the shape."""
+        """Raises UnsupportedError if this cannot be done on the device ("cpu" or "cuda") or for the
+        shape."""
         if device not in self.devices:
-            raise UnsupportedError(f"{self} runs on {' and '.join(self.devices)}, not on {device}")
+            raise UnsupportedError(
+                Said(
+                    "kernel_runs_on",
+                    {
+                        "kernel": str(self),
+                        "devices": str(" and ".join(self.devices)),
+                        "device": str(device),
+                    },
+                )
+            )
         if device == "cuda":
-            least = max(self.least_capability, FP8_CAPABILITY if self.precision == "fp8" else (0, 0))
+            least = max(
+                self.least_capability, FP8_CAPABILITY if self.precision == "fp8" else (0, 0)
+            )
             require_capability(f"{self} in {self.precision}", least)
             require_grid(f"{self}: {shape}", self.launch(shape).grid)
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        """Arrays for `run` from C-contiguous torch tensors on the device, untimed; c must be written in place."""
+        """Arrays for `run` from C-contiguous torch tensors on the device, untimed; c must be
+        written in place."""
         return a, b, c
 
     def launch(self, shape: Shape) -> Launch:
@@ -109,7 +145,8 @@ class MatmulKernel(ABC):
 
     @abstractmethod
     def run(self, *operands: Any, launch: Launch) -> Any:
-        """Writes A·B into C, or returns it where the library must; on a GPU only enqueues it on the current stream."""
+        """Writes A·B into C, or returns it where the library must; on a GPU only enqueues it on the
+        current stream."""
 
     def resources(self) -> Resources:
         """Resources that the compiler reported; read after the first run."""
@@ -117,7 +154,8 @@ class MatmulKernel(ABC):
 
 
 class ThreadAnElement(MatmulKernel):
-    """Base of kernels on a GPU with a thread an element of C; `block` is (columns, rows) of C, or (rows, columns)."""
+    """Base of kernels on a GPU with a thread an element of C; `block` is (columns, rows) of C, or
+    (rows, columns)."""
 
     block_sides = 2
     rows_first: ClassVar[bool] = False
@@ -126,7 +164,9 @@ class ThreadAnElement(MatmulKernel):
     def __init__(self, precision: str, block: Sequence[int] | None = None):
         super().__init__(precision, block)
         if self.is_square and self.block and self.block[0] != self.block[1]:
-            raise UnsupportedError(f"{self}: block={list(self.block)} must be square")
+            raise UnsupportedError(
+                Said("block_not_square", {"kernel": str(self), "block": str(list(self.block))})
+            )
 
     def launch(self, shape: Shape) -> Launch:
         block = thread_block(self.block)
@@ -135,7 +175,8 @@ class ThreadAnElement(MatmulKernel):
 
 
 class CpuKernel(MatmulKernel):
-    """Base of the CPU rungs: `function` takes a[batch,m,k], b[batch,k,n], c[batch,m,n], then `launch.block`."""
+    """Base of the CPU rungs: `function` takes a[batch,m,k], b[batch,k,n], c[batch,m,n], then
+    `launch.block`."""
 
     family = "CPU"
     devices = ("cpu",)
@@ -155,7 +196,9 @@ class ElementWise(MatmulKernel):
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if shape[1:] != (1, 1, 1):
-            raise UnsupportedError(f"{self} multiplies element by element, not {shape}; try size=16777216x1x1x1")
+            raise UnsupportedError(
+                Said("elementwise_shape", {"kernel": str(self), "shape": str(shape)})
+            )
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

@@ -3,20 +3,27 @@
 from typing import Any
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.kernels.base import CpuKernel, Launch, Shape
 
 LARGEST = 2**27  # multiply-adds: about ten seconds
 
 
 class Python(CpuKernel):
-    """Accumulates in float64, which Python's floats are; A and B are turned into lists beforehand."""
+    """Accumulates in float64, which Python's floats are; A and B are turned into lists
+    beforehand."""
 
     adds = "three nested loops in the interpreter"
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if shape.flops > 2 * LARGEST:
-            raise UnsupportedError(f"{self}: {shape} is {shape.flops:.1e} FLOPs, too many for an interpreter")
+            raise UnsupportedError(
+                Said(
+                    "too_many_for_python",
+                    {"kernel": str(self), "shape": str(shape), "flops": shape.flops},
+                )
+            )
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         return a.tolist(), b.tolist(), c.numpy()

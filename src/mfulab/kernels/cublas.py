@@ -7,12 +7,14 @@ import numpy as np
 import torch
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
 from mfulab.kernels.devices import current_stream
 
 WORKSPACE_BYTES = 32 << 20  # NVIDIA's advice for Hopper; a larger one lets more algorithms run
 
-# (operand type, output type, compute type, type of alpha and beta); cuBLAS itself has no fp8, cuBLASLt has it
+# (operand type, output type, compute type, type of alpha and beta); cuBLAS itself has no fp8,
+# cuBLASLt has it
 TYPES = {
     "fp64": ("CUDA_R_64F", "CUDA_R_64F", "COMPUTE_64F", np.float64),
     "fp32": ("CUDA_R_32F", "CUDA_R_32F", "COMPUTE_32F", np.float32),
@@ -25,18 +27,21 @@ TYPES = {
 
 
 class Cublas(MatmulKernel):
-    """`cublasGemmStridedBatchedEx`. cuBLAS thinks in columns: it is asked for Cᵀ = Bᵀ·Aᵀ, which is C in rows.
-    int8's B is transposed beforehand, untimed: fast kernels for it read both operands along k."""
+    """`cublasGemmStridedBatchedEx`. cuBLAS thinks in columns: it is asked for Cᵀ = Bᵀ·Aᵀ, which is
+    C in rows. int8's B is transposed beforehand, untimed: fast kernels for it read both operands
+    along k."""
 
-    family, after = "library", "torch"
+    family = "library"
+    after = "torch"
     adds = "cuBLAS called directly, without the framework"
-    devices, least_capability = ("cuda",), (5, 0)  # below, neither the library nor Numba runs
+    devices = ("cuda",)
+    least_capability = (5, 0)  # below, neither the library nor Numba runs
     precisions = ("fp64", "fp32", "tf32", "fp16", "bf16", "int8")
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if self.precision == "int8" and (shape.n % 4 or shape.k % 4):
-            raise UnsupportedError(f"{self}: int8 rows must be multiples of 4 bytes, not {shape}")
+            raise UnsupportedError(Said("int8_rows", {"kernel": str(self), "shape": str(shape)}))
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         return a, b.transpose(1, 2).contiguous() if self.precision == "int8" else b, c
@@ -50,7 +55,8 @@ class Cublas(MatmulKernel):
         n = c.shape[2]
         operand, output, compute, scalar = TYPES[self.precision]
         unit, zero = _scalars(scalar)
-        kind, kind_c = CudaDataType[operand], CudaDataType[output]
+        kind = CudaDataType[operand]
+        kind_c = CudaDataType[output]
         plain = cublas.Operation.N
         turned, columns = (cublas.Operation.T, k) if self.precision == "int8" else (plain, n)
         try:
@@ -64,10 +70,14 @@ class Cublas(MatmulKernel):
                 *(c.data_ptr(), kind_c, n, m * n),
                 *(batch, cublas.ComputeType[compute], cublas.GemmAlgo.DEFAULT),
             )
-        except cublas.cuBLASError as error:  # of B along n, k of 72 was taken with n of 128 and not of 136
+        except (
+            cublas.cuBLASError
+        ) as error:  # of B along n, k of 72 was taken with n of 128 and not of 136
             if "NOT_SUPPORTED" not in str(error):
                 raise
-            raise UnsupportedError(f"{self}: cuBLAS has no matmul of {m}x{n}x{k}") from error
+            raise UnsupportedError(
+                Said("cublas_no_matmul", {"kernel": str(self), "m": m, "n": n, "k": k})
+            ) from error
 
 
 @functools.cache

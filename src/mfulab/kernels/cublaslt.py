@@ -1,4 +1,5 @@
-"""cuBLASLt through `nvmath.bindings.cublasLt`: chosen algorithms, fp8, and work fused into the end of the matmul."""
+"""cuBLASLt through `nvmath.bindings.cublasLt`: chosen algorithms, fp8, and work fused into the end
+of the matmul."""
 
 import functools
 from typing import Any, ClassVar
@@ -7,32 +8,43 @@ import numpy as np
 import torch
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
 from mfulab.kernels.cublas import TYPES, WORKSPACE_BYTES, workspace
 from mfulab.kernels.devices import current_stream
 
-_ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
+_ONE = np.ones(1, np.float32)
+_ZERO = np.zeros(1, np.float32)
 
 
 class CublasLt(MatmulKernel):
-    """The heuristic's first algorithm for up to 32 MiB of workspace; fp8's B is transposed beforehand, untimed."""
+    """The heuristic's first algorithm for up to 32 MiB of workspace; fp8's B is transposed
+    beforehand, untimed."""
 
-    family, after = "library", "cublas"
+    family = "library"
+    after = "cublas"
     adds = "cuBLASLt: the algorithm chosen by its heuristic; fp8"
-    devices, least_capability = ("cuda",), (5, 0)  # below, neither the library nor Numba runs
+    devices = ("cuda",)
+    least_capability = (5, 0)  # below, neither the library nor Numba runs
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "fp16", "bf16", "fp8")
     epilogue = "DEFAULT"
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if self.precision == "fp8" and (shape.n % 16 or shape.k % 16):
-            raise UnsupportedError(f"{self}: fp8 needs n and k to be multiples of 16, not {shape}")
+            raise UnsupportedError(
+                Said("fp8_multiples", {"kernel": str(self), "shape": str(shape)})
+            )
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         transposed = self.precision == "fp8"
         if transposed:
             b = b.transpose(1, 2).contiguous()
-        bias = torch.zeros(c.shape[2], dtype=c.dtype, device=c.device) if "BIAS" in self.epilogue else None
+        bias = (
+            torch.zeros(c.shape[2], dtype=c.dtype, device=c.device)
+            if "BIAS" in self.epilogue
+            else None
+        )
         return a, b, c, bias, _Plan(self.precision, self.epilogue, a, b, c, bias, transposed)
 
     def run(self, *operands: Any, launch: Launch) -> None:
@@ -41,9 +53,11 @@ class CublasLt(MatmulKernel):
 
 
 class CublasLtBias(CublasLt):
-    """cuBLASLt with a bias in the matmul's epilogue: zero, so the result is still A·B and shows what fusing costs."""
+    """cuBLASLt with a bias in the matmul's epilogue: zero, so the result is still A·B and shows
+    what fusing costs."""
 
-    after, adds = "cublaslt", "a bias added in the matmul's own epilogue: what fusing costs"
+    after = "cublaslt"
+    adds = "a bias added in the matmul's own epilogue: what fusing costs"
     precisions = ("fp16", "bf16", "fp8")
     epilogue = "BIAS"
 
@@ -51,7 +65,9 @@ class CublasLtBias(CublasLt):
 class _Plan:
     """Descriptors and algorithm for Cᵀ = Bᵀ·Aᵀ: the library thinks in columns."""
 
-    def __init__(self, precision: str, epilogue: str, a: Any, b: Any, c: Any, bias: Any, transposed: bool):
+    def __init__(
+        self, precision: str, epilogue: str, a: Any, b: Any, c: Any, bias: Any, transposed: bool
+    ):
         from nvmath import CudaDataType
         from nvmath.bindings import cublas
         from nvmath.bindings import cublasLt as lt  # noqa: N813
@@ -60,7 +76,9 @@ class _Plan:
         batch, m, k = a.shape
         n = c.shape[2]
         self._lt, self._handle = lt, _handle(a.device)
-        self._descriptor = lt.matmul_desc_create(cublas.ComputeType[compute], CudaDataType.CUDA_R_32F)
+        self._descriptor = lt.matmul_desc_create(
+            cublas.ComputeType[compute], CudaDataType.CUDA_R_32F
+        )
         attribute = lt.MatmulDescAttribute
         turned = cublas.Operation.T if transposed else cublas.Operation.N
         settings: dict[Any, Any] = {
@@ -91,28 +109,44 @@ class _Plan:
     def _set(self, kind: str, described: int, values: dict[Any, Any]) -> None:
         for attribute, value in values.items():
             held = np.array([value])
-            getattr(self._lt, f"{kind}_set_attribute")(described, attribute, held.ctypes.data, held.nbytes)
+            getattr(self._lt, f"{kind}_set_attribute")(
+                described, attribute, held.ctypes.data, held.nbytes
+            )
 
     def _layout(self, kind: str, rows: int, columns: int, batch: int) -> int:
         from nvmath import CudaDataType
 
         layout = self._lt.matrix_layout_create(CudaDataType[kind], rows, columns, rows)
         attribute = self._lt.MatrixLayoutAttribute
-        values = {attribute.BATCH_COUNT: np.int32(batch), attribute.STRIDED_BATCH_OFFSET: np.int64(rows * columns)}
+        values = {
+            attribute.BATCH_COUNT: np.int32(batch),
+            attribute.STRIDED_BATCH_OFFSET: np.int64(rows * columns),
+        }
         self._set("matrix_layout", layout, values)
         return layout
 
     def _choose(self) -> np.ndarray:
-        """The heuristic's first result; cublasLtMatmulHeuristicResult_t begins with the algorithm."""
+        """The heuristic's first result; cublasLtMatmulHeuristicResult_t begins with the
+        algorithm."""
         preference = self._lt.matmul_preference_create()
         attribute = self._lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
         self._set("matmul_preference", preference, {attribute: np.uint64(WORKSPACE_BYTES)})
-        result, count = np.zeros(32, np.uint64), np.zeros(1, np.int32)
-        described = (self._handle, self._descriptor, self._b, self._a, self._c, self._c, preference, 1)
+        result = np.zeros(32, np.uint64)
+        count = np.zeros(1, np.int32)
+        described = (
+            self._handle,
+            self._descriptor,
+            self._b,
+            self._a,
+            self._c,
+            self._c,
+            preference,
+            1,
+        )
         self._lt.matmul_algo_get_heuristic(*described, result.ctypes.data, count.ctypes.data)
         self._lt.matmul_preference_destroy(preference)
         if count[0] == 0:
-            raise UnsupportedError("cuBLASLt has no algorithm for this matmul")
+            raise UnsupportedError(Said("cublaslt_no_algorithm"))
         return result
 
 

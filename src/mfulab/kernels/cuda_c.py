@@ -1,4 +1,5 @@
-"""Base of the CUDA C rungs: compiled for the GPU at hand, loaded once, launched on torch's current stream."""
+"""Base of the CUDA C rungs: compiled for the GPU at hand, loaded once, launched on torch's current
+stream."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -25,7 +26,7 @@ class CudaC(MatmulKernel):
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp64")
     source: ClassVar[str]
     entry: ClassVar[str] = "matmul"
-    least_capability: ClassVar[tuple[int, int]] = (7, 5)
+    least_capability: ClassVar[tuple[int, int]] = (7, 0)
     types: ClassVar[Mapping[str, str]] = {"fp32": "float", "fp64": "double"}
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
@@ -42,7 +43,9 @@ class CudaC(MatmulKernel):
         return self._compile(arch, self.launch(shape))
 
     def _compile(self, arch: str, launch: Launch) -> Compiled:
-        return compile_source(self.source, arch, tuple(sorted(self.defines().items())) + launch.defines)
+        return compile_source(
+            self.source, arch, tuple(sorted(self.defines().items())) + launch.defines
+        )
 
     def architecture(self, capability: tuple[int, int]) -> str:
         """The compiler's target for a compute capability."""
@@ -53,11 +56,14 @@ class CudaC(MatmulKernel):
         self.enqueue(launch, operands, *map(np.int32, (c.shape[-2], c.shape[-1], a.shape[-1])))
 
     def enqueue(self, launch: Launch, tensors: Sequence[Any], *numbers: Any) -> None:
-        """Launches on torch's current stream, with the tensors' addresses and numbers of NumPy's types."""
+        """Launches on torch's current stream, with the tensors' addresses and numbers of NumPy's
+        types."""
         from cuda.core import LaunchConfig
         from cuda.core import launch as cuda_launch
 
-        config = LaunchConfig(grid=launch.grid, block=launch.block, shmem_size=launch.shared_memory_bytes)
+        config = LaunchConfig(
+            grid=launch.grid, block=launch.block, shmem_size=launch.shared_memory_bytes
+        )
         try:
             addresses = (tensor.data_ptr() for tensor in tensors)
             cuda_launch(_TorchStream(), config, self.loaded(launch), *addresses, *numbers)
@@ -96,7 +102,11 @@ def _load(compiled: Compiled, entry: str, shared_memory_bytes: int) -> Any:
     if shared_memory_bytes > STATIC_SHARED_BYTES:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         named = driver.CUkernel(handle_of(kernel))
-        check(driver.cuKernelSetAttribute(attribute, shared_memory_bytes, named, torch.cuda.current_device()))
+        check(
+            driver.cuKernelSetAttribute(
+                attribute, shared_memory_bytes, named, torch.cuda.current_device()
+            )
+        )
     return kernel
 
 

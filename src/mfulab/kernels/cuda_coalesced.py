@@ -1,4 +1,5 @@
-"""CUDA C, coalesced: neighbouring threads in neighbouring columns, so a warp reads B in one transaction."""
+"""CUDA C, coalesced: neighbouring threads in neighbouring columns, so a warp reads B in one
+transaction."""
 
 from mfulab.kernels.base import ThreadAnElement
 from mfulab.kernels.cuda_c import CudaC
@@ -7,7 +8,8 @@ from mfulab.kernels.cuda_c import CudaC
 class CudaCoalesced(ThreadAnElement, CudaC):
     """The naive kernel with its indices swapped. `block` is (columns, rows) of C."""
 
-    after, adds = "cuda_naive", "indices swapped: a warp reads 32 neighbours of B in one access"
+    after = "cuda_naive"
+    adds = "indices swapped: a warp reads 32 neighbours of B in one access"
     source = "naive.cu"
 
     def defines(self) -> dict[str, str]:

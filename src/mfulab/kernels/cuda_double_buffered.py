@@ -6,7 +6,8 @@ from mfulab.kernels.cuda_tiled import Quads
 class CudaDoubleBuffered(Quads):
     """One barrier a step instead of two."""
 
-    after, adds = "cuda_vectorised", "the next tiles load while these are multiplied; one barrier a step"
+    after = "cuda_vectorised"
+    adds = "the next tiles load while these are multiplied; one barrier a step"
     source = "double_buffered.cu"
     tile = (128, 128, 8)
     stages = 2

@@ -1,4 +1,5 @@
-"""The smallest custom kernel: the element-wise product c[i] = a[i]·b[i], the first thing to write in CUDA C."""
+"""The smallest custom kernel: the element-wise product c[i] = a[i]·b[i], the first thing to write
+in CUDA C."""
 
 from typing import Any
 
@@ -13,7 +14,8 @@ BLOCK = 256
 class CudaElementwise(ElementWise, CudaC):
     """One multiplication for 12 bytes in float32."""
 
-    after, adds = "", "one thread an element, nothing shared: the smallest kernel"
+    after = ""
+    adds = "one thread an element, nothing shared: the smallest kernel"
     source = "elementwise.cu"
     entry = "multiply"
 

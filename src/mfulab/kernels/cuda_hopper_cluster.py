@@ -6,5 +6,6 @@ from mfulab.kernels.cuda_hopper_stores import CudaHopperStores
 class CudaHopperCluster(CudaHopperStores):
     """A cluster of two blocks computes 256×256 of C."""
 
-    after, adds = "cuda_hopper_stores", "clusters of two blocks: each loads half of B's tile for both by multicast"
+    after = "cuda_hopper_stores"
+    adds = "clusters of two blocks: each loads half of B's tile for both by multicast"
     cluster = 2

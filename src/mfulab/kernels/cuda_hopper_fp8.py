@@ -1,4 +1,5 @@
-"""CUDA C for Hopper, fp8: the best kernel of 16-bit elements with half the bytes and twice the products."""
+"""CUDA C for Hopper, fp8: the best kernel of 16-bit elements with half the bytes and twice the
+products."""
 
 from typing import Any
 
@@ -7,9 +8,11 @@ from mfulab.kernels.hopper import BOX, ROW_BYTES, View
 
 
 class CudaHopperFp8(CudaHopperHilbert):
-    """e4m3 in, bf16 out. wgmma takes 8-bit elements along k alone: B is transposed beforehand, untimed."""
+    """e4m3 in, bf16 out. wgmma takes 8-bit elements along k alone: B is transposed beforehand,
+    untimed."""
 
-    after, adds = "cuda_hopper_hilbert", "fp8: twice the products a clock, half the bytes; B transposed beforehand"
+    after = "cuda_hopper_hilbert"
+    adds = "fp8: twice the products a clock, half the bytes; B transposed beforehand"
     precisions = ("fp8",)
     accumulates_fast = True
     item_bytes = 1
@@ -20,4 +23,8 @@ class CudaHopperFp8(CudaHopperHilbert):
     def views(self, a: Any, b: Any, c: Any) -> list[View]:
         first, _, last = super().views(a, b, c)
         batch, k, n = b.shape
-        return [first, View(b.transpose(1, 2).contiguous(), (k, n, batch), (ROW_BYTES, BOX, 1)), last]
+        return [
+            first,
+            View(b.transpose(1, 2).contiguous(), (k, n, batch), (ROW_BYTES, BOX, 1)),
+            last,
+        ]

@@ -1,4 +1,5 @@
-"""CUDA C for Hopper, Hilbert order: the tiles that are computed at one time lie in a nearly square patch of C."""
+"""CUDA C for Hopper, Hilbert order: the tiles that are computed at one time lie in a nearly square
+patch of C."""
 
 from typing import Any
 
@@ -18,20 +19,27 @@ class CudaHopperHilbert(CudaHopperCluster):
     ordered = True
 
     def order(self, c: Any) -> Any:
-        order = hilbert_order(ceil_div(c.shape[1], self.cluster * TILE_M), ceil_div(c.shape[2], TILE_N))
+        order = hilbert_order(
+            ceil_div(c.shape[1], self.cluster * TILE_M), ceil_div(c.shape[2], TILE_N)
+        )
         return torch.from_numpy(order).to(c.device)
 
 
 def hilbert_order(rows: int, columns: int) -> np.ndarray:
-    """int32 (row << 16 | column) of every cell of a grid along the Hilbert curve of a square around it."""
-    y, x = (side.ravel() for side in np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"))
+    """int32 (row << 16 | column) of every cell of a grid along the Hilbert curve of a square around
+    it."""
+    y, x = (
+        side.ravel() for side in np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
+    )
     cells = (y << 16 | x).astype(np.int32)
     distance = np.zeros(len(cells), np.int64)
     side = 1 << max(rows - 1, columns - 1, 1).bit_length() >> 1
     while side:
-        right, down = (x & side) > 0, (y & side) > 0
+        right = (x & side) > 0
+        down = (y & side) > 0
         distance += side * side * ((3 * right) ^ down)
-        # The quadrant is turned so that the curve enters and leaves it at the corners that its neighbours expect.
+        # The quadrant is turned so that the curve enters and leaves it at the corners that its
+        # neighbours expect.
         turned = ~down & right
         x, y = (np.where(turned, side - 1 - axis & side - 1, axis & side - 1) for axis in (x, y))
         x, y = np.where(down, x, y), np.where(down, y, x)

@@ -4,7 +4,9 @@ from mfulab.kernels.cuda_coalesced import CudaCoalesced
 
 
 class CudaNaive(CudaCoalesced):
-    """A warp reads A down a column: 32 transactions for one instruction. `block` is (rows, columns) of C."""
+    """A warp reads A down a column: 32 transactions for one instruction. `block` is (rows, columns)
+    of C."""
 
-    after, adds = "", "one thread an element of C; a warp touches 32 rows at once"
+    after = ""
+    adds = "one thread an element of C; a warp touches 32 rows at once"
     rows_first = True

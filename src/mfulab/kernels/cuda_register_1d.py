@@ -6,7 +6,8 @@ from mfulab.kernels.cuda_tiled import Tiled
 class CudaRegister1D(Tiled):
     """Each value of B read from shared memory is used eight times from a register."""
 
-    after, adds = "cuda_shared", "eight elements a thread: a value of B serves eight multiply-adds"
+    after = "cuda_shared"
+    adds = "eight elements a thread: a value of B serves eight multiply-adds"
     source = "register.cu"
     tile = (64, 64, 8)
     run_n = 1

@@ -1,4 +1,5 @@
-"""CUDA C, shared-memory tiles: each value is read from device memory once for a row or column of the tile."""
+"""CUDA C, shared-memory tiles: each value is read from device memory once for a row or column of
+the tile."""
 
 from mfulab.kernels.base import ThreadAnElement
 from mfulab.kernels.cuda_c import CudaC
@@ -8,7 +9,8 @@ from mfulab.kernels.devices import thread_block
 class CudaShared(ThreadAnElement, CudaC):
     """A TILE-th of the device-memory traffic of the rung below. `block` is (TILE, TILE)."""
 
-    after, adds = "cuda_coalesced", "tiles in shared memory: a 32nd of the device-memory traffic"
+    after = "cuda_coalesced"
+    adds = "tiles in shared memory: a 32nd of the device-memory traffic"
     source = "shared.cu"
     is_square = True
 

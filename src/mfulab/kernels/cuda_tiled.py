@@ -1,10 +1,12 @@
-"""Base of the tiled CUDA C rungs: a block of threads computes BM×BN of C, BK of the inner dimension at a time."""
+"""Base of the tiled CUDA C rungs: a block of threads computes BM×BN of C, BK of the inner dimension
+at a time."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.kernels.base import Launch, Shape
 from mfulab.kernels.cuda_c import CudaC
 from mfulab.kernels.devices import DYNAMIC_SHARED_BYTES, STATIC_SHARED_BYTES, require_block
@@ -20,7 +22,9 @@ class Tiled(CudaC):
     load: ClassVar[int] = 1  # neighbouring elements that a thread loads at once
     stages: ClassVar[int] = 1  # pairs of tiles in shared memory
     pad: ClassVar[int] = 0  # elements behind each row of A's tile, which is stored transposed
-    warp: ClassVar[tuple[int, ...]] = ()  # rows and columns of C that a warp owns; none: rows of the block's threads
+    warp: ClassVar[
+        tuple[int, ...]
+    ] = ()  # rows and columns of C that a warp owns; none: rows of the block's threads
     most_shared_bytes: ClassVar[int] = STATIC_SHARED_BYTES
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
@@ -28,12 +32,24 @@ class Tiled(CudaC):
         tile_m, tile_n, tile_k = self.sides
         name = f"{self}: block={[tile_m, tile_n, tile_k]}"
         if tile_m % self.run_m or tile_n % self.run_n:
-            raise UnsupportedError(f"{name} is no multiple of the {self.run_m}×{self.run_n} that a thread computes")
+            raise UnsupportedError(
+                Said(
+                    "no_multiple_of_thread",
+                    {"name": name, "m": str(self.run_m), "n": str(self.run_n)},
+                )
+            )
         if tile_k % self.load or tile_n % self.load:
-            raise UnsupportedError(f"{name}: rows of its tiles are no multiple of the {self.load} elements of a load")
+            raise UnsupportedError(
+                Said("no_multiple_of_load", {"name": name, "load": str(self.load)})
+            )
         loads = (tile_m * tile_k // self.load, tile_k * tile_n // self.load)
         if self.warp and (tile_m % self.warp[0] or tile_n % self.warp[1]):
-            raise UnsupportedError(f"{name} is no multiple of a warp's {self.warp[0]}×{self.warp[1]}")
+            raise UnsupportedError(
+                Said(
+                    "no_multiple_of_warp",
+                    {"name": name, "m": str(self.warp[0]), "n": str(self.warp[1])},
+                )
+            )
         require_block(name, self.threads, loads, self.tiles_bytes, self.most_shared_bytes)
 
     @property
@@ -49,7 +65,13 @@ class Tiled(CudaC):
 
     def defines(self) -> dict[str, str]:
         names = ("BM", "BN", "BK", "RUN", "RUN_N", "GROUP", "PART_M", "PART_N")
-        values = (*self.sides, self.run_m, self.run_n, self.group_rows, *(self.warp or self.sides[:2]))
+        values = (
+            *self.sides,
+            self.run_m,
+            self.run_n,
+            self.group_rows,
+            *(self.warp or self.sides[:2]),
+        )
         return super().defines() | dict(zip(names, map(str, values), strict=True))
 
     def launch(self, shape: Shape) -> Launch:

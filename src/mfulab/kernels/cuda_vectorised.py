@@ -6,6 +6,7 @@ from mfulab.kernels.cuda_tiled import Quads
 class CudaVectorised(Quads):
     """Rows whose length is no multiple of four elements are read one by one."""
 
-    after, adds = "cuda_register_2d", "128-bit loads from device and shared memory"
+    after = "cuda_register_2d"
+    adds = "128-bit loads from device and shared memory"
     source = "vectorised.cu"
     tile = (128, 128, 8)

@@ -1,10 +1,12 @@
-"""CUDA C, wide lanes: each computes 8×16 of a warp's 64×64, so that 128 multiply-adds need six 128-bit reads."""
+"""CUDA C, wide lanes: each computes 8×16 of a warp's 64×64, so that 128 multiply-adds need six
+128-bit reads."""
 
 from mfulab.kernels.cuda_grouped import CudaGrouped
 
 
 class CudaWide(CudaGrouped):
-    """A block of 128×256 in steps of 16: one block an SM, and half as many barriers and copies a multiply-add."""
+    """A block of 128×256 in steps of 16: one block an SM, and half as many barriers and copies a
+    multiply-add."""
 
     after = "cuda_grouped"
     adds = "8×16 elements a lane, 128×256 a block, steps of 16: half the barriers and fewer reads"

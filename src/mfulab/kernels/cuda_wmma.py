@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.kernels.base import Launch, Shape
 from mfulab.kernels.cuda_c import CudaC
 from mfulab.kernels.devices import require_block, require_capability
@@ -18,15 +19,21 @@ _MORE = {
     "bf16": {"SHARED_LOAD": "m16n16k16.shared.bf16"},
     "tf32": {"ROUND_TO_TF32": "1", "SHARED_LOAD": "m16n16k8.shared.tf32"},
 }
-_SINCE = {"int8": (7, 2), "bf16": (8, 0), "tf32": (8, 0)}  # compute capability; fp16's fragments are the first
+_SINCE = {
+    "int8": (7, 2),
+    "bf16": (8, 0),
+    "tf32": (8, 0),
+}  # compute capability; fp16's fragments are the first
 _ITEM_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "int8": 1}
 _DEPTH_BYTES = 64  # of a tile's row of A
 
 
 class CudaWmma(CudaC):
-    """Tensor cores as the CUDA C++ programming guide offers them. `block` is (BM, BN): multiples of a warp's 64×32."""
+    """Tensor cores as the CUDA C++ programming guide offers them. `block` is (BM, BN): multiples of
+    a warp's 64×32."""
 
-    after, adds = "cuda_grouped", "tensor cores: a warp multiplies 16×16 fragments in one instruction"
+    after = "cuda_grouped"
+    adds = "tensor cores: a warp multiplies 16×16 fragments in one instruction"
     precisions = tuple(_TYPES)
     source = "wmma.cu"
     least_capability = (7, 0)
@@ -38,7 +45,7 @@ class CudaWmma(CudaC):
         tile_m, tile_n = self.sides
         name = f"{self}: block={[tile_m, tile_n]}"
         if tile_m % 64 or tile_n % 32:
-            raise UnsupportedError(f"{name} is no multiple of a warp's 64×32")
+            raise UnsupportedError(Said("no_multiple_of_wmma", {"name": name}))
         loads = (tile_m * self.depth // self.pack, self.depth * tile_n // self.pack)
         tiles = tile_m * (self.depth + self.pack) + self.depth * (tile_n + self.pack)
         require_block(name, self.threads, loads, 2 * tiles * _ITEM_BYTES[precision])
@@ -63,9 +70,13 @@ class CudaWmma(CudaC):
 
     def defines(self) -> dict[str, str]:
         tile_m, tile_n = self.sides
-        types = dict(zip(_MACROS, _TYPES[self.precision], strict=True)) | _MORE.get(self.precision, {})
+        types = dict(zip(_MACROS, _TYPES[self.precision], strict=True)) | _MORE.get(
+            self.precision, {}
+        )
         return {**types, "BM": str(tile_m), "BN": str(tile_n), "BK": str(self.depth)}
 
     def launch(self, shape: Shape) -> Launch:
         aligned = shape.n % self.pack == 0 and shape.k % self.pack == 0
-        return Launch((self.threads,), shape.grid(*self.sides), defines=(("ALIGNED", str(int(aligned))),))
+        return Launch(
+            (self.threads,), shape.grid(*self.sides), defines=(("ALIGNED", str(int(aligned))),)
+        )

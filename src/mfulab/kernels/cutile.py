@@ -1,4 +1,5 @@
-"""cuTile Python (`cuda-tile`): a program a tile, whose threads, shared memory and copies the compiler chooses."""
+"""cuTile Python (`cuda-tile`): a program a tile, whose threads, shared memory and copies the
+compiler chooses."""
 
 import functools
 from typing import Any
@@ -7,16 +8,19 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import FORMATS
+from mfulab.core.said import Said
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
 
-# Where sums need more registers, the largest tiles that cuTile 1.7 compiles for Hopper without spills.
+# Where sums need more registers, the largest tiles that cuTile 1.7 compiles for Hopper without
+# spills.
 UNSPILLED = {"fp32": (64, 64, 16), "fp8": (64, 128, 128)}
 
 
 class CuTile(MatmulKernel):
     """`block` is (tile_m, tile_n, tile_k), powers of two. Edges are read as zeros."""
 
-    family, after = "tile language", ""
+    family = "tile language"
+    after = ""
     adds = "cuTile: NVIDIA's own tiles; the compiler chooses threads, shared memory and bulk copies"
     devices = ("cuda",)
     precisions = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
@@ -37,14 +41,22 @@ class CuTile(MatmulKernel):
         import cuda.tile as ct
 
         try:
-            ct.launch(torch.cuda.current_stream(), launch.grid, kernel(self.precision), (*operands, *self.sides))
+            ct.launch(
+                torch.cuda.current_stream(),
+                launch.grid,
+                kernel(self.precision),
+                (*operands, *self.sides),
+            )
         except FileNotFoundError as missing:  # the compiler is a package of its own
-            raise UnsupportedError(f"{self}: {missing}") from None
+            raise UnsupportedError(
+                Said("kernel_missing", {"kernel": str(self), "error": str(missing)})
+            ) from None
 
 
 @functools.cache
 def kernel(precision: str) -> Any:
-    """C[batch,m,n] = A[batch,m,k] · B[batch,k,n] in a precision; raises ModuleNotFoundError without cuda-tile."""
+    """C[batch,m,n] = A[batch,m,k] · B[batch,k,n] in a precision; raises ModuleNotFoundError without
+    cuda-tile."""
     import cuda.tile as ct
 
     sum_type = ct.int32 if precision == "int8" else ct.float32
@@ -52,13 +64,21 @@ def kernel(precision: str) -> Any:
     zero = ct.PaddingMode.ZERO
 
     @ct.kernel
-    def matmul(a, b, c, tile_m: ct.Constant[int], tile_n: ct.Constant[int], tile_k: ct.Constant[int]):
-        column, row, matrix = ct.bid(0), ct.bid(1), ct.bid(2)
+    def matmul(
+        a, b, c, tile_m: ct.Constant[int], tile_n: ct.Constant[int], tile_k: ct.Constant[int]
+    ):
+        column = ct.bid(0)
+        row = ct.bid(1)
+        matrix = ct.bid(2)
         total = ct.full((tile_m, tile_n), 0, dtype=sum_type)
         for step in range(ct.num_tiles(a, axis=2, shape=(1, tile_m, tile_k))):
             # Two dimensions: matmuls of three do not become Hopper's own instruction.
-            part_a = ct.load(a, index=(matrix, row, step), shape=(1, tile_m, tile_k), padding_mode=zero)
-            part_b = ct.load(b, index=(matrix, step, column), shape=(1, tile_k, tile_n), padding_mode=zero)
+            part_a = ct.load(
+                a, index=(matrix, row, step), shape=(1, tile_m, tile_k), padding_mode=zero
+            )
+            part_b = ct.load(
+                b, index=(matrix, step, column), shape=(1, tile_k, tile_n), padding_mode=zero
+            )
             part_a = ct.reshape(part_a, (tile_m, tile_k))
             part_b = ct.reshape(part_b, (tile_k, tile_n))
             if multiplied is not None:

@@ -7,32 +7,58 @@ from typing import Any
 import torch
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.device import gpu
 
 WARP = 32
+AMPERE = (8, 0)
+HOPPER = (9, 0)
 # CUDA C++ programming guide, "Technical specifications per compute capability"
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
-STATIC_SHARED_BYTES = 48 << 10  # a block may have more of its SM only where it asks for it at launch
+# a block may have more of its SM only where it asks for it at launch
+STATIC_SHARED_BYTES = 48 << 10
 DYNAMIC_SHARED_BYTES = 99 << 10  # what every GPU since 8.0 gives a block that asks
 
 
 @functools.cache
 def properties() -> Any:
-    """The current GPU's properties, as torch reports them; None without one, where a kernel is only compiled."""
-    return torch.cuda.get_device_properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
+    """The current GPU's properties, as torch reports them; None without one, where a kernel is only
+    compiled."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_properties(torch.cuda.current_device())
+    return None
+
+
+def generation() -> tuple[int, int]:
+    """Compute capability of the current GPU: Hopper's without one, where a kernel is only compiled,
+    and (0, 0) of AMD's."""
+    if torch.cuda.is_available():
+        return gpu.capability_of() or (0, 0)
+    return HOPPER
 
 
 def most_threads() -> int:
-    """Threads that a block of the current GPU may have; 1024, as on all since 2.0, if torch does not report it."""
+    """Threads that a block of the current GPU may have; 1024, as on all since 2.0, if torch does
+    not report it."""
     return getattr(properties(), "max_threads_per_block", 1024)
 
 
 def thread_block(block: tuple[int, ...] | None) -> tuple[int, int]:
-    """The chosen block, else the largest square in whole warps; raises UnsupportedError for too many threads."""
+    """The chosen block, else the largest square in whole warps; raises UnsupportedError for too
+    many threads."""
     side = math.isqrt(most_threads())
     first, second = block or (side // WARP * WARP or side,) * 2
     if first * second > most_threads():
-        raise UnsupportedError(f"block={[first, second]}: {first * second} threads; at most {most_threads()} fit")
+        raise UnsupportedError(
+            Said(
+                "block_too_large",
+                {
+                    "block": str([first, second]),
+                    "threads": str(first * second),
+                    "most": str(most_threads()),
+                },
+            )
+        )
     return first, second
 
 
@@ -47,25 +73,51 @@ def require_capability(name: str, least: tuple[int, int]) -> None:
         return
     have = gpu.capability_of()
     if have is None:
-        raise UnsupportedError(f"{name} runs on NVIDIA GPUs, and torch is built for AMD's")
+        raise UnsupportedError(Said("kernel_of_nvidia", {"name": name}))
     if have < least:
         need, has = (".".join(map(str, pair)) for pair in (least, have))
-        raise UnsupportedError(f"{name} needs compute capability {need}, this GPU has {has}")
+        raise UnsupportedError(
+            Said("capability_too_low", {"name": name, "need": str(need), "has": str(has)})
+        )
 
 
 def require_grid(name: str, grid: tuple[int, ...]) -> None:
     """Raises UnsupportedError for more blocks along a side than any GPU launches."""
     if any(blocks > most for blocks, most in zip(grid, LARGEST_GRID, strict=False)):
-        raise UnsupportedError(f"{name} needs a grid of {grid}; {LARGEST_GRID} is the largest")
+        raise UnsupportedError(
+            Said("grid_too_large", {"name": name, "grid": str(grid), "most": str(LARGEST_GRID)})
+        )
 
 
 def require_block(
-    name: str, threads: int, loads: tuple[int, int], shared_bytes: int, most_bytes: int = STATIC_SHARED_BYTES
+    name: str,
+    threads: int,
+    loads: tuple[int, int],
+    shared_bytes: int,
+    most_bytes: int = STATIC_SHARED_BYTES,
 ) -> None:
-    """Raises UnsupportedError for a tiled block that cannot be: its threads, their loads of each tile, its bytes."""
+    """Raises UnsupportedError for a tiled block that cannot be: its threads, their loads of each
+    tile, its bytes."""
     if not 0 < threads <= most_threads() or threads % WARP:
-        raise UnsupportedError(f"{name}: {threads} threads a block; at most {most_threads()}, in whole warps of {WARP}")
+        raise UnsupportedError(
+            Said(
+                "threads_of_block",
+                {
+                    "name": name,
+                    "threads": str(threads),
+                    "most": str(most_threads()),
+                    "warp": str(WARP),
+                },
+            )
+        )
     if any(count % threads for count in loads):
-        raise UnsupportedError(f"{name}: {threads} threads cannot share the loads of its tiles evenly, {loads}")
+        raise UnsupportedError(
+            Said("loads_not_even", {"name": name, "threads": str(threads), "loads": str(loads)})
+        )
     if shared_bytes > most_bytes:
-        raise UnsupportedError(f"{name} needs {shared_bytes} B of shared memory; {most_bytes} B are there")
+        raise UnsupportedError(
+            Said(
+                "shared_memory_lacks",
+                {"name": name, "needed": str(shared_bytes), "most": str(most_bytes)},
+            )
+        )

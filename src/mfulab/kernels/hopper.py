@@ -1,15 +1,19 @@
-"""Base of the Hopper rungs: views of the matrices for the bulk copy engine (TMA), and the launch."""
+"""Base of the Hopper rungs: views of the matrices for the bulk copy engine (TMA), and the
+launch."""
 
 import ctypes
 from typing import Any, ClassVar, NamedTuple
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.device import gpu
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC, LaunchError, check, handle_of
 from mfulab.kernels.devices import current_stream, properties
 
-TILE_M, TILE_N, STAGES = 128, 256, 4
+TILE_M = 128
+TILE_N = 256
+STAGES = 4
 BOX = 64  # columns of B, and of C, in one box
 ROW_BYTES = 128  # of a box: the widest swizzle
 THREADS = 3 * 128
@@ -51,33 +55,53 @@ class Hopper(CudaC):
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if device == "cuda" and gpu.capability_of() != (9, 0):
-            raise UnsupportedError(f"{self}: wgmma exists on compute capability 9.0 only")
+            raise UnsupportedError(Said("wgmma_on_hopper", {"kernel": str(self)}))
         step = 16 // self.item_bytes
         if shape.n % 8 or shape.k % step:
-            sides = "n and k to be multiples of 8" if step == 8 else f"n to be a multiple of 8 and k of {step}"
-            raise UnsupportedError(f"{self}: the copy engine needs {sides}, not {shape}")
+            sides = (
+                "n and k to be multiples of 8"
+                if step == 8
+                else f"n to be a multiple of 8 and k of {step}"
+            )
+            raise UnsupportedError(
+                Said(
+                    "copy_engine_needs",
+                    {"kernel": str(self), "sides": str(sides), "shape": str(shape)},
+                )
+            )
 
     def launch(self, shape: Shape) -> Launch:
         tiles = shape.batch * ceil_div(shape.m, self.cluster * TILE_M) * ceil_div(shape.n, TILE_N)
-        blocks = self.cluster * min(tiles, getattr(properties(), "multi_processor_count", H100_SMS) // self.cluster)
+        blocks = self.cluster * min(
+            tiles, getattr(properties(), "multi_processor_count", H100_SMS) // self.cluster
+        )
         return Launch((THREADS, 1, 1), (blocks, 1, 1), self.shared_memory_bytes)
 
     def views(self, a: Any, b: Any, c: Any) -> list[View]:
         """Tensors that the copy engine loads and stores, in the order of the kernel's arguments."""
         batch, m, k = a.shape
-        depth, n = ROW_BYTES // self.item_bytes, c.shape[2]
+        depth = ROW_BYTES // self.item_bytes
+        n = c.shape[2]
         map_c = View(c, (n, m, batch), (BOX, BOX, 1))
-        return [View(a, (k, m, batch), (depth, TILE_M, 1)), View(b, (n, k, batch), (BOX, depth, 1)), map_c]
+        return [
+            View(a, (k, m, batch), (depth, TILE_M, 1)),
+            View(b, (n, k, batch), (BOX, depth, 1)),
+            map_c,
+        ]
 
     def order(self, c: Any) -> Any:
         """The order of tiles as a tensor on the device; where none is asked for, any tensor."""
         return c
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        views, pointers = self.views(a, b, c), [c, self.order(c)]
+        views = self.views(a, b, c)
+        pointers = [c, self.order(c)]
         sides = (a.shape[0], a.shape[1], c.shape[2], a.shape[2])
         maps = [tensor_map(view) for view in views]
-        values = [*(ctypes.c_void_p(tensor.data_ptr()) for tensor in pointers), *map(ctypes.c_int, sides)]
+        values = [
+            *(ctypes.c_void_p(tensor.data_ptr()) for tensor in pointers),
+            *map(ctypes.c_int, sides),
+        ]
         addresses = [*(encoded.address for encoded in maps), *map(ctypes.addressof, values)]
         return (ctypes.c_void_p * len(addresses))(*addresses), (views, pointers, maps, values)
 
@@ -86,7 +110,8 @@ class Hopper(CudaC):
 
         arguments, _ = operands
         kernel = self.loaded(launch)
-        # cuda.core's launch takes no tensor map by value; the driver's does, and takes a CUkernel for a CUfunction.
+        # cuda.core's launch takes no tensor map by value; the driver's does, and takes a CUkernel
+        # for a CUfunction.
         function = driver.CUfunction(handle_of(kernel))
         stream = driver.CUstream(current_stream())
         try:
@@ -97,7 +122,8 @@ class Hopper(CudaC):
 
 
 class TensorMap:
-    """128 bytes that describe a tensor to the copy engine, at a multiple of 64; cuda.bindings' own lie at 16."""
+    """128 bytes that describe a tensor to the copy engine, at a multiple of 64; cuda.bindings' own
+    lie at 16."""
 
     def __init__(self) -> None:
         self._memory = ctypes.create_string_buffer(128 + 63)
@@ -105,13 +131,21 @@ class TensorMap:
 
 
 def tensor_map(view: View, library: Any = None) -> TensorMap:
-    """A view as the driver encodes it: zeros outside the extents, the 128-byte swizzle that hopper.cuh names."""
+    """A view as the driver encodes it: zeros outside the extents, the 128-byte swizzle that
+    hopper.cuh names."""
     from cuda.bindings import driver
 
     library = library or ctypes.CDLL("libcuda.so.1")
-    dtype, item = str(view.tensor.dtype), view.tensor.element_size()
-    kind = "UINT8" if item == 1 else "BFLOAT16" if "bfloat16" in dtype else "FLOAT16"
-    row, plane = item * view.extents[0], item * view.extents[0] * view.extents[1]
+    dtype = str(view.tensor.dtype)
+    item = view.tensor.element_size()
+    if item == 1:
+        kind = "UINT8"
+    elif "bfloat16" in dtype:
+        kind = "BFLOAT16"
+    else:
+        kind = "FLOAT16"
+    row = item * view.extents[0]
+    plane = item * view.extents[0] * view.extents[1]
     made = TensorMap()
     error = library.cuTensorMapEncodeTiled(
         ctypes.c_void_p(made.address),

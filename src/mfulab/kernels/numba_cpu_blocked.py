@@ -1,4 +1,5 @@
-"""Numba on the CPU, blocked, parallel, vectorised: 4×4 of A stay in registers while rows of B stream into rows of C."""
+"""Numba on the CPU, blocked, parallel, vectorised: 4×4 of A stay in registers while rows of B
+stream into rows of C."""
 
 import numpy as np
 from numba import njit, prange
@@ -6,21 +7,46 @@ from numba import njit, prange
 from mfulab.kernels.base import CpuKernel
 
 DEPTH = 64  # of a block of B, which stays in the L2 cache: DEPTH × columns
-PADDING = 64  # elements: rows of a tile 4 KB apart, or 32 bytes less, slow a matmul of 1024 or 1000 by a tenth or more
+# elements: rows of a tile 4 KB apart, or 32 bytes less, slow a matmul of 1024 or 1000 by a tenth or
+# more
+PADDING = 64
 
 
 @njit(fastmath={"contract"})
 def _four_rows_four_deep(a, b, tile, row, top, k, first, width):
-    """tile[row:row+4] += a[top+row:top+row+4, k:k+4] @ b[k:k+4, first:first+width]: 16 FMAs, 8 loads, 4 stores."""
-    own, last = top + row, first + width
-    a00, a01, a02, a03 = a[own, k], a[own, k + 1], a[own, k + 2], a[own, k + 3]
-    a10, a11, a12, a13 = a[own + 1, k], a[own + 1, k + 1], a[own + 1, k + 2], a[own + 1, k + 3]
-    a20, a21, a22, a23 = a[own + 2, k], a[own + 2, k + 1], a[own + 2, k + 2], a[own + 2, k + 3]
-    a30, a31, a32, a33 = a[own + 3, k], a[own + 3, k + 1], a[own + 3, k + 2], a[own + 3, k + 3]
-    b0, b1, b2, b3 = b[k, first:last], b[k + 1, first:last], b[k + 2, first:last], b[k + 3, first:last]
-    c0, c1, c2, c3 = tile[row], tile[row + 1], tile[row + 2], tile[row + 3]
+    """tile[row:row+4] += a[top+row:top+row+4, k:k+4] @ b[k:k+4, first:first+width]: 16 FMAs, 8
+    loads, 4 stores."""
+    own = top + row
+    last = first + width
+    a00 = a[own, k]
+    a01 = a[own, k + 1]
+    a02 = a[own, k + 2]
+    a03 = a[own, k + 3]
+    a10 = a[own + 1, k]
+    a11 = a[own + 1, k + 1]
+    a12 = a[own + 1, k + 2]
+    a13 = a[own + 1, k + 3]
+    a20 = a[own + 2, k]
+    a21 = a[own + 2, k + 1]
+    a22 = a[own + 2, k + 2]
+    a23 = a[own + 2, k + 3]
+    a30 = a[own + 3, k]
+    a31 = a[own + 3, k + 1]
+    a32 = a[own + 3, k + 2]
+    a33 = a[own + 3, k + 3]
+    b0 = b[k, first:last]
+    b1 = b[k + 1, first:last]
+    b2 = b[k + 2, first:last]
+    b3 = b[k + 3, first:last]
+    c0 = tile[row]
+    c1 = tile[row + 1]
+    c2 = tile[row + 2]
+    c3 = tile[row + 3]
     for j in range(width):
-        x0, x1, x2, x3 = b0[j], b1[j], b2[j], b3[j]
+        x0 = b0[j]
+        x1 = b1[j]
+        x2 = b2[j]
+        x3 = b3[j]
         c0[j] += a00 * x0 + a01 * x1 + a02 * x2 + a03 * x3
         c1[j] += a10 * x0 + a11 * x1 + a12 * x2 + a13 * x3
         c2[j] += a20 * x0 + a21 * x1 + a22 * x2 + a23 * x3
@@ -59,7 +85,8 @@ def _matmul(a, b, c, rows, columns):
     columns = min(columns, c.shape[2])
     stride = (columns + 255) // 256 * 256 + PADDING
     for task in prange(c.shape[0] * tasks):
-        batch, top = task // tasks, task % tasks * rows
+        batch = task // tasks
+        top = task % tasks * rows
         height = min(rows, c.shape[1] - top)
         tile = np.empty((rows, stride), c.dtype)
         for first in range(0, c.shape[2], columns):

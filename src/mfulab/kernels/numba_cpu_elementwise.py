@@ -1,4 +1,5 @@
-"""The seminar's element-wise product on the CPU by Numba: c[i] = a[i]·b[i], the smallest kernel there is."""
+"""The seminar's element-wise product on the CPU by Numba: c[i] = a[i]·b[i], the smallest kernel
+there is."""
 
 from typing import Any
 
@@ -16,7 +17,8 @@ def _multiply(a, b, c):
 class NumbaCpuElementwise(ElementWise, CpuKernel):
     """Element-wise product of two arrays on the CPU; `cuda_elementwise` is its peer on a GPU."""
 
-    family, after = "element-wise", ""
+    family = "element-wise"
+    after = ""
     adds = "one multiplication for 12 bytes in float32, on every core"
     function = _multiply
 

@@ -1,4 +1,5 @@
-"""Numba on the CPU, naive: the textbook's three loops, compiled. Walks B down its columns, a cache line an element."""
+"""Numba on the CPU, naive: the textbook's three loops, compiled. Walks B down its columns, a cache
+line an element."""
 
 from numba import njit
 

@@ -1,4 +1,5 @@
-"""Numba on the CPU, loops reordered: the innermost walks along rows of B and C, so it is contiguous and vectorises."""
+"""Numba on the CPU, loops reordered: the innermost walks along rows of B and C, so it is contiguous
+and vectorises."""
 
 from numba import njit
 
@@ -19,7 +20,8 @@ def _matmul(a, b, c):
 
 
 class NumbaCpuReordered(CpuKernel):
-    """One core, loops in the order row, k, column. `contract` permits fused multiply-adds, nothing else."""
+    """One core, loops in the order row, k, column. `contract` permits fused multiply-adds, nothing
+    else."""
 
     after = "numba_cpu_naive"
     adds = "loop order row, k, column: contiguous, so it vectorises"

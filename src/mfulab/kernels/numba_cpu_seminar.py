@@ -1,4 +1,5 @@
-"""Numba on the CPU, as the seminar writes it: the naive loops with `tmp = 0.0`, which Numba takes for float64."""
+"""Numba on the CPU, as the seminar writes it: the naive loops with `tmp = 0.0`, which Numba takes
+for float64."""
 
 from numba import njit
 
@@ -17,9 +18,11 @@ def _matmul(a, b, c):
 
 
 class NumbaCpuSeminar(CpuKernel):
-    """One core; products in float32, their sum in float64. `numba_cpu_naive` is the same with a float32 sum."""
+    """One core; products in float32, their sum in float64. `numba_cpu_naive` is the same with a
+    float32 sum."""
 
-    family, after = "seminar, CPU", ""
+    family = "seminar, CPU"
+    after = ""
     adds = "as written: the plain loops, summed in float64"
     function = _matmul
     precisions = ("fp32",)

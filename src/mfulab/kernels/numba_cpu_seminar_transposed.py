@@ -1,4 +1,5 @@
-"""Numba on the CPU, as the seminar writes it, with B transposed: both operands are read along their rows."""
+"""Numba on the CPU, as the seminar writes it, with B transposed: both operands are read along their
+rows."""
 
 from typing import Any
 

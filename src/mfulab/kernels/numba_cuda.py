@@ -1,4 +1,5 @@
-"""Base of the Numba CUDA rungs: torch tensors seen as device arrays, launched on torch's current stream."""
+"""Base of the Numba CUDA rungs: torch tensors seen as device arrays, launched on torch's current
+stream."""
 
 import functools
 from typing import Any, ClassVar
@@ -10,18 +11,24 @@ from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 
 
 class NumbaCuda(MatmulKernel):
-    """`function` is a `cuda.jit` dispatcher over a[batch,m,k], b[batch,k,n], c[batch,m,n]; simulated on a CPU."""
+    """`function` is a `cuda.jit` dispatcher over a[batch,m,k], b[batch,k,n], c[batch,m,n];
+    simulated on a CPU."""
 
     family = "Numba CUDA"
-    devices, least_capability = ("cuda",), (5, 0)
+    devices = ("cuda",)
+    least_capability = (5, 0)
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
     function: ClassVar[Any]
-    side: ClassVar[int]  # rows and columns of C that a block of `threads` computes, where no thread is an element's
+    side: ClassVar[
+        int
+    ]  # rows and columns of C that a block of `threads` computes, where no thread is an element's
     threads: ClassVar[int]
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        vars(np).setdefault("row_stack", np.vstack)  # dropped by NumPy 2.5; numba-cuda 0.30.4 asks for it
+        vars(np).setdefault(
+            "row_stack", np.vstack
+        )  # dropped by NumPy 2.5; numba-cuda 0.30.4 asks for it
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         return device_array(a), device_array(b), device_array(c)
@@ -40,11 +47,14 @@ class NumbaCuda(MatmulKernel):
         kernel = next(iter(getattr(self.dispatcher(), "overloads", {}).values()), None)
         if kernel is None:  # in the simulator, and before the first call
             return Resources()
-        return Resources(kernel.regs_per_thread, kernel.shared_mem_per_block, kernel.local_mem_per_thread)
+        return Resources(
+            kernel.regs_per_thread, kernel.shared_mem_per_block, kernel.local_mem_per_thread
+        )
 
 
 def device_array(tensor: Any) -> Any:
-    """A torch tensor's memory as Numba takes it: a device array, or in the simulator a NumPy view."""
+    """A torch tensor's memory as Numba takes it: a device array, or in the simulator a NumPy
+    view."""
     if not tensor.is_cuda:
         from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
@@ -56,11 +66,15 @@ def device_array(tensor: Any) -> Any:
 
 def current_stream() -> Any:
     """torch's current stream for Numba; the simulator's only one is 0."""
-    return _external_stream(torch.cuda.current_stream().cuda_stream) if torch.cuda.is_initialized() else 0
+    if torch.cuda.is_initialized():
+        return _external_stream(torch.cuda.current_stream().cuda_stream)
+    return 0
 
 
 @functools.cache
 def _external_stream(pointer: int) -> Any:
     from numba import cuda
 
-    return cuda.external_stream(pointer) if pointer else cuda.default_stream()
+    if pointer:
+        return cuda.external_stream(pointer)
+    return cuda.default_stream()

@@ -1,4 +1,5 @@
-"""Numba CUDA, coalesced by swapped indices: neighbouring threads in neighbouring columns, nothing transposed."""
+"""Numba CUDA, coalesced by swapped indices: neighbouring threads in neighbouring columns, nothing
+transposed."""
 
 from numba import cuda
 
@@ -19,6 +20,7 @@ def _matmul(a, b, c):
 class NumbaCudaCoalesced(ThreadAnElement, NumbaCuda):
     """`block` is (columns, rows) of C."""
 
-    after, adds = "numba_cuda_transposed", "indices swapped: a warp reads 32 neighbours of B in one access"
+    after = "numba_cuda_transposed"
+    adds = "indices swapped: a warp reads 32 neighbours of B in one access"
     precisions = ("fp32", "fp64")
     function = _matmul

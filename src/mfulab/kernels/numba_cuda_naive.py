@@ -19,9 +19,11 @@ def _matmul(a, b, c):
 
 
 class NumbaCudaNaive(ThreadAnElement, NumbaCuda):
-    """A warp reads A down a column: 32 transactions for one instruction. `block` is (rows, columns) of C."""
+    """A warp reads A down a column: 32 transactions for one instruction. `block` is (rows, columns)
+    of C."""
 
-    after, adds = "", "one thread an element of C; a warp touches 32 rows at once"
+    after = ""
+    adds = "one thread an element of C; a warp touches 32 rows at once"
     precisions = ("fp32", "fp64")
     function = _matmul
     rows_first = True

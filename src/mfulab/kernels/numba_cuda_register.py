@@ -1,10 +1,13 @@
-"""Numba CUDA, register tile: a block computes 128×128 of C, a thread 8×8 of that, from values held in local arrays."""
+"""Numba CUDA, register tile: a block computes 128×128 of C, a thread 8×8 of that, from values held
+in local arrays."""
 
 from numba import cuda, float32
 
 from mfulab.kernels.numba_cuda import NumbaCuda
 
-TILE, DEPTH, RUN = 128, 8, 8
+TILE = 128
+DEPTH = 8
+RUN = 8
 COLUMNS = TILE // RUN
 THREADS = COLUMNS * COLUMNS
 PADDED = TILE + 4  # stores of a transposed tile then meet different banks
@@ -19,21 +22,27 @@ def _matmul(a, b, c):
     from_b = cuda.local.array(RUN, float32)
     thread = cuda.threadIdx.x
     batch = cuda.blockIdx.z
-    top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
-    x, y = thread % COLUMNS * RUN, thread // COLUMNS * RUN
-    rows, inner, columns = a.shape[1], a.shape[2], b.shape[2]
+    top = cuda.blockIdx.y * TILE
+    left = cuda.blockIdx.x * TILE
+    x = thread % COLUMNS * RUN
+    y = thread // COLUMNS * RUN
+    rows = a.shape[1]
+    inner = a.shape[2]
+    columns = b.shape[2]
     for p in range(RUN):
         for q in range(RUN):
             total[p, q] = float32(0)
     for start in range(0, inner, DEPTH):
         for load in range(TILE * DEPTH // THREADS):
             i = thread + load * THREADS
-            row, k = i // DEPTH, i % DEPTH
+            row = i // DEPTH
+            k = i % DEPTH
             inside = top + row < rows and start + k < inner
             tile_a[k, row] = a[batch, top + row, start + k] if inside else float32(0)
         for load in range(TILE * DEPTH // THREADS):
             i = thread + load * THREADS
-            k, column = i // TILE, i % TILE
+            k = i // TILE
+            column = i % TILE
             inside = start + k < inner and left + column < columns
             tile_b[k, column] = b[batch, start + k, left + column] if inside else float32(0)
         cuda.syncthreads()
@@ -52,7 +61,11 @@ def _matmul(a, b, c):
 
 
 class NumbaCudaRegister(NumbaCuda):
-    """The local arrays become registers only because every index into them is known once the loops are unrolled."""
+    """The local arrays become registers only because every index into them is known once the loops
+    are unrolled."""
 
-    after, adds = "numba_cuda_shared", "8×8 elements a thread: 16 shared-memory reads for 64 multiply-adds"
-    function, side, threads = _matmul, TILE, THREADS
+    after = "numba_cuda_shared"
+    adds = "8×8 elements a thread: 16 shared-memory reads for 64 multiply-adds"
+    function = _matmul
+    side = TILE
+    threads = THREADS

@@ -1,4 +1,5 @@
-"""Numba CUDA, naive as the seminar writes it: `tmp = 0.0` is float64, and neighbouring threads lie in one column."""
+"""Numba CUDA, naive as the seminar writes it: `tmp = 0.0` is float64, and neighbouring threads lie
+in one column."""
 
 from numba import cuda
 
@@ -20,8 +21,11 @@ class NumbaCudaSeminar(ThreadAnElement, NumbaCuda):
     """`numba_cuda_naive` is the same with a float32 sum. `block` is (rows, columns) of C."""
 
     family = "seminar, CUDA"
-    after, adds = "", "as written: summed in float64; a warp touches 32 rows of A at once"
+    after = ""
+    adds = "as written: summed in float64; a warp touches 32 rows of A at once"
     function = _matmul
 
     def launch(self, shape: Shape) -> Launch:
-        return super().launch(shape._replace(m=shape.n, n=shape.m))  # the grid's first side counts rows
+        return super().launch(
+            shape._replace(m=shape.n, n=shape.m)
+        )  # the grid's first side counts rows

@@ -1,4 +1,5 @@
-"""Numba CUDA, shared-memory tiles as the seminar writes them: `shared_A[tx, ty]`, no guard where a tile overhangs."""
+"""Numba CUDA, shared-memory tiles as the seminar writes them: `shared_A[tx, ty]`, no guard where a
+tile overhangs."""
 
 import functools
 from typing import Any
@@ -18,7 +19,8 @@ def compiled(tile: int) -> Any:
         shared_a = cuda.shared.array((tile, tile), float32)
         shared_b = cuda.shared.array((tile, tile), float32)
         x, y, batch = cuda.grid(3)
-        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        tx = cuda.threadIdx.x
+        ty = cuda.threadIdx.y
         tmp = 0.0
         for i in range((a.shape[2] + tile - 1) // tile):
             # Beyond the edge this reads the next row, and beyond the last row whatever lies there.
@@ -35,7 +37,8 @@ def compiled(tile: int) -> Any:
 
 
 class NumbaCudaSeminarShared(NumbaCudaSeminar):
-    """Right where the sides are multiples of TILE alone. `block` is (TILE, TILE); `numba_cuda_shared` is corrected."""
+    """Right where the sides are multiples of TILE alone. `block` is (TILE, TILE);
+    `numba_cuda_shared` is corrected."""
 
     after = "numba_cuda_seminar_transposed"
     adds = "as written: tiles in shared memory, each filled by strided reads and without guards"

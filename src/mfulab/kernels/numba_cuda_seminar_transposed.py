@@ -1,4 +1,5 @@
-"""Numba CUDA, as the seminar writes it, with B transposed: A is what a warp reads with a stride, so nothing is won."""
+"""Numba CUDA, as the seminar writes it, with B transposed: A is what a warp reads with a stride, so
+nothing is won."""
 
 from typing import Any
 
@@ -18,9 +19,11 @@ def _matmul(a, b_transposed, c):
 
 
 class NumbaCudaSeminarTransposed(NumbaCudaSeminar):
-    """All threads of a warp share a column: they read one element of B either way. `numba_cuda_transposed` turns A."""
+    """All threads of a warp share a column: they read one element of B either way.
+    `numba_cuda_transposed` turns A."""
 
-    after, adds = "numba_cuda_seminar", "as written: B transposed, though a warp reads it at one place in any case"
+    after = "numba_cuda_seminar"
+    adds = "as written: B transposed, though a warp reads it at one place in any case"
     function = _matmul
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:

@@ -1,4 +1,5 @@
-"""Numba CUDA, shared-memory tiles: each block loads a tile of A and of B once and reuses it TILE times."""
+"""Numba CUDA, shared-memory tiles: each block loads a tile of A and of B once and reuses it TILE
+times."""
 
 import functools
 from typing import Any
@@ -21,12 +22,19 @@ def compiled(tile: int, real: Any) -> Any:
         tile_b = cuda.shared.array((tile, tile), real)
         column, row = cuda.grid(2)
         batch = cuda.blockIdx.z
-        x, y = cuda.threadIdx.x, cuda.threadIdx.y
+        x = cuda.threadIdx.x
+        y = cuda.threadIdx.y
         inner = a.shape[2]
         total = real(0)
         for start in range(0, inner, tile):
-            tile_a[y, x] = a[batch, row, start + x] if row < a.shape[1] and start + x < inner else real(0)
-            tile_b[y, x] = b[batch, start + y, column] if start + y < inner and column < b.shape[2] else real(0)
+            tile_a[y, x] = (
+                a[batch, row, start + x] if row < a.shape[1] and start + x < inner else real(0)
+            )
+            tile_b[y, x] = (
+                b[batch, start + y, column]
+                if start + y < inner and column < b.shape[2]
+                else real(0)
+            )
             cuda.syncthreads()
             for k in range(tile):
                 total += tile_a[y, k] * tile_b[k, x]
@@ -40,9 +48,12 @@ def compiled(tile: int, real: Any) -> Any:
 class NumbaCudaShared(ThreadAnElement, NumbaCuda):
     """Device memory is read a TILE-th as often as in the rung below. `block` is (TILE, TILE)."""
 
-    after, adds = "numba_cuda_coalesced", "tiles in shared memory: a 32nd of the device-memory traffic"
+    after = "numba_cuda_coalesced"
+    adds = "tiles in shared memory: a 32nd of the device-memory traffic"
     precisions = ("fp32", "fp64")
     is_square = True
 
     def dispatcher(self) -> Any:
-        return compiled(thread_block(self.block)[0], float32 if self.precision == "fp32" else float64)
+        return compiled(
+            thread_block(self.block)[0], float32 if self.precision == "fp32" else float64
+        )

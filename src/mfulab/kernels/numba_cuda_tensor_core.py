@@ -1,9 +1,9 @@
 """Numba CUDA, tensor cores by inline PTX: a warp owns 64×32 of C as 4×4 products of 16×8, in tf32.
 
-Numba has no public call for `mma.sync.m16n8k8`: it is an intrinsic of inline PTX here. Fragments by PTX ISA, "Matrix
-fragments for mma.m16n8k8", .tf32, for lane = 4·g + t:
-A[16×8]: a0 (g, t), a1 (g+8, t), a2 (g, t+4), a3 (g+8, t+4); B[8×8]: b0 (t, g), b1 (t+4, g) as (k, column);
-C[16×8]: c0 (g, 2t), c1 (g, 2t+1), c2 (g+8, 2t), c3 (g+8, 2t+1).
+Numba has no public call for `mma.sync.m16n8k8`: it is an intrinsic of inline PTX here. Fragments by
+PTX ISA, "Matrix fragments for mma.m16n8k8", .tf32, for lane = 4·g + t: A[16×8]: a0 (g, t), a1 (g+8,
+t), a2 (g, t+4), a3 (g+8, t+4); B[8×8]: b0 (t, g), b1 (t+4, g) as (k, column); C[16×8]: c0 (g, 2t),
+c1 (g, 2t+1), c2 (g+8, 2t), c3 (g+8, 2t+1).
 """
 
 from llvmlite import ir
@@ -16,11 +16,18 @@ try:
 except ImportError:  # the simulator of numba itself, where numba-cuda is not installed
     from numba.core.extending import intrinsic
 
-TILE, DEPTH, THREADS, LOADS = uint32(128), uint32(16), uint32(256), uint32(8)
-ROW_A, ROW_B = uint32(20), uint32(136)  # DEPTH + 4, TILE + 8: a warp's fragments then lie in 32 different banks
-BUFFER_A, BUFFER_B = uint32(2560), uint32(2176)  # TILE · ROW_A, DEPTH · ROW_B
-SHARED_A, SHARED_B = 5120, 4352  # two buffers each
-DOWN_A, DOWN_B = uint32(16), uint32(2)  # rows between a thread's loads: THREADS / DEPTH and THREADS / TILE
+TILE = uint32(128)
+DEPTH = uint32(16)
+THREADS = uint32(256)
+LOADS = uint32(8)
+ROW_A = uint32(20)
+ROW_B = uint32(136)  # DEPTH + 4, TILE + 8: a warp's fragments then lie in 32 different banks
+BUFFER_A = uint32(2560)
+BUFFER_B = uint32(2176)  # TILE · ROW_A, DEPTH · ROW_B
+SHARED_A = 5120
+SHARED_B = 4352  # two buffers each
+DOWN_A = uint32(16)
+DOWN_B = uint32(2)  # rows between a thread's loads: THREADS / DEPTH and THREADS / TILE
 EIGHT = uint32(8)
 _PRODUCT = (
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
@@ -33,7 +40,8 @@ def to_tf32(typing_context, value):
     """A float32 rounded to nearest for the multiplier, which by itself would cut bits off."""
 
     def generate(context, builder, signature, arguments):
-        real, word = ir.FloatType(), ir.IntType(32)
+        real = ir.FloatType()
+        word = ir.IntType(32)
         asm = ir.InlineAsm(ir.FunctionType(word, [real]), "cvt.rna.tf32.f32 $0, $1;", "=r,f")
         return builder.bitcast(builder.call(asm, arguments), real)
 
@@ -46,20 +54,24 @@ def product(typing_context, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
     result = types.UniTuple(types.float32, 4)
 
     def generate(context, builder, signature, arguments):
-        real, word = ir.FloatType(), ir.IntType(32)
+        real = ir.FloatType()
+        word = ir.IntType(32)
         operands = [builder.bitcast(value, word) for value in arguments[:6]] + list(arguments[6:])
         four = ir.LiteralStructType([real] * 4)
         function = ir.FunctionType(four, [word] * 6 + [real] * 4)
         asm = ir.InlineAsm(function, _PRODUCT, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", side_effect=True)
         answer = builder.call(asm, operands)
-        return context.make_tuple(builder, signature.return_type, [builder.extract_value(answer, i) for i in range(4)])
+        return context.make_tuple(
+            builder, signature.return_type, [builder.extract_value(answer, i) for i in range(4)]
+        )
 
     return result(*(types.float32,) * 10), generate
 
 
 @cuda.jit(device=True, inline="always")
 def _fetch(coming_a, coming_b, a, b, at_a, at_b, row_a, k_a, k_b, column_b, rows, columns, inner):
-    """All of a thread's loads of the next tiles, on their way before any is waited for; zeros outside."""
+    """All of a thread's loads of the next tiles, on their way before any is waited for; zeros
+    outside."""
     for i in range(LOADS):
         inside_a = row_a + i * DOWN_A < rows and k_a < inner
         inside_b = k_b + i * DOWN_B < inner and column_b < columns
@@ -69,7 +81,8 @@ def _fetch(coming_a, coming_b, a, b, at_a, at_b, row_a, k_a, k_b, column_b, rows
 
 @cuda.jit(device=True, inline="always")
 def _keep(tile, at, step, coming):
-    """Stores what was fetched into shared memory, `step` elements apart, rounded for the multiplier."""
+    """Stores what was fetched into shared memory, `step` elements apart, rounded for the
+    multiplier."""
     for i in range(LOADS):
         tile[at + i * step] = to_tf32(coming[i])
 
@@ -83,11 +96,17 @@ def _eight_deep(tile_a, tile_b, at_a, at_b, total):
         part_b[q, 1] = tile_b[at_b + q * EIGHT + FOUR * ROW_B]
     for p in range(FOUR):
         at = at_a + p * uint32(16) * ROW_A
-        a0, a1 = tile_a[at], tile_a[at + EIGHT * ROW_A]
-        a2, a3 = tile_a[at + FOUR], tile_a[at + EIGHT * ROW_A + FOUR]
+        a0 = tile_a[at]
+        a1 = tile_a[at + EIGHT * ROW_A]
+        a2 = tile_a[at + FOUR]
+        a3 = tile_a[at + EIGHT * ROW_A + FOUR]
         for q in range(FOUR):
-            b0, b1 = part_b[q, 0], part_b[q, 1]
-            t0, t1, t2, t3 = total[p, q, 0], total[p, q, 1], total[p, q, 2], total[p, q, 3]
+            b0 = part_b[q, 0]
+            b1 = part_b[q, 1]
+            t0 = total[p, q, 0]
+            t1 = total[p, q, 1]
+            t2 = total[p, q, 2]
+            t3 = total[p, q, 3]
             t0, t1, t2, t3 = product(a0, a1, a2, a3, b0, b1, t0, t1, t2, t3)
             total[p, q, 0], total[p, q, 1], total[p, q, 2], total[p, q, 3] = t0, t1, t2, t3
 
@@ -109,31 +128,49 @@ def _matmul(a, b, c, rows, columns, inner):
     tile_a = cuda.shared.array(SHARED_A, float32)
     tile_b = cuda.shared.array(SHARED_B, float32)
     total = cuda.local.array((4, 4, 4), float32)
-    coming_a, coming_b = cuda.local.array(8, float32), cuda.local.array(8, float32)
-    thread, batch = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.z)
-    top, left = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
-    warp, group, place = thread // uint32(32), thread % uint32(32) // FOUR, thread % FOUR
-    warp_top, warp_left = warp // FOUR * uint32(64), warp % FOUR * uint32(32)
+    coming_a = cuda.local.array(8, float32)
+    coming_b = cuda.local.array(8, float32)
+    thread = uint32(cuda.threadIdx.x)
+    batch = uint32(cuda.blockIdx.z)
+    top = uint32(cuda.blockIdx.y) * TILE
+    left = uint32(cuda.blockIdx.x) * TILE
+    warp = thread // uint32(32)
+    group = thread % uint32(32) // FOUR
+    place = thread % FOUR
+    warp_top = warp // FOUR * uint32(64)
+    warp_left = warp % FOUR * uint32(32)
     for p in range(FOUR):
         for q in range(FOUR):
             for i in range(FOUR):
                 total[p, q, i] = float32(0)
 
-    # This thread loads A at (row_a, k_a) and each 16 rows further down, B at (k_b, column_b) and each 2 rows below.
-    row_a, k_a = top + thread // DEPTH, thread % DEPTH
-    k_b, column_b = thread // TILE, left + thread % TILE
-    to_a, to_b = thread // DEPTH * ROW_A + thread % DEPTH, thread // TILE * ROW_B + thread % TILE
-    from_a, from_b = (warp_top + group) * ROW_A + place, place * ROW_B + warp_left + group
-    at_a, at_b = (batch * rows + row_a) * inner + k_a, (batch * inner + k_b) * columns + column_b
+    # This thread loads A at (row_a, k_a) and each 16 rows further down, B at (k_b, column_b) and
+    # each 2 rows below.
+    row_a = top + thread // DEPTH
+    k_a = thread % DEPTH
+    k_b = thread // TILE
+    column_b = left + thread % TILE
+    to_a = thread // DEPTH * ROW_A + thread % DEPTH
+    to_b = thread // TILE * ROW_B + thread % TILE
+    from_a = (warp_top + group) * ROW_A + place
+    from_b = place * ROW_B + warp_left + group
+    at_a = (batch * rows + row_a) * inner + k_a
+    at_b = (batch * inner + k_b) * columns + column_b
     _fetch(coming_a, coming_b, a, b, at_a, at_b, row_a, k_a, k_b, column_b, rows, columns, inner)
     _keep(tile_a, to_a, DOWN_A * ROW_A, coming_a)
     _keep(tile_b, to_b, DOWN_B * ROW_B, coming_b)
     cuda.syncthreads()
     here = uint32(0)
     while k_a - thread % DEPTH < inner:
-        k_a, k_b, at_a, at_b = k_a + DEPTH, k_b + DEPTH, at_a + DEPTH, at_b + DEPTH * columns
-        _fetch(coming_a, coming_b, a, b, at_a, at_b, row_a, k_a, k_b, column_b, rows, columns, inner)
-        at, bt = here * BUFFER_A + from_a, here * BUFFER_B + from_b
+        k_a = k_a + DEPTH
+        k_b = k_b + DEPTH
+        at_a = at_a + DEPTH
+        at_b = at_b + DEPTH * columns
+        _fetch(
+            coming_a, coming_b, a, b, at_a, at_b, row_a, k_a, k_b, column_b, rows, columns, inner
+        )
+        at = here * BUFFER_A + from_a
+        bt = here * BUFFER_B + from_b
         _eight_deep(tile_a, tile_b, at, bt, total)
         _eight_deep(tile_a, tile_b, at + EIGHT, bt + EIGHT * ROW_B, total)
         here = uint32(1) - here
@@ -141,13 +178,18 @@ def _matmul(a, b, c, rows, columns, inner):
         _keep(tile_a, here * BUFFER_A + to_a, DOWN_A * ROW_A, coming_a)
         _keep(tile_b, here * BUFFER_B + to_b, DOWN_B * ROW_B, coming_b)
         cuda.syncthreads()
-    _write(c, batch, rows, columns, top + warp_top + group, left + warp_left + place * uint32(2), total)
+    _write(
+        c, batch, rows, columns, top + warp_top + group, left + warp_left + place * uint32(2), total
+    )
 
 
 class NumbaCudaTensorCore(NumbaCudaUnrolled):
     """float32 in and out, rounded to tf32 on the way to shared memory; accumulates in float32."""
 
-    after, adds = "numba_cuda_unrolled", "tensor cores: mma.sync on tf32 by an intrinsic of inline PTX"
+    after = "numba_cuda_unrolled"
+    adds = "tensor cores: mma.sync on tf32 by an intrinsic of inline PTX"
     precisions = ("tf32",)
     least_capability = (8, 0)
-    function, side, threads = _matmul, int(TILE), int(THREADS)
+    function = _matmul
+    side = int(TILE)
+    threads = int(THREADS)

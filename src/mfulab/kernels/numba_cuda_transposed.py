@@ -1,4 +1,5 @@
-"""Numba CUDA, coalesced by a transposed operand: the naive thread order, A stored so that a warp reads it in a row."""
+"""Numba CUDA, coalesced by a transposed operand: the naive thread order, A stored so that a warp
+reads it in a row."""
 
 from typing import Any
 
@@ -20,9 +21,11 @@ def _matmul(a_transposed, b, c):
 
 
 class NumbaCudaTransposed(NumbaCudaNaive):
-    """Transposing A is not in the kernel's time, but in the end-to-end time. `block` is (rows, columns) of C."""
+    """Transposing A is not in the kernel's time, but in the end-to-end time. `block` is (rows,
+    columns) of C."""
 
-    after, adds = "numba_cuda_naive", "A transposed beforehand: the same threads now read it in one access"
+    after = "numba_cuda_naive"
+    adds = "A transposed beforehand: the same threads now read it in one access"
     function = _matmul
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:

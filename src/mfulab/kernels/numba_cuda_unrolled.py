@@ -1,4 +1,5 @@
-"""Numba CUDA, unrolled register tile: 32-bit indices into flat arrays, inner loop unrolled, next tile on its way."""
+"""Numba CUDA, unrolled register tile: 32-bit indices into flat arrays, inner loop unrolled, next
+tile on its way."""
 
 from typing import Any
 
@@ -6,27 +7,39 @@ import numpy as np
 from numba import config, cuda, float32, uint32
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.kernels.base import Shape
 from mfulab.kernels.numba_cuda import NumbaCuda
 
-TILE, DEPTH, RUN = uint32(128), uint32(8), uint32(8)
+TILE = uint32(128)
+DEPTH = uint32(8)
+RUN = uint32(8)
 COLUMNS = uint32(16)  # TILE // RUN
 THREADS = uint32(256)
 LOADS = uint32(4)  # TILE · DEPTH / THREADS
-DOWN_A, DOWN_B = uint32(32), uint32(2)  # rows between a thread's loads: THREADS / DEPTH and THREADS / TILE
-HALF = uint32(64)  # a thread's rows and columns lie in two fours, half a tile apart: its neighbours use other banks
-ROW = uint32(132)  # of A's tile, which is stored transposed; the padding keeps those stores in different banks
-BUFFER_A, BUFFER_B = uint32(1056), uint32(1024)  # DEPTH · ROW, DEPTH · TILE
-SHARED_A, SHARED_B = 2112, 2048  # two buffers each
+DOWN_A = uint32(32)
+DOWN_B = uint32(2)  # rows between a thread's loads: THREADS / DEPTH and THREADS / TILE
+HALF = uint32(
+    64
+)  # a thread's rows and columns lie in two fours, half a tile apart: its neighbours use other banks
+ROW = uint32(
+    132
+)  # of A's tile, which is stored transposed; the padding keeps those stores in different banks
+BUFFER_A = uint32(1056)
+BUFFER_B = uint32(1024)  # DEPTH · ROW, DEPTH · TILE
+SHARED_A = 2112
+SHARED_B = 2048  # two buffers each
 FOUR = uint32(4)
-# The simulator knows neither: an alignment that lets four loads become one of 128 bits, and two blocks on an SM.
+# The simulator knows neither: an alignment that lets four loads become one of 128 bits, and two
+# blocks on an SM.
 ALIGNMENT = None if config.ENABLE_CUDASIM else 16
 LIMIT = {} if config.ENABLE_CUDASIM else {"max_registers": 128}
 
 
 @cuda.jit(device=True, inline="always")
 def _fetch_a(coming, a, matrix, row, k, rows, inner):
-    """A thread's loads of A's tile: beyond `inner` zeros, beyond the last row that row, whose sums nobody writes."""
+    """A thread's loads of A's tile: beyond `inner` zeros, beyond the last row that row, whose sums
+    nobody writes."""
     for i in range(LOADS):
         at = (matrix * rows + min(row + i * DOWN_A, rows - uint32(1))) * inner + k
         coming[i] = a[at] if k < inner else float32(0)
@@ -50,7 +63,8 @@ def _keep(tile, at, step, coming):
 @cuda.jit(device=True, inline="always")
 def _multiply_once(tile_a, tile_b, at_a, at_b, total):
     """total += a column of A's tile times a row of B's: 64 multiply-adds."""
-    from_a, from_b = cuda.local.array(4, float32), cuda.local.array(8, float32)
+    from_a = cuda.local.array(4, float32)
+    from_b = cuda.local.array(8, float32)
     for i in range(FOUR):
         from_b[i] = tile_b[at_b + i]
         from_b[i + FOUR] = tile_b[at_b + HALF + i]
@@ -87,16 +101,23 @@ def _matmul(a, b, c, rows, columns, inner):
     tile_a = cuda.shared.array(SHARED_A, float32, alignment=ALIGNMENT)
     tile_b = cuda.shared.array(SHARED_B, float32, alignment=ALIGNMENT)
     total = cuda.local.array(64, float32)
-    coming_a, coming_b = cuda.local.array(4, float32), cuda.local.array(4, float32)
-    thread, batch = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.z)
-    top, left = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
-    x, y = thread % COLUMNS * FOUR, thread // COLUMNS * FOUR
+    coming_a = cuda.local.array(4, float32)
+    coming_b = cuda.local.array(4, float32)
+    thread = uint32(cuda.threadIdx.x)
+    batch = uint32(cuda.blockIdx.z)
+    top = uint32(cuda.blockIdx.y) * TILE
+    left = uint32(cuda.blockIdx.x) * TILE
+    x = thread % COLUMNS * FOUR
+    y = thread // COLUMNS * FOUR
     for i in range(uint32(64)):
         total[i] = float32(0)
 
-    # This thread loads A at (row_a, k_a) and each 32 rows further down, B at (k_b, column_b) and each 2 rows below.
-    row_a, k_a = top + thread // DEPTH, thread % DEPTH
-    k_b, column_b = thread // TILE, left + thread % TILE
+    # This thread loads A at (row_a, k_a) and each 32 rows further down, B at (k_b, column_b) and
+    # each 2 rows below.
+    row_a = top + thread // DEPTH
+    k_a = thread % DEPTH
+    k_b = thread // TILE
+    column_b = left + thread % TILE
     to_a = k_a * ROW + thread // DEPTH
     _fetch_a(coming_a, a, batch, row_a, k_a, rows, inner)
     _fetch_b(coming_b, b, batch, k_b, column_b, inner, columns)
@@ -107,7 +128,8 @@ def _matmul(a, b, c, rows, columns, inner):
     for start in range(DEPTH, inner + DEPTH, DEPTH):
         _fetch_a(coming_a, a, batch, row_a, k_a + start, rows, inner)
         _fetch_b(coming_b, b, batch, k_b + start, column_b, inner, columns)
-        from_row, from_column = here * BUFFER_A + y, here * BUFFER_B + x
+        from_row = here * BUFFER_A + y
+        from_column = here * BUFFER_B + x
         _multiply_four(tile_a, tile_b, from_row, from_column, total)
         _multiply_four(tile_a, tile_b, from_row + FOUR * ROW, from_column + FOUR * TILE, total)
         here = uint32(1) - here
@@ -123,12 +145,16 @@ class NumbaCudaUnrolled(NumbaCuda):
 
     after = "numba_cuda_register"
     adds = "32-bit indices, unrolled inner loop, the next tile loads while this one is multiplied"
-    function, side, threads = _matmul, int(TILE), int(THREADS)
+    function = _matmul
+    side = int(TILE)
+    threads = int(THREADS)
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if shape.batch * max(shape.m * shape.k, shape.k * shape.n, shape.m * shape.n) >= 2**32:
-            raise UnsupportedError(f"{self}: {shape} has more elements than a 32-bit index counts")
+            raise UnsupportedError(
+                Said("index_too_small", {"kernel": str(self), "shape": str(shape)})
+            )
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         sides = tuple(np.uint32(side) for side in (a.shape[1], b.shape[2], a.shape[2]))

@@ -1,4 +1,5 @@
-"""CUDA C to machine code by NVRTC, without needing a GPU: the code, and what ptxas says about registers and spills."""
+"""CUDA C to machine code by NVRTC, without needing a GPU: the code, and what ptxas says about
+registers and spills."""
 
 import functools
 import io
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.kernels.base import Resources
 
 SOURCES = Path(__file__).parent / "cuda"
@@ -23,13 +25,12 @@ class Compiled:
 
 @functools.cache
 def compile_source(name: str, arch: str, defines: tuple[tuple[str, str], ...] = ()) -> Compiled:
-    """Machine code of a file of `cuda/` for `arch` ("sm_90a"): newer PTX loads on no older driver. Raises
-    UnsupportedError."""
+    """Machine code of a file of `cuda/` for `arch` ("sm_90a"): newer PTX loads on no older driver.
+    Raises UnsupportedError."""
     try:
         from cuda.core import Program, ProgramOptions
     except ImportError:
-        wanted = "CUDA C needs NVRTC through cuda-core 0.5 or later"
-        raise UnsupportedError(f'{wanted}: pip install ".[cuda]" in the checkout') from None
+        raise UnsupportedError(Said("needs_nvrtc")) from None
     options = ProgramOptions(
         name=name,
         arch=arch,
@@ -40,19 +41,26 @@ def compile_source(name: str, arch: str, defines: tuple[tuple[str, str], ...] = 
     )
     messages = io.StringIO()
     try:
-        code = Program((SOURCES / name).read_text(), "c++", options).compile("cubin", logs=messages).code
+        code = (
+            Program((SOURCES / name).read_text(), "c++", options)
+            .compile("cubin", logs=messages)
+            .code
+        )
     except Exception as error:
         if "could not open source file" in str(error):
-            raise UnsupportedError(f"{name} needs headers: pip install nvidia-cuda-crt nvidia-cuda-runtime") from error
+            raise UnsupportedError(Said("needs_cuda_headers", {"name": name})) from error
         if "--gpu-architecture" in str(error):  # CUDA 13 begins with sm_75
-            raise UnsupportedError(f"{name}: the NVRTC here has no code for {arch}: take that of CUDA 12") from error
+            raise UnsupportedError(
+                Said("nvrtc_no_code", {"name": name, "arch": str(arch)})
+            ) from error
         raise
     log = messages.getvalue().replace("\0", "")
     return Compiled(bytes(code), parse_resources(log), log)
 
 
 def parse_resources(log: str) -> Resources:
-    """Registers a thread, static shared memory and spilled bytes, from what `ptxas -v` printed for one kernel."""
+    """Registers a thread, static shared memory and spilled bytes, from what `ptxas -v` printed for
+    one kernel."""
 
     def number(pattern: str) -> int | None:
         match = re.search(pattern, log)

@@ -1,4 +1,5 @@
-"""Theoretical occupancy: resident warps ÷ the most an SM holds, from registers, shared memory and block size."""
+"""Theoretical occupancy: resident warps ÷ the most an SM holds, from registers, shared memory and
+block size."""
 
 from dataclasses import dataclass
 from math import prod
@@ -9,7 +10,8 @@ from mfulab.kernels.devices import WARP, properties
 REGISTER_UNIT = 256  # registers are given to a warp in units of this many …
 PARTS = 4  # … by the part of the SM that it runs on, each with a share of them (cuda_occupancy.h)
 SHARED_UNIT = 128  # bytes
-SHARED_RESERVED = 1024  # bytes that the system keeps of each block from compute capability 8.0 on, and none before
+# bytes that the system keeps of each block from compute capability 8.0 on, and none before
+SHARED_RESERVED = 1024
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class Multiprocessor:
     reserved_bytes: int = SHARED_RESERVED  # of shared memory, for each block
 
 
-# CUDA C++ programming guide, "Technical specifications per compute capability": most resident blocks of an SM; else 32.
+# CUDA C++ programming guide, "Technical specifications per compute capability": most resident
+# blocks of an SM; else 32.
 _BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (11, 0): 24, (12, 0): 24, (12, 1): 24}
 
 
@@ -34,14 +37,19 @@ def multiprocessor() -> Multiprocessor | None:
     return Multiprocessor(
         threads=device.max_threads_per_multi_processor,
         blocks=_BLOCKS.get((device.major, device.minor), 32),
-        registers=getattr(device, "regs_per_multiprocessor", 65536),  # as many on every one since 5.2
+        registers=getattr(
+            device, "regs_per_multiprocessor", 65536
+        ),  # as many on every one since 5.2
         shared_memory_bytes=device.shared_memory_per_multiprocessor,
         reserved_bytes=SHARED_RESERVED if device.major >= 8 else 0,
     )
 
 
-def occupancy_percent(resources: Resources, launch: Launch, sm: Multiprocessor | None = None) -> float | None:
-    """Percent of an SM's warps that can be resident at once; None if the compiler reports no registers."""
+def occupancy_percent(
+    resources: Resources, launch: Launch, sm: Multiprocessor | None = None
+) -> float | None:
+    """Percent of an SM's warps that can be resident at once; None if the compiler reports no
+    registers."""
     if resources.registers is None or not (launch.block or resources.threads):
         return None
     if (sm := sm or multiprocessor()) is None:
@@ -52,5 +60,10 @@ def occupancy_percent(resources: Resources, launch: Launch, sm: Multiprocessor |
     by_registers = sm.registers // PARTS // registers * PARTS // warps
     needed = (resources.shared_memory_bytes or 0) + launch.shared_memory_bytes + sm.reserved_bytes
     shared = ceil_div(needed, SHARED_UNIT) * SHARED_UNIT
-    blocks = min(sm.threads // WARP // warps, sm.blocks, by_registers, sm.shared_memory_bytes // max(1, shared))
+    blocks = min(
+        sm.threads // WARP // warps,
+        sm.blocks,
+        by_registers,
+        sm.shared_memory_bytes // max(1, shared),
+    )
     return 100 * blocks * warps / (sm.threads // WARP)

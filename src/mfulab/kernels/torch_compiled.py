@@ -1,4 +1,5 @@
-"""torch.compile: the matmul as Inductor chooses it, `max-autotune` among generated Triton kernels and cuBLAS's."""
+"""torch.compile: the matmul as Inductor chooses it, `max-autotune` among generated Triton kernels
+and cuBLAS's."""
 
 import functools
 import os
@@ -11,9 +12,11 @@ from mfulab.kernels.torch_matmul import Torch, round_to_tf32
 
 
 class TorchCompiled(MatmulKernel):
-    """Returns a new tensor at each call, as the compiled function does; autotuning is in the first call's time."""
+    """Returns a new tensor at each call, as the compiled function does; autotuning is in the first
+    call's time."""
 
-    family, after = "library", "torch_scaled_fast"
+    family = "library"
+    after = "torch_scaled_fast"
     adds = "torch.compile: the fastest of cuBLAS's and generated Triton kernels"
     devices = ("cpu", "cuda")
     precisions = ("fp64", "fp32", "tf32", "fp16", "bf16")
@@ -34,6 +37,9 @@ class TorchCompiled(MatmulKernel):
 def _compiled() -> Any:
     import platformdirs
 
-    # Inductor runs the code that it finds in its cache, by default a folder in /tmp that anybody may have made before.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(platformdirs.user_cache_path("mfulab") / "inductor"))
+    # Inductor runs the code that it finds in its cache, by default a folder in /tmp that anybody
+    # may have made before.
+    os.environ.setdefault(
+        "TORCHINDUCTOR_CACHE_DIR", str(platformdirs.user_cache_path("mfulab") / "inductor")
+    )
     return torch.compile(torch.matmul, mode="max-autotune-no-cudagraphs", dynamic=False)

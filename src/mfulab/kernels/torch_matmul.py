@@ -1,18 +1,21 @@
-"""torch: `torch.matmul`, which calls MKL or oneDNN on a CPU and cuBLAS on a GPU. The reference of every other rung."""
+"""torch: `torch.matmul`, which calls MKL or oneDNN on a CPU and cuBLAS on a GPU. The reference of
+every other rung."""
 
 from typing import Any
 
 import torch
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
 
 
 class Torch(MatmulKernel):
-    """float32 matmuls use TF32 only where the precision is tf32; the switch is process-wide and set at each run.
-    int8's B is laid out by columns beforehand, untimed."""
+    """float32 matmuls use TF32 only where the precision is tf32; the switch is process-wide and set
+    at each run. int8's B is laid out by columns beforehand, untimed."""
 
-    family, after = "library", ""
+    family = "library"
+    after = ""
     adds = "the framework's own matmul: MKL or oneDNN on a CPU, cuBLAS on a GPU"
     devices = ("cpu", "cuda")
     precisions = ("fp64", "fp32", "tf32", "fp16", "bf16", "int8")
@@ -20,9 +23,13 @@ class Torch(MatmulKernel):
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if device == "cpu" and self.precision == "tf32":
-            raise UnsupportedError("tf32 is a format of NVIDIA's tensor cores; a CPU has none")
-        if device == "cuda" and self.precision == "int8" and (shape.m <= 16 or shape.n % 8 or shape.k % 8):
-            raise UnsupportedError(f"torch._int_mm needs m > 16 and n, k multiples of 8, not {shape}")
+            raise UnsupportedError(Said("tf32_not_on_cpu"))
+        if (
+            device == "cuda"
+            and self.precision == "int8"
+            and (shape.m <= 16 or shape.n % 8 or shape.k % 8)
+        ):
+            raise UnsupportedError(Said("int_mm_needs", {"shape": str(shape)}))
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         if self.precision == "int8":  # fast kernels for it read both operands along k
@@ -33,21 +40,28 @@ class Torch(MatmulKernel):
     def run(self, *operands: Any, launch: Launch) -> None:
         a, b, c = operands
         if self.precision == "int8":
-            for a_matrix, b_matrix, c_matrix in zip(*(x if x.ndim == 3 else x[None] for x in operands), strict=True):
+            for a_matrix, b_matrix, c_matrix in zip(
+                *(x if x.ndim == 3 else x[None] for x in operands), strict=True
+            ):
                 try:
                     torch._int_mm(a_matrix, b_matrix, out=c_matrix)
                 except RuntimeError as error:
                     if "CUBLAS_STATUS_NOT_SUPPORTED" not in str(error):
                         raise
-                    raise UnsupportedError(f"{self}: cuBLAS has no such matmul") from error
+                    raise UnsupportedError(
+                        Said("cublas_lacks_it", {"kernel": str(self)})
+                    ) from error
             return
         round_to_tf32(self.precision == "tf32")
         # A batch of single numbers is an element-wise product, for which nobody would ask bmm.
-        (torch.mul if a.ndim == 3 and a[0].numel() == b[0].numel() == 1 else torch.matmul)(a, b, out=c)
+        (torch.mul if a.ndim == 3 and a[0].numel() == b[0].numel() == 1 else torch.matmul)(
+            a, b, out=c
+        )
 
 
 def round_to_tf32(allowed: bool) -> None:
-    """Lets float32 matmuls on a GPU round to TF32, or forbids it; setting torch's older switch sets both."""
+    """Lets float32 matmuls on a GPU round to TF32, or forbids it; setting torch's older switch sets
+    both."""
     switch = torch.backends.cuda.matmul
     if (switch.fp32_precision == "tf32") != allowed:  # type: ignore[attr-defined]
         switch.allow_tf32 = allowed

@@ -1,18 +1,22 @@
-"""torch: `torch._scaled_mm`, the framework's fp8 matmul (cuBLASLt underneath), and the reference of every kernel."""
+"""torch: `torch._scaled_mm`, the framework's fp8 matmul (cuBLASLt underneath), and the reference of
+every kernel."""
 
 from typing import Any
 
 import torch
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
 from mfulab.kernels.torch_matmul import Torch
 
 
 class TorchScaled(MatmulKernel):
-    """e4m3 operands with scales of one, bfloat16 result; B is laid out by columns beforehand, untimed."""
+    """e4m3 operands with scales of one, bfloat16 result; B is laid out by columns beforehand,
+    untimed."""
 
-    family, after = "library", "cublaslt_bias"
+    family = "library"
+    after = "cublaslt_bias"
     adds = "the framework's fp8 matmul"
     devices = ("cuda",)
     precisions = ("fp8",)
@@ -20,7 +24,7 @@ class TorchScaled(MatmulKernel):
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         if shape.batch > 1 or shape.n % 16 or shape.k % 16:
-            raise UnsupportedError(f"{self}: needs one matrix, n and k multiples of 16, not {shape}")
+            raise UnsupportedError(Said("scaled_needs", {"kernel": str(self), "shape": str(shape)}))
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         scale = torch.ones((), device=a.device)
@@ -29,19 +33,25 @@ class TorchScaled(MatmulKernel):
     def run(self, *operands: Any, launch: Launch) -> None:
         a, b, c, scale = operands
         fast = self.accumulates_fast
-        torch._scaled_mm(a, b, scale_a=scale, scale_b=scale, out_dtype=c.dtype, out=c, use_fast_accum=fast)
+        torch._scaled_mm(
+            a, b, scale_a=scale, scale_b=scale, out_dtype=c.dtype, out=c, use_fast_accum=fast
+        )
 
 
 class TorchScaledFast(TorchScaled):
-    """torch's fp8 matmul with fast accumulation: the peer of kernels whose `wgmma` adds up all of k by itself."""
+    """torch's fp8 matmul with fast accumulation: the peer of kernels whose `wgmma` adds up all of k
+    by itself."""
 
-    after, adds = "torch_scaled", "sums that stay in the tensor cores, with fewer bits"
+    after = "torch_scaled"
+    adds = "sums that stay in the tensor cores, with fewer bits"
     accumulates_fast = True
 
 
-def reference_for(measured: MatmulKernel, device: str, shape: Shape) -> tuple[str, MatmulKernel] | None:
-    """torch's matmul and its name, on a GPU the library's beneath; None without. In fp8 it accumulates as
-    `measured`."""
+def reference_for(
+    measured: MatmulKernel, device: str, shape: Shape
+) -> tuple[str, MatmulKernel] | None:
+    """torch's matmul and its name, on a GPU the library's beneath; None without. In fp8 it
+    accumulates as `measured`."""
     scaled = TorchScaledFast if measured.accumulates_fast else TorchScaled
     kind = scaled if measured.precision == "fp8" else Torch
     try:
@@ -52,4 +62,8 @@ def reference_for(measured: MatmulKernel, device: str, shape: Shape) -> tuple[st
     if device == "cpu":
         return "torch", kernel
     how = ", fast accumulation" if measured.accumulates_fast else ""
-    return (f"cuBLASLt (torch._scaled_mm{how})" if measured.precision == "fp8" else "cuBLAS (torch.matmul)"), kernel
+    return (
+        f"cuBLASLt (torch._scaled_mm{how})"
+        if measured.precision == "fp8"
+        else "cuBLAS (torch.matmul)"
+    ), kernel

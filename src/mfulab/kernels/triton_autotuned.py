@@ -27,7 +27,8 @@ CANDIDATES = [
 class TritonAutotuned(TritonKernel):
     """Tuned anew for each shape; the time that takes is in the first call's."""
 
-    after, adds = "triton_plain", "tile, warps and stages tuned for this shape on this device"
+    after = "triton_plain"
+    adds = "tile, warps and stages tuned for this shape on this device"
     block_sides = 0
 
     def require(self, device: str, shape: Shape) -> None:
@@ -44,11 +45,15 @@ class TritonAutotuned(TritonKernel):
 
     def run(self, *operands: Any, launch: Launch) -> None:
         tuned = autotuned(FORMATS[self.precision].bytes)
-        self._compiled = tuned[_grid](*self.arguments(*operands), **self.constants(), **self.OPTIONS)
+        self._compiled = tuned[_grid](
+            *self.arguments(*operands), **self.constants(), **self.OPTIONS
+        )
 
 
 def _grid(choice: dict[str, int]) -> tuple[int, int]:
-    return triton.cdiv(choice["m"], choice["tile_m"]) * triton.cdiv(choice["n"], choice["tile_n"]), choice["batch"]
+    return triton.cdiv(choice["m"], choice["tile_m"]) * triton.cdiv(
+        choice["n"], choice["tile_n"]
+    ), choice["batch"]
 
 
 @functools.cache
@@ -56,7 +61,9 @@ def autotuned(item_bytes: int) -> Any:
     """The plain kernel with its candidates for elements of so many bytes."""
     configs = [
         triton.Config(
-            {"tile_m": m, "tile_n": n, "tile_k": max(16, k // item_bytes)}, num_warps=warps, num_stages=stages
+            {"tile_m": m, "tile_n": n, "tile_k": max(16, k // item_bytes)},
+            num_warps=warps,
+            num_stages=stages,
         )
         for m, n, k, warps, stages in CANDIDATES
     ]

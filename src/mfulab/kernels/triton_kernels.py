@@ -7,8 +7,10 @@ import triton.language as tl
 
 from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape, ceil_div
+from mfulab.kernels.devices import AMPERE, HOPPER, generation, require_capability
 
-GROUP = 8  # rows of tiles that are walked together, so that their operands are found in the L2 cache
+# rows of tiles that are walked together, so that their operands are found in the L2 cache
+GROUP = 8
 
 
 @triton.jit
@@ -22,7 +24,8 @@ def place_of(tile, rows, columns, group_rows: tl.constexpr):
 
 @triton.jit
 def store_tile(c, total, batch, row, column, m, n, tile_m: tl.constexpr, tile_n: tl.constexpr):
-    """Writes a tile of sums into C in C's own type, masked at the edges; offsets may exceed 31 bits."""
+    """Writes a tile of sums into C in C's own type, masked at the edges; offsets may exceed 31
+    bits."""
     rows = row * tile_m + tl.arange(0, tile_m)
     columns = column * tile_n + tl.arange(0, tile_n)
     to = c + batch.to(tl.int64) * m * n + rows[:, None].to(tl.int64) * n + columns[None, :]
@@ -64,8 +67,10 @@ def matmul_persistent(
     tile_m: tl.constexpr, tile_n: tl.constexpr, tile_k: tl.constexpr,
     group_rows: tl.constexpr, sum_type: tl.constexpr, rounding: tl.constexpr, b_along_k: tl.constexpr,
 ):  # fmt: skip
-    """Multiplies by as many programs as SMs; a[batch·m,k] and b[batch·k,n] (b[batch·n,k]) are tensor descriptors."""
-    rows, columns = tl.cdiv(m, tile_m), tl.cdiv(n, tile_n)
+    """Multiplies by as many programs as SMs; a[batch·m,k] and b[batch·k,n] (b[batch·n,k]) are
+    tensor descriptors."""
+    rows = tl.cdiv(m, tile_m)
+    columns = tl.cdiv(n, tile_n)
     for tile in range(tl.program_id(0), batch * rows * columns, tl.num_programs(0)):
         matrix = tile // (rows * columns)
         row, column = place_of(tile % (rows * columns), rows, columns, group_rows)
@@ -80,20 +85,35 @@ def matmul_persistent(
         store_tile(c, total, matrix, row, column, m, n, tile_m, tile_n)
 
 
-# Tiles by the bytes of an operand's element: what all stages hold fits Hopper's shared memory (144 KiB of 227).
-TILES, WARPS, STAGES = {4: (128, 128, 32), 2: (128, 256, 64), 1: (128, 256, 128)}, 8, 3
+WARPS = 8
+STAGES = 3
+ROW_BYTES = 128  # of a tile's row of A
+SINCE = dict.fromkeys(("bf16", "tf32", "int8"), AMPERE)  # Triton has no such product on older GPUs
+
+
+def tile_for(precision: str, capability: tuple[int, int]) -> tuple[int, int, int]:
+    """(tile_m, tile_n, tile_k) that spills on no GPU. 256 columns read less of shared memory; all
+    stages then hold 144 KiB of Hopper's 227. Elsewhere wide 8-bit and tf32 tiles spill. On Turing
+    fp16 has no tensor cores here, and a quarter of the tile."""
+    item = FORMATS[precision].bytes
+    if item == 2 and (0, 0) < capability < AMPERE:
+        return 64, 64, 32
+    is_wide = precision != "fp32" and capability >= AMPERE and (item == 2 or capability == HOPPER)
+    return 128, 256 if is_wide else 128, ROW_BYTES // item
 
 
 class TritonKernel(MatmulKernel):
-    """`block` is (tile_m, tile_n, tile_k), powers of 2; Triton's interpreter (TRITON_INTERPRET=1) takes CPU tensors.
-    wgmma takes 8-bit and tf32 operands along k alone: B is transposed beforehand, in the end-to-end time only."""
+    """`block` is (tile_m, tile_n, tile_k), powers of 2; Triton's interpreter (TRITON_INTERPRET=1)
+    takes CPU tensors. wgmma takes 8-bit and tf32 operands along k alone: B is transposed
+    beforehand, in the end-to-end time only."""
 
     accumulates_fast = True  # Triton's default for fp8 on Hopper
     family = "Triton"
     devices = ("cuda",)
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
     block_sides = 3
-    # Multiply and add in one rounding, as every other implementation does; Triton 3.10 will not by default.
+    # Multiply and add in one rounding, as every other implementation does; Triton 3.10 will not by
+    # default.
     OPTIONS: ClassVar[dict[str, Any]] = {"enable_fp_fusion": True}
 
     def __init__(self, precision: str, block: Any = None):
@@ -102,17 +122,30 @@ class TritonKernel(MatmulKernel):
 
     @property
     def sides(self) -> tuple[int, ...]:
-        return self.block or TILES[FORMATS[self.precision].bytes]
+        return self.block or tile_for(self.precision, generation())
+
+    def require(self, device: str, shape: Shape) -> None:
+        super().require(device, shape)
+        least = SINCE.get(self.precision, (0, 0))
+        if (0, 0) < generation() < least:
+            require_capability(f"{self} in {self.precision}", least)
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides
-        return Launch(self.sides, (ceil_div(shape.m, tile_m) * ceil_div(shape.n, tile_n), shape.batch))
+        return Launch(
+            self.sides, (ceil_div(shape.m, tile_m) * ceil_div(shape.n, tile_n), shape.batch)
+        )
 
     def constants(self) -> dict[str, Any]:
         """Compile-time parameters that follow from the precision."""
         summed = tl.int32 if self.precision == "int8" else tl.float32
         rounding = "tf32" if self.precision == "tf32" else "ieee"
-        return {"group_rows": GROUP, "sum_type": summed, "rounding": rounding, "b_along_k": self.b_along_k}
+        return {
+            "group_rows": GROUP,
+            "sum_type": summed,
+            "rounding": rounding,
+            "b_along_k": self.b_along_k,
+        }
 
     def tiling(self) -> dict[str, Any]:
         """Tile, warps and pipeline stages."""

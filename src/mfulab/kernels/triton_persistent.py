@@ -1,26 +1,60 @@
-"""Triton, persistent: as many programs as SMs, each taking tile after tile, fed by the bulk copy engine."""
+"""Triton, persistent: as many programs as SMs, each taking tile after tile, fed by the bulk copy
+engine."""
 
 from typing import Any
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import FORMATS
+from mfulab.core.said import Said
 from mfulab.kernels.base import Launch, Shape, ceil_div
-from mfulab.kernels.devices import properties
+from mfulab.kernels.devices import HOPPER, generation, properties
 from mfulab.kernels.triton_kernels import TritonKernel, matmul_persistent
+
+# Without tensor cores the compiler holds both operands' tiles in registers.
+FP32_SIDES = (64, 128, 16)
+CONSUMER_BLACKWELL = (12, 0)
+NARROW = 128  # columns of a tile there
 
 
 class TritonPersistent(TritonKernel):
-    """Tensor descriptors need rows of multiples of 16 bytes, and no tile of B that reaches into the next matrix."""
+    """Tensor descriptors need rows of multiples of 16 bytes, and no tile of B that reaches into the
+    next matrix."""
 
-    after, adds = "triton_autotuned", "programs that stay, one an SM, and whole tiles by the bulk copy engine"
+    after = "triton_autotuned"
+    adds = "programs that stay, one an SM, and whole tiles by the bulk copy engine"
+    # Before Hopper a descriptor is taken apart into loads of single elements.
+    least_capability = HOPPER
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The plain rung's tile, but smaller where the descriptors' addresses leave it no
+        registers."""
+        sides = super().sides
+        if self.block is not None:
+            return sides
+        if self.precision == "fp32":
+            return FP32_SIDES
+        if generation() >= CONSUMER_BLACKWELL:
+            return (sides[0], min(sides[1], NARROW), sides[2])
+        return sides
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
         item = FORMATS[self.precision].bytes
         if shape.k * item % 16 or (not self.b_along_k and shape.n * item % 16):
-            raise UnsupportedError(f"{self}: rows must be multiples of 16 bytes, not {shape} in {self.precision}")
+            raise UnsupportedError(
+                Said(
+                    "rows_of_16_bytes",
+                    {"kernel": str(self), "shape": str(shape), "precision": str(self.precision)},
+                )
+            )
         if not self.b_along_k and shape.batch > 1 and shape.k % self.sides[2]:
-            raise UnsupportedError(f"{self}: in a batch k must be a multiple of {self.sides[2]}, not that of {shape}")
+            raise UnsupportedError(
+                Said(
+                    "batch_multiple",
+                    {"kernel": str(self), "side": str(self.sides[2]), "shape": str(shape)},
+                )
+            )
 
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides
@@ -35,8 +69,12 @@ class TritonPersistent(TritonKernel):
         (batch, m, k), n = a.shape, b.shape[2]
         rows_a = TensorDescriptor.from_tensor(a.view(batch * m, k), [tile_m, tile_k])
         b = super().prepare(a, b, c)[1].flatten(0, 1)
-        rows_b = TensorDescriptor.from_tensor(b, [tile_n, tile_k] if self.b_along_k else [tile_k, tile_n])
+        rows_b = TensorDescriptor.from_tensor(
+            b, [tile_n, tile_k] if self.b_along_k else [tile_k, tile_n]
+        )
         return rows_a, rows_b, c, batch, m, n, k
 
     def run(self, *operands: Any, launch: Launch) -> None:
-        self._compiled = matmul_persistent[launch.grid](*operands, **self.constants(), **self.tiling(), **self.OPTIONS)
+        self._compiled = matmul_persistent[launch.grid](
+            *operands, **self.constants(), **self.tiling(), **self.OPTIONS
+        )

@@ -9,7 +9,8 @@ from mfulab.kernels.triton_kernels import TritonKernel, matmul_tiles
 class TritonPlain(TritonKernel):
     """The tutorial's kernel: tiles in grouped order, masked edges."""
 
-    after, adds = "", "tiles instead of threads: the compiler places shared memory and tensor cores"
+    after = ""
+    adds = "tiles instead of threads: the compiler places shared memory and tensor cores"
 
     def run(self, *operands: Any, launch: Launch) -> None:
         options = self.constants() | self.tiling() | self.OPTIONS

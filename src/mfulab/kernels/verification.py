@@ -1,4 +1,5 @@
-"""Random operands in a format, the float64 matmul of what was quantised, and how far a result is from it."""
+"""Random operands in a format, the float64 matmul of what was quantised, and how far a result is
+from it."""
 
 import math
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ import torch
 from mfulab.core.formats import FORMATS, Format
 from mfulab.kernels.base import Shape
 
-# What an implementation might secretly do with operands of a type, and the error that would show it. Of types that are
-# not here nothing but their own rounding is expected.
+# What an implementation might secretly do with operands of a type, and the error that would show
+# it. Of types that are not here nothing but their own rounding is expected.
 _SUSPECTS = {
     "float64": {"fp64": 1.1e-15, "fp32": 5.7e-7, "tf32": 2.9e-4, "bf16": 2.4e-3},
     "float32": {"fp32": 5.7e-7, "tf32": 2.9e-4, "bf16": 2.4e-3},
@@ -20,7 +21,8 @@ _SUSPECTS = {
 
 @dataclass(frozen=True)
 class Operands:
-    """A[batch,m,k], B[batch,k,n] in the format's operand type, C[batch,m,n] in its output type; all C-contiguous."""
+    """A[batch,m,k], B[batch,k,n] in the format's operand type, C[batch,m,n] in its output type; all
+    C-contiguous."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -31,12 +33,20 @@ class Operands:
         self.c.fill_(float("nan") if self.c.is_floating_point() else torch.iinfo(self.c.dtype).min)
 
     def refresh(self, exact: torch.Tensor, seed: int) -> None:
-        """Changes signs of A's rows, B's columns and `exact` in place; poisons C: a result kept before is wrong now."""
+        """Changes signs of A's rows, B's columns and `exact` in place; poisons C: a result kept
+        before is wrong now."""
         generator = torch.Generator(device=self.a.device).manual_seed(seed)
-        for matrix, shape in ((self.a, (*self.a.shape[:2], 1)), (self.b, (self.b.shape[0], 1, self.b.shape[2]))):
-            turned = torch.randint(0, 2, shape, generator=generator, device=matrix.device, dtype=torch.uint8)
+        for matrix, shape in (
+            (self.a, (*self.a.shape[:2], 1)),
+            (self.b, (self.b.shape[0], 1, self.b.shape[2])),
+        ):
+            turned = torch.randint(
+                0, 2, shape, generator=generator, device=matrix.device, dtype=torch.uint8
+            )
             if matrix.element_size() == 1 and matrix.is_floating_point():
-                matrix.view(torch.uint8).bitwise_xor_(turned << 7)  # fp8 has no arithmetic of its own
+                matrix.view(torch.uint8).bitwise_xor_(
+                    turned << 7
+                )  # fp8 has no arithmetic of its own
             else:
                 matrix.mul_(1 - 2 * turned.to(matrix.dtype))
             exact.mul_(1 - 2 * turned.to(exact.dtype))
@@ -44,18 +54,24 @@ class Operands:
 
 
 def random_operands(shape: Shape, form: Format, device: Any, seed: int) -> Operands:
-    """Standard normal values, for int8 all 255 values alike; never zeros, on which a GPU runs faster."""
+    """Standard normal values, for int8 all 255 values alike; never zeros, on which a GPU runs
+    faster."""
     generator = torch.Generator(device=device).manual_seed(seed)
     batch, m, n, k = shape
 
     def draw(rows: int, columns: int) -> torch.Tensor:
-        size, dtype = (batch, rows, columns), getattr(torch, form.operand)
+        size = (batch, rows, columns)
+        dtype = getattr(torch, form.operand)
         if form.operand == "int8":
             return torch.randint(-127, 128, size, generator=generator, device=device, dtype=dtype)
         drawn = torch.float64 if form.operand == "float64" else torch.float32
         return torch.randn(size, generator=generator, device=device, dtype=drawn).to(dtype)
 
-    return Operands(draw(m, k), draw(k, n), torch.empty(batch, m, n, dtype=getattr(torch, form.output), device=device))
+    return Operands(
+        draw(m, k),
+        draw(k, n),
+        torch.empty(batch, m, n, dtype=getattr(torch, form.output), device=device),
+    )
 
 
 def exact_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -64,7 +80,8 @@ def exact_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def effective_precision(form: Format, relative_error: float, k: int) -> str | None:
-    """The format whose rounding the error shows, whatever was asked for; None if it fits none: 3e-4 is tf32's."""
+    """The format whose rounding the error shows, whatever was asked for; None if it fits none: 3e-4
+    is tf32's."""
     if not math.isfinite(relative_error):
         return None
     if form.error == 0:
@@ -102,4 +119,9 @@ def check(c: torch.Tensor, exact: torch.Tensor, form: Format, k: int) -> Check:
     relative = wrong / right if wrong and right else wrong  # of integers a matmul may be all zero
     if not bool(torch.isfinite(difference).all()):
         relative = math.inf
-    return Check(relative, float(difference.abs().max()), form.tolerance(k), effective_precision(form, relative, k))
+    return Check(
+        relative,
+        float(difference.abs().max()),
+        form.tolerance(k),
+        effective_precision(form, relative, k),
+    )

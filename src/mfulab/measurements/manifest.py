@@ -1,4 +1,5 @@
-"""An experiment's plan on disk: which runs it has and what each is joined with. No path in it leads elsewhere."""
+"""An experiment's plan on disk: which runs it has and what each is joined with. No path in it leads
+elsewhere."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -45,9 +46,19 @@ class Manifest(BaseModel):
     def _stays_in_the_results(self) -> "Manifest":
         """Checks that each folder is the one that its measurement and run have below results/."""
         for run in self.runs:
-            named = [(run.step, run.folder), *(("ceilings", folder) for folder in run.ceilings.values())]
-            for step, folder in [*named, *([("count_flops", run.flops_folder)] if run.flops_folder else ())]:
-                place = f"results/{self.hardware}/{step}" if MEASUREMENTS[step].on_device else f"results/{step}"
+            named = [
+                (run.step, run.folder),
+                *(("ceilings", folder) for folder in run.ceilings.values()),
+            ]
+            for step, folder in [
+                *named,
+                *([("count_flops", run.flops_folder)] if run.flops_folder else ()),
+            ]:
+                place = (
+                    f"results/{self.hardware}/{step}"
+                    if MEASUREMENTS[step].on_device
+                    else f"results/{step}"
+                )
                 parent, _, name = folder.rpartition("/")
                 if parent != place or name in ("", ".", "..") or "\0" in name:
                     raise ValueError(f"folder={folder!r} is not one of {place}/")
@@ -55,7 +66,8 @@ class Manifest(BaseModel):
 
 
 def read(path: Path) -> Manifest:
-    """The plan in a file. Raises FileNotFoundError, and UnreadableError, naming the file, where it is none."""
+    """The plan in a file. Raises FileNotFoundError, and UnreadableError, naming the file, where it
+    is none."""
     try:
         return Manifest.model_validate(read_json(path))
     except ValidationError as error:

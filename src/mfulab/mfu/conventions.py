@@ -1,4 +1,5 @@
-"""The field's conventions for the FLOPs under an MFU, each as a few choices; what one choice adds is exact."""
+"""The field's conventions for the FLOPs under an MFU, each as a few choices; what one choice adds
+is exact."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,22 +16,27 @@ Recomputation = Literal["none", "attention", "blocks", "everything"]
 class Choices:
     """A convention: the choices that decide an MFU. The defaults are this project's."""
 
-    experts: Literal["active", "total"] = "active"  # of a mixture, those that a token passes through, or all
+    # of a mixture, those that a token passes through, or all
+    experts: Literal["active", "total"] = "active"
     frozen: bool = False  # gradients of frozen weights, which nobody computes
     unmultiplied: bool = False  # 2 FLOPs a token and pass for each norm and bias, as 6·N does
     looked_up: bool = False  # the same for each embedding that is only looked up
-    attention: Attention = "full"  # scores and their product with the values: in full, the causal half, or left out
-    # What the backward pass does again: nothing, attention's scores (fused attention), every block (by the rule of four
-    # forward passes for three), or both, as the device executes it.
+    # scores and their product with the values: in full, the causal half, or left out
+    attention: Attention = "full"
+    # What the backward pass does again: nothing, attention's scores (fused attention), every block
+    # (by the rule of four forward passes for three), or both, as the device executes it.
     recomputation: Recomputation = "none"
     multiply_add: Literal[2, 1] = 2  # FLOPs of one; 1 where multiply-adds are called FLOPs
-    elements: bool = False  # 6·N for each element of the input, N without embedding tables, in place of all this
+    # 6·N for each element of the input, N without embedding tables, in place of all this
+    elements: bool = False
 
 
 OURS = Choices()
 ORDER = tuple(choice.name for choice in fields(Choices))  # in which a waterfall changes choices
 _HINTS = get_type_hints(Choices).items()
-POSSIBLE: dict[str, tuple[object, ...]] = {name: get_args(kind) or (False, True) for name, kind in _HINTS}
+POSSIBLE: dict[str, tuple[object, ...]] = {
+    name: get_args(kind) or (False, True) for name, kind in _HINTS
+}
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,8 @@ CONVENTIONS = tuple(BY_KEY.values())
 
 
 def flops(work: Work, choices: Choices) -> float:
-    """FLOPs of a step by a convention; a parameter costs 2 a token and pass, in training 6·N (arXiv:2001.08361)."""
+    """FLOPs of a step by a convention; a parameter costs 2 a token and pass, in training 6·N
+    (arXiv:2001.08361)."""
     if choices.elements:
         return work.total_flos
     passes = 3 if work.mode == "training" else 1
@@ -73,5 +80,11 @@ def _recomputed(work: Work, choices: Choices, products: float, attention: float)
     if choices.recomputation == "blocks":
         return (products + attention) / 3
     counted = work.flops("attention")
-    again = attention / counted * (work.flops("attention", "executed_flops") - counted) if counted else 0.0
-    return again if choices.recomputation == "attention" else again + (products + attention) / 3
+    again = (
+        attention / counted * (work.flops("attention", "executed_flops") - counted)
+        if counted
+        else 0.0
+    )
+    if choices.recomputation == "attention":
+        return again
+    return again + (products + attention) / 3

@@ -1,5 +1,7 @@
-"""One speed as MFU by every convention: how each comes from ours, and which one gives a number that was reported."""
+"""One speed as MFU by every convention: how each comes from ours, and which one gives a number that
+was reported."""
 
+import html
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,20 +9,28 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 from mfulab.core.errors import ConfigurationError, unknown
-from mfulab.device.peaks import UNITS, peak
+from mfulab.core.language.quantities import in_percent, quantity
+from mfulab.device.datasheets import Datasheet
+from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.mfu.conventions import CONVENTIONS, ORDER, OURS, POSSIBLE, Choices, flops
 from mfulab.mfu.roofline import peak_of
 from mfulab.mfu.utilization import of_peak
 from mfulab.mfu.work import Work
 
-FALLBACK_TFLOP_S = 312.0  # peak that tools take for a device they do not know: an A100's, dense in bf16
-# Formats whose peak stands under an MFU of another: by mistake, or because a part of the matmuls runs in them.
+# peak that tools take for a device they do not know: an A100's, dense in bf16
+FALLBACK_TFLOP_S = 312.0
+# Formats whose peak stands under an MFU of another: by mistake, or because a part of the matmuls
+# runs in them.
 MISTAKEN = {
     **{"fp32": ("bf16", "fp16", "tf32"), "tf32": ("bf16", "fp32"), "fp16": ("fp32", "fp8")},
     **{"bf16": ("fp32", "fp4", "fp8", "tf32"), "fp8": ("bf16", "fp4"), "fp4": ("bf16", "fp8")},
 }
+NODES = (8, 16)  # devices that a speed or a peak may be of by mistake
 TOLERANCE = 0.3  # points of MFU within which a convention gives a reported number
-BY_CHANCE = 20.0  # percent of `Explanation.chance_percent` from which a match says little
+SHOWN = 5  # conventions that are listed where a reported number has more
+SEEN = 0.005  # points from which a number is shown
+ABOVE_PEAK = "Above 100 %: the speed, the batch, the number of devices or the device is wrong."
+BY_CHANCE = 10.0  # percent of `Explanation.chance_percent` from which a match may be chance
 
 
 @dataclass(frozen=True)
@@ -38,9 +48,13 @@ class Row:
     convention: str  # its name, or its choices where it has none
     denominator: str  # which peak
     peak_tflop_s: float  # that peak, dense unless it says otherwise
-    flops_per_token: float  # as the convention counts them; a sample's where the input is none of tokens
+    flops_per_token: (
+        float  # as the convention counts them; a sample's where the input is none of tokens
+    )
     mfu_percent: float  # of that peak
-    steps: Mapping[str, float]  # points that each choice adds to our MFU, in order: mfu_percent − ours, exactly
+    steps: Mapping[
+        str, float
+    ]  # points that each choice adds to our MFU, in order: mfu_percent − ours, exactly
     source: str = ""  # where the convention is written down
 
     @property
@@ -61,8 +75,93 @@ class Explanation:
     denominators: Sequence[Row]  # each other peak, under this project's FLOPs
     matches: Sequence[Row]  # those that give the reported number to 0.3 points, the simplest first
     reported: float | None = None  # that number, in percent
-    tried: int = 0  # combinations of choices and peaks that change ours no more often than the best match does
-    chance_percent: float | None = None  # of all numbers within a quarter of the reported one, those that they give
+    # combinations of choices and peaks that change ours no more often than the best match does;
+    # all, where none matches
+    tried: int = 0
+    # of all numbers within a quarter of the reported one, those that they give
+    chance_percent: float | None = None
+    tolerance: float = TOLERANCE  # points within which a combination gives a number
+
+    def __str__(self) -> str:
+        """Our MFU, what gives the reported one, and a line for each convention and each peak."""
+        return "\n".join(line.text for line in self.lines())
+
+    def lines(self) -> "Iterator[Line]":
+        """Lines of the explanation, with the styles of a terminal."""
+        ours = self.ours
+        yield Line(f"{self.model} on {self.device}: {in_percent(ours.mfu_percent)} MFU", "bold")
+        speed = quantity(1e12 * self.tflop_s, "FLOP/s", 4)
+        top = quantity(1e12 * ours.peak_tflop_s, "FLOP/s", 4)
+        yield Line(f"{speed} a device of {top} ({ours.denominator})")
+        if ours.mfu_percent > 100:
+            yield Line(ABOVE_PEAK, "red")
+        if self.reported is not None:
+            yield from self._reported_lines(self.reported)
+        yield Line("\nMFU by convention, %")
+        for row in self.conventions:
+            yield from _row_lines(row, row.convention)
+        yield Line("\nby mfulab's convention over another peak, %")
+        for row in self.denominators:
+            yield from _row_lines(row, row.denominator)
+
+    def _reported_lines(self, reported: float) -> "Iterator[Line]":
+        """Lines on the combinations that give the reported number, of how many tried, and on how
+        many numbers those give."""
+        band = f"±{self.tolerance} points"
+        if not self.matches:
+            yield Line(f"No convention and no peak here gives {reported:g} %.")
+            yield Line(f"Tried: {self.tried} combinations of both, each to {band}.")
+            return
+        yield Line(f"{reported:g} % is, to {self.tolerance} points:")
+        for row in self.matches[:SHOWN]:
+            yield Line(f"  {in_percent(row.mfu_percent)}  {row.convention}")
+            yield Line(f"          over {row.denominator}")
+        if len(self.matches) > SHOWN:
+            yield Line(f"  and {len(self.matches) - SHOWN} more, further from ours")
+        chance = quantity(self.chance_percent, "%")
+        yield Line(f"Tried: {self.tried} combinations as simple as the first, each to {band}.")
+        yield Line(f"They give {chance} of all numbers within a quarter of {reported:g} %.")
+        if self.may_be_chance:
+            yield Line("This may be chance: only the run's own code can tell.", "yellow")
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    @property
+    def may_be_chance(self) -> bool:
+        """True where the combinations that were tried give many of the numbers nearby."""
+        return bool(self.matches) and (self.chance_percent or 0) >= BY_CHANCE
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of text, and its style on a terminal."""
+
+    text: str
+    style: str = ""
+
+
+def _row_lines(row: Row, name: str) -> Iterator[Line]:
+    """Lines of an MFU with what it is, and of the points that each choice adds to ours."""
+    yield Line(f"{row.mfu_percent:7.1f}  {name}")
+    added = [
+        f"{step.replace('_', ' ')} {points:+.2f}"
+        for step, points in row.steps.items()
+        if abs(points) >= SEEN
+    ]
+    if added:
+        yield Line(f"{'':9}{', '.join(added)}", "dim")
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Combinations that were tried for a reported number: those that give it, and all MFUs."""
+
+    matches: Sequence[Row]
+    tried: Sequence[float]
+
+
+NOT_SEARCHED = _Search((), ())
 
 
 def explained(
@@ -73,64 +172,122 @@ def explained(
     denominators: Sequence[Denominator],
     reported: float | None = None,
 ) -> Explanation:
-    """Explanation of a speed in samples a second of each device, from the counted work of one sample."""
+    """Explanation of a speed in samples a second of each device, from the counted work of one
+    sample."""
     first = denominators[0]
-    ours, *others = (change("mfulab", OURS, denominator, counted, samples_per_s, first) for denominator in denominators)
-    conventions = [
-        change(convention.name, convention.choices, first, counted, samples_per_s, first, convention.source)
-        for convention in CONVENTIONS
-        if _matters(convention.choices, counted)
-    ]
-    matches, tried = list[Row](), list[float]()
+    ours, *others = (
+        change("mfulab", OURS, denominator, counted, samples_per_s, first)
+        for denominator in denominators
+    )
+    conventions = list[Row]()
+    for known in CONVENTIONS:
+        if _matters(known.choices, counted):
+            row = change(known.name, known.choices, first, counted, samples_per_s, first)
+            conventions.append(replace(row, source=known.source))
+    search = NOT_SEARCHED
+    chance = None
     if reported is not None:
-        rows = list(_everything(counted, samples_per_s, denominators))
-        near = [row for row in rows if abs(row.mfu_percent - reported) <= TOLERANCE]
-        named = {convention.name for convention in CONVENTIONS}
-        near.sort(key=lambda row: (row.changes, row.convention not in named, abs(row.mfu_percent - reported)))
-        alike = {(round(row.mfu_percent, 1), row.denominator, row.changes): row for row in reversed(near)}
-        matches = [row for row in near if row in alike.values()]
-        tried = [row.mfu_percent for row in rows if matches and row.changes <= matches[0].changes]
-    tflop_s = flops(counted, OURS) * samples_per_s / 1e12
-    chance = covered_percent(tried, reported) if tried and reported is not None else None
-    return Explanation(model, device, ours, tflop_s, conventions, others, matches, reported, len(tried), chance)
+        search = _search(list(_everything(counted, samples_per_s, denominators)), reported)
+        if search.tried:
+            chance = covered_percent(search.tried, reported)
+    return Explanation(
+        model=model,
+        device=device,
+        ours=ours,
+        tflop_s=flops(counted, OURS) * samples_per_s / 1e12,
+        conventions=conventions,
+        denominators=others,
+        matches=search.matches,
+        reported=reported,
+        tried=len(search.tried),
+        chance_percent=chance,
+    )
+
+
+def _search(rows: Sequence[Row], reported: float) -> _Search:
+    """Combinations that give a reported number, the simplest first, each number and peak once."""
+    named = {convention.name for convention in CONVENTIONS}
+
+    def simplicity(row: Row) -> tuple[int, bool, float]:
+        return row.changes, row.convention not in named, abs(row.mfu_percent - reported)
+
+    near = [row for row in rows if abs(row.mfu_percent - reported) <= TOLERANCE]
+    near.sort(key=simplicity)
+    simplest = dict[tuple[float, str, int], Row]()
+    for row in near:
+        simplest.setdefault((round(row.mfu_percent, 1), row.denominator, row.changes), row)
+    matches = list(simplest.values())
+    most = matches[0].changes if matches else math.inf
+    return _Search(matches, [row.mfu_percent for row in rows if row.changes <= most])
 
 
 def covered_percent(values: Sequence[float], reported: float) -> float:
-    """Chance in percent that a number within a quarter of `reported` lies within `TOLERANCE` of a value."""
+    """Chance in percent that a number within a quarter of `reported` lies within `TOLERANCE` of a
+    value."""
     low, high = sorted((0.75 * reported, 1.25 * reported))
-    reached, covered = low, 0.0
+    reached = low
+    covered = 0.0
     for value in sorted(values):
-        begin, end = max(value - TOLERANCE, reached), min(value + TOLERANCE, high)
+        begin = max(value - TOLERANCE, reached)
+        end = min(value + TOLERANCE, high)
         covered += max(0.0, end - begin)
         reached = max(reached, end)
     return 100 * covered / (high - low) if high > low else 100.0
 
 
-def denominators_of(device: str, precision: str, given: float | None = None) -> tuple[str, list[Denominator]]:
-    """The device's name and every peak that could be meant, its dense one first. Raises ConfigurationError for none."""
+def denominators_of(
+    device: str, precision: str, given: float | None = None, devices: int = 1
+) -> tuple[str, list[Denominator]]:
+    """The device's name and every peak that could be meant, its dense one first; `devices` share
+    the work. Raises ConfigurationError for none."""
     if given is not None:
         if precision not in UNITS:
             raise unknown("precision", precision, UNITS)
         if not 0 < given < math.inf:
             raise ConfigurationError(f"peak_tflop_s={given}: give a dense peak above 0")
-        return device, [Denominator("as given", given)]
-    sheet, dense, spec = peak_of(device, precision, "; or give its dense peak in TFLOP/s: peak_tflop_s=…")
+        return device, [Denominator("as given", given), *_of_several("as given", given, devices)]
+    sheet, dense, spec = peak_of(
+        device, precision, "; or give its dense peak in TFLOP/s: peak_tflop_s=…"
+    )
+    denominators = _of_device(device, sheet, dense, precision)
+    near_fallback = (abs(one.tflop_s / FALLBACK_TFLOP_S - 1) < 0.01 for one in denominators)
+    if not any(near_fallback):
+        denominators.append(Denominator("A100 bf16, for an unknown device", FALLBACK_TFLOP_S))
+    denominators += _of_several(f"{precision} dense", spec, devices)
+    names = defaultdict[float, list[Denominator]](list)
+    for denominator in denominators:
+        names[round(denominator.tflop_s, 3)].append(denominator)
+    merged = list[Denominator]()
+    for alike in names.values():
+        name = " = ".join(denominator.name for denominator in alike)
+        merged.append(Denominator(name, alike[0].tflop_s))
+    return sheet.device, merged
+
+
+def _of_device(device: str, sheet: Datasheet, dense: Peak, precision: str) -> list[Denominator]:
+    """Peaks of a device: dense, sparse, at its boost clock, and of formats taken by mistake."""
+    spec = float(dense)
     denominators = [Denominator(f"{precision} dense", spec)]
     if dense.sparse_factor != 1:
         denominators.append(Denominator(f"{precision} sparse", spec * dense.sparse_factor))
-    if sheet.boost_mhz and dense.spec_clock_mhz and sheet.boost_mhz != dense.spec_clock_mhz:
-        boosted = spec * sheet.boost_mhz / dense.spec_clock_mhz
-        denominators.append(Denominator(f"{precision} dense at {sheet.boost_mhz:.0f} MHz", boosted))
-    others = {other: peak(device, other).spec for other in MISTAKEN.get(precision, ())}
-    denominators += [Denominator(f"{other} dense", value) for other, value in others.items() if value]
-    if not any(abs(denominator.tflop_s / FALLBACK_TFLOP_S - 1) < 0.01 for denominator in denominators):
-        denominators.append(Denominator("A100 bf16, for an unknown device", FALLBACK_TFLOP_S))
-    alike = defaultdict[float, list[Denominator]](list)
-    for denominator in denominators:
-        alike[round(denominator.tflop_s, 3)].append(denominator)
-    return sheet.device, [
-        Denominator(" = ".join(denominator.name for denominator in same), same[0].tflop_s) for same in alike.values()
-    ]
+    clock = dense.spec_clock_mhz
+    if sheet.boost_mhz and clock and sheet.boost_mhz != clock:
+        name = f"{precision} dense at {sheet.boost_mhz:.0f} MHz"
+        denominators.append(Denominator(name, spec * sheet.boost_mhz / clock))
+    for other in MISTAKEN.get(precision, ()):
+        tflop_s = peak(device, other).spec
+        if tflop_s:
+            denominators.append(Denominator(f"{other} dense", tflop_s))
+    return denominators
+
+
+def _of_several(name: str, tflop_s: float, devices: int) -> Iterator[Denominator]:
+    """Peaks that stand under an MFU where devices were forgotten: in the speed, or in the peak."""
+    for count in sorted({*NODES, devices} - {1}):
+        speed = f"{name} ÷ {count}: tokens of {count} devices over one peak"
+        yield Denominator(speed, tflop_s / count)
+        node = f"{name} × {count}: peak of {count} devices under one's tokens"
+        yield Denominator(node, tflop_s * count)
 
 
 def change(
@@ -142,12 +299,16 @@ def change(
     first: Denominator,
     source: str = "",
 ) -> Row:
-    """A row of `choices` over `denominator`, with what each choice adds to ours over `first`; samples of one device."""
+    """A row of `choices` over `denominator`, with what each choice adds to ours over `first`;
+    samples of one device."""
 
     def mfu(now: Choices, peak_tflop_s: float) -> float:
         return of_peak(flops(counted, now), counted.batch_size / samples_per_s, peak_tflop_s) or 0.0
 
-    changed = [{choice: getattr(choices, choice) for choice in ORDER[:count]} for count in range(len(ORDER) + 1)]
+    changed = [
+        {choice: getattr(choices, choice) for choice in ORDER[:count]}
+        for count in range(len(ORDER) + 1)
+    ]
     points = [mfu(replace(OURS, **change), first.tflop_s) for change in changed]
     result = mfu(choices, denominator.tflop_s)
     differences = (after - before for before, after in pairwise([*points, result]))
@@ -160,23 +321,39 @@ def _matters(choices: Choices, counted: Work) -> bool:
     """True if every choice of a convention changes something for this model; ours always does."""
     if choices.elements:  # alone, and where it is not the same as 6N without embeddings
         kaplan = flops(counted, Choices(unmultiplied=True, attention="none"))
-        return choices == Choices(elements=True) and counted.total_flos > 0 and counted.total_flos != kaplan
+        return (
+            choices == Choices(elements=True)
+            and counted.total_flos > 0
+            and counted.total_flos != kaplan
+        )
     if choices.unmultiplied and not counted.flops("attention"):
         return False  # formulas in N are those of transformers
     changed = {name: value for name, value in vars(choices).items() if value != getattr(OURS, name)}
-    one_by_one = (replace(OURS, **{name: value}) for name, value in changed.items() if name != "unmultiplied")
+    one_by_one = (
+        replace(OURS, **{name: value}) for name, value in changed.items() if name != "unmultiplied"
+    )
     return all(flops(counted, choices) != flops(counted, OURS) for choices in one_by_one)
 
 
-def _everything(counted: Work, samples_per_s: float, denominators: Sequence[Denominator]) -> Iterator[Row]:
+def _everything(
+    counted: Work, samples_per_s: float, denominators: Sequence[Denominator]
+) -> Iterator[Row]:
     names = {convention.choices: convention for convention in CONVENTIONS}
     for values in product(*(POSSIBLE[choice] for choice in ORDER)):
         given = dict(zip(ORDER, values, strict=True))
         choices = Choices(**given)  # type: ignore[arg-type]
         if not _matters(choices, counted):
             continue
-        changed = ((choice, value) for choice, value in given.items() if value != getattr(OURS, choice))
-        words = ", ".join(choice if value is True else f"{choice}={value}" for choice, value in changed)
-        name, source = (names[choices].name, names[choices].source) if choices in names else (words, "")
+        changed = (
+            (choice, value) for choice, value in given.items() if value != getattr(OURS, choice)
+        )
+        words = ", ".join(
+            choice if value is True else f"{choice}={value}" for choice, value in changed
+        )
+        name, source = (
+            (names[choices].name, names[choices].source) if choices in names else (words, "")
+        )
         for denominator in denominators:
-            yield change(name, choices, denominator, counted, samples_per_s, denominators[0], source)
+            yield change(
+                name, choices, denominator, counted, samples_per_s, denominators[0], source
+            )

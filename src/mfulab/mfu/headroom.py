@@ -1,51 +1,68 @@
-"""Lost milliseconds of a step between the peak and MFU: parts that sum to it; a part ÷ the step is points of MFU."""
+"""Lost milliseconds of a step between the peak and MFU: parts that sum to it; a part ÷ the step is
+points of MFU."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Known = float | None
+Matmul = tuple[str, tuple[int, ...]]  # number format and class of shape
 # From the peak down to MFU, in the order in which the figure takes them off.
 _SAME = ("input_wait", "idle", "communication", "copies", "graph", "page_faults")
-_OF_PRODUCTS = ("clock", "tile_padding", "slow_instructions", "best_below_peak", "matmuls_below_best", "useful")
+_OF_PRODUCTS = (
+    "clock",
+    "tile_padding",
+    "slow_instructions",
+    "best_below_peak",
+    "matmuls_below_best",
+    "useful",
+)
 PARTS = (*_SAME, "other_operators", "recomputation", "uncounted", *_OF_PRODUCTS)
-RATIOS = ("executed_ratio", "issued_ratio")
-_OF_OPERATORS = ("products", "recomputed", "others", "uncounted")  # times in which page faults may lie
+# Kinds of recorded time whose part, and word, has another name.
+KINDS = {
+    "products": "matmuls",
+    "recomputed": "recomputation",
+    "others": "other_operators",
+}
+LOST = tuple(part for part in PARTS if part != "useful")
+_OF_OPERATORS = (
+    "products",
+    "recomputed",
+    "others",
+    "uncounted",
+)  # times in which page faults may lie
 
 
 def headroom(
     spent_ns: Mapping[str, int], useful_ns: Known, *, executed_ratio: Known = None, issued_ratio: Known = None,
     clock_ns: Known = None, best_ns: Known = None,
 ) -> dict[str, int]:  # fmt: skip
-    """Parts of a step in whole nanoseconds; their sum is that of `spent_ns`, exclusive times by kind, exactly.
+    """Parts of a step in whole nanoseconds; their sum is that of `spent_ns`, exclusive times by
+    kind, exactly.
 
-    `useful_ns`: FLOPs that the model needs ÷ peak; None where either is unknown: matmuls are then `uncounted`.
-    `executed_ratio`: operations that kernels execute, padding included ÷ FLOPs counted; `issued_ratio`: these at their
-    instructions' own rates ÷ FLOPs counted. `clock_ns`: what a clock below the peak's adds. `best_ns`: the FLOPs at the
-    best speed measured; None where the peak is that speed. What is None has no part.
-    Where the useful part takes longer than the traced matmuls, the trace slowed what stands around them, which yields
-    in proportion. `matmuls_below_best` is negative where even the step is shorter: shown rather than clipped."""
-    if useful_ns is not None and spent_ns.get("products", 0) < round(useful_ns) <= sum(spent_ns.values()):
-        around = [name for name in spent_ns if name != "products"]
-        missing = round(useful_ns) - spent_ns.get("products", 0)
-        spent_ns = _less(spent_ns, around, missing) | {"products": round(useful_ns)}
-    named = dict(zip(PARTS, (*_SAME, "others", "recomputed", "uncounted"), strict=False))
-    parts = dict.fromkeys(PARTS, 0) | {part: spent_ns.get(name, 0) for part, name in named.items()}
-    products = spent_ns.get("products", 0)
-    if "page_faults" not in spent_ns:
-        del parts["page_faults"]
+    `useful_ns`: FLOPs that the model needs ÷ peak; None where either is unknown: matmuls are then
+    `uncounted`. `executed_ratio`: operations that kernels execute, padding included ÷ FLOPs
+    counted; `issued_ratio`: these at their instructions' own rates ÷ FLOPs counted. `clock_ns`:
+    what a clock below the peak's adds. `best_ns`: the FLOPs at the best speed measured; None where
+    the peak is that speed. What is None has no part. Where the useful part takes longer than the
+    traced matmuls, the trace slowed what stands around them, which yields in proportion.
+    `matmuls_below_best` is negative where even the step is shorter: shown rather than clipped."""
     if useful_ns is None:
-        parts["uncounted"] += products
-        return {name: time for name, time in parts.items() if name not in _OF_PRODUCTS}
+        return _uncounted(spent_ns)
+    spent_ns = _with_useful(spent_ns, round(useful_ns))
+    parts = _of_kinds(spent_ns)
     parts["useful"] = round(useful_ns)
-    left = products - parts["useful"]
-    executed, issued = (None if ratio is None else useful_ns * ratio for ratio in (executed_ratio, issued_ratio))
-    padding_ns = None if executed is None else executed - useful_ns
-    slow_ns = None if executed is None or issued is None else issued - executed
-    below = None if best_ns is None else best_ns - sum((useful_ns, clock_ns or 0.0, padding_ns or 0.0, slow_ns or 0.0))
-    beyond = (clock_ns, padding_ns, slow_ns, below)
-    for name, wanted in zip(_OF_PRODUCTS, beyond, strict=False):
+    left = spent_ns.get("products", 0) - parts["useful"]
+    executed_ns = None if executed_ratio is None else useful_ns * executed_ratio
+    issued_ns = None if issued_ratio is None else useful_ns * issued_ratio
+    beyond_ns = {
+        "clock": clock_ns,
+        "tile_padding": _more(executed_ns, useful_ns),
+        "slow_instructions": _more(issued_ns, executed_ns),
+    }
+    known_ns = sum(time_ns or 0.0 for time_ns in beyond_ns.values())
+    beyond_ns["best_below_peak"] = _more(best_ns, useful_ns + known_ns)
+    for name, wanted in beyond_ns.items():
         if wanted is None:
             del parts[name]
         else:
@@ -55,16 +72,58 @@ def headroom(
     return parts
 
 
+def _more(time_ns: Known, than_ns: Known) -> Known:
+    """Nanoseconds by which a time is longer than another; None where one is unknown."""
+    return None if time_ns is None or than_ns is None else time_ns - than_ns
+
+
+def _of_kinds(spent_ns: Mapping[str, int]) -> dict[str, int]:
+    """Every part, those of a kind of time filled; page faults only where they were timed."""
+    parts = dict.fromkeys(PARTS, 0)
+    for kind, time_ns in spent_ns.items():
+        if kind != "products":  # which are taken apart
+            parts[KINDS.get(kind, kind)] = time_ns
+    if "page_faults" not in spent_ns:
+        del parts["page_faults"]
+    return parts
+
+
+def _uncounted(spent_ns: Mapping[str, int]) -> dict[str, int]:
+    """The parts where no useful time is known: matmuls are of unknown FLOPs."""
+    parts = _of_kinds(spent_ns)
+    parts["uncounted"] += spent_ns.get("products", 0)
+    return {name: time_ns for name, time_ns in parts.items() if name not in _OF_PRODUCTS}
+
+
+def _with_useful(spent_ns: Mapping[str, int], useful_ns: int) -> Mapping[str, int]:
+    """Times whose matmuls take at least the useful part, where the step is long enough for it."""
+    missing = useful_ns - spent_ns.get("products", 0)
+    if missing <= 0 or useful_ns > sum(spent_ns.values()):
+        return spent_ns
+    around = [name for name in spent_ns if name != "products"]
+    return _less(spent_ns, around, missing) | {"products": useful_ns}
+
+
 def shape_class(batch: int, m: int, n: int, k: int) -> tuple[int, ...]:
     """Matmuls of like speed: sides rounded to powers of two, and whether there is a batch."""
     return (*(round(math.log2(max(1, side))) for side in (m, n, k)), int(batch > 1))
 
 
-def best_speeds(matmuls: Iterable[tuple[str | None, Mapping[str, Any]]]) -> dict[str, dict[Any, float]]:
-    """TFLOP/s of the best joined matmul of each device, by format and class of shape; `matmuls` are (device, row)."""
-    bests: dict[str, dict[Any, float]] = {}
+def best_speeds(
+    matmuls: Iterable[tuple[str | None, Mapping[str, Any]]],
+) -> dict[str, dict[Matmul, float]]:
+    """TFLOP/s of the best joined matmul of each device, by format and class of shape; `matmuls` are
+    (device, row)."""
+    bests: dict[str, dict[Matmul, float]] = {}
     for device, row in matmuls:
-        if device and (speed := row.get("tflop_s")) and row["status"] == "ok" and row["m"] and row["n"] and row["k"]:
+        if (
+            device
+            and (speed := row.get("tflop_s"))
+            and row["status"] == "ok"
+            and row["m"]
+            and row["n"]
+            and row["k"]
+        ):
             shape = shape_class(row["batch"] or 1, row["m"], row["n"], row["k"])
             matmul = row.get("effective_precision") or row["precision"], shape
             best = bests.setdefault(device, {})
@@ -73,14 +132,21 @@ def best_speeds(matmuls: Iterable[tuple[str | None, Mapping[str, Any]]]) -> dict
 
 
 def best_time(
-    products: Sequence[Mapping[str, Any]], measured: Mapping[tuple[str, tuple[int, ...]], float]
+    products: Sequence[Mapping[str, Any]], measured: Mapping[Matmul, float]
 ) -> tuple[float | None, str | None]:
-    """Share of matmuls' time that they would take at the best speed known for each shape, and who says so: `trace`,
-    `matmul_runs` or `both`; None without matmuls. `best_ns` of `products` is the time of as many calls as fast as the
-    fastest; `measured` are TFLOP/s of the best matmul by format and `shape_class`."""
-    whole, best, sources = sum(product["time_ns"] for product in products), 0.0, set[str]()
+    """Share of matmuls' time that they would take at the best speed known for each shape, and who
+    says so: `trace`, `matmul_runs` or `both`; None without matmuls. `best_ns` of `products` is the
+    time of as many calls as fast as the fastest; `measured` are TFLOP/s of the best matmul by
+    format and `shape_class`."""
+    whole = sum(product["time_ns"] for product in products)
+    best = 0.0
+    sources = set[str]()
     for product in products:
-        rate = measured.get((product["format"], shape_class(*product["matmul"]))) if product["matmul"] else None
+        rate = (
+            measured.get((product["format"], shape_class(*product["matmul"])))
+            if product["matmul"]
+            else None
+        )
         measured_ns = product["flops"] / rate / 1e3 if rate else math.inf
         best += min(measured_ns, product["best_ns"])
         sources |= {"matmul_runs" if measured_ns < product["best_ns"] else "trace"}
@@ -90,16 +156,27 @@ def best_time(
 
 
 def of_operators(
-    operators: Sequence[Mapping[str, Any]], peaks: Mapping[str, float], memory_gb_s: float | None, steps: int
+    operators: Sequence[Mapping[str, Any]],
+    peaks: Mapping[str, float],
+    memory_gb_s: float | None,
+    steps: int,
 ) -> list[dict[str, Any]]:
-    """Roofline of each operator of a step, the most to gain first: Williams et al. 2009, doi:10.1145/1498765.1498785.
-    The best time is the longest of three: FLOPs ÷ peak in TFLOP/s (bound by `compute`), bytes ÷ bandwidth in GB/s
-    (`memory`), as many kernels as short as the shortest (`launch`). Bytes are a lower bound, so the best time is too.
-    `headroom_ms` is the kernels' own time − best; `doubtful` rows ran above the roof. Nothing is clipped."""
+    """Roofline of each operator of a step, the most to gain first: Williams et al. 2009,
+    doi:10.1145/1498765.1498785. The best time is the longest of three: FLOPs ÷ peak in TFLOP/s
+    (bound by `compute`), bytes ÷ bandwidth in GB/s (`memory`), as many kernels as short as the
+    shortest (`launch`). Bytes are a lower bound, so the best time is too. `headroom_ms` is the
+    kernels' own time − best; `doubtful` rows ran above the roof. Nothing is clipped."""
     roofs: list[dict[str, Any]] = []
     for operator in operators:
-        row: dict[str, Any] = {name: operator.get(name) for name in ("kind", "operator", "shapes", "calls", "reason")}
-        row |= {"time_ms": operator["time_ns"] / 1e6 / steps, "bound": None, "best_ms": None, "headroom_ms": None}
+        row: dict[str, Any] = {
+            name: operator.get(name) for name in ("kind", "operator", "shapes", "calls", "reason")
+        }
+        row |= {
+            "time_ms": operator["time_ns"] / 1e6 / steps,
+            "bound": None,
+            "best_ms": None,
+            "headroom_ms": None,
+        }
         flops = operator.get("flops")
         if flops is not None and memory_gb_s and not flops.keys() - peaks.keys():
             compute_ns = sum(count / peaks[name] for name, count in flops.items()) / 1e3
@@ -107,38 +184,37 @@ def of_operators(
             times["launch"] = float(operator["launch_ns"])
             bound = max(times, key=lambda name: times[name])
             left = operator["kernel_ns"] - times[bound]
-            row |= {"bound": bound, "best_ms": times[bound] / 1e6 / steps, "headroom_ms": left / 1e6 / steps}
+            row |= {
+                "bound": bound,
+                "best_ms": times[bound] / 1e6 / steps,
+                "headroom_ms": left / 1e6 / steps,
+            }
             row["doubtful"] = left < 0
         elif flops is not None:
             row["reason"] = {"no_roof": {}}
         roofs.append(row)
     bounded = sorted((row for row in roofs if row["bound"]), key=lambda row: -row["headroom_ms"])
-    return bounded + sorted((row for row in roofs if not row["bound"]), key=lambda row: -row["time_ms"])
+    return bounded + sorted(
+        (row for row in roofs if not row["bound"]), key=lambda row: -row["time_ms"]
+    )
 
 
-def attainable_s(roofs: Sequence[Mapping[str, Any]], executed_ratio: float | None = None) -> float | None:
-    """Seconds of a step if each operator of `of_operators` took its best time, else its own, and nothing waited.
-    Padding of matmuls stays where known, as operations executed ÷ counted. None where no matmul has a best time."""
+def attainable_s(
+    roofs: Sequence[Mapping[str, Any]], executed_ratio: float | None = None
+) -> float | None:
+    """Seconds of a step if each operator of `of_operators` took its best time, else its own, and
+    nothing waited. Padding of matmuls stays where known, as operations executed ÷ counted. None
+    where no matmul has a best time."""
     factors = {("products", "compute"): executed_ratio or 1.0}
     times_ms = [
-        roof["best_ms"] * factors.get((roof["kind"], roof["bound"]), 1.0) if roof["bound"] else roof["time_ms"]
+        roof["best_ms"] * factors.get((roof["kind"], roof["bound"]), 1.0)
+        if roof["bound"]
+        else roof["time_ms"]
         for roof in roofs
         if roof["kind"] not in ("idle", "input_wait")
     ]
     is_known = any(roof["bound"] and roof["kind"] == "products" for roof in roofs)
     return sum(times_ms) / 1e3 if is_known else None
-
-
-def columns(parts: Mapping[str, int] | None) -> dict[str, float | None]:
-    """The parts in ms a step, as columns of a table; None for a part that is not known, or without a budget."""
-    return {f"{part}_ms": parts[part] / 1e6 if parts and part in parts else None for part in PARTS}
-
-
-def rungs(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """Percent of the step at the peak: the operations executed, and those at the rates of their instructions."""
-    hfu, ratios = row.get("hfu_percent"), [row.get(name) for name in RATIOS]
-    shares = [None if hfu is None or ratio is None else hfu * ratio for ratio in ratios]
-    return dict(zip(("executed_percent", "issued_percent"), shares, strict=True))
 
 
 def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
@@ -150,42 +226,28 @@ def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
     return scaled
 
 
+def all_counted(spent_ns: Mapping[str, int]) -> dict[str, int]:
+    """Times with those of matmuls of unknown FLOPs among `products`: a count of the model has them."""
+    products = spent_ns.get("products", 0) + spent_ns.get("uncounted", 0)
+    return {**spent_ns, "products": products, "uncounted": 0}
+
+
 def apart(spent_ns: Mapping[str, int], faults_ns: float) -> dict[str, int]:
-    """Times with `page_faults` taken out of operators, in proportion: a trace does not say out of which."""
+    """Times with `page_faults` taken out of operators, in proportion: a trace does not say out of
+    which."""
     wanted = min(round(faults_ns), sum(spent_ns.get(name, 0) for name in _OF_OPERATORS))
     return _less(spent_ns, _OF_OPERATORS, wanted) | {"page_faults": wanted}
 
 
 def _less(spent_ns: Mapping[str, int], names: Sequence[str], wanted: int) -> dict[str, int]:
-    """Times with `wanted` ns taken out of `names`, in proportion and exactly; they hold at least that much."""
-    parts, before, taken = dict(spent_ns), 0, 0
+    """Times with `wanted` ns taken out of `names`, in proportion and exactly; they hold at least
+    that much."""
+    parts = dict(spent_ns)
+    before = 0
+    taken = 0
     whole = sum(spent_ns.get(name, 0) for name in names)
     for name in names:
         before += spent_ns.get(name, 0)
         until = before * wanted // whole if whole else 0
         parts[name], taken = spent_ns.get(name, 0) - (until - taken), until
     return parts
-
-
-def of_step(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """The columns of a measured step: its traced pass tells the shares (`spent`, else all are None), a count FLOPs."""
-    time, basis = row.get("time_s"), row.get("mfu_basis")
-    told = json.loads(row.get("spent") or "{}")
-    if not time or not told.get("products", 0) + told.get("uncounted", 0):  # compiled code may hide its matmuls
-        return columns(None)
-    spent = {"products": 0, "uncounted": 0} | shared(told, round(1e9 * time))
-    faults_per_s, fault_s = row.get("page_faults_per_s"), row.get("page_fault_s")
-    if faults_per_s is not None and fault_s is not None:
-        is_dear = (row.get("kept_memory_time_s") or 0.0) < time  # else the step takes as long without them
-        spent = apart(spent, 1e9 * faults_per_s * fault_s * time if is_dear else 0.0)
-    flops, peak, ceiling = row.get("flops"), row.get("peak_tflop_s"), row.get("ceiling_tflop_s")
-    denominator = {"spec": peak, "measured": ceiling}.get(basis or "")
-    if flops is None or not denominator:
-        return columns(headroom(spent, None))
-    spent |= {"products": spent["products"] + spent["uncounted"], "uncounted": 0}  # the count knows them all
-    useful = flops / denominator / 1e3
-    clock, spec_clock = row.get("clock_mhz"), row.get("peak_clock_mhz")
-    slower = max(0.0, spec_clock / clock - 1) if basis == "spec" and clock and spec_clock else None
-    best = flops / ceiling / 1e3 if basis == "spec" and ceiling else None
-    clock_ns, ratios = None if slower is None else useful * slower, {name: row.get(name) for name in RATIOS}
-    return columns(headroom(spent, useful, **ratios, clock_ns=clock_ns, best_ns=best))

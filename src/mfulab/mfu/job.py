@@ -1,17 +1,28 @@
-"""Ranks of a job joined: MFU = FLOPs of all ÷ (slowest step × sum of peaks), and the rank that others wait for."""
+"""Ranks of a job joined: MFU = FLOPs of all ÷ (slowest step × sum of peaks), and the rank that
+others wait for."""
 
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any, TypeVar
 
 from mfulab.core.columns import Rank
 from mfulab.core.files import parse_json
-from mfulab.mfu.utilization import of_peak, percent, total
+from mfulab.mfu.step import Known
+from mfulab.mfu.utilization import of_peak, percent, tflop_s, total
 
-COLUMNS = ("job_ranks", "job_time_s", "job_mfu_percent", "job_slowest_rank", "transfer_percent", "waiting_percent")
-# Bytes that cross a link ÷ bytes of the collective among n processes: nccl-tests, doc/PERFORMANCE.md.
+COLUMNS = (
+    "job_ranks",
+    "job_time_s",
+    "job_mfu_percent",
+    "job_slowest_rank",
+    "transfer_percent",
+    "waiting_percent",
+)
+# Bytes that cross a link ÷ bytes of the collective among n processes: nccl-tests,
+# doc/PERFORMANCE.md.
 BUS: Mapping[str, Callable[[int], float]] = {
     "allreduce": lambda n: 2 * (n - 1) / n,
     **dict.fromkeys(("allgather", "reducescatter", "alltoall"), lambda n: (n - 1) / n),
@@ -19,19 +30,88 @@ BUS: Mapping[str, Callable[[int], float]] = {
 MOST = 20  # kinds and sizes of collectives
 Row = Mapping[str, Any]
 Place = TypeVar("Place")  # a rank, or a device of one
+Collective = tuple[str, int, int | None]  # kind, bytes and processes
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """Bandwidth of one kind and size of collective, and its calls."""
+
+    kind: str
+    bytes: int
+    processes: int | None
+    calls: int
+    ms: float
+    algorithm_gb_s: Known
+    bus_gb_s: Known
+    wait_ms: Known
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """Bytes that the collectives of one step send over a link of their process; their calls and
+    time."""
+
+    bytes: float
+    calls: float
+    busy_s: float  # of their kernels
+
+
+@dataclass(frozen=True)
+class RankShare:
+    """Contribution of one rank to a step of its job."""
+
+    time_s: Known
+    flops: Known
+    executed_flops: Known
+    mfu_percent: Known
+    peak_tflop_s: Known  # under its MFU
+
+
+@dataclass(frozen=True)
+class JobShares:
+    """A step of a job: it takes as long as its slowest rank."""
+
+    slowest: int  # which of the ranks
+    time_s: Known
+    tflop_s: Known
+    mfu_percent: Known
+    hfu_percent: Known
+
+
+def shares_of(ranks: Sequence[RankShare]) -> JobShares:
+    """MFU of a job: FLOPs of all ranks ÷ (the slowest step × the sum of peaks). What a rank does
+    not know the job does not know either."""
+    slowest = max(range(len(ranks)), key=lambda index: ranks[index].time_s or 0.0)
+    time_s = ranks[slowest].time_s
+    flops = total(*(rank.flops for rank in ranks))
+    executed = total(*(rank.executed_flops for rank in ranks))
+    peak = total(*(None if rank.mfu_percent is None else rank.peak_tflop_s for rank in ranks))
+    return JobShares(
+        slowest=slowest,
+        time_s=time_s,
+        tflop_s=tflop_s(flops, time_s),
+        mfu_percent=of_peak(flops, time_s, peak),
+        hfu_percent=of_peak(executed, time_s, peak),
+    )
 
 
 def joined(rows: Sequence[dict[str, Any]]) -> None:
-    """Fills the job's columns of rows read from traces; None for a row of no job, or without another rank beside it."""
+    """Fills the job's columns, but its verdict, of rows read from traces; None for a row of no job, or without
+    another rank beside it."""
     for row in rows:
         row |= dict.fromkeys(COLUMNS)
         row["collective_bandwidth"] = bandwidths([row])
-    for ranks in _jobs(rows):
-        slowest = max(ranks, key=lambda row: row["time_s"])
-        peaks = total(*(row.get("peak_tflop_s") if row.get("mfu_percent") is not None else None for row in ranks))
-        flops = total(*(row.get("flops") for row in ranks))
-        values = len(ranks), slowest["time_s"], of_peak(flops, slowest["time_s"], peaks), slowest["rank"]
-        columns = dict(zip(COLUMNS, values, strict=False)) | {"collective_bandwidth": bandwidths(ranks)}
+        row["link_bytes"] = link_bytes(row)
+    for ranks in rows_of_jobs(rows):
+        shares = shares_of([_rank_share(row) for row in ranks])
+        columns = {
+            "job_ranks": len(ranks),
+            "job_time_s": shares.time_s,
+            "job_mfu_percent": shares.mfu_percent,
+            "job_slowest_rank": ranks[shares.slowest]["rank"],
+            "collective_bandwidth": bandwidths(ranks),
+        }
         if waited := waits({_place(row): collectives(row) for row in ranks}):
             columns["job_slowest_rank"] = min(waited, key=lambda place: waited[place][1])[0]
         for row in ranks:
@@ -42,34 +122,121 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
                 row["waiting_percent"] = percent(waiting / 1e9, row["window_s"])
 
 
+def _rank_share(row: Row) -> RankShare:
+    return RankShare(
+        time_s=row["time_s"],
+        flops=row.get("flops"),
+        executed_flops=row.get("executed_flops"),
+        mfu_percent=row.get("mfu_percent"),
+        peak_tflop_s=row.get("peak_tflop_s"),
+    )
+
+
 def bandwidths(ranks: Sequence[Row]) -> str | None:
-    """JSON: bandwidth of each kind and size of collective in GB/s by its median time; None where sizes are not told.
-    Algorithm bandwidth = bytes ÷ time, bus bandwidth = that × `BUS`. The time is the shortest among all ranks;
-    `wait_ms`, what the one that waits most adds in the mean, is None where a rank is alone."""
-    told = [{tuple(what): times for *what, times in json.loads(row.get("collective_sizes") or "[]")} for row in ranks]
-    kinds = []
-    for (kind, size, processes), own in told[0].items():
-        several = [times for calls in told if len(times := calls.get((kind, size, processes), ())) == len(own)]
-        shared = several if len(several) == len(told) else [own]
-        shortest = [min(times) for times in zip(*shared, strict=True)]
-        factor = next((of(processes) for name, of in BUS.items() if name in kind and processes), 1.0)
-        speed = size / median(shortest) if median(shortest) else None
-        waits = [mean(time - least for time, least in zip(times, shortest, strict=True)) for times in shared]
-        kinds.append(
-            {"kind": kind, "bytes": size, "processes": processes, "calls": len(own), "ms": median(shortest) / 1e6}
-            | {"algorithm_gb_s": speed, "bus_gb_s": speed and factor * speed}
-            | {"wait_ms": max(waits) / 1e6 if len(shared) > 1 else None}
-        )
-    return json.dumps(sorted(kinds, key=lambda kind: -kind["ms"] * kind["calls"])[:MOST]) if kinds else None
+    """JSON: bandwidth of each kind and size of collective in GB/s by its median time; None where
+    sizes are not told. Algorithm bandwidth = bytes ÷ time, bus bandwidth = that × `BUS`. The time
+    is the shortest among all ranks; `wait_ms`, what the one that waits most adds in the mean, is
+    None where a rank is alone."""
+    told = [_times_by_collective(row) for row in ranks]
+    collectives = []
+    for what, own in told[0].items():
+        others = [calls.get(what, ()) for calls in told]
+        # ranks that called it less often, or were cut short, cannot be held side by side
+        is_shared = all(len(times) == len(own) for times in others)
+        collectives.append(_bandwidth(what, others if is_shared else [own]))
+    if not collectives:
+        return None
+    longest_first = sorted(collectives, key=lambda one: -one.ms * one.calls)
+    return json.dumps([vars(one) for one in longest_first[:MOST]])
+
+
+def link_bytes(row: Row) -> float | None:
+    """Bytes that the collectives of a step send over a link of their process; None where sizes are
+    not told."""
+    use = link_use(row)
+    return use.bytes if use else None
+
+
+def link_use(row: Row) -> LinkUse | None:
+    """Bytes that the collectives of a step send, whatever the algorithm: each one's × `BUS`; their
+    calls and time. None where sizes are not told."""
+    told = _times_by_collective(row)
+    if not told or not row["steps"]:
+        return None
+    sent = 0.0
+    calls = 0
+    busy_ns = 0.0
+    for (kind, size, processes), times in told.items():
+        sent += len(times) * size * _bus_factor(kind, processes)
+        calls += len(times)
+        busy_ns += sum(times)
+    steps = row["steps"]
+    return LinkUse(bytes=sent / steps, calls=calls / steps, busy_s=busy_ns / 1e9 / steps)
+
+
+def _times_by_collective(row: Row) -> dict[Collective, Sequence[float]]:
+    """Times in ns of each call, by kind, bytes and processes."""
+    sizes = parse_json(row.get("collective_sizes") or "[]")
+    return {(kind, size, processes): times for kind, size, processes, times in sizes}
+
+
+def _bandwidth(what: Collective, of_ranks: Sequence[Sequence[float]]) -> Bandwidth:
+    """One collective's line: its times are those of the ranks, which are equally many."""
+    kind, size, processes = what
+    shortest = [min(times) for times in zip(*of_ranks, strict=True)]
+    middle = median(shortest)
+    algorithm = size / middle if middle else None
+    bus = None if algorithm is None else _bus_factor(kind, processes) * algorithm
+    wait_ms = None
+    if len(of_ranks) > 1:
+        wait_ms = max(_mean_wait(times, shortest) for times in of_ranks) / 1e6
+    return Bandwidth(
+        kind=kind,
+        bytes=size,
+        processes=processes,
+        calls=len(shortest),
+        ms=middle / 1e6,
+        algorithm_gb_s=algorithm,
+        bus_gb_s=bus,
+        wait_ms=wait_ms,
+    )
+
+
+def _bus_factor(kind: str, processes: int | None) -> float:
+    """Bus bandwidth ÷ algorithm bandwidth; 1 for a kind that is not known, and for one process."""
+    for name, of in BUS.items():
+        if name in kind and processes:
+            return of(processes)
+    return 1.0
+
+
+def _mean_wait(times: Sequence[float], shortest: Sequence[float]) -> float:
+    return mean(time - least for time, least in zip(times, shortest, strict=True))
+
+
+def as_job(ranks: Sequence[RankShare]) -> dict[str, object]:
+    """The values of a loop's job from those of its ranks' mean steps."""
+    shares = shares_of(ranks)
+    return {
+        "ranks": len(ranks),
+        "tflop_s": shares.tflop_s,
+        "mfu_percent": shares.mfu_percent,
+        "hfu_percent": shares.hfu_percent,
+        "slowest_rank": shares.slowest,
+        "rank_mfu_percent": [rank.mfu_percent for rank in ranks],
+        "rank_step_s": [rank.time_s for rank in ranks],
+    }
 
 
 RANK = tuple(Rank.model_fields)
 
 
-def rank_rows(row: Row) -> list[dict[str, Any]]:
-    """A row a rank of a profiled job, with MFU under its own peak; none for one process. Raises ValueError for NaN."""
+def rank_rows(row: Row) -> list[dict[str, Known]]:
+    """A row a rank of a profiled job, with MFU under its own peak; none for one process. Raises
+    ValueError for NaN."""
     told: list[dict[str, Any]] = parse_json(row.get("ranks") or "[]")
-    mfu, slowest_s = row.get("mfu_percent"), row.get("time_s")
+    mfu = row.get("mfu_percent")
+    slowest_s = row.get("time_s")
     for rank in told:
         is_timed = mfu is not None and slowest_s and rank["time_ms"]
         rank["mfu_percent"] = mfu * 1e3 * slowest_s / rank["time_ms"] if is_timed else None  # type: ignore[operator]
@@ -77,17 +244,25 @@ def rank_rows(row: Row) -> list[dict[str, Any]]:
 
 
 def collectives(row: Row) -> Mapping[str, Sequence[int]]:
-    """Nanoseconds of a rank's collectives in order, by name. Raises ValueError or TypeError for cells of none."""
-    cell = json.loads(row.get("collectives") or "{}")
+    """Nanoseconds of a rank's collectives in order, by name. Raises ValueError or TypeError for
+    cells of none."""
+    cell = parse_json(row.get("collectives") or "{}")
     return {str(name): [int(time) for time in times] for name, times in dict(cell).items()}
 
 
-def _jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def rows_of_jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Rows that share a job and its steps, each of another rank, two or more."""
     jobs = defaultdict[Any, dict[Any, dict[str, Any]]](dict)
     for row in rows:
-        if row.get("status") == "ok" and row.get("job") and row.get("time_s") and row.get("rank") is not None:
-            jobs[row.get("recorded"), row["job"], row["first_step"], row["last_step"]].setdefault(_place(row), row)
+        if (
+            row.get("status") == "ok"
+            and row.get("job")
+            and row.get("time_s")
+            and row.get("rank") is not None
+        ):
+            jobs[row.get("recorded"), row["job"], row["first_step"], row["last_step"]].setdefault(
+                _place(row), row
+            )
     return [[ranks[place] for place in sorted(ranks)] for ranks in jobs.values() if len(ranks) > 1]
 
 
@@ -97,9 +272,14 @@ def _place(row: Row) -> tuple[int, int]:
 
 
 def waits(calls: Mapping[Place, Mapping[str, Sequence[int]]]) -> dict[Place, tuple[int, int]]:
-    """Transfer, the shortest, and waiting of each rank, ns, over collectives that all ranks recorded equally often."""
+    """Transfer, the shortest, and waiting of each rank, ns, over collectives that all ranks
+    recorded equally often."""
     first, *others = calls.values()
-    shared = [name for name in first if all(len(other.get(name, ())) == len(first[name]) for other in others)]
+    shared = [
+        name
+        for name in first
+        if all(len(other.get(name, ())) == len(first[name]) for other in others)
+    ]
     sums = dict.fromkeys(calls, (0, 0))
     for name in shared:
         for times in zip(*(calls[rank][name] for rank in calls), strict=True):

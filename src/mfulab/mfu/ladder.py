@@ -1,20 +1,21 @@
-"""The utilization ladder, each rung once: from a busy device to useful arithmetic, and where a run falls furthest."""
+"""The utilization ladder, each rung once: from a busy device to useful arithmetic, and where a run
+falls furthest."""
 
 import itertools
-import math
-import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mfulab.core.formats import FORMATS
+from mfulab.mfu.step import number
 
 TENSOR_PRECISIONS = tuple(form.name for form in FORMATS.values() if form.on_tensor_cores)
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One rung: `column` of the profile table. With `falls` it belongs to the falling order, limited to `precisions`,
-    unless a row has the column `instead`; one `only_below` another is left out of rows in which it is no lower."""
+    """One rung: `column` of the profile table. With `falls` it belongs to the falling order,
+    limited to `precisions`, unless a row has the column `instead`; one `only_below` another is left
+    out of rows in which it is no lower."""
 
     column: str
     falls: bool = True
@@ -39,12 +40,16 @@ RUNGS = (
     Rung("mfu_percent"),
     Rung("useful_mfu_percent", only_below="mfu_percent"),
 )
-COLUMNS = ("effective_precision", *(rung.column for rung in RUNGS))  # all that a row's ladder is read from
+COLUMNS = (
+    "effective_precision",
+    *(rung.column for rung in RUNGS),
+)  # all that a row's ladder is read from
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A rung that a row has, its value in percent, and whether it is part of this row's falling order."""
+    """A rung that a row has, its value in percent, and whether it is part of this row's falling
+    order."""
 
     column: str
     percent: float
@@ -53,7 +58,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Drop:
-    """Two neighbouring rungs of a row's falling order: `above` lies higher than `below`, by `points`."""
+    """Two neighbouring rungs of a row's falling order: `above` lies higher than `below`, by
+    `points`."""
 
     above: Measured
     below: Measured
@@ -70,41 +76,19 @@ def measured(row: Mapping[str, object]) -> list[Measured]:
         percent = number(row.get(rung.column))
         above = number(row.get(rung.only_below)) if rung.only_below else None
         if percent is not None and (above is None or percent < above * (1 - 1e-9)):
-            falls = rung.falls and (rung.precisions is None or row.get("effective_precision") in rung.precisions)
+            falls = rung.falls and (
+                rung.precisions is None or row.get("effective_precision") in rung.precisions
+            )
             beside = rung.instead is not None and number(row.get(rung.instead)) is not None
             rungs.append(Measured(rung.column, percent, falls and not beside))
     return rungs
 
 
 def largest_drop(row: Mapping[str, object]) -> Drop | None:
-    """The largest drop between neighbours of the falling order, the first of equals; None if the row never falls."""
-    drops = itertools.starmap(Drop, itertools.pairwise(rung for rung in measured(row) if rung.falls))
+    """The largest drop between neighbours of the falling order, the first of equals; None if the
+    row never falls."""
+    drops = itertools.starmap(
+        Drop, itertools.pairwise(rung for rung in measured(row) if rung.falls)
+    )
     largest = max(drops, key=lambda drop: drop.points, default=None)
     return largest if largest and largest.points > 0 else None
-
-
-def number(value: object) -> float | None:
-    """A cell as a float; None for an empty one, a text, a flag, NaN and infinities."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-class Facts:
-    """A row that answers None for what is absent, empty or not a number."""
-
-    def __init__(self, row: Mapping[str, object]) -> None:
-        self._row = row
-
-    def __getitem__(self, name: str) -> float | None:
-        return number(self._row.get(name))
-
-    def at_least(self, name: str, threshold: float) -> bool:
-        return (value := self[name]) is not None and value >= threshold
-
-    def below(self, name: str, threshold: float) -> bool:
-        return (value := self[name]) is not None and value < threshold
-
-    def text(self, name: str) -> str:
-        value = self._row.get(name)
-        return value if isinstance(value, str) else ""

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,22 @@ from mfulab.core.groups import ModelConfig
 FOLDERS = (Path("config/model"), SHIPPED / "model")
 
 
+# Where the code of synthetic loads lies: they show one effect, and nobody trains or serves them.
+LOADS = tuple(
+    f"mfulab.models.{name}"
+    for name in ("busy.", "control_flow.", "convolutional.One", "disputed.", "fusion.", "streamed.")
+)
+LOADS += ("mfulab.models.subnormal.", "torch.nn.")
+
+
 class _Loader(yaml.SafeLoader):
     """Reads 1e5 as a number, as Hydra does; plain YAML 1.1 asks for a point and a sign."""
 
 
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"), list("-+.0123456789")
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
 )
 
 
@@ -30,8 +42,9 @@ def read_yaml(text: str) -> Any:
     """The value of a text in YAML. Raises ConfigurationError where it is none."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506 (a safe one)
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{text}: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        why = " ".join(str(error).split())  # too many digits or brackets, or no YAML
+        raise ConfigurationError(f"{text}: {why}") from error
 
 
 def names() -> list[str]:
@@ -39,13 +52,24 @@ def names() -> list[str]:
     return sorted({path.stem for folder in FOLDERS for path in folder.glob("*.yaml")})
 
 
+@cache
+def is_load(name: str) -> bool:
+    """True for a model of `config/model/` that is a synthetic load, such as `spinning`."""
+    if name not in names():
+        return False
+    with suppress(ConfigurationError):
+        return str(_read(name).get("_target_", "")).startswith(LOADS)
+    return False
+
+
 def model_config(
     model: str | Path | Mapping[str, Any] | ModelConfig,
     changes: Mapping[str, Any] = {},
     sequence_length: int | None = None,
 ) -> ModelConfig:
-    """A model's config by its name in `config/model/`, a YAML file or content, with `changes` by dotted keys. A model
-    without `sequence_length` takes the one given. Raises ConfigurationError for what is no model's."""
+    """A model's config by its name in `config/model/`, a YAML file or content, with `changes` by
+    dotted keys. A model without `sequence_length` takes the one given. Raises ConfigurationError
+    for what is no model's."""
     if isinstance(model, ModelConfig):
         content: dict[str, Any] = model.model_dump(by_alias=True)
     elif isinstance(model, Mapping):
@@ -58,7 +82,9 @@ def model_config(
         for parent in parents:
             node = node.setdefault(parent, {})
             if not isinstance(node, dict):
-                raise ConfigurationError(f"model.{key}: model.{parent} is {node!r}, which holds no keys")
+                raise ConfigurationError(
+                    f"model.{key}: model.{parent} is {node!r}, which holds no keys"
+                )
         node[last] = value
     if content.get("vocabulary_size") and not content.get("sequence_length"):
         content["sequence_length"] = sequence_length
@@ -68,19 +94,29 @@ def model_config(
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "model"
         if first["type"] == "extra_forbidden":
-            names_of_keys = [field.alias or name for name, field in ModelConfig.model_fields.items()]
-            raise unknown(f"model={content.get('name', model)}: key", where, names_of_keys) from error
-        raise ConfigurationError(f"model={content.get('name', model)}: {where}: {first['msg']}") from error
+            names_of_keys = [
+                field.alias or name for name, field in ModelConfig.model_fields.items()
+            ]
+            raise unknown(
+                f"model={content.get('name', model)}: key", where, names_of_keys
+            ) from error
+        raise ConfigurationError(
+            f"model={content.get('name', model)}: {where}: {first['msg']}"
+        ) from error
 
 
 def _read(model: str | Path) -> dict[str, Any]:
     path = Path(model)
     if path.suffix not in (".yaml", ".yml"):
-        files = [folder / f"{model}.yaml" for folder in FOLDERS if (folder / f"{model}.yaml").exists()]
+        files = [
+            folder / f"{model}.yaml" for folder in FOLDERS if (folder / f"{model}.yaml").exists()
+        ]
         if not files:
             raise unknown("model", model, names(), "mfulab run count_flops --help")
         path = files[0]
     content = read_yaml(read_given(path))
     if not isinstance(content, dict):
-        raise ConfigurationError(f"model={model}: holds no model; see config/model/ for what one looks like")
+        raise ConfigurationError(
+            f"model={model}: holds no model; see config/model/ for what one looks like"
+        )
     return content

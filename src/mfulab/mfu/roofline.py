@@ -1,4 +1,5 @@
-"""The time that a device's roofline allows a step, operator by operator, and the memory that it needs: no measuring."""
+"""The time that a device's roofline allows a step, operator by operator, and the memory that it
+needs: no measuring."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,21 +18,30 @@ EVENLY = "Experts: read as often as tokens choose them if routed evenly at rando
 class Expectation:
     """A step on one device at best: every other operator fused away, where not said otherwise."""
 
-    mode: Mode  # training (forward and backward), inference (prefill: the forward pass), decoding (the last token)
+    # training (forward and backward), inference (prefill: the forward pass), decoding (the last
+    # token)
+    mode: Mode
     flops: float  # that the model needs, attention full
-    products_s: float  # of matmuls and attention, each the longer of FLOPs ÷ peak and bytes ÷ bandwidth
-    others_s: float | None  # of all other operators: reading and writing memory; None where only a built module tells
+    products_s: (
+        float  # of matmuls and attention, each the longer of FLOPs ÷ peak and bytes ÷ bandwidth
+    )
+    others_s: (
+        float | None
+    )  # of all other operators: reading and writing memory; None where only a built module tells
     mfu_percent: float
     unfused_mfu_percent: float | None  # the same with no operator fused
     compute_bound_percent: float  # share of `products_s` that FLOPs decide, not bytes
     tokens_per_s: float  # samples where the input is none of tokens
-    memory_bytes: float | None  # that each device holds: weights, gradients, Adam's state, activations; or the cache
+    memory_bytes: (
+        float | None
+    )  # that each device holds: weights, gradients, Adam's state, activations; or the cache
     fits: bool | None  # whether the device holds that; None if its memory is not known
     assumes: str = ""  # what the time takes for granted
 
 
 def peak_of(device: str, precision: str, instead: str = "") -> tuple[Datasheet, Peak, float]:
-    """A device's datasheet and peak, also in TFLOP/s. Raises ConfigurationError, with what to give `instead`."""
+    """A device's datasheet and peak, also in TFLOP/s. Raises ConfigurationError, with what to give
+    `instead`."""
     if precision not in UNITS:
         raise unknown("precision", precision, UNITS)
     try:
@@ -52,10 +62,12 @@ def expected(
     capacity: float | None = None,
     devices: int = 1,
 ) -> Expectation:
-    """Expectation from counted work, a peak in FLOP/s, a bandwidth in byte/s and, where known, the memory in bytes."""
+    """Expectation from counted work, a peak in FLOP/s, a bandwidth in byte/s and, where known, the
+    memory in bytes."""
     products_s = others_s = by_compute_s = 0.0
     for operation in counted.operations:
-        compute_s, moving_s = operation.executed_flops / peak_flop_s, operation.elements * element_bytes / memory_byte_s
+        compute_s = operation.executed_flops / peak_flop_s
+        moving_s = operation.elements * element_bytes / memory_byte_s
         products_s += max(compute_s, moving_s)
         by_compute_s += compute_s if compute_s >= moving_s else 0.0
         others_s += operation.other_elements * element_bytes / memory_byte_s
@@ -64,12 +76,19 @@ def expected(
             "no operator of this model multiplies: it has no MFU, and its roofline is memory's alone"
         )
     flops = counted.flops("products") + counted.flops("attention")
-    whole, needed = counted.saved_elements is not None, None
+    whole = counted.saved_elements is not None
+    needed = None
     if counted.mode != "training":
         needed = (counted.parameters / devices + counted.cache_elements) * element_bytes
     elif counted.saved_elements is not None:
-        kept = max(element_bytes, 2)  # weights in formats of 16 bits or less are trained with an fp32 copy beside them
-        about: Any = {"trainable": round(counted.trainable), "element_bytes": round(kept), "master_copy": kept == 2}
+        kept = max(
+            element_bytes, 2
+        )  # weights in formats of 16 bits or less are trained with an fp32 copy beside them
+        about: Any = {
+            "trainable": round(counted.trainable),
+            "element_bytes": round(kept),
+            "master_copy": kept == 2,
+        }
         about["activation_elements"] = round(counted.saved_elements)
         needed = training_memory(round(counted.parameters), **about).sharded(devices).total
     return Expectation(
@@ -78,7 +97,9 @@ def expected(
         products_s=products_s,
         others_s=others_s if whole else None,
         mfu_percent=of_peak(flops, products_s, peak_flop_s / TERA) or 0.0,
-        unfused_mfu_percent=of_peak(flops, products_s + others_s, peak_flop_s / TERA) if whole else None,
+        unfused_mfu_percent=of_peak(flops, products_s + others_s, peak_flop_s / TERA)
+        if whole
+        else None,
         compute_bound_percent=100 * min(1.0, by_compute_s / products_s),  # sums in two orders
         tokens_per_s=counted.tokens / products_s,
         memory_bytes=needed,

@@ -1,7 +1,7 @@
 """Builds any model from its config, makes its random inputs, and computes its loss."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -12,46 +12,63 @@ from torch.utils.checkpoint import checkpoint
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ModelConfig
+from mfulab.core.said import Said
 from mfulab.models.pruning import prune
 
 Task = Literal["classification", "language_modeling"]
 
 
 class ModelError(ValueError):
-    """A model that cannot be built or run as its config says; the message names the key to change."""
+    """A model that cannot be built or run as its config says; the message names the key to
+    change."""
 
 
 @dataclass(frozen=True)
 class Batch:
     """Inputs of one step."""
 
-    inputs: torch.Tensor  # [batch, *input_shape] of floats, or [batch, sequence_length] of token ids
+    inputs: (
+        torch.Tensor
+    )  # [batch, *input_shape] of floats, or [batch, sequence_length] of token ids
     targets: torch.Tensor  # [batch] class labels, or [batch, sequence_length] token ids
 
     def double(self) -> "Batch":
         """The batch with floats in float64; token ids stay."""
-        return replace(self, inputs=self.inputs.double()) if self.inputs.is_floating_point() else self
+        if self.inputs.is_floating_point():
+            return replace(self, inputs=self.inputs.double())
+        return self
 
 
 def resolve(target: str) -> Callable[..., Any]:
-    """The callable at a dotted path such as `package.module.Class.method`; ModelError where none can be imported."""
+    """The callable at a dotted path such as `package.module.Class.method`; ModelError where none
+    can be imported."""
     parts = target.split(".")
     for length in range(len(parts) - 1, 0, -1):
         module_name = ".".join(parts[:length])
         try:
             builder: Any = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
-            if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            if error.name and (
+                module_name == error.name or module_name.startswith(error.name + ".")
+            ):
                 continue
-            raise ModelError(f"model._target_={target}: importing {module_name} needs {error.name}") from error
+            raise ModelError(
+                f"model._target_={target}: importing {module_name} needs {error.name}"
+            ) from error
         except (SyntaxError, NameError) as error:
-            raise ModelError(f"model._target_={target}: importing {module_name}: {error}") from error
+            raise ModelError(
+                f"model._target_={target}: importing {module_name}: {error}"
+            ) from error
         for attribute in parts[length:]:
             if not hasattr(builder, attribute):
-                raise ModelError(f"model._target_={target}: {module_name} has no {'.'.join(parts[length:])}")
+                raise ModelError(
+                    f"model._target_={target}: {module_name} has no {'.'.join(parts[length:])}"
+                )
             builder = getattr(builder, attribute)
         if not callable(builder):
-            raise ModelError(f"model._target_={target}: is a {type(builder).__name__}, not a callable")
+            raise ModelError(
+                f"model._target_={target}: is a {type(builder).__name__}, not a callable"
+            )
         return builder
     raise ModelError(
         f"model._target_={target}: cannot be imported; give a dotted path such as my_module.build "
@@ -60,17 +77,26 @@ def resolve(target: str) -> Callable[..., Any]:
 
 
 def build(config: ModelConfig) -> torch.nn.Module:
-    """Builds the model with random weights on torch's default device, in training mode; ModelError or
-    UnsupportedError."""
+    """Builds the model with random weights on torch's default device, in training mode; ModelError
+    or UnsupportedError."""
     builder = resolve(config.target)
     try:
         model = builder(**config.arguments)
-    except (TypeError, NameError, ImportError) as error:  # others may be the meta device's, and are tried elsewhere
-        raise ModelError(f"model._target_={config.target} with arguments {config.arguments}: {error}") from error
+    except (
+        TypeError,
+        NameError,
+        ImportError,
+    ) as error:  # others may be the meta device's, and are tried elsewhere
+        raise ModelError(
+            f"model._target_={config.target} with arguments {config.arguments}: {error}"
+        ) from error
     if not isinstance(model, torch.nn.Module):
-        raise ModelError(f"model._target_={config.target}: returned a {type(model).__name__}, not a torch.nn.Module")
+        raise ModelError(
+            f"model._target_={config.target}: returned a {type(model).__name__}, not a torch.nn.Module"
+        )
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
-        with torch.no_grad():  # a layer such as LazyLinear waits for a forward pass to know its parameters
+        # a layer such as LazyLinear waits for a forward pass to know its parameters
+        with torch.no_grad():
             model(make_batch(config, 2, device=torch.get_default_device()).inputs)
     if config.pruning != "none":
         prune(model, config)
@@ -85,8 +111,8 @@ def make_batch(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Batch:
-    """Random normal floats in `dtype` or uniform token ids, also on the meta device; never zeros, which draw less
-    power and run faster. `sequence_length` is the config's by default."""
+    """Random normal floats in `dtype` or uniform token ids, also on the meta device; never zeros,
+    which draw less power and run faster. `sequence_length` is the config's by default."""
     if config.vocabulary_size is not None:
         draw = partial(torch.randint, config.vocabulary_size, device=device)
         shape = (batch_size, sequence_length or config.sequence_length or 1)
@@ -100,29 +126,42 @@ def make_batch(
 
 
 def require_positions(model: torch.nn.Module, batch: Batch) -> None:
-    """Raises ModelError if token ids are more than a learned table has positions; a GPU would only say "assert"."""
+    """Raises ModelError if token ids are more than a learned table has positions; a GPU would only
+    say "assert"."""
     limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     tables = (module for module in model.modules() if isinstance(module, torch.nn.Embedding))
     tokens = batch.inputs.shape[-1] if not batch.inputs.is_floating_point() else 0
     if limit and tokens > limit and any(table.num_embeddings == limit for table in tables):
-        raise ModelError(f"sequence_length={tokens}: {type(model).__name__} has positions for {limit} tokens")
+        raise ModelError(
+            f"sequence_length={tokens}: {type(model).__name__} has positions for {limit} tokens"
+        )
 
 
 def first_tensor(output: Any) -> torch.Tensor:
-    """The logits of a model's output, be it tensor, tuple, mapping or ModelOutput; ModelError without a tensor."""
+    """The logits of a model's output, be it tensor, tuple, mapping or ModelOutput; ModelError
+    without a tensor."""
     if isinstance(output, torch.Tensor):
         return output
     if getattr(output, "logits", None) is not None:
         return output.logits
-    values = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
+    values: Iterable[Any]
+    if isinstance(output, Mapping):
+        values = output.values()
+    elif isinstance(output, (tuple, list)):
+        values = output
+    else:
+        values = ()
     for value in values:
         if isinstance(value, torch.Tensor):
             return value
-    raise ModelError(f"the model returned a {type(output).__name__} with no tensor in it; wrap it to return its logits")
+    raise ModelError(
+        f"the model returned a {type(output).__name__} with no tensor in it; wrap it to return its logits"
+    )
 
 
 class LogitsOnly(torch.nn.Module):
-    """A model that returns its logits alone, a plain tensor: what tracing and other FLOP counters can follow."""
+    """A model that returns its logits alone, a plain tensor: what tracing and other FLOP counters
+    can follow."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -133,29 +172,35 @@ class LogitsOnly(torch.nn.Module):
 
 
 def loss(output: Any, targets: torch.Tensor, task: Task = "classification") -> torch.Tensor:
-    """Mean cross-entropy of [batch, classes, …], in language modeling of [batch, sequence_length, vocabulary_size]."""
+    """Mean cross-entropy of [batch, classes, …], in language modeling of [batch, sequence_length,
+    vocabulary_size]."""
     logits = first_tensor(output)
     classes_from = 1 if task == "classification" else targets.ndim
     if logits.ndim <= classes_from:
-        raise ModelError(f"task={task}: the model's output has shape {list(logits.shape)}, which holds no class scores")
-    return torch.nn.functional.cross_entropy(logits.flatten(classes_from).flatten(0, -2), targets.flatten())
+        raise ModelError(
+            f"task={task}: the model's output has shape {list(logits.shape)}, which holds no class scores"
+        )
+    return torch.nn.functional.cross_entropy(
+        logits.flatten(classes_from).flatten(0, -2), targets.flatten()
+    )
 
 
 def enable_checkpointing(model: torch.nn.Module) -> int:
-    """Makes each of the `outermost_blocks` recompute its activations; their number. UnsupportedError for none."""
+    """Makes each of the `outermost_blocks` recompute its activations; their number.
+    UnsupportedError for none."""
     blocks = outermost_blocks(model)
     if not blocks:
-        raise UnsupportedError(
-            f"checkpointing: {type(model).__name__} has no ModuleList or Sequential of blocks to recompute"
-        )
+        raise UnsupportedError(Said("no_blocks_to_recompute", {"model": str(type(model).__name__)}))
     for block in blocks:
-        # An instance attribute shadows the class's forward, hooks stay outside of the recomputed part.
+        # An instance attribute shadows the class's forward, hooks stay outside of the recomputed
+        # part.
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
     return len(blocks)
 
 
 def outermost_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """The direct children, holding parameters, of each ModuleList or Sequential that lies in no other such stack."""
+    """The direct children, holding parameters, of each ModuleList or Sequential that lies in no
+    other such stack."""
     if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
         return [child for child in module.children() if next(child.parameters(), None) is not None]
     return [block for child in module.children() for block in outermost_blocks(child)]

@@ -1,4 +1,5 @@
-"""Models made to look busy or to be useful: tiny kernels, a spin on one SM or on every core, and wide matmuls."""
+"""Models made to look busy or to be useful: tiny kernels, a spin on one SM or on every core, and
+wide matmuls."""
 
 import functools
 from collections.abc import Callable
@@ -9,14 +10,13 @@ from torch import nn
 
 from mfulab.device import is_gpu, require_cuda
 
-# Clocks that torch's spin kernel waits for one millisecond at about 1.7 GHz.
-CLOCKS_PER_MS = 1_700_000
 # Integer steps that a core of about 3 GHz takes in one millisecond.
 _SPINS_PER_MS = 1_000_000
 
 
 class TinyKernels(nn.Module):
-    """One small matmul, then `depth` element-wise operations, each a kernel: [batch, width] → [batch, classes]."""
+    """One small matmul, then `depth` element-wise operations, each a kernel: [batch, width] →
+    [batch, classes]."""
 
     def __init__(self, width: int = 64, depth: int = 200, classes: int = 10) -> None:
         super().__init__()
@@ -31,8 +31,9 @@ class TinyKernels(nn.Module):
 
 
 class Spinning(nn.Module):
-    """One small matmul, then a wait of about `milliseconds` that counts as work: [batch, width] → [batch, classes]. On
-    a GPU one thread of one SM watches the clock. On a CPU every thread runs through an integer loop."""
+    """One small matmul, then a wait of about `milliseconds` that counts as work: [batch, width] →
+    [batch, classes]. On a GPU one thread of one SM watches the clock. On a CPU every thread runs
+    through an integer loop."""
 
     def __init__(self, width: int = 64, milliseconds: float = 20.0, classes: int = 10) -> None:
         super().__init__()
@@ -42,14 +43,15 @@ class Spinning(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if is_gpu(inputs.device):
             require_cuda(inputs.device, "a GPU kept busy")
-            torch.cuda._sleep(int(self.milliseconds * CLOCKS_PER_MS))
+            torch.cuda._sleep(int(self.milliseconds * gpu_clocks_per_ms(inputs.device)))
         elif inputs.device.type == "cpu":
             spin(torch.get_num_threads(), self.milliseconds)
         return self.classifier(inputs)
 
 
 class WideLinear(nn.Module):
-    """`depth` matmuls with ReLU between: [batch, width] → [batch, width]; 2 · batch · width² · depth FLOPs forward."""
+    """`depth` matmuls with ReLU between: [batch, width] → [batch, width]; 2 · batch · width² ·
+    depth FLOPs forward."""
 
     def __init__(self, width: int = 4096, depth: int = 2) -> None:
         super().__init__()
@@ -60,6 +62,15 @@ class WideLinear(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.layers(inputs)
+
+
+@functools.cache
+def gpu_clocks_per_ms(device: torch.device) -> float:
+    """Clocks that torch's spinning kernel counts in a millisecond on a GPU, measured once."""
+    from mfulab.timing.device_timer import spin_clocks_per_s
+
+    with torch.cuda.device(device):
+        return spin_clocks_per_s() / 1e3
 
 
 def spin(threads: int, milliseconds: float) -> None:
@@ -82,7 +93,8 @@ def _spin() -> Callable[[int, int], Any]:
         for thread in numba.prange(threads):
             value = np.uint64(thread + 1)
             for _ in range(steps):
-                # xorshift (Marsaglia 2003): each step needs the one before, so no compiler can skip it.
+                # xorshift (Marsaglia 2003): each step needs the one before, so no compiler can skip
+                # it.
                 value ^= value << np.uint64(13)
                 value ^= value >> np.uint64(7)
                 value ^= value << np.uint64(17)

@@ -7,13 +7,16 @@ from torch import nn
 
 
 class Branching(nn.Module):
-    """Two linear layers of which a call uses one: [batch, width] → [batch, width]. `branch` decides: `nothing`; a value
-    of the inputs (`data`); the same by `torch.cond`, which keeps both branches in the graph (`cond`); or the number of
-    calls, a Python integer (`number`)."""
+    """Two linear layers of which a call uses one: [batch, width] → [batch, width]. `branch`
+    decides: `nothing`; a value of the inputs (`data`); the same by `torch.cond`, which keeps both
+    branches in the graph (`cond`); or the number of calls, a Python integer (`number`)."""
 
-    def __init__(self, branch: Literal["nothing", "data", "cond", "number"] = "nothing", width: int = 256) -> None:
+    def __init__(
+        self, branch: Literal["nothing", "data", "cond", "number"] = "nothing", width: int = 256
+    ) -> None:
         super().__init__()
-        self.branch, self.calls = branch, 0
+        self.branch = branch
+        self.calls = 0
         self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:

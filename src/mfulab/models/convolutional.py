@@ -7,8 +7,8 @@ from torch import nn
 
 
 class SimpleCNN(nn.Module):
-    """A strided convolution and a linear layer: [batch, 3, 224, 224] → [batch, 10]; 2·32·27·112² + 2·401408·10
-    FLOPs."""
+    """A strided convolution and a linear layer: [batch, 3, 224, 224] → [batch, 10]; 2·32·27·112² +
+    2·401408·10 FLOPs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,12 +21,15 @@ class SimpleCNN(nn.Module):
 
 
 class DigitCNN(nn.Module):
-    """Two 3×3 convolutions to five channels and two linear layers: [batch, 1, 28, 28] → [batch, 10]. FLOPs an image
-    forward: 60,840 (2·26²·9·5), 259,200 (2·24²·45·5), 737,280 (2·2880·128) and 2,560 (2·128·10)."""
+    """Two 3×3 convolutions to five channels and two linear layers: [batch, 1, 28, 28] → [batch,
+    10]. FLOPs an image forward: 60,840 (2·26²·9·5), 259,200 (2·24²·45·5), 737,280 (2·2880·128) and
+    2,560 (2·128·10)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.convolutions = nn.Sequential(nn.Conv2d(1, 5, kernel_size=3), nn.ReLU(), nn.Conv2d(5, 5, kernel_size=3))
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(1, 5, kernel_size=3), nn.ReLU(), nn.Conv2d(5, 5, kernel_size=3)
+        )
         self.hidden = nn.Linear(5 * 24 * 24, 128)
         self.classifier = nn.Linear(128, 10)
 
@@ -35,8 +38,11 @@ class DigitCNN(nn.Module):
         return self.classifier(torch.relu(self.hidden(features)))
 
 
-def small_digits(channels: int = 16, hidden: int = 128, pooled: bool = False, separable: bool = False) -> nn.Sequential:
-    """Builds two 3×3 convolutions and two linear layers: [batch, 1, 8, 8] → [batch, 10]; 1,135,104 FLOPs an image."""
+def small_digits(
+    channels: int = 16, hidden: int = 128, pooled: bool = False, separable: bool = False
+) -> nn.Sequential:
+    """Builds two 3×3 convolutions and two linear layers: [batch, 1, 8, 8] → [batch, 10]; 1,135,104
+    FLOPs an image."""
     side = 4 if pooled else 8
     return nn.Sequential(
         _convolution(1, channels),
@@ -50,10 +56,10 @@ def small_digits(channels: int = 16, hidden: int = 128, pooled: bool = False, se
 
 
 class ThreeConvolutions(nn.Module):
-    """Three 3×3 convolutions, the mean over the image and a linear layer: [batch, 3, height, width] → [batch, 10].
-    Fewer FLOPs: `pooled` halves the sides after so many of them; `separable` makes all but the first depthwise and
-    pointwise (Howard et al. 2017, arXiv:1704.04861); `kept` is the share of channels left by pruning filters (Li et
-    al. 2017, arXiv:1608.08710)."""
+    """Three 3×3 convolutions, the mean over the image and a linear layer: [batch, 3, height, width]
+    → [batch, 10]. Fewer FLOPs: `pooled` halves the sides after so many of them; `separable` makes
+    all but the first depthwise and pointwise (Howard et al. 2017, arXiv:1704.04861); `kept` is the
+    share of channels left by pruning filters (Li et al. 2017, arXiv:1608.08710)."""
 
     def __init__(self, pooled: int = 0, separable: bool = False, kept: float = 1.0) -> None:
         super().__init__()
@@ -73,16 +79,22 @@ class ThreeConvolutions(nn.Module):
 
 
 class OneConvolution(nn.Module):
-    """A 3×3 convolution with padding 1, without a bias: [batch, channels, height, width] → [batch, out, height, width].
-    2·9·channels·out·height·width FLOPs an image: by the library; as a matmul of filters and unfolded images (im2col:
-    Chellapilla et al. 2006), which copies each pixel nine times; or by loops that Numba compiles."""
+    """A 3×3 convolution with padding 1, without a bias: [batch, channels, height, width] → [batch,
+    out, height, width]. 2·9·channels·out·height·width FLOPs an image: by the library; as a matmul
+    of filters and unfolded images (im2col: Chellapilla et al. 2006), which copies each pixel nine
+    times; or by loops that Numba compiles."""
 
     def __init__(
-        self, channels: int = 64, out: int = 64, way: Literal["library", "im2col", "direct"] = "library"
+        self,
+        channels: int = 64,
+        out: int = 64,
+        way: Literal["library", "im2col", "direct"] = "library",
     ) -> None:
         super().__init__()
         self.way = way
-        self.filters = nn.Parameter(nn.Conv2d(channels, out, kernel_size=3, bias=False).weight.detach())
+        self.filters = nn.Parameter(
+            nn.Conv2d(channels, out, kernel_size=3, bias=False).weight.detach()
+        )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if self.way == "direct":

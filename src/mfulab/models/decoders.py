@@ -1,7 +1,8 @@
-"""Computes the work of plain decoders (Llama, Mixtral, GPT-2) from their dimensions, for a machine without torch.
+"""Computes the work of plain decoders (Llama, Mixtral, GPT-2) from their dimensions, for a machine
+without torch.
 
-Matmuls, attention and parameters are those that counting the built module gives, exactly. What else a module does, and
-what it keeps for its backward pass, only the module tells.
+Matmuls, attention and parameters are those that counting the built module gives, exactly. What else
+a module does, and what it keeps for its backward pass, only the module tells.
 """
 
 from collections.abc import Iterator
@@ -17,17 +18,52 @@ from mfulab.mfu.work import Mode, Operation, Work
 BUILT = "mfulab.models.huggingface.build"
 # Arguments that change no matmul; any other that is not read here must be false, zero or none.
 UNREAD = {
-    *("model_type", "hidden_act", "activation_function", "initializer_range", "rms_norm_eps", "layer_norm_epsilon"),
-    *("bos_token_id", "eos_token_id", "pad_token_id", "rope_theta", "rope_scaling", "rope_parameters", "n_ctx"),
-    *("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "max_position_embeddings", "pretraining_tp"),
-    *("use_cache", "scale_attn_weights", "router_aux_loss_coef", "task_specific_params", "summary_first_dropout"),
-    *("summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj", "_name_or_path"),
+    *(
+        "model_type",
+        "hidden_act",
+        "activation_function",
+        "initializer_range",
+        "rms_norm_eps",
+        "layer_norm_epsilon",
+    ),
+    *(
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "rope_theta",
+        "rope_scaling",
+        "rope_parameters",
+        "n_ctx",
+    ),
+    *(
+        "attention_dropout",
+        "attn_pdrop",
+        "embd_pdrop",
+        "resid_pdrop",
+        "max_position_embeddings",
+        "pretraining_tp",
+    ),
+    *(
+        "use_cache",
+        "scale_attn_weights",
+        "router_aux_loss_coef",
+        "task_specific_params",
+        "summary_first_dropout",
+    ),
+    *(
+        "summary_activation",
+        "summary_proj_to_labels",
+        "summary_type",
+        "summary_use_proj",
+        "_name_or_path",
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A layer's weights, [experts, outputs, inputs], of which a token meets `active`; with a bias or without one."""
+    """A layer's weights, [experts, outputs, inputs], of which a token meets `active`; with a bias
+    or without one."""
 
     layer: str
     inputs: int
@@ -66,19 +102,27 @@ def missing(config: ModelConfig) -> str | None:
 
 
 def computed(
-    config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training"
+    config: ModelConfig,
+    sequence_length: int | None = None,
+    batch_size: int = 1,
+    mode: Mode = "training",
 ) -> Work:
-    """Computes one step of a decoder, with `saved_elements` None and no operators but matmuls and attention. Raises
-    ConfigurationError for a model that is no such decoder, and for more tokens than it has positions."""
+    """Computes one step of a decoder, with `saved_elements` None and no operators but matmuls and
+    attention. Raises ConfigurationError for a model that is no such decoder, and for more tokens
+    than it has positions."""
     stack = _decoder(config)
     if stack is None:
-        raise ConfigurationError(f"model={config.name}: {lacks('counting it', missing(config) or 'torch')}")
+        raise ConfigurationError(
+            f"model={config.name}: {lacks('counting it', missing(config) or 'torch')}"
+        )
     keys = sequence_length or config.sequence_length or 1
     if stack.positions and keys > stack.positions:
         says = f"model={config.name} has positions for {stack.positions} tokens"
         raise ConfigurationError(f"sequence_length={keys}: {says}")
     tokens = batch_size * (1 if mode == "decoding" else keys)
-    blocks = stack.layers * sum(matrix.weights + matrix.bias * matrix.outputs for matrix in stack.matrices)
+    blocks = stack.layers * sum(
+        matrix.weights + matrix.bias * matrix.outputs for matrix in stack.matrices
+    )
     norms = stack.norm * (2 * stack.layers + 1)
     tables = stack.head.weights * (not stack.tied) + stack.positions * stack.head.inputs
     whole = blocks + norms + tables + stack.head.weights
@@ -89,18 +133,30 @@ def computed(
         parameters=whole,
         trainable=whole,
         looked_up=tables,
-        unmultiplied=norms + stack.layers * sum(matrix.bias * matrix.outputs for matrix in stack.matrices),
-        inactive=stack.layers * sum(e.weights - e.weights * e.active // e.experts for e in stack.matrices),
+        unmultiplied=norms
+        + stack.layers * sum(matrix.bias * matrix.outputs for matrix in stack.matrices),
+        inactive=stack.layers
+        * sum(e.weights - e.weights * e.active // e.experts for e in stack.matrices),
         saved_elements=None,
-        cache_elements=2 * stack.layers * stack.key_value_heads * stack.head_width * keys * batch_size,
+        cache_elements=2
+        * stack.layers
+        * stack.key_value_heads
+        * stack.head_width
+        * keys
+        * batch_size,
         operations=tuple(_operations(stack, batch_size, tokens, keys, mode)),
-        total_flos=6 * tokens * (blocks + norms + stack.head.weights * (not stack.tied)) if mode == "training" else 0,
+        total_flos=6 * tokens * (blocks + norms + stack.head.weights * (not stack.tied))
+        if mode == "training"
+        else 0,
         message=f"by arithmetic on its dimensions; {lacks('counting the module itself', missing(config) or 'torch')}",
     )
 
 
-def _operations(stack: Decoder, batch_size: int, tokens: int, keys: int, mode: Mode) -> Iterator[Operation]:
-    """Alike blocks summed, as in `Work`. Backward passes are two matmuls for one, gradients of inputs and weights."""
+def _operations(
+    stack: Decoder, batch_size: int, tokens: int, keys: int, mode: Mode
+) -> Iterator[Operation]:
+    """Alike blocks summed, as in `Work`. Backward passes are two matmuls for one, gradients of
+    inputs and weights."""
     times = stack.layers
     passes = ("forward", "backward") if mode == "training" else ("forward",)
     queries = batch_size * stack.heads * (tokens // batch_size)
@@ -113,7 +169,8 @@ def _operations(stack: Decoder, batch_size: int, tokens: int, keys: int, mode: M
             count = 1 if matrix is stack.head else times
             rows = tokens * matrix.active
             flops = count * 2 * rows * matrix.inputs * matrix.outputs * (1 + backward)
-            # A matmul of experts also reads where the rows of each one end; experts that no token chose are not read.
+            # A matmul of experts also reads where the rows of each one end; experts that no token
+            # chose are not read.
             moved = rows * (matrix.inputs + matrix.outputs) + matrix.weights
             moved += matrix.experts * (matrix.active < matrix.experts)
             read = expected_experts_read(matrix.experts, matrix.active, tokens) / matrix.experts
@@ -125,7 +182,16 @@ def _operations(stack: Decoder, batch_size: int, tokens: int, keys: int, mode: M
         causal = flops if mode == "decoding" else flops / 2
         name = "mfulab::attention_backward" if backward else "mfulab::attention"
         moved = times * (ends * (1 + backward) + queries)
-        yield Operation(f"{stack.blocks}.*.{stack.attention}", name, direction, flops, causal, executed, moved, 0)
+        yield Operation(
+            f"{stack.blocks}.*.{stack.attention}",
+            name,
+            direction,
+            flops,
+            causal,
+            executed,
+            moved,
+            0,
+        )
 
 
 def _decoder(config: ModelConfig) -> Decoder | None:
@@ -138,19 +204,28 @@ def _decoder(config: ModelConfig) -> Decoder | None:
         return None
     try:
         decoder = make(given)
-    except (KeyError, TypeError):  # transformers' own default, or a mistake: transformers alone tells
+    except (
+        KeyError,
+        TypeError,
+    ):  # transformers' own default, or a mistake: transformers alone tells
         return None
-    return None if any(value for key, value in given.items() if key not in UNREAD) else decoder
+    if any(value for key, value in given.items() if key not in UNREAD):
+        return None
+    return decoder
 
 
 def _llama(given: dict[str, Any]) -> Decoder:
-    """Llama's blocks, and Mixtral's, whose MLP is a router and experts; takes what it reads out of `given`."""
-    width, inner = given.pop("hidden_size"), given.pop("intermediate_size")
+    """Llama's blocks, and Mixtral's, whose MLP is a router and experts; takes what it reads out of
+    `given`."""
+    width = given.pop("hidden_size")
+    inner = given.pop("intermediate_size")
     heads = given.pop("num_attention_heads")
-    key_value_heads, head_width = given.pop("num_key_value_heads", None) or heads, given.pop("head_dim", None)
+    key_value_heads = given.pop("num_key_value_heads", None) or heads
+    head_width = given.pop("head_dim", None)
     head_width = head_width or width // heads
     across = heads * head_width, key_value_heads * head_width
-    experts, active = given.pop("num_local_experts", None), given.pop("num_experts_per_tok", None)
+    experts = given.pop("num_local_experts", None)
+    active = given.pop("num_experts_per_tok", None)
     parts = [Matrix(f"self_attn.{name}_proj", width, across[name != "q"]) for name in "qkv"]
     parts += [Matrix("self_attn.o_proj", across[0], width)]
     if experts:
@@ -160,23 +235,46 @@ def _llama(given: dict[str, Any]) -> Decoder:
     else:
         parts += [Matrix(f"mlp.{name}_proj", width, inner) for name in ("gate", "up")]
         parts += [Matrix("mlp.down_proj", inner, width)]
-    head, tied = Matrix("lm_head", width, given.pop("vocab_size")), given.pop("tie_word_embeddings", False)
+    head = Matrix("lm_head", width, given.pop("vocab_size"))
+    tied = given.pop("tie_word_embeddings", False)
     layers = given.pop("num_hidden_layers")
     return Decoder(
-        "model.layers", "self_attn", layers, heads, key_value_heads, head_width, tuple(parts), head, 0, width, tied
+        "model.layers",
+        "self_attn",
+        layers,
+        heads,
+        key_value_heads,
+        head_width,
+        tuple(parts),
+        head,
+        0,
+        width,
+        tied,
     )
 
 
 def _gpt2(given: dict[str, Any]) -> Decoder:
     """GPT-2's blocks; takes what it reads out of `given`."""
-    width, heads = given.pop("n_embd"), given.pop("n_head")
+    width = given.pop("n_embd")
+    heads = given.pop("n_head")
     inner = given.pop("n_inner", None) or 4 * width
     sides = {"attn.c_attn": (width, 3 * width), "attn.c_proj": (width, width)}
     sides |= {"mlp.c_fc": (width, inner), "mlp.c_proj": (inner, width)}
     parts = tuple(Matrix(name, *sizes, bias=True) for name, sizes in sides.items())
     head = Matrix("lm_head", width, given.pop("vocab_size", 50257))
-    positions, tied = given.pop("n_positions", 1024), given.pop("tie_word_embeddings", True)
+    positions = given.pop("n_positions", 1024)
+    tied = given.pop("tie_word_embeddings", True)
     layers = given.pop("n_layer")
     return Decoder(
-        "transformer.h", "attn", layers, heads, heads, width // heads, parts, head, positions, 2 * width, tied
+        "transformer.h",
+        "attn",
+        layers,
+        heads,
+        heads,
+        width // heads,
+        parts,
+        head,
+        positions,
+        2 * width,
+        tied,
     )

@@ -1,4 +1,5 @@
-"""Direct convolution by Numba on a CPU, without an unfolded copy: an operator with a gradient and a FLOP formula."""
+"""Direct convolution by Numba on a CPU, without an unfolded copy: an operator with a gradient and a
+FLOP formula."""
 
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from numba import njit, prange
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.flops import register
 from mfulab.flops.operators import convolution_flops
 
@@ -15,16 +17,19 @@ DTYPES = (torch.float32, torch.float64)
 
 @torch.library.custom_op("mfulab::direct_convolution", mutates_args=())
 def direct_convolution(images: torch.Tensor, filters: torch.Tensor, padding: int) -> torch.Tensor:
-    """images[batch, in, height, width], filters[out, in, side, side] → [batch, out, height', width'], stride 1; on a
-    CPU."""
+    """images[batch, in, height, width], filters[out, in, side, side] → [batch, out, height',
+    width'], stride 1; on a CPU."""
     out = images.new_zeros(_shape(images, filters, padding))
     _convolve(*_arrays(images, filters), out.numpy(), padding)
     return out
 
 
 @torch.library.custom_op("mfulab::direct_convolution_filters", mutates_args=())
-def direct_convolution_filters(images: torch.Tensor, gradient: torch.Tensor, side: int, padding: int) -> torch.Tensor:
-    """Gradient of the filters: images[batch, in, height, width], gradient[batch, out, …] → [out, in, side, side]."""
+def direct_convolution_filters(
+    images: torch.Tensor, gradient: torch.Tensor, side: int, padding: int
+) -> torch.Tensor:
+    """Gradient of the filters: images[batch, in, height, width], gradient[batch, out, …] → [out,
+    in, side, side]."""
     weight_gradient = images.new_zeros(gradient.shape[1], images.shape[1], side, side)
     _correlate(*_arrays(images, gradient), weight_gradient.numpy(), padding)
     return weight_gradient
@@ -32,9 +37,9 @@ def direct_convolution_filters(images: torch.Tensor, gradient: torch.Tensor, sid
 
 def _shape(images: torch.Tensor, filters: torch.Tensor, padding: int) -> tuple[int, int, int, int]:
     if images.is_cuda:
-        raise UnsupportedError("direct convolution: loops for a CPU")
+        raise UnsupportedError(Said("direct_on_cpu"))
     if images.dtype not in DTYPES:
-        raise UnsupportedError(f"direct convolution: no {images.dtype}; has float32 and float64")
+        raise UnsupportedError(Said("direct_formats", {"dtype": str(images.dtype)}))
     height, width = (extent + 2 * padding - filters.shape[2] + 1 for extent in images.shape[2:])
     return images.shape[0], filters.shape[0], height, width
 
@@ -59,10 +64,13 @@ def _save(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor, int], output: torc
     ctx.save_for_backward(images, filters)
 
 
-def _differentiate(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+def _differentiate(
+    context: Any, gradient: torch.Tensor
+) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
     images, filters = context.saved_tensors
     wants_images, wants_filters, _ = context.needs_input_grad
-    side, padding = filters.shape[2], context.padding
+    side = filters.shape[2]
+    padding = context.padding
     turned = filters.flip(2, 3).transpose(0, 1)
     return (
         direct_convolution(gradient, turned, side - 1 - padding) if wants_images else None,
@@ -76,28 +84,40 @@ direct_convolution.register_autograd(_differentiate, setup_context=_save)
 
 def _flops(images: Any, filters: Any, padding: int) -> int:
     sides = (extent + 2 * padding - filters.shape[2] + 1 for extent in images.shape[2:])
-    return convolution_flops(images.shape, filters.shape, (images.shape[0], filters.shape[0], *sides), transposed=False)
+    return convolution_flops(
+        images.shape, filters.shape, (images.shape[0], filters.shape[0], *sides), transposed=False
+    )
 
 
 register(direct_convolution, _flops)
-register(direct_convolution_filters, lambda images, grown, side, padding: 2 * grown.numel() * images.shape[1] * side**2)
+register(
+    direct_convolution_filters,
+    lambda images, grown, side, padding: 2 * grown.numel() * images.shape[1] * side**2,
+)
 
 
 @njit(parallel=True, fastmath={"contract"})
-def _convolve(images, filters, out, padding):  # innermost run rows from 0 on, which the compiler vectorises
+def _convolve(
+    images, filters, out, padding
+):  # innermost run rows from 0 on, which the compiler vectorises
     batch, channels, height, width = images.shape
     count, _, side, _ = filters.shape
     rows, columns = out.shape[2:]
     for plane in prange(batch * count):
-        image, made = plane // count, plane % count
+        image = plane // count
+        made = plane % count
         for channel in range(channels):
             for down in range(side):
                 for right in range(side):
-                    weight, shift = filters[made, channel, down, right], right - padding
-                    first, last = max(0, -shift), min(columns, width - shift)
+                    weight = filters[made, channel, down, right]
+                    shift = right - padding
+                    first = max(0, -shift)
+                    last = min(columns, width - shift)
                     for row in range(max(0, padding - down), min(rows, height + padding - down)):
                         target = out[image, made, row, first:last]
-                        source = images[image, channel, row + down - padding, first + shift : last + shift]
+                        source = images[
+                            image, channel, row + down - padding, first + shift : last + shift
+                        ]
                         for column in range(len(target)):
                             target[column] += weight * source[column]
 
@@ -108,16 +128,22 @@ def _correlate(images, gradient, result, padding):
     count, rows, columns = gradient.shape[1:]
     side = result.shape[2]
     for plane in prange(count * channels):
-        made, channel = plane // channels, plane % channels
+        made = plane // channels
+        channel = plane % channels
         for down in range(side):
             for right in range(side):
                 shift = right - padding
-                first, last = max(0, -shift), min(columns, width - shift)
-                total = result[made, channel, down, right]  # 0 in the format, so that the sum is not float64
+                first = max(0, -shift)
+                last = min(columns, width - shift)
+                total = result[
+                    made, channel, down, right
+                ]  # 0 in the format, so that the sum is not float64
                 for image in range(batch):
                     for row in range(max(0, padding - down), min(rows, height + padding - down)):
                         grown = gradient[image, made, row, first:last]
-                        source = images[image, channel, row + down - padding, first + shift : last + shift]
+                        source = images[
+                            image, channel, row + down - padding, first + shift : last + shift
+                        ]
                         for column in range(len(grown)):
                             total += grown[column] * source[column]
                 result[made, channel, down, right] = total

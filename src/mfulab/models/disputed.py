@@ -1,4 +1,5 @@
-"""One attention layer in the forms that FLOP counters disagree on, and a layer that is spread over ranks."""
+"""One attention layer in the forms that FLOP counters disagree on, and a layer that is spread over
+ranks."""
 
 from typing import Literal, get_args
 
@@ -13,34 +14,49 @@ Form = Literal["packed", "flex", "two_dimensional", "window"]
 
 
 class Attention(nn.Module):
-    """[batch, tokens, width] → [batch, classes]: projections around one attention layer, and a classifier of the mean.
-    FLOPs of a sequence forward: 2·tokens·4·width² + 4·pairs·width + 2·width·classes. `packed` and `flex` hold documents
-    of `document` tokens: tokens·document pairs; a `window` reaches as far. `two_dimensional` attends in each head by
-    itself."""
+    """[batch, tokens, width] → [batch, classes]: projections around one attention layer, and a
+    classifier of the mean. FLOPs of a sequence forward: 2·tokens·4·width² + 4·pairs·width +
+    2·width·classes. `packed` and `flex` hold documents of `document` tokens: tokens·document pairs;
+    a `window` reaches as far. `two_dimensional` attends in each head by itself."""
 
-    def __init__(self, form: Form, width: int = 256, heads: int = 4, document: int = 32, classes: int = 10) -> None:
+    def __init__(
+        self, form: Form, width: int = 256, heads: int = 4, document: int = 32, classes: int = 10
+    ) -> None:
         super().__init__()
         if form not in get_args(Form):
             raise ModelError(f"model.arguments.form={form}: choose {', '.join(get_args(Form))}")
-        self.form, self.heads, self.document = form, heads, document
+        self.form = form
+        self.heads = heads
+        self.document = document
         self.enter, self.leave = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.classifier = nn.Linear(width, classes)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         batch, length, width = tokens.shape
-        split = self.enter(tokens).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        split = (
+            self.enter(tokens)
+            .view(batch, length, 3, self.heads, width // self.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
         query, key, value = split.unbind()
         attended = self._attend(query, key, value)
-        return self.classifier(self.leave(attended.transpose(1, 2).reshape(batch, length, width)).mean(1))
+        return self.classifier(
+            self.leave(attended.transpose(1, 2).reshape(batch, length, width)).mean(1)
+        )
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        length, document = query.shape[-2], self.document
+        length = query.shape[-2]
+        document = self.document
         if self.form == "flex":
 
-            def same(batch: object, head: object, query_index: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            def same(
+                batch: object, head: object, query_index: torch.Tensor, other: torch.Tensor
+            ) -> torch.Tensor:
                 return query_index // document == other // document
 
-            blocks = create_block_mask(same, None, None, length, length, query.device, BLOCK_SIZE=document)
+            blocks = create_block_mask(
+                same, None, None, length, length, query.device, BLOCK_SIZE=document
+            )
             return flex_attention(query, key, value, block_mask=blocks)
         if self.form == "two_dimensional":
             places = [
@@ -58,13 +74,17 @@ class Attention(nn.Module):
 
 
 class TensorParallel(nn.Module):
-    """[batch, width] → [batch, classes]: one of two ranks, the other pretended, of a layer pair split by columns,
-    then rows; 2·hidden·(width + classes) ÷ 2 FLOPs forward."""
+    """[batch, width] → [batch, classes]: one of two ranks, the other pretended, of a layer pair
+    split by columns, then rows; 2·hidden·(width + classes) ÷ 2 FLOPs forward."""
 
     def __init__(self, width: int = 512, hidden: int = 2048, classes: int = 10) -> None:
         super().__init__()
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel,
+            RowwiseParallel,
+            parallelize_module,
+        )
 
         from mfulab.flops.sharded import pretend_ranks
 

@@ -14,31 +14,37 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from mfulab.core.errors import UnsupportedError, is_out_of_memory
 from mfulab.core.files import scratch
 from mfulab.core.groups import ExecutionConfig
+from mfulab.core.said import Said
 from mfulab.device import is_gpu, require_cuda
 from mfulab.models.build import Batch, LogitsOnly
 
-NO_COMPILER = (
-    "execution=compile: torch.compile writes C++ for a CPU, and no compiler for it is found: install g++ or clang++, "
-    "or name one in CXX"
-)
+NO_COMPILER = Said("no_compiler")
 
 
 @contextlib.contextmanager
 def empty_cache() -> Iterator[None]:
-    """Hides what earlier processes compiled: with it, compile time would tell which run came first."""
+    """Hides what earlier processes compiled: with it, compile time would tell which run came
+    first."""
     with (
         scratch() as folder,
-        patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=f"{folder}/torch", TRITON_CACHE_DIR=f"{folder}/triton"),
+        patch.dict(
+            os.environ,
+            TORCHINDUCTOR_CACHE_DIR=f"{folder}/torch",
+            TRITON_CACHE_DIR=f"{folder}/triton",
+        ),
     ):
         yield
 
 
-def arrange(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> tuple[torch.nn.Module, Batch]:
-    """The model and its batch in channels-last memory format where asked for, which only images have."""
+def arrange(
+    model: torch.nn.Module, batch: Batch, execution: ExecutionConfig
+) -> tuple[torch.nn.Module, Batch]:
+    """The model and its batch in channels-last memory format where asked for, which only images
+    have."""
     if not execution.channels_last:
         return model, batch
     if batch.inputs.ndim != 4:
-        raise UnsupportedError("execution.channels_last: only [batch, channels, height, width] inputs have channels")
+        raise UnsupportedError(Said("no_channels"))
     return (
         model.to(memory_format=torch.channels_last),  # type: ignore[call-overload]
         Batch(batch.inputs.contiguous(memory_format=torch.channels_last), batch.targets),
@@ -46,8 +52,8 @@ def arrange(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) ->
 
 
 def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> Callable[..., Any]:
-    """The model as a callable in the mode asked for; its first calls compile. Raises UnsupportedError, as calls may
-    do."""
+    """The model as a callable in the mode asked for; its first calls compile. Raises
+    UnsupportedError, as calls may do."""
     call: Callable[..., Any] = model
     match execution.mode:
         case "trace" | "script":
@@ -58,7 +64,7 @@ def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> C
     if execution.attention == "default":
         return call
     # One backend of attention; a backward pass follows its forward pass by itself.
-    reason = f"execution.attention={execution.attention}: torch cannot compute it here for these tensors"
+    reason = Said("attention_refused", {"attention": execution.attention})
     name = execution.attention.upper()
     backend = getattr(SDPBackend, name if name == "MATH" else f"{name}_ATTENTION")
     return _explained(call, "No viable backend", reason, partial(sdpa_kernel, backend))
@@ -67,10 +73,11 @@ def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> C
 def _explained(
     call: Callable[..., Any],
     words: str,
-    reason: str,
+    reason: Said,
     context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
 ) -> Callable[..., Any]:
-    """`call` in a context; a RuntimeError with these words becomes an UnsupportedError with the reason."""
+    """`call` in a context; a RuntimeError with these words becomes an UnsupportedError with the
+    reason."""
 
     def checked(*arguments: Any, **options: Any) -> Any:
         try:
@@ -86,7 +93,9 @@ def _explained(
 
 def _torchscript(model: torch.nn.Module, batch: Batch, mode: str) -> Callable[..., Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated; it is measured as the past that it is
+        warnings.simplefilter(
+            "ignore"
+        )  # TorchScript is deprecated; it is measured as the past that it is
         try:
             if mode == "script":
                 return torch.jit.script(model)
@@ -94,16 +103,22 @@ def _torchscript(model: torch.nn.Module, batch: Batch, mode: str) -> Callable[..
         except Exception as error:
             if is_out_of_memory(error):  # tracing computes
                 raise
-            # TorchScript refuses a model's Python with many kinds of error; none of them is about this device.
-            line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise UnsupportedError(f"execution={mode}: torch.jit cannot {mode} this model: {line}") from error
+            # TorchScript refuses a model's Python with many kinds of error; none of them is about
+            # this device.
+            line = next(
+                (line.strip() for line in str(error).splitlines() if line.strip()),
+                type(error).__name__,
+            )
+            raise UnsupportedError(
+                Said("jit_cannot", {"mode": mode, "verb": mode, "error": line})
+            ) from error
 
 
 def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[[], torch.Tensor]:
-    """`step` as a CUDA graph, captured at its first call by torch's notes on whole-network capture; every replay
-    overwrites its result. UnsupportedError where it cannot be captured."""
+    """`step` as a CUDA graph, captured at its first call by torch's notes on whole-network capture;
+    every replay overwrites its result. UnsupportedError where it cannot be captured."""
     if not is_gpu(device):
-        raise UnsupportedError("execution=cuda_graph needs an NVIDIA GPU")
+        raise UnsupportedError(Said("graph_needs_nvidia"))
     require_cuda(device, "execution=cuda_graph")
 
     @cache
@@ -111,7 +126,9 @@ def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
-            for _ in range(3):  # lazy initialisation and the optimiser's state must not become part of the graph
+            for _ in range(
+                3
+            ):  # lazy initialisation and the optimiser's state must not become part of the graph
                 step()
         torch.cuda.current_stream(device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
@@ -122,7 +139,7 @@ def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[
             if is_out_of_memory(error):
                 raise
             line = str(error).splitlines()[0]
-            raise UnsupportedError(f"execution=cuda_graph: this step cannot be captured: {line}") from error
+            raise UnsupportedError(Said("not_captured", {"error": line})) from error
 
     def replay() -> torch.Tensor:
         graph, result = captured()

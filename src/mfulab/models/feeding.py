@@ -1,8 +1,10 @@
-"""Batches from a torch DataLoader on the host: random, decoded from JPEG, of a memory-mapped file, or real digits.
+"""Batches from a torch DataLoader on the host: random, decoded from JPEG, of a memory-mapped file,
+or real digits.
 
-`digits.csv.gz` holds the 1,797 test images of "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak 1998,
-UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0): 64 pixels of 0 to 16 and the digit a line. It is
-sklearn/datasets/data/digits.csv.gz of scikit-learn 1.9.1 (BSD-3-Clause), unchanged.
+`digits.csv.gz` holds the 1,797 test images of "Optical Recognition of Handwritten Digits" (E.
+Alpaydin, C. Kaynak 1998, UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0): 64
+pixels of 0 to 16 and the digit a line. It is sklearn/datasets/data/digits.csv.gz of scikit-learn
+1.9.1 (BSD-3-Clause), unchanged.
 """
 
 import gzip
@@ -21,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ModelConfig, WorkloadConfig
+from mfulab.core.said import Said, cell_of
 from mfulab.device.cpu import usable_cores
 from mfulab.models.build import Batch, make_batch
 
@@ -29,17 +32,18 @@ IMAGES = 16  # different ones that are decoded again and again
 MARGIN = 8 / 7  # a stored image's side ÷ the crop's, 256 ÷ 224, as training on ImageNet has it
 QUALITY = 90  # of the JPEGs
 OWN_FILE_BYTES = 64 << 20  # of a file that is made for the run
-MEAN, DEVIATION = 127.5, 73.9  # of uniform bytes
+MEAN = 127.5
+DEVIATION = 73.9  # of uniform bytes
 
 
 def feeder(
     batch: Batch, config: ModelConfig, workload: WorkloadConfig, sequence_length: int | None
 ) -> Callable[[], None]:
-    """A function that copies a new batch of a DataLoader over `batch`; UnsupportedError without such samples or
-    memory."""
+    """A function that copies a new batch of a DataLoader over `batch`; UnsupportedError without
+    such samples or memory."""
     on_gpu = batch.inputs.is_cuda
     if workload.loader_pinned and not on_gpu:
-        raise UnsupportedError("workload.loader_pinned=true: only copies to a GPU gain by it")
+        raise UnsupportedError(Said("pinned_for_gpus"))
     sources: dict[str, Callable[[], Dataset[Sample]]] = {
         "random": lambda: _Drawn(config, sequence_length),
         "decode": lambda: Photographs(config),
@@ -66,17 +70,19 @@ def feeder(
 
 
 def beyond_cores(workload: WorkloadConfig) -> dict[str, Any]:
-    """The `message` that a DataLoader has more processes than there are cores; nothing of others."""
-    workers, cores = workload.loader_workers, usable_cores()
+    """The `message` that a DataLoader has more processes than there are cores; nothing of
+    others."""
+    workers = workload.loader_workers
+    cores = usable_cores()
     if workload.input != "host" or workers <= cores:
         return {}
-    says = f"more than the {cores} cores that this run may use; they take time from the model"
-    return {"message": f"workload.loader_workers={workers}: {says}"}
+    return {"message": cell_of(Said("too_many_workers", {"workers": workers, "cores": cores}))}
 
 
 class _Indices:
     def __init__(self, batch_size: int, batches: int | None) -> None:
-        self._batch_size, self._batches = batch_size, batches
+        self._batch_size = batch_size
+        self._batches = batches
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed(0)
@@ -86,7 +92,8 @@ class _Indices:
 
 class _Drawn(Dataset[Sample]):
     def __init__(self, config: ModelConfig, sequence_length: int | None) -> None:
-        self._config, self._sequence_length = config, sequence_length
+        self._config = config
+        self._sequence_length = sequence_length
 
     def __getitem__(self, index: int) -> Sample:
         batch = make_batch(self._config, 1, self._sequence_length)
@@ -94,12 +101,13 @@ class _Drawn(Dataset[Sample]):
 
 
 class Photographs(Dataset[Sample]):
-    """JPEGs in memory: decoded, cropped at random, half mirrored, normalised to floats; of one or three channels."""
+    """JPEGs in memory: decoded, cropped at random, half mirrored, normalised to floats; of one or
+    three channels."""
 
     def __init__(self, config: ModelConfig) -> None:
         shape = config.input_shape or []
         if len(shape) != 3 or shape[0] not in (1, 3):
-            raise UnsupportedError("workload.loader_source=decode: JPEGs need images of 1 or 3 channels as input")
+            raise UnsupportedError(Said("jpegs_need_images"))
         from PIL import Image
 
         self._open = Image.open
@@ -120,11 +128,17 @@ class Photographs(Dataset[Sample]):
 
 def _photograph(library: Any, mode: str, sides: tuple[int, int], seed: int) -> bytes:
     generator = np.random.default_rng(seed)
-    coarse = generator.integers(0, 256, (max(1, sides[1] // 16), max(1, sides[0] // 16), len(mode)), np.uint8)
-    smooth = library.fromarray(coarse.squeeze(2) if mode == "L" else coarse).resize(sides, library.Resampling.BICUBIC)
+    coarse = generator.integers(
+        0, 256, (max(1, sides[1] // 16), max(1, sides[0] // 16), len(mode)), np.uint8
+    )
+    smooth = library.fromarray(coarse.squeeze(2) if mode == "L" else coarse).resize(
+        sides, library.Resampling.BICUBIC
+    )
     grain = generator.normal(0, 6, np.array(smooth).shape)
     coded = io.BytesIO()
-    library.fromarray(np.clip(np.array(smooth) + grain, 0, 255).astype(np.uint8)).save(coded, "jpeg", quality=QUALITY)
+    library.fromarray(np.clip(np.array(smooth) + grain, 0, 255).astype(np.uint8)).save(
+        coded, "jpeg", quality=QUALITY
+    )
     return coded.getvalue()
 
 
@@ -141,7 +155,7 @@ class Digits(Dataset[Sample]):
     def __init__(self, config: ModelConfig) -> None:
         shape = config.input_shape or []
         if len(shape) != 3 or config.task != "classification":
-            raise UnsupportedError("workload.loader_source=digits: digits need a classification of images as model")
+            raise UnsupportedError(Said("digits_need_images"))
         self._shape = shape
         images, self._targets = handwritten()
         self._images = (images - images.mean()) / images.std()
@@ -153,12 +167,17 @@ class Digits(Dataset[Sample]):
 
 
 class Mapped(Dataset[Sample]):
-    """Samples one behind another in a memory-mapped file, its own without a path: bytes of images, or token ids."""
+    """Samples one behind another in a memory-mapped file, its own without a path: bytes of images,
+    or token ids."""
 
     def __init__(self, config: ModelConfig, sequence_length: int | None, path: str | None) -> None:
         self._tokens = config.vocabulary_size
         self._labelled = config.task == "language_modeling"
-        shape = [sequence_length or config.sequence_length or 1] if self._tokens else config.input_shape or []
+        shape = (
+            [sequence_length or config.sequence_length or 1]
+            if self._tokens
+            else config.input_shape or []
+        )
         values = math.prod(shape)
         kind = np.dtype(f"u{config.sample_bytes(sequence_length) // values}")
         if path is None:

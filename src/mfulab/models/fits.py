@@ -1,4 +1,5 @@
-"""Peak memory of a step by part, counted without its device; whether it fits one, and the largest batch that does."""
+"""Peak memory of a step by part, counted without its device; whether it fits one, and the largest
+batch that does."""
 
 import itertools
 import math
@@ -22,17 +23,21 @@ from mfulab.models.work import check
 
 PRECISIONS = ("fp32", "bf16", "fp16", "amp_bf16", "amp_fp16")
 MODES = ("training", "inference")
-# torch gives cuBLAS 32 MiB on Hopper for each thread that multiplies: forward's, and the backward pass's
-# (ATen/cuda/CublasHandlePool.cpp). Of other devices it was not compared with a measured peak.
-HOPPER, WORKSPACE_BYTES = "9.0", 32 << 20
+# torch gives cuBLAS 32 MiB on Hopper for each thread that multiplies: forward's, and the backward
+# pass's (ATen/cuda/CublasHandlePool.cpp). Of other devices it was not compared with a measured
+# peak.
+HOPPER = "9.0"
+WORKSPACE_BYTES = 32 << 20
 UNKNOWN = "Not in it: the driver's context (some 0.5 GB on an NVIDIA GPU), fragmentation, buffers of communication."
 NO_WORKSPACE = "The libraries' workspace is not known here."
-SECANTS, MOST_BATCH = 8, 1 << 20  # of the search for the largest batch
+SECANTS = 8
+MOST_BATCH = 1 << 20  # of the search for the largest batch
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Peak memory of one step on one device in bytes; the parts are the largest of each, and not all at one time."""
+    """Peak memory of one step on one device in bytes; the parts are the largest of each, and not
+    all at one time."""
 
     model: str
     device: str
@@ -64,35 +69,48 @@ def fits(
     """Predicts the peak memory of a model's step on a device, and the largest batch that fits.
 
     Args:
-        model: a name in `config/model/`, a YAML file like those, or what stands in one.
-        batch_size: samples of a step.
-        optimizer: adam, adamw, adam_8bit or sgd.
-        device: its name as a driver reports it, its datasheet's name, or its PCI id.
-        precision: fp32, bf16 or fp16 for everything; amp_bf16 or amp_fp16 for autocast over fp32 weights.
-        sequence_length: tokens a sample; the model's own where not given.
-        checkpointing: whether each block is recomputed in the backward pass.
-        mode: training, or inference, which keeps nothing.
+        model: a name in `config/model/`, a YAML file like those, or what stands in one. batch_size:
+        samples of a step. optimizer: adam, adamw, adam_8bit or sgd. device: its name as a driver
+        reports it, its datasheet's name, or its PCI id. precision: fp32, bf16 or fp16 for
+        everything; amp_bf16 or amp_fp16 for autocast over fp32 weights. sequence_length: tokens a
+        sample; the model's own where not given. checkpointing: whether each block is recomputed in
+        the backward pass. mode: training, or inference, which keeps nothing.
 
     Raises ConfigurationError for an unknown name, and for a model that cannot be built or counted.
     """
     config = model_config(model, sequence_length=sequence_length)
-    choices = ("precision", precision, PRECISIONS), ("optimizer", optimizer, memory.STATE_BYTES), ("mode", mode, MODES)
+    choices = (
+        ("precision", precision, PRECISIONS),
+        ("optimizer", optimizer, memory.STATE_BYTES),
+        ("mode", mode, MODES),
+    )
     for name, value, known in choices:
         if value not in known:
             raise unknown(name, value, known)
     check(config, sequence_length, 1, [mode], batch_size)
-    about: Any = {"optimizer": optimizer, "precision": precision, "checkpointing": checkpointing, "mode": mode}
+    about: Any = {
+        "optimizer": optimizer,
+        "precision": precision,
+        "checkpointing": checkpointing,
+        "mode": mode,
+    }
     fit = cache(partial(_fit, config, _datasheet(device), sequence_length, **about))
-    most = largest_batch(lambda size: fit(size).peak_bytes, fit(batch_size).capacity_bytes, batch_size)
+    most = largest_batch(
+        lambda size: fit(size).peak_bytes, fit(batch_size).capacity_bytes, batch_size
+    )
     return replace(fit(batch_size), largest_batch=most)
 
 
 def largest_batch(peak_bytes: Callable[[int], int], capacity: int, first: int) -> int:
-    """The largest batch whose peak fits, of a peak that grows with the batch, nearly in a straight line.
+    """The largest batch whose peak fits, of a peak that grows with the batch, nearly in a straight
+    line.
 
-    Secants from `first`, the batch that is asked for, and then halves, until a batch fits and the next does not.
+    Secants from `first`, the batch that is asked for, and then halves, until a batch fits and the
+    next does not.
     """
-    fitting, failing, guess = 0, MOST_BATCH, first
+    fitting = 0
+    failing = MOST_BATCH
+    guess = first
     for step in itertools.count():
         here = peak_bytes(guess)
         fitting, failing = (guess, failing) if here <= capacity else (fitting, guess)
@@ -107,13 +125,20 @@ def largest_batch(peak_bytes: Callable[[int], int], capacity: int, first: int) -
 
 
 def _datasheet(device: str) -> Datasheet:
-    """The datasheet of a device. Raises ConfigurationError, with the choices and their memory where there are a few."""
+    """The datasheet of a device. Raises ConfigurationError, with the choices and their memory where
+    there are a few."""
     try:
         sheet = find(device)
     except UnknownDeviceError as error:
         words = {*normalised(device).split()}
-        alike = [sheet for sheet in datasheets() if words and words <= {*normalised(sheet.device).split()}]
-        choices = ", ".join(f"{sheet.device} ({sheet.memory_gb:g} GB)" for sheet in alike if sheet.memory_gb)
+        alike = [
+            sheet
+            for sheet in datasheets()
+            if words and words <= {*normalised(sheet.device).split()}
+        ]
+        choices = ", ".join(
+            f"{sheet.device} ({sheet.memory_gb:g} GB)" for sheet in alike if sheet.memory_gb
+        )
         says = f"choose one of {choices}" if choices and len(alike) <= FEW else error
         raise ConfigurationError(f"device={device}: {says}") from error
     if sheet.memory_gb is None:
@@ -124,19 +149,31 @@ def _datasheet(device: str) -> Datasheet:
 def _held(
     counted: ModelCount, optimizer: memory.Optimizer, precision: str, trains: bool
 ) -> tuple[memory.StepMemory, int, int]:
-    """Memory that a step keeps, the peak of what is alive at once, without inputs and workspace; a weight's bytes."""
-    element, is_autocast = int(ELEMENT_BYTES[precision.removeprefix("amp_")]), precision.startswith("amp_")
+    """Memory that a step keeps, the peak of what is alive at once, without inputs and workspace; a
+    weight's bytes."""
+    element = int(ELEMENT_BYTES[precision.removeprefix("amp_")])
+    is_autocast = precision.startswith("amp_")
     about: Any = {"element_bytes": element, "autocast": is_autocast}
     stored = 4 if is_autocast else element
-    count, weights = counted.count, list(counted.model.parameters())
+    count = counted.count
+    weights = list(counted.model.parameters())
     parameters = sum(weight.numel() for weight in weights)
     trainable = sum(weight.numel() for weight in weights if weight.requires_grad) if trains else 0
-    saved, alive = count.saved if trains else Held(), (4 * count.peak.elements, count.peak.fixed_bytes)
-    about_saved: Any = {"activation_elements": saved.elements, "activation_fixed_bytes": saved.fixed_bytes}
-    kept = memory.training_memory(parameters, trainable=trainable, optimizer=optimizer, **about_saved, **about)
+    saved = count.saved if trains else Held()
+    alive = (4 * count.peak.elements, count.peak.fixed_bytes)
+    about_saved: Any = {
+        "activation_elements": saved.elements,
+        "activation_fixed_bytes": saved.fixed_bytes,
+    }
+    kept = memory.training_memory(
+        parameters, trainable=trainable, optimizer=optimizer, **about_saved, **about
+    )
     if not trains:
         return kept, memory.inference_peak_bytes(parameters, *alive, **about), stored
-    about |= {"optimizer": optimizer, "optimizer_copies": int(optimizer != "sgd")}  # torch updates all at once
+    about |= {
+        "optimizer": optimizer,
+        "optimizer_copies": int(optimizer != "sgd"),
+    }  # torch updates all at once
     return kept, memory.training_peak_bytes(parameters, trainable, *alive, **about), stored
 
 
@@ -163,7 +200,8 @@ def _fit(
         tokens = size * (sequence_length or config.sequence_length or 1)
         inputs = 8 * tokens * (1 + (config.task == "language_modeling"))
     workspace = WORKSPACE_BYTES * (1 + trains) if sheet.architecture == HOPPER else None
-    peak, capacity = peak + inputs + (workspace or 0), round((sheet.memory_gb or 0) * 1e9)
+    peak = peak + inputs + (workspace or 0)
+    capacity = round((sheet.memory_gb or 0) * 1e9)
     return Fit(
         model=config.name,
         device=sheet.device,

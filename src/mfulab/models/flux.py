@@ -1,4 +1,5 @@
-"""The FLUX.1 transformer over image latents and text, from its published shapes and without a download."""
+"""The FLUX.1 transformer over image latents and text, from its published shapes and without a
+download."""
 
 import torch
 from torch import nn
@@ -17,7 +18,9 @@ class _Modulation(nn.Module):
 
 def _attend(queries_keys_values: torch.Tensor, heads: int) -> torch.Tensor:
     batch, tokens, width = queries_keys_values.shape
-    split = queries_keys_values.view(batch, tokens, 3, heads, width // 3 // heads).permute(2, 0, 3, 1, 4)
+    split = queries_keys_values.view(batch, tokens, 3, heads, width // 3 // heads).permute(
+        2, 0, 3, 1, 4
+    )
     attended = functional.scaled_dot_product_attention(split[0], split[1], split[2])
     return attended.transpose(1, 2).reshape(batch, tokens, width // 3)
 
@@ -28,7 +31,9 @@ class _Stream(nn.Module):
         self.modulation = _Modulation(width, 6)
         self.norms = nn.ModuleList(nn.LayerNorm(width, elementwise_affine=False) for _ in range(2))
         self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)
+        )
 
 
 class DoubleBlock(nn.Module):
@@ -46,12 +51,18 @@ class DoubleBlock(nn.Module):
             stream.qkv(stream.norms[0](tokens) * (1 + scale) + shift)
             for stream, tokens, (shift, scale, *_) in zip(streams, parts, modulations, strict=True)
         ]
-        attended = _attend(torch.cat(projected, dim=1), self.heads).split([part.shape[1] for part in parts], dim=1)
+        attended = _attend(torch.cat(projected, dim=1), self.heads).split(
+            [part.shape[1] for part in parts], dim=1
+        )
         results = []
-        for stream, part, seen, modulation in zip(streams, parts, attended, modulations, strict=True):
+        for stream, part, seen, modulation in zip(
+            streams, parts, attended, modulations, strict=True
+        ):
             gate, shift, scale, last = modulation[2:]
             tokens = part + gate * stream.projection(seen)
-            results.append(tokens + last * stream.mlp(stream.norms[1](tokens) * (1 + scale) + shift))
+            results.append(
+                tokens + last * stream.mlp(stream.norms[1](tokens) * (1 + scale) + shift)
+            )
         return results
 
 
@@ -60,7 +71,8 @@ class SingleBlock(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads, self.width = heads, width
+        self.heads = heads
+        self.width = width
         self.modulation = _Modulation(width, 3)
         self.norm = nn.LayerNorm(width, elementwise_affine=False)
         self.enter, self.leave = nn.Linear(width, 7 * width), nn.Linear(5 * width, width)
@@ -74,8 +86,8 @@ class SingleBlock(nn.Module):
 
 
 class Flux(nn.Module):
-    """FLUX.1: [batch, image_tokens, 64] latents → the same shape; text, time and pooled text are zeros
-    (black-forest-labs/flux src/flux/model.py)."""
+    """FLUX.1: [batch, image_tokens, 64] latents → the same shape; text, time and pooled text are
+    zeros (black-forest-labs/flux src/flux/model.py)."""
 
     def __init__(
         self,
@@ -89,10 +101,12 @@ class Flux(nn.Module):
         channels: int = 64,
     ) -> None:
         super().__init__()
-        self.text_shape, self.pooled_width = (text_tokens, text_width), pooled_width
+        self.text_shape = (text_tokens, text_width)
+        self.pooled_width = pooled_width
         self.image_in, self.text_in = nn.Linear(channels, width), nn.Linear(text_width, width)
         self.time_in, self.pooled_in = (
-            nn.Sequential(nn.Linear(into, width), nn.SiLU(), nn.Linear(width, width)) for into in (256, pooled_width)
+            nn.Sequential(nn.Linear(into, width), nn.SiLU(), nn.Linear(width, width))
+            for into in (256, pooled_width)
         )
         self.double_blocks = nn.ModuleList(DoubleBlock(width, heads) for _ in range(double_blocks))
         self.single_blocks = nn.ModuleList(SingleBlock(width, heads) for _ in range(single_blocks))

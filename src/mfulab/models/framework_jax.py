@@ -30,16 +30,21 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 def inference_step(layers: Sequence[Layer], images: np.ndarray) -> Callable[[], torch.Tensor]:
     """The forward pass, jitted."""
     call = jax.jit(lambda parameters, values: forward(layers, parameters, values, OPERATIONS))
-    parameters, held = parameters_of(layers, jnp.asarray), jnp.asarray(images)
+    parameters = parameters_of(layers, jnp.asarray)
+    held = jnp.asarray(images)
     return lambda: channels_first(torch.from_dlpack(call(parameters, held).block_until_ready()))
 
 
 def training_step(
     layers: Sequence[Layer], images: np.ndarray, targets: np.ndarray, workload: WorkloadConfig
 ) -> Callable[[], torch.Tensor]:
-    """Forward, loss, backward and Adam as one jitted function, whose state is given over in place; returns the loss."""
-    start, update, current = optimizers.adam(workload.learning_rate)  # the same constants as torch's
-    held, wanted = jnp.asarray(images), jnp.asarray(targets)
+    """Forward, loss, backward and Adam as one jitted function, whose state is given over in place;
+    returns the loss."""
+    start, update, current = optimizers.adam(
+        workload.learning_rate
+    )  # the same constants as torch's
+    held = jnp.asarray(images)
+    wanted = jnp.asarray(targets)
 
     def loss(parameters: list[list[Any]]) -> Any:
         output = forward(layers, parameters, held, OPERATIONS)
@@ -53,7 +58,8 @@ def training_step(
         return value, update(step, gradients, state)
 
     compiled = jax.jit(one, donate_argnums=1)
-    state, done = start(parameters_of(layers, jnp.asarray)), 0
+    state = start(parameters_of(layers, jnp.asarray))
+    done = 0
 
     def step(*_: object) -> torch.Tensor:
         nonlocal state, done

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 
 
 @dataclass(frozen=True)
@@ -16,18 +17,21 @@ class Layer:
     """One layer, channels last."""
 
     kind: Literal["convolution", "linear", "relu", "flatten"]
-    weight: np.ndarray | None = None  # of a convolution [height, width, in, out], of a linear layer [in, out]
+    # of a convolution [height, width, in, out], of a linear layer [in, out]
+    weight: np.ndarray | None = None
     bias: np.ndarray | None = None  # [out], or None
     stride: tuple[int, int] = (1, 1)  # of a convolution, (down, right)
     padding: tuple[int, int] = (0, 0)  # of a convolution on both sides, (rows, columns)
 
 
 def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
-    """Layers of a chain of convolutions, linear layers, ReLU and flattening, channels last; else UnsupportedError."""
+    """Layers of a chain of convolutions, linear layers, ReLU and flattening, channels last; else
+    UnsupportedError."""
     traced = torch.fx.symbolic_trace(nn.Sequential(model))
     modules = dict(traced.named_modules())
     layers: list[Layer] = []
-    images: tuple[int, ...] | None = None  # [channels, height, width] that were flattened, until a linear layer
+    # [channels, height, width] that were flattened, until a linear layer
+    images: tuple[int, ...] | None = None
     value = inputs[:1]
     with torch.no_grad():
         for node in traced.graph.nodes:
@@ -36,13 +40,26 @@ def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
             part = modules[node.target] if node.op == "call_module" else None
             layer = _layer(part, node, images)
             if layer is None:
-                name = type(part).__name__ if part is not None else getattr(node.target, "__name__", node.target)
-                raise UnsupportedError(f"{type(model).__name__} has {name}, which is not translated for this framework")
+                name = (
+                    type(part).__name__
+                    if part is not None
+                    else getattr(node.target, "__name__", node.target)
+                )
+                raise UnsupportedError(
+                    Said(
+                        "layer_not_translated", {"model": str(type(model).__name__), "layer": name}
+                    )
+                )
             if layer.kind == "flatten" and value.ndim == 4:
                 images = tuple(value.shape[1:])
             elif layer.kind == "linear":
                 images = None
-            value = part(value) if part is not None else value.flatten(1) if layer.kind == "flatten" else value.relu()
+            if part is not None:
+                value = part(value)
+            elif layer.kind == "flatten":
+                value = value.flatten(1)
+            else:
+                value = value.relu()
             layers.append(layer)
     return layers
 
@@ -61,14 +78,19 @@ def _layer(part: nn.Module | None, node: Any, images: Sequence[int] | None) -> L
         return Layer("linear", weight.T, bias)
     if isinstance(part, nn.ReLU) or node.target in (torch.relu, nn.functional.relu, "relu"):
         return Layer("relu")
-    if isinstance(part, nn.Flatten) or (node.target in (torch.flatten, "flatten") and node.args[1:] == (1,)):
+    if isinstance(part, nn.Flatten) or (
+        node.target in (torch.flatten, "flatten") and node.args[1:] == (1,)
+    ):
         return Layer("flatten")
     return None
 
 
 def parameters_of(layers: Sequence[Layer], convert: Callable[[np.ndarray], Any]) -> list[list[Any]]:
     """The weight and bias that each layer has, as a framework's own arrays."""
-    return [[convert(tensor) for tensor in (layer.weight, layer.bias) if tensor is not None] for layer in layers]
+    return [
+        [convert(tensor) for tensor in (layer.weight, layer.bias) if tensor is not None]
+        for layer in layers
+    ]
 
 
 def forward(
@@ -77,7 +99,8 @@ def forward(
     values: Any,
     operations: Mapping[str, Callable[..., Any]],
 ) -> Any:
-    """The layers one after another: `operations` compute each kind from values, layer and weight, and add a `bias`."""
+    """The layers one after another: `operations` compute each kind from values, layer and weight,
+    and add a `bias`."""
     for layer, held in zip(layers, parameters, strict=True):
         values = operations[layer.kind](values, layer, *held[:1])
         if len(held) > 1:
@@ -86,7 +109,8 @@ def forward(
 
 
 def channels_last(images: torch.Tensor) -> np.ndarray:
-    """[batch, channels, height, width] as an array [batch, height, width, channels]; others as they are."""
+    """[batch, channels, height, width] as an array [batch, height, width, channels]; others as they
+    are."""
     return (images.permute(0, 2, 3, 1) if images.ndim == 4 else images).contiguous().numpy()
 
 

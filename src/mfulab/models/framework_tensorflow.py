@@ -23,15 +23,19 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def use_threads(threads: int) -> None:
-    """Limits the threads of an operation, and runs one operation at a time; only before TensorFlow's first one."""
+    """Limits the threads of an operation, and runs one operation at a time; only before
+    TensorFlow's first one."""
     with contextlib.suppress(RuntimeError):  # of a second model in a process, which keeps them
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
-def inference_step(layers: Sequence[Layer], images: np.ndarray, compiled: bool) -> Callable[[], torch.Tensor]:
+def inference_step(
+    layers: Sequence[Layer], images: np.ndarray, compiled: bool
+) -> Callable[[], torch.Tensor]:
     """The forward pass."""
-    held, parameters = tf.constant(images), parameters_of(layers, tf.Variable)
+    held = tf.constant(images)
+    parameters = parameters_of(layers, tf.Variable)
 
     def compute() -> Any:
         return forward(layers, parameters, held, OPERATIONS)
@@ -41,10 +45,16 @@ def inference_step(layers: Sequence[Layer], images: np.ndarray, compiled: bool) 
 
 
 def training_step(
-    layers: Sequence[Layer], images: np.ndarray, targets: np.ndarray, workload: WorkloadConfig, compiled: bool
+    layers: Sequence[Layer],
+    images: np.ndarray,
+    targets: np.ndarray,
+    workload: WorkloadConfig,
+    compiled: bool,
 ) -> Callable[[], torch.Tensor]:
     """Forward, loss, backward and Keras' Adam with torch's constants; returns the loss."""
-    held, wanted, parameters = tf.constant(images), tf.constant(targets), parameters_of(layers, tf.Variable)
+    held = tf.constant(images)
+    wanted = tf.constant(targets)
+    parameters = parameters_of(layers, tf.Variable)
     trained = [variable for layer in parameters for variable in layer]
     optimizer = tf.keras.optimizers.Adam(workload.learning_rate, epsilon=1e-8)
     optimizer.build(trained)

@@ -1,4 +1,5 @@
-"""Other frameworks that run a torch model: JAX and TensorFlow by its layers, ONNX Runtime by torch's export."""
+"""Other frameworks that run a torch model: JAX and TensorFlow by its layers, ONNX Runtime by
+torch's export."""
 
 import importlib
 import logging
@@ -9,6 +10,7 @@ from torch import nn
 
 from mfulab.core.configs import ModelStepConfig
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.device.cpu import usable_cores
 from mfulab.models.build import Batch, LogitsOnly
 from mfulab.models.framework_layers import channels_last, layers_of
@@ -23,31 +25,36 @@ PACKAGES = {
 
 
 def load(mode: str) -> None:
-    """Imports what a mode needs before any clock runs; UnsupportedError tells the command that installs it."""
+    """Imports what a mode needs before any clock runs; UnsupportedError tells the command that
+    installs it."""
     for package in PACKAGES.get(mode, ()):
         try:
             importlib.import_module(package)
         except ModuleNotFoundError as missing:
             raise UnsupportedError(
-                f"execution={mode} needs the package {missing.name}, which is not installed: "
-                "make install PYTHON=python EXTRAS=frameworks"
+                Said("framework_not_installed", {"mode": mode, "package": missing.name})
             ) from None
 
 
 def make_step(
     model: nn.Module, batch: Batch, config: ModelStepConfig, device: torch.device
 ) -> Callable[[], torch.Tensor]:
-    """The step of `config` in its framework: the loss of training, else the output. UnsupportedError for what it
-    lacks."""
-    mode, workload = config.execution.mode, config.workload
+    """The step of `config` in its framework: the loss of training, else the output.
+    UnsupportedError for what it lacks."""
+    mode = config.execution.mode
+    workload = config.workload
     _require(config, device)
     threads = torch.get_num_threads()
     if mode == "onnxruntime":
         import onnxruntime
 
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names packages that are not needed here
+        logging.getLogger("torch.onnx").setLevel(
+            logging.ERROR
+        )  # it names packages that are not needed here
         # The graph that torch exports: no Python of the model is left in it.
-        exported = torch.onnx.export(LogitsOnly(model).eval(), (batch.inputs,), dynamo=True, verbose=False)
+        exported = torch.onnx.export(
+            LogitsOnly(model).eval(), (batch.inputs,), dynamo=True, verbose=False
+        )
         assert exported is not None  # only an export to a file gives nothing
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -55,7 +62,8 @@ def make_step(
         session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         given = {session.get_inputs()[0].name: batch.inputs.numpy()}
         return lambda: torch.from_numpy(session.run(None, given)[0])
-    layers, images = layers_of(model, batch.inputs), channels_last(batch.inputs)
+    layers = layers_of(model, batch.inputs)
+    images = channels_last(batch.inputs)
     targets = batch.targets.numpy()
     if mode == "jax":
         from mfulab.models import framework_jax
@@ -73,16 +81,28 @@ def make_step(
 
 
 def _require(config: ModelStepConfig, device: torch.device) -> None:
-    workload, precision, mode = config.workload, config.precision, config.execution.mode
+    workload = config.workload
+    precision = config.precision
+    mode = config.execution.mode
     if device.type != "cpu":
-        raise UnsupportedError(f"execution={mode} runs on the CPU here; choose device=cpu")
+        raise UnsupportedError(Said("framework_on_cpu", {"mode": mode}))
     if precision.dtype != "float32" or precision.autocast or precision.tf32:
-        raise UnsupportedError(f"execution={mode} has fp32 alone, not precision={precision.name}")
-    if workload.mode not in ("training", "inference") or (mode == "onnxruntime" and workload.mode == "training"):
-        raise UnsupportedError(f"execution={mode} has no workload.mode={workload.mode}")
+        raise UnsupportedError(
+            Said("framework_in_fp32", {"mode": mode, "precision": precision.name})
+        )
+    if workload.mode not in ("training", "inference") or (
+        mode == "onnxruntime" and workload.mode == "training"
+    ):
+        raise UnsupportedError(
+            Said("framework_without_mode", {"mode": mode, "workload": str(workload.mode)})
+        )
     threads = config.device.threads or usable_cores()
     if mode == "jax" and threads < usable_cores():  # XLA's threads cannot be set
-        raise UnsupportedError(f"execution=jax computes with all cores, not with device.threads={threads}")
-    plain = type(workload)(name=workload.name, mode=workload.mode, learning_rate=workload.learning_rate)
-    if named := ", ".join(f"workload.{key}={value}" for key, value in workload if value != getattr(plain, key)):
-        raise UnsupportedError(f"execution={mode} has the plain step with Adam alone, not {named}")
+        raise UnsupportedError(Said("jax_takes_all_cores", {"threads": str(threads)}))
+    plain = type(workload)(
+        name=workload.name, mode=workload.mode, learning_rate=workload.learning_rate
+    )
+    if named := ", ".join(
+        f"workload.{key}={value}" for key, value in workload if value != getattr(plain, key)
+    ):
+        raise UnsupportedError(Said("framework_adam_alone", {"mode": mode, "given": str(named)}))

@@ -1,4 +1,5 @@
-"""Layer norm followed by GELU, written in several ways: the same values, and different bytes on their way to memory."""
+"""Layer norm followed by GELU, written in several ways: the same values, and different bytes on
+their way to memory."""
 
 import math
 from functools import cache
@@ -9,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.device import is_gpu, require_cuda
 
 # One stream a device, made once: making one in each step would be timed.
@@ -16,8 +18,8 @@ _side_stream = cache(torch.cuda.Stream)
 
 
 class LibraryNormGelu(nn.Module):
-    """torch's layer norm and GELU, an operator each: [..., width] → [..., width]. GELU by tanh: 0.5·x·(1 +
-    tanh(√(2/π)·(x + 0.044715·x³))) (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
+    """torch's layer norm and GELU, an operator each: [..., width] → [..., width]. GELU by tanh:
+    0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))) (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
 
     epsilon: Final[float] = 1e-5
     slope: Final[float] = math.sqrt(2 / math.pi)
@@ -33,45 +35,64 @@ class LibraryNormGelu(nn.Module):
 
 
 class HandNormGelu(LibraryNormGelu):
-    """Layer norm and GELU, one element-wise operator after the other: each reads and writes the whole tensor."""
+    """Layer norm and GELU, one element-wise operator after the other: each reads and writes the
+    whole tensor."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         centred = inputs - inputs.mean(-1, keepdim=True)
         variance = (centred * centred).mean(-1, keepdim=True)
         normal = centred * torch.rsqrt(variance + self.epsilon) * self.weight + self.bias
-        return 0.5 * normal * (1 + torch.tanh(self.slope * (normal + self.cube * (normal * normal * normal))))
+        return (
+            0.5
+            * normal
+            * (1 + torch.tanh(self.slope * (normal + self.cube * (normal * normal * normal))))
+        )
 
 
 class InPlaceNormGelu(HandNormGelu):
-    """Written out and in place: as many operators, which write where they read; only if no backward pass follows."""
+    """Written out and in place: as many operators, which write where they read; only if no backward
+    pass follows."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():
             if inputs.device.type == "meta":  # its FLOPs are counted all the same
                 return super().forward(inputs)
-            raise UnsupportedError("in place: a backward pass needs the values that would be overwritten")
+            raise UnsupportedError(Said("in_place_overwrites"))
         centred = inputs - inputs.mean(-1, keepdim=True)
         variance = (centred * centred).mean(-1, keepdim=True)
-        normal = centred.mul_(variance.add_(self.epsilon).rsqrt_()).mul_(self.weight).add_(self.bias)
-        inner = (normal * normal).mul_(normal).mul_(self.cube).add_(normal).mul_(self.slope).tanh_().add_(1)
+        normal = (
+            centred.mul_(variance.add_(self.epsilon).rsqrt_()).mul_(self.weight).add_(self.bias)
+        )
+        inner = (
+            (normal * normal)
+            .mul_(normal)
+            .mul_(self.cube)
+            .add_(normal)
+            .mul_(self.slope)
+            .tanh_()
+            .add_(1)
+        )
         return inner.mul_(normal).mul_(0.5)
 
 
 class Halves(nn.Module):
-    """Two independent halves of [batch, tokens, width] in one stream, or two: UnsupportedError on a CPU."""
+    """Two independent halves of [batch, tokens, width] in one stream, or two: UnsupportedError on a
+    CPU."""
 
     def __init__(self, width: int = 1024, streams: int = 1) -> None:
         super().__init__()
-        self.part, self.streams = LibraryNormGelu(width), streams
+        self.part = LibraryNormGelu(width)
+        self.streams = streams
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         first, second = inputs.chunk(2, dim=1)
         if self.streams == 1 or inputs.device.type == "meta":
             return torch.cat([self.part(first), self.part(second)], dim=1)
         if not is_gpu(inputs.device):
-            raise UnsupportedError("two streams need an NVIDIA GPU")
+            raise UnsupportedError(Said("two_streams_need_nvidia"))
         require_cuda(inputs.device, "two streams")
-        main, side = torch.cuda.current_stream(), _side_stream(inputs.device)
+        main = torch.cuda.current_stream()
+        side = _side_stream(inputs.device)
         side.wait_stream(main)
         with torch.cuda.stream(side):
             later = self.part(second)

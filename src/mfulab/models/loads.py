@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from mfulab.device import ByKind, is_gpu
-from mfulab.models.busy import CLOCKS_PER_MS, spin
+from mfulab.models.busy import gpu_clocks_per_ms, spin
 from mfulab.timing.clocks import clock_for
 
-SIDE = ByKind(cpu=512, gpu=4096)  # of the matmuls: a few milliseconds, and large enough to fill the device
+SIDE = ByKind(
+    cpu=512, gpu=4096
+)  # of the matmuls: a few milliseconds, and large enough to fill the device
 COPIED_BYTES = 64 << 20
 SPIN_MS = 5.0
 
@@ -24,7 +26,8 @@ class Load:
     work: str  # matmul, spin, copy or nothing
     duty: float = 1.0
     period_s: float = 0.1
-    fills: str = "all"  # how much of the device it occupies: all of its cores or SMs, one of them, or none
+    # how much of the device it occupies: all of its cores or SMs, one of them, or none
+    fills: str = "all"
     useful: float = 1.0  # share of its FLOPs that a model needs; the rest multiplies padding
 
 
@@ -43,7 +46,8 @@ LOADS = {
 
 @dataclass(frozen=True)
 class Ran:
-    """Work of a load by its own clock: seconds in all, seconds at work, calls, and FLOPs of which some are useful."""
+    """Work of a load by its own clock: seconds in all, seconds at work, calls, and FLOPs of which
+    some are useful."""
 
     wall_s: float
     worked_s: float
@@ -53,27 +57,38 @@ class Ran:
 
     @property
     def duty(self) -> float:
-        """Share of the time at work; it exceeds the load's where the last call of a period overruns."""
+        """Share of the time at work; it exceeds the load's where the last call of a period
+        overruns."""
         return self.worked_s / self.wall_s
 
 
 class Loader:
     """A load made ready on a torch.device: its memory is there, its code compiled."""
 
-    def __init__(self, load: Load, device: torch.device, dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
-        self.load, self.device, self._dtype = load, device, dtype
+    def __init__(
+        self, load: Load, device: torch.device, dtype: torch.dtype = torch.float32, seed: int = 0
+    ) -> None:
+        self.load = load
+        self.device = device
+        self._dtype = dtype
         self._work, self._flops = getattr(self, f"_{load.work}")(seed)
 
     def run(self, seconds: float, clock: Callable[[], float] = time.perf_counter) -> Ran:
-        """Works and rests by the clock until `seconds` are over; the device is idle before and afterwards."""
-        began, worked, calls, period = clock(), 0.0, 0, 0
+        """Works and rests by the clock until `seconds` are over; the device is idle before and
+        afterwards."""
+        began = clock()
+        worked = 0.0
+        calls = 0
+        period = 0
         until = began + seconds
         while (now := clock()) < until:
             rest = began + (period + self.load.duty) * self.load.period_s
             while now < min(rest, until):
                 self._work()
                 after = clock()
-                worked, calls, now = worked + after - now, calls + 1, after
+                worked = worked + after - now
+                calls = calls + 1
+                now = after
             # A call that overran leaves periods behind; none is made up for.
             period = max(period + 1, int((now - began) // self.load.period_s))
             pause = min(began + period * self.load.period_s, until) - now
@@ -86,7 +101,8 @@ class Loader:
         return (lambda: None), 0
 
     def _matmul(self, seed: int) -> tuple[Callable[[], Any], int]:
-        """A call that multiplies n × n × n, and its FLOPs; a padded one's rows of zeros are multiplied all the same."""
+        """A call that multiplies n × n × n, and its FLOPs; a padded one's rows of zeros are
+        multiplied all the same."""
         side = SIDE[self.device.type]
         generator = torch.Generator(self.device).manual_seed(seed)
         drawn = torch.randn(2, side, side, generator=generator, device=self.device)
@@ -97,14 +113,17 @@ class Loader:
 
     def _spin(self, seed: int) -> tuple[Callable[[], Any], int]:
         if is_gpu(self.device):
-            return self._finished(lambda: torch.cuda._sleep(int(SPIN_MS * CLOCKS_PER_MS))), 0
+            clocks = int(SPIN_MS * gpu_clocks_per_ms(self.device))
+            return self._finished(functools.partial(torch.cuda._sleep, clocks)), 0
         return self._finished(functools.partial(spin, 1, SPIN_MS)), 0
 
     def _copy(self, seed: int) -> tuple[Callable[[], Any], int]:
         source = torch.ones(COPIED_BYTES // 4)
         if is_gpu(self.device):
             source = source.pin_memory()
-            return self._finished(functools.partial(torch.empty_like(source, device=self.device).copy_, source)), 0
+            return self._finished(
+                functools.partial(torch.empty_like(source, device=self.device).copy_, source)
+            ), 0
         target = torch.empty_like(source).numpy()
         target[:] = 0
         return functools.partial(target.__setitem__, slice(None), source.numpy()), 0
@@ -121,6 +140,7 @@ class Loader:
 
 
 def filled(load: Load, device: torch.device, units: int) -> float:
-    """Share of the device's `units` (cores that threads may fill, or SMs) that the load occupies while it works."""
+    """Share of the device's `units` (cores that threads may fill, or SMs) that the load occupies
+    while it works."""
     share = 0.0 if is_gpu(device) and load.work == "copy" else 1 / units
     return {"all": 1.0, "one": share, "none": 0.0}[load.fills]

@@ -1,4 +1,5 @@
-"""Pruned linear layers: single weights set to zero, whole hidden units taken out, or two weights of each four."""
+"""Pruned linear layers: single weights set to zero, whole hidden units taken out, or two weights of
+each four."""
 
 import itertools
 from collections.abc import Iterator
@@ -8,61 +9,85 @@ from torch import nn
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ModelConfig
+from mfulab.core.said import Said
 from mfulab.device import gpu
 
 
 def perceptron(width: int, hidden: int, depth: int) -> nn.Sequential:
-    """Builds `depth` blocks of two linear layers with a ReLU between, [batch, width] → [batch, width]."""
+    """Builds `depth` blocks of two linear layers with a ReLU between, [batch, width] → [batch,
+    width]."""
     blocks = ((nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width)) for _ in range(depth))
     return nn.Sequential(*itertools.chain.from_iterable(blocks))
 
 
 def prune(model: nn.Module, config: ModelConfig) -> None:
-    """Prunes `config.pruned_share` of the weights of least magnitude in place (Han et al. 2015); UnsupportedError where
-    no layer can be. `masked` and `two_of_four` leave shapes, and so FLOPs; `structured` takes hidden units out of two
-    linear layers in a row (Li et al. 2017, arXiv:1608.08710, for filters). On the meta device shapes alone change."""
+    """Prunes `config.pruned_share` of the weights of least magnitude in place (Han et al. 2015);
+    UnsupportedError where no layer can be. `masked` and `two_of_four` leave shapes, and so FLOPs;
+    `structured` takes hidden units out of two linear layers in a row (Li et al. 2017,
+    arXiv:1608.08710, for filters). On the meta device shapes alone change."""
     if config.pruning == "structured":
         pairs = list(_pairs(model))
         if not pairs:
-            raise UnsupportedError("model.pruning=structured: no two linear layers follow one another in a Sequential")
-        for parent, (first, narrowed), (second, other) in pairs:  # the weakest outputs of the first go out of both
-            left = max(1, narrowed.out_features - round(config.pruned_share * narrowed.out_features))
+            raise UnsupportedError(Said("no_linear_pair"))
+        for parent, (first, narrowed), (
+            second,
+            other,
+        ) in pairs:  # the weakest outputs of the first go out of both
+            left = max(
+                1, narrowed.out_features - round(config.pruned_share * narrowed.out_features)
+            )
             kept = narrowed.weight.norm(dim=1).topk(left).indices.sort().values
-            parent[first] = _layer(narrowed.weight[kept], None if narrowed.bias is None else narrowed.bias[kept])
+            parent[first] = _layer(
+                narrowed.weight[kept], None if narrowed.bias is None else narrowed.bias[kept]
+            )
             parent[second] = _layer(other.weight[:, kept], other.bias)
         return
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not layers:
-        raise UnsupportedError(f"model.pruning={config.pruning}: this model has no linear layer")
+        raise UnsupportedError(Said("pruning_no_linear", {"pruning": str(config.pruning)}))
     with torch.no_grad():
         for weight in (layer.weight for layer in layers if not layer.weight.is_meta):
             if config.pruning == "masked":
-                least = weight.abs().flatten().topk(round(config.pruned_share * weight.numel()), largest=False).indices
+                least = (
+                    weight.abs()
+                    .flatten()
+                    .topk(round(config.pruned_share * weight.numel()), largest=False)
+                    .indices
+                )
                 weight.view(-1)[least] = 0
             else:
                 if weight.shape[1] % 4:
-                    reason = f"{weight.shape[1]} inputs of a layer are no groups of four"
-                    raise UnsupportedError(f"model.pruning=two_of_four: {reason}")
+                    raise UnsupportedError(Said("sparse_no_groups", {"inputs": weight.shape[1]}))
                 groups = weight.view(len(weight), -1, 4)
                 groups.scatter_(-1, groups.abs().topk(2, largest=False).indices, 0)
 
 
 def compress(model: nn.Module) -> None:
-    """Packs two of four 16-bit weights as tensor cores take them, in place; UnsupportedError below capability 8.0."""
+    """Packs two of four 16-bit weights as tensor cores take them, in place; UnsupportedError below
+    capability 8.0."""
     for layer in (module for module in model.modules() if isinstance(module, nn.Linear)):
         weight = layer.weight.detach()
         if not weight.is_cuda or (gpu.capability_of(weight.device) or (0, 0)) < (8, 0):
-            raise UnsupportedError("model.pruning=two_of_four: needs an NVIDIA GPU of compute capability 8.0 or later")
+            raise UnsupportedError(Said("sparse_needs_ampere"))
         if weight.dtype not in (torch.float16, torch.bfloat16):
-            raise UnsupportedError(f"model.pruning=two_of_four: multiplies fp16 and bf16, not {weight.dtype}")
-        layer.weight = nn.Parameter(torch.sparse.to_sparse_semi_structured(weight), requires_grad=False)
+            raise UnsupportedError(Said("sparse_formats", {"dtype": str(weight.dtype)}))
+        layer.weight = nn.Parameter(
+            torch.sparse.to_sparse_semi_structured(weight), requires_grad=False
+        )
 
 
-def _pairs(model: nn.Module) -> Iterator[tuple[nn.Sequential, tuple[int, nn.Linear], tuple[int, nn.Linear]]]:
-    """Sequentials with two linear layers and the layers' places, between which nothing holds parameters; none twice."""
+def _pairs(
+    model: nn.Module,
+) -> Iterator[tuple[nn.Sequential, tuple[int, nn.Linear], tuple[int, nn.Linear]]]:
+    """Sequentials with two linear layers and the layers' places, between which nothing holds
+    parameters; none twice."""
     for parent in model.modules():
         if isinstance(parent, nn.Sequential):
-            holders = [(place, module) for place, module in enumerate(parent) if any(True for _ in module.parameters())]
+            holders = [
+                (place, module)
+                for place, module in enumerate(parent)
+                if any(True for _ in module.parameters())
+            ]
             taken = -1
             for (first, layer), (second, other) in itertools.pairwise(holders):
                 if first > taken and isinstance(layer, nn.Linear) and isinstance(other, nn.Linear):

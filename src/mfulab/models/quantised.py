@@ -1,4 +1,5 @@
-"""Linear layers in fewer bits: integer matmuls, or weights alone; their bytes, and how far their output lies off."""
+"""Linear layers in fewer bits: integer matmuls, or weights alone; their bytes, and how far their
+output lies off."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from torch.ao.quantization.observer import MinMaxObserver
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import ExecutionConfig, PrecisionConfig
+from mfulab.core.said import Said
 from mfulab.models.build import Batch, first_tensor
 
 Ranges = tuple[MinMaxObserver, MinMaxObserver]
@@ -18,11 +20,16 @@ LEVELS = 127  # of a signed byte, to either side
 
 
 class QuantisedLinear(nn.Module):
-    """A linear layer whose matmul `multiply` computes from [rows, in]; `weight_bytes` is what its weights take."""
+    """A linear layer whose matmul `multiply` computes from [rows, in]; `weight_bytes` is what its
+    weights take."""
 
-    def __init__(self, linear: nn.Linear, multiply: Callable[[torch.Tensor], torch.Tensor], weight_bytes: int) -> None:
+    def __init__(
+        self, linear: nn.Linear, multiply: Callable[[torch.Tensor], torch.Tensor], weight_bytes: int
+    ) -> None:
         super().__init__()
-        self.out_features, self._multiply, self.weight_bytes = linear.out_features, multiply, weight_bytes
+        self.out_features = linear.out_features
+        self._multiply = multiply
+        self.weight_bytes = weight_bytes
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         product = self._multiply(inputs.reshape(-1, inputs.shape[-1]).contiguous())
@@ -32,14 +39,17 @@ class QuantisedLinear(nn.Module):
 def quantise(
     model: nn.Module, batch: Batch, execution: ExecutionConfig, precision: PrecisionConfig
 ) -> tuple[nn.Module, dict[str, float]]:
-    """The model with linear layers quantised in place, `weight_bytes`, and `output_error`: ‖difference of logits‖ ÷
-    ‖logits‖ of `batch`, from which static ranges come, too. Raises UnsupportedError without such a layer or matmul."""
-    kind, on_gpu = execution.quantisation, batch.inputs.is_cuda
+    """The model with linear layers quantised in place, `weight_bytes`, and `output_error`:
+    ‖difference of logits‖ ÷ ‖logits‖ of `batch`, from which static ranges come, too. Raises
+    UnsupportedError without such a layer or matmul."""
+    kind = execution.quantisation
+    on_gpu = batch.inputs.is_cuda
     if not on_gpu and "weight" not in kind and precision.dtype != "float32":
-        raise UnsupportedError(f"execution.quantisation={kind}: integer matmuls on a CPU start from fp32")
-    layers, by_torchao = list(_linear_layers(model)), _torchao(kind) if on_gpu else None
+        raise UnsupportedError(Said("integers_from_fp32", {"kind": kind}))
+    layers = list(_linear_layers(model))
+    by_torchao = _torchao(kind) if on_gpu else None
     if not layers:
-        raise UnsupportedError(f"execution.quantisation={kind}: this model has no linear layer")
+        raise UnsupportedError(Said("quantised_no_linear", {"kind": kind}))
     ranges = {layer: (MinMaxObserver(), MinMaxObserver()) for _, _, layer in layers}
 
     def look(layer: nn.Linear, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
@@ -59,17 +69,23 @@ def quantise(
             for parent, name, layer in layers:
                 setattr(parent, name, _quantised(layer, kind, ranges[layer]))
         difference = first_tensor(model(batch.inputs)).float() - exact
-    return model, {"weight_bytes": weight_bytes(model), "output_error": float(difference.norm() / exact.norm())}
+    return model, {
+        "weight_bytes": weight_bytes(model),
+        "output_error": float(difference.norm() / exact.norm()),
+    }
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """Bytes of all weights that a pass reads: each once, without those that are looked up in tables alone."""
+    """Bytes of all weights that a pass reads: each once, without those that are looked up in tables
+    alone."""
     sizes: dict[int, int] = {}
     for module in model.modules():
         if isinstance(module, QuantisedLinear):
             sizes[id(module)] = module.weight_bytes
         elif not isinstance(module, nn.Embedding):
-            sizes |= {id(parameter): _stored(parameter) for parameter in module.parameters(recurse=False)}
+            sizes |= {
+                id(parameter): _stored(parameter) for parameter in module.parameters(recurse=False)
+            }
     return sum(sizes.values())
 
 
@@ -84,7 +100,9 @@ def _linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear):
                 yield parent, name, child
-            elif type(child).__name__ == "Conv1D" and isinstance(child.weight, torch.Tensor):  # transformers: [in, out]
+            elif type(child).__name__ == "Conv1D" and isinstance(
+                child.weight, torch.Tensor
+            ):  # transformers: [in, out]
                 inputs, outputs = child.weight.shape
                 plain = nn.Linear(inputs, outputs, device="meta")
                 plain.weight = nn.Parameter(child.weight.t(), requires_grad=False)
@@ -93,16 +111,21 @@ def _linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear
 
 
 def _quantised(layer: nn.Linear, kind: str, seen: Ranges) -> QuantisedLinear:
-    weight, bias = layer.weight.detach().contiguous(), layer.bias
+    weight = layer.weight.detach().contiguous()
+    bias = layer.bias
     if kind.endswith("c_int8"):
-        return QuantisedLinear(layer, _integer_product(weight, bias, kind, seen), weight.numel() + 4 * len(weight))
+        return QuantisedLinear(
+            layer, _integer_product(weight, bias, kind, seen), weight.numel() + 4 * len(weight)
+        )
     if kind == "weight_int4":
         multiply, size = _four_bits(weight)
     else:  # 8 bits with a scale an output
         exact = weight.float()  # a quotient of 16-bit numbers may round up to 128
         exact_scales = exact.abs().amax(1).clamp(min=1e-12) / LEVELS
-        whole, scales = (exact / exact_scales[:, None]).round().to(torch.int8), exact_scales.to(weight.dtype)
-        multiply, size = partial(torch._weight_int8pack_mm, mat2=whole, scales=scales), _stored(whole) + _stored(scales)
+        whole = (exact / exact_scales[:, None]).round().to(torch.int8)
+        scales = exact_scales.to(weight.dtype)
+        multiply = partial(torch._weight_int8pack_mm, mat2=whole, scales=scales)
+        size = _stored(whole) + _stored(scales)
     if bias is None:
         return QuantisedLinear(layer, multiply, size)
     return QuantisedLinear(layer, lambda rows: multiply(rows) + bias, size + _stored(bias))
@@ -111,34 +134,52 @@ def _quantised(layer: nn.Linear, kind: str, seen: Ranges) -> QuantisedLinear:
 def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
     outputs, features = weight.shape
     if features % GROUP:
-        reason = f"{features} inputs of a layer are no groups of {GROUP}"
-        raise UnsupportedError(f"execution.quantisation=weight_int4: {reason}")
-    weight = nn.functional.pad(weight, (0, 0, 0, -outputs % 16))  # the matmul wants sixteens of outputs
+        raise UnsupportedError(Said("int4_no_groups", {"inputs": features, "group": GROUP}))
+    weight = nn.functional.pad(
+        weight, (0, 0, 0, -outputs % 16)
+    )  # the matmul wants sixteens of outputs
     out = len(weight)
     groups = weight.float().reshape(out, -1, GROUP)
-    low, high = groups.amin(2), groups.amax(2)
+    low = groups.amin(2)
+    high = groups.amax(2)
     scale = (high - low).clamp(min=1e-12) / 15
-    whole = ((groups - low[..., None]) / scale[..., None]).round().clamp(0, 15).to(torch.int32).reshape(out, features)
+    whole = (
+        ((groups - low[..., None]) / scale[..., None])
+        .round()
+        .clamp(0, 15)
+        .to(torch.int32)
+        .reshape(out, features)
+    )
     packed = torch._ops.ops.aten._convert_weight_to_int4pack_for_cpu(whole, 1)
     scales = torch.stack([scale, low + 8 * scale], -1).transpose(0, 1).contiguous().to(weight.dtype)
     product = torch._ops.ops.aten._weight_int4pack_mm_for_cpu
-    return lambda rows: product(rows, packed, GROUP, scales)[:, :outputs], packed.numel() + _stored(scales)
+    return lambda rows: product(rows, packed, GROUP, scales)[:, :outputs], packed.numel() + _stored(
+        scales
+    )
 
 
 def _integer_product(
     weight: torch.Tensor, bias: torch.Tensor | None, kind: str, seen: Ranges
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Weights and activations in 8 bits; the activations' range found in each call (dynamic) or beforehand (static)."""
+    """Weights and activations in 8 bits; the activations' range found in each call (dynamic) or
+    beforehand (static)."""
     scales = weight.abs().amax(1).clamp(min=1e-12) / LEVELS
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch announces the end of its quantised tensors; torchao has none for CPUs
-        whole = torch.quantize_per_channel(weight, scales, torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
+        warnings.simplefilter(
+            "ignore"
+        )  # torch announces the end of its quantised tensors; torchao has none for CPUs
+        whole = torch.quantize_per_channel(
+            weight, scales, torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8
+        )
         packed = torch.ops.quantized.linear_prepack(whole, bias)
     if kind == "dynamic_int8":
         return lambda rows: torch.ops.quantized.linear_dynamic(rows, packed, reduce_range=True)
-    affine = []  # scale and zero point of a byte; 7 bits, as a CPU without VNNI adds pairs of products in 16 bits
+    # scale and zero point of a byte; 7 bits, as a CPU without VNNI adds pairs of products in 16
+    # bits
+    affine = []
     for observer in seen:
-        low, high = min(0.0, float(observer.min_val)), max(0.0, float(observer.max_val))
+        low = min(0.0, float(observer.min_val))
+        high = max(0.0, float(observer.max_val))
         step = max(high - low, 1e-12) / LEVELS
         affine.append((step, min(LEVELS, max(0, round(-low / step)))))
     (scale, zero), (out_scale, out_zero) = affine
@@ -154,10 +195,9 @@ def _torchao(kind: str) -> Callable[[nn.Module], object]:
     try:
         from torchao import quantization as ao
     except ImportError as error:
-        missing = f"execution.quantisation={kind}: on a GPU torchao does it; pip install torchao"
-        raise UnsupportedError(missing) from error
+        raise UnsupportedError(Said("torchao_missing", {"kind": kind})) from error
     names = {"dynamic_int8": "Int8DynamicActivationInt8WeightConfig"}
     names |= {"weight_int8": "Int8WeightOnlyConfig", "weight_int4": "Int4WeightOnlyConfig"}
     if kind not in names:
-        raise UnsupportedError(f"execution.quantisation={kind}: torchao has no such scheme for a GPU; dynamic_int8 has")
+        raise UnsupportedError(Said("torchao_no_scheme", {"kind": kind}))
     return lambda model: ao.quantize_(model, getattr(ao, names[kind])())

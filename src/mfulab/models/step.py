@@ -1,4 +1,5 @@
-"""One step of a model, ready to be called: of training, inference or generating text, by torch or another framework."""
+"""One step of a model, ready to be called: of training, inference or generating text, by torch or
+another framework."""
 
 import contextlib
 from collections import deque
@@ -11,6 +12,7 @@ import torch
 from mfulab.core.configs import ModelStepConfig
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import LEAKED_STEPS, PrecisionConfig
+from mfulab.core.said import Said, of_source
 from mfulab.models import execution, frameworks, parallel
 from mfulab.models.build import (
     Batch,
@@ -29,54 +31,74 @@ from mfulab.models.quantised import quantise, weight_bytes
 from mfulab.timing.phases import Mark
 
 TEMPERATURE = 2.0  # that softens a teacher's classes
-ONE_PHASE = "the step is one phase, forward"
-SCHEDULE_STEPS = 1000  # of a cosine's half; which part of it is measured does not change what a step costs
+ONE_PHASE = Said("one_phase")
+# of a cosine's half; which part of it is measured does not change what a step costs
+SCHEDULE_STEPS = 1000
 
 
 @dataclass(frozen=True)
 class Step:
     """One step of a model."""
 
-    call: Callable[[], Any]  # does the step; of training it returns the loss, else the model's output
+    call: Callable[
+        [], Any
+    ]  # does the step; of training it returns the loss, else the model's output
     loss: Callable[[Any], float]  # gives the loss of what `call` returned
-    phases: Callable[[Mark], object] | str  # does the step, calls a `Mark` after each phase; the reason, if it has none
+    phases: (
+        Callable[[Mark], object] | Said
+    )  # does the step, calls a `Mark` after each phase; the reason, if it has none
 
 
 class PreparedModel(NamedTuple):
-    """A model and its batch on their device, as a config asks, and the columns that are known by then."""
+    """A model and its batch on their device, as a config asks, and the columns that are known by
+    then."""
 
     model: torch.nn.Module
     batch: Batch
     facts: dict[str, Any]
 
 
-def make(config: ModelStepConfig, device: torch.device, prepared: PreparedModel | None = None) -> Step:
-    """Makes the step of `config` on `device`, of a `prepared` model or of its own; ModelError or UnsupportedError."""
+def make(
+    config: ModelStepConfig, device: torch.device, prepared: PreparedModel | None = None
+) -> Step:
+    """Makes the step of `config` on `device`, of a `prepared` model or of its own; ModelError or
+    UnsupportedError."""
     prepared = prepared or prepare_model(config, device)
-    trains, targets, task = config.workload.mode == "training", prepared.batch.targets, config.model.task
+    trains = config.workload.mode == "training"
+    targets = prepared.batch.targets
+    task = config.model.task
     if config.execution.mode in frameworks.PACKAGES:
         call = frameworks.make_step(prepared.model, prepared.batch, config, device)
-        phases: Any = f"execution={config.execution.name}: the step is one call" if trains else ONE_PHASE
+        phases: Any = ONE_PHASE
+        if trains:
+            phases = of_source(f"execution={config.execution.name}", Said("one_call"))
     elif trains:
         call = phases = _training(config, device, prepared)
     elif config.workload.mode == "inference":
-        call, phases = _inference(config, prepared), ONE_PHASE
+        call = _inference(config, prepared)
+        phases = ONE_PHASE
     else:
-        call, phases, targets = _generation(config, prepared), ONE_PHASE, targets[:, -1:]
+        call = _generation(config, prepared)
+        phases = ONE_PHASE
+        targets = targets[:, -1:]
     if config.execution.mode == "cuda_graph":
         call = execution.capture(call, device)
-        phases = "a CUDA graph is launched as a whole" if trains else phases
-    return Step(call, float if trains else lambda output: float(loss(output, targets, task)), phases)
+        phases = Said("graph_as_a_whole") if trains else phases
+    return Step(
+        call, float if trains else lambda output: float(loss(output, targets, task)), phases
+    )
 
 
 def prepare_model(config: ModelStepConfig, device: torch.device) -> PreparedModel:
-    """Builds the model, quantised or with blocks that recompute where asked for, and its batch, for torch's seed."""
+    """Builds the model, quantised or with blocks that recompute where asked for, and its batch, for
+    torch's seed."""
     model, batch = make_model(config, device)
-    workload, facts = config.workload, beyond_cores(config.workload)
+    workload = config.workload
+    facts = beyond_cores(config.workload)
     trains = workload.mode == "training"
     if trains and workload.checkpointing:
         if config.execution.attention != "default":
-            raise UnsupportedError("checkpointing: attention computed again takes torch's own backend; use the default")
+            raise UnsupportedError(Said("own_attention_backend"))
         enable_checkpointing(model)
     model.train(trains)
     if config.execution.quantisation != "none":
@@ -88,14 +110,17 @@ def prepare_model(config: ModelStepConfig, device: torch.device) -> PreparedMode
 
 
 def make_model(config: ModelStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch]:
-    """The model and its batch in the precision and layout asked for; the same for the same seed of torch."""
+    """The model and its batch in the precision and layout asked for; the same for the same seed of
+    torch."""
     dtype = parameter_dtype(config.precision)
     with device:
         model = build(config.model)
     model = model.to(device=device, dtype=dtype)
     if config.model.pruning == "two_of_four":
         compress(model)
-    batch = make_batch(config.model, config.batch_size, config.sequence_length, device=device, dtype=dtype)
+    batch = make_batch(
+        config.model, config.batch_size, config.sequence_length, device=device, dtype=dtype
+    )
     require_positions(model, batch)
     return execution.arrange(model, batch, config.execution)
 
@@ -103,15 +128,20 @@ def make_model(config: ModelStepConfig, device: torch.device) -> tuple[torch.nn.
 def parameter_dtype(precision: PrecisionConfig) -> torch.dtype:
     """The dtype of parameters and float inputs; float32 under autocast."""
     if precision.dtype in ("float8_e4m3fn", "int8"):
-        raise UnsupportedError(f"precision={precision.name}: models run in floats of 16 bits or more; use a matmul")
-    return torch.float32 if precision.autocast else getattr(torch, precision.dtype)
+        raise UnsupportedError(Said("models_in_16_bits", {"precision": precision.name}))
+    if precision.autocast:
+        return torch.float32
+    return getattr(torch, precision.dtype)
 
 
 def nothing(_: object = None) -> None:
-    """Ignores the end of a phase; fetches no batch where one lies on the device; sends nothing of a process alone."""
+    """Ignores the end of a phase; fetches no batch where one lies on the device; sends nothing of a
+    process alone."""
 
 
-def autocast(precision: PrecisionConfig, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+def autocast(
+    precision: PrecisionConfig, device: torch.device
+) -> contextlib.AbstractContextManager[Any]:
     """The context in which forward and loss run: torch.autocast where the precision asks for it."""
     if not precision.autocast:
         return contextlib.nullcontext()
@@ -122,7 +152,7 @@ def _fetching(config: ModelStepConfig, batch: Batch) -> Callable[[], None]:
     if config.workload.input != "host":
         return nothing
     if config.execution.mode == "cuda_graph":
-        raise UnsupportedError("workload.input=host: a replayed CUDA graph asks the host for nothing")
+        raise UnsupportedError(Said("graph_asks_no_host"))
     return feeder(batch, config.model, config.workload, config.sequence_length)
 
 
@@ -131,8 +161,9 @@ def _inference(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[],
     model, batch, _ = prepared
     autograd = config.workload.autograd
     if config.execution.mode == "cuda_graph" and autograd != "no_grad":
-        raise UnsupportedError("workload.autograd: a replayed CUDA graph records nothing; use no_grad")
-    call, fetch = execution.issue(model, batch, config.execution), _fetching(config, batch)
+        raise UnsupportedError(Said("graph_records_nothing"))
+    call = execution.issue(model, batch, config.execution)
+    fetch = _fetching(config, batch)
     contexts = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
     context = contexts.get(autograd, contextlib.nullcontext)
     kept: deque[Any] = deque(maxlen=LEAKED_STEPS if autograd == "leaked" else 0)
@@ -151,7 +182,7 @@ def _generation(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[]
     """A forward pass of a prompt, or of its last token with those before in a cache."""
     model, batch, _ = prepared
     if config.execution.mode not in ("eager", "compile"):
-        raise UnsupportedError(f"execution={config.execution.name}: a growing cache needs eager or compiled execution")
+        raise UnsupportedError(Said("cache_needs_eager", {"execution": config.execution.name}))
     call = execution.issue(model, batch, config.execution)
     with torch.no_grad(), autocast(config.precision, batch.inputs.device):
         generate = generating(config.workload.mode, model, batch.inputs, call)
@@ -163,8 +194,12 @@ def _generation(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[]
     return step
 
 
-def _training(config: ModelStepConfig, device: torch.device, prepared: PreparedModel) -> Callable[..., torch.Tensor]:
-    model, batch, teacher = parallel.wrap(prepared.model, config.parallel, device), prepared.batch, None
+def _training(
+    config: ModelStepConfig, device: torch.device, prepared: PreparedModel
+) -> Callable[..., torch.Tensor]:
+    model = parallel.wrap(prepared.model, config.parallel, device)
+    batch = prepared.batch
+    teacher = None
     call = execution.issue(model, batch, config.execution)
     fetch = parallel.slowed(_fetching(config, batch), config.parallel)
     if config.workload.teacher != "none":
@@ -182,11 +217,16 @@ def training_step(
     sends: Callable[[bool], object] = nothing,
     teacher: Callable[[], torch.Tensor] | None = None,
 ) -> Callable[..., torch.Tensor]:
-    """Forward, loss and backward for each micro-batch (`sends` hears which is the last), clipping, update, zero_grad;
-    gives the loss, which is scaled under fp16 autocast (Micikevicius et al. 2018, arXiv:1710.03740)."""
-    workload, precision, micro_batches = config.workload, config.precision, config.workload.gradient_accumulation
-    optimizer, device = _optimizer(parameters, config), batch.inputs.device
-    schedule, scaler = _schedule(optimizer, config), _scaler(config, device)
+    """Forward, loss and backward for each micro-batch (`sends` hears which is the last), clipping,
+    update, zero_grad; gives the loss, which is scaled under fp16 autocast (Micikevicius et al.
+    2018, arXiv:1710.03740)."""
+    workload = config.workload
+    precision = config.precision
+    micro_batches = config.workload.gradient_accumulation
+    optimizer = _optimizer(parameters, config)
+    device = batch.inputs.device
+    schedule = _schedule(optimizer, config)
+    scaler = _scaler(config, device)
 
     def step(mark: Mark = nothing) -> torch.Tensor:
         for remaining in reversed(range(micro_batches)):
@@ -195,7 +235,9 @@ def training_step(
             taught = teacher() if teacher else None
             mark("other")
             with autocast(precision, device):
-                output = model(batch.inputs)  # alive through the backward pass, as a loop's variable is
+                output = model(
+                    batch.inputs
+                )  # alive through the backward pass, as a loop's variable is
                 value = _loss(output, batch, config.model.task, taught)
             mark("forward")
             scaler.scale(value if micro_batches == 1 else value / micro_batches).backward()
@@ -217,14 +259,16 @@ def training_step(
 
 def _loss(output: Any, batch: Batch, task: Task, taught: torch.Tensor | None) -> torch.Tensor:
     value = loss(output, batch.targets, task)
-    return value if taught is None else (value + distillation_loss(output, taught)) / 2
+    if taught is None:
+        return value
+    return (value + distillation_loss(output, taught)) / 2
 
 
 def _schedule(optimizer: torch.optim.Optimizer, config: ModelStepConfig) -> Callable[[], None]:
     if config.workload.learning_rate_schedule == "constant":
         return nothing
     if config.execution.mode == "cuda_graph":
-        raise UnsupportedError("execution=cuda_graph: a captured step keeps its learning rate; use a constant one")
+        raise UnsupportedError(Said("graph_keeps_rate"))
     return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, SCHEDULE_STEPS).step
 
 
@@ -232,13 +276,18 @@ def _scaler(config: ModelStepConfig, device: torch.device) -> torch.amp.GradScal
     """Scales the loss under fp16 autocast, and does nothing else."""
     scales = config.precision.autocast and config.precision.dtype == "float16"
     if scales and config.execution.mode == "cuda_graph":
-        raise UnsupportedError("execution=cuda_graph: fp16 loss scaling reads from the device in each step; use bf16")
+        raise UnsupportedError(Said("graph_scaling_reads"))
     return torch.amp.GradScaler(device.type, enabled=scales)
 
 
-def teaching(model: torch.nn.Module, batch: Batch, config: ModelStepConfig) -> Callable[[], torch.Tensor]:
-    """Gives the logits of a frozen teacher, executed as its student: anew each time, or of the first (`cached`)."""
-    call = execution.issue(model.eval().requires_grad_(requires_grad=False), batch, config.execution)
+def teaching(
+    model: torch.nn.Module, batch: Batch, config: ModelStepConfig
+) -> Callable[[], torch.Tensor]:
+    """Gives the logits of a frozen teacher, executed as its student: anew each time, or of the
+    first (`cached`)."""
+    call = execution.issue(
+        model.eval().requires_grad_(requires_grad=False), batch, config.execution
+    )
 
     def taught() -> torch.Tensor:
         with torch.no_grad(), autocast(config.precision, batch.inputs.device):
@@ -250,23 +299,36 @@ def teaching(model: torch.nn.Module, batch: Batch, config: ModelStepConfig) -> C
     return lambda: kept
 
 
-def distillation_loss(output: Any, taught: torch.Tensor, temperature: float = TEMPERATURE) -> torch.Tensor:
-    """Kullback-Leibler divergence from the teacher's softened classes, × T² (Hinton et al. 2015, arXiv:1503.02531)."""
+def distillation_loss(
+    output: Any, taught: torch.Tensor, temperature: float = TEMPERATURE
+) -> torch.Tensor:
+    """Kullback-Leibler divergence from the teacher's softened classes, × T² (Hinton et al. 2015,
+    arXiv:1503.02531)."""
     own, other = (logits.flatten(0, -2) / temperature for logits in (first_tensor(output), taught))
-    divergence = torch.nn.functional.kl_div(own.log_softmax(-1), other.softmax(-1), reduction="batchmean")
+    divergence = torch.nn.functional.kl_div(
+        own.log_softmax(-1), other.softmax(-1), reduction="batchmean"
+    )
     return temperature**2 * divergence
 
 
-def _optimizer(parameters: list[torch.nn.Parameter], config: ModelStepConfig) -> torch.optim.Optimizer:
+def _optimizer(
+    parameters: list[torch.nn.Parameter], config: ModelStepConfig
+) -> torch.optim.Optimizer:
     workload = config.workload
-    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[workload.optimizer]
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[
+        workload.optimizer
+    ]
     options: dict[str, Any] = {}
-    if workload.optimizer != "sgd":  # whose counters stay on the device where a CUDA graph is captured
+    # whose counters stay on the device where a CUDA graph is captured
+    if workload.optimizer != "sgd":
         options["capturable"] = config.execution.mode == "cuda_graph"
-    if workload.optimizer_implementation != "default":  # torch's own choice: a loop on a CPU, foreach on a GPU
-        options |= {name: workload.optimizer_implementation == name for name in ("foreach", "fused")}
+    # torch's own choice: a loop on a CPU, foreach on a GPU
+    if workload.optimizer_implementation != "default":
+        options |= {
+            name: workload.optimizer_implementation == name for name in ("foreach", "fused")
+        }
     try:
         return kind(parameters, lr=workload.learning_rate, **options)
     except RuntimeError as error:
         asked = f"workload.optimizer_implementation={workload.optimizer_implementation}"
-        raise UnsupportedError(f"{asked}: {error}") from error
+        raise UnsupportedError(of_source(str(asked), str(error))) from error

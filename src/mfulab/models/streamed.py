@@ -1,4 +1,5 @@
-"""Matrices that lie on the host: copied to the device, multiplied and copied back, in one stream or several at once."""
+"""Matrices that lie on the host: copied to the device, multiplied and copied back, in one stream or
+several at once."""
 
 from contextlib import nullcontext
 from functools import cache
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.device import is_gpu, require_cuda
 
 
@@ -17,15 +19,18 @@ def _streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
 
 
 class Streamed(nn.Module):
-    """A linear layer of [batch, rows, width], sample by sample, from page-locked memory and back to it.
+    """A linear layer of [batch, rows, width], sample by sample, from page-locked memory and back to
+    it.
 
-    With several streams the samples take turns, so that one is copied while another is multiplied. The samples are
-    those of the first call of their shape. UnsupportedError on a CPU, which has no streams.
+    With several streams the samples take turns, so that one is copied while another is multiplied.
+    The samples are those of the first call of their shape. UnsupportedError on a CPU, which has no
+    streams.
     """
 
     def __init__(self, width: int = 2048, streams: int = 1) -> None:
         super().__init__()
-        self.layer, self.streams = nn.Linear(width, width, bias=False), streams
+        self.layer = nn.Linear(width, width, bias=False)
+        self.streams = streams
         self._host: tuple[torch.Tensor, torch.Tensor] | None = None  # samples and results
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -44,19 +49,24 @@ class Streamed(nn.Module):
         return torch.stack(results)
 
     def _sides(self, device: torch.device) -> list[torch.cuda.Stream]:
-        """The streams beside the current one, which wait for what it has begun; none where one is asked for."""
+        """The streams beside the current one, which wait for what it has begun; none where one is
+        asked for."""
         if self.streams == 1:
             return []
         if not is_gpu(device):
-            raise UnsupportedError("several streams need an NVIDIA GPU")
+            raise UnsupportedError(Said("streams_need_nvidia"))
         require_cuda(device, "several streams")
         for side in _streams(device, self.streams):
             side.wait_stream(torch.cuda.current_stream())
         return _streams(device, self.streams)
 
     def _kept(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Samples and their results on the host, page-locked if a GPU copies them; made at the first call."""
-        if self._host is None or (self._host[0].shape, self._host[0].dtype) != (inputs.shape, inputs.dtype):
+        """Samples and their results on the host, page-locked if a GPU copies them; made at the
+        first call."""
+        if self._host is None or (self._host[0].shape, self._host[0].dtype) != (
+            inputs.shape,
+            inputs.dtype,
+        ):
             pinned = is_gpu(inputs.device)
             sent = torch.empty(inputs.shape, dtype=inputs.dtype, pin_memory=pinned).copy_(inputs)
             self._host = sent, torch.empty(sent.shape, dtype=inputs.dtype, pin_memory=pinned)

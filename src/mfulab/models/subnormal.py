@@ -1,6 +1,6 @@
-"""Element-wise operations on numbers below the smallest normal one, for some of which CPUs and libraries take long.
-torch's square root is MKL's, called with flushing off (ATen/cpu/vml.h): taking subnormal numbers for zero changes
-nothing."""
+"""Element-wise operations on numbers below the smallest normal one, for some of which CPUs and
+libraries take long. torch's square root is MKL's, called with flushing off (ATen/cpu/vml.h): taking
+subnormal numbers for zero changes nothing."""
 
 from typing import Literal
 
@@ -8,11 +8,13 @@ import torch
 from torch import nn
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 
 
 class Elementwise(nn.Module):
-    """`depth` times a product by 0.75, a quotient by 1.3 or a square root: [batch, width] → [batch, width]. Numbers lie
-    between 0 and 1 or (`subnormal`) below the smallest normal one, which a CPU takes for zero if `flushed`."""
+    """`depth` times a product by 0.75, a quotient by 1.3 or a square root: [batch, width] → [batch,
+    width]. Numbers lie between 0 and 1 or (`subnormal`) below the smallest normal one, which a CPU
+    takes for zero if `flushed`."""
 
     def __init__(
         self,
@@ -22,9 +24,12 @@ class Elementwise(nn.Module):
         depth: int = 64,
     ) -> None:
         super().__init__()
-        self.operation, self.subnormal, self.flushed, self.depth = operation, subnormal, flushed, depth
+        self.operation = operation
+        self.subnormal = subnormal
+        self.flushed = flushed
+        self.depth = depth
         if not torch.set_flush_denormal(False) and flushed:
-            raise UnsupportedError("torch.set_flush_denormal: this CPU cannot take subnormal numbers for zero")
+            raise UnsupportedError(Said("no_flush_denormal"))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         numbers = torch.sigmoid(inputs)
@@ -32,7 +37,9 @@ class Elementwise(nn.Module):
             numbers = numbers * torch.finfo(inputs.dtype).smallest_normal
         result = torch.empty_like(numbers)
         if self.flushed:
-            torch.set_flush_denormal(True)  # of this thread: a small operation is computed by the one that calls it
+            torch.set_flush_denormal(
+                True
+            )  # of this thread: a small operation is computed by the one that calls it
         try:
             for _ in range(self.depth):
                 if self.operation == "product":

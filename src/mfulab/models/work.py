@@ -1,12 +1,13 @@
-"""Work of a model by its config, counted or computed, and what a speed or a device's roofline makes of it."""
+"""Work of a model by its config, counted or computed, and what a speed or a device's roofline makes
+of it."""
 
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.formats import ELEMENT_BYTES
@@ -17,25 +18,42 @@ from mfulab.mfu.roofline import Expectation, expected, peak_of
 from mfulab.mfu.work import Mode, Operation, Work
 from mfulab.models.decoders import computed, missing
 
-# Architectures whose blocks are all alike: the argument that holds their number. Work is then affine in it, and two
-# counts of one and two blocks give that of any number, exactly and in a moment.
+if TYPE_CHECKING:
+    import torch
+
+# Architectures whose blocks are all alike: the argument that holds their number. Work is then
+# affine in it, and two counts of one and two blocks give that of any number, exactly and in a
+# moment.
 ALIKE = {"GPT2LMHeadModel": "n_layer"}
-ALIKE |= dict.fromkeys(("LlamaForCausalLM", "MixtralForCausalLM", "OPTForCausalLM"), "num_hidden_layers")
+ALIKE |= dict.fromkeys(
+    ("LlamaForCausalLM", "MixtralForCausalLM", "OPTForCausalLM"), "num_hidden_layers"
+)
 LATENT = (
     "Latent attention: counted as transformers runs it, which expands the latents of all earlier tokens in each step; "
     "one that absorbs the projections multiplies less."
 )
 
 
-def work(config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training") -> Work:
-    """Counts one step. Raises ConfigurationError with the counter's message where it cannot be built or counted."""
+def work(
+    config: ModelConfig,
+    sequence_length: int | None = None,
+    batch_size: int = 1,
+    mode: Mode = "training",
+) -> Work:
+    """Counts one step. Raises ConfigurationError with the counter's message where it cannot be
+    built or counted."""
     argument = ALIKE.get(str(config.arguments.get("architecture")), "")
     layers = config.arguments.get(argument)
     try:
         if layers is None or layers <= 2:
             return _counted(config, sequence_length, batch_size, mode, alike=False)
-        shorter = (config.model_copy(update={"arguments": config.arguments | {argument: few}}) for few in (1, 2))
-        single, double = (_counted(shortened, sequence_length, batch_size, mode) for shortened in shorter)
+        shorter = (
+            config.model_copy(update={"arguments": config.arguments | {argument: few}})
+            for few in (1, 2)
+        )
+        single, double = (
+            _counted(shortened, sequence_length, batch_size, mode) for shortened in shorter
+        )
     except Exception as error:
         raise ConfigurationError(" ".join(str(error).split())) from error
     return _extended(single, double, layers)
@@ -45,61 +63,110 @@ def _extended(single: Work, double: Work, layers: int) -> Work:
     """Work of `layers` blocks from that of one and of two: one + (layers − 1) · (two − one)."""
 
     def affine(first: Any, second: Any) -> Any:
-        numbers = {name: value for name, value in vars(second).items() if isinstance(value, int | float)}
+        numbers = {
+            name: value for name, value in vars(second).items() if isinstance(value, int | float)
+        }
         firsts = {name: getattr(first, name) if first else 0 for name in numbers}
-        sums = {name: firsts[name] + (layers - 1) * (value - firsts[name]) for name, value in numbers.items()}
+        sums = {
+            name: firsts[name] + (layers - 1) * (value - firsts[name])
+            for name, value in numbers.items()
+        }
         return replace(second, **sums)
 
     before = {(part.layer, part.operator, part.direction): part for part in single.operations}
-    operations = (affine(before.get((part.layer, part.operator, part.direction)), part) for part in double.operations)
+    operations = (
+        affine(before.get((part.layer, part.operator, part.direction)), part)
+        for part in double.operations
+    )
     return replace(affine(single, double), operations=tuple(operations))
 
 
-def _counted(config: ModelConfig, sequence_length: int | None, batch_size: int, mode: Mode, alike: bool = True) -> Work:
+def _counted(
+    config: ModelConfig,
+    sequence_length: int | None,
+    batch_size: int,
+    mode: Mode,
+    alike: bool = True,
+) -> Work:
     """Counts the whole model; `alike` sums over blocks that differ in their number alone."""
-    import torch
-
     from mfulab.flops.compare import looked_up_parameters, transformer_shape
     from mfulab.flops.experts import active_parameters
     from mfulab.models.counted import count_model
 
-    length = (sequence_length or config.sequence_length) if config.vocabulary_size else None
+    length = None
+    if config.vocabulary_size:
+        length = sequence_length or config.sequence_length
     counted = count_model(config, batch_size, length, mode=mode)
     shape = transformer_shape(counted.model) if length else None
     parameters = list(counted.model.parameters())
-    held = sum(parameter.numel() for parameter in parameters)
-    tables = sum(module.weight.numel() for module in counted.model.modules() if isinstance(module, torch.nn.Embedding))
-    elements = batch_size * (length or math.prod(config.input_shape or ()))
+    held = _elements(parameters)
+    cache_elements = 0
+    message = str(counted.message or "")
+    if shape and length:
+        cache_elements = shape.cache_elements(batch_size * length)
+        if mode == "decoding" and shape.latent_width:
+            message = LATENT
+    total_flos = 0
+    if mode == "training":
+        inputs = batch_size * (length or math.prod(config.input_shape or ()))
+        total_flos = 6 * inputs * (held - _elements(_tables(counted.model)))
     return Work(
         mode=mode,
-        tokens=batch_size * (1 if mode == "decoding" else length or 1),
+        tokens=batch_size if mode == "decoding" else batch_size * (length or 1),
         batch_size=batch_size,
         parameters=held,
-        trainable=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        trainable=_elements(one for one in parameters if one.requires_grad),
         looked_up=looked_up_parameters(counted.model),
-        unmultiplied=sum(parameter.numel() for parameter in parameters if parameter.ndim < 2),
+        unmultiplied=_elements(one for one in parameters if one.ndim < 2),
         inactive=held - active_parameters(counted.model),
         saved_elements=counted.count.saved.elements,
-        cache_elements=shape.cache_elements(batch_size * length) if shape and length else 0,
+        cache_elements=cache_elements,
         operations=tuple(_operations(counted.count.operations, alike)),
-        total_flos=6 * elements * (held - tables) if mode == "training" else 0,
-        message=LATENT if mode == "decoding" and shape and shape.latent_width else counted.message,
+        total_flos=total_flos,
+        message=message,
     )
+
+
+def _tables(model: "torch.nn.Module") -> "Iterator[torch.Tensor]":
+    """Weights of the embeddings, which a forward pass looks up."""
+    from torch.nn import Embedding
+
+    for module in model.modules():
+        if isinstance(module, Embedding):
+            yield module.weight
+
+
+def _elements(tensors: "Iterable[torch.Tensor]") -> int:
+    return sum(tensor.numel() for tensor in tensors)
 
 
 def _operations(operations: Any, alike: bool) -> list[Operation]:
     sums = defaultdict[tuple[str, str, str], list[float]](lambda: [0] * 5)
     for key, total in operations.totals.items():
-        where = (re.sub(r"\b\d+\b", "*", key.layer) if alike else key.layer, key.operator, key.direction)
-        values = total.flops, total.causal_flops, total.executed_flops, total.elements, total.other_elements
+        where = (
+            re.sub(r"\b\d+\b", "*", key.layer) if alike else key.layer,
+            key.operator,
+            key.direction,
+        )
+        values = (
+            total.flops,
+            total.causal_flops,
+            total.executed_flops,
+            total.elements,
+            total.other_elements,
+        )
         sums[where] = [before + value for before, value in zip(sums[where], values, strict=True)]
     return [Operation(*key, *values) for key, values in sums.items()]
 
 
 def work_of(
-    config: ModelConfig, sequence_length: int | None = None, batch_size: int = 1, mode: Mode = "training"
+    config: ModelConfig,
+    sequence_length: int | None = None,
+    batch_size: int = 1,
+    mode: Mode = "training",
 ) -> Work:
-    """Counts one step where the model can be built; computes it where a package is missing. Raises as both do."""
+    """Counts one step where the model can be built; computes it where a package is missing. Raises
+    as both do."""
     return (computed if missing(config) else work)(config, sequence_length, batch_size, mode)
 
 
@@ -121,28 +188,36 @@ def explain(
     """Explains a speed by every convention of the field.
 
     Args:
-        model: a name in `config/model/`, a YAML file like those, or what stands in one.
-        device: its name as a driver reports it, or its PCI id.
-        precision: the format of its matmuls: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8.
-        sequence_length: tokens a sample; the model's own where not given.
-        batch_size: samples of each device's step; with `time_s` alone, and needed there if there are several devices.
-        devices: how many of them share the work; speeds, of which one is given, are of all together.
-        reported: an MFU in percent that somebody printed for this run.
-        mode: training, inference or decoding.
-        peak_tflop_s: the device's dense peak, where no datasheet is known here.
+        model: a name in `config/model/`, a YAML file like those, or what stands in one. device: its
+        name as a driver reports it, or its PCI id. precision: the format of its matmuls: fp64,
+        fp32, tf32, fp16, bf16, fp8, fp4 or int8. sequence_length: tokens a sample; the model's own
+        where not given. batch_size: samples of each device's step; with `time_s` alone, and needed
+        there if there are several devices. devices: how many of them share the work; speeds, of
+        which one is given, are of all together. reported: an MFU in percent that somebody printed
+        for this run. mode: training, inference or decoding. peak_tflop_s: the device's dense peak,
+        where no datasheet is known here.
 
-    Raises ConfigurationError for an unknown model, device or precision, and for a length that the model does not take.
-    It also raises it where there is not exactly one speed above 0.
+    Raises ConfigurationError for an unknown model, device or precision, and for a length that the
+    model does not take. It also raises it where there is not exactly one speed above 0.
     """
     config = model_config(model, sequence_length=sequence_length)
-    sheet_name, denominators = denominators_of(device, precision, peak_tflop_s)
+    check(config, sequence_length, devices, [mode])
+    sheet_name, denominators = denominators_of(device, precision, peak_tflop_s, devices)
     if reported is not None and not math.isfinite(reported):
         raise ConfigurationError(f"reported={reported}: give an MFU in percent")
-    check(config, sequence_length, devices, [mode])
     speeds = {"tokens_per_s": tokens_per_s, "samples_per_s": samples_per_s, "time_s": time_s}
     rate = _samples_per_s(config, sequence_length, batch_size, devices, speeds)
-    counted = work_of(config, sequence_length, mode=mode)
+    counted = _work_under_a_speed(config, sequence_length, mode)
     return explained(config.name, sheet_name, counted, rate, denominators, reported)
+
+
+def _work_under_a_speed(config: ModelConfig, sequence_length: int | None, mode: Mode) -> Work:
+    """Work of one sample: of a plain decoder by arithmetic, which is its count without torch's
+    start."""
+    try:
+        return computed(config, sequence_length, mode=mode)
+    except ConfigurationError:
+        return work_of(config, sequence_length, mode=mode)
 
 
 def _samples_per_s(
@@ -156,24 +231,33 @@ def _samples_per_s(
     given = {name: value for name, value in speeds.items() if value is not None}
     if len(given) != 1:
         said = " and ".join(f"{name}={value}" for name, value in given.items()) or "no speed"
-        raise ConfigurationError(f"{said}: give exactly one of tokens_per_s, samples_per_s and time_s")
+        raise ConfigurationError(
+            f"{said}: give exactly one of tokens_per_s, samples_per_s and time_s"
+        )
     ((name, value),) = given.items()
     if not 0 < value < math.inf:
         raise ConfigurationError(f"{name}={value}: give a number above 0")
     if batch_size is not None and batch_size < 1:
         raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
     if name == "time_s":
-        if batch_size is None and devices > 1:
-            says = f"give batch_size, the samples of a step on each of {devices} devices"
-            raise ConfigurationError(f"time_s={value}: {says}")
-        return (batch_size or 1) / value
+        return _samples(batch_size, value, devices) / value
     if batch_size is not None:
-        raise ConfigurationError(f"batch_size={batch_size}: says nothing beside {name}; it belongs to time_s")
+        says = f"says nothing beside {name}; it belongs to time_s"
+        raise ConfigurationError(f"batch_size={batch_size}: {says}")
     if name == "samples_per_s":
         return value / devices
     if config.vocabulary_size is None:
-        raise ConfigurationError(f"tokens_per_s={value}: model={config.name} takes no tokens; give samples_per_s")
+        says = f"model={config.name} takes no tokens; give samples_per_s"
+        raise ConfigurationError(f"tokens_per_s={value}: {says}")
     return value / (sequence_length or config.sequence_length or 1) / devices
+
+
+def _samples(batch_size: int | None, time_s: float, devices: int) -> int:
+    """Samples of a device's step: one where only one device could have taken them."""
+    if batch_size is None and devices > 1:
+        says = f"give batch_size, the samples of a step on each of {devices} devices"
+        raise ConfigurationError(f"time_s={time_s}: {says}")
+    return batch_size or 1
 
 
 def expect(
@@ -186,21 +270,24 @@ def expect(
     devices: int = 1,
     modes: Sequence[Mode] | None = None,
 ) -> list[Expectation]:
-    """Works out what the roofline of a device's datasheet allows a model, a row for each of `modes`, by default all.
+    """Works out what the roofline of a device's datasheet allows a model, a row for each of
+    `modes`, by default all.
 
     Args:
-        model: a name in `config/model/`, a YAML file like those, or what stands in one.
-        device: its name as a driver reports it, or its PCI id.
-        precision: the format of matmuls and of everything kept.
-        sequence_length: tokens a sample, in decoding those of the context; the model's own where not given.
-        batch_size: samples of the step, on each device.
-        devices: among which weights, gradients and optimiser state are divided; what they send takes no time here.
+        model: a name in `config/model/`, a YAML file like those, or what stands in one. device: its
+        name as a driver reports it, or its PCI id. precision: the format of matmuls and of
+        everything kept. sequence_length: tokens a sample, in decoding those of the context; the
+        model's own where not given. batch_size: samples of the step, on each device. devices: among
+        which weights, gradients and optimiser state are divided; what they send takes no time here.
 
-    Raises ConfigurationError for an unknown model, device, precision or bandwidth, and for a length it does not take.
+    Raises ConfigurationError for an unknown model, device, precision or bandwidth, and for a length
+    it does not take.
     """
     config = model_config(model, sequence_length=sequence_length)
     decodes = config.vocabulary_size is not None and config.task == "language_modeling"
-    modes = modes or (("training", "inference", "decoding") if decodes else ("training", "inference"))
+    modes = modes or (
+        ("training", "inference", "decoding") if decodes else ("training", "inference")
+    )
     check(config, sequence_length, devices, modes, batch_size)
     sheet, _, spec = peak_of(device, precision)
     if sheet.memory_gb_s is None:
@@ -208,18 +295,32 @@ def expect(
     capacity = None if sheet.memory_gb is None else sheet.memory_gb * 1e9
     speeds = spec * 1e12, sheet.memory_gb_s * 1e9
     counts = (work_of(config, sequence_length, batch_size, mode) for mode in modes)
-    return [expected(counted, *speeds, ELEMENT_BYTES[precision], capacity, devices) for counted in counts]
+    return [
+        expected(counted, *speeds, ELEMENT_BYTES[precision], capacity, devices)
+        for counted in counts
+    ]
 
 
 def check(
-    config: ModelConfig, sequence_length: int | None, devices: int, modes: Sequence[str], batch_size: int = 1
+    config: ModelConfig,
+    sequence_length: int | None,
+    devices: int,
+    modes: Sequence[str],
+    batch_size: int = 1,
 ) -> None:
-    """Raises ConfigurationError for counts below 1, an unknown mode, and a length that the model does not take."""
+    """Raises ConfigurationError for counts below 1, an unknown mode, and a length that the model
+    does not take."""
     for mode in modes:
         if mode not in get_args(Mode):
             raise unknown("mode", mode, get_args(Mode))
-    for name, count in (("batch_size", batch_size), ("devices", devices), ("sequence_length", sequence_length)):
+    for name, count in (
+        ("batch_size", batch_size),
+        ("devices", devices),
+        ("sequence_length", sequence_length),
+    ):
         if count is not None and count < 1:
             raise ConfigurationError(f"{name}={count}: give 1 or more")
     if sequence_length is not None and config.vocabulary_size is None:
-        raise ConfigurationError(f"sequence_length={sequence_length}: model={config.name} takes no tokens")
+        raise ConfigurationError(
+            f"sequence_length={sequence_length}: model={config.name} takes no tokens"
+        )

@@ -2,9 +2,12 @@
 
 import itertools
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mfulab.device import is_gpu, named, synchronise
+
+if TYPE_CHECKING:
+    import torch
 
 
 class HostClock:
@@ -25,24 +28,29 @@ class HostClock:
         self._marks.append(time.perf_counter())
 
     def wait_until_near_end(self, marks: int) -> None:
-        """Waits until the device has that many marks before it; nothing is in flight on the host."""
+        """Waits until the device has that many marks before it; nothing is in flight on the
+        host."""
 
     def intervals(self) -> list[float]:
         """Seconds between the marks, once."""
-        marks, self._marks = self._marks, []
+        marks = self._marks
+        self._marks = []
         return [after - before for before, after in itertools.pairwise(marks)]
 
 
 class EventClock(HostClock):
-    """Events on the current stream of one GPU: the time between two includes the gaps in which it waited for work."""
+    """Events on the current stream of one GPU: the time between two includes the gaps in which it
+    waited for work."""
 
-    resolution_s = 1e-3  # a hundred times what marking takes: recording an event costs the host some microseconds
+    # a hundred times what marking takes: recording an event costs the host some microseconds
+    resolution_s = 1e-3
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: "torch.device") -> None:
         import torch
 
         super().__init__()
-        self._torch, self._device = torch.get_device_module(device), device
+        self._torch = torch.get_device_module(device)
+        self._device = device
         self.name = f"{device.type.upper()} events"
 
     def synchronise(self) -> None:
@@ -50,7 +58,8 @@ class EventClock(HostClock):
 
     def mark(self) -> None:
         event = self._torch.Event(enable_timing=True)
-        # Without a stream it would lie on that of the process's current device, whichever is watched.
+        # Without a stream it would lie on that of the process's current device, whichever is
+        # watched.
         event.record(*(self._torch.current_stream(device) for device in named(self._device)))
         self._marks.append(event)
 
@@ -59,13 +68,14 @@ class EventClock(HostClock):
 
     def intervals(self) -> list[float]:
         self.synchronise()
-        events, self._marks = self._marks, []
+        events = self._marks
+        self._marks = []
         return [before.elapsed_time(after) / 1e3 for before, after in itertools.pairwise(events)]
 
 
 Clock = HostClock
 
 
-def clock_for(device: Any) -> Clock:
+def clock_for(device: "torch.device") -> Clock:
     """The clock of a torch.device."""
     return EventClock(device) if is_gpu(device) else HostClock()

@@ -1,50 +1,66 @@
-"""Times launches on a GPU by events, with the stream held back while the host queues: no launch waits for the host."""
+"""Times launches on a GPU by events, with the stream held back while the host queues: no launch
+waits for the host."""
 
 import time
 from collections.abc import Callable
 
 import torch
 
+from mfulab.device import vendors
 from mfulab.device.gpu import clock_reader
 from mfulab.timing.repetitions import Call, HostTimer, Timed
 
 LONGEST_HOLD_S = 0.2
-SUSTAINED_S = 0.3  # of back-to-back work before a group: the power limit acts as it does on a model's steps …
+# of back-to-back work before a group: the power limit acts as it does on a model's steps …
+SUSTAINED_S = 0.3
 MOST_SUSTAINED = 8  # … and as often again as the clock still falls by more than FALLS meanwhile
 FALLS = 0.004
 MOST_VOIDS = 3
-QUEUED = 500  # calls; the launch queue holds about 1000, and a full one would make the host wait for the held stream
+# calls; the launch queue holds about 1000, and a full one would make the host wait for the held
+# stream
+QUEUED = 500
 BETWEEN_MARKS = QUEUED // 2
+SPIN_CLOCKS = 1_000_000  # 0.5 ms of an SM, 10 ms of a counter of 100 MHz
+
+
+def spin_clocks_per_s(clocks: int = SPIN_CLOCKS) -> float:
+    """Clocks a second of torch's spinning kernel: the SM's on an NVIDIA GPU, on AMD's RDNA3 a
+    counter of 100 MHz."""
+    torch.cuda._sleep(clocks)
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    start.record()
+    torch.cuda._sleep(clocks)
+    end.record()
+    end.synchronize()
+    return clocks / (start.elapsed_time(end) / 1e3)
 
 
 class DeviceTimer(HostTimer):
-    """CUDA events on the current stream, held by a spinning kernel a little longer than the host took to queue as many
-    launches. Of a longer group the first `QUEUED` calls are held; marks between later ones show that the device never
-    caught up. A group whose hold ended early, or that was caught up, is void: the next hold is longer, calibrated anew.
-    After three a group is of `QUEUED` calls at most; after three such it is timed as it is, and not `held`."""
+    """CUDA events on the current stream, held by a spinning kernel a little longer than the host
+    took to queue as many launches. Of a longer group the first `QUEUED` calls are held; marks
+    between later ones show that the device never caught up. A group whose hold ended early, or that
+    was caught up, is void: the next hold is longer, calibrated anew. After three a group is of
+    `QUEUED` calls at most; after three such it is timed as it is, and not `held`."""
 
     most_calls = 100_000  # as many as a kernel of 1 µs needs
 
-    def __init__(self, device: torch.device, group_s: float = 0.1, sustained_s: float = SUSTAINED_S) -> None:
-        """`group_s` is the least that a group of calls takes; `settle` works for `sustained_s` before it."""
-        self.resolution_s, self._sustained_s = group_s, sustained_s
-        cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-        self._scratch = torch.zeros(2 * max(cache_bytes, 32 << 20), dtype=torch.uint8, device=device)
+    def __init__(
+        self, device: torch.device, group_s: float = 0.1, sustained_s: float = SUSTAINED_S
+    ) -> None:
+        """`group_s` is the least that a group of calls takes; `settle` works for `sustained_s`
+        before it."""
+        self.resolution_s = group_s
+        self._sustained_s = sustained_s
+        cache_bytes = vendors.of_device(device).last_cache_bytes(device)
+        self._scratch = torch.zeros(
+            2 * max(cache_bytes, 32 << 20), dtype=torch.uint8, device=device
+        )
         self._clock_mhz = clock_reader(device)
-        self._spin_per_s = self._calibrate()
+        self._spin_per_s = spin_clocks_per_s()
         self.during: Callable[[], object] = lambda: None  # called once in each group, while it runs
         self._hold_s: dict[tuple[Call, int], float] = {}
         self._voids: dict[tuple[Call, int], int] = {}
-
-    @staticmethod
-    def _calibrate(cycles: int = 10_000_000) -> float:
-        torch.cuda._sleep(cycles)
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        torch.cuda._sleep(cycles)
-        end.record()
-        end.synchronize()
-        return cycles / (start.elapsed_time(end) / 1e3)
 
     def time(self, call: Call, calls: int) -> Timed:
         return self._timed(call, calls, lambda: None)
@@ -57,17 +73,22 @@ class DeviceTimer(HostTimer):
         return self._timed(call, 1, self._scratch.zero_)
 
     def settle(self, call: Call, calls: int, best_s: float) -> None:
-        """Keeps the device at this call alone until its clock falls no more, and leaves a little of it queued."""
+        """Keeps the device at this call alone until its clock falls no more, and leaves a little of
+        it queued."""
         if best_s > self._sustained_s:
             return
-        clock, before = self._clock_mhz(), None
+        clock = self._clock_mhz()
+        before = None
         for _ in range(MOST_SUSTAINED):
             before = self._sustain(call, calls, before)
-            earlier, clock = clock, self._clock_mhz()
+            earlier = clock
+            clock = self._clock_mhz()
             if not earlier or not clock or clock >= earlier * (1 - FALLS):
                 return
 
-    def _sustain(self, call: Call, calls: int, before: torch.cuda.Event | None) -> torch.cuda.Event | None:
+    def _sustain(
+        self, call: Call, calls: int, before: torch.cuda.Event | None
+    ) -> torch.cuda.Event | None:
         deadline = time.perf_counter() + self._sustained_s
         while time.perf_counter() < deadline:
             for _ in range(max(1, min(calls, QUEUED) // 4)):
@@ -96,7 +117,8 @@ class DeviceTimer(HostTimer):
     def _group(self, call: Call, calls: int) -> Timed:
         key = (call, calls)
         hold_s = self._hold_s.get(key, 1e-3)
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
         torch.cuda._sleep(int(hold_s * self._spin_per_s))
         queueing = time.perf_counter()
         start.record()
@@ -106,7 +128,8 @@ class DeviceTimer(HostTimer):
         queued_s = time.perf_counter() - queueing
         was_held = ahead = not start.query()
         while ahead and made < calls:
-            mark, more = torch.cuda.Event(), min(BETWEEN_MARKS, calls - made)
+            mark = torch.cuda.Event()
+            more = min(BETWEEN_MARKS, calls - made)
             mark.record()
             for _ in range(more):
                 call()
@@ -120,6 +143,8 @@ class DeviceTimer(HostTimer):
         end.synchronize()
         if not was_held:
             queued_s = max(queued_s, 2 / 1.5 * hold_s)
-            self._spin_per_s = self._calibrate()
+            self._spin_per_s = spin_clocks_per_s()
         self._hold_s[key] = min(max(1.5 * queued_s, 2e-4), LONGEST_HOLD_S)
-        return Timed(start.elapsed_time(end) / 1e3 / made, made, clock_mhz if during else None, ahead)
+        return Timed(
+            start.elapsed_time(end) / 1e3 / made, made, clock_mhz if during else None, ahead
+        )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mfulab.device import is_gpu
 from mfulab.device.gpu import clock_reader
@@ -15,12 +15,23 @@ from mfulab.device.samplers.series import INTERVAL_S, Series
 from mfulab.timing.clocks import Clock, clock_for
 from mfulab.timing.probe import Best, Probe, known_best
 
+if TYPE_CHECKING:
+    import torch
+
 
 class Instruments(AbstractContextManager["Instruments"]):
-    """Clock, probe, peak memory, samplers and time series (`folder`/`name`) of a device, each made when first used."""
+    """Clock, probe, peak memory, samplers and time series (`folder`/`name`) of a device, each made
+    when first used."""
 
-    def __init__(self, device: Any, folder: Path, interval_s: float = INTERVAL_S, name: str = "series.csv") -> None:
-        self.device, self.folder = device, folder
+    def __init__(
+        self,
+        device: "torch.device",
+        folder: Path,
+        interval_s: float = INTERVAL_S,
+        name: str = "series.csv",
+    ) -> None:
+        self.device = device
+        self.folder = folder
         self.on_gpu = is_gpu(device)
         self.series = Series(device, folder / name, interval_s)
 
@@ -50,7 +61,8 @@ class Instruments(AbstractContextManager["Instruments"]):
         return peak_memory(self.device)
 
     def samplers(self, *, polled: bool = True) -> list[Sampler]:
-        """Starts the poller where `polled`, and gives every sampler of the device, the strictest first."""
+        """Starts the poller where `polled`, and gives every sampler of the device, the strictest
+        first."""
         return samplers_for(self.device, [self.series.open()] if polled else [])
 
     def __exit__(self, *_: object) -> None:

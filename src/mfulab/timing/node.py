@@ -1,4 +1,5 @@
-"""One device of this node in under a minute: matmuls of each format, memory, the way to a GPU, clock and throttling."""
+"""One device of this node in under a minute: matmuls of each format, memory, the way to a GPU,
+clock and throttling."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -7,24 +8,40 @@ from statistics import fmean
 import torch
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.device import GPU, ByKind, is_gpu
+from mfulab.core.said import Said
+from mfulab.device import GPU, ByKind, is_gpu, vendors
 from mfulab.device.compute import emulated, matmuls_in
 from mfulab.device.samplers.reading import Reading, Readings, first_available, sampling
 from mfulab.device.samplers.selection import samplers_for
-from mfulab.timing.best_matmul import QUICK, Search, best_bandwidth, fastest_matmul, sweep_matmuls, sweep_triad
+from mfulab.timing.best_matmul import (
+    QUICK,
+    Search,
+    best_bandwidth,
+    fastest_matmul,
+    sweep_matmuls,
+    sweep_triad,
+)
 from mfulab.timing.transfers import time_transfers
 
 FORMATS = ByKind(cpu=("fp32", "bf16"), gpu=("fp32", "tf32", "bf16", "fp16", "fp8"))
 # Two products a format, by the fastest way.
-SEARCH = ByKind(cpu=Search([(1024, 1024, 1024), (2048, 2048, 2048)], 3.0, 0.05, ways=1, triads=5), gpu=QUICK)
+SEARCH = ByKind(
+    cpu=Search([(1024, 1024, 1024), (2048, 2048, 2048)], 3.0, 0.05, ways=1, triads=5), gpu=QUICK
+)
 TRIADS_S = 5.0  # after which no sample of the memory is begun, where neighbours take the machine
 SIDE = 8192  # of the matrices that go to a GPU and back, in bf16
 NEIGHBOURS = "other_processes_percent"  # of a CPU's time, meanwhile
-THROTTLES = ("software_thermal_percent", "hardware_thermal_percent", "power_brake_percent", "power_capped_percent")
+THROTTLES = (
+    "software_thermal_percent",
+    "hardware_thermal_percent",
+    "power_brake_percent",
+    "power_capped_percent",
+)
 
 
 def readings_of(device: torch.device) -> Readings:
-    """Reads what a device does now, by name with its unit; what it cannot do is empty and says why."""
+    """Reads what a device does now, by name with its unit; what it cannot do is empty and says
+    why."""
     with sampling(samplers_for(device)) as watched:
         readings = dict(_products(device))
     rate = best_bandwidth(sweep_triad(device, SEARCH[device.type], TRIADS_S), device)
@@ -41,10 +58,20 @@ def readings_of(device: torch.device) -> Readings:
     return readings
 
 
+def links_of(device: torch.device) -> dict[str, vendors.Link]:
+    """A GPU's ways to its host and to other GPUs, to be asked right after copies, while they are
+    awake; none of a CPU."""
+    if not is_gpu(device):
+        return {}
+    vendor = vendors.of_device(device)
+    return vendor.links(vendor.uuid_of(device))
+
+
 def _products(device: torch.device) -> Iterator[tuple[str, Reading]]:
     clocks: list[float] = []
     for name in FORMATS[device.type]:
-        reason, best = emulated(name, device), None
+        reason: Said | None = emulated(name, device)
+        best = None
         if not reason:
             try:
                 with matmuls_in(name) if is_gpu(device) else nullcontext():
@@ -52,9 +79,12 @@ def _products(device: torch.device) -> Iterator[tuple[str, Reading]]:
                 best = fastest_matmul(samples, device)
                 clocks += [sample["clock_mhz"] for sample in samples if sample.get("clock_mhz")]
             except UnsupportedError as error:
-                reason = str(error)
+                reason = error.said
         rate, source = (best.tflop_s, best.library) if best else (None, "torch")
         yield f"{name}_tflop_s", Reading(rate, "TFLOP/s", source, None, reason)
     if is_gpu(device):
-        reason = "" if clocks else "the driver does not tell it"
-        yield "clock_mhz", Reading(fmean(clocks) if clocks else None, "MHz", "during the products", None, reason)
+        reason = None if clocks else Said("driver_does_not_tell")
+        yield (
+            "clock_mhz",
+            Reading(fmean(clocks) if clocks else None, "MHz", "during the products", None, reason),
+        )

@@ -1,4 +1,5 @@
-"""Two things measured in turn, A B B A: the ratio judged pair by pair, which the machine's drift cancels in."""
+"""Two things measured in turn, A B B A: the ratio judged pair by pair, which the machine's drift
+cancels in."""
 
 import math
 import statistics
@@ -7,28 +8,39 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from mfulab.core.answer import Answer, of_change
 from mfulab.core.replicates import turn
 from mfulab.timing.statistics import PRIOR_DEGREES, Stats, relative_half_width, usual_variance
 
 Run = tuple[str, str]  # measurement, name
-Pair = tuple[float | None, float | None]  # seconds of the old and of the new; None where a process had none
-NOTICEABLE = 0.02  # relative: times that are known to lie this close together are the same for every purpose
-# Two one-sided tests at 5 % tell equivalence, each by the end of a 90 % interval (Schuirmann, 1987): 1.645 ÷ 1.96.
+Pair = tuple[
+    float | None, float | None
+]  # seconds of the old and of the new; None where a process had none
+# relative: times that are known to lie this close together are the same for every purpose
+NOTICEABLE = 0.02
+# Two one-sided tests at 5 % tell equivalence, each by the end of a 90 % interval (Schuirmann,
+# 1987): 1.645 ÷ 1.96.
 ONE_SIDED = 0.839
 FEWEST_PAIRS = 2
 RANKED = 8  # pairs from which on the interval needs no normal distribution
 EXACT = 60  # pairs up to which the signed ranks' quantile is counted out
-# Rounds after which a verdict may end a run. Each look at growing data may call an unchanged run different, so one
-# before the last must hold with an interval that many times as wide (as Haybittle, 1971, and Peto, 1976, ask for more).
+# Rounds after which a verdict may end a run. Each look at growing data may call an unchanged run
+# different, so one before the last must hold with an interval that many times as wide (as
+# Haybittle, 1971, and Peto, 1976, ask for more).
 LOOKS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
 EARLY = 1.3
 MOST_PAIRS = 1000
 SAMPLE_S = 0.02  # of a callable, repeated: far above what a clock resolves
 
 
+# Of verdicts, where code is reviewed.
+MARKS = {"slower": "❌", "ambiguous": "❔", "faster": "✅", "same": "✅", "not comparable": "➖"}
+
+
 @dataclass(frozen=True)
 class Compared:
-    """One run in both sets; times are None if a set lacks them, bounds also if a time has no interval."""
+    """One run in both sets; times are None if a set lacks them, bounds also if a time has no
+    interval."""
 
     step: str
     run: str
@@ -38,8 +50,17 @@ class Compared:
     ratio: float | None = None  # new ÷ old: below 1 is faster
     ratio_low: float | None = None  # of its 95 % interval
     ratio_high: float | None = None
-    detects_percent: float | None = None  # smallest slowdown that would have been called one, with bounds as wide
+    # smallest slowdown that would have been called one, with bounds as wide
+    detects_percent: float | None = None
     because: str = ""
+
+    @property
+    def answer(self) -> Answer:
+        """The change of the time in %."""
+        because: dict[str, float | str | None] = {"detects_percent": self.detects_percent}
+        if self.because:
+            because["because"] = self.because
+        return of_change(self.ratio, self.verdict, because, old=self.old_s)
 
 
 def gate(
@@ -53,14 +74,14 @@ def gate(
     """Compares two Python callables in turn, until there is a verdict or the minutes are over.
 
     Args:
-        old: takes no argument, and returns when the work is done: one that uses a GPU must synchronise it.
-        new: does what `old` does; a ratio above 1 says that it is slower.
-        minutes: after which no pair is begun.
-        noticeable: the relative difference that matters, 0.02 for 2 %.
-        sample_s: seconds of one sample, in which a shorter callable is called several times.
+        old: takes no argument, and returns when the work is done: one that uses a GPU must
+        synchronise it. new: does what `old` does; a ratio above 1 says that it is slower. minutes:
+        after which no pair is begun. noticeable: the relative difference that matters, 0.02 for 2
+        %. sample_s: seconds of one sample, in which a shorter callable is called several times.
 
-    Returns the `verdict` (faster, slower, same or ambiguous), `old_s` and `new_s` a call, and `ratio` with the ends of
-    the 95 % interval. `detects_percent` is the smallest slowdown that would have been called one.
+    Returns the `verdict` (faster, slower, same or ambiguous), `old_s` and `new_s` a call, and
+    `ratio` with the ends of the 95 % interval. `detects_percent` is the smallest slowdown that
+    would have been called one.
     >>> gate(lambda: sum(range(2000)), lambda: sum(range(4000)), minutes=0.1).verdict
     'slower'
     """
@@ -111,67 +132,122 @@ def in_rounds(
     now: Callable[[], float] = time.monotonic,
     say: Callable[[str], object] = lambda _: None,
 ) -> list[Compared]:
-    """Verdicts on pairs measured in rounds, of runs that lack one; no pair begins that would end after the minutes.
+    """Verdicts on pairs measured in rounds, of runs that lack one; no pair begins that would end
+    after the minutes.
 
-    `measure` takes a run, and whether the new goes first; `now` tells seconds, and `say` gets a line a round.
+    `measure` takes a run, and whether the new goes first; `now` tells seconds, and `say` gets a
+    line a round.
     """
-    pairs: dict[Run, list[Pair]] = {run: [] for run in runs}
-    took_s, began, left = dict.fromkeys(runs, 0.0), now(), list(runs)
-    compared = judge(pairs, reasons, noticeable)
+    taken = _Rounds(runs, measure, 60 * minutes, now)
+    left = list(runs)
+    compared = judge(taken.pairs, reasons, noticeable)
     for number in range(rounds):
-        spent = f"{len(left)} of {len(runs)} runs, {(now() - began) / 60:.1f} of {minutes:g} min"
-        say(f"round {number + 1} of at most {rounds}: {spent}")
-        is_late = True
-        for run in sorted(left, key=lambda run: turn("/".join(run), number)):
-            if (start := now()) - began + took_s[run] <= 60 * minutes:
-                pairs[run].append(measure(run, bool(number % 2)))
-                took_s[run], is_late = max(took_s[run], now() - start), False
-        if not is_late and number + 1 < rounds and number + 1 not in LOOKS:
+        spent = f"{taken.spent_s() / 60:.1f} of {minutes:g} min"
+        say(f"round {number + 1} of at most {rounds}: {len(left)} of {len(runs)} runs, {spent}")
+        is_late = not taken.round(left, number)
+        is_look = number + 1 == rounds or number + 1 in LOOKS
+        if not (is_late or is_look):
             continue
-        late = dict.fromkeys((run for run in runs if not pairs[run]), "the minutes were over before its first pair")
-        compared = judge(pairs, {**reasons, **late}, noticeable)
-        # A run that cannot be measured stays so.
-        lacking = [run for run in compared if run.verdict == "not comparable" and not number]
-        left = [(run.step, run.run) for run in compared if run in lacking or is_open(run, noticeable)]
+        unmeasured = [run for run in runs if not taken.pairs[run]]
+        late = dict.fromkeys(unmeasured, "the minutes were over before its first pair")
+        compared = judge(taken.pairs, {**reasons, **late}, noticeable)
+        left = _left(compared, noticeable, is_first=number == 0)
         if not left or is_late:
             break
     return compared
 
 
-def judge(
-    pairs: Mapping[Run, Sequence[Pair]], reasons: Mapping[Run, str] | None = None, noticeable: float = NOTICEABLE
-) -> list[Compared]:
-    """A verdict on each run from its ratio new ÷ old and the 95 % confidence interval of that (`ratio_of`).
+class _Rounds:
+    """Pairs that were measured so far, and the seconds that the longest of each run took."""
 
-    `pairs` are both times in seconds, measured in turn; a pair that lacks one does not count. `reasons` say why a run
-    has no time; `noticeable` is the relative difference that matters.
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        measure: Callable[[Run, bool], Pair],
+        most_s: float,
+        now: Callable[[], float],
+    ) -> None:
+        self.pairs: dict[Run, list[Pair]] = {run: [] for run in runs}
+        self._took_s = dict.fromkeys(runs, 0.0)
+        self._measure = measure
+        self._most_s = most_s
+        self._now = now
+        self._began = now()
+
+    def spent_s(self) -> float:
+        """Seconds since the first round began."""
+        return self._now() - self._began
+
+    def round(self, runs: Sequence[Run], number: int) -> bool:
+        """Measures a pair of each run for which there is time; says whether there was for any."""
+        measured = False
+        for run in sorted(runs, key=lambda run: turn("/".join(run), number)):
+            start_s = self.spent_s()
+            if start_s + self._took_s[run] <= self._most_s:
+                self.pairs[run].append(self._measure(run, bool(number % 2)))
+                self._took_s[run] = max(self._took_s[run], self.spent_s() - start_s)
+                measured = True
+        return measured
+
+
+def _left(compared: Sequence[Compared], noticeable: float, *, is_first: bool) -> list[Run]:
+    """Runs without a verdict. One that cannot be measured stays so after the first round."""
+    left = list[Run]()
+    for outcome in compared:
+        is_lacking = outcome.verdict == "not comparable" and is_first
+        if is_lacking or is_open(outcome, noticeable):
+            left.append((outcome.step, outcome.run))
+    return left
+
+
+def judge(
+    pairs: Mapping[Run, Sequence[Pair]],
+    reasons: Mapping[Run, str] | None = None,
+    noticeable: float = NOTICEABLE,
+) -> list[Compared]:
+    """A verdict on each run from its ratio new ÷ old and the 95 % confidence interval of that
+    (`ratio_of`).
+
+    `pairs` are both times in seconds, measured in turn; a pair that lacks one does not count.
+    `reasons` say why a run has no time; `noticeable` is the relative difference that matters.
     """
-    both = {run: [(old, new) for old, new in several if old and new] for run, several in pairs.items()}
-    ratios = {run: [new / old for old, new in several] for run, several in both.items()}
-    logarithms = [[math.log(ratio) for ratio in pairs] for pairs in ratios.values() if len(pairs) > 1]
-    usual = usual_variance([(statistics.variance(pairs), len(pairs) - 1) for pairs in logarithms])
+    both: dict[Run, list[tuple[float, float]]] = {}
+    spreads = []
+    for run, several in pairs.items():
+        both[run] = [(old, new) for old, new in several if old and new]
+        if len(both[run]) > 1:
+            logarithms = [math.log(new / old) for old, new in both[run]]
+            spreads.append((statistics.variance(logarithms), len(logarithms) - 1))
+    usual = usual_variance(spreads)
     compared = []
-    for run in pairs:
-        if not both[run]:
+    for run, measured in both.items():
+        if measured:
+            compared.append(_judged(run, measured, usual, noticeable))
+        else:
             because = (reasons or {}).get(run) or "no pair has both times"
             compared.append(Compared(*run, "not comparable", because=because))
-            continue
-        old, new = (statistics.median(times) for times in zip(*both[run], strict=True))
-        if len(ratios[run]) < FEWEST_PAIRS:
-            because = "one pair has no confidence interval: more rounds are needed"
-            compared.append(Compared(*run, "ambiguous", old, new, ratios[run][0], because=because))
-        else:
-            ratio, low, high = ratio_of(ratios[run], usual)
-            compared.append(decided(run, old, new, ratio, (low, high), noticeable))
     return compared
+
+
+def _judged(
+    run: Run, measured: Sequence[tuple[float, float]], usual: float | None, noticeable: float
+) -> Compared:
+    old = statistics.median(old for old, _ in measured)
+    new = statistics.median(new for _, new in measured)
+    ratios = [new / old for old, new in measured]
+    if len(ratios) < FEWEST_PAIRS:
+        because = "one pair has no confidence interval: more rounds are needed"
+        return Compared(*run, "ambiguous", old, new, ratios[0], because=because)
+    ratio, low, high = ratio_of(ratios, usual)
+    return decided(run, old, new, ratio, (low, high), noticeable)
 
 
 def ratio_of(ratios: Sequence[float], usual: float | None = None) -> tuple[float, float, float]:
     """The ratio that two or more pairs give, and the ends of its 95 % interval.
 
-    Hodges and Lehmann's (1963): the median of the mean logarithms of every two pairs; one pair in four may be far off.
-    From RANKED pairs on the interval is Wilcoxon's of signed ranks; of fewer Student's, which borrows from `usual`, the
-    variance of most runs' logarithms.
+    Hodges and Lehmann's (1963): the median of the mean logarithms of every two pairs; one pair in
+    four may be far off. From RANKED pairs on the interval is Wilcoxon's of signed ranks; of fewer
+    Student's, which borrows from `usual`, the variance of most runs' logarithms.
     """
     logarithms = [math.log(ratio) for ratio in ratios]
     count = len(logarithms)
@@ -188,21 +264,29 @@ def ratio_of(ratios: Sequence[float], usual: float | None = None) -> tuple[float
 
 @cache
 def _outside(count: int) -> int:
-    """The number of means outside of the interval on either side: the signed ranks' 2.5 % quantile under no change."""
+    """The number of means outside of the interval on either side: the signed ranks' 2.5 % quantile
+    under no change."""
     if count > EXACT:  # normal, with mean n(n+1)/4 and variance n(n+1)(2n+1)/24
-        return int(count * (count + 1) / 4 - 1.96 * math.sqrt(count * (count + 1) * (2 * count + 1) / 24) - 0.5)
+        return int(
+            count * (count + 1) / 4
+            - 1.96 * math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
+            - 0.5
+        )
     ways = [1]  # to reach each sum of the ranks so far
     for rank in range(1, count + 1):
         ways = [a + b for a, b in zip(ways + [0] * rank, [0] * rank + ways, strict=True)]
-    below, outside = 0, -1
+    below = 0
+    outside = -1
     while (below := below + ways[outside + 1]) * 40 <= 2**count:
         outside += 1
     return outside
 
 
 def is_open(compared: Compared, noticeable: float) -> bool:
-    """True for a run that further pairs may decide: as `judge` says, with the interval that an early look asks for."""
-    ratio, ends = compared.ratio, (compared.ratio_low, compared.ratio_high)
+    """True for a run that further pairs may decide: as `judge` says, with the interval that an
+    early look asks for."""
+    ratio = compared.ratio
+    ends = (compared.ratio_low, compared.ratio_high)
     if ratio is None or None in ends:
         return compared.verdict == "ambiguous"
     low, high = (ratio * (end / ratio) ** EARLY for end in ends if end is not None)
@@ -210,15 +294,23 @@ def is_open(compared: Compared, noticeable: float) -> bool:
 
 
 def decided(
-    run: Run, old_s: float, new_s: float, ratio: float, bounds: tuple[float, float], noticeable: float
+    run: Run,
+    old_s: float,
+    new_s: float,
+    ratio: float,
+    bounds: tuple[float, float],
+    noticeable: float,
 ) -> Compared:
-    """A run's verdict by the interval of its ratio, and the smallest change that would have had one."""
+    """A run's verdict by the interval of its ratio, and the smallest change that would have had
+    one."""
     says, because = verdict_of(ratio, *bounds, noticeable)
     detects = 100 * ((1 + noticeable) * ratio / bounds[0] - 1)
     return Compared(*run, says, old_s, new_s, ratio, *bounds, detects, because)
 
 
-def verdict_of(ratio: float, low: float, high: float, noticeable: float = NOTICEABLE) -> tuple[str, str]:
+def verdict_of(
+    ratio: float, low: float, high: float, noticeable: float = NOTICEABLE
+) -> tuple[str, str]:
     """(verdict, reason) of a ratio new ÷ old and its 95 % interval, as of two times."""
     if high < 1 / (1 + noticeable):
         return "faster", ""
@@ -230,5 +322,6 @@ def verdict_of(ratio: float, low: float, high: float, noticeable: float = NOTICE
 
 
 def one_sided(ratio: float, end: float) -> float:
-    """The end of the 90 % interval on the side of `end`, of the 95 % one: what a one-sided test at 5 % rests on."""
+    """The end of the 90 % interval on the side of `end`, of the 95 % one: what a one-sided test at
+    5 % rests on."""
     return ratio * (end / ratio) ** ONE_SIDED

@@ -1,4 +1,5 @@
-"""State of the machine between windows: the time of a fixed matmul and of a copy ÷ the machine's best."""
+"""State of the machine between windows: the time of a fixed matmul and of a copy ÷ the machine's
+best."""
 
 import json
 import math
@@ -8,12 +9,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mfulab.core.files import UnreadableError, read_csv
 from mfulab.device import ByKind
 from mfulab.device.cpu import system_seconds
 from mfulab.timing.clocks import clock_for
+
+if TYPE_CHECKING:
+    import torch
 
 DISTURBED = 1.3  # times as slow as the machine's best: above what the probe itself varies by
 PLACED = 1.4  # a copy varies so much between processes of an idle machine, by where their pages lie
@@ -46,7 +50,8 @@ class State:
     total_s: float = 0.0  # running total of all time of the CPUs that this process may use
 
     def slowdown(self, best: Best) -> float:
-        """Slowdown of the slower part against its best, 1 or more; a copy's beyond what processes differ by."""
+        """Slowdown of the slower part against its best, 1 or more; a copy's beyond what processes
+        differ by."""
         return max(1.0, self.product_s / best.product_s, self.copy_s / best.copy_s / PLACED)
 
 
@@ -69,25 +74,38 @@ def is_disturbed(before: State, after: State, best: Best) -> bool:
 
 
 class Probe:
-    """Probes a torch.device in at most MOST_COST of the time, else gives its latest state; `spent_s` is its cost."""
+    """Probes a torch.device in at most MOST_COST of the time, else gives its latest state;
+    `spent_s` is its cost."""
 
-    def __init__(self, device: Any, clock_mhz: Callable[[], float | None] = lambda: None) -> None:
+    def __init__(
+        self, device: "torch.device", clock_mhz: Callable[[], float | None] = lambda: None
+    ) -> None:
         import torch
 
         from mfulab.device.allocator import mapped
 
         self._inference_mode = torch.inference_mode
-        self._on_cpu, self._clock_mhz, self._clock = device.type == "cpu", clock_mhz, clock_for(device)
-        side, size = SIDE[device.type], COPIED_BYTES[device.type]
-        generator = torch.Generator().manual_seed(0)  # the model's own random numbers stay as they are
-        dtype = torch.float32 if self._on_cpu else torch.float16  # a GPU's float32 would follow the switch for TF32
-        # In mappings of their own: freed or not, they move no threshold of malloc and leave no hole in the heap.
+        self._on_cpu, self._clock_mhz, self._clock = (
+            device.type == "cpu",
+            clock_mhz,
+            clock_for(device),
+        )
+        side = SIDE[device.type]
+        size = COPIED_BYTES[device.type]
+        generator = torch.Generator().manual_seed(
+            0
+        )  # the model's own random numbers stay as they are
+        # a GPU's float32 would follow the switch for TF32
+        dtype = torch.float32 if self._on_cpu else torch.float16
+        # In mappings of their own: freed or not, they move no threshold of malloc and leave no hole
+        # in the heap.
         left, out = (mapped(side, side, dtype=torch.float32) for _ in range(2))
         left = torch.randn(side, side, generator=generator, out=left).to(device, dtype)
         out = out.to(device, dtype)
         source, target = (mapped(size, dtype=torch.uint8).to(device) for _ in range(2))
         self._parts = partial(torch.mm, left, left, out=out), partial(target.copy_, source)
-        self.spent_s, self._next = 0.0, 0.0
+        self.spent_s = 0.0
+        self._next = 0.0
         self._latest: State | None = None
 
     def __call__(self) -> State:
@@ -107,8 +125,10 @@ class Probe:
             product_s, copy_s = (min(self._timed(part)[1:]) for part in self._parts)
         others_s = total_s = 0.0
         if self._on_cpu:
-            system, own = system_seconds(), os.times()
-            others_s, total_s = system.busy - own.user - own.system, system.total
+            system = system_seconds()
+            own = os.times()
+            others_s = system.busy - own.user - own.system
+            total_s = system.total
         return State(time.time(), product_s, copy_s, self._clock_mhz(), others_s, total_s)
 
     def _timed(self, part: Callable[[], object]) -> list[float]:
@@ -120,9 +140,10 @@ class Probe:
         return self._clock.intervals()
 
 
-def best_now(device: Any, limit_s: float) -> Best:
+def best_now(device: "torch.device", limit_s: float) -> Best:
     """The best of a torch.device within `limit_s` seconds, as it is now."""
-    probe, deadline = Probe(device), time.perf_counter() + limit_s
+    probe = Probe(device)
+    deadline = time.perf_counter() + limit_s
     best = UNKNOWN
     while time.perf_counter() < deadline:
         best = best_of([probe.again()], best)
@@ -130,7 +151,8 @@ def best_now(device: Any, limit_s: float) -> Best:
 
 
 def packed(states: Sequence[State], threads: int) -> str | None:
-    """Probes as JSON, for a row: Unix times, seconds of each part, a GPU's clocks, once each; None without any."""
+    """Probes as JSON, for a row: Unix times, seconds of each part, a GPU's clocks, once each; None
+    without any."""
     distinct = list(dict.fromkeys(states))
     if not distinct:
         return None
@@ -145,7 +167,8 @@ def packed(states: Sequence[State], threads: int) -> str | None:
 
 
 def known_best(folder: Path) -> Best:
-    """The machine's best as its environment's row has it, of the run whose folder this is; unknown without one."""
+    """The machine's best as its environment's row has it, of the run whose folder this is; unknown
+    without one."""
     try:
         (row,) = read_csv(folder.parents[1] / "environment/all/row.csv")
         return Best(float(row["probe_product_s"]), float(row["probe_copy_s"]))

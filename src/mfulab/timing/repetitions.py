@@ -1,13 +1,14 @@
-"""Times short calls, hot and cold, contestants interleaved so that drift hits all alike, until the spread settles. The
-stopping rule is nvbench's: noise under 0.5 %, or falling no longer. One repetition is a group of calls long enough for
-its clock; a cold one is a single call after the caches were flushed."""
+"""Times short calls, hot and cold, contestants interleaved so that drift hits all alike, until the
+spread settles. The stopping rule is nvbench's: noise under 0.5 %, or falling no longer. One
+repetition is a group of calls long enough for its clock; a cold one is a single call after the
+caches were flushed."""
 
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,14 +17,19 @@ from mfulab.timing.statistics import Stats
 from mfulab.timing.statistics import undisturbed as undisturbed_time
 
 Call = Callable[[], Any]
-# Each library computes with threads of its own, which spin for a while once they have nothing to do: OpenBLAS's for
-# 0.1 s, OpenMP's for some milliseconds. They hold the cores meanwhile, and the next library runs ten times slower.
+# Each library computes with threads of its own, which spin for a while once they have nothing to
+# do: OpenBLAS's for 0.1 s, OpenMP's for some milliseconds. They hold the cores meanwhile, and the
+# next library runs ten times slower.
 LONGEST_SPIN_S = 0.3
 AS_USUAL = 1.25
 
 
+Temperature = Literal["hot", "cold"]
+
+
 class Timed(NamedTuple):
-    """Seconds that one of some calls took, the device's clock meanwhile, and whether no launch waited for the host."""
+    """Seconds that one of some calls took, the device's clock meanwhile, and whether no launch
+    waited for the host."""
 
     time_s: float
     calls: int
@@ -41,7 +47,8 @@ class HostTimer:
         self._scratch: Any = np.zeros(2 * (last_level_cache_bytes or 32 << 20), np.uint8)
 
     def time(self, call: Call, calls: int) -> Timed:
-        """Times `calls` back-to-back calls, or fewer where the device's queue cannot be kept full."""
+        """Times `calls` back-to-back calls, or fewer where the device's queue cannot be kept
+        full."""
         started = time.perf_counter()
         for _ in range(calls):
             call()
@@ -54,7 +61,8 @@ class HostTimer:
         return self.time(call, 1)
 
     def settle(self, call: Call, calls: int, best_s: float) -> None:
-        """Brings the device to the state in which it does nothing but this call; `best_s` is its best so far."""
+        """Brings the device to the state in which it does nothing but this call; `best_s` is its
+        best so far."""
         if best_s > LONGEST_SPIN_S:
             return  # what spins at first is a small part of such a call
         deadline = time.perf_counter() + LONGEST_SPIN_S
@@ -73,11 +81,13 @@ class Repetition:
     calls: int
     clock_mhz: float | None
     held: bool = True
-    disturbed: bool = False  # the machine was in a slow state around this round, or other processes computed
+    # the machine was in a slow state around this round, or other processes computed
+    disturbed: bool = False
 
 
 class Interleaved(NamedTuple):
-    """Repetitions that count, the machine's states between the rounds, and the rounds that do not count."""
+    """Repetitions that count, the machine's states between the rounds, and the rounds that do not
+    count."""
 
     repetitions: list[Repetition]
     states: list[State]
@@ -86,7 +96,8 @@ class Interleaved(NamedTuple):
 
 @dataclass
 class Settling:
-    """nvbench's rule: noise (relative standard deviation) under `noise`, or its history flat to within `flat`."""
+    """nvbench's rule: noise (relative standard deviation) under `noise`, or its history flat to
+    within `flat`."""
 
     noise: float = 0.005
     flat: float = 0.05
@@ -105,7 +116,9 @@ class Settling:
         """True if the standard error of the mean, as known so far, is at most `precision` of it."""
         if precision is None:
             return True
-        return len(self._times) >= self.least and self._noises[-1] <= precision * math.sqrt(len(self._times))
+        return len(self._times) >= self.least and self._noises[-1] <= precision * math.sqrt(
+            len(self._times)
+        )
 
     @property
     def settled(self) -> bool:
@@ -125,8 +138,33 @@ class Budget:
     time_s: float  # at most, unless `least_rounds` take longer; less once everything has settled
     limit_s: float  # for those, too
     least_rounds: int = 5
-    patience_s: float = 0.0  # added where fewer of them were undisturbed, or a contestant's mean is not precise yet
+    # added where fewer of them were undisturbed, or a contestant's mean is not precise yet
+    patience_s: float = 0.0
     precision: float | None = None  # the standard error of each mean, relative, that is asked for
+
+
+class Contestant:
+    """A call that is timed beside others: warm, with its number of calls a repetition, and the
+    trends of its hot and cold times."""
+
+    def __init__(self, name: str, call: Call, timer: HostTimer, warm_up_s: float) -> None:
+        self._name = name
+        self._call = call
+        self._timer = timer
+        self._calls, self._best_s = _warm_up(call, timer, warm_up_s)
+        self.trends: dict[Temperature, Settling] = {"hot": Settling(), "cold": Settling()}
+
+    def repeat(self, round_number: int) -> list[Repetition]:
+        """One hot and one cold repetition."""
+        self._timer.settle(self._call, self._calls, self._best_s)
+        hot = self._noted("hot", round_number, self._timer.time(self._call, self._calls))
+        cold = self._noted("cold", round_number, self._timer.cold(self._call))
+        return [hot, cold]
+
+    def _noted(self, temperature: Temperature, round_number: int, timed: Timed) -> Repetition:
+        self._best_s = min(self._best_s, timed.time_s)
+        self.trends[temperature].add(timed.time_s)
+        return Repetition(self._name, temperature, round_number, *timed)
 
 
 def interleave(
@@ -137,46 +175,61 @@ def interleave(
     watch: Watch | None = None,
     best: Best = UNKNOWN,
 ) -> Interleaved:
-    """Warms every contestant up, then times one hot and one cold repetition of each a round, until all have settled.
-    Rounds begin with each contestant in turn: at a power limit the first was up to 11 % faster on an H100. `refresh`
-    gives other inputs before each round, untimed. Disturbed rounds do not count where `least_rounds` others were
-    timed."""
-    calls, best_s = {}, {}
-    for name, call in contestants.items():
-        calls[name], best_s[name] = _warm_up(call, timer, budget.warm_up_s / len(contestants))
-    settling = {(name, temperature): Settling() for name in contestants for temperature in ("hot", "cold")}
+    """Warms every contestant up, then times one hot and one cold repetition of each a round, until
+    all have settled. Rounds begin with each contestant in turn: at a power limit the first was up
+    to 11 % faster on an H100. `refresh` gives other inputs before each round, untimed. Disturbed
+    rounds do not count where `least_rounds` others were timed."""
+    share_s = budget.warm_up_s / len(contestants)
+    warm = [Contestant(name, call, timer, share_s) for name, call in contestants.items()]
+    trends = [trend for contestant in warm for trend in contestant.trends.values()]
     repetitions: list[Repetition] = []
     states = [watch()] if watch else []
     started = time.perf_counter()
     finished = 0
     while True:
         refresh()
-        for name, call in list(contestants.items())[:: -1 if finished % 2 else 1]:
-            timer.settle(call, calls[name], best_s[name])
-            for temperature in ("hot", "cold"):
-                hot = temperature == "hot"
-                timed = timer.time(call, calls[name]) if hot else timer.cold(call)
-                best_s[name] = min(best_s[name], timed.time_s)
-                settling[name, temperature].add(timed.time_s)
-                repetitions.append(Repetition(name, temperature, finished, *timed))
+        for contestant in reversed(warm) if finished % 2 else warm:
+            repetitions += contestant.repeat(finished)
         finished += 1
         if watch is not None:
             states.append(watch())
         elapsed = time.perf_counter() - started
-        enough = elapsed > budget.time_s or all(trend.settled for trend in settling.values())
-        in_turn = finished % len(contestants) == 0
-        if elapsed > budget.limit_s or (enough and in_turn and finished >= budget.least_rounds):
-            disturbed = disturbed_rounds(states, best_of(states, best))
-            quiet = finished - len(disturbed) >= budget.least_rounds
-            precise = all(trend.is_precise(budget.precision) for (_, heat), trend in settling.items() if heat == "hot")
-            if (quiet and precise) or elapsed > min(budget.limit_s, budget.time_s + budget.patience_s):
-                kept = undisturbed(repetitions, disturbed, budget.least_rounds)
-                repeated = len(disturbed) if len(kept) < len(repetitions) else 0
-                return Interleaved(drop_slow_clocks(kept), states, repeated)
+        if not _may_end(trends, budget, elapsed, finished, len(contestants)):
+            continue
+        disturbed = disturbed_rounds(states, best_of(states, best))
+        is_quiet = finished - len(disturbed) >= budget.least_rounds
+        is_over = elapsed > min(budget.limit_s, budget.time_s + budget.patience_s)
+        if is_over or (is_quiet and _are_precise(warm, budget.precision)):
+            return _without(disturbed, repetitions, states, budget.least_rounds)
+
+
+def _are_precise(contestants: Iterable[Contestant], precision: float | None) -> bool:
+    return all(one.trends["hot"].is_precise(precision) for one in contestants)
+
+
+def _without(
+    disturbed: set[int], repetitions: list[Repetition], states: list[State], least_rounds: int
+) -> Interleaved:
+    kept = undisturbed(repetitions, disturbed, least_rounds)
+    repeated = len(disturbed) if len(kept) < len(repetitions) else 0
+    return Interleaved(drop_slow_clocks(kept), states, repeated)
+
+
+def _may_end(
+    trends: Collection[Settling], budget: Budget, elapsed: float, finished: int, contestants: int
+) -> bool:
+    """True after enough rounds, in which each contestant was first as often as any other; always
+    beyond the limit."""
+    if elapsed > budget.limit_s:
+        return True
+    if finished % contestants or finished < budget.least_rounds:
+        return False
+    return elapsed > budget.time_s or all(trend.settled for trend in trends)
 
 
 def disturbed_rounds(states: Sequence[State], best: Best) -> set[int]:
-    """Rounds between two states, equal ones being one, if either was disturbed; there is a state more than rounds."""
+    """Rounds between two states, equal ones being one, if either was disturbed; there is a state
+    more than rounds."""
     disturbed: set[int] = set()
     first = 0
     for last in range(1, len(states)):
@@ -187,16 +240,22 @@ def disturbed_rounds(states: Sequence[State], best: Best) -> set[int]:
     return disturbed
 
 
-def undisturbed(repetitions: Sequence[Repetition], disturbed: set[int], least_rounds: int) -> list[Repetition]:
-    """Repetitions of undisturbed rounds if there are `least_rounds` of them; otherwise all, marked."""
+def undisturbed(
+    repetitions: Sequence[Repetition], disturbed: set[int], least_rounds: int
+) -> list[Repetition]:
+    """Repetitions of undisturbed rounds if there are `least_rounds` of them; otherwise all,
+    marked."""
     kept = [repetition for repetition in repetitions if repetition.round not in disturbed]
     if len({repetition.round for repetition in kept}) >= least_rounds:
         return kept
-    return [replace(repetition, disturbed=repetition.round in disturbed) for repetition in repetitions]
+    return [
+        replace(repetition, disturbed=repetition.round in disturbed) for repetition in repetitions
+    ]
 
 
 def _warm_up(call: Call, timer: HostTimer, warm_up_s: float) -> tuple[int, float]:
-    """Calls that make one hot repetition, and the best call's seconds; a call alone takes longer than one of many."""
+    """Calls that make one hot repetition, and the best call's seconds; a call alone takes longer
+    than one of many."""
     started = time.perf_counter()
     best_s = timer.time(call, 1).time_s
     while time.perf_counter() - started < warm_up_s:
@@ -211,17 +270,23 @@ def _repetition(timer: HostTimer, call_s: float) -> int:
 
 
 def drop_slow_clocks(repetitions: Sequence[Repetition], share: float = 0.75) -> list[Repetition]:
-    """Repetitions without those at a clock below a share of its median; all where no clock can be read."""
+    """Repetitions without those at a clock below a share of its median; all where no clock can be
+    read."""
     clocks = [repetition.clock_mhz for repetition in repetitions if repetition.clock_mhz]
     if not clocks:
         return list(repetitions)
     least = share * statistics.median(clocks)
-    return [repetition for repetition in repetitions if repetition.clock_mhz is None or repetition.clock_mhz >= least]
+    return [
+        repetition
+        for repetition in repetitions
+        if repetition.clock_mhz is None or repetition.clock_mhz >= least
+    ]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Median, undisturbed time and interquartile range in seconds; None if there are too few repetitions."""
+    """Median, undisturbed time and interquartile range in seconds; None if there are too few
+    repetitions."""
 
     median_s: float | None
     low_s: float | None
@@ -231,7 +296,11 @@ class Summary:
 
 def summarise(repetitions: Sequence[Repetition], implementation: str, temperature: str) -> Summary:
     """Summary of one implementation's hot or cold repetitions; times in seconds."""
-    times = [r.time_s for r in repetitions if (r.implementation, r.temperature) == (implementation, temperature)]
+    times = [
+        r.time_s
+        for r in repetitions
+        if (r.implementation, r.temperature) == (implementation, temperature)
+    ]
     if not times:
         return Summary(None, None, None, 0)
     stats = Stats(times)

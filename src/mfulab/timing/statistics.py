@@ -1,29 +1,36 @@
-"""Few numbers that describe many: median, spread, and how sure the median is over independent windows."""
+"""Few numbers that describe many: median, spread, and how sure the median is over independent
+windows."""
 
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-# 97.5 % quantiles of Student's t by degrees of freedom 1 … 30; beyond, the normal distribution's is close enough.
+# 97.5 % quantiles of Student's t by degrees of freedom 1 … 30; beyond, the normal distribution's is
+# close enough.
 _T_975 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 
-# Fewer windows say little about their spread: Student's t of two makes an interval thirteen times as wide.
+# Fewer windows say little about their spread: Student's t of two makes an interval thirteen times
+# as wide.
 FEWEST_WINDOWS = 5
 
-# Of the processes that measured a run: the share below which their undisturbed time lies, in percent.
+# Of the processes that measured a run: the share below which their undisturbed time lies, in
+# percent.
 UNDISTURBED = 10
 FEWEST_FAST = 5  # where half of all processes are slow, as many are all slow once in 32 times
-# Standard error of that quantile of n normal values, in standard deviations ÷ √n: √(p·(1−p)) ÷ the density there.
+# Standard error of that quantile of n normal values, in standard deviations ÷ √n: √(p·(1−p)) ÷ the
+# density there.
 QUANTILE_ERROR = 0.3 / 0.1755
 
-# Weight of the machine's usual spread beside a run's own, in degrees of freedom, and the fewest runs that tell it.
+# Weight of the machine's usual spread beside a run's own, in degrees of freedom, and the fewest
+# runs that tell it.
 PRIOR_DEGREES = 4
 FEWEST_RUNS = 8
-# Median of χ² with d degrees of freedom, ÷ d: a median of sample variances ÷ this is their common variance.
+# Median of χ² with d degrees of freedom, ÷ d: a median of sample variances ÷ this is their common
+# variance.
 MEDIAN_OF_CHI_SQUARE = {1: 0.4549, 2: 0.6931, 3: 0.7887, 4: 0.8392}
 
 
@@ -38,9 +45,11 @@ class Stats:
             raise ValueError("statistics of values that are not finite")
 
     def percentile(self, percent: float) -> float:
-        """The value below which `percent` of the values lie, interpolated linearly between ranks."""
+        """The value below which `percent` of the values lie, interpolated linearly between
+        ranks."""
         place = (len(self.values) - 1) * percent / 100
-        below, above = self.values[math.floor(place)], self.values[math.ceil(place)]
+        below = self.values[math.floor(place)]
+        above = self.values[math.ceil(place)]
         return below + (above - below) * (place - math.floor(place))
 
     @cached_property
@@ -53,61 +62,85 @@ class Stats:
         if len(self.values) < 2:
             return None
         mean = math.fsum(self.values) / len(self.values)
-        return math.sqrt(math.fsum((value - mean) ** 2 for value in self.values) / (len(self.values) - 1))
+        return math.sqrt(
+            math.fsum((value - mean) ** 2 for value in self.values) / (len(self.values) - 1)
+        )
 
 
-def relative_half_width(values: Sequence[float], usual: float | None = None, prior: int = 0) -> float | None:
-    """Half the 95 % confidence interval of the median of positive values, as a logarithm: t·√(π/2)·s/√n; None for
-    one. `usual` is a variance known from elsewhere, of `prior` degrees."""
+def relative_half_width(
+    values: Sequence[float], usual: float | None = None, prior: int = 0
+) -> float | None:
+    """Half the 95 % confidence interval of the median of positive values, as a logarithm:
+    t·√(π/2)·s/√n; None for one. `usual` is a variance known from elsewhere, of `prior` degrees."""
     if any(value <= 0 for value in values):
         raise ValueError("a confidence interval of times that are not positive")
     spread = Stats(map(math.log, values)).standard_deviation
     if spread is None:
         return None
-    return interval_half_width(spread**2, len(values) - 1, len(values), math.sqrt(math.pi / 2), usual, prior)
+    return interval_half_width(
+        spread**2, len(values) - 1, len(values), math.sqrt(math.pi / 2), usual, prior
+    )
 
 
 def usual_variance(spreads: Sequence[tuple[float, int]]) -> float | None:
-    """The variance between processes that most runs of a machine have, by (variance, degrees of freedom) of each."""
+    """The variance between processes that most runs of a machine have, by (variance, degrees of
+    freedom) of each."""
     if len(spreads) < FEWEST_RUNS:
         return None
-    scaled = [variance / MEDIAN_OF_CHI_SQUARE.get(degrees, 1 - 2 / (9 * degrees)) for variance, degrees in spreads]
+    scaled = [
+        variance / MEDIAN_OF_CHI_SQUARE.get(degrees, 1 - 2 / (9 * degrees))
+        for variance, degrees in spreads
+    ]
     return Stats(scaled).median  # which a few disturbed runs do not move
 
 
 def mean_half_width(values: Sequence[float]) -> float | None:
-    """Half the 95 % confidence interval of the mean of independent values, in their unit; None for one value."""
+    """Half the 95 % confidence interval of the mean of independent values, in their unit; None for
+    one value."""
     spread = Stats(values).standard_deviation
-    return None if spread is None else interval_half_width(spread**2, len(values) - 1, len(values), 1.0)
+    if spread is None:
+        return None
+    return interval_half_width(spread**2, len(values) - 1, len(values), 1.0)
 
 
 def undisturbed(times: Iterable[float]) -> float:
-    """The time that processes take where nothing slows them down: a low quantile, since neighbours only add to it."""
+    """The time that processes take where nothing slows them down: a low quantile, since neighbours
+    only add to it."""
     return Stats(times).percentile(UNDISTURBED)
 
 
 def fast_variance(times: Sequence[float]) -> tuple[float, int]:
-    """(variance, degrees of freedom) of the logarithms of two times or more, by the half below their median, as slow
-    ones say nothing of it; of fewer than `FEWEST_FAST` the whole."""
+    """(variance, degrees of freedom) of the logarithms of two times or more, by the half below
+    their median, as slow ones say nothing of it; of fewer than `FEWEST_FAST` the whole."""
     logarithms = Stats(map(math.log, times))
     if len(times) < FEWEST_FAST:
         return (logarithms.standard_deviation or 0.0) ** 2, len(times) - 1
-    below = math.fsum((value - logarithms.median) ** 2 for value in logarithms.values if value < logarithms.median)
+    below = math.fsum(
+        (value - logarithms.median) ** 2 for value in logarithms.values if value < logarithms.median
+    )
     return 2 * below / (len(times) - 1), len(times) // 2
 
 
-def undisturbed_half_width(times: Sequence[float], usual: float | None = None, prior: int = 0) -> float | None:
-    """Half-width as `relative_half_width`, of the undisturbed time: from the faster half and a quantile's error."""
+def undisturbed_half_width(
+    times: Sequence[float], usual: float | None = None, prior: int = 0
+) -> float | None:
+    """Half-width as `relative_half_width`, of the undisturbed time: from the faster half and a
+    quantile's error."""
     if len(times) < 2:
         return None
     return interval_half_width(*fast_variance(times), len(times), QUANTILE_ERROR, usual, prior)
 
 
 def interval_half_width(
-    variance: float, degrees: int, count: float, error: float = 1.0, usual: float | None = None, prior: int = 0
+    variance: float,
+    degrees: int,
+    count: float,
+    error: float = 1.0,
+    usual: float | None = None,
+    prior: int = 0,
 ) -> float:
-    """Half the 95 % interval by Student's t: t·error·√(variance/count); `error` is the standard error ÷ (deviation ÷
-    √count). `usual` is a variance of `prior` degrees of freedom."""
+    """Half the 95 % interval by Student's t: t·error·√(variance/count); `error` is the standard
+    error ÷ (deviation ÷ √count). `usual` is a variance of `prior` degrees of freedom."""
     if usual is not None:
         variance = (degrees * variance + prior * usual) / (degrees + prior)
         degrees += prior
@@ -116,7 +149,8 @@ def interval_half_width(
 
 
 def median_interval(window_medians: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of the median of independent windows' medians: median · exp(± half width); None for too few."""
+    """95 % interval of the median of independent windows' medians: median · exp(± half width); None
+    for too few."""
     half = relative_half_width(window_medians)
     if half is None or len(window_medians) < FEWEST_WINDOWS:
         return None

@@ -9,8 +9,11 @@ import torch
 from mfulab.device import synchronise
 
 
-def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor, repetitions: int = 5) -> dict[str, float]:
-    """Median seconds, by column, of `inputs` to the device and `output` back, into memory that exists already."""
+def time_transfers(
+    inputs: Sequence[torch.Tensor], output: torch.Tensor, repetitions: int = 5
+) -> dict[str, float]:
+    """Median seconds, by column, of `inputs` to the device and `output` back, into memory that
+    exists already."""
     pageable = [tensor.cpu() for tensor in inputs]
     pinned = [tensor.pin_memory() for tensor in pageable]
     targets = [torch.empty_like(tensor) for tensor in inputs]
@@ -27,11 +30,16 @@ def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor, repetit
         "host_to_device_pinned_s": lambda: load(pinned, True),
         "device_to_host_pinned_s": lambda: back_pinned.copy_(output, non_blocking=True),
     }
-    return {column: median_wall_s(call, output.device, repetitions) for column, call in calls.items()}
+    return {
+        column: median_wall_s(call, output.device, repetitions) for column, call in calls.items()
+    }
 
 
-def median_wall_s(call: Callable[[], object], device: torch.device | str, least: int, time_s: float = 0.0) -> float:
-    """Median seconds until the device is done, of `least` calls and all that fit `time_s`, after an uncounted one."""
+def median_wall_s(
+    call: Callable[[], object], device: torch.device | str, least: int, time_s: float = 0.0
+) -> float:
+    """Median seconds until the device is done, of `least` calls and all that fit `time_s`, after an
+    uncounted one."""
     times: list[float] = []
     began = time.perf_counter()
     while len(times) <= least or time.perf_counter() - began < time_s:

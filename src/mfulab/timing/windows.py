@@ -1,6 +1,7 @@
-"""Runs a step until it is steady, then over independent windows: the only place where speed is measured. Each window
-is: wait for the device, take the time, run N steps without waiting, wait, take the time. Samplers bracket all windows
-together. A window that met a disturbed machine is measured again while patience lasts."""
+"""Runs a step until it is steady, then over independent windows: the only place where speed is
+measured. Each window is: wait for the device, take the time, run N steps without waiting, wait,
+take the time. Samplers bracket all windows together. A window that met a disturbed machine is
+measured again while patience lasts."""
 
 import math
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from mfulab.device.allocator import page_faults
+from mfulab.device.interruptions import pauses
 from mfulab.device.samplers.reading import Readings, Sampler, first_available, sampling
 from mfulab.timing.clocks import Clock
 from mfulab.timing.pace import Pace
@@ -20,13 +22,16 @@ Step = Callable[[], object]
 # A device that ramps up doubles its clock; one that holds still moves it by some percent.
 CLOCK_TOLERANCE = 0.1
 
-IN_FLIGHT_S = 0.02  # of work that is left as a window's second sample is taken: several times what taking one costs
+# of work that is left as a window's second sample is taken: several times what taking one costs
+IN_FLIGHT_S = 0.02
 FAULT_S = 2.5e-7  # the least that a page fault takes
+ATTEMPTS = 2  # at windows in which no process is stopped
 NOTICED = 0.01  # of a step: page faults that take less make no difference
 
 
 def are_noticed(faults: float, step_s: float, fault_s: float = FAULT_S) -> bool:
-    """True if that many page faults, at that many seconds each, take a share of the step that can be measured."""
+    """True if that many page faults, at that many seconds each, take a share of the step that can
+    be measured."""
     return faults * fault_s >= NOTICED * step_s
 
 
@@ -44,15 +49,20 @@ class WarmUp:
 
 @dataclass(frozen=True)
 class WindowTimes:
-    """One measured window: its length on the host's clock, the seconds of its steps, the probes before and after."""
+    """One measured window: its length on the host's clock, the seconds of its steps, the probes
+    before and after."""
 
     length_s: float
     steps: int
     step_times_s: tuple[float, ...]
     states: tuple[State, State] | None = None
+    pauses: int = 0  # of this process within it
 
     def is_disturbed(self, best: Best) -> bool:
-        """True if the machine was slower around it than at its `best`, or other processes computed meanwhile."""
+        """True if the machine was slower around it than at its `best`, other processes computed
+        meanwhile, or this one was stopped."""
+        if self.pauses and self.states is not None:
+            return True
         return self.states is not None and is_disturbed(*self.states, best)
 
     @property
@@ -72,7 +82,8 @@ class Observation:
     readings: Readings = field(default_factory=dict)
     discarded: Windows = ()  # those that met a disturbed machine and were measured again
     best: Best = UNKNOWN
-    agreed_s: float = math.nan  # the slowest process's time of a step, the same in all processes of a job
+    # the slowest process's time of a step, the same in all processes of a job
+    agreed_s: float = math.nan
 
     @property
     def steps(self) -> int:
@@ -101,12 +112,14 @@ class Observation:
 
     @property
     def fastest_s(self) -> float:
-        """The median step time of the fastest window: what the process held for that long, not one lucky step."""
+        """The median step time of the fastest window: what the process held for that long, not one
+        lucky step."""
         return min(window.median_s for window in self.windows)
 
     @property
     def spread_percent(self) -> float | None:
-        """Standard deviation of the windows' medians, relative to their median; None for a single window."""
+        """Standard deviation of the windows' medians, relative to their median; None for a single
+        window."""
         medians = Stats(window.median_s for window in self.windows)
         return medians.standard_deviation and 100 * medians.standard_deviation / medians.median
 
@@ -126,9 +139,11 @@ def observe(
     agree: Callable[[float], float] = float,
     settle: Callable[[], object] = lambda: None,
 ) -> Observation:
-    """Warms up, then measures; `samplers` come in the order in which their values are preferred. `settle` brings the
-    process to the state in which it is measured. `watch` asks the machine's state around each window, `best` is its
-    undisturbed one. `agree` gives all processes of a job one number, so that they run the same steps."""
+    """Warms up, then measures; `samplers` come in the order in which their values are preferred.
+    `settle` brings the process to the state in which it is measured. `watch` asks the machine's
+    state around each window, `best` is its undisturbed one. `agree` gives all processes of a job
+    one number, so that they run the same steps. If one was stopped, all windows are measured
+    again: readings cover every window."""
     warm = warm_up(step, clock, pace, frequency_mhz, agree, settle)
     estimate_s = min(warm.chunks_s)
 
@@ -138,13 +153,19 @@ def observe(
     def window() -> WindowTimes:
         nonlocal estimate_s
         window = measure_window(step, clock, pace.window_s, estimate_s, in_flight, pace.turn)
-        estimate_s = min(estimate_s, agree(window.median_s))  # a disturbed warm-up shortens the first window alone
+        estimate_s = min(
+            estimate_s, agree(window.median_s)
+        )  # a disturbed warm-up shortens the first window alone
         return window
 
     if watch is not None:
         watch()  # what its libraries allocate is not the step's
-    with sampling(samplers) as readings:
-        made = collect(window, pace, watch, best)
+    for _ in range(ATTEMPTS):
+        pauses_before = pauses()
+        with sampling(samplers) as readings:
+            made = collect(window, pace, watch, best)
+        if not agree(float(pauses() - pauses_before)):
+            break
     best = best_of((state for window in made for state in window.states or ()), best)
     kept, discarded = counted(made, pace.windows, best)
     seen = Observation(warm, kept, first_available(readings), discarded, best)
@@ -154,7 +175,8 @@ def observe(
 def collect(
     window: Callable[[], WindowTimes], pace: Pace, watch: Watch | None = None, best: Best = UNKNOWN
 ) -> list[WindowTimes]:
-    """Measures windows until `pace.windows` are undisturbed and precise, or further ones have used up the patience."""
+    """Measures windows until `pace.windows` are undisturbed and precise, or further ones have used
+    up the patience."""
     made: list[WindowTimes] = []
     spent_s = 0.0
     before = watch() if watch else None
@@ -162,25 +184,41 @@ def collect(
         times = window()
         if watch is not None and before is not None:
             after = watch()
-            times, best, before = replace(times, states=(before, after)), best_of((before, after), best), after
+            times = replace(times, states=(before, after))
+            best = best_of((before, after), best)
+            before = after
         made.append(times)
         if len(made) < pace.windows:
             continue
-        spent_s += times.length_s if len(made) > pace.windows else 0.0
-        quiet = [times.median_s for times in made if not times.is_disturbed(best)]
-        half_width = relative_half_width(quiet) if pace.precision and len(quiet) >= FEWEST_WINDOWS else None
-        precise = pace.precision is None or (half_width is not None and half_width <= pace.precision)
-        if (len(quiet) >= pace.windows and precise) or spent_s + times.length_s > pace.patience_s:
+        if len(made) > pace.windows:
+            spent_s += times.length_s
+        if _is_enough(made, pace, best) or spent_s + times.length_s > pace.patience_s:
             return made
 
 
+def _is_enough(made: Sequence[WindowTimes], pace: Pace, best: Best) -> bool:
+    """True if as many windows as wanted are undisturbed, and their median is precise."""
+    quiet = [times.median_s for times in made if not times.is_disturbed(best)]
+    if len(quiet) < pace.windows:
+        return False
+    if pace.precision is None:
+        return True
+    if len(quiet) < FEWEST_WINDOWS:
+        return False
+    half_width = relative_half_width(quiet)
+    return half_width is not None and half_width <= pace.precision
+
+
 def counted(made: Sequence[WindowTimes], wanted: int, best: Best) -> tuple[Windows, Windows]:
-    """The windows that count, and those that do not: disturbed ones, beyond the `wanted` that stay in any case."""
+    """The windows that count, and those that do not: disturbed ones, beyond the `wanted` that stay
+    in any case."""
 
     def slowest(place: int) -> float:
         return max(state.slowdown(best) for state in made[place].states or ())
 
-    disturbed = sorted((at for at, window in enumerate(made) if window.is_disturbed(best)), key=slowest)
+    disturbed = sorted(
+        (at for at, window in enumerate(made) if window.is_disturbed(best)), key=slowest
+    )
     left_out = set(disturbed[max(0, wanted - (len(made) - len(disturbed))) :])
     kept = tuple(window for at, window in enumerate(made) if at not in left_out)
     return kept, tuple(made[at] for at in sorted(left_out))
@@ -194,27 +232,33 @@ def warm_up(
     agree: Callable[[float], float] = float,
     settle: Callable[[], object] = lambda: None,
 ) -> WarmUp:
-    """Runs `step` until its time and the device's clock are flat, at most about `pace.warm_up_s` after the first call.
-    A chunk is a tenth of that, at least one step; steady means that the last three, or the only two, differ by at most
-    `pace.tolerance`. `settle` follows the first chunk, which counts if its page faults make no difference."""
+    """Runs `step` until its time and the device's clock are flat, at most about `pace.warm_up_s`
+    after the first call. A chunk is a tenth of that, at least one step; steady means that the last
+    three, or the only two, differ by at most `pace.tolerance`. `settle` follows the first chunk,
+    which counts if its page faults make no difference."""
     began = time.perf_counter()
     first_call_s = _timed(step, clock, 1)
-    before, first_s = page_faults(), agree(_timed(step, clock, 1))
+    before = page_faults()
+    first_s = agree(_timed(step, clock, 1))
     steps = max(1, math.ceil(pace.warm_up_s / 10 / max(first_s, 1e-7)))
     deadline = time.perf_counter() + pace.warm_up_s
     if steps > 1:
-        before, first_s = page_faults(), agree(_timed(step, clock, steps) / steps)
+        before = page_faults()
+        first_s = agree(_timed(step, clock, steps) / steps)
     faults = (page_faults() - before) / steps
     settle()
     again = are_noticed(agree(faults), first_s)
     chunks, clocks = ([], []) if again else ([first_s], [frequency_mhz()])
-    steady, left_s = False, pace.warm_up_s
+    steady = False
+    left_s = pace.warm_up_s
     while not steady and (len(chunks) < 2 or left_s > 0):
         chunks.append(agree(_timed(step, clock, steps) / steps))
         clocks.append(frequency_mhz())
         left_s = agree(deadline - time.perf_counter())
         wanted = 3 if left_s > 0 else 2
-        read_mhz = [mhz for mhz in clocks[-wanted:] if mhz]  # a device that reports no clock is judged by time alone
+        read_mhz = [
+            mhz for mhz in clocks[-wanted:] if mhz
+        ]  # a device that reports no clock is judged by time alone
         stands_still = not read_mhz or _flat(read_mhz, 1, CLOCK_TOLERANCE)
         flat = _flat(chunks[-wanted:], wanted, pace.tolerance) and stands_still
         steady = agree(float(not flat)) == 0
@@ -229,12 +273,13 @@ def measure_window(
     in_flight: Callable[[], object] | None = None,
     turn: int = 1,
 ) -> WindowTimes:
-    """One window of about `length_s` or more, its times means of `turn` steps or a multiple; `in_flight` is called
-    behind its first steps and shortly before the last end."""
+    """One window of about `length_s` or more, its times means of `turn` steps or a multiple;
+    `in_flight` is called behind its first steps and shortly before the last end."""
     # Marks are no denser than the clock allows.
     stride = turn * max(1, math.ceil(clock.resolution_s / max(turn * estimate_s, 1e-9)))
     strides = max(1, math.ceil(length_s / max(estimate_s * stride, 1e-9)))
     clock.synchronise()
+    pauses_before = pauses()
     began = time.perf_counter()
     clock.mark()
     for place in range(strides):
@@ -244,11 +289,14 @@ def measure_window(
         if place == 0 and in_flight:
             in_flight()
     if in_flight:
-        clock.wait_until_near_end(min(strides, math.ceil(IN_FLIGHT_S / max(estimate_s * stride, 1e-9))))
+        clock.wait_until_near_end(
+            min(strides, math.ceil(IN_FLIGHT_S / max(estimate_s * stride, 1e-9)))
+        )
         in_flight()
     clock.synchronise()
     length = time.perf_counter() - began
-    return WindowTimes(length, strides * stride, tuple(interval / stride for interval in clock.intervals()))
+    step_times_s = tuple(interval / stride for interval in clock.intervals())
+    return WindowTimes(length, strides * stride, step_times_s, pauses=pauses() - pauses_before)
 
 
 def _timed(step: Step, clock: Clock, steps: int) -> float:

@@ -1,25 +1,26 @@
 """Analysis of one window of a trace: its time by kind and operator, and its FLOPs."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from mfulab.core.said import Numbers, Said, packed
+from mfulab.core.said import Said, packed
 from mfulab.device.samplers.reading import Readings
 from mfulab.flops.traced import NO_SHAPES, traced_bytes
 from mfulab.tracing.attribution import Attribution, attribute
-from mfulab.tracing.device_time import DeviceTime
+from mfulab.tracing.device_time import DeviceTime, Owned
 from mfulab.tracing.host_time import HostTime
+from mfulab.tracing.of_window import OfWindow
 from mfulab.tracing.products import Product, products_of
 from mfulab.tracing.shares import SPENT
 from mfulab.tracing.trace import COMPUTE, Trace
 from mfulab.tracing.window import Window
 
 RATIOS = ("executed_ratio", "issued_ratio")
-PADDED = 64  # elements to a multiple of which a side is padded: whole tiles and whole loads of every library
-EMPTY_NS = 5_000  # that a kernel of no work takes at most: a trace of long kernels alone does not show it
+# elements to a multiple of which a side is padded: whole tiles and whole loads of every library
+PADDED = 64
+# that a kernel of no work takes at most: a trace of long kernels alone does not show it
+EMPTY_NS = 5_000
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,10 @@ class Operator:
     time_ns: int  # exclusive
     calls: int = 0
     kernel_ns: int = 0  # of their kernels, overlapped or not
-    launch_ns: int = 0  # of as many kernels as short as the shortest of the window, or as an empty one takes
-    flops: dict[str, int] | None = None  # by format, executed by all calls; None where a call's record lacks it
+    # of as many kernels as short as the shortest of the window, or as an empty one takes
+    launch_ns: int = 0
+    # by format, executed by all calls; None where a call's record lacks it
+    flops: dict[str, int] | None = None
     bytes: float | None = None  # moved at least by all calls; None likewise
     reason: Said | None = None  # why FLOPs or bytes are None
 
@@ -48,21 +51,27 @@ class Analysis:
     products: list[Product]  # by operator, shapes and format, longest first
     uncounted: dict[str, tuple[int, Said]]  # products without FLOPs → ns and the reason
     told: DeviceTime | HostTime
+    held: OfWindow
     of_call: dict[int, Product]  # the product of each call
     backward: bool  # whether a backward pass was recorded in it
-    device: int | None = None  # the number of the device that it is of, where the trace holds several
-    operators: list[Operator] = field(default_factory=list)  # `parts` with what their calls compute and move
+    # the number of the device that it is of, where the trace holds several
+    device: int | None = None
+    operators: list[Operator] = field(
+        default_factory=list
+    )  # `parts` with what their calls compute and move
     notes: list[Said] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         told = self.told
         self.on_gpu = isinstance(told, DeviceTime)
-        # A row for each kernel and copy, longest first; the longest idle gaps: cause, ns, and what ended each.
-        self.kernels, self.gaps = (told.kernels(), told.longest_gaps()) if isinstance(told, DeviceTime) else ([], [])
+        self.kernels = told.kernels()  # a row for each kernel and copy, longest first
+        self.gaps = told.longest_gaps()  # the longest idle ones: cause, ns, and what ended each
         self.others = told.others()  # outermost other operators → ns of their kernels
-        self.collectives = told.collectives()  # communication kernels by name → ns of each, in order
+        # communication kernels by name → ns of each, in order
+        self.collectives = told.collectives()
         self.parts = told.parts  # ns by kind of time, operator and shapes; they sum to the window
-        self.idle_causes = told.idle_causes  # why the device was idle → ns, in all `spent["idle"]`; none on a CPU
+        # why the device was idle → ns, in all `spent["idle"]`; none on a CPU
+        self.idle_causes = told.idle_causes
 
     @property
     def counted(self) -> list[Product]:
@@ -71,13 +80,18 @@ class Analysis:
 
     @property
     def needed(self) -> list[Product]:
-        """Products whose FLOPs are known and that the model needs: not those that a checkpoint computes again."""
+        """Products whose FLOPs are known and that the model needs: not those that a checkpoint
+        computes again."""
         return [product for product in self.counted if not product.recomputed]
 
     @property
     def call_flops(self) -> dict[int, int]:
         """FLOPs of each call of a product that the model needs."""
-        needed = ((call, work) for call, work in self.of_call.items() if not work.reason and not work.recomputed)
+        needed = (
+            (call, work)
+            for call, work in self.of_call.items()
+            if not work.reason and not work.recomputed
+        )
         return {call: work.flops // work.calls for call, work in needed}
 
     def flops(self, what: str = "flops", recomputed: bool = False) -> dict[str, int]:
@@ -88,33 +102,54 @@ class Analysis:
         return dict(by_format)
 
     def ratios(self) -> dict[str, float | None]:
-        """Operations executed, and these at their instructions' rates ÷ FLOPs counted; None where no kernel tells."""
-        executed = sum(product.executed_flops for product in self.counted)
-        is_told = executed and any(product.tile or product.executed_ratio for product in self.counted)
-        ratios = (1.0 if product.executed_ratio is None else product.executed_ratio for product in self.counted)
-        tiled = [product.executed_flops * ratio for product, ratio in zip(self.counted, ratios, strict=True)]
-        issued = [flops * product.slowdown for flops, product in zip(tiled, self.counted, strict=True)]
-        return dict(zip(RATIOS, (sum(work) / executed if is_told else None for work in (tiled, issued)), strict=True))
+        """Operations executed, and these at their instructions' rates ÷ FLOPs counted; None where
+        no kernel tells."""
+        executed = 0
+        tiled = issued = 0.0
+        is_told = False
+        for product in self.counted:
+            executed += product.executed_flops
+            ratio = product.executed_ratio
+            is_told = is_told or bool(product.tile or ratio)
+            flops = product.executed_flops * (1.0 if ratio is None else ratio)
+            tiled += flops
+            issued += flops * product.slowdown
+        if not executed or not is_told:
+            return dict.fromkeys(RATIOS)
+        return dict(zip(RATIOS, (tiled / executed, issued / executed), strict=True))
 
     def misaligned(self) -> str | None:
-        """JSON: numbers of the sentence on the matmul that a side of whole 16 bytes would gain most; None without one.
-        `best_ms` is the padded matmul at the best speed of its format in the window."""
-        timed, gains = [work for work in self.counted if work.matmul and work.time_ns], dict[float, Numbers]()
+        """JSON: numbers of the sentence on the matmul that a side of whole 16 bytes would gain
+        most; None without one. `best_ms` is the padded matmul at the best speed of its format in
+        the window."""
+        timed = [work for work in self.counted if work.matmul and work.time_ns]
+        fastest = defaultdict[str | None, float](float)  # FLOPs a nanosecond, by format
         for product in timed:
-            if side := product.misaligned_side:
-                best = max(other.flops / other.time_ns for other in timed if other.format == product.format)
-                padded = -(-side // PADDED) * PADDED
-                times = product.time_ns, product.flops * padded / side / best
-                ms, best_ms = (time / 1e6 / self.window.steps for time in times)
-                rate = 100 / product.slowdown
-                gains[ms - best_ms] = {"side": side, "padded": padded, "ms": ms, "best_ms": best_ms, "rate": rate}
-        return packed(gains[max(gains)]) if max(gains, default=0) > 0 else None
+            speed = product.flops / product.time_ns
+            fastest[product.format] = max(fastest[product.format], speed)
+        most = 0.0
+        told = dict[str, float]()
+        for product in timed:
+            side = product.misaligned_side
+            if not side:
+                continue
+            padded = -(-side // PADDED) * PADDED
+            ms = product.time_ns / 1e6 / self.window.steps
+            best_ns = product.flops * padded / side / fastest[product.format]
+            best_ms = best_ns / 1e6 / self.window.steps
+            if ms - best_ms >= most and ms > best_ms:
+                most = ms - best_ms
+                told = {"side": side, "padded": padded, "ms": ms, "best_ms": best_ms}
+                told |= {"rate": 100 / product.slowdown}
+        return packed(told) if told else None
 
     def untraced(self, step_s: float) -> "Analysis":
-        """Shares of steps of `step_s` seconds, as they take without a trace, which lengthens the host's part alone.
-        Idle time is what the kernels leave, by cause as in the trace; in longer steps the kernels were slower, by the
-        clock that the power limit allows. All stays as traced where the kernels alone took longer."""
-        length, idle = round(step_s * 1e9 * self.window.steps), self.spent["idle"] + self.spent["input_wait"]
+        """Shares of steps of `step_s` seconds, as they take without a trace, which lengthens the
+        host's part alone. Idle time is what the kernels leave, by cause as in the trace; in longer
+        steps the kernels were slower, by the clock that the power limit allows. All stays as traced
+        where the kernels alone took longer."""
+        length = round(step_s * 1e9 * self.window.steps)
+        idle = self.spent["idle"] + self.spent["input_wait"]
         active = self.window.length - idle
         if not self.on_gpu or not 0 < active <= length:
             return self
@@ -123,16 +158,23 @@ class Analysis:
         waits = (length - active) / idle if idle and not is_slower else 1.0
         factors = {"idle": waits, "input_wait": waits}
         spent = {kind: round(time * factors.get(kind, slower)) for kind, time in self.spent.items()}
-        spent["products" if is_slower and spent["products"] else "idle"] += length - sum(spent.values())
+        spent["products" if is_slower and spent["products"] else "idle"] += length - sum(
+            spent.values()
+        )
         per = self.window.length / length
         readings = dict(self.readings)
         shares = {name: per * slower for name in self.readings if name.endswith("_percent")}
-        shares |= dict.fromkeys(("idle_percent", "idle_input_percent", "launch_bound_percent"), per * waits)
+        shares |= dict.fromkeys(
+            ("idle_percent", "idle_input_percent", "launch_bound_percent"), per * waits
+        )
         for name, factor in (shares | {"launch_gap_s": waits}).items():
-            value, source = readings[name].value, f"{readings[name].source} ÷ untraced time"
+            value = readings[name].value
+            source = f"{readings[name].source} ÷ untraced time"
             readings[name] = replace(readings[name], value=value and value * factor, source=source)
         if not idle and not is_slower:
-            readings["idle_percent"] = replace(readings["idle_percent"], value=100 * spent["idle"] / length)
+            readings["idle_percent"] = replace(
+                readings["idle_percent"], value=100 * spent["idle"] / length
+            )
         window = replace(self.window, end=self.window.begin + length)
         return replace(self, window=window, spent=spent, readings=readings)
 
@@ -145,63 +187,107 @@ class Analysis:
         """The five longest other operators as JSON: name → share of the window in percent."""
         longest = sorted(self.others.items(), key=lambda item: -item[1])[:5]
         shares = {name: round(100 * time / self.window.length, 1) for name, time in longest if time}
-        return json.dumps(shares) if shares and self.readings["matmul_percent"].value is not None else None
+        if shares and self.readings["matmul_percent"].value is not None:
+            return json.dumps(shares)
+        return None
 
 
-def analyse(
-    trace: Trace, window: Window, attribution: Attribution | None = None, device: int | None = None
-) -> Analysis:
-    """Analyses one window of a trace: the device of this number, without one the device with most activities."""
-    attribution = attribution or attribute(trace)
-    several = devices(trace, window)
+def analyse(trace: Trace, window: Window, attribution: Attribution | None = None) -> Analysis:
+    """Analyses one window of a trace, of several devices the one with most activities."""
+    return of_device(OfWindow(trace, attribution or attribute(trace), window))
+
+
+def of_device(held: OfWindow, device: int | None = None) -> Analysis:
+    """Analyses one device of a window, without a number the one with most activities."""
+    trace, window = held.trace, held.window
+    several = held.devices
     device = (several[0] if device is None else device) if len(several) > 1 else None
-    products, uncounted, of_call = products_of(trace, attribution, window, device)
-    counted = {call for call, product in of_call.items() if not product.reason}
-    backward = bool(attribution.backward[window.called(trace.host.begin)].any())
+    products = products_of(held, device)
+    counted = {call for call, product in products.of_call.items() if not product.reason}
     told = (
-        DeviceTime(trace, attribution, window, counted, device)
+        DeviceTime(held, counted, device)
         if len(trace.activities)
-        else HostTime(trace, attribution, window, counted)
+        else HostTime(trace, held.attribution, window, counted)
     )
     return Analysis(
-        window, told.readings(), told.spent, products, uncounted, told, of_call, backward, device,
-        _operators(trace, told, of_call) if isinstance(told, DeviceTime) else [],
+        window, told.readings(), told.spent, products.listed, products.uncounted, told, held,
+        products.of_call, held.has_backward, device,
+        _operators(trace, told, products.of_call) if isinstance(told, DeviceTime) else [],
         _notes(trace, several, device),
     )  # fmt: skip
 
 
+class _Traffic:
+    """Bytes that calls move, or why their records do not tell them."""
+
+    def __init__(self, trace: Trace, of_call: dict[int, Product]) -> None:
+        self._calls = trace.host.calls
+        self._of_call = of_call
+        # By the identity of a call's arguments, which equal calls share.
+        self._of_arguments = dict[int, float | Said]()
+
+    def of(self, owned: Owned) -> float | Said:
+        """Bytes of one call."""
+        product = self._of_call.get(owned.key)
+        if product is not None:
+            return self._of_product(product)
+        if not owned.is_call:
+            return Said("of_no_operator")
+        call = self._calls.get(owned.key)
+        if call is None:
+            return NO_SHAPES
+        if id(call) not in self._of_arguments:
+            moved = traced_bytes(call.name, call.shapes, call.types, call.values)
+            self._of_arguments[id(call)] = moved
+        return self._of_arguments[id(call)]
+
+    @staticmethod
+    def _of_product(product: Product) -> float | Said:
+        if product.call_bytes is not None:
+            return product.call_bytes
+        return product.reason or Said("no_bytes", {"operator": product.name})
+
+
 def _operators(trace: Trace, told: DeviceTime, of_call: dict[int, Product]) -> list[Operator]:
+    """Parts of the time with what their calls compute and move at least."""
     lengths = (told.end - told.begin)[(told.kind == COMPUTE) & (told.end > told.begin)]
     shortest = min(int(lengths.min()), EMPTY_NS) if len(lengths) else 0
-    traffic_of: dict[int, float | Said] = {}  # by the identity of a call's arguments, which equal calls share
-
-    def traffic(index: int) -> float | Said:
-        if product := of_call.get(index):
-            moved = product.call_bytes
-            return product.reason or Said("no_bytes", {"operator": product.name}) if moved is None else moved
-        if (call := trace.host.calls.get(index)) is None:
-            return Said("of_no_operator") if index < 0 else NO_SHAPES
-        if id(call) not in traffic_of:
-            traffic_of[id(call)] = traced_bytes(call.name, call.shapes, call.types, call.values)
-        return traffic_of[id(call)]
-
+    traffic = _Traffic(trace, of_call)
     operators = []
-    for part, time in told.parts.items():
-        launched = told.launched_by.get(part, [])
-        kernels = sum(count for *_, count in launched)
-        calls = sum(count if call < 0 else 1 for call, _, count in launched)
-        sums = calls, sum(ns for _, ns, _ in launched), shortest * kernels
-        moved = [traffic(call) for call, *_ in launched] if part[0] in SPENT[:4] else []
-        reason = next((why for why in moved if isinstance(why, Said)), Said("by_graph") if part[0] == "graph" else None)
-        if reason or not moved:
-            operators.append(Operator(*part, time, *sums, reason=reason))
-            continue
-        flops = Counter[str]()
-        for product in (of_call[call] for call, *_ in launched if call in of_call):
-            flops[product.format or "unknown"] += product.executed_flops // product.calls
-        size = sum(amount for amount in moved if not isinstance(amount, Said))
-        operators.append(Operator(*part, time, *sums, dict(flops), size))
+    for (kind, name, shapes), time in told.parts.items():
+        launched = told.launched_by.get((kind, name, shapes), [])
+        operator = Operator(
+            kind,
+            name,
+            shapes,
+            time,
+            calls=sum(1 if owned.is_call else owned.kernels for owned in launched),
+            kernel_ns=sum(owned.kernel_ns for owned in launched),
+            launch_ns=shortest * sum(owned.kernels for owned in launched),
+            reason=Said("by_graph") if kind == "graph" else None,
+        )
+        if launched and kind in SPENT[:4]:
+            operator = _with_work(operator, launched, traffic, of_call)
+        operators.append(operator)
     return operators
+
+
+def _with_work(
+    operator: Operator, launched: list[Owned], traffic: _Traffic, of_call: dict[int, Product]
+) -> Operator:
+    """The operator with FLOPs and bytes of its calls, or why one's record does not tell them."""
+    size = 0.0
+    for owned in launched:
+        moved = traffic.of(owned)
+        if isinstance(moved, Said):
+            return replace(operator, reason=moved)
+        size += moved
+    flops = Counter[str]()
+    for owned in launched:
+        product = of_call.get(owned.key)
+        if product is not None:
+            flops[product.format or "unknown"] += product.executed_flops // product.calls
+    return replace(operator, flops=dict(flops), bytes=size)
 
 
 def _notes(trace: Trace, several: list[int], device: int | None) -> list[Said]:
@@ -213,12 +299,10 @@ def _notes(trace: Trace, several: list[int], device: int | None) -> list[Said]:
         notes.append(Said("trimmed_overlap", {"count": trimmed[0], "ms": trimmed[1] / 1e6}))
     about = trace.device_properties(device)
     if about.get("peak_tflop_s"):
-        notes.append(Said("own_peak", {"peak": about["peak_tflop_s"], "bandwidth": about.get("peak_gb_s") or 0.0}))
+        notes.append(
+            Said(
+                "own_peak",
+                {"peak": about["peak_tflop_s"], "bandwidth": about.get("peak_gb_s") or 0.0},
+            )
+        )
     return notes
-
-
-def devices(trace: Trace, window: Window) -> list[int]:
-    """Numbers of the devices that executed something in the window, the one with most activities first."""
-    inside = window.executed(trace.activities)
-    numbers, counts = np.unique(trace.activities.device[inside], return_counts=True)
-    return numbers[np.argsort(-counts, kind="stable")].tolist()

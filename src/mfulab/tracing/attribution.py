@@ -1,5 +1,6 @@
-"""Operator of each launch, by the launch's place in time on its thread, else by the id they share. An operator goes by
-its outermost name. A product (matmul, convolution or attention) is the outermost call with a formula."""
+"""Operator of each launch, by the launch's place in time on its thread, else by the id they share.
+An operator goes by its outermost name. A product (matmul, convolution or attention) is the
+outermost call with a formula."""
 
 from dataclasses import dataclass
 
@@ -7,8 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from mfulab.core.said import Said
-from mfulab.flops.traced import Traced, is_traced_matmul, traced_cost
-from mfulab.tracing.trace import UPDATE, Indices, Times, Trace, launch_of, places_of
+from mfulab.flops.registry.step import StepWork, step_work
+from mfulab.flops.traced import Traced, asks_step, is_traced_matmul, traced_cost
+from mfulab.tracing.trace import (
+    UPDATE,
+    Call,
+    Indices,
+    Times,
+    Trace,
+    grouped,
+    launch_of,
+    places_of,
+)
 
 COMPILED, FUSED = "## Call CompiledFxGraph", "compiled, fused operators"
 BACKWARD = "autograd::engine::evaluate_function"
@@ -21,102 +32,212 @@ SPARSE = Traced(None, reason=Said("sparse"))
 class Attribution:
     """Owners of every host call and activity: indices into `Trace.host`, -1 without an owner."""
 
-    # Of each host call the outermost product that it is or lies in; of those of unknown FLOPs the innermost.
+    # Of each host call the outermost product that it is or lies in; of those of unknown FLOPs the
+    # innermost.
     product: Indices
     around: Indices  # of each product, the one of unknown FLOPs that it lies in
     outermost: Indices  # of each host call, the outermost operator that it is or lies in
-    innermost: dict[int, int]  # of each product, the innermost call with a formula: its types are those multiplied
+    innermost: dict[
+        int, int
+    ]  # of each product, the innermost call with a formula: its types are those multiplied
     costs: dict[int, Traced]  # of each call that multiplies and whose arguments are recorded
     backward: npt.NDArray[np.bool_]  # whether the host call runs in the backward pass
     recomputed: npt.NDArray[np.bool_]  # whether it is a checkpoint's second forward there
     of_activity: Indices  # the innermost host call that launched each activity
     by_graph: npt.NDArray[np.bool_]  # whether a graph launched the activity
-    by_optimizer: npt.NDArray[np.bool_]  # whether an optimiser's update did, whose products no model needs
+    by_optimizer: npt.NDArray[
+        np.bool_
+    ]  # whether an optimiser's update did, whose products no model needs
     product_of_activity: Indices  # the product that launched each activity
     operator_of_activity: Indices  # the outermost operator that launched each activity
 
 
 def attribute(trace: Trace) -> Attribution:
     """Nests the host's calls by thread and time, and finds each activity's launch among them."""
-    host, multiplies = trace.host, trace.named(is_traced_matmul)
+    host = trace.host
+    multiplies = trace.named(is_traced_matmul)
     calls = {place: call for place, call in host.calls.items() if multiplies[host.name[place]]}
-    of_equal = {id(call): traced_cost(call.name, call.shapes, call.values, call.types) for call in calls.values()}
-    costs = {place: of_equal[id(call)] for place, call in calls.items()}
+    costs = _costs(trace, calls)
     order = np.lexsort((-host.end, host.begin, host.thread))
     order = order[~trace.of_module[order]]
     nested = _Nested(trace, order.tolist(), multiplies.tolist(), costs)
-    own, around, outer, parent, node, update = (np.array(column, np.int64) for column in nested.columns)
-    is_update = (update >= 0) & (node < 0)
-    own[np.isin(own, list(nested.unbatched)) | is_update] = -1
-    is_again = host.forward & trace.named(_is_operator)[host.name] & np.isin(node, list(nested.plain))
+    product = np.array(nested.product, np.int64)
+    outermost = np.array(nested.outermost, np.int64)
+    node = np.array(nested.node, np.int64)
+    is_update = (np.array(nested.update, np.int64) >= 0) & (node < 0)
+    product[np.isin(product, list(nested.unbatched)) | is_update] = -1
+    is_again = (
+        host.forward & trace.named(_is_operator)[host.name] & np.isin(node, list(nested.plain))
+    )
+    parent = np.array(nested.parent, np.int64)
     of_activity, by_graph = _launched(trace, parent, order)
-    owners = (np.append(of, -1)[of_activity] for of in (own, outer))
-    about = node >= 0, is_again, of_activity, by_graph, np.append(is_update, False)[of_activity]
-    return Attribution(own, around, outer, nested.innermost, costs, *about, *owners)
+    return Attribution(
+        product=product,
+        around=np.array(nested.around, np.int64),
+        outermost=outermost,
+        innermost=nested.innermost,
+        costs=costs,
+        backward=node >= 0,
+        recomputed=is_again,
+        of_activity=of_activity,
+        by_graph=by_graph,
+        by_optimizer=np.append(is_update, False)[of_activity],
+        product_of_activity=np.append(product, -1)[of_activity],
+        operator_of_activity=np.append(outermost, -1)[of_activity],
+    )
+
+
+def _costs(trace: Trace, calls: dict[int, Call]) -> dict[int, Traced]:
+    """Costs of calls; equal ones share theirs, unless the engine's step decides."""
+    steps = _Steps(trace)
+    costs = dict[int, Traced]()
+    shared = dict[tuple[int, StepWork | None], Traced]()
+    for place, call in calls.items():
+        step = steps.around(int(trace.host.begin[place])) if asks_step(call.name) else None
+        key = id(call), step
+        if key not in shared:
+            shared[key] = traced_cost(call.name, call.shapes, call.values, call.types, step)
+        costs[place] = shared[key]
+    return costs
+
+
+class _Steps:
+    """Ranges in which an engine tells the lengths of its requests."""
+
+    def __init__(self, trace: Trace) -> None:
+        host = trace.host
+        works = [step_work(name) for name in trace.names]
+        told = np.array([work is not None for work in works], bool)
+        places = np.flatnonzero(host.annotation & told[host.name])
+        places = places[np.argsort(host.begin[places], kind="stable")]
+        self._begin = host.begin[places]
+        self._end = host.end[places]
+        self._work = [works[name] for name in host.name[places].tolist()]
+
+    def around(self, time: int) -> StepWork | None:
+        """The step that is under way at a time; None without one."""
+        place = int(np.searchsorted(self._begin, time, side="right")) - 1
+        if place < 0 or self._end[place] < time:
+            return None
+        return self._work[place]
 
 
 class _Nested:
-    """Finds what each host call lies in: product, one around it, outermost operator, parent, autograd node, update."""
+    """Finds what each host call lies in: product, one around it, outermost operator, parent,
+    autograd node, update."""
 
-    def __init__(self, trace: Trace, order: list[int], multiplies: list[bool], costs: dict[int, Traced]) -> None:
-        host, count = trace.host, len(trace.host)
-        self.columns = [[-1] * count for _ in range(6)]
-        product, _, outermost, parent, node, update = self.columns
+    def __init__(
+        self, trace: Trace, order: list[int], multiplies: list[bool], costs: dict[int, Traced]
+    ) -> None:
+        host = trace.host
+        count = len(host)
+        # Of each host call, as `Attribution` has them; autograd's node and the optimiser's update.
+        self.product = [-1] * count
+        self.around = [-1] * count
+        self.outermost = [-1] * count
+        self.parent = [-1] * count
+        self.node = [-1] * count
+        self.update = [-1] * count
         self.innermost: dict[int, int] = {}
-        self.unbatched = set[int]()  # products recorded by torch.func.vmap as of one sample, around that of all
-        # Nodes that also run something without gradients: what has some is recomputed, not a graph of gradients.
+        # Products that torch.func.vmap recorded as of one sample, around that of all.
+        self.unbatched = set[int]()
+        # Nodes that also run something without gradients: what has some is recomputed, not a graph
+        # of gradients.
         self.plain = set[int]()
-        begins = (lambda name, word=word: name.startswith(word) for word in (BACKWARD, UPDATE, STORED))
-        operates, returns, updates, stores = (trace.named(test).tolist() for test in (_is_operator, *begins))
-        ends, threads, names, forward = (column.tolist() for column in (host.end, host.thread, host.name, host.forward))
-        stack, thread = list[int](), None
+        self._names = host.name.tolist()
+        self._forward = host.forward.tolist()
+        self._multiplies = multiplies
+        self._operates = trace.named(_is_operator).tolist()
+        self._returns = trace.named(lambda name: name.startswith(BACKWARD)).tolist()
+        self._updates = trace.named(lambda name: name.startswith(UPDATE)).tolist()
+        self._stores = trace.named(lambda name: name.startswith(STORED)).tolist()
+        self._costs = costs
+        self._walk(order, host.thread.tolist(), host.end.tolist())
+
+    def _walk(self, order: list[int], threads: list[int], ends: list[int]) -> None:
+        """Goes through calls in the order of their begin, thread by thread."""
+        product, outermost, parent = self.product, self.outermost, self.parent
+        node, update, names = self.node, self.update, self._names
+        kinds = (self._multiplies, self._returns, self._updates, self._stores)
+        is_special = [any(of_name) for of_name in zip(*kinds, strict=True)]
+        stack = list[int]()
+        thread = None
         for place in order:
             if threads[place] != thread:
-                stack, thread = [], threads[place]
+                stack = []
+                thread = threads[place]
             while stack and ends[stack[-1]] < ends[place]:
                 stack.pop()
-            name = names[place]
             if stack:
                 above = parent[place] = stack[-1]
-                product[place], outermost[place] = product[above], outermost[above]
-                node[place], update[place] = node[above], update[above]
-            if operates[name] and outermost[place] < 0:
-                outermost[place] = place
-            if node[place] >= 0 and (returns[name] or (outermost[place] == place and not forward[place])):
-                self.plain.add(node[place])
-            if returns[name]:
-                node[place] = place
-            elif updates[name] or forward[place]:  # what has gradients is the closure's, which computes a step
-                update[place] = place if updates[name] else -1
-            if multiplies[name]:
-                self._multiply(place, costs)
-            elif stores[name] and product[place] >= 0:
-                costs[product[place]] = SPARSE
+                product[place] = product[above]
+                outermost[place] = outermost[above]
+                node[place] = node[above]
+                update[place] = update[above]
+            # What is nothing of its own, inside an operator, is what its parent is.
+            if is_special[names[place]] or outermost[place] < 0 or update[place] >= 0:
+                self._place(place)
             stack.append(place)
 
-    def _multiply(self, place: int, costs: dict[int, Traced]) -> None:
-        product, around, *_ = self.columns
-        outer = product[place]
-        whole, own = (costs[at].cost if at in costs else None for at in (outer, place))
+    def _place(self, place: int) -> None:
+        """Notes what a call is of its own."""
+        name = self._names[place]
+        if self._operates[name] and self.outermost[place] < 0:
+            self.outermost[place] = place
+        self._place_in_node(place)
+        if self._multiplies[name]:
+            self._multiply(place)
+        elif self._stores[name] and self.product[place] >= 0:
+            self._costs[self.product[place]] = SPARSE
+
+    def _place_in_node(self, place: int) -> None:
+        """Notes what a call is to autograd, and to the optimiser."""
+        name = self._names[place]
+        returns = self._returns[name]
+        has_gradients = self._forward[place]
+        is_plain = self.outermost[place] == place and not has_gradients
+        if self.node[place] >= 0 and (returns or is_plain):
+            self.plain.add(self.node[place])
+        if returns:
+            self.node[place] = place
+        elif self._updates[name]:
+            self.update[place] = place
+        elif has_gradients:  # what has gradients is the closure's, which computes a step
+            self.update[place] = -1
+
+    def _multiply(self, place: int) -> None:
+        costs = self._costs
+        outer = self.product[place]
+        whole = costs[outer].cost if outer in costs else None
+        own = costs[place].cost if place in costs else None
         if whole is None:
-            around[place], product[place] = outer, place
+            self.around[place] = outer
+            self.product[place] = place
         elif own and own.flops >= 2 * whole.flops > 0:
             self.unbatched.add(outer)
-            product[place] = place
-        self.innermost[product[place]] = place
+            self.product[place] = place
+        self.innermost[self.product[place]] = place
 
 
 def _is_operator(name: str) -> bool:
     return ("::" in name and not name.startswith(_ENGINE)) or name.startswith(("triton_", COMPILED))
 
 
-def _launched(trace: Trace, parent: Indices, order: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
-    activities, launches, host = trace.activities, trace.launches, trace.host
+def _launched(
+    trace: Trace, parent: Indices, order: Indices
+) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    activities = trace.activities
+    launches = trace.launches
+    host = trace.host
     launch = launch_of(trace)
-    by_graph = np.append(trace.named(lambda name: "GraphLaunch" in name)[launches.name], False)[launch]
-    around = open_at(host.begin, host.end, host.thread, parent, order, launches.begin, launches.thread)
+    by_graph = np.append(trace.named(lambda name: "GraphLaunch" in name)[launches.name], False)[
+        launch
+    ]
+    open_calls = Open(host.begin, host.end, host.thread, parent, order)
+    around = open_calls.at(launches.begin, launches.thread)
     of_activity = np.append(around, -1)[launch]
-    # A correlation that serves as an external id, as in older traces, names a launch and no operator.
+    # A correlation that serves as an external id, as in older traces, names a launch and no
+    # operator.
     lonely = np.flatnonzero((of_activity < 0) & (activities.external != activities.correlation))
     of_activity[lonely] = places_of(activities.external[lonely], host.external)
     replayed = np.fromiter(trace.owned, np.int64)
@@ -124,18 +245,27 @@ def _launched(trace: Trace, parent: Indices, order: Indices) -> tuple[Indices, n
     return of_activity, by_graph
 
 
-def open_at(
-    begin: Times, end: Times, thread: Indices, parent: Indices, order: Indices, times: Times, on: Indices
-) -> Indices:
-    """The innermost call on the same thread that is open at each of `times`."""
-    innermost = np.full(len(times), -1)
-    for number in np.unique(on):
-        mine, calls = np.flatnonzero(on == number), order[thread[order] == number]
-        if not len(calls):
-            continue
-        places = np.searchsorted(begin[calls], times[mine], side="right") - 1
-        inside = np.where(places >= 0, calls[places], -1)
-        while (outside := (inside >= 0) & (end[inside] < times[mine])).any():
-            inside[outside] = parent[inside[outside]]
-        innermost[mine] = inside
-    return innermost
+class Open:
+    """Calls by thread, `order` being that of their begin: finds which are open at a time."""
+
+    def __init__(
+        self, begin: Times, end: Times, thread: Indices, parent: Indices, order: Indices
+    ) -> None:
+        self._begin = begin
+        self._end = end
+        self._parent = parent
+        self._of_thread = {number: order[mine] for number, mine in grouped(thread[order])}
+
+    def at(self, times: Times, threads: Indices) -> Indices:
+        """The innermost call on the same thread that is open at each of `times`; -1 without one."""
+        innermost = np.full(len(times), -1)
+        for number, mine in grouped(threads):
+            calls = self._of_thread.get(number)
+            if calls is None:
+                continue
+            places = np.searchsorted(self._begin[calls], times[mine], side="right") - 1
+            inside = np.where(places >= 0, calls[places], -1)
+            while (outside := (inside >= 0) & (self._end[inside] < times[mine])).any():
+                inside[outside] = self._parent[inside[outside]]
+            innermost[mine] = inside
+        return innermost

@@ -1,4 +1,5 @@
-"""Two traces held against each other: a step's difference by kind of time, operator and shapes, exactly."""
+"""Two traces held against each other: a step's difference by kind of time, operator and shapes,
+exactly."""
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -32,7 +33,9 @@ class Difference:
     parts: list[Part]
     before: Fraction
     after: Fraction
-    noise: float | None  # share of the step in two standard errors of its difference; None below two marked steps
+    noise: (
+        float | None
+    )  # share of the step in two standard errors of its difference; None below two marked steps
 
     @property
     def change(self) -> float:
@@ -41,7 +44,8 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """`slower`, `faster` or `same`: `same` within the noise, or equal where that is not known."""
+        """`slower`, `faster` or `same`: `same` within the noise, or equal where that is not
+        known."""
         if abs(self.change) <= (self.noise or 0.0):
             return "same"
         return "slower" if self.change > 0 else "faster"
@@ -51,15 +55,22 @@ class Difference:
         sums: dict[str, Part] = {}
         for part in self.parts:
             kind = sums.get(part.kind, Part(part.kind, "", "", Fraction(), Fraction()))
-            sums[part.kind] = replace(kind, before=kind.before + part.before, after=kind.after + part.after)
+            sums[part.kind] = replace(
+                kind, before=kind.before + part.before, after=kind.after + part.after
+            )
         return sorted(sums.values(), key=lambda part: -abs(part.difference))
 
 
 def difference(before: Analysis, after: Analysis) -> Difference:
     """The difference of one step of `after` to one of `before`."""
-    old, new = (Fraction(analysis.window.length, analysis.window.steps) for analysis in (before, after))
+    old, new = (
+        Fraction(analysis.window.length, analysis.window.steps) for analysis in (before, after)
+    )
     keys = dict.fromkeys((*before.parts, *after.parts))
-    parts = [Part(*key, *(Fraction(of.parts.get(key, 0), of.window.steps) for of in (before, after))) for key in keys]
+    parts = [
+        Part(*key, *(Fraction(of.parts.get(key, 0), of.window.steps) for of in (before, after)))
+        for key in keys
+    ]
     lengths = [analysis.window.lengths for analysis in (before, after)]
     are_marked = all(len(steps) > 1 for steps in lengths)
     error = sum(variance(steps) / len(steps) for steps in lengths) ** 0.5 if are_marked else 0.0

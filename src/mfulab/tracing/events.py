@@ -1,165 +1,397 @@
-"""Reads a trace of torch.profiler into a `Trace`; nothing is interpreted but the kind of each event."""
+"""Reads a trace of torch.profiler into a `Trace`; nothing is interpreted but the kind of each
+event."""
 
 import gc
 import math
 import re
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from msgspec import UNSET
+
 from mfulab.core.said import Said
 from mfulab.flops.traced import is_traced_matmul
-from mfulab.tracing.chrome import MOST_US, WANTED, Stream, nanoseconds
+from mfulab.tracing.activities import RANGE, recording_advice
+from mfulab.tracing.chrome import (
+    MOST_US,
+    NO_ARGS,
+    Args,
+    Event,
+    Stream,
+    nanoseconds,
+    with_formats,
+)
+from mfulab.tracing.part import part_of
 from mfulab.tracing.recorder import Recorder
-from mfulab.tracing.trace import COPY, MODULE, Call, Collective, Pair, Span, Trace, TraceError, kind_of, printable
+from mfulab.tracing.trace import (
+    COPY,
+    MODULE,
+    UPDATE,
+    Call,
+    Collective,
+    Indices,
+    Pair,
+    Span,
+    Trace,
+    TraceError,
+    kind_of,
+    printable,
+)
 
 _KERNEL, _COPY, _LAUNCH, _CALL, _ANNOTATION, _FUNCTION = range(6)
 _NAMES = (  # of each kind
     *("kernel Kernel concurrent_kernel", "gpu_memcpy gpu_memset Memcpy Memset"),
-    "cuda_runtime cuda_driver hip_runtime hip_driver xpu_runtime Runtime runtime",
+    "cuda_runtime cuda_driver hip_runtime hip_driver xpu_runtime xpu_driver mtia_runtime "
+    "privateuse1_runtime privateuse1_driver hpu_op Runtime runtime",
     *("cpu_op Operator", "user_annotation", "python_function"),
 )
+# Ranges that torch itself writes: before 1.10 as operators.
+_MARKS = ("ProfilerStep#", UPDATE, "enumerate(DataLoader)#")
 _KINDS = {name: kind for kind, names in enumerate(_NAMES) for name in names.split()}
 # Kinds that name a device and are no work of one.
-_ASIDE = re.compile(r"annotation|sync|event$|runtime|driver|counter|overhead|range|^Trace$", re.IGNORECASE)
-_OF_DEVICES = {"device", "device id", "stream", "stream id", "task type"}  # arguments, in any case
+_ASIDE = re.compile(
+    r"annotation|sync|event$|runtime|driver|counter|overhead|range|^Trace$", re.IGNORECASE
+)
+FAULTS = (TypeError, ValueError, AttributeError, ArithmeticError)  # of a part of another type
 # Bytes of torch's types as it names them in a trace; others have no size here.
-BYTES = {"Bool": 1, "Byte": 1, "Char": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8}
+BYTES = {
+    "Bool": 1,
+    "Byte": 1,
+    "Char": 1,
+    "Short": 2,
+    "Half": 2,
+    "BFloat16": 2,
+    "Int": 4,
+    "Float": 4,
+    "Long": 8,
+}
 BYTES |= {"Double": 8, "Float8_e4m3fn": 1, "Float8_e5m2": 1}
 MOST = 2**62  # of a number that columns hold
 MOST_LETTERS = 60  # of a kind's name
+MOST_GROUP = 200  # characters of a process group's ranks, which torch cuts after thirty
 
 
 def read(path: Path) -> list[Trace]:
-    """Reads a trace file, gzip or not, a trace of each process that launched work. Raises TraceError where none is."""
-    stream, taken = Stream(path), _Taken(Recorder(path))
+    """Reads a trace file, gzip or not, a trace of each process that launched work; of a file of
+    gigabytes a part. Raises TraceError where none is."""
+    part = part_of(path)
+    stream = Stream(path)
+    taken = _Taken(Recorder(path))
     count = 0
     collects = gc.isenabled()
     gc.disable()  # millions of young objects without a circle make it look again and again
     try:
-        for batch in stream.batches():
+        for batch in stream.batches(is_kept=part is None):
             count += len(batch)
-            for event in batch:
-                try:
-                    if (kind := _KINDS.get(event.get("cat", ""))) is not None:
-                        taken.event(event, kind)
-                    elif event.get("ph") == "X":
-                        taken.of_device(event.get("cat"), event.get("args"))
-                except (TypeError, ValueError, AttributeError, ArithmeticError):  # a part of another type
-                    taken.odd += 1
+            taken.batch(batch if part is None else part.held(batch))
     finally:
         if collects:
             gc.enable()
     taken.check(path, count, stream.metadata)
-    return taken.recorder.done(stream.metadata, count, taken.notes())
+    notes = taken.notes()
+    if part is not None:
+        notes.insert(0, part.said)
+    return taken.recorder.done(stream.metadata, count, notes)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Events of one kind by columns: names, begins and ends in ns, process and thread, arguments."""
+
+    names: Sequence[str]
+    spans: Sequence[Indices]
+    threads: Sequence[Pair]
+    args: Sequence[Args]
 
 
 class _Taken:
+    """Gives events to a recorder, and counts those that it cannot take."""
+
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.endless = self.timeless = self.odd = 0
+        self.endless = self.timeless = self.odd = self.ranges = 0
         self.unknown = Counter[str]()  # kinds of device events that are not read here
 
     def check(self, path: Path, count: int, metadata: dict[str, Any]) -> None:
-        properties, why = metadata.get("deviceProperties"), ""
-        if self.timeless:
-            why = f"{self.timeless:,} events of devices or operators have no number as `ts` or `dur`"
-        elif self.endless:
-            why = f"{self.endless:,} device events have no usable `dur`: the trace was written before they ended; "
-            why += "synchronise before the profiler stops"
-        elif not count:
-            why = "the trace holds no events; was the profiler active in any step?"
-        elif self.unknown and not self.recorder.executed:
-            why = f"what its device executed is of kinds that mfulab does not read: {self._kinds()}"
-        elif not len(self.recorder):
-            odd = f"; {self.odd:,} of its {count:,} events are not events" if self.odd else ""
-            odd += ": export_memory_timeline writes such lists" if self.odd == count else ""
-            why = f"the trace of another program, without events of torch.profiler{odd}; {WANTED}"
-        elif isinstance(properties, list) and properties and not self.recorder.executed:  # torch writes GPUs wherever
-            name = properties[0].get("name") if isinstance(properties[0], dict) else properties[0]
-            why = f"no GPU events, though the trace names {name!r}: record with ProfilerActivity.CUDA, "
-            why += "and see that CUPTI or roctracer may be used"
+        """Raises TraceError where the events make no trace that could be read."""
+        why = self._times_missing() or self._nothing_recorded(count) or self._no_work(metadata)
         if why:
-            raise TraceError(f"{path}: {why}")
+            raise TraceError(path, why)
+
+    def _times_missing(self) -> Said | None:
+        if self.timeless:
+            return Said("events_without_times", {"count": self.timeless})
+        if self.endless:
+            return Said("events_without_end", {"count": self.endless})
+        return None
+
+    def _nothing_recorded(self, count: int) -> Said | None:
+        if not count:
+            return Said("no_events")
+        if len(self.recorder) or self.ranges or self.unknown:
+            return None
+        why = Said("foreign_trace")
+        if self.odd:
+            key = "all_are_no_events" if self.odd == count else "some_are_no_events"
+            odd = Said(key, {"odd": self.odd, "count": count})
+            why = Said("both", {"first": why, "second": odd})
+        return with_formats(why)
+
+    def _no_work(self, metadata: dict[str, Any]) -> Said | None:
+        """Reason why a trace without work of a device cannot be read; None for a CPU's."""
+        if self.recorder.executed:
+            return None
+        if self.ranges:
+            return Said("range_profiler_alone", {"count": self.ranges, "kind": RANGE})
+        if self.unknown:
+            return Said("unknown_kinds_alone", {"kinds": self._kinds()})
+        properties = metadata.get("deviceProperties")  # torch writes GPUs wherever
+        if not isinstance(properties, list) or not properties:
+            return None
+        name = properties[0].get("name") if isinstance(properties[0], dict) else properties[0]
+        advice = recording_advice(str(name))
+        return Said("no_gpu_events", {"device": repr(name), "advice": advice})
 
     def notes(self) -> list[Said]:
+        """Note on events that were left out."""
         notes = [Said("odd_events", {"count": self.odd})] if self.odd else []
-        return [*notes, Said("unknown_kinds", {"kinds": self._kinds()})] if self.unknown else notes
+        if self.ranges:
+            notes.append(Said("range_profiler", {"count": self.ranges}))
+        if self.unknown:
+            notes.append(Said("unknown_kinds", {"kinds": self._kinds()}))
+        return notes
 
     def _kinds(self) -> str:
         return ", ".join(f"{name} ({count:,})" for name, count in self.unknown.most_common(5))
 
-    def event(self, event: dict[str, Any], kind: int) -> None:
-        name = event.get("name", "")
+    def batch(self, events: Sequence[Event | None]) -> None:
+        """Adds events: all of a kind at once where they are as a profiler writes them."""
+        of_kind: list[list[Event]] = [[] for _ in _NAMES]
+        rest = list[Event | None]()
+        kind_of_category = _KINDS.get
+        for event in events:
+            if event is None or type(event.cat) is not str:
+                rest.append(event)
+                continue
+            kind = kind_of_category(event.cat)
+            if kind is not None:
+                of_kind[kind].append(event)
+            elif event.ph == "X":
+                rest.append(event)
+        for kind, own in enumerate(of_kind):
+            if kind == _FUNCTION or not self._take(kind, own):
+                rest += own
+        for one in rest:
+            if one is None or not self._take_one(one):
+                self.odd += 1
+
+    def _take(self, kind: int, events: list[Event]) -> bool:
+        """Adds all events of one kind; says whether it could, as of plain types alone."""
+        if kind == _LAUNCH:
+            events = [one for one in events if one.args and one.args.correlation is not None]
+        if not events:
+            return True
+        names = [event.name for event in events]
+        spans = _spans([event.ts for event in events], [event.dur for event in events])
+        if spans is None or set(map(type, names)) != {str}:
+            return False
+        threads = [(event.pid, event.tid) for event in events]
+        args = [event.args or NO_ARGS for event in events]
+        columns = _Columns(names, spans, threads, args)
+        try:
+            self._add(kind, columns)
+        except FAULTS:
+            return False
+        return True
+
+    def _take_one(self, event: Event) -> bool:
+        """Adds one event of whatever types; says whether it was one."""
+        try:
+            kind = _KINDS.get(event.cat)
+            if kind is None:
+                self._unread(event)
+            else:
+                self._take_odd(kind, event)
+        except FAULTS:  # a part of another type
+            return False
+        return True
+
+    def _take_odd(self, kind: int, event: Event) -> None:
         if kind == _FUNCTION:
-            if not name.startswith(MODULE):
+            if not event.name.startswith(MODULE):
                 return
             kind = _ANNOTATION
-        ts, dur = event.get("ts"), event.get("dur")
-        if type(ts) is int and type(dur) is int and -MOST_US < ts < MOST_US and 0 <= dur < MOST_US:
-            span = ts * 1000, (ts + dur) * 1000
-        elif not (span := self._span(event, kind <= _COPY)):  # type: ignore[assignment]
+        args = event.args or NO_ARGS
+        if kind == _LAUNCH and args.correlation is None:
             return
-        args, thread = event.get("args"), (event.get("pid"), event.get("tid"))
-        name, args = name if type(name) is str else str(name), args if type(args) is dict else {}
-        if kind <= _COPY:
-            self._activity(span, kind, name, thread, args)
-        elif kind != _LAUNCH:
-            self._call(span, name, thread, args, kind == _ANNOTATION)
-        elif (number := args.get("correlation")) is not None:
-            self.recorder.launch(span, thread, _integer(number), name, str(args.get("kernel", "")))
+        span = self._span(event, kind <= _COPY)
+        if span is None:
+            return
+        spans = [np.array([time], np.int64) for time in span]
+        thread = event.pid, event.tid
+        self._add(kind, _Columns([str(event.name)], spans, [thread], [args]))
 
-    def _span(self, event: dict[str, Any], of_device: bool) -> tuple[int, int] | None:
-        ts, dur = event.get("ts"), event.get("dur")
-        begin, length = nanoseconds(ts), nanoseconds(dur)
+    def _span(self, event: Event, of_device: bool) -> Span | None:
+        begin = nanoseconds(event.ts)
+        length = nanoseconds(event.dur)
         if begin is not None and length is not None and length >= 0:
             return begin, begin + length
-        if event.get("ph") == "X":
-            self.endless += of_device and begin is not None and (length is not None or dur is None)
-            self.timeless += begin is None or (length is None and dur is not None)
+        if event.ph == "X":
+            is_known = length is not None or event.dur is None
+            self.endless += of_device and begin is not None and is_known
+            self.timeless += begin is None or not is_known
         return None
 
-    def _activity(self, span: Span, kind: int, name: str, thread: Pair, args: dict[str, Any]) -> None:
-        device, stream = _integer(args.get("device", thread[0])), _integer(args.get("stream", thread[1]))
-        collective = _collective(args) if "Collective name" in args else None
-        grid = args.get("grid")
-        blocks = max(0, _integer(math.prod(map(_integer, grid)))) if isinstance(grid, list) and grid else 0
-        self.recorder.activity(
-            span, kind_of(name) if kind == _KERNEL else COPY, name, (thread[0], device), stream,
-            _integer(args.get("correlation")), _external(args), blocks, collective,
-        )  # fmt: skip
+    def _add(self, kind: int, columns: _Columns) -> None:
+        """Gives events of a kind to the recorder. Raises one of `FAULTS` before any was given."""
+        if kind == _LAUNCH:
+            self._add_launches(columns)
+        elif kind <= _COPY:
+            self._add_activities(kind, columns)
+        else:
+            self._add_host_calls(kind, columns)
 
-    def _call(self, span: Span, name: str, thread: Pair, args: dict[str, Any], annotation: bool) -> None:
-        call, number = None, args.get("Sequence number")
-        # Gradients are enabled where an operator has a number of its own; in backward that is a recomputation.
-        forward = "Sequence number" in args and args.get("Fwd thread id", 0) == 0
-        shapes = args.get("Input Dims", args.get("Input dims", ()))
-        if is_traced_matmul(name) or (not annotation and any(shapes)):
-            types, values = args.get("Input type", ()), args.get("Concrete Inputs", ())
-            call = Call(name, *(tuple(told) if isinstance(told, list) else () for told in (shapes, types, values)))
-        sequence = -1 if number is None else _integer(number)
-        self.recorder.host_call(span, name, thread, _external(args), forward, annotation, call, sequence)
+    def _add_launches(self, columns: _Columns) -> None:
+        correlations = _integers([told.correlation for told in columns.args])
+        kernels = [str(told.kernel) for told in columns.args]
+        self.recorder.launches(columns.spans, columns.threads, correlations, columns.names, kernels)
 
-    def of_device(self, category: Any, args: Any) -> None:
-        if not isinstance(args, dict) or _ASIDE.search(str(category)):
+    def _add_activities(self, kind: int, columns: _Columns) -> None:
+        args = columns.args
+        kinds = [COPY] * len(args)
+        if kind == _KERNEL:
+            kinds = [kind_of(name) for name in columns.names]
+        devices = [told.device for told in args]
+        streams = [told.stream for told in args]
+        collectives = dict[int, Collective]()
+        for index, told in enumerate(args):
+            if told.device is UNSET:
+                devices[index] = columns.threads[index][0]
+            if told.stream is UNSET:
+                streams[index] = columns.threads[index][1]
+            if told.collective is not UNSET and (collective := _collective(told)):
+                collectives[index] = collective
+        processes = [process for process, _ in columns.threads]
+        places = list(zip(processes, _integers(devices).tolist(), strict=True))
+        correlations = _integers([told.correlation for told in args])
+        blocks = [_blocks(told.grid) for told in args]
+        numbers = (_integers(streams), correlations, _externals(args), blocks)
+        self.recorder.activities(columns.spans, kinds, columns.names, places, numbers, collectives)
+
+    def _add_host_calls(self, kind: int, columns: _Columns) -> None:
+        names = columns.names
+        args = columns.args
+        annotations = [True] * len(names)
+        if kind != _ANNOTATION:
+            marks = {name for name in set(names) if name.startswith(_MARKS)}
+            annotations = [name in marks for name in names]
+        sequences = [-1 if told.sequence is UNSET else told.sequence for told in args]
+        forward = [told.sequence is not UNSET and told.forward_thread == 0 for told in args]
+        numbers = (_externals(args), forward, annotations, _integers(sequences))
+        calls = _calls(columns, annotations)
+        self.recorder.host_calls(columns.spans, names, columns.threads, numbers, calls)
+
+    def _unread(self, event: Event) -> None:
+        """Counts an event of a kind that is not read, if it names a device."""
+        if event.ph != "X":
             return
-        if not _OF_DEVICES.isdisjoint(map(str.lower, args)):
-            task = next((args[name] for name in args if name.lower() == "task type"), "no category")
-            self.unknown[printable(str(category or task))[:MOST_LETTERS]] += 1
+        self.ranges += event.cat == RANGE
+        args = event.args
+        if args is None or _ASIDE.search(str(event.cat)):
+            return
+        tasks = [task for task in (args.task_type, args.lower_task_type) if task is not UNSET]
+        places = [args.device, args.stream, args.device_id, args.lower_device_id]
+        places += [args.stream_id, args.lower_stream_id]
+        if tasks or any(place is not UNSET for place in places):
+            kind = str(event.cat or next(iter(tasks), "no category"))
+            self.unknown[printable(kind)[:MOST_LETTERS]] += 1
 
 
-def _collective(args: dict[str, Any]) -> Collective | None:
-    """Bytes that a kernel sends, where torch describes it as a collective."""
-    counts = [args.get(name) for name in ("In msg nelems", "Out msg nelems", "Group size")]
-    numbers = [count for count in counts if isinstance(count, int) and 0 <= count < MOST]
-    if args.get("dtype") not in BYTES or len(numbers) < len(counts):
+def _calls(columns: _Columns, annotations: Sequence[bool]) -> dict[int, Call]:
+    """Arguments of the host's calls by their places, of those that have some to keep."""
+    names = columns.names
+    multiplying = {name for name in set(names) if is_traced_matmul(name)}
+    calls = dict[int, Call]()
+    for index, told in enumerate(columns.args):
+        has_shapes = told.shapes is not UNSET or told.old_shapes
+        if has_shapes or names[index] in multiplying:
+            call = _arguments(names[index], told, annotations[index])
+            if call is not None:
+                calls[index] = call
+    return calls
+
+
+def _collective(args: Args) -> Collective | None:
+    """Bytes that a kernel sends and among whom, where torch describes it as a collective."""
+    counts = args.sent, args.received, args.group_size
+    if args.dtype not in BYTES:
         return None
-    return str(args["Collective name"]).replace("_", "").lower(), BYTES[args["dtype"]] * max(numbers[:2]), numbers[2]
+    if not all(isinstance(count, int) and 0 <= count < MOST for count in counts):
+        return None
+    kind = str(args.collective).replace("_", "").lower()
+    group = str(args.group_ranks or args.group_name or "")
+    ends = args.source, args.target
+    if kind in ("send", "recv") and all(isinstance(rank, int) for rank in ends):
+        kind = "sendrecv"  # one name on both sides, so that they are matched
+        group = f"{args.source} to {args.target}"
+    size = BYTES[args.dtype] * max(args.sent, args.received)
+    return Collective(kind, size, args.group_size, printable(group)[:MOST_GROUP])
 
 
-def _external(args: dict[str, Any]) -> int:
-    number = args.get("External id")
-    return _integer(args.get("external id", -1) if number is None else number)
+def _arguments(name: str, args: Args, annotation: bool) -> Call | None:
+    """Arguments of a call whose shapes are recorded or whose name multiplies; None for others."""
+    shapes = args.old_shapes if args.shapes is UNSET else args.shapes
+    if not is_traced_matmul(name) and (annotation or not shapes or not any(shapes)):
+        return None
+    lists = (shapes, args.types, args.values)
+    return Call(name, *(tuple(told) if isinstance(told, list) else () for told in lists))
+
+
+def _spans(begins: Sequence[object], lengths: Sequence[object]) -> list[Indices] | None:
+    """Begins and ends in ns; None unless all times are numbers that can be."""
+    begin = _nanoseconds(begins)
+    length = _nanoseconds(lengths)
+    if begin is None or length is None or length.min() < 0:
+        return None
+    return [begin, begin + length]
+
+
+def _nanoseconds(times: Sequence[Any]) -> Indices | None:
+    """Times in µs as ns; None unless all are numbers that can be times."""
+    types = set(map(type, times))
+    if not types <= {int, float} or not (min(times) > -MOST_US and max(times) < MOST_US):
+        return None
+    if types == {int}:
+        return np.array(times, np.int64) * 1000
+    if types == {float}:
+        return np.rint(np.array(times) * 1000).astype(np.int64)
+    return np.array([round(time * 1000) for time in times], np.int64)
+
+
+def _externals(args: Sequence[Args]) -> Indices:
+    """The ids by which older traces link operators to kernels, by either of their names."""
+    ids = [told.external for told in args]
+    if None in ids:
+        ids = [told.old_external if told.external is None else told.external for told in args]
+    return _integers(ids)
+
+
+def _blocks(grid: object) -> int:
+    """Blocks of a grid; 0 where it is not told."""
+    if not isinstance(grid, list) or not grid:
+        return 0
+    return max(0, _integer(math.prod(map(_integer, grid))))
+
+
+def _integers(values: list[Any]) -> Indices:
+    """Whole numbers, -1 for what is none."""
+    if set(map(type, values)) == {int} and min(values) > -MOST and max(values) < MOST:
+        return np.array(values, np.int64)
+    return np.array([_integer(value) for value in values], np.int64)
 
 
 def _integer(value: Any) -> int:

@@ -1,6 +1,7 @@
-"""Gives the kernels of replayed CUDA and HIP graphs the operators that the trace of their capture holds. Each replay's
-kernels are joined with the launches of a capture, in order: by their kernels' names where the capture has them (ROCm),
-else only where their numbers are equal and matmul kernels meet matmuls."""
+"""Gives the kernels of replayed CUDA and HIP graphs the operators that the trace of their capture
+holds. Each replay's kernels are joined with the launches of a capture, in order: by their kernels'
+names where the capture has them (ROCm), else only where their numbers are equal and matmul kernels
+meet matmuls."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,11 +14,21 @@ import numpy as np
 from mfulab.core.said import Said
 from mfulab.tracing.attribution import attribute
 from mfulab.tracing.tiles import multiplies
-from mfulab.tracing.trace import COPY, Activities, Call, HostCalls, Indices, Trace, launch_of
+from mfulab.tracing.trace import (
+    COPY,
+    Activities,
+    Call,
+    HostCalls,
+    Indices,
+    Trace,
+    grouped,
+    launch_of,
+)
 
 
 def beside(path: Path) -> Path | None:
-    """The trace of the capture beside that of the replays: …execution… as …capture…, or …_capture; None without."""
+    """The trace of the capture beside that of the replays: …execution… as …capture…, or …_capture;
+    None without."""
     stem, dot, ending = path.name.partition(".")
     names = (f"{stem}_capture", stem.replace("execution", "capture").replace("replay", "capture"))
     paths = (path.with_name(f"{name}{dot}{ending}") for name in names if name != stem)
@@ -25,78 +36,151 @@ def beside(path: Path) -> Path | None:
 
 
 def joined(trace: Trace, capture: Trace) -> Trace:
-    """The trace with an operator for each kernel of a graph that `capture` has too; its notes say how many."""
-    activities, launched = trace.activities, launch_of(trace)
+    """The trace with an operator for each kernel of a graph that `capture` has too; its notes say
+    how many."""
+    activities = trace.activities
+    launched = launch_of(trace)
     graph = trace.named(lambda name: "GraphLaunch" in name)[trace.launches.name]
     if not graph.any():
         return trace
     kernels = np.flatnonzero((launched >= 0) & graph[launched] & (activities.kind != COPY))
-    replays = [kernels[launched[kernels] == launch] for launch in np.unique(launched[kernels])]
-    captured, groups = _captured(capture)
-    owners = attribute(captured)
-    product, operator = owners.product_of_activity, owners.operator_of_activity
-    rows, calls = list[tuple[int, ...]](), dict(trace.host.calls)
-    names, owned = {name: number for number, name in enumerate(trace.names)}, dict(trace.owned)
-    first_thread = int(trace.host.thread.max(initial=0)) + 1
+    replays = [kernels[places] for _, places in grouped(launched[kernels])]
+    added = _Added(trace, capture)
     for replay in replays:
         replay = replay[np.argsort(activities.begin[replay], kind="stable")]
-        given: dict[int, int] = {}
-        begin = int(trace.launches.begin[launched[replay[0]]])
-        for kernel, launch in _matched([trace.names[name] for name in activities.name[replay]], captured, groups):
-            owner = int(product[launch] if product[launch] >= 0 else operator[launch])
-            multiplied = multiplies(trace.names[activities.name[replay[kernel]]])
-            if owner < 0 or (captured.activities.name[launch] < 0 and multiplied != (product[launch] >= 0)):
-                continue
-            if owner not in given:
-                given[owner] = len(trace.host) + len(rows)
-                name = capture.names[capture.host.name[owner]]
-                if call := capture.host.calls.get(owner):
-                    inner = capture.host.calls.get(owners.innermost.get(owner, owner), call)
-                    calls[given[owner]] = Call(name, call.shapes, inner.types, call.values)
-                thread = first_thread + len(rows)  # of its own: a call lies in no other
-                rows.append((begin, begin, names.setdefault(name, len(names)), thread, -1, 0, 0, -1))
-            owned[int(replay[kernel])] = given[owner]
-    added, (*columns, _) = np.array(rows, np.int64).reshape(-1, 8).T, vars(trace.host).values()
-    pairs = zip(columns, added, strict=True)
-    extended: list[Any] = [np.concatenate((old, new.astype(old.dtype))) for old, new in pairs]
-    counts: dict[str, float | str | None] = {"matched": len(owned), "count": len(kernels), "replays": len(replays)}
+        added.replay(replay, int(trace.launches.begin[launched[replay[0]]]))
+    owned = trace.owned | added.owned
+    counts: dict[str, float | str | None] = {
+        "matched": len(owned),
+        "count": len(kernels),
+        "replays": len(replays),
+    }
     return replace(
         trace,
-        names=list(names),
-        host=HostCalls(*[*extended, calls]),
+        names=list(added.names),
+        host=added.host(),
         owned=owned,
         notes=[*trace.notes, Said("graph_joined", counts | {"file": capture.path.name})],
     )
 
 
+class _Added:
+    """Calls of a capture that are added to a trace, and the kernels that each of them owns."""
+
+    def __init__(self, trace: Trace, capture: Trace) -> None:
+        self.owned = dict[int, int]()
+        self.names = {name: number for number, name in enumerate(trace.names)}
+        self._trace = trace
+        self._capture = capture
+        self._captured, self._groups = _captured(capture)
+        self._owners = attribute(self._captured)
+        self._calls = dict(trace.host.calls)
+        self._shared = dict[tuple[int, tuple[Any, ...]], Call]()  # equal calls are kept once
+        self._rows = list[tuple[int, ...]]()
+        self._first_thread = int(trace.host.thread.max(initial=0)) + 1
+
+    def replay(self, kernels: Indices, begin: int) -> None:
+        """Adds the calls that own the kernels of one replay, which began at a time."""
+        kernel_names = [self._trace.names[name] for name in self._trace.activities.name[kernels]]
+        given = dict[int, int]()
+        for kernel, launch in _matched(kernel_names, self._captured, self._groups):
+            owner = self._owner(launch, kernel_names[kernel])
+            if owner < 0:
+                continue
+            if owner not in given:
+                given[owner] = self._add(owner, begin)
+            self.owned[int(kernels[kernel])] = given[owner]
+
+    def _owner(self, launch: int, kernel: str) -> int:
+        """The call that owns a captured launch; -1 without one, or where a nameless launch cannot be
+        the kernel's."""
+        product = int(self._owners.product_of_activity[launch])
+        is_nameless = self._captured.activities.name[launch] < 0
+        if is_nameless and multiplies(kernel) != (product >= 0):
+            return -1
+        return product if product >= 0 else int(self._owners.operator_of_activity[launch])
+
+    def _add(self, owner: int, begin: int) -> int:
+        """Adds a call, on a thread of its own: it lies in no other. Returns its index."""
+        index = len(self._trace.host) + len(self._rows)
+        name = self._capture.names[self._capture.host.name[owner]]
+        call = self._capture.host.calls.get(owner)
+        if call:
+            innermost = self._owners.innermost.get(owner, owner)
+            types = self._capture.host.calls.get(innermost, call).types
+            alike = id(call), types
+            if alike not in self._shared:
+                self._shared[alike] = Call(name, call.shapes, types, call.values)
+            self._calls[index] = self._shared[alike]
+        number = self.names.setdefault(name, len(self.names))
+        thread = self._first_thread + len(self._rows)
+        self._rows.append((begin, begin, number, thread, -1, 0, 0, -1))
+        return index
+
+    def host(self) -> HostCalls:
+        """The trace's host calls with the added ones behind them."""
+        columns = np.array(self._rows, np.int64).reshape(-1, 8).T
+        extended: list[Any] = []
+        for old, new in zip(self._trace.host.columns(), columns, strict=True):
+            extended.append(np.concatenate((old, new.astype(old.dtype))))
+        return HostCalls(*[*extended, self._calls])
+
+
 def _captured(capture: Trace) -> tuple[Trace, list[Indices]]:
-    """The capture with its kernel launches that executed nothing as activities, and these by graph."""
+    """The capture with its kernel launches that executed nothing as activities, and these by
+    graph."""
     launches = capture.launches
     linked = np.isin(launches.correlation, capture.activities.correlation)
-    is_launch = capture.named(lambda name: "Launch" in name and "Graph" not in name and "HostFunc" not in name)
+    is_launch = capture.named(
+        lambda name: "Launch" in name and "Graph" not in name and "HostFunc" not in name
+    )
     chosen = np.flatnonzero(is_launch[launches.name] & ~linked)
     chosen = chosen[np.argsort(launches.begin[chosen], kind="stable")]
     none = np.full(len(chosen), -1)
-    begin, zero = launches.begin[chosen], np.zeros(len(chosen), np.int64)
-    made = Activities(begin, begin, zero, launches.kernel[chosen], zero, zero, launches.correlation[chosen], none, zero)
+    begin = launches.begin[chosen]
+    zero = np.zeros(len(chosen), np.int64)
+    made = Activities(
+        begin,
+        begin,
+        zero,
+        launches.kernel[chosen],
+        zero,
+        zero,
+        launches.correlation[chosen],
+        none,
+        zero,
+    )
     ends = launches.begin[capture.named(lambda name: "EndCapture" in name)[launches.name]]
     place = np.searchsorted(np.sort(ends), begin)
-    return replace(capture, activities=made), [np.flatnonzero(place == graph) for graph in np.unique(place)]
+    return replace(capture, activities=made), [
+        np.flatnonzero(place == graph) for graph in np.unique(place)
+    ]
 
 
-def _matched(kernels: Sequence[str], captured: Trace, groups: Sequence[Indices]) -> list[tuple[int, int]]:
-    """Places of kernels of one replay with those of the launches that captured them, of the graph that fits best."""
+def _matched(
+    kernels: Sequence[str], captured: Trace, groups: Sequence[Indices]
+) -> list[tuple[int, int]]:
+    """Places of kernels of one replay with those of the launches that captured them, of the graph
+    that fits best."""
     best: list[tuple[int, int]] = []
     for group in groups:
         held = captured.activities.name[group]
-        if (held < 0).any():
-            pairs = [(place, int(launch)) for place, launch in enumerate(group)] if len(group) == len(kernels) else []
-        else:
-            names = [captured.names[name] for name in held]
-            blocks = SequenceMatcher(None, kernels, names, autojunk=False).get_matching_blocks()
-            pairs = [(block.a + n, int(group[block.b + n])) for block in blocks for n in range(block.size)]
+        pairs: list[tuple[int, int]] = []
+        if not (held < 0).any():
+            pairs = _alike(kernels, [captured.names[name] for name in held], group)
+        elif len(group) == len(kernels):
+            pairs = list(enumerate(group.tolist()))
         if len(pairs) > len(best):
             best = pairs
         if len(best) == len(kernels):
             break
     return best
+
+
+def _alike(kernels: Sequence[str], names: Sequence[str], group: Indices) -> list[tuple[int, int]]:
+    """Places of kernels with those of launches of the same names, in order."""
+    pairs = list[tuple[int, int]]()
+    for block in SequenceMatcher(None, kernels, names, autojunk=False).get_matching_blocks():
+        launched = group[block.b : block.b + block.size].tolist()
+        pairs += enumerate(launched, start=block.a)
+    return pairs

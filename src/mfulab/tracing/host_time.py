@@ -5,27 +5,38 @@ from typing import Any
 
 import numpy as np
 
+from mfulab.core.said import Said
 from mfulab.device.samplers.reading import Readings
 from mfulab.tracing import shares
 from mfulab.tracing.attribution import FUSED, Attribution
 from mfulab.tracing.intervals import Intervals, clip, exclusive, length, union
-from mfulab.tracing.shares import SPENT, called
+from mfulab.tracing.shares import SPENT, KernelRow, called
 from mfulab.tracing.trace import Trace
 from mfulab.tracing.window import Window
 
-GLOO, ASKS = "gloo:", "c10d::"  # a collective in a thread of gloo's own, and the call that queues it
+GLOO = "gloo:"
+ASKS = "c10d::"  # a collective in a thread of gloo's own, and the call that queues it
 
 
 class HostTime:
     """The window by what the thread of the steps called in it: a CPU's time."""
 
-    def __init__(self, trace: Trace, attribution: Attribution, window: Window, counted: set[int]) -> None:
-        self.trace, self.attribution, self.window = trace, attribution, window
+    def __init__(
+        self, trace: Trace, attribution: Attribution, window: Window, counted: set[int]
+    ) -> None:
+        self.trace = trace
+        self.attribution = attribution
+        self.window = window
         host = trace.host
         inside = window.called(host.begin) & ~host.annotation
         threads, counts = np.unique(host.thread[inside], return_counts=True)
         marked = host.thread[host.annotation & (host.begin == window.begin)]
-        thread = marked[0] if len(marked) else threads[counts.argmax()] if len(threads) else -1
+        if len(marked):
+            thread = marked[0]
+        elif len(threads):
+            thread = threads[counts.argmax()]
+        else:
+            thread = -1
         self.inside = np.flatnonzero(inside & (host.thread == thread))
         mine = self.inside[attribution.product[self.inside] == self.inside]
         self.roots = set(mine.tolist())  # products, each in no other
@@ -34,11 +45,18 @@ class HostTime:
         outer = self.inside[(attribution.outermost[self.inside] == self.inside) & ~asks]
         has_flops = np.isin(mine, np.fromiter(counted, np.int64, len(counted)))
         again = has_flops & attribution.recomputed[mine]
-        spans = [mine[has_flops & ~again], mine[again], mine]
-        kinds = [*map(self._spans, spans), shares.waits(trace), self._spans(outer), self._spans(self.sent)]
-        parts = map(length, exclusive(kinds, *window.span))
-        names = ("products", "recomputed", "uncounted", "input_wait", "others", "communication", "idle")
-        self.spent = dict.fromkeys(SPENT, 0) | dict(zip(names, parts, strict=True))
+        kinds = {
+            "products": self._spans(mine[has_flops & ~again]),
+            "recomputed": self._spans(mine[again]),
+            "uncounted": self._spans(mine),
+            "input_wait": shares.waits(trace),
+            "others": self._spans(outer),
+            "communication": self._spans(self.sent),
+        }
+        parts = exclusive(list(kinds.values()), *window.span)
+        self.spent = dict.fromkeys(SPENT, 0)
+        for name, part in zip((*kinds, "idle"), parts, strict=True):
+            self.spent[name] = length(part)
         self.outer = outer
         self.parts = {(kind, "", ""): time for kind, time in self.spent.items() if time}
         self.idle_causes: dict[str, int] = {}  # nothing waits for a launch
@@ -51,36 +69,61 @@ class HostTime:
 
     def readings(self) -> Readings:
         """Shares of the window by column; the reason where one is not told."""
-        columns = (*shares.OF_KERNELS, "graph_percent", "communication_total_percent", "idle_input_percent")
+        columns = (
+            *shares.OF_KERNELS,
+            "graph_percent",
+            "communication_total_percent",
+            "idle_input_percent",
+        )
         absent = dict.fromkeys((*columns, *shares.OF_LAUNCHES))
-        empty = shares.readings(absent, reason="a CPU runs operators, not kernels: see operators.csv")
-        source, multiplied, others = "operators on the host", shares.multiplying(self.spent), self.spent["others"]
+        empty = shares.readings(absent, reason=Said("no_kernels_of_cpu"))
+        source = "operators on the host"
+        multiplied = shares.multiplying(self.spent)
+        others = self.spent["others"]
         if not multiplied and (not others or self.others().get(FUSED)):
-            reason = "the trace holds no time of any operator"
-            if others:
-                reason = "compiled code holds its matmuls itself, and no operator tells them apart"
-            return empty | shares.readings(dict.fromkeys(shares.OF_OPERATORS), source, reason=reason)
+            reason = Said("inside_compiled" if others else "no_operator_time")
+            return empty | shares.readings(
+                dict.fromkeys(shares.OF_OPERATORS), source, reason=reason
+            )
         times = {"matmul_percent": multiplied, "other_operators_percent": others}
         times |= {"idle_input_percent": self.spent["input_wait"]}
         if len(self.sent):
             times["communication_percent"] = self.spent["communication"]
-            times["communication_total_percent"] = length(union(clip(self._spans(self.sent), *self.window.span)))
+            times["communication_total_percent"] = length(
+                union(clip(self._spans(self.sent), *self.window.span))
+            )
         wall = self.window.length
         values = {name: 100 * time / wall for name, time in times.items()}
         return empty | shares.readings(values, f"{source}, {self.window.steps} steps", wall / 1e9)
 
+    def kernels(self) -> list[KernelRow]:
+        """None: a CPU runs operators."""
+        return []
+
+    def longest_gaps(self) -> list[tuple[str, int, str]]:
+        """None: nothing waits for a launch."""
+        return []
+
     def collectives(self) -> dict[str, list[int]]:
-        """Collectives of gloo by name, in order of their begin: ns of each, from its queue to its end."""
+        """Collectives of gloo by name, in order of their begin: ns of each, from its queue to its
+        end."""
         return shares.lengths_by_name(self.trace.names, self.trace.host, self.sent)
 
     def others(self) -> dict[str, int]:
         """Time of each outermost operator that is no product, without the products inside it."""
-        host, times = self.trace.host, Counter[str]()
+        host = self.trace.host
+        times = Counter[str]()
+        lengths = host.end - host.begin
         for call in self.outer.tolist():
             if call not in self.roots:
-                times[called(self.trace.names[host.name[call]])] += int(host.end[call] - host.begin[call])
+                times[self._name(call)] += int(lengths[call])
         for root in self.roots:
-            above, around = int(self.attribution.outermost[root]), self.attribution.around[root]
-            if above not in (root, -1) and around < 0:  # what lies in another product is that one's time
-                times[called(self.trace.names[host.name[above]])] -= int(host.end[root] - host.begin[root])
+            above = int(self.attribution.outermost[root])
+            around = self.attribution.around[root]
+            # what lies in another product is that one's time
+            if above not in (root, -1) and around < 0:
+                times[self._name(above)] -= int(lengths[root])
         return dict(times)
+
+    def _name(self, call: int) -> str:
+        return called(self.trace.names[self.trace.host.name[call]])

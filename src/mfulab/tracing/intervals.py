@@ -22,11 +22,13 @@ NONE = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 def union(intervals: Intervals) -> Intervals:
     """The intervals merged where they touch or overlap, in order; empty ones left out."""
     held = intervals.end > intervals.begin
-    begin, end = intervals.begin[held], intervals.end[held]
+    begin = intervals.begin[held]
+    end = intervals.end[held]
     if not len(begin):
         return NONE
     order = np.argsort(begin, kind="stable")
-    begin, furthest = begin[order], np.maximum.accumulate(end[order])
+    begin = begin[order]
+    furthest = np.maximum.accumulate(end[order])
     opens = np.concatenate(([True], begin[1:] > furthest[:-1]))
     closes = np.concatenate((opens[1:], [True]))
     return Intervals(begin[opens], furthest[closes])
@@ -36,7 +38,10 @@ def join(several: Sequence[Intervals]) -> Intervals:
     """Intervals of all sets in one, not merged."""
     if not several:
         return NONE
-    return Intervals(np.concatenate([part.begin for part in several]), np.concatenate([part.end for part in several]))
+    return Intervals(
+        np.concatenate([part.begin for part in several]),
+        np.concatenate([part.end for part in several]),
+    )
 
 
 def clip(intervals: Intervals, begin: int, end: int) -> Intervals:
@@ -64,7 +69,8 @@ def within(merged: Intervals, begin: Times, end: Times) -> Times:
 
 
 def in_turn(begin: Times, end: Times, first: int, last: int) -> Intervals:
-    """Parts of intervals, in order of their begin, inside [first, last) and outside of earlier intervals."""
+    """Parts of intervals, in order of their begin, inside [first, last) and outside of earlier
+    intervals."""
     end = np.clip(end, first, last)
     reached = np.concatenate(([first], np.maximum.accumulate(end)[:-1]))[: len(end)]
     return Intervals(np.minimum(np.maximum(begin, reached), end), end)
@@ -72,16 +78,24 @@ def in_turn(begin: Times, end: Times, first: int, last: int) -> Intervals:
 
 def gaps(merged: Intervals, begin: int, end: int) -> Intervals:
     """The stretches of [begin, end) outside of `merged` (a union inside it), the edges included."""
-    return clip(Intervals(np.concatenate(([begin], merged.end)), np.concatenate((merged.begin, [end]))), begin, end)
+    return clip(
+        Intervals(np.concatenate(([begin], merged.end)), np.concatenate((merged.begin, [end]))),
+        begin,
+        end,
+    )
 
 
 def exclusive(kinds: Sequence[Intervals], begin: int, end: int) -> list[Intervals]:
-    """Stretches of [begin, end) of each kind outside of earlier kinds, last those of no kind: they sum to the whole."""
-    covered, parts = NONE, []
+    """Stretches of [begin, end) of each kind outside of earlier kinds, last those of no kind: they
+    sum to the whole."""
+    covered = NONE
+    parts = []
     for kind in kinds:
         mine = union(clip(kind, begin, end))
         edges = np.sort(np.concatenate((*mine, *covered)), kind="stable")
-        held = (within(mine, edges[:-1], edges[1:]) > 0) & (within(covered, edges[:-1], edges[1:]) == 0)
+        held = (within(mine, edges[:-1], edges[1:]) > 0) & (
+            within(covered, edges[:-1], edges[1:]) == 0
+        )
         parts.append(union(Intervals(edges[:-1][held], edges[1:][held])))
         covered = union(join([covered, mine]))
     return [*parts, gaps(covered, begin, end)]

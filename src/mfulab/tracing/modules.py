@@ -1,6 +1,6 @@
-"""A step's time and FLOPs by the model's modules and by marked ranges. torch.profiler records modules as `nn.Module:
-NAME_NUMBER`; ranges are those of `record_function` and NVTX. Work of a backward pass belongs to the module of the
-forward operator that has its sequence number."""
+"""A step's time and FLOPs by the model's modules and by marked ranges. torch.profiler records
+modules as `nn.Module: NAME_NUMBER`; ranges are those of `record_function` and NVTX. Work of a
+backward pass belongs to the module of the forward operator that has its sequence number."""
 
 import json
 from collections import Counter, defaultdict
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mfulab.tracing.attribution import BACKWARD, Attribution, open_at
+from mfulab.tracing.attribution import BACKWARD, Open
 from mfulab.tracing.intervals import in_turn
+from mfulab.tracing.of_window import OfWindow
 from mfulab.tracing.shares import LOADER
-from mfulab.tracing.trace import MODULE, Indices, Times, Trace, launch_of
+from mfulab.tracing.trace import MODULE, Chosen, Indices, Times, Trace
 from mfulab.tracing.window import STEPS, Window
 
 _NOT_RANGES = (STEPS, "ProfilerStep#", "gloo:", "nccl:")
@@ -22,7 +23,8 @@ Names = tuple[str, ...]  # names of modules and ranges, the outermost first
 
 @dataclass(frozen=True)
 class Module:
-    """Calls, ns (of kernels, on a CPU the host's) and FLOPs of one path of names and all below it."""
+    """Calls, ns (of kernels, on a CPU the host's) and FLOPs of one path of names and all below
+    it."""
 
     path: Names
     calls: int
@@ -31,102 +33,192 @@ class Module:
 
 
 class Spans:
-    """Named modules and ranges on the host, and unnamed calls of the backward pass. `parent` is the span around each,
-    or -1; `paths` are the names from the outermost, of a backward call those of its forward operator."""
+    """Named modules and ranges on the host, and unnamed calls of the backward pass. `parent` is the
+    span around each, or -1; `paths` are the names from the outermost, of a backward call those of
+    its forward operator."""
 
     def __init__(self, trace: Trace) -> None:
         host = trace.host
         of_backward = trace.named(lambda name: name.startswith(BACKWARD))[host.name]
-        ranges = trace.named(lambda name: not name.startswith(_NOT_RANGES) and not LOADER.search(name))
+        ranges = trace.named(
+            lambda name: not name.startswith(_NOT_RANGES) and not LOADER.search(name)
+        )
         named = host.annotation & ranges[host.name]
-        chosen = np.flatnonzero(named | (of_backward & (host.sequence >= 0) & trace.of_module.any()))
-        self.begin, self.end, self.thread = host.begin[chosen], host.end[chosen], host.thread[chosen]
-        self.named, self._order = named[chosen], np.lexsort((-self.end, self.begin, self.thread))
-        self.parent, self.paths = np.full(len(chosen), -1), [Names()] * len(chosen)
+        chosen = np.flatnonzero(
+            named | (of_backward & (host.sequence >= 0) & trace.of_module.any())
+        )
+        self.begin = host.begin[chosen]
+        self.end = host.end[chosen]
+        self.thread = host.thread[chosen]
+        self.named = named[chosen]
+        self._order = np.lexsort((-self.end, self.begin, self.thread))
+        self.parent = np.full(len(chosen), -1)
+        self.paths = [Names()] * len(chosen)
+        self._nest([trace.names[name] for name in host.name[chosen].tolist()])
+        self._open = Open(self.begin, self.end, self.thread, self.parent, self._order)
+        self._follow_forward(trace, chosen, of_backward)
+
+    def _nest(self, names: Sequence[str]) -> None:
+        """Finds the span around each, thread by thread, and its path of names."""
         stack = list[int]()
         for span in self._order.tolist():
-            while stack and (self.thread[stack[-1]] != self.thread[span] or self.end[stack[-1]] < self.end[span]):
+            while stack and not self._is_inside(span, stack[-1]):
                 stack.pop()
             if stack:
-                self.parent[span], self.paths[span] = stack[-1], self.paths[stack[-1]]
+                self.parent[span] = stack[-1]
+                self.paths[span] = self.paths[stack[-1]]
             if self.named[span]:
-                name = trace.names[host.name[chosen[span]]]
-                name = name.removeprefix(MODULE).rpartition("_")[0] if name.startswith(MODULE) else name
-                self.paths[span] = (*self.paths[span], name)
+                self.paths[span] = (*self.paths[span], _plain_name(names[span]))
             stack.append(span)
+
+    def _is_inside(self, span: int, around: int) -> bool:
+        is_same = self.thread[around] == self.thread[span]
+        return bool(is_same and self.end[around] >= self.end[span])
+
+    def _follow_forward(self, trace: Trace, chosen: Indices, of_backward: Chosen) -> None:
+        """Gives calls of the backward pass the path of their forward operator's."""
+        host = trace.host
         forward = np.flatnonzero(host.forward & (host.sequence >= 0) & ~of_backward)
         forward = forward[np.argsort(host.begin[forward], kind="stable")]
         last = dict(zip(host.sequence[forward].tolist(), forward.tolist(), strict=True))
-        backward = [at for at in self._order.tolist() if not self.named[at] and host.sequence[chosen[at]] in last]
-        calls = [last[host.sequence[chosen[at]]] for at in backward]
-        for span, around in zip(backward, self.at(host.begin[calls], host.thread[calls]).tolist(), strict=True):
-            self.paths[span] = self.paths[around] if around >= 0 else self.paths[span]
+        backward, calls = list[int](), list[int]()
+        for span in self._order.tolist():
+            sequence = host.sequence[chosen[span]]
+            if not self.named[span] and sequence in last:
+                backward.append(span)
+                calls.append(last[sequence])
+        around = self.at(host.begin[calls], host.thread[calls]).tolist()
+        for span, outer in zip(backward, around, strict=True):
+            if outer >= 0:
+                self.paths[span] = self.paths[outer]
 
     def at(self, times: Times, threads: Indices) -> Indices:
         """The innermost span that is open on a thread at each of `times`; -1 without one."""
-        return open_at(self.begin, self.end, self.thread, self.parent, self._order, times, threads)
+        return self._open.at(times, threads)
 
     def own_times(self, window: Window) -> list[int]:
-        """Nanoseconds of each span in the window without those inside it, of the thread that has most of them."""
-        lengths = np.clip(self.end, window.begin, window.end) - np.clip(self.begin, window.begin, window.end)
-        outer = np.bincount(self.thread, np.where(self.parent < 0, lengths, 0))
-        own = np.where(self.thread == outer.argmax(), lengths, 0)
-        inner = np.bincount(self.parent[self.parent >= 0], own[self.parent >= 0], len(own)).astype(np.int64)
-        return (own - inner).tolist()
+        """Nanoseconds of each span in the window without those inside it, of the thread that has
+        most of them."""
+        begin = np.clip(self.begin, *window.span)
+        end = np.clip(self.end, *window.span)
+        is_inner = self.parent >= 0
+        outer = np.bincount(self.thread, np.where(is_inner, 0, end - begin))
+        own = np.where(self.thread == outer.argmax(), end - begin, 0)
+        inner = np.bincount(self.parent[is_inner], own[is_inner], len(own))
+        return (own - inner.astype(np.int64)).tolist()
 
 
-def by_module(
-    trace: Trace, attribution: Attribution, window: Window, spans: Spans, device: int | None = None
-) -> list[Module]:
-    """Every module and range before its parts, longest first; none without any. The first is all of the window."""
-    if not len(spans.begin):
-        return []
-    paths, time, flops = [*spans.paths, ()], Counter[Names](), Counter[Names]()  # the last is that of -1: of no module
-    host, activities = trace.host, trace.activities
-    owner = spans.at(host.begin, host.thread)
-    roots = np.flatnonzero((attribution.product == np.arange(len(host))) & window.called(host.begin))
-    if len(activities):
-        launch, called = launch_of(trace), attribution.of_activity
+def _plain_name(name: str) -> str:
+    """A range's name; a module's without the number behind it."""
+    if name.startswith(MODULE):
+        return name.removeprefix(MODULE).rpartition("_")[0]
+    return name
+
+
+class ByModule:
+    """Modules and ranges of a window, whose calls its devices share."""
+
+    def __init__(self, held: OfWindow, spans: Spans) -> None:
+        self._held = held
+        self._spans = spans
+        if not len(spans.begin):
+            return
+        trace = held.trace
+        self._paths = [*spans.paths, ()]  # the last is that of -1: of no module
+        self._owner = spans.at(trace.host.begin, trace.host.thread)
+        called = np.flatnonzero(held.window.called(spans.begin) & spans.named)
+        self._calls = Counter(self._paths[span] for span in called.tolist())
         launched = spans.at(trace.launches.begin, trace.launches.thread)
-        of_activity = np.where(launch >= 0, np.append(launched, -1)[launch], np.append(owner, -1)[called])
-        mine = window.executed(activities, device)
+        by_call = np.append(self._owner, -1)[held.attribution.of_activity]
+        by_launch = np.append(launched, -1)[held.launched]
+        self._of_activity = np.where(held.launched >= 0, by_launch, by_call)
+        self._roots = set(held.roots.tolist())
+
+    def of(self, device: int | None = None) -> list[Module]:
+        """Every module and range before its parts, longest first; none without any. The first is
+        all of the window."""
+        if not len(self._spans.begin):
+            return []
+        if len(self._held.trace.activities):
+            time, owner_of = self._on_device(device)
+        else:
+            time, owner_of = self._on_host()
+        return _tree(self._calls, time, self._flops(owner_of))
+
+    def _on_device(self, device: int | None) -> tuple[Counter[Names], dict[int, int]]:
+        """Nanoseconds by path, and the span of each product call that the device ran."""
+        held = self._held
+        activities = held.trace.activities
+        mine = held.executed(device)
         mine = mine[np.argsort(activities.begin[mine], kind="stable")]
+        window = held.window
         own = in_turn(activities.begin[mine], activities.end[mine], window.begin, window.end)
-        for span, length in zip(of_activity[mine].tolist(), (own.end - own.begin).tolist(), strict=True):
-            time[paths[span]] += length
-        products, first = np.unique(attribution.product_of_activity[mine], return_index=True)
-        owner[products[products >= 0]] = of_activity[mine][first[products >= 0]]
-        roots = roots[np.isin(roots, products)]
-    else:
-        for path, length in zip(spans.paths, spans.own_times(window), strict=True):
+        spans = self._of_activity[mine]
+        time = Counter[Names]()
+        for span, length in zip(spans.tolist(), (own.end - own.begin).tolist(), strict=True):
+            time[self._paths[span]] += length
+        of_activity = held.attribution.product_of_activity[mine]
+        products, first = np.unique(of_activity, return_index=True)
+        owner_of = dict(zip(products.tolist(), spans[first].tolist(), strict=True))
+        return time, {root: owner_of[root] for root in owner_of if root in self._roots}
+
+    def _on_host(self) -> tuple[Counter[Names], dict[int, int]]:
+        """Nanoseconds of the host by path, and the span of each product call."""
+        window = self._held.window
+        time = Counter[Names]()
+        own_times = self._spans.own_times(window)
+        for path, length in zip(self._spans.paths, own_times, strict=True):
             time[path] += length
         time[()] += window.length - time.total()
-    for root in roots[~attribution.recomputed[roots]].tolist():
-        recorded = attribution.costs.get(root)
-        if recorded is not None and recorded.cost is not None:
-            flops[paths[owner[root]]] += recorded.cost.flops
-    calls = Counter(paths[span] for span in np.flatnonzero(window.called(spans.begin) & spans.named).tolist())
-    return _tree(calls, time, flops)
+        roots = self._held.roots
+        return time, dict(zip(roots.tolist(), self._owner[roots].tolist(), strict=True))
+
+    def _flops(self, owner_of: dict[int, int]) -> Counter[Names]:
+        attribution = self._held.attribution
+        flops = Counter[Names]()
+        for root, span in owner_of.items():
+            recorded = attribution.costs.get(root)
+            if attribution.recomputed[root] or recorded is None or recorded.cost is None:
+                continue
+            flops[self._paths[span]] += recorded.cost.flops
+        return flops
 
 
 def _tree(calls: Counter[Names], time: Counter[Names], flops: Counter[Names]) -> list[Module]:
-    sums = Counter[Names](), Counter[Names]()
-    for total, own in zip(sums, (time, flops), strict=True):
-        for path, value in own.items():
-            for depth in range(len(path) + 1):
-                total[path[:depth]] += value
-    modules = {path: Module(path, calls[path], sums[0][path], sums[1][path]) for path in {(), *calls, *sums[0]}}
+    times = _with_parts(time)
+    sums = _with_parts(flops)
+    modules = {
+        path: Module(path, calls[path], times[path], sums[path]) for path in {(), *calls, *times}
+    }
     below = defaultdict[Names, list[Module]](list)
     for module in sorted(modules.values(), key=lambda module: (-module.time_ns, module.path)):
-        below[module.path[:-1]] += [module] if module.path else []
+        if module.path:
+            below[module.path[:-1]].append(module)
+    ordered = list[Module]()
 
-    def walk(path: Names) -> list[Module]:
-        return [modules[path], *(inner for module in below[path] for inner in walk(module.path))]
+    def walk(module: Module) -> None:
+        ordered.append(module)
+        for inner in below[module.path]:
+            walk(inner)
 
-    return walk(())
+    walk(modules[()])
+    return ordered
+
+
+def _with_parts(own: Counter[Names]) -> Counter[Names]:
+    """Sums of each path with all below it."""
+    sums = Counter[Names]()
+    for path, value in own.items():
+        for depth in range(len(path) + 1):
+            sums[path[:depth]] += value
+    return sums
 
 
 def column_of(modules: Sequence[Module]) -> str | None:
     """JSON of the longest modules, each before its parts; None without any."""
     kept = sorted(modules, key=lambda module: (-module.time_ns, len(module.path)))[:MOST_MODULES]
-    return json.dumps([vars(module) for module in modules if module in kept], ensure_ascii=False) if kept else None
+    if kept:
+        return json.dumps(
+            [vars(module) for module in modules if module in kept], ensure_ascii=False
+        )
+    return None

@@ -1,4 +1,5 @@
-"""The traced pass: which operators a step calls, how often, where its time and memory go, and how busy the GPU was."""
+"""The traced pass: which operators a step calls, how often, where its time and memory go, and how
+busy the GPU was."""
 
 import contextlib
 import functools
@@ -17,19 +18,22 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
+from mfulab.core.said import Said
 from mfulab.device import GPU, is_gpu, synchronise
 from mfulab.device.samplers.reading import Readings
 from mfulab.flops.certainty import has_formula, is_product
 from mfulab.tracing.analysis import Analysis, analyse
 from mfulab.tracing.attribution import attribute
 from mfulab.tracing.events import read
-from mfulab.tracing.modules import Module, Spans, by_module
+from mfulab.tracing.modules import ByModule, Module, Spans
+from mfulab.tracing.of_window import OfWindow
 from mfulab.tracing.shares import OF_KERNELS, OF_OPERATORS, readings
 from mfulab.tracing.trace import MODULE, Trace, TraceError
 from mfulab.tracing.window import STEPS, annotation, windows
 
 Row = dict[str, object]
 Told = tuple[Readings, Analysis | None]
+NOT_TRACED = Said("not_traced")
 OPERATOR_COLUMNS = (
     *("operator", "input_shapes", "calls", "self_cpu_time_s", "self_device_time_s"),
     *("flops", "self_cpu_memory_bytes", "self_device_memory_bytes"),
@@ -47,7 +51,10 @@ class TracedPass:
 
     def export(self, path: Path) -> None:
         """Writes the Chrome / Perfetto trace, gzipped where `path` ends in .gz."""
-        with self.saved.open("rb") as source, gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as to:
+        with (
+            self.saved.open("rb") as source,
+            gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as to,
+        ):
             shutil.copyfileobj(source, to)
 
     @functools.cached_property
@@ -62,7 +69,8 @@ class TracedPass:
 
     @functools.cached_property
     def saved(self) -> Path:
-        """The profiler's own export, kept as long as this object: kineto saves a trace once and raises after that."""
+        """The profiler's own export, kept as long as this object: kineto saves a trace once and
+        raises after that."""
         folder = tempfile.TemporaryDirectory()
         weakref.finalize(self, folder.cleanup)
         path = Path(folder.name) / "trace.json"
@@ -71,7 +79,8 @@ class TracedPass:
 
 
 def trace_steps(step: Callable[[], object], device: torch.device, steps: int) -> TracedPass:
-    """Runs `steps` steps under torch.profiler with shapes, memory, FLOPs; on a GPU after one whose trace is dropped."""
+    """Runs `steps` steps under torch.profiler with shapes, memory, FLOPs; on a GPU after one whose
+    trace is dropped."""
     options: dict[str, Any] = {"record_shapes": True, "profile_memory": True, "with_flops": True}
     activities = [ProfilerActivity.CPU]
     if device.type == GPU:
@@ -90,10 +99,12 @@ def trace_steps(step: Callable[[], object], device: torch.device, steps: int) ->
 
 
 class BlockTrace:
-    """torch.profiler around a block of somebody else's code, without the shapes and memory that cost the most."""
+    """torch.profiler around a block of somebody else's code, without the shapes and memory that
+    cost the most."""
 
     def __init__(self, device: torch.device, path: Path) -> None:
-        self._device, self._path = device, path
+        self._device = device
+        self._path = path
         cuda = [ProfilerActivity.CUDA] if device.type == GPU else []
         self._profiler = profile(activities=[ProfilerActivity.CPU, *cuda])
         self.analysis: Analysis | None = None
@@ -105,7 +116,8 @@ class BlockTrace:
         self._annotation.__enter__()
 
     def stop(self) -> Readings:
-        """Ends the trace, the device being idle, writes it, and reads from it where the time went."""
+        """Ends the trace, the device being idle, writes it, and reads from it where the time
+        went."""
         self._annotation.__exit__(None, None, None)
         self._profiler.__exit__(None, None, None)
         traced = TracedPass(self._profiler)
@@ -115,33 +127,45 @@ class BlockTrace:
 
 
 def operator_table(traced: TracedPass) -> list[Row]:
-    """A row for each operator and input shapes, most self time first; FLOPs are by torch.profiler, empty without."""
+    """A row for each operator and input shapes, most self time first; FLOPs are by torch.profiler,
+    empty without."""
     rows: list[Row] = []
     for event in traced.profiler.key_averages(group_by_input_shape=True):
         if event.key.startswith(OURS):
             continue
         values = (
             *(event.key, str(event.input_shapes) if event.input_shapes else None, event.count),
-            *(event.self_cpu_time_total / 1e6, event.self_device_time_total / 1e6, event.flops or None),
+            *(
+                event.self_cpu_time_total / 1e6,
+                event.self_device_time_total / 1e6,
+                event.flops or None,
+            ),
             *(event.self_cpu_memory_usage, event.self_device_memory_usage),
         )
         rows.append(dict(zip(OPERATOR_COLUMNS, values, strict=True)))
-    return sorted(rows, key=lambda row: -float(str(row["self_device_time_s"])) - float(str(row["self_cpu_time_s"])))
+    return sorted(
+        rows,
+        key=lambda row: -float(str(row["self_device_time_s"])) - float(str(row["self_cpu_time_s"])),
+    )
 
 
 @contextlib.contextmanager
 def module_ranges() -> Iterator[None]:
-    """Marks each call of a torch.nn module in a trace, by its class, as torch.profiler does with stacks."""
+    """Marks each call of a torch.nn module in a trace, by its class, as torch.profiler does with
+    stacks."""
     ranges: list[Any] = []
 
-    def enter(module: torch.nn.Module, _: Any) -> None:
+    def enter(module: torch.nn.Module, _: object) -> None:
         ranges.append(record_function(f"{MODULE}{type(module).__name__}_0"))
         ranges[-1].__enter__()
 
-    def leave(module: torch.nn.Module, _: Any, result: Any) -> None:
+    def leave(module: torch.nn.Module, _: object, result: object) -> None:
         ranges.pop().__exit__(None, None, None)
 
-    with register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True):
+    with (
+        register_module_forward_pre_hook(enter),
+        register_module_forward_hook(leave, always_call=True),
+    ):
         yield
 
 
@@ -154,23 +178,39 @@ def trace_modules(step: Callable[[], object], device: torch.device, steps: int) 
 def modules_of(traced: TracedPass) -> list[Module]:
     """Times and FLOPs of a step of a traced pass, by module; none where the trace lacks them."""
     with contextlib.suppress(TraceError):
-        trace, window = traced.trace, windows(traced.trace)[0]
-        rows, steps = by_module(trace, attribute(trace), window, Spans(trace)), window.steps
-        return [Module(row.path, row.calls // steps, row.time_ns // steps, row.flops // steps) for row in rows]
+        trace = traced.trace
+        window = windows(traced.trace)[0]
+        rows = ByModule(OfWindow(trace, attribute(trace), window), Spans(trace)).of()
+        steps = window.steps
+        return [
+            Module(row.path, row.calls // steps, row.time_ns // steps, row.flops // steps)
+            for row in rows
+        ]
     return []
 
 
 def uncounted_operators(traced: TracedPass) -> str | None:
-    """Operators without a FLOP formula that take at least 1 % of all operators' own time, as JSON: name → percent."""
+    """Operators without a FLOP formula that take at least 1 % of all operators' own time, as JSON:
+    name → percent."""
     events = [event for event in traced.profiler.events() if not event.name.startswith(OURS)]
     on_device = any(event.self_device_time_total for event in events)
     times = Counter[str]()
     for event in events:
-        times[event.name] += event.self_device_time_total if on_device else event.self_cpu_time_total
+        times[event.name] += (
+            event.self_device_time_total if on_device else event.self_cpu_time_total
+        )
     whole = sum(times.values())
-    outside = {event.name for event in events if times[event.name] >= whole / 100 > 0 and not _inside_product(event)}
-    shares = {name: round(100 * times[name] / whole, 1) for name in outside if not has_formula(name)}
-    return json.dumps(dict(sorted(shares.items(), key=lambda item: -item[1]))) if shares else None
+    outside = {
+        event.name
+        for event in events
+        if times[event.name] >= whole / 100 > 0 and not _inside_product(event)
+    }
+    shares = {
+        name: round(100 * times[name] / whole, 1) for name in outside if not has_formula(name)
+    }
+    if shares:
+        return json.dumps(dict(sorted(shares.items(), key=lambda item: -item[1])))
+    return None
 
 
 def _inside_product(event: Any) -> bool:
@@ -179,20 +219,22 @@ def _inside_product(event: Any) -> bool:
 
 
 def trace_readings(traced: TracedPass, device: torch.device, step_s: float | None = None) -> Told:
-    """Shares of the traced steps, by kind of kernel and of operator, and what else the trace holds. Where a step takes
-    `step_s` without a trace, a GPU's shares are its kernels' time ÷ that."""
+    """Shares of the traced steps, by kind of kernel and of operator, and what else the trace holds.
+    Where a step takes `step_s` without a trace, a GPU's shares are its kernels' time ÷ that."""
     try:
         analysis = traced.analysis if step_s is None else traced.analysis.untraced(step_s)
     except TraceError as error:
-        return untraced(str(error).partition(": ")[2]), None
+        return untraced(error.why), None  # the pass wrote the file for itself
     if is_gpu(device) and not analysis.on_gpu:
-        why = "CUPTI was refused or is missing" if device.type == GPU else f"torch sees none of {device.type}"
-        return untraced(f"the trace holds no kernel: {why}"), None
+        why = Said("torch_sees_none", {"device": device.type})
+        if device.type == GPU:
+            why = Said("cupti_refused")
+        return untraced(Said("no_kernel_in_trace", {"why": why})), None
     communicates = ("communication_percent",) if analysis.collectives else ()
     wanted = READ if analysis.on_gpu else ("kernel_busy_percent", *OF_OPERATORS, *communicates)
     return {name: analysis.readings[name] for name in wanted}, analysis
 
 
-def untraced(reason: str = "not traced: profile.operators and profile.trace are off") -> Readings:
+def untraced(reason: Said = NOT_TRACED) -> Readings:
     """Empty readings of a run that is not traced."""
     return readings(dict.fromkeys(READ), reason=reason)

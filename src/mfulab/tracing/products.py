@@ -1,20 +1,18 @@
-"""Matmuls, convolutions and attention of a window: calls, time, FLOPs, tiles; and those of unknown FLOPs."""
+"""Matmuls, convolutions and attention of a window: calls, time, FLOPs, tiles; and those of unknown
+FLOPs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.said import Said
-from mfulab.flops.cost import Cost
 from mfulab.flops.traced import NO_SHAPES, Traced, traced_format
 from mfulab.tracing import tiles
-from mfulab.tracing.attribution import Attribution
+from mfulab.tracing.of_window import OfWindow
 from mfulab.tracing.shares import called
-from mfulab.tracing.trace import COMPUTE, Trace
-from mfulab.tracing.window import Window
+from mfulab.tracing.trace import COMPUTE, Call
 
 UNTOLD = Traced(None, reason=NO_SHAPES)
 
@@ -31,128 +29,259 @@ class Product:
     time_ns: int = 0  # of its kernels, on a CPU of its calls
     shortest_ns: int | None = None  # of its fastest call
     elements: int | None = None  # read and written by one call, where known
-    bytes_moved: int | None = None  # the same, where the record says it in bytes
+    bytes_moved: float | None = None  # the same, where the record says it in bytes
     flops: int = 0
     causal_flops: int = 0
     executed_flops: int = 0
     matmul: tuple[int, int, int, int] | None = None
     tile: tuple[int, ...] | None = None
-    executed_ratio: float | None = None  # operations that its kernel executes ÷ FLOPs that are counted of it, if told
+    # operations that its kernel executes ÷ FLOPs that are counted of it, if told
+    executed_ratio: float | None = None
     slowdown: float = 1.0  # cycles of its instructions ÷ those of the GPU's own
     kernel: str = ""
     reason: Said | None = None
 
-    def add(self, time_ns: int, cost: Cost | None) -> None:
-        """Adds one call."""
+    def add(self, time_ns: int, recorded: Traced) -> None:
+        """Adds one call; calls that cost differently give their mean of bytes."""
+        cost = recorded.cost
         self.calls += 1
         self.time_ns += time_ns
-        self.shortest_ns = min(time_ns, self.shortest_ns or time_ns) if time_ns else self.shortest_ns
+        self.shortest_ns = (
+            min(time_ns, self.shortest_ns or time_ns) if time_ns else self.shortest_ns
+        )
         if cost:
             self.flops += cost.flops
             self.causal_flops += cost.causal_flops
             self.executed_flops += cost.executed_flops
+        if recorded.bytes_moved is not None and self.bytes_moved is not None:
+            self.bytes_moved += (recorded.bytes_moved - self.bytes_moved) / self.calls
 
     @property
     def misaligned_side(self) -> int | None:
-        """Longest side of a matmul that is no multiple of 16 bytes, where its kernel's loads are shorter for that."""
+        """Longest side of a matmul that is no multiple of 16 bytes, where its kernel's loads are
+        shorter for that."""
         step = 16 // ELEMENT_BYTES.get(self.format or "", 4)
         if not self.matmul or tiles.alignment_of(self.kernel) % step == 0:
             return None
         return max((side for side in self.matmul[1:] if side % step), default=None)
 
-    def judge(self, kernels: list[str], recorded: Traced, blocks: int, capability: tuple[int, int]) -> None:
-        """Notes what the kernels execute beyond what is counted, and at which rate, each of as many FLOPs."""
+    def judge(
+        self, kernels: list[str], recorded: Traced, blocks: int, capability: tuple[int, int]
+    ) -> None:
+        """Notes what the kernels execute beyond what is counted, and at which rate, each of as many
+        FLOPs."""
         ratios = [tiles.executed_ratio(kernel, recorded, blocks) for kernel in kernels]
         if told := [ratio for ratio in ratios if ratio is not None]:
             self.executed_ratio = sum(told) / len(told)
-        self.slowdown = sum(tiles.slowdown_of(kernel, self.format, capability) for kernel in kernels) / len(kernels)
+        self.slowdown = sum(
+            tiles.slowdown_of(kernel, self.format, capability) for kernel in kernels
+        ) / len(kernels)
         self.tile = tiles.tile_of(self.kernel)
 
     @property
     def call_bytes(self) -> float | None:
-        """Bytes of one call, each operand and result once; None where its record does not tell them."""
-        if self.bytes_moved is not None or self.elements is None or self.format not in ELEMENT_BYTES:
+        """Bytes of one call, each operand and result once; None where its record does not tell
+        them."""
+        if (
+            self.bytes_moved is not None
+            or self.elements is None
+            or self.format not in ELEMENT_BYTES
+        ):
             return self.bytes_moved
         return self.elements * ELEMENT_BYTES[self.format]
 
 
-def products_of(
-    trace: Trace, attribution: Attribution, window: Window, device: int | None = None
-) -> tuple[list[Product], dict[str, tuple[int, Said]], dict[int, Product]]:
-    """The window's products with their FLOPs, those of unknown FLOPs, and the product of each call, of one device."""
-    host, activities, by_key, of_call = trace.host, trace.activities, dict[Any, Product](), dict[int, Product]()
-    spans, properties = (activities.end - activities.begin).tolist(), trace.device_properties(device)
-    capability = properties.get("computeMajor", 0), properties.get("computeMinor", 0)
-    for root, time, kernels in _roots(trace, attribution, window, device):
-        call, recorded = host.calls.get(root), attribution.costs.get(root, UNTOLD)
-        inner = host.calls.get(attribution.innermost[root], call)
-        named = ((place, trace.names[activities.name[place]]) for place in kernels)
-        names = {place: name for place, name in named if tiles.multiplies(name)}
-        main = max(names, key=spans.__getitem__, default=-1)
-        name, kernel = trace.names[host.name[root]], names.get(main, "")
-        number_format = traced_format(inner.types) if inner else None
-        if number_format == "fp32" and any(map(tiles.rounds_to_tf32, names.values())):
-            number_format = "tf32"
-        number_format = number_format or tiles.format_of(kernel)
-        again = bool(attribution.recomputed[root])
-        key = (id(call) if call else name, id(recorded), number_format, again, kernel)
+@dataclass(frozen=True)
+class Products:
+    """All products of a window."""
+
+    listed: list[Product]  # by operator, shapes and format, longest first
+    uncounted: dict[str, tuple[int, Said]]  # those of unknown FLOPs → ns and the reason
+    of_call: dict[int, Product]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One call of a product in the window, and what it ran."""
+
+    root: int  # index of the host's call
+    time_ns: int  # of its kernels, on a CPU of its own
+    kernels: list[int]  # indices of activities
+
+
+def products_of(held: OfWindow, device: int | None = None) -> Products:
+    """The window's products with their FLOPs, those of unknown FLOPs, and the product of each call,
+    of one device."""
+    by_key = dict[_Key, Product]()
+    of_call = dict[int, Product]()
+    maker = _Maker(held, device)
+    costs = held.attribution.costs
+    for run in _runs(held, device):
+        key = maker.key(run)
         if key not in by_key:
-            shapes = str([shape for shape in call.shapes if shape]) if call and any(call.shapes) else ""
-            about = {field: getattr(recorded, field) for field in ("reason", "matmul", "elements", "bytes_moved")}
-            by_key[key] = Product(name, shapes, number_format, again, kernel=kernel, **about)
-            if kernel:
-                # A convolution's backward pass is two matmuls of as many FLOPs; of others the longest kernel tells.
-                judged = list(names.values()) if recorded.convolution else [kernel]
-                by_key[key].judge(judged, recorded, int(activities.blocks[main]), capability)
-        of_call[root] = by_key[key]
-        by_key[key].add(time, recorded.cost)
+            by_key[key] = maker.product(run, key)
+        by_key[key].add(run.time_ns, costs.get(run.root, UNTOLD))
+        of_call[run.root] = by_key[key]
     timed = (product for product in by_key.values() if product.time_ns or not product.reason)
-    ordered, uncounted = sorted(timed, key=lambda product: -product.time_ns), dict[str, tuple[int, Said]]()
+    ordered = sorted(timed, key=lambda product: -product.time_ns)
+    uncounted = dict[str, tuple[int, Said]]()
     for product in ordered:
         if product.reason:
             before, reason = uncounted.get(product.name, (0, product.reason))
             uncounted[product.name] = before + product.time_ns, reason
-    return ordered, uncounted | _unknown(trace, attribution, window, device), of_call
+    return Products(ordered, uncounted | _unknown(held, device), of_call)
 
 
-def _roots(
-    trace: Trace, attribution: Attribution, window: Window, device: int | None
-) -> Iterator[tuple[int, int, list[int]]]:
-    """Products that the window calls: their index, ns of their kernels or on a CPU of their own, and these kernels."""
-    host, activities, kernels = trace.host, trace.activities, dict[int, list[int]]()
-    roots = np.flatnonzero((attribution.product == np.arange(len(host))) & window.called(host.begin))
+@dataclass(frozen=True)
+class _Key:
+    """Key under which calls of one product collapse."""
+
+    arguments: int  # identity of the recorded arguments, which equal calls share, else of the name
+    cost: int | bool  # identity of the recorded cost; whether it is known, where the step decides
+    format: str | None
+    recomputed: bool
+    kernel: str
+
+
+class _Maker:
+    """Makes the product that a call belongs to: its name, shapes, format and main kernel."""
+
+    def __init__(self, held: OfWindow, device: int | None) -> None:
+        self._trace = held.trace
+        self._attribution = held.attribution
+        properties = held.trace.device_properties(device)
+        self._capability = properties.get("computeMajor", 0), properties.get("computeMinor", 0)
+
+    def key(self, run: _Run) -> _Key:
+        """Key of the product that a call belongs to."""
+        host = self._trace.host
+        call = host.calls.get(run.root)
+        recorded = self._attribution.costs.get(run.root, UNTOLD)
+        names = self._multiplying(run.kernels)
+        kernel = names.get(self._longest(names), "")
+        return _Key(
+            arguments=id(call) if call else int(host.name[run.root]),
+            cost=recorded.cost is not None if recorded.of_step else id(recorded),
+            format=self._format(run.root, recorded, names, kernel),
+            recomputed=bool(self._attribution.recomputed[run.root]),
+            kernel=kernel,
+        )
+
+    def product(self, run: _Run, key: _Key) -> Product:
+        """The product of a key, without any call."""
+        host = self._trace.host
+        recorded = self._attribution.costs.get(run.root, UNTOLD)
+        product = Product(
+            name=self._trace.names[host.name[run.root]],
+            shapes=_shapes_of(host.calls.get(run.root)),
+            format=key.format,
+            recomputed=key.recomputed,
+            kernel=key.kernel,
+            reason=recorded.reason,
+            matmul=recorded.matmul,
+            elements=recorded.elements,
+            bytes_moved=recorded.bytes_moved,
+        )
+        if key.kernel:
+            names = self._multiplying(run.kernels)
+            # A convolution's backward pass is two matmuls of as many FLOPs; of others the longest
+            # kernel tells.
+            judged = list(names.values()) if recorded.convolution else [key.kernel]
+            blocks = int(self._trace.activities.blocks[self._longest(names)])
+            product.judge(judged, recorded, blocks, self._capability)
+        return product
+
+    def _longest(self, names: dict[int, str]) -> int:
+        return max(names, key=self._length, default=-1)
+
+    def _length(self, place: int) -> int:
+        """Nanoseconds of an activity."""
+        activities = self._trace.activities
+        return int(activities.end[place] - activities.begin[place])
+
+    def _multiplying(self, kernels: list[int]) -> dict[int, str]:
+        """Names of the kernels that multiply, by their places."""
+        names = dict[int, str]()
+        for place in kernels:
+            name = self._trace.names[self._trace.activities.name[place]]
+            if tiles.multiplies(name):
+                names[place] = name
+        return names
+
+    def _format(
+        self, root: int, recorded: Traced, names: dict[int, str], kernel: str
+    ) -> str | None:
+        """The number format that a call multiplies: of its formula, operands or kernel."""
+        calls = self._trace.host.calls
+        inner = calls.get(self._attribution.innermost[root], calls.get(root))
+        told = recorded.format
+        if told is None and inner:
+            told = traced_format(inner.types)
+        if told == "fp32" and any(map(tiles.rounds_to_tf32, names.values())):
+            return "tf32"
+        return told or tiles.format_of(kernel)
+
+
+def _shapes_of(call: Call | None) -> str:
+    if call is None or not any(call.shapes):
+        return ""
+    return str([shape for shape in call.shapes if shape])
+
+
+def _runs(held: OfWindow, device: int | None) -> Iterator[_Run]:
+    """Calls of products in the window, on a device with the kernels that they ran there."""
+    activities = held.trace.activities
     if not len(activities):
-        times, around = host.end - host.begin, attribution.around[roots]
-        own = times.copy()
-        # A product of unknown FLOPs around another keeps the rest.
-        np.subtract.at(own, around[around >= 0], times[roots[around >= 0]])
-        yield from ((root, time, []) for root, time in zip(roots.tolist(), own[roots].tolist(), strict=True))
+        yield from _host_runs(held)
         return
-    mine = (activities.kind == COMPUTE) & ((device is None) | (activities.device == device))
-    owners, times = attribution.product_of_activity, activities.end - activities.begin
-    for place in np.flatnonzero((owners >= 0) & mine).tolist():
-        kernels.setdefault(int(owners[place]), []).append(place)
+    kernels = held.kernels_of_products(device)
+    recomputed = held.attribution.recomputed
+    # A checkpoint stops once all is there that is asked for: its last call runs no kernel.
+    roots = sorted(kernels)
+    if device is None:
+        called = held.roots.tolist()
+        roots = [root for root in called if root in kernels or not recomputed[root]]
+    for root in roots:
+        launched = kernels.get(root, [])
+        times = activities.end[launched] - activities.begin[launched]
+        yield _Run(root, int(times.sum()), launched)
+
+
+def _host_runs(held: OfWindow) -> Iterator[_Run]:
+    """Calls of products without a device, by their own time on the host."""
+    host = held.trace.host
+    roots = held.roots
+    times = host.end - host.begin
+    around = held.attribution.around[roots]
+    own = times.copy()
+    # A product of unknown FLOPs around another keeps the rest.
+    np.subtract.at(own, around[around >= 0], times[roots[around >= 0]])
     for root in roots.tolist():
-        # A checkpoint stops once all is there that is asked for: its last call runs no kernel.
-        if root in kernels or (device is None and not attribution.recomputed[root]):
-            launched = kernels.get(root, [])
-            yield root, int(times[launched].sum()), launched
+        yield _Run(root, int(own[root]), [])
 
 
-def _unknown(trace: Trace, attribution: Attribution, window: Window, device: int | None) -> dict[str, tuple[int, Said]]:
-    """Operators without a formula whose kernels multiply by their names, and such kernels of no operator."""
-    activities, host = trace.activities, trace.host
-    inside = (activities.begin >= window.begin) & (activities.begin < window.end)
-    multiplied = (activities.kind == COMPUTE) & trace.named(tiles.multiplies)[activities.name]
-    unowned = (attribution.product_of_activity < 0) & ~attribution.by_optimizer
-    on_device = (device is None) | (activities.device == device)
-    unknown, owners = dict[str, tuple[int, Said]](), attribution.operator_of_activity
-    for place in np.flatnonzero(inside & multiplied & unowned & on_device):
-        name, reason = trace.names[activities.name[place]], Said("of_no_operator")
+def _unknown(held: OfWindow, device: int | None) -> dict[str, tuple[int, Said]]:
+    """Operators without a formula whose kernels multiply by their names, and such kernels of no
+    operator."""
+    trace = held.trace
+    activities = trace.activities
+    attribution = held.attribution
+    places = held.executed(device)
+    begin = activities.begin[places]
+    inside = (begin >= held.window.begin) & (begin < held.window.end)
+    multiplied = (activities.kind[places] == COMPUTE) & held.multiplies[activities.name[places]]
+    is_unowned = attribution.product_of_activity[places] < 0
+    unowned = is_unowned & ~attribution.by_optimizer[places]
+    unknown = dict[str, tuple[int, Said]]()
+    owners = attribution.operator_of_activity
+    for place in places[inside & multiplied & unowned].tolist():
+        name = trace.names[activities.name[place]]
+        reason = Said("of_no_operator")
         if attribution.by_graph[place]:
             reason = Said("by_graph")
         elif owners[place] >= 0:
-            name, reason = called(trace.names[host.name[owners[place]]]), Said("no_formula")
+            name = called(trace.names[trace.host.name[owners[place]]])
+            reason = Said("no_formula")
         time = int(activities.end[place] - activities.begin[place])
         unknown[name] = unknown.get(name, (0, reason))[0] + time, reason
     return unknown

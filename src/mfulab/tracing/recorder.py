@@ -1,4 +1,5 @@
-"""Makes `Trace`s of the events that a reader of a format finds, one a process, without what cannot have happened."""
+"""Makes `Trace`s of the events that a reader of a format finds, one a process, without what cannot
+have happened."""
 
 import marshal
 import re
@@ -16,6 +17,7 @@ from mfulab.core.said import Said
 from mfulab.tracing.trace import (
     Activities,
     Call,
+    Chosen,
     Collective,
     HostCalls,
     Indices,
@@ -24,25 +26,35 @@ from mfulab.tracing.trace import (
     Span,
     Trace,
     TraceError,
+    Transfer,
+    grouped,
     launch_of,
     printable,
 )
 
-CLOCKS_APART_NS = 1_000_000  # a kernel that begins so long before its launch was timed by another clock
+# a kernel that begins so long before its launch was timed by another clock
+CLOCKS_APART_NS = 1_000_000
+_NUMBERS = re.compile(r"\d+")
 _NUMBER = re.compile(r"\s*\d+\s*$")
 PAUSE_NS = 3600 * 10**9  # no profile pauses for an hour, and no event takes one
 
 
+Numbers = Sequence[int] | Indices  # of each event one
+
+
 class Recorder:
-    """Makes the columns of a `Trace`, event by event; -1 stands for a number that an event does not hold."""
+    """Makes the columns of a `Trace`, event by event; -1 stands for a number that an event does not
+    hold."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._names = defaultdict[str, int](count().__next__)
         self._threads = defaultdict[Pair, int](count().__next__)  # of each process
-        self._places = defaultdict[tuple[Any, int], int](count().__next__)  # devices of each process
+        self._places = defaultdict[tuple[Any, int], int](
+            count().__next__
+        )  # devices of each process
         self._activities, self._host, self._launches = array("q"), array("q"), array("q")
-        self._collectives: list[tuple[int, int, int, Collective]] = []
+        self._collectives = list[Transfer]()
         self._calls: dict[int, Call] = {}
         self._shared: dict[bytes, Call] = {}
 
@@ -55,88 +67,171 @@ class Recorder:
         return len(self._activities) > 0
 
     def activity(
-        self, span: tuple[int, int], kind: int, name: str, place: tuple[Any, int], stream: int, correlation: int,
+        self, span: tuple[int, int], kind: int, name: str, place: tuple[object, int], stream: int, correlation: int,
         external: int, blocks: int, collective: Collective | None = None,
     ) -> None:  # fmt: skip
-        """Adds what a device executed: `kind` of `KINDS`, process and device, and blocks of its grid, 0 if unknown."""
+        """Adds what a device executed: `kind` of `KINDS`, process and device, and blocks of its
+        grid, 0 if unknown."""
         number = self._places[place]
-        self._activities.fromlist([*span, kind, self._names[name], number, stream, correlation, external, blocks])
+        self._activities.fromlist(
+            [*span, kind, self._names[name], number, stream, correlation, external, blocks]
+        )
         if collective:
-            self._collectives.append((*span, number, collective))
+            self._collectives.append(Transfer(*span, number, collective))
+
+    def activities(
+        self, spans: Sequence[Indices], kinds: Sequence[int], names: Sequence[str], places: Sequence[Pair],
+        numbers: Sequence[Numbers], collectives: dict[int, Collective],
+    ) -> None:  # fmt: skip
+        """Adds many at once: begins and ends, kinds, names, processes and devices, the `numbers`
+        stream, correlation, external and blocks, and collectives by their places among these."""
+        of_place = [self._places[place] for place in places]
+        self._extend(self._activities, *spans, kinds, self._numbers(names), of_place, *numbers)
+        for place, collective in collectives.items():
+            begin, end = (int(times[place]) for times in spans)
+            self._collectives.append(Transfer(begin, end, of_place[place], collective))
 
     def host_call(
-        self, span: tuple[int, int], name: str, thread: tuple[Any, Any], external: int, forward: bool,
+        self, span: tuple[int, int], name: str, thread: tuple[object, object], external: int, forward: bool,
         annotation: bool, call: Call | None = None, sequence: int = -1,
     ) -> None:  # fmt: skip
-        """Adds an operator or annotation of a process's thread; `call` holds its arguments, where they are recorded."""
-        if call is not None:  # equal ones are kept once
+        """Adds an operator or annotation of a process's thread; `call` holds its arguments, where
+        they are recorded."""
+        shared = self._equal({} if call is None else {0: call})
+        numbers = [external, forward, annotation, sequence]
+        self._host.fromlist([*span, self._names[name], self._threads[thread], *numbers])
+        self._calls |= shared
+
+    def host_calls(
+        self, spans: Sequence[Indices], names: Sequence[str], threads: Sequence[Pair],
+        numbers: Sequence[Numbers], calls: dict[int, Call],
+    ) -> None:  # fmt: skip
+        """Adds many at once: begins and ends, names, threads, the `numbers` external, forward,
+        annotation and sequence, and the arguments of some by their places among these."""
+        shared = self._equal(calls)
+        self._extend(self._host, *spans, self._numbers(names), self._of_threads(threads), *numbers)
+        self._calls |= shared
+
+    def _equal(self, calls: dict[int, Call]) -> dict[int, Call]:
+        """The arguments of calls that come next, by the places that they will have; equal ones are
+        kept once."""
+        first = len(self._host) // 8
+        shared = dict[int, Call]()
+        for place, call in calls.items():
             key = marshal.dumps((call.name, call.shapes, call.types, call.values), 0)
             if key not in self._shared:
                 self._shared[key] = call.plain()
-            self._calls[len(self._host) // 8] = self._shared[key]
-        thread_number = self._threads[thread]
-        self._host.fromlist([*span, self._names[name], thread_number, external, forward, annotation, sequence])
+            shared[first + place] = self._shared[key]
+        return shared
 
-    def launch(self, span: Span, thread: Pair, correlation: int, name: str, kernel: str = "") -> None:
-        """Adds a call of the runtime, with the name of the kernel that it launches where that is known."""
+    def launch(
+        self, span: Span, thread: Pair, correlation: int, name: str, kernel: str = ""
+    ) -> None:
+        """Adds a call of the runtime, with the name of the kernel that it launches where that is
+        known."""
         launched = self._names[kernel] if kernel else -1
-        self._launches.fromlist([*span, self._threads[thread], correlation, self._names[name], launched])
+        self._launches.fromlist(
+            [*span, self._threads[thread], correlation, self._names[name], launched]
+        )
 
-    def done(self, metadata: dict[str, Any], events: int | None = None, notes: Sequence[Said] = ()) -> list[Trace]:
-        """A trace of each process that launched work. Raises TraceError where another clock timed kernels."""
-        flat = (self._activities, 9), (self._host, 8), (self._launches, 6)
-        activities, host, launches = ([*np.array(rows, np.int64).reshape(-1, n).T.copy()] for rows, n in flat)
-        *spans, forward, annotation, sequence = host
+    def launches(
+        self, spans: Sequence[Indices], threads: Sequence[Pair], correlations: Numbers,
+        names: Sequence[str], kernels: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Adds many calls of the runtime at once."""
+        launched = [self._names[kernel] if kernel else -1 for kernel in kernels]
+        numbers = self._of_threads(threads), correlations, self._numbers(names), launched
+        self._extend(self._launches, *spans, *numbers)
+
+    def _numbers(self, names: Sequence[str]) -> list[int]:
+        return [self._names[name] for name in names]
+
+    def _of_threads(self, threads: Sequence[Pair]) -> list[int]:
+        return [self._threads[thread] for thread in threads]
+
+    @staticmethod
+    def _extend(rows: array, *columns: Numbers) -> None:
+        """Adds one row a place of the columns. Raises OverflowError for a number that fits none."""
+        held = [np.asarray(column, np.int64) for column in columns]
+        rows.frombytes(np.stack(held, axis=1).tobytes())
+
+    def done(
+        self, metadata: dict[str, Any], events: int | None = None, notes: Sequence[Said] = ()
+    ) -> list[Trace]:
+        """A trace of each process that launched work. Raises TraceError where another clock timed
+        kernels."""
+        activities = Activities(*_columns(self._activities, 9))
+        host = HostCalls(*[*_columns(self._host, 8), self._calls])
+        host.forward = host.forward.astype(bool)
+        host.annotation = host.annotation.astype(bool)
+        launches = Launches(*_columns(self._launches, 6))
         trace = Trace(
-            self.path, list(map(printable, self._names)), Activities(*activities),
-            HostCalls(*[*spans, forward.astype(bool), annotation.astype(bool), sequence, self._calls]),
-            Launches(*launches), metadata,
-            sum(len(columns[0]) for columns in (activities, host, launches)) if events is None else events,
-            self._collectives, notes=list(notes),
-        )  # fmt: skip
-        threads, places = [process for process, _ in self._threads], [process for process, _ in self._places]
+            self.path,
+            [printable(name) for name in self._names],
+            activities,
+            host,
+            launches,
+            metadata,
+            len(activities) + len(host) + len(launches) if events is None else events,
+            self._collectives,
+            notes=list(notes),
+        )
+        threads = [process for process, _ in self._threads]
+        places = [process for process, _ in self._places]
         devices = np.array([device for _, device in self._places], np.int64)
         traces = [_checked(part, devices) for part in _split(trace, threads, places)]
-        if executed := [part.activities for part in traces if len(part.activities)]:
-            span = int(min(work.begin.min() for work in executed)), int(max(work.end.max() for work in executed))
-            traces = [replace(part, span=span) for part in traces]
+        executed = [part.activities for part in traces if len(part.activities)]
+        if executed:
+            begin = min(int(work.begin.min()) for work in executed)
+            end = max(int(work.end.max()) for work in executed)
+            for part in traces:
+                part.span = begin, end
         return traces
 
 
+def _columns(rows: array, count: int) -> list[Any]:
+    """Rows of so many numbers as columns."""
+    return [*np.array(rows, np.int64).reshape(-1, count).T.copy()]
+
+
 def _checked(trace: Trace, devices: Indices) -> Trace:
-    """One process's trace with its devices' numbers, without impossible events, each stream one at a time."""
+    """One process's trace with its devices' numbers, without impossible events, each stream one at
+    a time."""
     trace = _possible(trace)  # while devices are numbered by their places, from 0
     activities = trace.activities
     activities.device = devices[activities.device] if len(activities) else activities.device
-    held = trace.collectives
-    trace.collectives = [(begin, end, int(devices[place]), what) for begin, end, place, what in held]
+    trace.collectives = [
+        replace(transfer, device=int(devices[transfer.device])) for transfer in trace.collectives
+    ]
     launch = launch_of(trace)
-    for device in np.unique(activities.device).tolist():
-        linked = (launch >= 0) & (activities.device == device)
+    for device, mine in grouped(activities.device):
+        linked = mine[launch[mine] >= 0]
         delays = activities.begin[linked] - trace.launches.begin[launch[linked]]
         if len(delays) and (apart := -float(np.median(delays))) > CLOCKS_APART_NS:
-            raise TraceError(
-                f"{trace.path}: overlapping clocks: kernels of device {device} begin {apart / 1e6:,.1f} ms before "
-                f"they are launched (median), so device and host times cannot be joined"
-            )
-        if cut := _trim(activities, device):
+            clocks = {"device": device, "apart": apart / 1e9}
+            raise TraceError(trace.path, Said("clocks_apart", clocks))
+        if cut := _trim(activities, mine):
             trace.trimmed[device] = cut
     return trace
 
 
 def _possible(trace: Trace) -> Trace:
-    """Leaves out events at times that cannot be; a note counts them. An activity at 0 before all that the host did was
-    never timed. Events an hour away from most others, or as long, have a broken stamp. A kernel long before its launch
-    has one too, unless most have: then the clocks differ."""
+    """Leaves out events at times that cannot be; a note counts them. An activity at 0 before all
+    that the host did was never timed. Events an hour away from most others, or as long, have a
+    broken stamp. A kernel long before its launch has one too, unless most have: then the clocks
+    differ."""
     columns = trace.activities, trace.host, trace.launches
-    begin, end = (np.concatenate([getattr(column, name) for column in columns]) for name in ("begin", "end"))
+    begin, end = (
+        np.concatenate([getattr(column, name) for column in columns]) for name in ("begin", "end")
+    )
     held = end - begin < PAUSE_NS
     if held.any() and begin[held].max() - begin[held].min() > PAUSE_NS:
         order = np.argsort(begin, kind="stable")
         run = np.empty(len(begin), np.int64)
         run[order] = np.cumsum(np.diff(begin[order], prepend=begin[order[0]]) > PAUSE_NS)
         held &= run == np.bincount(run[held]).argmax()
-    count, mine = len(trace.activities), trace.activities
+    count = len(trace.activities)
+    mine = trace.activities
     called = begin[count:][held[count:]]
     if len(called):
         held[:count] &= (mine.begin != 0) | (called.min() <= CLOCKS_APART_NS)
@@ -154,27 +249,34 @@ def _possible(trace: Trace) -> Trace:
     return kept
 
 
-def _trim(activities: Activities, device: int) -> tuple[int, int] | None:
-    """Lets an activity begin where its stream is free; returns how many were cut and by how many ns, None without."""
+def _trim(activities: Activities, mine: Indices) -> tuple[int, int] | None:
+    """Lets an activity of a device begin where its stream is free; returns how many were cut and by
+    how many ns, None without."""
     count = lost = 0
-    mine = np.flatnonzero((activities.device == device) & (activities.stream >= 0))
-    for stream in np.unique(activities.stream[mine]):
-        chosen = mine[activities.stream[mine] == stream]
+    mine = mine[activities.stream[mine] >= 0]
+    for _, places in grouped(activities.stream[mine]):
+        chosen = mine[places]
         chosen = chosen[np.lexsort((activities.end[chosen], activities.begin[chosen]))]
-        begin, end = activities.begin[chosen], activities.end[chosen]
+        begin = activities.begin[chosen]
+        end = activities.end[chosen]
         before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
         cut = np.maximum(np.minimum(before, end) - begin, 0)
         activities.begin[chosen] = begin + cut
-        count, lost = count + int((cut > 0).sum()), lost + int(cut.sum())
+        count = count + int((cut > 0).sum())
+        lost = lost + int(cut.sum())
     return (count, lost) if count else None
 
 
 def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[Trace]:
-    """A trace of each process that launched work or marked steps; the whole where there is one. `threads` and `places`
-    are the processes of threads and devices as the file names them: torch may give the device's number."""
-    host, launches = trace.host, trace.launches
+    """A trace of each process that launched work or marked steps; the whole where there is one.
+    `threads` and `places` are the processes of threads and devices as the file names them: torch
+    may give the device's number."""
+    host = trace.host
+    launches = trace.launches
     names = _names([*dict.fromkeys(threads)], [*dict.fromkeys(places)])
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names[process] for process in threads))}
+    numbers = dict[Any, int]()
+    for process in threads:
+        numbers.setdefault(names[process], len(numbers))
     of_thread = np.array([numbers[names[process]] for process in threads], np.int64)
     marks = trace.named(lambda name: name.startswith("ProfilerStep#"))[host.name] & host.annotation
     owners = np.unique(of_thread[launches.thread if len(launches) else host.thread[marks]]).tolist()
@@ -182,44 +284,79 @@ def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[
         return [trace]
     of_place = [numbers.get(names[place], -1) for place in places]
     of_place = _assigned(trace, of_thread[launches.thread], of_place, owners)
-    labels, traces = {number: str(name) for name, number in numbers.items()}, []
-    said = [int(told[0]) if len(told := re.findall(r"\d+", labels[owner])) == 1 else -1 for owner in owners]
-    ranks = said if len(set(said)) == len(said) and max(said) < len(said) else list(range(len(owners)))
+    labels = {number: str(name) for name, number in numbers.items()}
+    ranks = _ranks([labels[owner] for owner in owners])
     of_thread = np.where(np.isin(of_thread, owners), of_thread, owners[0])
     of_activity = np.array(of_place, np.int64)[trace.activities.device]
+    traces = list[Trace]()
     for owner, rank in zip(owners, ranks, strict=True):
-        masks = of_activity == owner, of_thread[host.thread] == owner, of_thread[launches.thread] == owner
-        part = trace.chosen(*masks)
-        held = [collective for collective in trace.collectives if of_place[collective[2]] == owner]
-        note = Said("one_of_processes", {"process": labels[owner].strip(), "count": len(owners)})
-        about = {"distributedInfo": {"rank": rank, "world_size": len(owners)}}
-        metadata, notes = trace.metadata | about, [*trace.notes, note]
-        traces.append(replace(part, metadata=metadata, collectives=held, notes=notes, ranks=len(owners)))
+        part = trace.chosen(
+            of_activity == owner,
+            of_thread[host.thread] == owner,
+            of_thread[launches.thread] == owner,
+        )
+        part.collectives = [one for one in trace.collectives if of_place[one.device] == owner]
+        part.metadata = trace.metadata | {
+            "distributedInfo": {"rank": rank, "world_size": len(owners)}
+        }
+        process = {"process": labels[owner].strip(), "count": len(owners)}
+        part.notes.append(Said("one_of_processes", process))
+        part.ranks = len(owners)
+        traces.append(part)
     return traces
 
 
+def _ranks(labels: Sequence[str]) -> list[int]:
+    """Ranks of processes by the only number in each label; in order where these are no ranks."""
+    found = list[int]()
+    for label in labels:
+        told = _NUMBERS.findall(label)
+        found.append(int(told[0]) if len(told) == 1 else -1)
+    count = len(labels)
+    if len(set(found)) == count and max(found) < count:
+        return found
+    return list(range(count))
+
+
 def _names(threads: list[Any], places: list[Any]) -> dict[Any, Any]:
-    """Processes' names without numbers: "[TP01] 4242" in a merged file, whose device is called "[TP01] 1"."""
+    """Processes' names without numbers: "[TP01] 4242" in a merged file, whose device is called
+    "[TP01] 1"."""
     processes = set(threads)
     if all(place in processes for place in places):
         return {process: process for process in threads}
-    return {name: (_NUMBER.sub("", name) or name) if isinstance(name, str) else name for name in (*threads, *places)}
+    plain = dict[Any, Any]()
+    for name in (*threads, *places):
+        plain[name] = name
+        if isinstance(name, str):
+            plain[name] = _NUMBER.sub("", name) or name
+    return plain
 
 
-def _assigned(trace: Trace, of_launch: Indices, of_place: list[int], owners: list[int]) -> list[int]:
-    """The process of each place: as it is named, else whose launches precede most of what was executed there."""
-    activities, launches = trace.activities, trace.launches
+def _assigned(
+    trace: Trace, of_launch: Indices, of_place: list[int], owners: list[int]
+) -> list[int]:
+    """The process of each place: as it is named, else whose launches precede most of what was
+    executed there."""
+    activities = trace.activities
+    launches = trace.launches
     taken = set(of_place)
     for place, named in enumerate(of_place):
         if named in owners:
             continue
-        mine, scores = np.flatnonzero(activities.device == place), []
+        mine = activities.device == place
+        executed = _begins(activities, mine)
+        best = (-1, False)
         for owner in owners:
-            chosen = np.flatnonzero(of_launch == owner)
-            begins = dict(zip(launches.correlation[chosen].tolist(), launches.begin[chosen].tolist(), strict=True))
-            pairs = zip(activities.correlation[mine].tolist(), activities.begin[mine].tolist(), strict=True)
-            scores.append(sum(begins.get(number, begin + 1) <= begin for number, begin in pairs))
-        best = max(range(len(owners)), key=lambda number: (scores[number], owners[number] not in taken, -number))
-        of_place[place] = owners[best]
-        taken.add(owners[best])
+            launched = dict(_begins(launches, of_launch == owner))
+            preceded = sum(launched.get(number, begin + 1) <= begin for number, begin in executed)
+            score = preceded, owner not in taken
+            if score > best:
+                best = score
+                of_place[place] = owner
+        taken.add(of_place[place])
     return of_place
+
+
+def _begins(events: Activities | Launches, mask: Chosen) -> list[tuple[int, int]]:
+    """Correlation and begin of some of the events."""
+    return list(zip(events.correlation[mask].tolist(), events.begin[mask].tolist(), strict=True))

@@ -1,74 +1,139 @@
-"""Reads rocprofv3's JSON (`--output-format json`) into a `Trace`: rocprofiler-sdk, "Using rocprofv3". Times are ns."""
+"""Reads rocprofv3's JSON (`--output-format json`) into a `Trace`: rocprofiler-sdk, "Using
+rocprofv3". Times are ns."""
 
-import json
-import math
 from pathlib import Path
 from typing import Any
 
+from mfulab.core.json_text import parse_json
+from mfulab.core.said import Said
 from mfulab.tracing.chrome import Stream
 from mfulab.tracing.recorder import Recorder
-from mfulab.tracing.trace import COPY, Trace, TraceError, kind_of, step_mark
+from mfulab.tracing.trace import (
+    COPY,
+    MOST_OF_FAULT,
+    Span,
+    Trace,
+    TraceError,
+    fault,
+    kind_of,
+    step_mark,
+)
 
+Json = dict[str, Any]  # an object of the file
 TOOL = b'"rocprofiler-sdk-tool"'
 GPU = 2  # an agent's type
+LONGEST_FILE = 1 << 32  # bytes: a trace of minutes holds gigabytes, and is parsed in one piece
 _NAMES = ("formatted_kernel_name", "demangled_kernel_name", "truncated_kernel_name", "kernel_name")
 
 
 def read(path: Path) -> list[Trace]:
-    """Reads kernels, copies, calls of HIP and ranges of ROCTx. Raises TraceError: cut, another schema, no kernel."""
+    """Reads kernels, copies, calls of HIP and ranges of ROCTx. Raises TraceError: cut, another
+    schema, no kernel."""
     try:
-        processes = json.loads(b"".join(Stream(path).chunks()))["rocprofiler-sdk-tool"]
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{path}: cut or damaged rocprofv3 JSON ({str(error)[:120]}); copy it anew") from None
-    recorder, properties = Recorder(path), list[dict[str, Any]]()
+        processes = parse_json(b"".join(Stream(path).chunks()), LONGEST_FILE)[
+            "rocprofiler-sdk-tool"
+        ]
+    except ValueError as error:
+        words = str(error)[:MOST_OF_FAULT]
+        raise TraceError(path, Said("damaged_rocprof", {"error": words})) from None
+    recorder = Recorder(path)
+    properties = list[Json]()
+    count = 0
     try:
-        count = sum(_process(recorder, number, process, properties) for number, process in enumerate(processes))
+        for number, told in enumerate(processes):
+            process = _Process(recorder, number, told)
+            properties += process.properties
+            count += process.record()
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        why = f"a schema of rocprofv3 that is not known here ({type(error).__name__}: {error})"
-        raise TraceError(f"{path}: {why}") from None
+        raise TraceError(path, Said("unknown_rocprof", {"error": fault(error)})) from None
     if not recorder.executed:
-        raise TraceError(f"{path}: rocprofv3 recorded no kernel or copy: record with --kernel-trace or --sys-trace")
+        raise TraceError(path, Said("rocprof_without_kernels"))
     return recorder.done({"deviceProperties": properties}, count)
 
 
-def _process(recorder: Recorder, number: int, process: dict[str, Any], properties: list[dict[str, Any]]) -> int:
-    devices: dict[int, int] = {}
-    for place, agent in enumerate(agent for agent in process["agents"] if agent["type"] == GPU):
-        devices[agent["id"]["handle"]] = ordinal = agent.get("logical_node_type_id", place)
-        properties.append({"id": ordinal, "name": agent.get("product_name"), "numSms": agent.get("cu_count")})
-    symbols = {symbol["kernel_id"]: symbol for symbol in process["kernel_symbols"]}
-    kinds = [buffer["operations"] for buffer in process["strings"]["buffer_records"]]
-    said = {marker["key"]: marker["value"] for marker in process["strings"].get("marker_api", ())}
-    records, pid = process["buffer_records"], process.get("metadata", {}).get("pid", number)
+class _Process:
+    """One process of a file, whose records go to a recorder."""
 
-    def name_of(record: dict[str, Any]) -> str:
-        return str(kinds[record["kind"]][record["operation"]])
+    def __init__(self, recorder: Recorder, number: int, told: Json) -> None:
+        self.recorder = recorder
+        self.properties = list[Json]()
+        self._number = number
+        self._pid = told.get("metadata", {}).get("pid", number)
+        self._records = told["buffer_records"]
+        strings = told["strings"]
+        self._operations = [buffer["operations"] for buffer in strings["buffer_records"]]
+        markers = strings.get("marker_api", ())
+        self._ranges = {marker["key"]: marker["value"] for marker in markers}
+        self._symbols = {symbol["kernel_id"]: symbol for symbol in told["kernel_symbols"]}
+        self._devices = dict[int, int]()
+        gpus = [agent for agent in told["agents"] if agent["type"] == GPU]
+        for place, agent in enumerate(gpus):
+            ordinal = agent.get("logical_node_type_id", place)
+            self._devices[agent["id"]["handle"]] = ordinal
+            about = {"name": agent.get("product_name"), "numSms": agent.get("cu_count")}
+            self.properties.append({"id": ordinal, **about})
 
-    def linked(record: dict[str, Any]) -> int:
-        return number << 40 | int(record["correlation_id"]["internal"])
+    def record(self) -> int:
+        """Records all that is read; returns how many records the process has."""
+        for record in self._records.get("kernel_dispatch", ()):
+            self._kernel(record)
+        for record in self._records.get("memory_copy", ()):
+            self._copy(record)
+        for record in self._records.get("hip_api", ()):
+            thread = (self._pid, record["thread_id"])
+            self.recorder.launch(
+                _span(record), thread, self._correlation(record), self._name(record)
+            )
+        for record in self._records.get("marker_api", ()):
+            self._range(record)
+        return sum(len(kept) for kept in self._records.values())
 
-    def span(record: dict[str, Any]) -> tuple[int, int]:
-        begin, end = record["start_timestamp"], record["end_timestamp"]
-        if not isinstance(begin, int) or not isinstance(end, int) or end < begin:
-            raise ValueError(f"a record from {begin} to {end}")
-        return begin, end
+    def _name(self, record: Json) -> str:
+        return str(self._operations[record["kind"]][record["operation"]])
 
-    for record in records.get("kernel_dispatch", ()):
+    def _correlation(self, record: Json) -> int:
+        """The number that links a launch to what it launched, of this process alone."""
+        return self._number << 40 | int(record["correlation_id"]["internal"])
+
+    def _kernel(self, record: Json) -> None:
         about = record["dispatch_info"]
-        symbol = symbols.get(about["kernel_id"], {})
-        name = next((str(symbol[key]) for key in _NAMES if symbol.get(key)), f"kernel {about['kernel_id']}")
-        blocks = math.prod(about["grid_size"][side] // max(1, about["workgroup_size"][side]) for side in "xyz")
+        symbol = self._symbols.get(about["kernel_id"], {})
+        known = [str(symbol[key]) for key in _NAMES if symbol.get(key)]
+        name = known[0] if known else f"kernel {about['kernel_id']}"
+        blocks = 1
+        for side in "xyz":
+            blocks *= about["grid_size"][side] // max(1, about["workgroup_size"][side])
         stream = record.get("stream_id", about["queue_id"])["handle"]
-        device = devices[about["agent_id"]["handle"]]
-        recorder.activity(span(record), kind_of(name), name, (pid, device), stream, linked(record), -1, blocks)
-    for record in records.get("memory_copy", ()):
+        place = (self._pid, self._devices[about["agent_id"]["handle"]])
+        linked = self._correlation(record)
+        self.recorder.activity(
+            _span(record), kind_of(name), name, place, stream, linked, -1, blocks
+        )
+
+    def _copy(self, record: Json) -> None:
+        """Records a copy on the GPU that it goes to, else on that it comes from."""
         agents = [record[side]["handle"] for side in ("dst_agent_id", "src_agent_id")]
-        device = next((devices[agent] for agent in agents if agent in devices), 0)
-        recorder.activity(span(record), COPY, name_of(record), (pid, device), -1, linked(record), -1, 0)
-    for record in records.get("hip_api", ()):
-        recorder.launch(span(record), (pid, record["thread_id"]), linked(record), name_of(record))
-    for record in records.get("marker_api", ()):
-        if text := said.get(record["correlation_id"]["internal"]):
-            mark = step_mark(text)
-            recorder.host_call(span(record), mark or text, (pid, record["thread_id"]), -1, False, mark is not None)
-    return sum(len(kept) for kept in records.values())
+        devices = [self._devices[agent] for agent in agents if agent in self._devices]
+        place = (self._pid, devices[0] if devices else 0)
+        name = self._name(record)
+        linked = self._correlation(record)
+        self.recorder.activity(_span(record), COPY, name, place, -1, linked, -1, 0)
+
+    def _range(self, record: Json) -> None:
+        text = self._ranges.get(record["correlation_id"]["internal"])
+        if not text:
+            return
+        mark = step_mark(text)
+        thread = (self._pid, record["thread_id"])
+        self.recorder.host_call(
+            _span(record), mark or text, thread, -1, False, annotation=mark is not None
+        )
+
+
+def _span(record: Json) -> Span:
+    """Begin and end in ns. Raises ValueError for what are no times."""
+    begin = record["start_timestamp"]
+    end = record["end_timestamp"]
+    if not isinstance(begin, int) or not isinstance(end, int) or end < begin:
+        raise ValueError(f"a record from {begin} to {end}")
+    return begin, end

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Mapping
+from typing import TypedDict
 
 import numpy as np
 
+from mfulab.core.said import Said
 from mfulab.device.samplers.reading import Reading, Readings
 from mfulab.tracing.attribution import COMPILED, FUSED
 from mfulab.tracing.intervals import Intervals
@@ -12,23 +14,62 @@ from mfulab.tracing.trace import Activities, HostCalls, Indices, Trace
 
 SOURCE = "profiler trace"
 OF_KERNELS = (
-    *("kernel_busy_percent", "compute_busy_percent", "copy_percent", "communication_percent", "idle_percent"),
+    *(
+        "kernel_busy_percent",
+        "compute_busy_percent",
+        "copy_percent",
+        "communication_percent",
+        "idle_percent",
+    ),
     *("launch_gaps_per_step", "launch_gap_s"),
 )
 OF_OPERATORS = ("matmul_percent", "other_operators_percent")
 OF_LAUNCHES = ("launch_bound_percent", "launch_latency_s", "queue_depth")
 LOADER = re.compile(r"enumerate\(DataLoader\)|DataLoader.*__next__")
-# What a window's time is spent on, each nanosecond once: products of known FLOPs, the same again for a checkpoint,
-# products of unknown FLOPs, other operators, what a graph launched, and what none of these covers.
-SPENT = (*("products", "recomputed", "uncounted", "others", "graph", "communication", "copies", "input_wait", "idle"),)
+# What a window's time is spent on, each nanosecond once: products of known FLOPs, the same again
+# for a checkpoint, products of unknown FLOPs, other operators, what a graph launched, and what none
+# of these covers.
+SPENT = (
+    *(
+        "products",
+        "recomputed",
+        "uncounted",
+        "others",
+        "graph",
+        "communication",
+        "copies",
+        "input_wait",
+        "idle",
+    ),
+)
 MULTIPLYING = SPENT[:3]
 Values = Mapping[str, float | None]
 
 
-def readings(values: Values, source: str = SOURCE, window_s: float | None = None, reason: str = "") -> Readings:
+class KernelRow(TypedDict):
+    """A kernel or copy of a window, and its share of all device time."""
+
+    kernel: str
+    kind: str
+    calls: int
+    time_s: float
+    share_percent: float
+
+
+def readings(
+    values: Values, source: str = SOURCE, window_s: float | None = None, reason: Said | None = None
+) -> Readings:
     """Values by column with their units; `reason` says why they are None."""
-    units = {name: "%" if name.endswith("_percent") else "s" if name.endswith("_s") else "" for name in values}
-    return {name: Reading(value, units[name], source, window_s, reason) for name, value in values.items()}
+    return {
+        name: Reading(value, _unit(name), source, window_s, reason)
+        for name, value in values.items()
+    }
+
+
+def _unit(column: str) -> str:
+    if column.endswith("_percent"):
+        return "%"
+    return "s" if column.endswith("_s") else ""
 
 
 def multiplying(spent: dict[str, int]) -> int:
@@ -47,8 +88,11 @@ def waits(trace: Trace) -> Intervals:
     return Intervals(trace.host.begin[chosen], trace.host.end[chosen])
 
 
-def lengths_by_name(names: list[str], spans: Activities | HostCalls, chosen: Indices) -> dict[str, list[int]]:
-    """Nanoseconds of each of the chosen spans, in order of their begin, by their names without arguments."""
+def lengths_by_name(
+    names: list[str], spans: Activities | HostCalls, chosen: Indices
+) -> dict[str, list[int]]:
+    """Nanoseconds of each of the chosen spans, in order of their begin, by their names without
+    arguments."""
     lengths: dict[str, list[int]] = {}
     for place in chosen[np.argsort(spans.begin[chosen], kind="stable")].tolist():
         name = names[spans.name[place]].partition("(")[0]

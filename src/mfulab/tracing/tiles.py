@@ -1,4 +1,5 @@
-"""Operations that a matmul kernel executes beyond its counted FLOPs, by its name: whole tiles, slower instructions."""
+"""Operations that a matmul kernel executes beyond its counted FLOPs, by its name: whole tiles,
+slower instructions."""
 
 import functools
 import re
@@ -11,18 +12,30 @@ _TILES = (
     re.compile(r"tilesize(\d+)x(\d+)(?:x(\d+))?"),  # cuBLAS's xmma kernels
     re.compile(r"nvjet_\w*?_(\d+)x(\d+)_(?:(\d+)x)?"),
     re.compile(r"_MT(\d+)x(\d+)x(\d+)"),  # hipBLASLt and rocBLAS
-    re.compile(r"(?<!gc)(?:gemm|fprop|wgrad|dgrad)\w*?_(\d+)x(\d+)_(?:(\d+)x)?"),  # CUTLASS and cuBLAS's older names
+    re.compile(
+        r"(?<!gc)(?:gemm|fprop|wgrad|dgrad)\w*?_(\d+)x(\d+)_(?:(\d+)x)?"
+    ),  # CUTLASS and cuBLAS's older names
     re.compile(r"matmul_\w+_(\d+)x(\d+)x(\d+)x\d+"),  # Triton's
 )
 # Queries, keys and elements of a head that a block of an attention kernel takes.
 _CUDNN_ATTENTION = re.compile(r"sdpa_\w*?_(\d+)x(\d+)x(\d+)_")
-_FLASH = re.compile(r"flash_\w+_kernel_traits<(?:\(int\))?(\d+), (?:\(int\))?(\d+), (?:\(int\))?(\d+)", re.IGNORECASE)
-_FLAT = re.compile(r"indexed|few_?channels|fixed_?channels|first_?layer")  # taps and channels are one dimension
-# Instructions of older GPUs on a Hopper: cycles of the tensor pipe ÷ those of wgmma for as many operations. Read by
-# Nsight Compute on an H200 in bf16: 8.0 and 6.0 cycles for 4.0.
+_FLASH = re.compile(
+    r"flash_\w+_kernel_traits<(?:\(int\))?(\d+), (?:\(int\))?(\d+), (?:\(int\))?(\d+)",
+    re.IGNORECASE,
+)
+_FLAT = re.compile(
+    r"indexed|few_?channels|fixed_?channels|first_?layer"
+)  # taps and channels are one dimension
+# Instructions of older GPUs on a Hopper: cycles of the tensor pipe ÷ those of wgmma for as many
+# operations. Read by Nsight Compute on an H200 in bf16: 8.0 and 6.0 cycles for 4.0.
 _OLDER = (
     (2.0, re.compile(r"[shi]1688(?!\d)|tensor16x8x8(?!\d)")),
-    (1.5, re.compile(r"[shi]16816(?!\d)|s161616|tensor16x8x16|flash_(fwd|bwd)_\w*kernel|fmha_cutlass")),
+    (
+        1.5,
+        re.compile(
+            r"[shi]16816(?!\d)|s161616|tensor16x8x16|flash_(fwd|bwd)_\w*kernel|fmha_cutlass"
+        ),
+    ),
 )
 HOPPER = (9, 0)
 _TF32 = re.compile(r"tf32|s1688gemm|nvjet_")
@@ -36,9 +49,12 @@ _PRODUCT = re.compile(
 
 @functools.cache
 def tile_of(kernel: str) -> tuple[int, int, int] | None:
-    """(m, n) of the tile that one block computes, and k of a step, 1 if untold; None where the name does not tell."""
+    """(m, n) of the tile that one block computes, and k of a step, 1 if untold; None where the name
+    does not tell."""
     match = next(filter(None, (pattern.search(kernel) for pattern in _TILES)), None)
-    return (int(match[1]), int(match[2]), int(match[3] or 1)) if match else None
+    if match:
+        return (int(match[1]), int(match[2]), int(match[3] or 1))
+    return None
 
 
 @functools.cache
@@ -47,21 +63,36 @@ def multiplies(kernel: str) -> bool:
     return bool(_PRODUCT.search(kernel))
 
 
-# The operands' format in the names of cuBLAS, CUTLASS, nvjet and hipBLASLt, the first that fits.
-_FORMATS = {
-    "tf32": re.compile(r"tf32|s1688gemm"),
-    "fp8": re.compile(r"e4m3|e5m2|nvjet_qq|_F8"),
-    "bf16": re.compile(r"bf16|bfloat16|nvjet_t|_BB[SH]_"),
-    "fp16": re.compile(r"(?<!b)f16f16|(?<!b)f16_|h\d*gemm|half|h884|h1688|h16816|nvjet_h|_HH[SH]_"),
-    "fp64": re.compile(r"f64f64|dgemm|d884|_DB_"),
-    "fp32": re.compile(r"f32f32|sgemm|_SS?B_|ffma"),
-}
+# The operands' format in a kernel's name, the first that fits. cuBLAS's nvjet names them by letters
+# behind its architecture, as `nvjet_sm90_tst_`: o fp4, q fp8, t bf16, h fp16, s fp32, which its
+# tensor cores take as tf32. tests/tracing/names.yaml holds a real name of each.
+_NVJET = r"nvjet_(?:sm\d+_)?"
+_FORMATS = (
+    # Operands of two formats, as TensorRT-LLM's bmm_Bfloat16_MxE2m1MxE4m3_…: the wider one's rate.
+    ("fp8", re.compile(r"E2m1(?:Mx)?E4m3|E4m3(?:Mx)?E2m1")),
+    ("bf16", re.compile(r"E2m1Bfloat16|Bfloat16(?:Mx|Nv)?E2m1")),
+    ("fp4", re.compile(_NVJET + r"o|e2m1|f4f4|(?:nv|mx)?fp4", re.IGNORECASE)),
+    ("fp8", re.compile(_NVJET + r"q|(?i:e4m3|e5m2|fp8|float8|f8f8)|_F8")),
+    ("int8", re.compile(r"i8816|i16832|igemm|imma|(?<!u)int8|s8s8|_I8")),
+    ("bf16", re.compile(_NVJET + r"t|(?i:bf16|bfloat16)|_BB[SH]_|_B_BS_")),
+    (
+        "fp16",
+        re.compile(
+            _NVJET + r"h|(?<![b\d])f16|(?<!b)fp16|(?i:half|(?<![a-z])hgemm)|h884|h1688|h16816"
+            r"|_HH[SH]_|_H_H[SH]_"
+        ),
+    ),
+    ("tf32", re.compile(_NVJET + r"s|tf32|s1688(?:gemm|cudnn)")),
+    ("fp64", re.compile(r"f64f64|dgemm|d884|_DB_")),
+    ("fp32", re.compile(r"f32f32|sgemm|scudnn|_SS?B_|_S_B_|ffma|(?<![a-z])gemmk1_kernel<float")),
+)
 
 
 @functools.cache
 def format_of(kernel: str) -> str | None:
-    """The number format that a matmul kernel multiplies, by its name; None where that does not tell."""
-    return next((name for name, pattern in _FORMATS.items() if pattern.search(kernel)), None)
+    """The number format that a matmul kernel multiplies, by its name; None where that does not
+    tell."""
+    return next((name for name, pattern in _FORMATS if pattern.search(kernel)), None)
 
 
 @functools.cache
@@ -72,19 +103,27 @@ def rounds_to_tf32(kernel: str) -> bool:
 
 @functools.cache
 def alignment_of(kernel: str) -> int:
-    """Elements to a multiple of which its operands must be aligned; 0, a multiple of any, where the name says none."""
+    """Elements to a multiple of which its operands must be aligned; 0, a multiple of any, where the
+    name says none."""
     match = re.search(r"align[a-z]?(\d+)", kernel)
     return int(match[1]) if match else 0
 
 
 def slowdown_of(kernel: str, product_format: str | None, capability: tuple[int, int]) -> float:
-    """Cycles of the tensor pipe ÷ those of the GPU's own instructions, by the name; 1 where no slower one is named."""
-    ratio = next((factor for factor, pattern in _OLDER if pattern.search(kernel)), 1.0) if capability == HOPPER else 1.0
-    return min(ratio, 1.5) if product_format == "tf32" else ratio  # k of 8 is the whole width of tf32
+    """Cycles of the tensor pipe ÷ those of the GPU's own instructions, by the name; 1 where no
+    slower one is named."""
+    ratio = (
+        next((factor for factor, pattern in _OLDER if pattern.search(kernel)), 1.0)
+        if capability == HOPPER
+        else 1.0
+    )
+    # k of 8 is the whole width of tf32
+    return min(ratio, 1.5) if product_format == "tf32" else ratio
 
 
 def executed_ratio(kernel: str, recorded: Traced, blocks: int = 0) -> float | None:
-    """Operations that a kernel executes ÷ FLOPs that are counted of it, attention full; None where nothing tells."""
+    """Operations that a kernel executes ÷ FLOPs that are counted of it, attention full; None where
+    nothing tells."""
     if recorded.attention:
         return _attention(kernel, *recorded.attention)
     tile = tile_of(kernel)
@@ -101,21 +140,41 @@ def _whole(side: int, step: int) -> float:
 
 
 def _tiled(m: int, n: int, tile: tuple[int, int, int], blocks: int, batch: int) -> float:
-    """Work on whole tiles ÷ m × n; a row-major n lies along BLAS's first side, unless the blocks fit only otherwise."""
-    straight, swapped = ((-(-first // tile[0]), -(-second // tile[1])) for first, second in ((m, n), (n, m)))
-    tiles = straight if blocks and batch * prod(straight) == blocks != batch * prod(swapped) else swapped
+    """Work on whole tiles ÷ m × n; a row-major n lies along BLAS's first side, unless the blocks
+    fit only otherwise."""
+    straight, swapped = (
+        (-(-first // tile[0]), -(-second // tile[1])) for first, second in ((m, n), (n, m))
+    )
+    tiles = (
+        straight
+        if blocks and batch * prod(straight) == blocks != batch * prod(swapped)
+        else swapped
+    )
     return prod(tiles) * prod(tile[:2]) / (m * n)
 
 
-def _convolution(kernel: str, tile: tuple[int, int, int], pixels: int, channels: int, filters: int, taps: int) -> float:
-    """A convolution as the matmul that its kernel makes of it: NVIDIA, CUTLASS, "Implicit GEMM convolution"."""
+def _convolution(
+    kernel: str, tile: tuple[int, int, int], pixels: int, channels: int, filters: int, taps: int
+) -> float:
+    """A convolution as the matmul that its kernel makes of it: NVIDIA, CUTLASS, "Implicit GEMM
+    convolution"."""
     m, n, depth = tile
     held = channels * _whole(channels, alignment_of(kernel) or 1)
     if "wgrad" in kernel:
-        return _whole(filters, m) * _whole(round(held) * taps, n) * _whole(pixels, depth) * held / channels
+        return (
+            _whole(filters, m)
+            * _whole(round(held) * taps, n)
+            * _whole(pixels, depth)
+            * held
+            / channels
+        )
     if "dgrad" in kernel:
         return _whole(pixels, m) * _whole(channels, n) * _whole(filters, depth)
-    inner = _whole(channels * taps, depth) if _FLAT.search(kernel) else _whole(round(held), depth) * held / channels
+    inner = (
+        _whole(channels * taps, depth)
+        if _FLAT.search(kernel)
+        else _whole(round(held), depth) * held / channels
+    )
     return _whole(pixels, m) * _whole(filters, n) * inner
 
 
@@ -127,7 +186,8 @@ def _attention(kernel: str, queries: int, keys: int, width: int, is_causal: bool
         step, rows, columns = (int(side) for side in match.groups())
     else:
         return None
-    across, down = -(-keys // columns), -(-queries // rows)
+    across = -(-keys // columns)
+    down = -(-queries // rows)
     tiles = across * down
     if is_causal and queries == keys:
         tiles = sum(min(across, -(-(row + 1) * rows // columns)) for row in range(down))

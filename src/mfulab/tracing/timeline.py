@@ -1,13 +1,16 @@
-"""A trace's time in order: tracks for Perfetto (budget, idle gaps with causes, MFU, the verdict), and a short form."""
+"""A trace's time in order: tracks for Perfetto (budget, idle gaps with causes, MFU, the verdict),
+and a short form."""
 
 import gzip
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.tracing import events
@@ -15,7 +18,6 @@ from mfulab.tracing.chrome import Stream
 from mfulab.tracing.device_time import CAUSES, DeviceTime
 from mfulab.tracing.formats import reader_of
 from mfulab.tracing.intervals import Intervals, exclusive, within
-from mfulab.tracing.shares import SPENT, waits
 from mfulab.tracing.trace import Times, Trace
 
 PARTS = 240  # of a step, in the short form
@@ -26,24 +28,33 @@ _OPENING = re.compile(rb'(?:"traceEvents"\s*:\s*|\A\s*)\[')
 
 
 def pieces(told: DeviceTime) -> dict[str, Intervals]:
-    """The window in order: of each kind of time the stretches that no kind before it covers; together they are it."""
-    kinds = [*map(told.where, told.layers), waits(told.trace)]
-    return dict(zip(SPENT, exclusive(kinds, *told.window.span), strict=True))
+    """The window in order: of each kind of time the stretches that no kind before it covers;
+    together they are it."""
+    kinds = {kind: told.where(chosen) for kind, chosen in told.layers.items()}
+    kinds["input_wait"] = told.waits
+    parts = exclusive(list(kinds.values()), *told.window.span)
+    return dict(zip((*kinds, "idle"), parts, strict=True))
 
 
 def short(told: DeviceTime) -> str:
-    """JSON: what took most of each of `PARTS` equal parts of the first step, as [kind, how many in a row]."""
+    """JSON: what took most of each of `PARTS` equal parts of the first step, as [kind, how many in
+    a row]."""
     begin = told.window.begin
-    edges = np.linspace(begin, begin + told.window.length / told.window.steps, PARTS + 1).round().astype(np.int64)
+    step_ns = told.window.length / told.window.steps
+    edges = np.linspace(begin, begin + step_ns, PARTS + 1).round().astype(np.int64)
     spans = pieces(told)
-    most = np.argmax([within(intervals, edges[:-1], edges[1:]) for intervals in spans.values()], axis=0)
-    starts = np.flatnonzero(np.diff(most, prepend=-1))
+    shares = [within(intervals, edges[:-1], edges[1:]) for intervals in spans.values()]
     names = list(spans)
-    return json.dumps([[names[most[at]], int(n)] for at, n in zip(starts, np.diff([*starts, PARTS]), strict=True)])
+    runs = list[list[str | int]]()
+    for _, run in groupby(np.argmax(shares, axis=0).tolist()):
+        parts = list(run)
+        runs.append([names[parts[0]], len(parts)])
+    return json.dumps(runs)
 
 
 def mfu_over_time(told: DeviceTime, flops: dict[int, int], peak_flop_s: float) -> tuple[Times, Any]:
-    """`POINTS` times, ns, and MFU in % between them: a product's `flops`, by call, lie evenly on its kernels' time."""
+    """`POINTS` times, ns, and MFU in % between them: a product's `flops`, by call, lie evenly on
+    its kernels' time."""
     length = told.end - told.begin
     kernels = np.flatnonzero((told.product >= 0) & (length > 0))
     owners, place = np.unique(told.product[kernels], return_inverse=True)
@@ -52,39 +63,65 @@ def mfu_over_time(told: DeviceTime, flops: dict[int, int], peak_flop_s: float) -
     times = np.concatenate((told.begin[kernels], told.end[kernels]))
     order = np.argsort(times, kind="stable")
     times = times[order]
-    done = np.concatenate(([0.0], np.cumsum(np.cumsum(np.concatenate((rate, -rate))[order])[:-1] * np.diff(times))))
     edges = np.linspace(told.window.begin, told.window.end, POINTS + 1)
-    per_ns = np.diff(np.interp(edges, times, done[: len(times)])) / np.diff(edges) if len(times) else np.zeros(POINTS)
+    per_ns = np.zeros(POINTS)
+    if len(times):
+        rates = np.cumsum(np.concatenate((rate, -rate))[order])
+        done = np.concatenate(([0.0], np.cumsum(rates[:-1] * np.diff(times))))
+        per_ns = np.diff(np.interp(edges, times, done)) / np.diff(edges)
     return edges[:-1].round().astype(np.int64), 100e9 * per_ns / peak_flop_s
 
 
 def tracks(
-    number: int, told: DeviceTime, flops: dict[int, int], peak_flop_s: float | None, verdict: str, names: dict[str, str]
+    number: int,
+    told: DeviceTime,
+    flops: dict[int, int],
+    peak_flop_s: float | None,
+    verdict: str,
+    names: dict[str, str],
 ) -> Iterator[str]:
-    """Events, as JSON, of one row's tracks; `names` are those of kinds and causes, `verdict` is a sentence."""
+    """Events, as JSON, of one row's tracks; `names` are those of kinds and causes, `verdict` is a
+    sentence."""
     process = PROCESS + number
-    yield json.dumps({"ph": "M", "name": "process_name", "pid": process, "args": {"name": "mfulab"}})
-    yield json.dumps({"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": -1}})
+    yield _about("process_name", process, {"name": "mfulab"})
+    yield _about("process_sort_index", process, {"sort_index": -1})
     for number, track in enumerate(TRACKS):
-        yield json.dumps({"ph": "M", "name": "thread_name", "pid": process, "tid": number, "args": {"name": track}})
+        yield _about("thread_name", process, {"name": track}, tid=number)
     yield _slice(verdict, told.window.begin, told.window.end, process, 0)
     for kind, spans in pieces(told).items():
         if kind != "idle":
-            for begin, end in zip(*(times.tolist() for times in spans), strict=True):
+            for begin, end in _rows(spans):
                 yield _slice(names.get(kind, kind), begin, end, process, 1)
     trace = told.trace
-    for place, (begin, end) in enumerate(zip(told.idle.begin.tolist(), told.idle.end.tolist(), strict=True)):
-        cause, last = CAUSES[told.cause[place]], int(told.ended[place])
-        ended_by = trace.names[trace.activities.name[told.inside[last]]] if last >= 0 else ""
+    for place, (begin, end) in enumerate(_rows(told.idle)):
+        cause = CAUSES[told.cause[place]]
+        last = int(told.ended[place])
+        ended_by = ""
+        if last >= 0:
+            ended_by = trace.names[trace.activities.name[told.inside[last]]]
         yield _slice(names.get(cause, cause), begin, end, process, 2, {"ended by": ended_by})
     if peak_flop_s:
-        for at, percent in zip(*(column.tolist() for column in mfu_over_time(told, flops, peak_flop_s)), strict=True):
+        for at, percent in _rows(mfu_over_time(told, flops, peak_flop_s)):
             yield _event("C", "MFU %", process, at, f',"args":{{"MFU":{percent:.3f}}}')
 
 
-def _slice(name: str, begin: int, end: int, process: int, track: int, args: dict[str, str] | None = None) -> str:
+def _rows(columns: Iterable[npt.NDArray[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Columns of equal length, row by row."""
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def _about(what: str, process: int, args: Mapping[str, object], **more: int) -> str:
+    """An event that names a process or a track."""
+    return json.dumps({"ph": "M", "name": what, "pid": process, **more, "args": args})
+
+
+def _slice(
+    name: str, begin: int, end: int, process: int, track: int, args: dict[str, str] | None = None
+) -> str:
     told = f',"args":{json.dumps(args)}' if args else ""
-    return _event("X", name, process, begin, f',"tid":{track},"dur":{_microseconds(end - begin)}{told}')
+    return _event(
+        "X", name, process, begin, f',"tid":{track},"dur":{_microseconds(end - begin)}{told}'
+    )
 
 
 def _event(phase: str, name: str, process: int, at: int, more: str) -> str:
@@ -96,8 +133,8 @@ def _microseconds(time: int) -> str:
 
 
 def write(target: Path, traces: Sequence[Trace], added: list[str]) -> None:
-    """Writes one file's trace with `added` events: torch.profiler's text as it is, that of another trace format as it
-    was read. Raises ConfigurationError where `target` cannot be written."""
+    """Writes one file's trace with `added` events: torch.profiler's text as it is, that of another
+    trace format as it was read. Raises ConfigurationError where `target` cannot be written."""
     path = traces[0].path
     try:
         with gzip.open(target, "wb") if target.suffix == ".gz" else target.open("wb") as out:
@@ -105,21 +142,32 @@ def write(target: Path, traces: Sequence[Trace], added: list[str]) -> None:
                 held = (event for trace in traces for event in _activities(trace))
                 out.write(b'{"traceEvents":[' + ",".join([*added, *held]).encode() + b"]}")
                 return
-            text, opened = b"", False
+            text = b""
+            opened = False
             for chunk in Stream(path).chunks():
                 text += chunk
                 if not opened and (opening := _OPENING.search(text)):
-                    text, opened = text[: opening.end()] + f"{','.join(added)},".encode() + text[opening.end() :], True
+                    at = opening.end()
+                    text = text[:at] + f"{','.join(added)},".encode() + text[at:]
+                    opened = True
                 if opened:
                     out.write(text)
                     text = b""
     except OSError as error:
-        raise ConfigurationError(f"{target}: cannot be written: {error.strerror or error}") from None
+        raise ConfigurationError(
+            f"{target}: cannot be written: {error.strerror or error}"
+        ) from None
 
 
 def _activities(trace: Trace) -> Iterator[str]:
-    activities, host = trace.activities, trace.host
-    columns = (activities.begin, activities.end, activities.name, activities.device, activities.stream)
-    for table in (columns, (host.begin, host.end, host.name, np.full(len(host), PROCESS - 1), host.thread)):
-        for begin, end, name, process, track in zip(*(column.tolist() for column in table), strict=True):
+    activities = trace.activities
+    host = trace.host
+    executed = (activities.begin, activities.end, activities.name)
+    called = (host.begin, host.end, host.name)
+    of_host = np.full(len(host), PROCESS - 1)
+    for table in (
+        (*executed, activities.device, activities.stream),
+        (*called, of_host, host.thread),
+    ):
+        for begin, end, name, process, track in _rows(table):
             yield _slice(trace.names[name], begin, end, process, track)

@@ -1,4 +1,5 @@
-"""The time that a trace is read over: its annotated steps, else what repeats in it, else all that the device did."""
+"""The time that a trace is read over: its annotated steps, else what repeats in it, else all that
+the device did."""
 
 import re
 from collections import Counter, defaultdict
@@ -10,28 +11,71 @@ import numpy as np
 import numpy.typing as npt
 
 from mfulab.core.said import Said
+from mfulab.flops.registry.step import step_work
 from mfulab.tracing.intervals import Intervals, clip, length, union
-from mfulab.tracing.trace import COMPUTE, UPDATE, Activities, Indices, Times, Trace, TraceError, launch_of
+from mfulab.tracing.trace import (
+    COMPUTE,
+    COPY,
+    UPDATE,
+    Activities,
+    Indices,
+    Times,
+    Trace,
+    TraceError,
+    launch_of,
+    places_of,
+)
 
 # The annotation around steps that mfulab traces itself; their number follows.
 STEPS = "mfulab traced steps"
 _STEP = re.compile(r"ProfilerStep#(\d+)")
-# Steps of serving engines: requests that are prefilled and that decode in vLLM's, the kind of batch in SGLang's.
+# Steps of serving engines: requests that are prefilled and that decode in vLLM's, the kind of batch
+# in SGLang's.
 _VLLM = re.compile(r"execute_(?:\d+_)?context_(\d+)\(.*\)_generation_(\d+)\(.*\)")
 _SGLANG = re.compile(r"(?:step\[(\w+)|(prefill|decode)\[)[ b].*\]")
 _KINDS = {"EXTEND": "prefill", "DECODE": "decoding", "decode": "decoding"}
-_HOST_COPY = re.compile(r"h(?:ost)?[-_ ]?(?:to|2)[-_ ]?d|d(?:evice)?[-_ ]?(?:to|2)[-_ ]?h", re.IGNORECASE)
+_HOST_COPY = re.compile(
+    r"h(?:ost)?[-_ ]?(?:to|2)[-_ ]?d|d(?:evice)?[-_ ]?(?:to|2)[-_ ]?h", re.IGNORECASE
+)
 _OWN = (UPDATE, "enumerate(DataLoader)#")  # begin ranges that torch itself writes once a step
 FEWEST = 3  # times that a kernel comes before its coming again tells steps
 LOST = 0.01  # of a stream's own work as much again without a launch
+STUB = 0.05  # of a step's work: the profiler opened a mark with less of it, and the loop ended
+MOST = 0.5  # of the device's time: what repeats and holds less of it is no step
+LEAST_OUTSIDE = 0.01  # of the work, which is told
 UNSEEN_NS = 1_000_000  # no launch takes a millisecond
 MOST_LETTERS = 40  # of a kernel's name in a sentence
 WARM_UP = 1.5  # a first step that takes so many times the median of those after it was warm-up
+SELDOM = 0.125  # of those after it: if more take as long, long steps are no warm-up
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One step as the host marked it: its number, begin and end in ns."""
+
+    number: int
+    begin: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """Nanoseconds."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True)
+class Range:
+    """One annotation of the host that has a kind: begin, end in ns, and the kind."""
+
+    begin: int
+    end: int
+    kind: str
 
 
 @dataclass(frozen=True)
 class Window:
-    """[begin, end) in ns of the trace's clock, with `steps` steps in it; `source` says how it was found."""
+    """[begin, end) in ns of the trace's clock, with `steps` steps in it; `source` says how it was
+    found."""
 
     begin: int
     end: int
@@ -39,9 +83,12 @@ class Window:
     source: tuple[Said, ...]
     first_step: int | None = None
     last_step: int | None = None
-    host_begin: int | None = None  # the host calls operators of these steps from here; all of the trace where None
+    # the host calls operators of these steps from here; all of the trace where None
+    host_begin: int | None = None
     host_end: int | None = None  # and until here
-    lengths: tuple[int, ...] = ()  # the steps' own on the host, ns, where they are marked one by one
+    lengths: tuple[
+        int, ...
+    ] = ()  # the steps' own on the host, ns, where they are marked one by one
     phase: str | None = None  # prefill, decoding or another kind of an engine's steps
 
     def called(self, begin: Times) -> npt.NDArray[np.bool_]:
@@ -50,10 +97,10 @@ class Window:
             return np.ones(len(begin), bool)
         return (begin >= self.host_begin) & (begin < self.host_end)
 
-    def executed(self, activities: Activities, device: int | None = None) -> Indices:
-        """Places of the activities that overlap the window, of one device or of all."""
+    def executed(self, activities: Activities) -> Indices:
+        """Places of the activities that overlap the window."""
         inside = (activities.end > self.begin) & (activities.begin < self.end)
-        return np.flatnonzero(inside & ((device is None) | (activities.device == device)))
+        return np.flatnonzero(inside)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -72,155 +119,367 @@ def annotation(steps: int) -> str:
 
 
 def windows(trace: Trace, steps: int | None = None) -> list[Window]:
-    """One window for each run of consecutive steps, else one of `steps`. Raises TraceError: there is no time in it."""
-    host, marks, stretches = trace.host, [], list[Window]()
-    for index in np.flatnonzero(host.annotation):
-        name = trace.names[host.name[index]]
-        if name.startswith(STEPS):
-            count = int(name.rpartition(":")[2]) if ":" in name else 1
-            begin, end = int(host.begin[index]), int(host.end[index])
-            stretches = [Window(begin, end, count, (Said("annotated_steps"),), host_begin=begin, host_end=end)]
-            break
-        if step := _STEP.fullmatch(name):
-            marks.append((int(step[1]), int(host.begin[index]), int(host.end[index])))
-    if not stretches and (engine := _engine_steps(trace)):
-        stretches = engine
-    elif marks and not stretches:
-        numbered = groupby(enumerate(sorted(set(marks))), lambda item: item[1][0] - item[0])
-        stretches = [_stretch(trace, [mark for _, mark in run], Said("profiler_steps")) for _, run in numbered]
-    elif not stretches and steps is None:
-        stretches = _by_torch(trace) or _repeating(trace)
-    for window in stretches:
+    """One window for each run of consecutive steps, else one of `steps`. Raises TraceError: there
+    is no time in it."""
+    found = _annotated(trace) or _engine_steps(trace) or _profiler_steps(trace)
+    if not found and steps is None:
+        found = _by_torch(trace) or _repeating(trace)
+    if not found:
+        return [_whole(trace, steps)]
+    for window in found:
         if window.steps < 1 or window.length <= 0:
-            raise TraceError(f"{trace.path}: {window.steps} steps of {window.length} ns: no step was recorded whole")
-    if stretches:
-        return stretches
-    held = ~trace.of_module
-    own = int(host.begin[held].min(initial=1 << 62)), int(host.end[held].max(initial=0))
-    begin, end = (trace.span if len(trace.activities) else None) or own
+            found_steps = {"steps": window.steps, "ns": window.length}
+            raise TraceError(trace.path, Said("no_whole_step", found_steps))
+    return [_with_outside(trace, window) for window in found]
+
+
+def _whole(trace: Trace, steps: int | None) -> Window:
+    """All that the device did, or the host without one, as `steps` steps."""
+    span = trace.span if len(trace.activities) else None
+    if span is None:
+        held = ~trace.of_module
+        host = trace.host
+        span = int(host.begin[held].min(initial=1 << 62)), int(host.end[held].max(initial=0))
+    begin, end = span
     if begin >= end:
-        raise TraceError(f"{trace.path}: the trace spans no time: every event has a duration of 0")
-    source = Said("from_activities" if len(trace.activities) else "from_operators")
-    return [Window(begin, end, steps or 1, (source,) if steps else (source, Said("taken_for_one")))]
+        raise TraceError(trace.path, Said("no_time_spanned"))
+    source = [Said("from_activities" if len(trace.activities) else "from_operators")]
+    if not steps:
+        source.append(Said("taken_for_one"))
+    return Window(begin, end, steps or 1, tuple(source))
+
+
+def _with_outside(trace: Trace, window: Window) -> Window:
+    """The window, which also says what share of the file's work lies outside of it."""
+    work = Intervals(trace.activities.begin, trace.activities.end)
+    if not len(trace.activities):
+        operators = ~trace.host.annotation
+        work = union(Intervals(trace.host.begin[operators], trace.host.end[operators]))
+    total = length(work)
+    outside = total - length(clip(work, *window.span))
+    if outside < LEAST_OUTSIDE * total or not outside:
+        return window
+    share = Said("outside_window", {"percent": 100 * outside / total})
+    return replace(window, source=(*window.source, share))
+
+
+def _annotated(trace: Trace) -> list[Window]:
+    """The steps that mfulab itself traced."""
+    host = trace.host
+    for index in np.flatnonzero(trace.named(lambda name: name.startswith(STEPS))[host.name]):
+        name = trace.names[host.name[index]]
+        if not host.annotation[index]:
+            continue
+        steps = int(name.rpartition(":")[2]) if ":" in name else 1
+        span = int(host.begin[index]), int(host.end[index])
+        said = (Said("annotated_steps"),)
+        return [Window(*span, steps, said, host_begin=span[0], host_end=span[1])]
+    return []
+
+
+def _profiler_steps(trace: Trace) -> list[Window]:
+    """The steps that torch's profiler numbered, a window for each run of consecutive numbers."""
+    numbers = [_STEP.fullmatch(name) for name in trace.names]
+    kinds = [match[1] if match else None for match in numbers]
+    marks = {Mark(int(found.kind), found.begin, found.end) for found in _ranges(trace, kinds)}
+    ordered = sorted(marks, key=lambda mark: (mark.number, mark.begin, mark.end))
+    runs = list[list[Mark]]()
+    for mark in ordered:
+        if runs and mark.number == runs[-1][-1].number + 1:
+            runs[-1].append(mark)
+        else:
+            runs.append([mark])
+    return [_stretch(trace, run, Said("profiler_steps")) for run in runs]
 
 
 def phase_of(name: str) -> str | None:
-    """Kind of an engine's step, by the range that vLLM, SGLang or ATOM writes around it; None for other ranges."""
-    if vllm := _VLLM.fullmatch(name):
+    """Kind of an engine's step, by the range that vLLM, SGLang or ATOM writes around it; None for
+    other ranges."""
+    vllm = _VLLM.fullmatch(name)
+    if vllm:
         prefilled, decoding = map(int, vllm.groups())
-        return ("mixed" if decoding else "prefill") if prefilled else "decoding" if decoding else None
-    kind = _SGLANG.fullmatch(name)
-    return kind and _KINDS.get(kind[1] or kind[2], (kind[1] or kind[2]).lower())
+        if prefilled:
+            return "mixed" if decoding else "prefill"
+        return "decoding" if decoding else None
+    sglang = _SGLANG.fullmatch(name)
+    if sglang is None:
+        return None
+    kind = sglang[1] or sglang[2]
+    return _KINDS.get(kind, kind.lower())
 
 
-def _ranges(trace: Trace, kinds: Sequence[str | None]) -> list[tuple[int, int, str]]:
-    """Begin, end and kind of the host's ranges in order, of those names that have a kind."""
+def is_step(name: str) -> bool:
+    """Says whether a range marks a step, of torch's profiler or of an engine."""
+    return _STEP.fullmatch(name) is not None or phase_of(name) is not None
+
+
+def _phases(names: Sequence[str]) -> list[str | None]:
+    """Kinds of engines' steps by the names of ranges: of those that tell lengths where some do,
+    since they and plainer ones are written around the same steps."""
+    phases = [phase_of(name) for name in names]
+    detailed = [
+        phase if step_work(name) else None for name, phase in zip(names, phases, strict=True)
+    ]
+    return detailed if any(detailed) else phases
+
+
+def _ranges(trace: Trace, kinds: Sequence[str | None]) -> list[Range]:
+    """The host's annotations in order, of those names that have a kind."""
     host = trace.host
-    told = [(host.begin[index], host.end[index], kinds[host.name[index]]) for index in np.flatnonzero(host.annotation)]
-    return sorted((int(begin), int(end), kind) for begin, end, kind in told if kind)
+    has_kind = np.array([kind is not None for kind in kinds], bool)
+    ranges = list[Range]()
+    for index in np.flatnonzero(host.annotation & has_kind[host.name]):
+        kind = kinds[host.name[index]]
+        if kind:
+            ranges.append(Range(int(host.begin[index]), int(host.end[index]), kind))
+    return sorted(ranges, key=lambda found: (found.begin, found.end, found.kind))
 
 
 def _engine_steps(trace: Trace) -> list[Window]:
     """The longest run of consecutive steps of each kind that an engine marked."""
-    runs, counts = dict[str, list[tuple[int, int, int]]](), Counter[str]()
-    for kind, several in groupby(enumerate(_ranges(trace, [*map(phase_of, trace.names)])), lambda item: item[1][2]):
-        run = [(number, begin, end) for number, (begin, end, _) in several]
+    longest = dict[str, list[Mark]]()
+    counts = Counter[str]()
+    ranges = _ranges(trace, _phases(trace.names))
+    numbered = [Mark(number, found.begin, found.end) for number, found in enumerate(ranges)]
+    for kind, several in groupby(numbered, lambda mark: ranges[mark.number].kind):
+        run = list(several)
         counts[kind] += len(run)
-        runs[kind] = max(run, runs.get(kind, []), key=len)
-    return [
-        replace(_stretch(trace, run, Said("engine_steps", {"kind": kind, "count": counts[kind]})), phase=kind)
-        for kind, run in runs.items()
-    ]
+        longest[kind] = max(run, longest.get(kind, []), key=len)
+    found = list[Window]()
+    for kind, run in longest.items():
+        how = Said("engine_steps", {"kind": kind, "count": counts[kind]})
+        found.append(replace(_stretch(trace, run, how), phase=kind))
+    return found
 
 
 def _by_torch(trace: Trace) -> list[Window]:
-    """The steps between ranges that torch writes once in each: of the optimiser that steps least often, or batches."""
+    """The steps between ranges that torch writes once in each: of the optimiser that steps least
+    often, or batches."""
     for prefix in _OWN:
-        of_each, is_end = defaultdict[str, list[int]](list), prefix == UPDATE
-        for begin, end, name in _ranges(trace, [name if name.startswith(prefix) else None for name in trace.names]):
-            of_each[name].append(end if is_end else begin)
-        times = min(of_each.values(), key=len, default=[])
+        times = _least_often(trace, prefix)
         if len(times) >= FEWEST:
-            run = [(number, *both) for number, both in enumerate(pairwise(times), start=1)]
+            spans = enumerate(pairwise(times), start=1)
+            run = [Mark(number, begin, end) for number, (begin, end) in spans]
             return [_stretch(trace, run, Said("between_ranges", {"name": prefix.strip("#")}))]
     return []
 
 
+def _least_often(trace: Trace, prefix: str) -> list[int]:
+    """Times of the rarest range whose name begins so: ends of an optimiser's, begins of others."""
+    kinds = [name if name.startswith(prefix) else None for name in trace.names]
+    times = defaultdict[str, list[int]](list)
+    for found in _ranges(trace, kinds):
+        times[found.kind].append(found.end if prefix == UPDATE else found.begin)
+    return min(times.values(), key=len, default=[])
+
+
+def _streams(activities: Activities) -> Indices:
+    """The number of each activity's stream, different on each device."""
+    pairs = np.stack((activities.device, activities.stream))
+    return np.unique(pairs, axis=1, return_inverse=True)[1].ravel()
+
+
 def _repeating(trace: Trace) -> list[Window]:
-    """The longest run of equal steps on the main stream, divided by a kernel that comes once in each. Layers repeat
-    too: steps are told by a copy from or to the host, or by no rarer kernel after the first of them."""
+    """The longest run of equal steps on the main stream, divided by a kernel that comes once in
+    each. Layers repeat too: steps are told by a copy from or to the host, or by no rarer kernel
+    after the first of them. They hold most of the device's time, whatever comes before them."""
     activities = trace.activities
-    place = np.unique(np.stack((activities.device, activities.stream)), axis=1, return_inverse=True)[1].ravel()
-    busy = np.bincount(place, np.where(activities.kind == COMPUTE, activities.end - activities.begin, 0))
-    main = np.flatnonzero(place == busy.argmax()) if len(busy) else place
+    if not len(activities):
+        return []
+    stream = _streams(activities)
+    times = activities.end - activities.begin
+    busy = np.bincount(stream, np.where(activities.kind == COMPUTE, times, 0))
+    main = np.flatnonzero(stream == busy.argmax())
     main = main[np.argsort(activities.begin[main], kind="stable")]
-    names, copies = activities.name[main], trace.named(_HOST_COPY.search)[activities.name[main]]
+    names = activities.name[main]
+    copies = trace.named(_HOST_COPY.search)[names]
     kernels, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
     for name in kernels[np.argsort(counts, kind="stable")][np.sort(counts) >= FEWEST]:
         places = np.flatnonzero(names == name)
-        parts = [names[begin:end].tobytes() for begin, end in pairwise(places)]
-        run = max((list(run) for _, run in groupby(range(len(parts)), parts.__getitem__)), key=len)
-        first, last = ends = places[run[0]], places[run[-1] + 1]
-        if len(run) < FEWEST - 1 or last - first < len(names) / 2:
+        run = _longest_run(names, places)
+        first = places[run[0]]
+        last = places[run[-1] + 1]
+        period = (last - first) // len(run)
+        if len(run) < FEWEST - 1 or not _is_most(activities, main[first : last + period]):
             continue
-        if copies[first : places[run[0] + 1]].any() or not (counts[inverse[first:]] < len(places)).any():
-            begin, end = activities.begin[main[list(ends)]].tolist()
-            # What the host called between the launches that precede both ends belongs to these steps.
-            launches = np.append(trace.launches.end, -1)[launch_of(trace)]
-            since, until = (int(launches[main[at - 1]]) if at else 0 for at in ends)
-            called = (since, until) if until > since >= 0 else (begin, end)
-            said = Said("repeating", {"name": trace.names[name][:MOST_LETTERS]})
-            return [Window(begin, end, len(run), (said,), host_begin=called[0], host_end=called[1])]
+        copies_once = copies[first : places[run[0] + 1]].any()
+        if not copies_once and (counts[inverse[first:]] < len(places)).any():
+            continue
+        begin, end = activities.begin[main[[first, last]]].tolist()
+        called = _called_between(trace, main, first, last)
+        if called is None:
+            return []
+        said = Said("repeating", {"name": trace.names[name][:MOST_LETTERS]})
+        return [Window(begin, end, len(run), (said,), host_begin=called[0], host_end=called[1])]
     return []
 
 
-def _stretch(trace: Trace, run: list[tuple[int, int, int]], how: Said) -> Window:
-    """The steps of one run without warm-up, from the end of earlier work on the device to the end of their own: the
-    time between two completions is their period, and the host's marks alone are not."""
-    left_out = 0
+def _longest_run(names: Indices, places: Indices) -> list[int]:
+    """Numbers of the longest run of equal parts, each from one of `places` to the next."""
+    parts = [names[begin:end].tobytes() for begin, end in pairwise(places)]
+    runs = [list(run) for _, run in groupby(range(len(parts)), parts.__getitem__)]
+    return max(runs, key=len)
+
+
+def _is_most(activities: Activities, chosen: Indices) -> bool:
+    """Says whether most of the kernels' time lies between the first and last of the chosen."""
+    begin = int(activities.begin[chosen[0]])
+    end = int(activities.end[chosen].max())
+    kernels = activities.kind != COPY
+    work = Intervals(activities.begin[kernels], activities.end[kernels])
+    inside = length(clip(work, begin, end))
+    return inside > 0 and inside >= MOST * length(work)
+
+
+def _called_between(trace: Trace, main: Indices, first: int, last: int) -> tuple[int, int] | None:
+    """Times between which the host called what the main stream executed from `first` to `last`: by
+    launches that precede both, else by both's own operators; None if shapes were recorded and nothing
+    tells which are theirs."""
+    activities = trace.activities
+    ends = np.append(trace.launches.end, -1)[launch_of(trace)][main]
+    since = int(ends[:first].max(initial=-1)) if first else 0
+    until = int(ends[:last].max())
+    if until > since >= 0:
+        return since, until
+    # A correlation that serves as an external id names no operator.
+    named = activities.external != activities.correlation
+    owner = np.where(named, places_of(activities.external, trace.host.external), -1)
+    since, until = np.append(trace.host.begin, -1)[owner[main[[first, last]]]].tolist()
+    if until > since >= 0:
+        return since, until
+    if any(call.shapes for call in trace.host.calls.values()):
+        return None
+    return int(activities.begin[main[first]]), int(activities.begin[main[last]])
+
+
+def _work(trace: Trace, run: Sequence[Mark]) -> Times:
+    """Nanoseconds of work of each mark: what the device executed of its launches, without launches
+    what it began, without a device the host's operators."""
+    activities = trace.activities
+    launch = launch_of(trace)
+    linked = launch >= 0
+    if not len(activities):
+        operators = ~trace.host.annotation
+        begin = trace.host.begin[operators]
+        times = trace.host.end[operators] - begin
+    elif 2 * np.count_nonzero(linked) >= len(linked):
+        begin = trace.launches.begin[launch[linked]]
+        times = (activities.end - activities.begin)[linked]
+    else:
+        begin = activities.begin
+        times = activities.end - activities.begin
+    order = np.argsort(begin, kind="stable")
+    before = np.concatenate(([0], np.cumsum(times[order])))
+    since = np.searchsorted(begin[order], [mark.begin for mark in run])
+    until = np.searchsorted(begin[order], [mark.end for mark in run])
+    return before[until] - before[since]
+
+
+def _without_stubs(trace: Trace, run: list[Mark]) -> list[Mark]:
+    """The marks of steps, without one of next to no work at either end, which the loop left. Marks of
+    no work between others are joined to the step before each."""
+    work = _work(trace, run)
+    if len(run) < 2 or not work.any():
+        return run
+    least = STUB * work[1:-1].min() if len(run) > 2 else STUB * work.max()
+    first = int(work[0] <= least)
+    last = len(run) - int(work[-1] <= least)
+    empty = work == 0
+    if (empty[1:] & empty[:-1]).any():  # a trace that lacks work
+        return run
+    if empty[1:-1].any():  # a loop that marks twice: its marks without work are no stubs
+        first = int(empty[0])
+        last = len(run)
+    steps = list[Mark]()
+    for mark, own in zip(run[first:last], work[first:last].tolist(), strict=True):
+        if own or not steps:
+            steps.append(mark)
+        else:
+            steps[-1] = replace(steps[-1], end=mark.end)
+    return steps
+
+
+def _without_warm_up(run: list[Mark]) -> list[Mark]:
+    """The marks after those that took so much longer than nearly all others that they were warm-up.
+    Long and short steps in turn are steps."""
     while len(run) >= 3:
-        median = float(np.median([end - begin for _, begin, end in run[1:]]))
-        if run[0][2] - run[0][1] <= WARM_UP * median:
+        others = np.array([mark.length for mark in run[1:]])
+        alike = np.count_nonzero(WARM_UP * others >= run[0].length)
+        if run[0].length <= WARM_UP * np.median(others) or alike >= SELDOM * len(others):
             break
-        run, left_out = run[1:], left_out + 1
-    begin, end = run[0][1], run[-1][2]
+        run = run[1:]
+    return run
+
+
+def _stretch(trace: Trace, marks: list[Mark], how: Said) -> Window:
+    """The steps of one run without stubs and warm-up, from the end of earlier work on the device to
+    the end of their own: the time between two completions is their period, and the host's marks
+    alone are not."""
+    steps = _without_stubs(trace, marks)
+    run = _without_warm_up(steps)
+    begin = run[0].begin
+    end = run[-1].end
     first, last = _on_device(trace, begin, end)
-    source = (
-        how,
-        Said("earlier_work_left_out", {"ms": (first - begin) / 1e6}) if first > begin else None,
-        Said("launched_later", {"ms": (last - end) / 1e6}) if last > end else None,
-        Said("warm_up_left_out", {"count": left_out}) if left_out else None,
+    source = [how]
+    if first > begin:
+        source.append(Said("earlier_work_left_out", {"ms": (first - begin) / 1e6}))
+    if last > end:
+        source.append(Said("launched_later", {"ms": (last - end) / 1e6}))
+    if len(run) < len(steps):
+        source.append(Said("warm_up_left_out", {"count": len(steps) - len(run)}))
+    if len(steps) < len(marks):
+        source.append(Said("stubs_left_out", {"count": len(marks) - len(steps)}))
+    return Window(
+        first,
+        max(end, last),
+        len(run),
+        tuple(source),
+        run[0].number,
+        run[-1].number,
+        begin,
+        end,
+        tuple(mark.length for mark in run),
     )
-    lengths, said = tuple(until - since for _, since, until in run), tuple(filter(None, source))
-    return Window(first, max(end, last), len(run), said, run[0][0], run[-1][0], begin, end, lengths)
 
 
 def _on_device(trace: Trace, begin: int, end: int) -> tuple[int, int]:
-    """Times between which the main stream completed earlier work and that of steps marked from `begin` to `end`."""
-    activities, launch = trace.activities, launch_of(trace)
+    """Times between which the main stream completed earlier work and that of steps marked from
+    `begin` to `end`."""
+    activities = trace.activities
+    launch = launch_of(trace)
     times = np.append(trace.launches.begin, end)[launch]
     own = (times >= begin) & (times < end) & (launch >= 0)
     if not own.any():
         return begin, end
-    streams, place = np.unique(np.stack((activities.device, activities.stream)), axis=1, return_inverse=True)
-    busy = np.bincount(place.ravel()[own], (activities.end - activities.begin)[own], streams.shape[1])
-    main = place.ravel() == busy.argmax()
-    mine, unlinked = np.flatnonzero(own & main), (launch < 0) & main
+    stream = _streams(activities)
+    busy = np.bincount(stream[own], (activities.end - activities.begin)[own])
+    main = stream == busy.argmax()
+    mine = np.flatnonzero(own & main)
+    unlinked = (launch < 0) & main
     first = mine[activities.begin[mine].argmin()]
     before = activities.begin < activities.begin[first]
     if np.count_nonzero(unlinked & ~before) > LOST * len(mine):
         return begin, end  # the trace lacks launches: what has none tells nothing of earlier steps
-    # A profiler that starts with these steps records what earlier ones left on the device, and not its launches. They
-    # were under way at its start, or these steps' own work queued behind them.
+    # A profiler that starts with these steps records what earlier ones left on the device, and not
+    # its launches. They were under way at its start, or these steps' own work queued behind them.
     left = unlinked & before
-    if left.any() and activities.begin[left].min() > begin and activities.end[left].max() < times[first]:
-        left[:] = False
+    if left.any():
+        is_own = activities.begin[left].min() > begin and activities.end[left].max() < times[first]
+        left &= not is_own
     left |= main & (launch >= 0) & (times < begin)
-    completed = int(activities.end[left].max()) if left.any() else begin
-    if not left.any():
-        # Own work that waited for so long, with nothing on the device, waited for work that was not recorded.
-        waited = int(times[first]), int(activities.begin[first])
-        held = union(clip(Intervals(activities.begin, activities.end), *waited))
-        if waited[1] - waited[0] - length(held) > UNSEEN_NS:
-            completed = waited[1]
-    return max(begin, min(completed, int(activities.begin[first]))), int(activities.end[mine].max())
+    started = int(activities.begin[first])
+    if left.any():
+        completed = int(activities.end[left].max())
+    elif _waited_ns(activities, int(times[first]), started) > UNSEEN_NS:
+        # Own work that waited for so long, with nothing on the device, waited for work that was not
+        # recorded.
+        completed = started
+    else:
+        completed = begin
+    return max(begin, min(completed, started)), int(activities.end[mine].max())
+
+
+def _waited_ns(activities: Activities, launched: int, began: int) -> int:
+    """Nanoseconds from a launch to its work in which the device did nothing."""
+    work = Intervals(activities.begin, activities.end)
+    return began - launched - length(union(clip(work, launched, began)))

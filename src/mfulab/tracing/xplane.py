@@ -1,55 +1,81 @@
 """Reads a profile of JAX or TensorFlow (`*.xplane.pb`), on GPUs and TPUs, into a `Trace`. Messages:
-tsl/profiler/protobuf/xplane.proto and xla/service/hlo.proto of OpenXLA. A TPU names its own FLOPs and bytes of each
-operator; on a GPU they are counted from the module that the profile holds."""
+tsl/profiler/protobuf/xplane.proto and xla/service/hlo.proto of OpenXLA. A TPU names its own FLOPs
+and bytes of each operator; on a GPU they are counted from the module that the profile holds."""
 
 import functools
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from mfulab.core.errors import lacks
+from mfulab.core.said import Said, as_told
+from mfulab.flops.cost import Cost, dense_pairs, document_pairs
 from mfulab.flops.traced import XLA_TYPES
 from mfulab.tracing.chrome import Stream
+from mfulab.tracing.protobuf import classes
 from mfulab.tracing.recorder import Recorder
-from mfulab.tracing.trace import COMMUNICATION, COPY, Call, Pair, Span, Trace, TraceError, kind_of, step_mark
+from mfulab.tracing.trace import (
+    COMMUNICATION,
+    COPY,
+    Call,
+    Pair,
+    Span,
+    Trace,
+    TraceError,
+    fault,
+    kind_of,
+    lacking,
+    step_mark,
+)
 
 _DEVICE = re.compile(r"/device:(\w+):(\d+)")
 _COPY = re.compile(r"[Mm]emcpy|[Mm]emset")
 _MULTIPLIES = re.compile(r"conv(?!ert)|dot|gemm|matmul|attention|fmha", re.IGNORECASE)
 _COLLECTIVE = re.compile(r"all-(?:reduce|gather|to-all)|reduce-scatter|collective-|send|recv")
+_CONTRACTING = re.compile(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
 _TENSOR = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
-Cost = tuple[int, Any, list[tuple[str, list[int]]]]  # FLOPs, bytes, and type and sides of each operand
+_SIZE = re.compile(r"(\w+) = (-?\d+) : i64")
+_TE_ATTENTION = re.compile(r"te_fused_attn_(forward|backward)_ffi")
+# NVTE_Mask_Type of transformer_engine/common/include/transformer_engine/fused_attn.h.
+_TE_PADDED = (1, 3, 5)
+_TE_CAUSAL = (2, 3, 4, 5)
+_TE_UPPER_LEFT = (2, 3)
 HOST = "host"  # the process of all that a profile holds
 _NEW = 1 << 40  # with the number of events so far a number by which activities name their operator
-_PROPERTIES = {"name": "device_type_string", "numSms": "core_count", "computeMajor": "compute_cap_major"}
+_PROPERTIES = {
+    "name": "device_type_string",
+    "numSms": "core_count",
+    "computeMajor": "compute_cap_major",
+}
 _PROPERTIES |= {"computeMinor": "compute_cap_minor", "peak_tflop_s": "peak_teraflops_per_second"}
 _PROPERTIES |= {"peak_gb_s": "peak_hbm_bw_gigabytes_per_second"}
 _GRID = re.compile(r"grid:(\d+),(\d+),(\d+)")
 
 
 def read(path: Path) -> list[Trace]:
-    """Reads a profile: what devices executed, HLO operators with their FLOPs, launches and steps. Raises TraceError:
-    protobuf is not installed, the file is damaged, or no device's plane holds an event."""
+    """Reads a profile: what devices executed, HLO operators with their FLOPs, launches and steps.
+    Raises TraceError: protobuf is not installed, the file is damaged, or no device's plane holds an
+    event."""
     content = b"".join(Stream(path).chunks())
     try:
         space = message("XSpace")
         space.ParseFromString(content)
     except ImportError:
-        raise TraceError(f"{path}: {lacks('a profile of JAX', 'google.protobuf')}") from None
+        raise TraceError(path, lacking("jax_profile", "google.protobuf")) from None
     except Exception as error:  # protobuf's own, which has no class of the standard library
         replaced = content.count(b"\xef\xbf\xbd")
-        why = f"{replaced:,} of its bytes were replaced as not UTF-8" if replaced else str(error)
-        raise TraceError(f"{path}: a damaged profile ({why}); copy it anew, as a binary file") from None
-    recorder, properties = Recorder(path), list[dict[str, Any]]()
+        why = Said("bytes_replaced", {"count": replaced}) if replaced else as_told(error)
+        raise TraceError(path, Said("damaged_profile", {"why": why})) from None
+    recorder = Recorder(path)
+    properties = list[dict[str, Any]]()
     try:
         events = _take(recorder, properties, [_Plane(plane) for plane in space.planes])
     except Exception as error:  # protobuf's own too, of the modules in it
-        why = f"{type(error).__name__}: {str(error)[:120]}"
-        raise TraceError(f"{path}: a damaged profile ({why}); copy it anew") from None
+        raise TraceError(path, Said("damaged_profile", {"why": as_told(fault(error))})) from None
     if not recorder.executed:
-        raise TraceError(f"{path}: no device's plane holds an event: a profile of a CPU, or one that ended too soon")
+        raise TraceError(path, Said("no_device_plane"))
     return recorder.done({"deviceProperties": properties}, events)
 
 
@@ -66,9 +92,28 @@ def _take(recorder: Recorder, properties: list[dict[str, Any]], planes: "list[_P
     return sum(len(line.events) for plane in planes for line in plane.lines)
 
 
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of HLO: its element type's name, and its sides."""
+
+    type: str
+    sides: list[int]
+
+
+@dataclass(frozen=True)
+class HloCost:
+    """Work, bytes and operands of one operator; bytes are None where they are not told."""
+
+    work: Cost
+    bytes: int | None
+    operands: list[Tensor]
+
+
 class _Plane:
     def __init__(self, plane: Any) -> None:
-        self.name, self.lines, self._plane = _text(plane.name), plane.lines, plane
+        self.name = _text(plane.name)
+        self.lines = plane.lines
+        self._plane = plane
         self._stat = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
         self.kinds = {entry.key: entry.value for entry in plane.event_metadata}
 
@@ -79,7 +124,9 @@ class _Plane:
             value = getattr(stat, field) if field else None
             if field == "ref_value":
                 value = self._stat.get(value, "")
-            values[self._stat.get(stat.metadata_id, "")] = _text(value) if field == "str_value" else value
+            values[self._stat.get(stat.metadata_id, "")] = (
+                _text(value) if field == "str_value" else value
+            )
         return values
 
     @functools.cached_property
@@ -99,7 +146,9 @@ class _Plane:
         about = self.stats(self._plane)
         return {"id": number} | {name: about.get(stat) for name, stat in _PROPERTIES.items()}
 
-    def device(self, recorder: Recorder, number: int, modules: dict[int, Any], marked: bool) -> bool:
+    def device(
+        self, recorder: Recorder, number: int, modules: dict[int, Any], marked: bool
+    ) -> bool:
         steps = False
         for line in self.lines:
             name = _text(line.name)
@@ -111,41 +160,62 @@ class _Plane:
                 for event in line.events:
                     if (step := _text(self.kinds[event.metadata_id].name)).isdecimal():
                         mark = f"ProfilerStep#{step}"
-                        recorder.host_call(_span(line, event), mark, (HOST, f"steps {number}"), -1, False, True)
+                        recorder.host_call(
+                            _span(line, event), mark, (HOST, f"steps {number}"), -1, False, True
+                        )
                         steps = True
         return steps
 
     def _stream(self, recorder: Recorder, line: Any, number: int, modules: dict[int, Any]) -> None:
         """A GPU's kernels; those of one HLO operator in a row are its one call."""
         copies = bool(_COPY.search(_text(line.name)))
-        operator, external = None, -1
+        operator = None
+        external = -1
         for event in sorted(line.events, key=lambda event: event.offset_ps):
-            about, span = self.stats(event), _span(line, event)
+            about = self.stats(event)
+            span = _span(line, event)
             name = _text(self.kinds[event.metadata_id].name)
             owner = about.get("program_id"), about.get("hlo_op")
-            begins, operator = owner != operator, owner
+            begins = owner != operator
+            operator = owner
             external = _NEW | len(recorder) if begins else external
             grid = _GRID.search(str(about.get("kernel_details", "")))
-            kind, blocks = kind_of(name), math.prod(map(int, grid.groups())) if grid else 0
-            kind, linked = COPY if copies or _COPY.match(name) else kind, int(about.get("correlation_id") or -1)
+            kind = kind_of(name)
+            blocks = math.prod(map(int, grid.groups())) if grid else 0
+            kind = COPY if copies or _COPY.match(name) else kind
+            linked = int(about.get("correlation_id") or -1)
             recorder.activity(span, kind, name, (HOST, number), line.id, linked, external, blocks)
             if begins and about.get("hlo_op"):
                 cost = modules.get(about.get("program_id", -1), {}).get(about["hlo_op"])
-                _operator(recorder, span, about["hlo_op"], cost, (HOST, ("xla", number, line.id)), external)
+                _operator(
+                    recorder,
+                    span,
+                    about["hlo_op"],
+                    cost,
+                    (HOST, ("xla", number, line.id)),
+                    external,
+                )
 
     def _operators(self, recorder: Recorder, line: Any, number: int) -> None:
-        """A TPU's operators: each with the FLOPs and bytes that its compiler names; loops by what is theirs alone."""
+        """A TPU's operators: each with the FLOPs and bytes that its compiler names; loops by what
+        is theirs alone."""
         for event, span in _own_spans(line):
-            told, about = self.kinds[event.metadata_id], self._about[event.metadata_id] | self.stats(event)
-            name, category = _text(told.display_name or told.name), str(about.get("hlo_category", ""))
-            text, external = _text(told.name), _NEW | len(recorder)
+            told = self.kinds[event.metadata_id]
+            about = self._about[event.metadata_id] | self.stats(event)
+            name = _text(told.display_name or told.name)
+            category = str(about.get("hlo_category", ""))
+            text = _text(told.name)
+            external = _NEW | len(recorder)
             kind = COMMUNICATION if _COLLECTIVE.search(category or name) else kind_of(name)
             recorder.activity(span, kind, name, (HOST, number), line.id, -1, external, 0)
             cost = None
             if (flops := about.get("flops")) and _MULTIPLIES.search(category or name):
                 operands = _TENSOR.findall(text)[1:]  # its result comes first
-                tensors = [(form, [int(side) for side in sides.split(",") if side]) for form, sides in operands]
-                cost = int(flops), about.get("bytes_accessed"), tensors
+                tensors = [
+                    Tensor(form, [int(side) for side in sides.split(",") if side])
+                    for form, sides in operands
+                ]
+                cost = HloCost(Cost.of(int(flops)), about.get("bytes_accessed"), tensors)
             _operator(recorder, span, name.lstrip("%"), cost, (HOST, ("xla", number)), external)
 
     def host(self, recorder: Recorder) -> None:
@@ -157,13 +227,20 @@ class _Plane:
                     continue
                 about = self.stats(event)
                 if about.get("correlation_id"):
-                    recorder.launch(_span(line, event), (HOST, line.id), int(about["correlation_id"]), name)
-                elif mark := f"ProfilerStep#{about['step_num']}" if "step_num" in about else step_mark(name):
+                    recorder.launch(
+                        _span(line, event), (HOST, line.id), int(about["correlation_id"]), name
+                    )
+                elif (
+                    mark := f"ProfilerStep#{about['step_num']}"
+                    if "step_num" in about
+                    else step_mark(name)
+                ):
                     recorder.host_call(_span(line, event), mark, (HOST, line.id), -1, False, True)
 
 
 def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
-    """Events in order with the time that is theirs alone: a loop's is what its body leaves, a piece a gap."""
+    """Events in order with the time that is theirs alone: a loop's is what its body leaves, a piece
+    a gap."""
     stack: list[list[Any]] = []  # event, end, up to where its time is given
 
     def give(until: int) -> Iterator[tuple[Any, tuple[int, int]]]:
@@ -185,55 +262,135 @@ def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
     yield from give(1 << 62)
 
 
-def _operator(recorder: Recorder, span: Span, name: str, cost: Cost | None, thread: Pair, external: int) -> None:
-    short, call = re.sub(r"[.\d]+$", "", name), None  # without its number
+def _operator(
+    recorder: Recorder, span: Span, name: str, cost: HloCost | None, thread: Pair, external: int
+) -> None:
+    short = re.sub(r"[.\d]+$", "", name)
+    call = None  # without its number
     if cost:
-        flops, moved, tensors = cost
-        types = tuple(XLA_TYPES[kind] for kind, _ in tensors if kind in XLA_TYPES)
-        call = Call(f"xla::matmul {short}", tuple(sides for _, sides in tensors), types, (flops, moved))
-    recorder.host_call(span, call.name if call else f"xla::{short}", thread, external, False, False, call)
+        types = tuple(
+            XLA_TYPES[tensor.type] for tensor in cost.operands if tensor.type in XLA_TYPES
+        )
+        sides = tuple(tensor.sides for tensor in cost.operands)
+        call = Call(f"xla::matmul {short}", sides, types, (astuple(cost.work), cost.bytes))
+    recorder.host_call(
+        span, call.name if call else f"xla::{short}", thread, external, False, False, call
+    )
 
 
-def module_costs(module: Any) -> dict[str, Cost]:
-    """FLOPs, bytes and operands of each top-level operator of an HLO module that multiplies, fusions included."""
-    computations = {computation.id: computation for computation in module.computations}
-    parts = {part.id: part for computation in module.computations for part in computation.instructions}
+def module_costs(module: object) -> dict[str, HloCost]:
+    """FLOPs, bytes and operands of each top-level operator of an HLO module that multiplies,
+    fusions included."""
+    hlo = _Module(module)
+    costs = dict[str, HloCost]()
+    for part in hlo.parts.values():
+        work = hlo.attention(part) or Cost.of(hlo.flops(part))
+        if work.flops:
+            tensors = [_tensor(operand.shape) for operand in hlo.operands(part)]
+            result = _tensor(_result(part.shape))
+            moved = sum(map(_bytes, [*tensors, result]))
+            costs[_text(part.name)] = HloCost(work, moved, tensors)
+    return costs
 
-    def flops(part: Any) -> int:
-        output = _result(part.shape)
-        operands = [parts[number] for number in part.operand_ids if number in parts]
-        opcode, target = _text(part.opcode), _text(part.custom_call_target)
+
+class _Module:
+    """Instructions of an HLO module, by their numbers."""
+
+    def __init__(self, module: Any) -> None:
+        self.computations = {computation.id: computation for computation in module.computations}
+        self.parts = dict[int, Any]()
+        for computation in module.computations:
+            self.parts |= {part.id: part for part in computation.instructions}
+
+    def operands(self, part: Any) -> list[Any]:
+        """Instructions whose results a part takes."""
+        return [self.parts[number] for number in part.operand_ids if number in self.parts]
+
+    def flops(self, part: Any) -> int:
+        """FLOPs of a dot, convolution or library's call, of a fusion those of its parts; 0 of
+        others."""
+        opcode = _text(part.opcode)
+        target = _text(part.custom_call_target)
         if opcode == "fusion":
-            inner = (computations[number] for number in part.called_computation_ids if number in computations)
-            return sum(flops(part) for computation in inner for part in computation.instructions)
+            return sum(map(self.flops, self._fused(part)))
         if opcode == "dot" or "$matmul" in target or "$gemm" in target:
-            sides = part.dot_dimension_numbers.lhs_contracting_dimensions
-            if opcode != "dot":
-                match = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', _text(part.backend_config))
-                sides = [int(side) for side in re.findall(r"\d+", match[1])] if match else ()
-            lengths = [operands[0].shape.dimensions[side] for side in sides] if operands else []
-            return 2 * math.prod(output.dimensions) * math.prod(lengths) if lengths else 0
-        if (opcode == "convolution" or "cudnn$conv" in target) and len(operands) >= 2:
-            numbers = part.convolution_dimension_numbers
-            result, weight = output.dimensions, operands[1].shape.dimensions
-            if "BackwardInput" in target:
-                result = operands[0].shape.dimensions
-            elif "BackwardFilter" in target:
-                result, weight = weight, output.dimensions
-            return 2 * math.prod(result) * math.prod(weight) // weight[numbers.kernel_output_feature_dimension]
+            return self._dot_flops(part)
+        if opcode == "convolution" or "cudnn$conv" in target:
+            return self._convolution_flops(part)
         return 0
 
-    costs = {}
-    for computation in module.computations:
-        for part in computation.instructions:
-            if count := flops(part):
-                shapes = [parts[number].shape for number in part.operand_ids if number in parts] + [_result(part.shape)]
-                kinds = [XLA_ELEMENTS.get(shape.element_type, ("", 0)) for shape in shapes]
-                sides = [list(shape.dimensions) for shape in shapes]
-                moved = sum(math.prod(lengths) * size for lengths, (_, size) in zip(sides, kinds, strict=True))
-                operands = [(kind, lengths) for lengths, (kind, _) in zip(sides, kinds, strict=True)][:-1]
-                costs[_text(part.name)] = count, moved, operands
-    return costs
+    def attention(self, part: Any) -> Cost | None:
+        """Work of Transformer Engine's attention, whose sizes its configuration tells; None of others.
+        The backward pass multiplies four times where the forward pass does twice, and scores once
+        again: transformer_engine/jax/csrc/extensions/attention.cpp of NVIDIA/TransformerEngine."""
+        match = _TE_ATTENTION.match(_text(part.custom_call_target))
+        if match is None:
+            return None
+        told = {name: int(number) for name, number in _SIZE.findall(_text(part.backend_config))}
+        is_causal = told["mask_type"] in _TE_CAUSAL
+        window = told["window_size_left"], told["window_size_right"]
+        lengths = told["q_max_seqlen"], told["kv_max_seqlen"]
+        if told["mask_type"] in _TE_UPPER_LEFT and window == (-1, -1):
+            pairs = dense_pairs(*lengths, is_causal)
+        else:
+            pairs = document_pairs(*lengths, is_causal, *window)
+        heads = told["input_batch"] * told["attn_heads"]
+        scores = 2 * heads * told["qk_head_dim"]  # FLOPs of a pair
+        needed = scores + 2 * heads * told["v_head_dim"]
+        executed = needed
+        if match[1] == "backward":
+            needed = 2 * needed
+            executed = needed + scores
+        full = int(needed * pairs.full)
+        is_packed = told["mask_type"] in _TE_PADDED  # lengths are not told: at most so many
+        return Cost(
+            full,
+            int(needed * pairs.attended),
+            int(executed * pairs.executed),
+            full,
+            full,
+            bound=is_packed,
+        )
+
+    def _fused(self, part: Any) -> Iterator[Any]:
+        for number in part.called_computation_ids:
+            if number in self.computations:
+                yield from self.computations[number].instructions
+
+    def _dot_flops(self, part: Any) -> int:
+        sides = part.dot_dimension_numbers.lhs_contracting_dimensions
+        if _text(part.opcode) != "dot":
+            match = _CONTRACTING.search(_text(part.backend_config))
+            sides = [int(side) for side in re.findall(r"\d+", match[1])] if match else ()
+        operands = self.operands(part)
+        if not operands or not sides:
+            return 0
+        contracted = math.prod(operands[0].shape.dimensions[side] for side in sides)
+        return 2 * math.prod(_result(part.shape).dimensions) * contracted
+
+    def _convolution_flops(self, part: Any) -> int:
+        """2 × result × weight ÷ output channels; a backward pass multiplies as its forward one."""
+        operands = self.operands(part)
+        if len(operands) < 2:
+            return 0
+        result = _result(part.shape).dimensions
+        weight = operands[1].shape.dimensions
+        target = _text(part.custom_call_target)
+        if "BackwardInput" in target:
+            result = operands[0].shape.dimensions
+        elif "BackwardFilter" in target:
+            result, weight = weight, result
+        channels = weight[part.convolution_dimension_numbers.kernel_output_feature_dimension]
+        return 2 * math.prod(result) * math.prod(weight) // channels
+
+
+def _tensor(shape: Any) -> Tensor:
+    name, _ = XLA_ELEMENTS.get(shape.element_type, ("", 0))
+    return Tensor(name, list(shape.dimensions))
+
+
+def _bytes(tensor: Tensor) -> int:
+    return math.prod(tensor.sides) * _ELEMENT_BYTES.get(tensor.type, 0)
 
 
 def _result(shape: Any) -> Any:
@@ -247,12 +404,12 @@ def _span(line: Any, event: Any) -> tuple[int, int]:
     return (begin + 500) // 1000, (begin + event.duration_ps + 500) // 1000
 
 
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return str(value)
 
 
-# Of each message its fields: name=number, `*` where repeated, and the type: i(nt64), u(int64), d(ouble), b(ytes, text
-# too) or a message. `|` marks members of a oneof called value.
 _MESSAGES = {
     "XSpace": "planes=1*XPlane",
     "XPlane": "name=2b lines=3*XLine event_metadata=4*Kind stat_metadata=5*Name stats=6*XStat",
@@ -280,6 +437,8 @@ XLA_ELEMENTS = {
     19: ("f8e5m2", 1), 20: ("f8e4m3fn", 1), 24: ("f8e5m2fnuz", 1), 25: ("f8e4m3fnuz", 1),
 }  # fmt: skip
 
+_ELEMENT_BYTES = dict(XLA_ELEMENTS.values())
+
 
 def message(name: str) -> Any:
     """An empty message of this name. Raises ImportError without protobuf."""
@@ -288,25 +447,4 @@ def message(name: str) -> Any:
 
 @functools.cache
 def _classes() -> dict[str, Any]:
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    field = descriptor_pb2.FieldDescriptorProto
-    types = {"i": field.TYPE_INT64, "u": field.TYPE_UINT64, "d": field.TYPE_DOUBLE, "b": field.TYPE_BYTES}
-    file = descriptor_pb2.FileDescriptorProto(name="xplane", package="xplane", syntax="proto2")
-    for owner, fields in _MESSAGES.items():
-        declared = file.message_type.add(name=owner)
-        for text in fields.split():
-            name, number, sign, kind = re.fullmatch(r"(\w+)=(\d+)([*|]?)(\w+)", text).groups()  # type: ignore[union-attr]
-            entry = declared.field.add(name=name, number=int(number), label=3 if sign == "*" else 1)
-            if kind in types:
-                entry.type = types[kind]
-            else:
-                entry.type, entry.type_name = field.TYPE_MESSAGE, f".xplane.{kind}"
-            if sign == "|":
-                if not declared.oneof_decl:
-                    declared.oneof_decl.add(name="value")
-                entry.oneof_index = 0
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    descriptors = {owner: pool.FindMessageTypeByName(f"xplane.{owner}") for owner in _MESSAGES}
-    return {owner: message_factory.GetMessageClass(descriptor) for owner, descriptor in descriptors.items()}
+    return classes("xplane", _MESSAGES)

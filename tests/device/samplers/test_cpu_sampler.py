@@ -36,7 +36,8 @@ def test_by_hand():
 
 
 def test_one_thread_a_core_is_fully_busy_where_two_logical_cpus_share_it():
-    """Four threads on four cores of eight logical CPUs: half of the machine's time, all of what was asked for."""
+    """Four threads on four cores of eight logical CPUs: half of the machine's time, all of what was
+    asked for."""
     end = counters(12.0, 108.0, 508.0, 5.0, 1016.0, 30, 21)
     readings = between(BEGIN, end, cores=4.0)
     assert readings["utilization_percent"].value == pytest.approx(100)
@@ -54,7 +55,9 @@ def test_a_child_is_no_other_process():
 def test_children_count_while_they_live_and_afterwards():
     script = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
     before = children_seconds()
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         child.stdout.readline()
         assert children_seconds() - before > 0.4
     assert children_seconds() - before > 0.4
@@ -62,11 +65,13 @@ def test_children_count_while_they_live_and_afterwards():
 
 def test_the_cgroups_share_and_what_its_quota_took():
     begin = BEGIN | {"cgroup_used_s": 50.0, "cgroup_throttled_s": 1.0}
-    end = counters(12.0, 103.0, 504.0, 5.5, 1008.0, 30, 21, cgroup_used_s=53.0, cgroup_throttled_s=1.5)
+    end = counters(
+        12.0, 103.0, 504.0, 5.5, 1008.0, 30, 21, cgroup_used_s=53.0, cgroup_throttled_s=1.5
+    )
     readings = between(begin, end, 2.0)
     assert readings["cgroup_utilization_percent"].value == pytest.approx(100 * 3 / (2 * 2))
     assert readings["throttled_percent"].value == pytest.approx(100 * 0.5 / 3.5)
-    assert between(BEGIN, end, 2.0)["throttled_percent"].reason == "this system reports no cgroup CPU accounting"
+    assert between(BEGIN, end, 2.0)["throttled_percent"].reason.key == "no_cgroup"
 
 
 def test_a_quota_takes_half_of_what_eight_threads_on_four_cpus_want():
@@ -83,11 +88,13 @@ def test_a_quota_takes_half_of_what_eight_threads_on_four_cpus_want():
 def test_a_window_shorter_than_a_tick_has_no_system_share():
     readings = between(BEGIN, BEGIN | {"wall_s": 10.001}, 2.0)
     assert readings["system_utilization_percent"].value is None
-    assert "10 ms" in readings["system_utilization_percent"].reason
+    assert "10 ms" in str(readings["system_utilization_percent"].reason)
 
 
 def test_steal_that_is_not_told_is_empty_not_zero():
-    readings = between(BEGIN | {"system_steal_s": None}, counters(12, 103, 504, None, 1008, 0, 0), 2.0)
+    readings = between(
+        BEGIN | {"system_steal_s": None}, counters(12, 103, 504, None, 1008, 0, 0), 2.0
+    )
     assert readings["steal_percent"].value is None
 
 

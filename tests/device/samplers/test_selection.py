@@ -7,10 +7,11 @@ import pytest
 import torch
 from support.nvml_stand_in import Gpu, StandIn
 
+from mfulab.core.said import Said
 from mfulab.device import gpu
 from mfulab.device.samplers import selection
 from mfulab.device.samplers.reading import Reading, sampling
-from mfulab.device.vendors import nvml
+from mfulab.device.vendors import gpm, nvml, nvml_sampler
 from mfulab.measurements.profile_step import ProfileRow
 from mfulab.timing.clocks import HostClock
 from mfulab.timing.pace import Pace
@@ -41,7 +42,7 @@ def test_values_sources_and_reasons():
     row = row_of(
         {
             "utilization_percent": Reading(80.0, "%", "NVML utilization samples", 5.0),
-            "sm_active_percent": Reading(None, "%", "GPM", reason="this GPU has no GPM"),
+            "sm_active_percent": Reading(None, "%", "GPM", reason=Said("no_gpm")),
             "window_energy_j": Reading(500.0, "J", "counter", 5.0),
             "other_processes": Reading(2.0, "", "NVML"),
         }
@@ -51,7 +52,7 @@ def test_values_sources_and_reasons():
     assert row.other_processes == 2
     assert row.sm_active_percent is None
     assert json.loads(row.sources)["energy_j"] == "counter ÷ 10 steps over 5.00 s"
-    assert json.loads(row.reasons) == {"sm_active_percent": "this GPU has no GPM"}
+    assert json.loads(row.reasons) == {"sm_active_percent": {"no_gpm": {}}}
     assert row.utilization_source == "NVML utilization samples over 5.00 s"
 
 
@@ -62,7 +63,10 @@ def test_values_sources_and_reasons():
             ["sm_active_percent", "kernel_busy_percent", "power_capped_percent"],
             "hardware counters, trace, driver's counters",
         ),
-        (["kernel_busy_percent", "power_capped_percent", "utilization_percent"], "trace, driver's counters"),
+        (
+            ["kernel_busy_percent", "power_capped_percent", "utilization_percent"],
+            "trace, driver's counters",
+        ),
         (["voluntary_switches_per_s", "throttled_percent", "utilization_percent"], "CPU time"),
         (["utilization_percent"], "utilization only"),
         ([], "counted only"),
@@ -72,23 +76,28 @@ def test_the_row_names_the_strictest_source(columns, said):
     assert row_of({name: Reading(1.0, "%", "x") for name in columns}).sources_answered == said
 
 
-def test_every_reading_of_a_gpu_has_a_column(device):
+def test_every_reading_of_a_gpu_has_a_column(device, monkeypatch):
+    # The window is too short for both, however long a busy machine makes it.
+    monkeypatch.setattr(gpm, "MINIMUM_S", 1e6)
+    monkeypatch.setattr(nvml_sampler, "LAG_S", 1e6)
     samplers = selection.samplers_for(device(Gpu()))
     seen = observe(lambda: None, HostClock(), PACE, samplers)
     row = row_of(seen.readings, seen.steps)
     assert row.clock_mhz == 1755
-    assert row.utilization_percent is None, "the window is too short for it"
+    assert row.utilization_percent is None
     assert "sm_active_percent" in json.loads(row.reasons)
 
 
 def test_a_gpu_that_nvml_does_not_know_is_unwatched(monkeypatch):
-    monkeypatch.setattr(nvml, "why_absent", lambda: "no NVIDIA driver answers")
+    monkeypatch.setattr(nvml, "why_absent", lambda: Said("no_nvidia_driver"))
     monkeypatch.setattr(gpu, "uuid_of", lambda device: "GPU-1")
     sampler, _ = selection.samplers_for(CUDA)
     sampler.start()
     row = row_of(sampler.stop())
     assert row.sources_answered == "counted only"
-    assert json.loads(row.reasons)["utilization_percent"].startswith("no NVIDIA driver answers")
+    assert json.loads(row.reasons)["utilization_percent"] == {
+        "nvml_silent": {"why": {"no_nvidia_driver": {}}}
+    }
     assert gpu.restriction_of(CUDA) == ""
     assert gpu.clock_reader(CUDA)() is None
 

@@ -1,4 +1,5 @@
-"""The results' lock where the file system keeps none: a holder lives as long as its process does."""
+"""The results' lock where the file system keeps none: a holder lives as long as its process
+does."""
 
 import errno
 import fcntl
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.json_text import parse_json
 from mfulab.lab.planning import store
 
 
@@ -45,14 +47,18 @@ def ended() -> int:
 def test_a_holder_whose_process_lives_is_left_alone(left_by, do):
     results = left_by(os.getppid())
     before = (results / store.LOCK).read_text()
-    with pytest.raises(ConfigurationError, match=rf"process {os.getppid()} .* is still at it.*remove .*{store.LOCK}"):
+    with pytest.raises(
+        ConfigurationError,
+        match=rf"process {os.getppid()} .* is still at it.*remove .*{store.LOCK}",
+    ):
         do(results)
     assert (results / store.LOCK).read_text() == before
 
 
-def test_a_holder_whose_process_has_ended_was_killed(left_by, ended):
+def test_a_holder_whose_process_has_ended_was_killed(left_by, ended, capsys):
     results = left_by(ended)
     assert store.take(results)
+    assert str(results) in capsys.readouterr().err, "a file system without locks is told"
     assert json.loads((results / store.LOCK).read_text())["process"] == os.getpid()
     assert not store.take(results), "it is held"
 
@@ -61,13 +67,29 @@ def test_a_holder_before_this_start_of_the_machine_has_ended(left_by):
     assert store.take(left_by(os.getppid(), boot="another"))
 
 
-@pytest.mark.parametrize("elsewhere", [{"host": "elsewhere", "boot": "another"}, {"host": "a-container"}])
+@pytest.mark.parametrize(
+    "elsewhere", [{"host": "elsewhere", "boot": "another"}, {"host": "a-container"}]
+)
 def test_a_holder_that_cannot_be_looked_at_may_live_until_unlocked(left_by, ended, elsewhere):
     results = left_by(ended, **elsewhere)
     with pytest.raises(ConfigurationError, match="make unlock"):
         store.take(results)
     store.clear(results)
     assert not store.take(results)
+
+
+@pytest.mark.parametrize("number", [0, -1, 1 << 31, 10**30])
+def test_a_number_that_no_process_has_is_none(left_by, number):
+    assert store.take(left_by(number))
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 60_000, '{"a":' * 60_000, "NaN", "5", "\0" * 500, '{"host": 5', ""]
+)
+def test_a_lock_that_names_nobody_is_free(left_by, tmp_path, text):
+    (tmp_path / store.LOCK).write_text(text)
+    assert not store.take(tmp_path)
+    assert parse_json((tmp_path / store.LOCK).read_text())["process"] == os.getpid()
 
 
 def test_a_file_that_nobody_holds_is_taken(left_by, tmp_path):

@@ -5,34 +5,83 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfulab.core.errors import ConfigurationError
 from mfulab.lab.planning.composition import complete
-from mfulab.lab.planning.load import from_snakemake
+from mfulab.lab.planning.load import asked_of
+from mfulab.lab.planning.overrides import from_snakemake
 
 values = st.recursive(
-    st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner, max_size=3), max_leaves=5
+    st.integers() | st.booleans() | st.none(),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=5,
 )
 
 
-@given(st.dictionaries(st.sampled_from(["model", "batch_size", "size", "seed"]), values))
-def test_every_value_reads_the_same_in_hydra(config):
+@given(st.dictionaries(st.sampled_from(["width", "layers", "bias"]), values))
+def test_every_value_reads_the_same_in_hydra(arguments):
+    config = {"model": {"arguments": arguments}} if arguments else {}
     parsed = OverridesParser.create().parse_overrides(from_snakemake(config))
-    assert {override.key_or_group: override.value() for override in parsed} == config
+    read = {override.key_or_group.split(".")[-1]: override.value() for override in parsed}
+    assert read == arguments
 
 
 def test_sweeps_pass_through_untouched():
     config = {"batch_size": "1,2,4", "kernel": "glob(numba_*)", "size": "choice(128,256)"}
-    assert from_snakemake(config) == ["batch_size=1,2,4", "kernel=glob(numba_*)", "size=choice(128,256)"]
+    assert from_snakemake(config) == [
+        "batch_size=1,2,4",
+        "kernel=glob(numba_*)",
+        "size=choice(128,256)",
+    ]
 
 
 def test_dotted_keys_come_through_one_key():
     text = "kernel.block=[16,16] model._target_=my_module.build"
-    assert from_snakemake({"overrides": text}) == ["kernel.block=[16,16]", "model._target_=my_module.build"]
+    assert from_snakemake({"overrides": text}) == [
+        "kernel.block=[16,16]",
+        "model._target_=my_module.build",
+    ]
 
 
-def test_a_mapping_is_refused_with_the_way_to_write_it():
-    with pytest.raises(ConfigurationError, match=r"overrides='timing\.KEY=VALUE"):
-        from_snakemake({"timing": {"windows": 3}})
+@pytest.mark.parametrize(
+    ("given_", "expected"),
+    [
+        (
+            {"timing": {"windows": 3, "patience_s": None}},
+            ["timing.windows=3", "timing.patience_s=null"],
+        ),
+        (
+            {"model": {"_target_": "a.b", "input_shape": [3, 4]}},
+            ["model._target_=a.b", "model.input_shape=[3,4]"],
+        ),
+        ({"model": {"arguments": {"layers": [2, 2]}}}, ["model.arguments.layers=[2,2]"]),
+        ({"device": {"peak_tflop_s": {"bf16": 500}}}, ["device.peak_tflop_s.bf16=500"]),
+        ({"model": ["resnet18", "gpt2"]}, ["model=resnet18,gpt2"]),
+        ({"batch_size": [1, 2]}, ["batch_size=1,2"]),
+        ({"timing": {"windows": [3, 9]}}, ["timing.windows=3,9"]),
+        ({"steps": ["profile_step"]}, ["steps=[profile_step]"]),
+        ({"kernel": {"block": [[16, 16], [32, 8]]}}, ["kernel.block=[16,16],[32,8]"]),
+        (
+            {"first": [{"model": "gpt2", "batch_size": [8, 16]}]},
+            ["first=[{model:gpt2,batch_size:[8,16]}]"],
+        ),
+        (
+            {"exclude": [{"model": "gpt2", "because": "it's slow, here"}]},
+            ["exclude=[{model:gpt2,because:'it\\'s slow, here'}]"],
+        ),
+    ],
+)
+def test_lists_are_sweeps_and_mappings_hold_nested_keys(given_, expected):
+    overrides = from_snakemake(given_)
+    assert overrides == expected
+    OverridesParser.create().parse_overrides(overrides)
+
+
+def test_of_a_deployed_config_what_differs_counts_and_what_was_typed():
+    shipped = {"defaults": ["keys"], "batch_size": 8, "timing": {"windows": None, "patience_s": 1}}
+    changed = {**shipped, "timing": {"windows": 9, "patience_s": 1}, "model": "gpt2"}
+    assert from_snakemake(changed, shipped) == ["timing.windows=9", "model=gpt2"]
+    typed = {"batch_size": 8, "of_another_module": 3}
+    expected = ["timing.windows=9", "model=gpt2", "batch_size=8"]
+    assert from_snakemake(changed, shipped, typed) == expected
 
 
 @pytest.mark.parametrize(
@@ -47,3 +96,17 @@ def test_a_mapping_is_refused_with_the_way_to_write_it():
 )
 def test_what_goes_without_saying_is_added(given_, expected):
     assert complete(given_) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "added"),
+    [
+        ({"report.text": "kernels"}, ["experiment=recorded"]),
+        ({"overrides": "report.text=lab"}, ["experiment=recorded"]),
+        ({"report.text": "lab", "experiment": "seminar"}, []),
+        ({"experiment": "seminar"}, []),
+        ({}, []),
+    ],
+)
+def test_slides_are_of_recorded_rows_unless_an_experiment_is_named(config, added):
+    assert [each for each in asked_of(config) if each == "experiment=recorded"] == added

@@ -1,4 +1,5 @@
-"""What the page shows is a function of the command, whatever commands, ends and kills came before."""
+"""What the page shows is a function of the command, whatever commands, ends and kills came
+before."""
 
 import ast
 import re
@@ -18,10 +19,13 @@ from mfulab.lab.planning.workflow import PAGE
 PARTIAL, WHOLE_PAGE = Path("results/tables/partial"), Path("results/tables/whole_page")
 TABLES = PARTIAL.parent
 RULES = (ROOT / "workflow/rules/common.smk").read_text(encoding="utf-8")
-PARTIAL_PAGE = ast.literal_eval(re.search(r"^PARTIAL_PAGE = (\(.*?^\))", RULES, re.MULTILINE | re.DOTALL)[1])
-# `warm scripts/command.py STEP … --out PLACE`: writes what it was asked for, whole as the real one does, or is killed.
+PARTIAL_PAGE = ast.literal_eval(
+    re.search(r"^PARTIAL_PAGE = (\(.*?^\))", RULES, re.MULTILINE | re.DOTALL)[1]
+)
+# `mfulab STEP … --out PLACE`: writes what it was asked for, whole as the real one
+# does, or is killed.
 WARM = """
-warm() {
+mfulab() {
     [ $((left--)) -gt 0 ] || kill -9 $$
     while [ "$1" != --out ]; do words="$words $1"; shift; done
     case "$words " in
@@ -35,7 +39,8 @@ KILLED_AFTER = st.sampled_from([0, 1, 2, 2, 2])  # of two commands
 
 
 class Commands(RuleBasedStateMachine):
-    """Commands for several experiments in one folder; Snakemake's part is to make what is missing, or was another's."""
+    """Commands for several experiments in one folder; Snakemake's part is to make what is missing,
+    or was another's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,19 +58,28 @@ class Commands(RuleBasedStateMachine):
     @rule(who=st.sampled_from("AB"), commands=KILLED_AFTER)
     def ends_early(self, who: str, commands: int) -> None:
         """A first page, or that of a sweep which was interrupted or failed."""
-        params = SimpleNamespace(planned_manifests=[f"results/cpu/plan/{who}.json"], language="en")
+        params = SimpleNamespace(
+            planned_manifests=[f"results/cpu/plan/{who}.json"],
+            reference=["results/reference"],
+            language="en",
+        )
         command = PARTIAL_PAGE.replace(":q}", "[0]}").format(params=params)
         self.run(command, f"part of {who}", commands, PARTIAL)
 
     @rule(who=st.sampled_from("AB"), commands=KILLED_AFTER)
     def comes_to_its_end(self, who: str, commands: int) -> None:
-        """As Snakemake: outputs are removed before they are made, and nothing is done where all of them are there."""
+        """As Snakemake: outputs are removed before they are made, and nothing is done where all of
+        them are there."""
         if self.asked != who:
             self.asked = ""
             (self.folder / TABLES / "table").unlink(missing_ok=True)
             if not self.run(f"warm tables --out {TABLES}", who, commands, TABLES):
                 return
-        if self.asked != who or not (self.folder / WHOLE_PAGE).exists() or not (self.folder / PAGE).exists():
+        if (
+            self.asked != who
+            or not (self.folder / WHOLE_PAGE).exists()
+            or not (self.folder / PAGE).exists()
+        ):
             for output in (PAGE, WHOLE_PAGE):
                 (self.folder / output).unlink(missing_ok=True)
             if not self.run(f"warm x page --out {PAGE}", who, commands - 1, TABLES):

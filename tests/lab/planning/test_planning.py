@@ -1,4 +1,5 @@
-"""From an experiment to runs: expansion, exclusion, names, and the messages for what cannot be planned."""
+"""From an experiment to runs: expansion, exclusion, names, and the messages for what cannot be
+planned."""
 
 import itertools
 import json
@@ -22,19 +23,27 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import LANGUAGES, catalogue
 from mfulab.core.replicates import base_name
 from mfulab.lab.planning import keys, load, runs
-from mfulab.lab.planning.composition import Composition, Value, _hydra, complete, compose_experiments
-from mfulab.lab.planning.load import from_snakemake
+from mfulab.lab.planning.composition import (
+    Composition,
+    Value,
+    _hydra,
+    complete,
+    compose_experiments,
+)
 from mfulab.lab.planning.naming import LONGEST, run_name
+from mfulab.lab.planning.overrides import from_snakemake
 from mfulab.lab.planning.runs import holds, plan
 from mfulab.lab.planning.snakemake_workarounds import keep_commas
-from mfulab.lab.report import remedies
 from mfulab.measurements.bench_matmul import BenchMatmulConfig
 from mfulab.measurements.registry import MEASUREMENTS
+from mfulab.mfu.causes import CAUSES
 
 CONFIG = ROOT / "config"
 EXPERIMENTS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
 UNFINISHED = "traces"  # whose trace has no default
-ALONE = {f"experiment={name}" for name in EXPERIMENTS if name != UNFINISHED}  # planned one by one below
+ALONE = {
+    f"experiment={name}" for name in EXPERIMENTS if name != UNFINISHED
+}  # planned one by one below
 
 
 def planned(*overrides, hardware="test-4c", device="cpu"):
@@ -46,7 +55,9 @@ def test_what_is_emulated_is_swept_once_and_stands_beside_fp32_s_ceiling():
     """Planned natively nothing changes; a format that the user names is measured in full."""
 
     def of(*overrides, emulated):
-        [composition] = compose_experiments(["experiment=quickstart", "replicates=1", *overrides], CONFIG)
+        [composition] = compose_experiments(
+            ["experiment=quickstart", "replicates=1", *overrides], CONFIG
+        )
         return plan(composition, "test-4c", "cpu", emulated)
 
     def names(found, precision="precision=bf16"):
@@ -59,8 +70,12 @@ def test_what_is_emulated_is_swept_once_and_stands_beside_fp32_s_ceiling():
         "model=simple_cnn,workload=inference,batch_size=1,precision=bf16,execution=eager,timing=short",
     }
     assert names(native, "precision=fp32") == names(emulated, "precision=fp32")
-    assert [run.name for run in by_step(emulated, "ceilings") if "bf16" in run.name] == ["ceiling=bf16"]
-    assert {each["because"] for each in emulated.excluded} > {each["because"] for each in native.excluded}
+    assert [run.name for run in by_step(emulated, "ceilings") if "bf16" in run.name] == [
+        "ceiling=bf16"
+    ]
+    assert {each["because"] for each in emulated.excluded} > {
+        each["because"] for each in native.excluded
+    }
     asked = of("precision=bf16", "model=resnet18", emulated={"bf16"})
     assert len(names(asked)) == len(names(of("precision=bf16", "model=resnet18", emulated=())))
     assert "ceiling=fp32" in {run.name for run in by_step(asked, "ceilings")}
@@ -68,7 +83,9 @@ def test_what_is_emulated_is_swept_once_and_stands_beside_fp32_s_ceiling():
 
 def leaves_other_formats_as_they_are(native, emulated):
     """An emulated format takes away runs of its own, and adds a ceiling of fp32 at most."""
-    narrow = [run for run in native.runs if run.folder not in {each.folder for each in emulated.runs}]
+    narrow = [
+        run for run in native.runs if run.folder not in {each.folder for each in emulated.runs}
+    ]
     assert all(
         any(f"={name}" in run.name for name in ("bf16", "fp16", "amp_bf16", "amp_fp16", "int8"))
         or run.step == "count_flops"
@@ -96,11 +113,15 @@ def test_an_experiment_s_one_value_of_a_nested_key_counts_and_a_user_s_goes_befo
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_experiment_plans_valid_runs_and_emulation_costs_those_of_its_format_alone(experiment, tmp_path):
+def test_every_experiment_plans_valid_runs_and_emulation_costs_those_of_its_format_alone(
+    experiment, tmp_path
+):
     (tmp_path / "step.json").write_text("{}")
     traces = [f"trace={tmp_path / 'step.json'}"] if experiment == UNFINISHED else []
     [composition] = compose_experiments([f"experiment={experiment}", *traces], CONFIG)
-    native, emulated = (plan(composition, "test-4c", "cpu", names) for names in ((), {"bf16", "fp16", "int8"}))
+    native, emulated = (
+        plan(composition, "test-4c", "cpu", names) for names in ((), {"bf16", "fp16", "int8"})
+    )
     leaves_other_formats_as_they_are(native, emulated)
     for found in (native.runs, plan(composition, "test-4c", "cuda").runs):
         assert len({run.folder for run in found}) == len(found)
@@ -109,10 +130,12 @@ def test_every_experiment_plans_valid_runs_and_emulation_costs_those_of_its_form
             assert valid.model_dump(mode="json", by_alias=True) == run.config
 
 
-@pytest.mark.parametrize("config", sorted({each.config for each in remedies.REMEDIES.values()} - ALONE))
+@pytest.mark.parametrize("config", sorted({cause.remedy for cause in CAUSES} - ALONE))
 def test_a_remedy_s_command_measures_something_as_it_is_printed(config):
     given = dict(word.split("=", 1) for word in shlex.split(config))
-    runs = planned(*complete(from_snakemake({key: yaml.safe_load(value) for key, value in given.items()}))).runs
+    runs = planned(
+        *complete(from_snakemake({key: yaml.safe_load(value) for key, value in given.items()}))
+    ).runs
     assert {"profile_step", "bench_matmul", "count_flops"} & {run.step for run in runs}
 
 
@@ -125,14 +148,21 @@ def test_each_nested_key_that_an_advice_names_is_one_of_the_config(language):
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_key_of_an_experiment_says_what_it_is_for(experiment):
-    lines = (CONFIG / f"experiment/{experiment}.yaml").read_text().partition("\nexclude:")[0].splitlines()
+    lines = (
+        (CONFIG / f"experiment/{experiment}.yaml")
+        .read_text()
+        .partition("\nexclude:")[0]
+        .splitlines()
+    )
     for above, line in itertools.pairwise(lines):
         key, colon, _ = line.strip().partition(":")
         if colon and not key.startswith("#") and key not in ("hydra", "sweeper", "params"):
             assert "# " in line or above.strip().startswith("# "), line
 
 
-@pytest.mark.parametrize("more", [[], ["kernel.block=[8,8]", "model.task=classification", "execution.dynamic=true"]])
+@pytest.mark.parametrize(
+    "more", [[], ["kernel.block=[8,8]", "model.task=classification", "execution.dynamic=true"]]
+)
 def test_an_option_is_what_hydra_composes(more):
     """Taken from its file alone, or composed where something else touches its group."""
     swept = {
@@ -142,11 +172,15 @@ def test_an_option_is_what_hydra_composes(more):
         "precision": "bf16,tf32",
     }
     words = ["experiment=quickstart", *more]
-    [composition] = compose_experiments([*words, *(f"{group}={names}" for group, names in swept.items())], CONFIG)
+    [composition] = compose_experiments(
+        [*words, *(f"{group}={names}" for group, names in swept.items())], CONFIG
+    )
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG)):
         for group in swept:
             for value in composition.axes[group]:
-                composed = OmegaConf.to_container(compose("config", [*words, f"{group}={value.label}"]), resolve=True)
+                composed = OmegaConf.to_container(
+                    compose("config", [*words, f"{group}={value.label}"]), resolve=True
+                )
                 assert value.content == composed[group], (group, value.label)
 
 
@@ -158,7 +192,10 @@ def test_each_trace_is_a_run_keyed_by_its_content(tmp_path):
     second = planned("experiment=traces", f"trace={tmp_path}")
     names = [run.name for run in by_step(first, "read_trace")]
     assert names == ["trace=a", "trace=b"]
-    digests = [[run.config["trace"]["digest"] for run in by_step(each, "read_trace")] for each in (first, second)]
+    digests = [
+        [run.config["trace"]["digest"] for run in by_step(each, "read_trace")]
+        for each in (first, second)
+    ]
     assert digests[0][0] != digests[1][0]
     assert digests[0][1] == digests[1][1]
 
@@ -185,7 +222,9 @@ def test_a_group_reads_the_same_whatever_is_chosen_in_the_others():
     with _hydra(CONFIG):
         default = OmegaConf.to_container(compose("config"), resolve=True)
         for group, options in groups.items():
-            config = OmegaConf.to_container(compose("config", overrides=[f"{group}={options[-1]}"]), resolve=True)
+            config = OmegaConf.to_container(
+                compose("config", overrides=[f"{group}={options[-1]}"]), resolve=True
+            )
             for other in groups:
                 assert other == group or config[other] == default[other]
 
@@ -194,9 +233,19 @@ def test_a_key_that_config_yaml_does_not_hold_yet_is_a_key_an_override_and_an_ax
     folder = tmp_path / "config"
     shutil.copytree(CONFIG, folder)
     path = folder / "config.yaml"
-    path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith("sum_length:")))
-    for words, lengths in (([], {4096}), (["sum_length=64"], {64}), (["sum_length=64,128"], {64, 128})):
-        [found] = compose_experiments(["experiment=number_formats", "precision=fp32", *words], folder)
+    path.write_text(
+        "".join(
+            line for line in path.read_text().splitlines(True) if not line.startswith("sum_length:")
+        )
+    )
+    for words, lengths in (
+        ([], {4096}),
+        (["sum_length=64"], {64}),
+        (["sum_length=64,128"], {64, 128}),
+    ):
+        [found] = compose_experiments(
+            ["experiment=number_formats", "precision=fp32", *words], folder
+        )
         runs = by_step(plan(found, "test-4c", "cpu"), "number_formats")
         assert {run.config["sum_length"] for run in runs} == lengths
 
@@ -207,7 +256,9 @@ def test_a_choice_is_a_line_a_file_of_that_name_or_a_kernel_s_module(tmp_path):
     (folder / "precision").mkdir()
     (folder / "precision/bf16.yaml").write_text("name: bf16\ndtype: bfloat16\nautocast: true\n")
     (folder / "precision/mine.yaml").write_text("name: mine\ndtype: float16\n")
-    [found] = compose_experiments(["experiment=number_formats", "precision=glob([bf*,fp16,m*])"], folder)
+    [found] = compose_experiments(
+        ["experiment=number_formats", "precision=glob([bf*,fp16,m*])"], folder
+    )
     assert {value.label: value.content["autocast"] for value in found.axes["precision"]} == {
         "bf16": True,  # its file goes before the line
         "fp16": False,
@@ -215,16 +266,18 @@ def test_a_choice_is_a_line_a_file_of_that_name_or_a_kernel_s_module(tmp_path):
     }
     kernel = keys.derived(CONFIG, "kernel")
     assert kernel["cutile"] == {"name": "cutile", "_target_": "mfulab.kernels.cutile.CuTile"}
-    assert not {"torch", "cuda_c", "base"} & set(kernel), "a file of config/kernel, a base of others, no kernel"
+    assert not {"torch", "cuda_c", "base"} & set(kernel), (
+        "a file of config/kernel, a base of others, no kernel"
+    )
     assert {"torch", "cutile"} <= set(keys.choices(CONFIG, "kernel"))
 
 
 def test_a_kernel_that_was_added_makes_another_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(load, "PACKAGE", tmp_path)
     (tmp_path / "kernels").mkdir()
-    before = load.load({"hardware": "cpu-of-mine", "experiment": "recorded"}, CONFIG, tmp_path).memory
+    before = load.load({"hardware": "cpu-of-mine", "experiment": "recorded"}, CONFIG).memory
     (tmp_path / "kernels/mine.py").write_text("class Mine(MatmulKernel):\n    adds = 'nothing'\n")
-    assert load.load({"hardware": "cpu-of-mine", "experiment": "recorded"}, CONFIG, tmp_path).memory != before
+    assert load.load({"hardware": "cpu-of-mine", "experiment": "recorded"}, CONFIG).memory != before
 
 
 def test_a_table_that_is_none_is_one_message(tmp_path):
@@ -244,7 +297,9 @@ def test_a_product_of_models_and_kernels_costs_neither_a_kernel_a_model_nor_a_mo
 
 
 def test_a_ceiling_is_measured_by_several_processes_even_where_a_run_is_by_one():
-    result = planned("experiment=quickstart", "replicates=1", "model=simple_cnn", "steps=[profile_step]")
+    result = planned(
+        "experiment=quickstart", "replicates=1", "model=simple_cnn", "steps=[profile_step]"
+    )
     assert Counter(base_name(run.name) for run in by_step(result, "ceilings")) == {
         f"ceiling={ceiling}": 4 for ceiling in ("fp32", "bf16", "memory")
     }
@@ -252,8 +307,12 @@ def test_a_ceiling_is_measured_by_several_processes_even_where_a_run_is_by_one()
 
 
 def test_a_new_batch_size_adds_only_its_runs():
-    before = {run.folder: run.config for run in planned("experiment=quickstart", "batch_size=1,4").runs}
-    after = {run.folder: run.config for run in planned("experiment=quickstart", "batch_size=1,4,16").runs}
+    before = {
+        run.folder: run.config for run in planned("experiment=quickstart", "batch_size=1,4").runs
+    }
+    after = {
+        run.folder: run.config for run in planned("experiment=quickstart", "batch_size=1,4,16").runs
+    }
     assert before.items() <= after.items()
     assert all("batch_size=16" in folder for folder in after.keys() - before.keys())
 
@@ -262,18 +321,29 @@ def test_every_run_is_joined_with_runs_of_the_same_plan():
     result = planned("experiment=quickstart")
     folders = {run.folder for run in result.runs}
     assert all(need in folders for run in result.runs for need in run.needs.values())
-    assert all(run.needs.keys() == {"flops", "compute", "memory"} for run in by_step(result, "profile_step"))
+    assert all(
+        run.needs.keys() == {"flops", "compute", "memory"}
+        for run in by_step(result, "profile_step")
+    )
 
 
 def test_a_swept_nested_key_stands_in_the_name():
     narrow = ("kernel=torch", "size=64", "precision=fp32", "replicates=1")
     result = planned("experiment=quickstart", "kernel.block=[8,8],[16,16]", *narrow)
     names = [run.name for run in by_step(result, "bench_matmul")]
-    assert [name.split("kernel.block=")[1] for name in names] == ["8x8,timing=short", "16x16,timing=short"]
+    assert [name.split("kernel.block=")[1] for name in names] == [
+        "8x8,timing=short",
+        "16x16,timing=short",
+    ]
 
 
 def test_what_differs_from_the_defaults_stands_in_the_name_and_a_peak_does_not():
-    result = planned("experiment=quickstart", "timing.windows=9", "device.threads=2", "device.peak_tflop_s.fp32=3")
+    result = planned(
+        "experiment=quickstart",
+        "timing.windows=9",
+        "device.threads=2",
+        "device.peak_tflop_s.fp32=3",
+    )
     for run in by_step(result, "profile_step"):
         assert "timing.windows=9" in run.name
         assert "device.threads=2" in run.name
@@ -306,24 +376,35 @@ def test_a_recording_alone_is_shown_without_a_run():
     shown = planned("experiment=miniature", "report.recorded=amd-epyc-2c", "report.text=kernels")
     assert (shown.runs, shown.recorded, shown.text) == ([], "amd-epyc-2c", "kernels")
     assert planned("experiment=miniature").runs
-    with pytest.raises(ConfigurationError, match=r"report\.recorded=amd: unknown. Choices: amd-epyc-2c, nvidia"):
+    with pytest.raises(
+        ConfigurationError, match=r"report\.recorded=amd: unknown. Choices: amd-epyc-2c, "
+    ):
         planned("experiment=miniature", "report.recorded=amd")
     with pytest.raises(ConfigurationError, match=r"report\.text=labs.*kernels"):
         planned("experiment=miniature", "report.text=labs")
 
 
 def test_the_reports_language_is_no_part_of_any_run():
-    english, korean = planned("experiment=miniature"), planned("experiment=miniature", "report.language=ko")
+    english, korean = (
+        planned("experiment=miniature"),
+        planned("experiment=miniature", "report.language=ko"),
+    )
     assert (english.language, korean.language) == ("en", "ko")
-    assert {run.folder: run.text for run in english.runs} == {run.folder: run.text for run in korean.runs}
+    assert {run.folder: run.text for run in english.runs} == {
+        run.folder: run.text for run in korean.runs
+    }
     assert english.manifest == korean.manifest
 
 
 def test_the_manifest_tells_what_the_user_gave():
-    manifest = json.loads(planned("experiment=miniature", "batch_size=2", "timing.windows=3").manifest)
+    manifest = json.loads(
+        planned("experiment=miniature", "batch_size=2", "timing.windows=3").manifest
+    )
     assert manifest["overrides"] == ["batch_size=2", "timing.windows=3"]
     [composition] = compose_experiments(["experiment=miniature", *manifest["overrides"]], CONFIG)
-    assert [run["run"] for run in manifest["runs"]] == [run.name for run in plan(composition, "test-4c", "cpu").runs]
+    assert [run["run"] for run in manifest["runs"]] == [
+        run.name for run in plan(composition, "test-4c", "cpu").runs
+    ]
 
 
 def test_an_exclusion_holds_for_the_steps_that_read_its_axes():
@@ -346,7 +427,9 @@ def test_names_are_file_names_and_differ_where_values_do(text):
 
 def planned_matmul():
     precision = {"name": "fp32", "dtype": "float32"}
-    return BenchMatmulConfig(kernel={"name": "torch", "_target_": "a.b"}, size=64, precision=precision)
+    return BenchMatmulConfig(
+        kernel={"name": "torch", "_target_": "a.b"}, size=64, precision=precision
+    )
 
 
 def test_shapes():
@@ -360,7 +443,10 @@ def test_shapes():
     [
         ("experiment=quikstart", ["experiment=quikstart", "Did you mean quickstart"]),
         ("precision=fp12", ["precision=fp12", "bf16", "fp32"]),
-        ("device=H100", ["device=H100: give its kind. hardware=", "Choices: auto, cpu, cuda, mps."]),
+        (
+            "device=H100",
+            ["device=H100: give its kind. hardware=", "Choices: auto, cpu, cuda, mps."],
+        ),
         ("device=gpu", ["device=gpu: unknown."]),
         ("model=resnet19", ["model=resnet19", "Did you mean resnet18"]),
         ("batch_size=0", ["batch_size=0", "greater than 0"]),
@@ -400,13 +486,21 @@ def test_a_model_without_a_known_input_is_refused():
 
 
 def test_an_own_model_needs_only_its_target_and_input():
-    result = planned("model._target_=torch.nn.Identity", "model.input_shape=[3,8,8]", "precision=fp32")
+    result = planned(
+        "model._target_=torch.nn.Identity", "model.input_shape=[3,8,8]", "precision=fp32"
+    )
     names = {run.config["model"]["_target_"] for run in by_step(result, "profile_step")}
     assert names == {"torch.nn.Identity"}
 
 
-@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True), st.integers(1, 4), st.integers(1, 4))
-def test_the_number_of_runs_is_the_product_of_the_axes_that_the_step_reads(kernels, sizes, replicates):
+@given(
+    st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True),
+    st.integers(1, 4),
+    st.integers(1, 4),
+)
+def test_the_number_of_runs_is_the_product_of_the_axes_that_the_step_reads(
+    kernels, sizes, replicates
+):
     kernel_axis = [Value(k, {"name": k, "_target_": "a.b", "block": None}) for k in kernels]
     size_axis = [Value(str(2**n), 2**n) for n in range(sizes)]
     base = {
@@ -430,11 +524,16 @@ def test_the_number_of_runs_is_the_product_of_the_axes_that_the_step_reads(kerne
 
 
 def test_a_cluster_job_understands_the_name_of_its_run() -> None:
-    """As Snakemake's own parser leaves it, which splits at commas: when it no longer does, this changes nothing."""
+    """As Snakemake's own parser leaves it, which splits at commas: when it no longer does, this
+    changes nothing."""
     name = "kernel=torch,size=64,precision=fp32,timing.windows=2"
-    [argument] = encode_target_jobs_cli_args([TargetSpec("bench_matmul", {"hardware": "nvidia-a", "run": name})])
+    [argument] = encode_target_jobs_cli_args(
+        [TargetSpec("bench_matmul", {"hardware": "nvidia-a", "run": name})]
+    )
     [target] = parse_target_jobs_cli_args([argument])
-    workflow = SimpleNamespace(dag_settings=SimpleNamespace(target_jobs=[target]), get_rule=str.upper)
+    workflow = SimpleNamespace(
+        dag_settings=SimpleNamespace(target_jobs=[target]), get_rule=str.upper
+    )
     keep_commas(workflow)
     for _ in range(2):  # a job may ask again
         assert workflow.get_rule("bench_matmul") == "BENCH_MATMUL"

@@ -1,4 +1,5 @@
-"""Quickstart's sweep of a GPU: its formats, batches, order and pace, by what planning knows of the device."""
+"""Quickstart's sweep of a GPU: its formats, batches, order and pace, by what planning knows of the
+device."""
 
 from pathlib import Path
 
@@ -18,32 +19,44 @@ H200 = ((), 150.8e9)
 
 def planned(emulated, memory_bytes, *overrides) -> Plan:
     [composition] = compose_experiments(["experiment=quickstart_gpu", *overrides], CONFIG)
-    return plan(composition, "nvidia-here", "cuda", dict.fromkeys(emulated, "no units"), memory_bytes)
+    return plan(
+        composition, "nvidia-here", "cuda", dict.fromkeys(emulated, "no units"), memory_bytes
+    )
 
 
 def of(found: Plan, step: str) -> list[dict]:
     return [run.config for run in found.runs if run.step == step and "replicate=" not in run.name]
 
 
-@pytest.mark.parametrize(("here", "best", "batches"), [(H200, "bf16", {1, 16, 64}), (T4, "fp16", {1, 4, 32})])
+@pytest.mark.parametrize(
+    ("here", "best", "batches"), [(H200, "bf16", {1, 16, 64}), (T4, "fp16", {1, 4, 32})]
+)
 def test_formats_and_batches_are_the_device_s(here, best, batches):
     steps = of(planned(*here), "profile_step")
     assert {config["precision"]["name"] for config in steps} == {best, "fp32"}
     assert {config["batch_size"] for config in steps} == {*batches, 2048}
     assert {config["workload"]["name"] for config in steps} == {"inference", "training"}
-    assert [config["model"]["name"] for config in steps if config["execution"]["name"] == "compile"] == ["tiny_kernels"]
+    assert [
+        config["model"]["name"] for config in steps if config["execution"]["name"] == "compile"
+    ] == ["tiny_kernels"]
     assert len(steps) >= 12
     matmuls = of(planned(*here), "bench_matmul")
-    assert {"numba_cuda_seminar", "cublas", "triton_plain", "cuda_warp_tile"} <= {m["kernel"]["name"] for m in matmuls}
+    assert {"numba_cuda_seminar", "cublas", "triton_plain", "cuda_warp_tile"} <= {
+        m["kernel"]["name"] for m in matmuls
+    }
     assert {m["precision"]["name"] for m in matmuls} == {best, "fp32"}
 
 
 @pytest.mark.parametrize(("here", "rungs"), [(H200, {"bf16", "fp32"}), (T4, {"fp32"})])
 def test_triton_multiplies_16_bits_where_it_uses_tensor_cores(here, rungs):
     found = planned(*here)
-    triton = [config for config in of(found, "bench_matmul") if config["kernel"]["name"] == "triton_plain"]
+    triton = [
+        config for config in of(found, "bench_matmul") if config["kernel"]["name"] == "triton_plain"
+    ]
     assert {config["precision"]["name"] for config in triton} == rungs
-    because = {each["because"] for each in found.excluded if each["run"].startswith("kernel=triton_plain")}
+    because = {
+        each["because"] for each in found.excluded if each["run"].startswith("kernel=triton_plain")
+    }
     assert any("no tensor cores before" in reason for reason in because) == (rungs == {"fp32"})
 
 
@@ -65,17 +78,21 @@ P100 = (("fp16", "bf16", "tf32", "fp8"), 17.1e9)
 @pytest.mark.parametrize(("here", "best"), [(H200, "bf16"), (T4, "fp16"), (P100, None)])
 def test_a_rung_on_tensor_cores_is_there_where_they_are(here, best):
     found = planned(*here)
-    rungs = [config for config in of(found, "bench_matmul") if config["kernel"]["name"] == "cuda_wmma"]
+    rungs = [
+        config for config in of(found, "bench_matmul") if config["kernel"]["name"] == "cuda_wmma"
+    ]
     assert [(config["precision"]["name"], int(config["size"])) for config in rungs] == (
         [(best, 1024), (best, 4096)] if best else []
     )
-    because = {each["because"] for each in found.excluded if each["run"].startswith("kernel=cuda_wmma")}
+    because = {
+        each["because"] for each in found.excluded if each["run"].startswith("kernel=cuda_wmma")
+    }
     assert any("no tensor cores" in reason for reason in because) == (best is None), because
 
 
 def test_it_stands_in_for_quickstart_on_a_gpu_alone(tmp_path):
     def name(**given):
-        return load.load({"experiment": "quickstart", **given}, results=tmp_path).plans[0].experiment
+        return load.load({"experiment": "quickstart", **given}).plans[0].experiment
 
     assert name(hardware="nvidia-h200") == "quickstart_gpu"
     assert name(device="cpu") == "quickstart"
@@ -84,10 +101,18 @@ def test_it_stands_in_for_quickstart_on_a_gpu_alone(tmp_path):
 def test_the_first_sentence_comes_first_then_one_ladder_then_the_rest():
     found = planned(*H200)
     sweep = costs.Sweep([found], 0.0)
-    steps = [folder.partition("model=")[2].partition(",")[0] for folder in sweep.headline if "profile_step" in folder]
+    steps = [
+        folder.partition("model=")[2].partition(",")[0]
+        for folder in sweep.headline
+        if "profile_step" in folder
+    ]
     assert steps == ["spinning", "tiny_kernels", "wide_linear", "resnet50"]
     ladder = [turn for folder, turn in sweep.turns.items() if "size=4096,precision=fp32" in folder]
-    rest = [turn for folder, turn in sweep.turns.items() if folder not in {*found.first[0], *found.first[1]}]
+    rest = [
+        turn
+        for folder, turn in sweep.turns.items()
+        if folder not in {*found.first[0], *found.first[1]}
+    ]
     assert min(ladder) > max(rest)
 
 
@@ -106,7 +131,9 @@ def test_a_short_pace_is_a_gpu_s_second_and_says_so():
     assert not is_short("cuda", TimingConfig(window_time_s=CUDA_PACE.window_s))
     assert not pace_for("cuda", TimingConfig()).is_traced_once
     found = planned(*H200)
-    names = [run.name for run in found.runs if run.step in ("profile_step", "bench_matmul", "ceilings")]
+    names = [
+        run.name for run in found.runs if run.step in ("profile_step", "bench_matmul", "ceilings")
+    ]
     assert all("timing=short" in name or "search=quick" in name for name in names)
     careful = planned(*H200, "short_processes=false")
     assert {config["search"] for config in of(careful, "ceilings")} == {"careful"}

@@ -41,4 +41,6 @@ def test_a_job_asks_for_a_gpu_a_process_and_for_its_nodes(hardware, parallel, wa
         hardware=hardware, run="run", get=lambda name: {"hardware": hardware, "run": "run"}[name]
     )
     found = lab.resources(MEASUREMENTS["profile_step"])
-    assert {name: each(wildcards) if callable(each) else each for name, each in found.items()} == wanted
+    assert {
+        name: each(wildcards) if callable(each) else each for name, each in found.items()
+    } == wanted

@@ -1,4 +1,5 @@
-"""Planning leaves a running sweep alone: a dry run writes nothing, a second sweep is refused before it plans."""
+"""Planning leaves a running sweep alone: a dry run writes nothing, a second sweep is refused before
+it plans."""
 
 import csv
 import signal
@@ -61,7 +62,7 @@ def table(tree: Path) -> dict[str, str]:
 def test_another_command_changes_nothing_of_a_running_sweep(tree: Path) -> None:
     (tree / "hold").touch()
     sweep = start(tree)
-    until(lambda: pretend.begun(tree) == 2, 60, "the sweep did not begin")
+    until(lambda: pretend.begun(tree) == 2, failure="the sweep did not begin")
     before = files(tree)
 
     dry = pretend.finish(start(tree, "-n", size="32,48"))
@@ -88,7 +89,9 @@ def test_a_dry_run_tells_what_would_be_measured_and_moves_nothing(tree: Path) ->
     before = files(tree)
     experiment = tree / "config/experiment/pretend.yaml"
     shipped = experiment.read_text()
-    experiment.write_text(shipped.replace("64,128", "64,192") + "seed: 5\n")  # the seed stands in no name
+    experiment.write_text(
+        shipped.replace("64,128", "64,192") + "seed: 5\n"
+    )  # the seed stands in no name
     dry = pretend.finish(start(tree, "-n"))
     assert dry.count("Multiplying kernel=torch") == 2
     assert files(tree) == before
@@ -115,7 +118,7 @@ def test_old_results_come_back_with_their_config_and_a_dry_run_says_so(tree: Pat
 def test_a_sweep_that_was_killed_goes_on_with_the_same_command(tree: Path) -> None:
     (tree / "hold").touch()
     sweep = start(tree)
-    until(lambda: pretend.begun(tree) == 2, 60, "the sweep did not begin")
+    until(lambda: pretend.begun(tree) == 2, failure="the sweep did not begin")
     sweep.send_signal(signal.SIGKILL)
     sweep.communicate()
     assert list((tree / ".snakemake/locks").iterdir())
@@ -128,7 +131,9 @@ def test_a_sweep_that_was_killed_goes_on_with_the_same_command(tree: Path) -> No
 def test_a_sweep_of_another_machine_is_not_taken_for_dead(tree: Path) -> None:
     pretend.finish(start(tree))
     lock = tree / "results/.lock"
-    lock.write_text('{"process": 12, "host": "elsewhere", "boot": "another", "since": "2026-01-01T00:00:00+00:00"}')
+    lock.write_text(
+        '{"process": 12, "host": "elsewhere", "boot": "another", "since": "2026-01-01T00:00:00+00:00"}'
+    )
     refused = pretend.finish(start(tree, size="32"), 1)
     assert "process 12 on elsewhere" in refused
     assert "make unlock" in refused

@@ -17,6 +17,7 @@ from snakemake.cli import get_argument_parser
 from snakemake.dag import DAG
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import SchedulingSettings
+from support.processes import HANGS_S
 
 from mfulab.lab.planning.snakemake_workarounds import (
     OBJECTS_MADE,
@@ -65,7 +66,11 @@ def python_looks_as_it_does():
 
 @pytest.mark.parametrize(
     ("arguments", "is_kept"),
-    [([], False), (["--max-jobs-per-timespan", "30/1m"], True), (["--max-jobs-per-timespan", "2/1s"], True)],
+    [
+        ([], False),
+        (["--max-jobs-per-timespan", "30/1m"], True),
+        (["--max-jobs-per-timespan", "2/1s"], True),
+    ],
 )
 def test_the_rate_that_no_one_asked_for_is_not_kept(arguments, is_kept):
     rate = get_argument_parser().parse_args(["--cores", "1", *arguments]).max_jobs_per_timespan
@@ -79,7 +84,9 @@ def test_thousands_of_jobs_that_live_on_are_not_walked_again_and_again(python_lo
         gc.collect()
         before = sum(generation["collections"] for generation in gc.get_stats())
         jobs = [[number] for number in range(OBJECTS_MADE // 2)]
-        return len(jobs) and sum(generation["collections"] for generation in gc.get_stats()) - before
+        return (
+            len(jobs) and sum(generation["collections"] for generation in gc.get_stats()) - before
+        )
 
     assert looks() > 10
     look_for_garbage_rarely()
@@ -87,7 +94,8 @@ def test_thousands_of_jobs_that_live_on_are_not_walked_again_and_again(python_lo
 
 
 @pytest.mark.parametrize(
-    ("mended", "told"), [("", "taken apart"), ("snakemake_workarounds.look_for_garbage_rarely()", "")]
+    ("mended", "told"),
+    [("", "taken apart"), ("snakemake_workarounds.look_for_garbage_rarely()", "")],
 )
 def test_what_lives_as_long_as_the_workflow_is_not_taken_apart_at_its_end(mended, told):
     script = f"""
@@ -103,7 +111,9 @@ class Job:
 {mended}
 job = Job()
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout == told
 
 
@@ -114,9 +124,11 @@ import os, time
 from mfulab.lab.planning import snakemake_workarounds
 snakemake_workarounds.catch_signals(snakemake_workarounds.leave_at_once)
 os.kill(os.getpid(), {int(number)})
-time.sleep(30)
+time.sleep({HANGS_S})
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS_S
+    )
     assert ended.returncode == 128 + number
     assert ended.stderr.split("\n") == [
         "",
@@ -125,40 +137,111 @@ time.sleep(30)
     ]
 
 
+# What a sweep's process does, in no time but for its children's.
+SIGNALLED = """
+import os, signal, time
+from pathlib import Path
+from types import SimpleNamespace
+from mfulab.lab.planning import snakemake_workarounds
+sleep = time.sleep
+snakemake_workarounds.time = SimpleNamespace(sleep=lambda seconds: sleep(0.01))
+asked = []
+scheduler = SimpleNamespace(exit_gracefully=lambda: asked.append(1))
+"""
+SILENT = "exec sleep 600"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     ("squeue", "is_local", "leaves"),
-    [("exec sleep 60", False, True), ("exit 1", False, True), ("", False, False), ("exit 1", True, False)],
+    [
+        (SILENT, False, True),
+        (f"trap '' TERM; {SILENT}", False, True),
+        ("exit 1", False, True),
+        ("", False, False),
+        ("exit 1", True, False),
+    ],
 )
-def test_a_sweep_whose_slurm_does_not_answer_ends_by_one_signal(tmp_path, squeue, is_local, leaves, number):
-    command = tmp_path / "squeue"
-    command.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\n{squeue}\n")
+def test_a_sweep_whose_slurm_does_not_answer_ends_by_one_signal(
+    tmp_path, squeue, is_local, leaves, number
+):
+    command, asked = tmp_path / "squeue", tmp_path / "asked"
+    command.write_text(f"#!/bin/sh\necho asked >> {asked}\n{squeue}\n")
     command.chmod(0o755)
-    code = f"""
-import os, time
-from types import SimpleNamespace
-from mfulab.lab.planning import snakemake_workarounds
-snakemake_workarounds.ANSWERS_S = 0.2
-asked = []
-scheduler = SimpleNamespace(exit_gracefully=lambda: asked.append(1))
+    answers_s = 0.2 if SILENT in squeue else HANGS_S
+    times = 0 if is_local else 4  # asked so often, one that leaves has left
+    code = f"""{SIGNALLED}
+snakemake_workarounds.ANSWERS_S = {answers_s}
 snakemake_workarounds.end_in_order(scheduler, {is_local})
 os.kill(os.getpid(), {int(number)})
-time.sleep({30 if leaves else 1.5})
-print("waited" if asked else "killed")
+path = Path({str(asked)!r})
+while not asked or {leaves} or {times} > len(path.read_text().split() if path.exists() else ""):
+    sleep(0.01)
+print("waited")
 """
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
-    assert (tmp_path / "asked").exists() == (not is_local)
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=HANGS_S,
+        env=environment,
+    )
+    if SILENT not in squeue:  # else it may be ended before it says so
+        assert asked.exists() == (not is_local)
     assert ended.returncode == (128 + number if leaves else 0)
     assert ended.stdout == ("" if leaves else "waited\n")
-    assert ("SLURM does not answer.\n\nmfulab: left at once; finished rows are kept" in ended.stderr) == leaves
+    assert (
+        "SLURM does not answer.\n\nmfulab: left at once; finished rows are kept" in ended.stderr
+    ) == leaves
     assert ("interrupted again, at once" in ended.stderr) == (not is_local)
+
+
+@pytest.mark.parametrize("terminal", ["closed", "unread", "busy"])
+def test_a_terminal_that_is_gone_or_not_read_holds_no_end_up(tmp_path, terminal):
+    """The standard error is a pipe without a reader, one that is full, or is being written to."""
+    code = f"""{SIGNALLED}
+import threading
+snakemake_workarounds.end_in_order(scheduler, False)
+if {terminal == "unread"}:
+    os.set_blocking(2, False)
+    try:
+        while True:
+            os.write(2, bytes(1 << 12))
+    except BlockingIOError:
+        os.set_blocking(2, True)
+if {terminal == "busy"}:
+    say = snakemake_workarounds.say
+    def only_beside(*values, **options):
+        if threading.current_thread() is threading.main_thread():
+            raise RuntimeError("reentrant call inside the stream that the signal interrupted")
+        say(*values, **options)
+    snakemake_workarounds.say = only_beside
+os.kill(os.getpid(), signal.SIGTERM)
+if {terminal == "busy"}:
+    os.kill(os.getpid(), signal.SIGTERM)
+sleep({HANGS_S})
+"""
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\nexit 1\n")
+    squeue.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    reader, writer = os.pipe()
+    if terminal == "closed":
+        os.close(reader)
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=writer, env=environment)
+    os.close(writer)
+    assert process.wait(HANGS_S) == 128 + signal.SIGTERM
+    if terminal != "closed":
+        os.close(reader)
 
 
 def test_what_begins_is_told_its_targets(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = []
-    lab = SimpleNamespace(begin=lambda targets: told.append(targets) or False, outlook=lambda dag: "")
+    lab = SimpleNamespace(
+        begin=lambda targets: told.append(targets) or False, outlook=lambda dag: ""
+    )
     workflow = SimpleNamespace(
         execute=lambda plugin: "done",
         unlock=None,

@@ -6,13 +6,17 @@ import os
 import pytest
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import write_csv
 from mfulab.lab.planning import store
 from mfulab.lab.planning.runs import Run
+from mfulab.lab.runtime import endings
 from mfulab.lab.tables.details import earlier
 
 
 def a_run(**config):
-    return Run("bench_matmul", "kernel=torch", "test-4c/bench_matmul/kernel=torch", json.dumps(config))
+    return Run(
+        "bench_matmul", "kernel=torch", "test-4c/bench_matmul/kernel=torch", json.dumps(config)
+    )
 
 
 def finish(results, run, value):
@@ -68,7 +72,35 @@ def test_a_row_whose_code_changed_is_kept_beside_the_new_one(tmp_path):
     assert "2.5" in row(tmp_path, run), "Snakemake decides what is measured anew"
 
 
-@pytest.mark.parametrize("text", ["", "status,time_s\n", "status,time_s\nok,1.", "status,time_s\nok\n", "status,ti"])
+def test_a_finished_row_is_told_where_it_was_found_so_that_nobody_reads_it_again(tmp_path):
+    assert not store.write_run(a_run(seed=1), tmp_path), "new"
+    assert not store.write_run(a_run(seed=1), tmp_path), "planned before, without a row"
+    finish(tmp_path, a_run(), "1.5")
+    assert store.write_run(a_run(seed=1), tmp_path), "finished"
+    assert not store.write_run(a_run(seed=2), tmp_path), "moved aside"
+    assert store.write_run(a_run(seed=1), tmp_path), "came back"
+    (tmp_path / a_run().folder / "row.csv").write_text("status,time_s\nok,1.")
+    assert not store.write_run(a_run(seed=1), tmp_path), "cut off"
+
+
+def test_a_finished_row_is_read_once_when_a_plan_is_written(tmp_path, monkeypatch):
+    store.write_run(a_run(seed=1), tmp_path)
+    finish(tmp_path, a_run(), "1.5")
+    read = []
+    is_complete = store.is_complete
+
+    def counted(row, *arguments):
+        read.append(row)
+        return is_complete(row, *arguments)
+
+    monkeypatch.setattr(store, "is_complete", counted)
+    assert store.write_run(a_run(seed=1), tmp_path)
+    assert read == [tmp_path / a_run().folder / "row.csv"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "status,time_s\n", "status,time_s\nok,1.", "status,time_s\nok\n", "status,ti"]
+)
 def test_a_truncated_row_is_measured_again(tmp_path, text):
     store.write_run(a_run(), tmp_path)
     (tmp_path / a_run().folder / "row.csv").write_text(text)
@@ -89,11 +121,14 @@ def test_results_that_cannot_be_written_are_refused_before_anything_is_changed(t
         store.check_writable(tmp_path / "results")
 
 
-@pytest.mark.parametrize(("budget", "stays"), [(3.0, True), (2.0, True), (3.5, False), (float("inf"), False)])
+@pytest.mark.parametrize(
+    ("budget", "stays"), [(3.0, True), (2.0, True), (3.5, False), (float("inf"), False)]
+)
 def test_a_row_left_out_for_a_budget_gives_way_to_a_larger_one(tmp_path, budget, stays):
     store.write_run(a_run(), tmp_path)
     path = tmp_path / a_run().folder / "row.csv"
-    path.write_text("status,message\nnot_measured,budget_min=3: about 9 s did not fit into 4 s\n")
+    ended_by = endings.ending(endings.LEFT_OUT, budget_min=3)
+    write_csv(path, [{"status": "not_measured", "ended_by": ended_by}])
     kept = store.State.KEPT if stays else store.State.CUT
     assert store.state(a_run(), tmp_path, budget_min=budget) is kept
     store.write_run(a_run(), tmp_path, budget_min=budget)
@@ -102,7 +137,7 @@ def test_a_row_left_out_for_a_budget_gives_way_to_a_larger_one(tmp_path, budget,
 
 def test_a_row_left_out_is_no_result_to_keep(tmp_path):
     store.write_run(a_run(seed=1), tmp_path)
-    (tmp_path / a_run().folder / "row.csv").write_text("status,message\nnot_measured,budget_min=3: no\n")
+    (tmp_path / a_run().folder / "row.csv").write_text("status,message\nnot_measured,no time\n")
     assert store.state(a_run(seed=2), tmp_path) is store.State.NEW
     store.write_run(a_run(seed=2), tmp_path)
     assert not (tmp_path / store.SUPERSEDED).exists()

@@ -1,4 +1,5 @@
-"""What the tests of the report share: tables of two invented machines, and a page that is drawn once for all tests."""
+"""What the tests of the report share: tables of two invented machines, and a page that is drawn
+once for all tests."""
 
 import json
 from pathlib import Path
@@ -6,18 +7,47 @@ from pathlib import Path
 import pytest
 from support import report_rows
 from support.shared import made_once
+from support.workflow_copy import ROOT
 
 from mfulab.cli.main import main
-from mfulab.lab.report import figures, frames
+from mfulab.lab.report import figures, frames, trust
 
 
 @pytest.fixture(scope="session")
 def invented(tmp_path_factory) -> frames.Tables:
     """Every table of the two machines with all of their models. Tests change copies."""
     root = tmp_path_factory.mktemp("invented")
-    manifests = [str(report_rows.lay_out(root, each)) for each in (report_rows.CPU, report_rows.GPU)]
+    manifests = [
+        str(report_rows.lay_out(root, each)) for each in (report_rows.CPU, report_rows.GPU)
+    ]
     main(["tables", "--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
     return frames.read(root / "tables")[0]
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory) -> frames.Tables:
+    """The tables of the recordings that the project ships."""
+    out = tmp_path_factory.mktemp("tables")
+    main(["tables", "--reference", str(ROOT / "results/reference"), "--out", str(out)])
+    return frames.read(out)[0]
+
+
+@pytest.fixture(scope="session")
+def quickstart(recorded) -> frames.Tables:
+    """What the recorded CPU measured of the first sweep's models and kernels, as if measured
+    here."""
+    models, modes = ["simple_cnn", "resnet18", "gpt2"], ["training", "inference"]
+    own = {}
+    for name, rows in recorded.items():
+        if {"recorded", "hardware"} <= set(rows):
+            rows = rows[rows["hardware"].str.startswith("amd")]
+            rows = rows.assign(recorded=False, experiment="quickstart")
+        if name == "profile":
+            usual = rows["model"].isin(models) & rows["workload"].isin(modes)
+            usual &= rows["batch_size"].isin([1, 4]) & (rows["execution"] == "eager")
+            rows = rows[usual & rows["precision"].isin(["fp32", "bf16"])]
+        own[name] = rows.head(0) if name == "traces" else rows
+    return trust.judged(own)
 
 
 @pytest.fixture
@@ -29,7 +59,8 @@ def one_figure(monkeypatch) -> None:
 
 @pytest.fixture(scope="session")
 def page(tmp_path_factory) -> Path:
-    """A folder with tables, figures and the page in two languages, hostile texts among them; tests change copies."""
+    """A folder with tables, figures and the page in two languages, hostile texts among them; tests
+    change copies."""
     return made_once(tmp_path_factory, "page", _make_page)
 
 
@@ -45,7 +76,9 @@ def _make_page(root: Path) -> None:
     (run / "log").write_text(f"</script>{report_rows.EVIL_NAME}")
     tables, drawn = str(root / "results/tables"), str(root / "figures")
     main(["tables", "--root", str(root), "--out", tables, "--manifest", str(manifest)])
-    main(["figures", "--tables", tables, "--out", drawn, "--formats", "svg"])  # once for both languages
+    main(
+        ["figures", "--tables", tables, "--out", drawn, "--formats", "svg"]
+    )  # once for both languages
     for name, language in (("report", "en"), ("korean", "ko")):
         out = str(root / f"{name}.html")
         main(["page", "--tables", tables, "--figures", drawn, "--out", out, "--language", language])

@@ -11,12 +11,23 @@ TEXT = Texts("en", "attention_length")
 
 
 def row(attention: str, tokens: int = 512, **changes) -> dict:
-    """A step of 1 s at 40 % MFU and 100 MB with flash attention; twice as long and four times as large without."""
+    """A step of 1 s at 40 % MFU and 100 MB with flash attention; twice as long and four times as
+    large without."""
     times = 2 if attention == "math" else 1
     measured = {"time_s": 1.0 * times, "mfu_percent": 40.0 / times, "memory_bytes": 1e8 * times**2}
-    common = {"status": "ok", "hardware": "here", "recorded": "False", "precision": "fp32", "mode": "training"}
+    common = {
+        "status": "ok",
+        "hardware": "here",
+        "recorded": "False",
+        "precision": "fp32",
+        "mode": "training",
+    }
     step = {"model": "small", "workload": "training", "batch_size": 1, "sequence_length": tokens}
-    names = {"attention": attention, "execution": f"attention_{attention}", "flops_run": f"small,{tokens}"}
+    names = {
+        "attention": attention,
+        "execution": f"attention_{attention}",
+        "flops_run": f"small,{tokens}",
+    }
     return {**common, **step, **names, **measured, **changes}
 
 
@@ -46,7 +57,10 @@ def test_the_longest_sequence_is_told(tmp_path):
 
 
 def test_one_backend_without_counts_says_what_was_measured(tmp_path):
-    assert said(tmp_path, row("flash", 128), row("flash")) == "small was measured from 128 to 512 tokens."
+    assert (
+        said(tmp_path, row("flash", 128), row("flash"))
+        == "small was measured from 128 to 512 tokens."
+    )
 
 
 def test_equal_backends_are_not_compared(tmp_path):
@@ -56,7 +70,12 @@ def test_equal_backends_are_not_compared(tmp_path):
 
 
 def test_runs_out_of_memory_are_counted_and_unsupported_ones_are_not(tmp_path):
-    rows = [row("flash", 128), row("flash"), failed("math", 8192), failed("cudnn", 512, "unsupported")]
+    rows = [
+        row("flash", 128),
+        row("flash"),
+        failed("math", 8192),
+        failed("cudnn", 512, "unsupported"),
+    ]
     assert said(tmp_path, *rows).endswith("1 run was out of memory.")
     assert len(attention_length.rows(known(tmp_path, *rows))) == 3
 
@@ -69,6 +88,8 @@ def test_one_length_is_no_comparison_of_lengths(tmp_path):
 def test_everything_fits(tmp_path, language):
     lengths = (128, 512, 1024, 2048)
     rows = [row(attention, tokens) for attention in ("math", "flash") for tokens in lengths]
-    found = known(tmp_path, *rows, failed("math", 8192), shares={tokens: tokens / 40 for tokens in lengths})
+    found = known(
+        tmp_path, *rows, failed("math", 8192), shares={tokens: tokens / 40 for tokens in lengths}
+    )
     drawn = figures.render("attention_length", found, language)
     assert overlaps(drawn.figure) == []

@@ -45,7 +45,8 @@ def of_one_figure(report, tmp_path_factory) -> Path:
 
 
 def with_one_drawing(page: Path, folder: Path) -> Path:
-    """The page with the headline's drawing alone: opening forty others takes longer than most tests."""
+    """The page with the headline's drawing alone: opening forty others takes longer than most
+    tests."""
     drawings = re.compile(r'(<svg id="svg-(?!mfu_versus_utilization")[^>]*>).*?</svg>', re.DOTALL)
     emptied = folder / page.name
     emptied.write_text(drawings.sub(r"\1</svg>", page.read_text()))
@@ -54,7 +55,8 @@ def with_one_drawing(page: Path, folder: Path) -> Path:
 
 @contextmanager
 def without_complaints(browser, report: Path):
-    """A tab with the page; at its end there must have been no complaint and no request but for the page itself."""
+    """A tab with the page; at its end there must have been no complaint and no request but for the
+    page itself."""
     complaints, requests = [], []
     tab = browser.new_page(viewport={"width": 1280, "height": 900}, accept_downloads=True)
     tab.on("console", lambda message: complaints.append(message.text))
@@ -64,7 +66,11 @@ def without_complaints(browser, report: Path):
     tab.wait_for_selector("#grid tbody tr[data-row]")
     yield tab
     assert complaints == []
-    asked = {url.partition("#")[0] for url in requests if not url.startswith(("blob:", "data:", "about:"))}
+    asked = {
+        url.partition("#")[0]
+        for url in requests
+        if not url.startswith(("blob:", "data:", "about:"))
+    }
     assert asked == {report.as_uri()}
     tab.close()
 
@@ -160,13 +166,80 @@ def test_figures_are_saved_as_picture_and_rows(opened, tmp_path):
     opened.evaluate("async () => { (await data).figures.mfu_versus_utilization.all = 1000; }")
     with opened.expect_download() as download:
         opened.locator("#figure-mfu_versus_utilization [data-download=csv]").click()
-    assert re.fullmatch(r"mfu_versus_utilization\.first-\d+-rows\.csv", download.value.suggested_filename)
+    assert re.fullmatch(
+        r"mfu_versus_utilization\.first-\d+-rows\.csv", download.value.suggested_filename
+    )
+
+
+@pytest.mark.parametrize(
+    ("planted", "refused"),
+    [
+        ("<script>document.title = 'ran'</script>", "script-src"),
+        ('<svg onload="document.title = 1"></svg>', "script-src"),
+        ('<img src="data:," onerror="document.title = 1">', "script-src"),
+        ("<style>body { display: none }</style>", "style-src-elem"),
+        ('<base href="https://example.org/">', "base-uri"),
+        ('<img src="https://example.org/x.png">', "img-src"),
+    ],
+)
+def test_what_a_stranger_plants_in_the_page_does_not_run(
+    browser, of_one_figure, tmp_path, planted, refused
+):
+    """Were one to get past all that escapes texts, the policy would still stop it."""
+    content = of_one_figure.read_text()
+    page = tmp_path / "page.html"
+    page.write_text(content.replace("<main>", f"<main>{planted}", 1))
+    complaints = []
+    tab = browser.new_page()
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.goto(page.as_uri())
+    tab.wait_for_selector("#grid tbody tr[data-row]")
+    assert tab.title() == "MFU versus utilization"
+    assert tab.evaluate("getComputedStyle(document.body).display") == "block"
+    assert any(refused in complaint for complaint in complaints)
+    tab.close()
+
+
+@pytest.mark.parametrize("onto", ["svg", "g"])
+def test_a_stranger_s_drawing_runs_no_script(browser, report, tmp_path, one_figure, onto):
+    """Single quotes around double ones: an edit of its text would end an attribute."""
+    drawn = tmp_path / "figures"
+    shutil.copytree(report.parent / "figures", drawn)
+    across = f"<{onto} x=' id=\"x' y=\"' onload=document.title='ran' onclick=document.title='ran' c='\"/>"
+    headline = drawn / "mfu_versus_utilization.svg"
+    head, end, _ = headline.read_text().rpartition("</svg>")
+    headline.write_text(f'{head}{across}<g id="\'"/>{end}')
+    out = tmp_path / "report.html"
+    tables = str(report.parent / "results/tables")
+    main(["page", "--tables", tables, "--figures", str(drawn), "--out", str(out)])
+    with without_complaints(browser, out) as tab:
+        assert tab.title() == "MFU versus utilization"
+        assert tab.locator("[onload], [onclick]").count() == 0
+        assert marks(tab).count() > 0, "drawn again"
+
+
+def test_a_dialog_closes_by_its_button(opened):
+    opened.locator("#grid tbody tr[data-row]").first.click()
+    dialog = opened.locator("dialog#run")
+    dialog.locator("form button").click()
+    sync_api.expect(dialog).to_be_hidden()
+
+
+def test_a_spreadsheet_runs_no_cell_of_an_export(opened):
+    cells = ["=1", "+a", "-a", "@x", "＝1", "＋a", "－a", "＠x", "﹦1", "'＝1", "plain", "한=1"]
+    line = opened.evaluate("(cells) => csv([cells])", cells)
+    kept = [f"'{cell}" for cell in cells[:-2]] + cells[-2:]
+    assert line.strip().split(",") == kept
+    assert opened.evaluate("(cells) => pasted([cells])", cells).split("\t") == kept
+    assert opened.evaluate("pasted([['a\\n=1', '\\t=1', null]])") == "a =1\t' =1\t"
 
 
 AXE = find_spec("axe_playwright_python")
 
 
-@pytest.mark.skipif(AXE is None, reason="axe-playwright-python, which brings axe-core, is not installed")
+@pytest.mark.skipif(
+    AXE is None, reason="axe-playwright-python, which brings axe-core, is not installed"
+)
 @pytest.mark.parametrize("name", ["report", "korean"])
 def test_accessible_at_three_widths(browser, report, tmp_path, name):
     tab = browser.new_page()
@@ -176,10 +249,15 @@ def test_accessible_at_three_widths(browser, report, tmp_path, name):
     tab.evaluate(next(Path(AXE.submodule_search_locations[0]).rglob("axe.min.js")).read_text())
     for width in (375, 768, 1280):
         tab.set_viewport_size({"width": width, "height": 900})
-        rules = f"{{ 'color-contrast': {{ enabled: {str(width == 1280).lower()} }} }}"  # slow, and no matter of width
+        # slow, and no matter of width
+        rules = f"{{ 'color-contrast': {{ enabled: {str(width == 1280).lower()} }} }}"
         options = f"{{ rules: {rules}, resultTypes: ['violations'] }}"
-        found = tab.evaluate(f"axe.run({{ exclude: ['svg'] }}, {options}).then((all) => all.violations)")
-        assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found] == []
+        found = tab.evaluate(
+            f"axe.run({{ exclude: ['svg'] }}, {options}).then((all) => all.violations)"
+        )
+        assert [
+            (each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found
+        ] == []
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
     tab.close()
 
@@ -231,7 +309,9 @@ def test_a_run_opens_with_its_config_samples_and_log(opened):
     sync_api.expect(dialog).to_be_visible()
     text = dialog.text_content()
     assert "model=gpt2" in text
-    assert dialog.locator("dt", has_text=re.compile("^batch_size$")).count() == 2, "of config and row"
+    assert dialog.locator("dt", has_text=re.compile("^batch_size$")).count() == 2, (
+        "of config and row"
+    )
     assert "{" not in " ".join(dialog.locator("dl").all_text_contents())
     assert "Samples: time_s" in text
     assert dialog.locator("canvas").count() >= 2
@@ -255,6 +335,108 @@ def test_the_keyboard_opens_a_run(opened):
     opened.locator("#grid tbody tr[data-row]").first.focus()
     opened.keyboard.press("Enter")
     sync_api.expect(opened.locator("dialog#run")).to_be_visible()
+
+
+def test_an_operator_is_one_part_over_all_of_its_shapes(opened):
+    records = [("aten::mm", 10.0, 2), ("aten::add", 20.0, 1), ("aten::mm", 20.0, 3)]
+    operators = [
+        {"operator": name, "share_percent": share, "calls": calls, "time_s": share / 1e3}
+        | {"input_shapes": f"[{place}]"}
+        for place, (name, share, calls) in enumerate(records)
+    ]
+    drawn = opened.evaluate(
+        """(operators) => {
+            const bars = icicle({ time_s: 0.1 }, { operators }).filter((each) => each.className === "icicle");
+            return [bars.at(-1).ariaLabel, list(operators).innerText ?? list(operators).textContent];
+        }""",
+        operators,
+    )
+    assert re.findall(r"(\S+) ([\d.]+) ms, ([\d.]+) %", drawn[0])[:2] == [
+        ("aten::mm", "30", "30"),
+        ("aten::add", "20", "20"),
+    ]
+    assert drawn[1].startswith("aten::mm × 530 ms, 30 %")
+    assert drawn[1].count("aten::mm") == 1
+
+
+@pytest.mark.parametrize("column", ["tokens_per_s", "page_faults_per_s", "samples_per_j"])
+def test_a_rate_is_no_time(opened, column):
+    assert opened.evaluate("(column) => shown(1500, column)", column) == "1.5 k"
+    assert opened.evaluate("shown(1500, 'time_s')") == "1.5 ks"
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "said"), [(50.0, 9.22, "-40.78 points"), (0, 1, "1 points")]
+)
+def test_percents_differ_by_points(opened, one, two, said):
+    rows = [
+        {"run": "model=a", "hardware": "x", "time_s": 1.0, "mfu_percent": value}
+        for value in (one, two)
+    ]
+    table = opened.evaluate("(rows) => besides(...rows)[0].textContent", rows)
+    assert said in table
+    assert "×" not in table.partition("mfu_percent")[2]
+
+
+@pytest.mark.parametrize(("reach", "said"), [(None, "apart"), (1.5, "meet")])
+def test_two_times_are_apart_only_beyond_what_doubt_leaves(opened, reach, said):
+    rows = [
+        {"run": name, "time_s": time, "time_ci_low_s": 0.95 * time, "time_ci_high_s": 1.05 * time}
+        for name, time in (("a", 1.0), ("b", 1.4))
+    ]
+    rows[0]["reach"] = reach
+    lines = opened.evaluate("([one, two]) => besides(one, two)[0].textContent", rows)
+    assert opened.evaluate("(key) => words[key]", said) in lines
+
+
+def test_after_enter_on_a_mark_the_next_stop_opens_its_run(opened):
+    opened.locator(f"{HEADLINE} .drawing").focus()
+    for key in ("ArrowRight", "Enter", "Tab", "Enter"):
+        opened.keyboard.press(key)
+    sync_api.expect(opened.locator("dialog#run")).to_be_visible()
+
+
+@pytest.mark.parametrize("condition", ["mfu > ten", "time_s <= fast", "batch_size = many"])
+def test_a_filter_says_what_it_refuses(opened, condition):
+    opened.locator("#filter").fill(condition)
+    value = condition.split()[-1]
+    assert value in opened.locator("#wrong").text_content()
+    assert opened.locator("#filter").get_attribute("aria-invalid") == "true"
+    opened.locator("#filter").fill("mfu > 1")
+    assert opened.locator("#filter").get_attribute("aria-invalid") == "false"
+    assert opened.locator("#wrong").text_content() == ""
+
+
+def test_paper_keeps_the_bars_of_a_budget(opened):
+    opened.emulate_media(media="print")
+    kept = "all => all.map((each) => getComputedStyle(each).printColorAdjust)"
+    assert {*opened.locator(".budget span").evaluate_all(kept)} == {"exact"}
+
+
+def test_what_is_copied_holds_no_joiner(browser, page):
+    tab = browser.new_page()
+    tab.goto((page / "korean.html").as_uri())
+    tab.wait_for_selector("#grid tbody tr[data-row]")
+    copied = tab.evaluate(
+        """() => {
+            const given = new DataTransfer();
+            getSelection().selectAllChildren(document.querySelector("main"));
+            document.dispatchEvent(new ClipboardEvent("copy", { clipboardData: given, bubbles: true }));
+            return [String(getSelection()), given.getData("text/plain")];
+        }"""
+    )
+    tab.close()
+    assert "\N{WORD JOINER}" in copied[0]
+    assert "%" in copied[1]
+    assert not re.search("[\N{WORD JOINER}\N{NO-BREAK SPACE}]", copied[1])
+
+
+def test_commands_of_a_korean_page_keep_its_language(page):
+    commands = re.findall(
+        r'<p class="command"><code>([^<]+)</code>', (page / "korean.html").read_text()
+    )
+    assert len(commands) > 3
+    assert all("report.language=ko" in command for command in commands), commands
 
 
 def test_dark_mode_reaches_the_figures(opened):
@@ -288,8 +470,9 @@ def test_tables_of_facts_need_no_sideways_scrolling_on_a_phone(opened):
 
 def test_a_phone_shows_figures_legibly_and_whole_at_a_touch(opened):
     opened.set_viewport_size({"width": 375, "height": 700})
-    opened.add_style_tag(content="#headline .drawing { display: block !important; }")  # which a list replaces
     drawing = opened.locator(".drawing").first
+    # which a list replaces
+    drawing.evaluate("each => each.style.setProperty('display', 'block', 'important')")
     hidden = "drawing => drawing.scrollWidth - drawing.clientWidth"
     assert drawing.evaluate(hidden) > 300
     drawing.click(position={"x": 200, "y": 60})
@@ -300,7 +483,8 @@ def test_a_phone_shows_figures_legibly_and_whole_at_a_touch(opened):
 
 def test_the_name_of_a_row_stays_in_view(opened):
     opened.set_viewport_size({"width": 375, "height": 700})
-    first = "document.querySelector('#grid tbody tr[data-row] td')"  # asked for anew: rows are repainted
+    # asked for anew: rows are repainted
+    first = "document.querySelector('#grid tbody tr[data-row] td')"
     sides = f"(({{ left, right }}) => [left, right])({first}.getBoundingClientRect())"
     before = opened.evaluate(sides)
     opened.locator("#scroll").evaluate("scroll => { scroll.scrollLeft = 400; }")
@@ -338,7 +522,9 @@ def test_a_mark_chooses_its_row_and_a_row_its_marks(opened):
     sync_api.expect(opened.locator("#selected span")).to_have_text("1 selected")
     assert chosen_in_view(opened) == 1
     title = mark.locator("title").text_content()
-    assert all(cell in title for cell in opened.locator("#grid tbody tr.on td").all_text_contents()[:2])
+    assert all(
+        cell in title for cell in opened.locator("#grid tbody tr.on td").all_text_contents()[:2]
+    )
     opened.locator("#clear").click()
     assert chosen_in_view(opened) == 0
     opened.locator("#filter").fill(" ".join(title.partition(":")[0].split()[:4]))
@@ -354,15 +540,19 @@ def test_the_keyboard_chooses_marks_and_rows(opened):
         drawing.press(key)
     assert "mfu_percent" in opened.locator(f"{HEADLINE} .tools [role=status]").text_content()
     sync_api.expect(opened.locator("#selected span")).to_have_text("1 selected")
-    # The table has scrolled to the row; the focus on another scrolls it back, and is kept as it is drawn anew.
-    opened.evaluate("() => new Promise((done) => setTimeout(() => requestAnimationFrame(done), 200))")
+    # The table has scrolled to the row; the focus on another scrolls it back, and is kept as it is
+    # drawn anew.
+    opened.evaluate(
+        "() => new Promise((done) => setTimeout(() => requestAnimationFrame(done), 200))"
+    )
     line = opened.locator("#grid tbody tr[data-row]:not(.on)").first
     line.press(" ")
     sync_api.expect(opened.locator("#selected span")).to_have_text("2 selected")
 
 
 def drag(tab, share: float = 0.6) -> int:
-    """Draws a box from the figure's left edge over so much of it; returns how many marks it chose."""
+    """Draws a box from the figure's left edge over so much of it; returns how many marks it
+    chose."""
     box = tab.locator(f"{HEADLINE} svg").bounding_box()
     tab.mouse.move(box["x"] + 5, box["y"] + 30)
     tab.mouse.down()
@@ -403,6 +593,9 @@ def test_a_legend_s_entry_hides_what_has_its_colour_and_shows_it_again(opened):
     for place in range(entries.count()):
         entries.nth(place).dispatch_event("click")
         counts.append(hidden.count())
+        rows = opened.locator(f"{HEADLINE} [data-run] .hidden").count()
+        assert opened.locator(f"{HEADLINE} .value.hidden").count() == rows
+        assert opened.locator(f"{HEADLINE} .axis .text.hidden").count() == rows
         entries.nth(place).dispatch_event("click")
         assert hidden.count() == 0
     assert max(counts) > 0
@@ -483,14 +676,30 @@ def test_a_run_shows_its_earlier_results_by_commit(browser, one_figure, tmp_path
     manifest = report_rows.lay_out(tmp_path)
     row = next((tmp_path / "results").glob("*/profile_step/model=resnet18*batch_size=4*/row.csv"))
     [now] = csv.DictReader(row.open())
-    before = now | {"commit": "0123456789abcdef", "started_at": "2026-01-01", "time_s": str(2 * float(now["time_s"]))}
-    earlier = tmp_path / "results/superseded" / row.parent.relative_to(tmp_path / "results") / "1/row.csv"
+    before = now | {
+        "commit": "0123456789abcdef",
+        "started_at": "2026-01-01",
+        "time_s": str(2 * float(now["time_s"])),
+    }
+    earlier = (
+        tmp_path / "results/superseded" / row.parent.relative_to(tmp_path / "results") / "1/row.csv"
+    )
     earlier.parent.mkdir(parents=True)
     with earlier.open("w") as file:
         writer = csv.DictWriter(file, before)
         writer.writeheader()
         writer.writerow(before)
-    main(["tables", "--root", str(tmp_path), "--out", str(tmp_path / "tables"), "--manifest", str(manifest)])
+    main(
+        [
+            "tables",
+            "--root",
+            str(tmp_path),
+            "--out",
+            str(tmp_path / "tables"),
+            "--manifest",
+            str(manifest),
+        ]
+    )
     page = tmp_path / "page.html"
     main(["page", "--tables", str(tmp_path / "tables"), "--out", str(page)])
     with without_complaints(browser, page) as tab:
@@ -518,7 +727,9 @@ def test_two_runs_side_by_side_and_linked(opened):
     assert " … " in lines["time_s"][0]
     assert number(lines["samples_per_s"][0]) > 0
     rungs = [name for name in lines if name.endswith("_percent")]
-    assert rungs == [rung.column for rung in ladder.RUNGS if rung.column in rungs], "in the ladder's order"
+    assert rungs == [rung.column for rung in ladder.RUNGS if rung.column in rungs], (
+        "in the ladder's order"
+    )
     one, two = (number(value) for value in lines["mfu_percent"][:2])
     assert float(lines["mfu_percent"][2].split()[0]) == pytest.approx(two - one, rel=0.01)
     assert "beside=1" in opened.url
@@ -532,7 +743,9 @@ def test_a_run_shows_where_its_step_goes_with_the_numbers_of_the_table(opened):
     opened.locator("#filter").fill("gpt2 training batch_size=4 status=ok")
     time = number(column_of(opened, "time_s").first.text_content())
     opened.locator("#grid tbody tr[data-row]").first.click()
-    levels = opened.locator("dialog#run .icicle").evaluate_all("all => all.map((each) => each.ariaLabel)")
+    levels = opened.locator("dialog#run .icicle").evaluate_all(
+        "all => all.map((each) => each.ariaLabel)"
+    )
     assert len(levels) >= 2
     for level in levels:
         parts = [number(found) for found in re.findall(r"([\d.]+ [mµn]?s),", level)]
@@ -541,17 +754,28 @@ def test_a_run_shows_where_its_step_goes_with_the_numbers_of_the_table(opened):
 
 def test_a_trace_shows_its_operators_by_what_is_to_gain(browser, tmp_path):
     found = Collected()
-    found.records["traces"] = [{**report_rows.traces()[0].model_dump(), "experiment": "", "recorded": False}]
+    found.records["traces"] = [
+        {**report_rows.traces()[0].model_dump(), "experiment": "", "recorded": False}
+    ]
     build.joined(found.records)
     build.write(found, tmp_path)
     main(["page", "--tables", str(tmp_path), "--out", str(tmp_path / "traces.html")])
     opened = browser.new_page()
     opened.goto((tmp_path / "traces.html").as_uri())
     opened.locator("#grid tbody tr[data-row]").first.click()
-    level = opened.locator("dialog#run .icicle").evaluate_all("all => all.map((each) => each.ariaLabel)")[-1]
-    assert sum(number(found) for found in re.findall(r"([\d.]+ [mµn]?s),", level)) == pytest.approx(0.1, rel=1e-3)
+    level = opened.locator("dialog#run .icicle").evaluate_all(
+        "all => all.map((each) => each.ariaLabel)"
+    )[-1]
+    assert sum(number(found) for found in re.findall(r"([\d.]+ [mµn]?s),", level)) == pytest.approx(
+        0.1, rel=1e-3
+    )
     lines = opened.locator("dialog#run table.beside tr").all_inner_texts()
-    assert [line.split("\t")[0] for line in lines] == ["operator", "aten::gelu", "aten::mm", "not launched in time"]
+    assert [line.split("\t")[0] for line in lines] == [
+        "operator",
+        "aten::gelu",
+        "aten::mm",
+        "not launched in time",
+    ]
     bound, *numbers = lines[2].split("\t")[2:]
     assert bound == "compute"
     time, best, gain = map(float, numbers)
@@ -586,7 +810,9 @@ def test_a_phone_shows_twelve_texts_of_a_figure_at_most(drawn):
     narrow = drawn.locator(".drawing").evaluate_all(noted)
     for some, every in zip(narrow, wide, strict=True):
         if len(every) > 12:
-            assert some == ["text"] * min(every.count("text"), 12), "values are there together, or not"
+            assert some == ["text"] * min(every.count("text"), 12), (
+                "values are there together, or not"
+            )
         else:
             assert some == every
     assert max(map(len, wide)) > 12
@@ -627,7 +853,8 @@ def test_paper_shows_the_rows_without_controls(drawn):
 
 @pytest.mark.slow
 def test_a_hundred_thousand_rows_make_a_page_that_is_still_usable(browser, report, tmp_path):
-    """Within 2 GB, three figures drawn of all rows; benchmarks/report_scale.py draws every one and tells the time."""
+    """Within 2 GB, three figures drawn of all rows; benchmarks/report_scale.py draws every one and
+    tells the time."""
     report_rows.multiply(report.parent / "results/tables", tmp_path / "tables", 100_000)
     shutil.copytree(report.parent / "figures", tmp_path / "figures")
     for name in ("mfu_versus_utilization", "time_by_batch_size", "utilization_ladder"):

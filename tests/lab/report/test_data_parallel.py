@@ -14,13 +14,35 @@ TEXT = Texts("en", "data_parallel")
 
 def row(samples_per_s: float, **changes) -> dict:
     """One process that trains, or with `processes` a job of several."""
-    common = {"status": "ok", "hardware": "here", "recorded": "False", "mode": "training", "execution": "eager"}
-    step = {"model": "resnet18", "workload": "training", "batch_size": 4, "precision": "fp32", "ceiling": "fp32"}
-    return {**common, **step, "samples_per_s": samples_per_s, "time_s": 0.1, "mfu_percent": 40.0, **changes}
+    common = {
+        "status": "ok",
+        "hardware": "here",
+        "recorded": "False",
+        "mode": "training",
+        "execution": "eager",
+    }
+    step = {
+        "model": "resnet18",
+        "workload": "training",
+        "batch_size": 4,
+        "precision": "fp32",
+        "ceiling": "fp32",
+    }
+    return {
+        **common,
+        **step,
+        "samples_per_s": samples_per_s,
+        "time_s": 0.1,
+        "mfu_percent": 40.0,
+        **changes,
+    }
 
 
 def job(samples_per_s: float, **changes) -> dict:
-    ranks = [{"rank": 0, "time_ms": 90.0, "exposed_ms": 20.0}, {"rank": 1, "time_ms": 100.0, "exposed_ms": 10.0}]
+    ranks = [
+        {"rank": 0, "time_ms": 90.0, "exposed_ms": 20.0},
+        {"rank": 1, "time_ms": 100.0, "exposed_ms": 10.0},
+    ]
     own = {"processes": 2, "wrapper": "ddp", "bucket_mb": 25.0, "ranks": json.dumps(ranks)}
     return row(samples_per_s, **{**own, "exposed_communication_ms": 20.0, **changes})
 
@@ -32,7 +54,7 @@ def said(tmp_path, *rows: dict) -> str:
 def test_one_job_says_its_efficiency_and_what_is_not_hidden(tmp_path):
     assert said(tmp_path, row(10.0), job(16.0)) == (
         "resnet18, 2 × DDP, batch 4, bucket 25 MiB scales best: 80 % of perfect, at 40 % MFU of the whole job. "
-        "There 20.0 of 100 ms a step are communication not overlapped by compute."
+        "There 20.0 of 100 ms per step are communication not overlapped by compute."
     )
 
 
@@ -42,7 +64,10 @@ def test_best_and_worst_bytes_and_the_slowed_rank(tmp_path):
     told = said(tmp_path, row(10.0), job(16.0, mfu_percent=""), small, slowed)
     assert "bucket 25 MiB scales best: 80 % of perfect. " in told
     assert "bucket 1 MiB scales worst: 60 %." in told
-    assert "within 2.0 % of the formulas (resnet18, 2 × DDP, batch 4, bucket 1 MiB: 1.02 MB a step)" in told
+    assert (
+        "within 2.0 % of the formulas (resnet18, 2 × DDP, batch 4, bucket 1 MiB: 1.02 MB per step)"
+        in told
+    )
     assert told.endswith("With rank 1 slowed on purpose, the trace names rank 1.")
 
 
@@ -53,7 +78,9 @@ def test_equal_jobs_and_one_without_a_trace(tmp_path):
     assert "scales worst: 100 %" in told
     near = {"time_ci_low_s": 0.08, "time_ci_high_s": 0.12}
     jobs = [job(16.0, **near), job(15.0, bucket_mb=1.0, **near), job(5.0, bucket_mb=5.0, **near)]
-    assert "bucket 25 MiB scales best (others within its interval): 80 %" in said(tmp_path, row(10.0), *jobs)
+    assert "bucket 25 MiB scales best (no measurable difference to others): 80 %" in said(
+        tmp_path, row(10.0), *jobs
+    )
     assert "nan" not in told
 
 
@@ -78,13 +105,22 @@ def test_fsdp_is_held_against_ddp_where_their_intervals_lie_apart(tmp_path, time
 def test_jobs_whose_intervals_meet_are_not_ranked(tmp_path):
     wide = {"time_ci_low_s": 0.07, "time_ci_high_s": 0.14}
     told = said(tmp_path, row(10.0), job(16.0, **wide), job(12.0, bucket_mb=1.0, **wide))
-    assert told.startswith("No job scales better than another beyond the intervals: resnet18, 2 × DDP, batch 4, ")
-    assert "bucket 25 MiB reaches 80 % of perfect, resnet18, 2 × DDP, batch 4, bucket 1 MiB 60 %." in told
-    assert "scales best" in said(tmp_path, row(10.0), job(16.0, **wide), job(2.0, bucket_mb=1.0, **wide))
+    assert told.startswith(
+        "No job scales measurably better than another: resnet18, 2 × DDP, batch 4, "
+    )
+    assert (
+        "bucket 25 MiB reaches 80 % of perfect, resnet18, 2 × DDP, batch 4, bucket 1 MiB 60 %."
+        in told
+    )
+    assert "scales best" in said(
+        tmp_path, row(10.0), job(16.0, **wide), job(2.0, bucket_mb=1.0, **wide)
+    )
 
 
 def test_a_job_is_held_against_one_process_with_the_same_threads_and_batch(tmp_path):
-    assert data_parallel.rows(tables(tmp_path, row(10.0, ceiling="fp32,device.threads=1"), job(16.0))).empty
+    assert data_parallel.rows(
+        tables(tmp_path, row(10.0, ceiling="fp32,device.threads=1"), job(16.0))
+    ).empty
     assert data_parallel.rows(tables(tmp_path, row(10.0, batch_size=8), job(16.0))).empty
     assert data_parallel.rows(tables(tmp_path, row(10.0))).empty
 
@@ -94,8 +130,16 @@ def test_every_job_fits(tmp_path, language):
     jobs = [
         job(8.0 + 2 * place, batch_size=4, wrapper=wrapper, bucket_mb=bucket, processes=processes)
         for place, (wrapper, bucket, processes) in enumerate(
-            [("ddp", 1.0, 2), ("ddp", 25.0, 2), ("fsdp2", 25.0, 2), ("ddp", 25.0, 4), ("fsdp2", 25.0, 4)]
+            [
+                ("ddp", 1.0, 2),
+                ("ddp", 25.0, 2),
+                ("fsdp2", 25.0, 2),
+                ("ddp", 25.0, 4),
+                ("fsdp2", 25.0, 4),
+            ]
         )
     ]
-    drawn = figures.render("data_parallel", tables(tmp_path, row(10.0), *jobs, job(9.0, slowed_rank=0)), language)
+    drawn = figures.render(
+        "data_parallel", tables(tmp_path, row(10.0), *jobs, job(9.0, slowed_rank=0)), language
+    )
     assert overlaps(drawn.figure) == []

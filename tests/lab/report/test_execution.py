@@ -1,4 +1,5 @@
-"""Execution modes and autograd: their sentences from extreme, equal and single rows, and figures without overlaps."""
+"""Execution modes and autograd: their sentences from extreme, equal and single rows, and figures
+without overlaps."""
 
 import pytest
 from support.drawn import overlaps, tables
@@ -7,11 +8,25 @@ from mfulab.core.language import Texts
 from mfulab.lab.report import figures
 from mfulab.lab.report.figures import autograd, execution_speed
 
-COMMON = {"status": "ok", "hardware": "here", "recorded": "False", "precision": "fp32", "mode": "inference"}
-COMMON |= {"model": "gpt2", "workload": "inference", "execution": "eager", "autograd": "no_grad", "batch_size": 1}
+COMMON = {
+    "status": "ok",
+    "hardware": "here",
+    "recorded": "False",
+    "precision": "fp32",
+    "mode": "inference",
+}
+COMMON |= {
+    "model": "gpt2",
+    "workload": "inference",
+    "execution": "eager",
+    "autograd": "no_grad",
+    "batch_size": 1,
+}
 
 
-def made(execution: str = "compile", time_s: float = 0.01, compile_s: float | None = 20.0, **changes) -> dict:
+def made(
+    execution: str = "compile", time_s: float = 0.01, compile_s: float | None = 20.0, **changes
+) -> dict:
     known = None if execution == "eager" else compile_s
     return {**COMMON, "execution": execution, "time_s": time_s, "samples_per_s": 1 / time_s, "compile_s": known,
             **changes}  # fmt: skip
@@ -19,12 +34,16 @@ def made(execution: str = "compile", time_s: float = 0.01, compile_s: float | No
 
 def compiled(tmp_path, *rows: dict) -> str:
     return figures.finding(
-        execution_speed, execution_speed.rows(tables(tmp_path, *rows)), Texts("en", "execution_speed")
+        execution_speed,
+        execution_speed.rows(tables(tmp_path, *rows)),
+        Texts("en", "execution_speed"),
     )
 
 
 def test_compiling_pays_after_its_time_divided_by_what_a_step_saves(tmp_path):
-    assert compiled(tmp_path, made("eager", 0.03), made("compile", 0.01), made("trace", 0.02, 0.5)).endswith(
+    assert compiled(
+        tmp_path, made("eager", 0.03), made("compile", 0.01), made("trace", 0.02, 0.5)
+    ).endswith(
         "The longest compilation is gpt2's (batch 1) with compile: 20.0 s. "
         "The last to pay is gpt2 (batch 1) with compile: after 1,000 steps that save 20.0 ms each."
     )
@@ -32,18 +51,22 @@ def test_compiling_pays_after_its_time_divided_by_what_a_step_saves(tmp_path):
 
 def test_what_is_no_faster_never_pays(tmp_path):
     equal = compiled(tmp_path, made("eager", 0.01), made("compile", 0.01))
-    assert equal.endswith("1 of 1 never pays: its step is no faster beyond the intervals.")
+    assert equal.endswith("1 of 1 never pays: the step is not measurably faster.")
     mixed = compiled(tmp_path, made("eager", 0.02), made("compile", 0.01), made("trace", 0.03, 0.5))
-    assert mixed.endswith("1 of 2 never pays: its step is no faster beyond the intervals.")
+    assert mixed.endswith("1 of 2 never pays: the step is not measurably faster.")
     met = made("eager", 0.02, time_ci_low_s=0.009, time_ci_high_s=0.03)
-    within = compiled(tmp_path, met, made("compile", 0.01, time_ci_low_s=0.008, time_ci_high_s=0.012))
+    within = compiled(
+        tmp_path, met, made("compile", 0.01, time_ci_low_s=0.008, time_ci_high_s=0.012)
+    )
     assert "last to pay" not in within
     assert "Making" not in compiled(tmp_path, made("eager", 0.02), made("compile", 0.01, None))
 
 
 def test_without_eager_or_at_another_batch_nothing_is_compared(tmp_path):
     assert execution_speed.rows(tables(tmp_path, made("compile"))).empty
-    assert execution_speed.rows(tables(tmp_path, made("eager", batch_size=8), made("compile"))).empty
+    assert execution_speed.rows(
+        tables(tmp_path, made("eager", batch_size=8), made("compile"))
+    ).empty
     assert execution_speed.rows(tables(tmp_path, made("eager"))).empty
 
 
@@ -62,7 +85,12 @@ def told(tmp_path, *rows: dict) -> str:
 
 
 def test_a_graph_costs_time_and_a_kept_one_memory(tmp_path):
-    every = [way("no_grad"), way("inference_mode", 0.008), way("recorded", 0.015), way("leaked", 0.016, 9e8)]
+    every = [
+        way("no_grad"),
+        way("inference_mode", 0.008),
+        way("recorded", 0.015),
+        way("leaked", 0.016, 9e8),
+    ]
     assert told(tmp_path, *every) == (
         "Recording a graph costs gpt2 (batch 1) 50 % more time than no_grad, the most of all. "
         "Under inference_mode gpt2 (batch 1) takes 20 % less time than under no_grad. "
@@ -71,7 +99,9 @@ def test_a_graph_costs_time_and_a_kept_one_memory(tmp_path):
 
 
 def test_equal_ways_cost_nothing(tmp_path):
-    assert told(tmp_path, way("no_grad"), way("inference_mode"), way("recorded"), way("leaked")) == (
+    assert told(
+        tmp_path, way("no_grad"), way("inference_mode"), way("recorded"), way("leaked")
+    ) == (
         "Recording a graph costs none of them more time than no_grad, beyond the differences between processes. "
         "inference_mode is no faster than no_grad for any of them, beyond the differences between processes."
     )
@@ -82,7 +112,9 @@ def test_intervals_that_meet_tell_no_difference(tmp_path):
     said = told(tmp_path, way("no_grad", **wide), way("recorded", 0.015, **wide))
     assert said.startswith("Recording a graph costs none of them more time")
     narrow = {"time_ci_low_s": 0.021, "time_ci_high_s": 0.03}
-    assert "costs gpt2 (batch 1) 150 % more" in told(tmp_path, way("no_grad", **wide), way("recorded", 0.025, **narrow))
+    assert "costs gpt2 (batch 1) 150 % more" in told(
+        tmp_path, way("no_grad", **wide), way("recorded", 0.025, **narrow)
+    )
 
 
 def test_one_way_alone_is_not_drawn(tmp_path):
@@ -97,8 +129,16 @@ def test_everything_fits(tmp_path, name, language):
     case = [{"model": model, "batch_size": batch} for model, batch in cases]
     if name == "execution_speed":
         rows = [made("eager", 0.03, **each) for each in case]
-        rows += [made(mode, time, 20, **each) for mode, time in (("compile", 0.01), ("trace", 0.04)) for each in case]
+        rows += [
+            made(mode, time, 20, **each)
+            for mode, time in (("compile", 0.01), ("trace", 0.04))
+            for each in case
+        ]
     else:
-        rows = [way(each, 0.01 + n / 500, 1e8 * (n + 1), **one) for n, each in enumerate(autograd.WAYS) for one in case]
+        rows = [
+            way(each, 0.01 + n / 500, 1e8 * (n + 1), **one)
+            for n, each in enumerate(autograd.WAYS)
+            for one in case
+        ]
     drawn = figures.render(name, tables(tmp_path, *rows), language)
     assert overlaps(drawn.figure) == []

@@ -6,9 +6,15 @@ import pandas as pd
 import pytest
 
 from mfulab.core.language import Texts
-from mfulab.lab.report import frames
+from mfulab.lab.report import frames, shown_rows
 from mfulab.lab.report.figures import ceilings
-from mfulab.lab.report.frames import kinds, one_each, own, read, with_machine
+from mfulab.lab.report.frames import (
+    kinds,
+    one_each,
+    own,
+    read,
+    with_machine,
+)
 
 
 def table(columns, *rows):
@@ -24,7 +30,13 @@ ENVIRONMENT = table(
 
 
 def test_rows_tell_their_machine_and_its_device():
-    keys = [("epyc-4c", False), ("epyc-8c", False), ("slug-80gb", True), ("slug-80gb", False), ("unheard-of", False)]
+    keys = [
+        ("epyc-4c", False),
+        ("epyc-8c", False),
+        ("slug-80gb", True),
+        ("slug-80gb", False),
+        ("unheard-of", False),
+    ]
     found = with_machine({"environment": ENVIRONMENT}, table("hardware recorded", *keys))
     assert list(found["machine"]) == [
         "AMD EPYC epyc-4c",
@@ -37,7 +49,9 @@ def test_rows_tell_their_machine_and_its_device():
 
 
 def test_without_an_environment_a_machine_has_its_own_name():
-    found = with_machine({"environment": ENVIRONMENT.iloc[:0]}, table("hardware recorded", ("epyc-4c", False)))
+    found = with_machine(
+        {"environment": ENVIRONMENT.iloc[:0]}, table("hardware recorded", ("epyc-4c", False))
+    )
     assert (list(found["machine"]), list(found["device"])) == (["epyc-4c"], [""])
 
 
@@ -48,11 +62,15 @@ def test_recorded_rows_count_where_nothing_was_measured():
 
 
 @pytest.mark.parametrize(
-    ("device", "computed", "is_said"), [("cpu", 0.8, True), ("cpu", 2.0, False), ("cuda", 0.8, False)]
+    ("device", "computed", "is_said"),
+    [("cpu", 0.8, True), ("cpu", 2.0, False), ("cuda", 0.8, False)],
 )
 def test_a_cpu_above_its_computed_peak_was_boosted_and_a_gpu_was_not(device, computed, is_said):
     text = Texts("en", "ceilings")
-    row = table("machine ceiling measured_tflop_s computed_tflop_s device", ("M", "fp32", 1.0, computed, device))
+    row = table(
+        "machine ceiling measured_tflop_s computed_tflop_s device",
+        ("M", "fp32", 1.0, computed, device),
+    )
     assert (text("boosted") in ceilings.finding(row, text)) == is_said
 
 
@@ -63,13 +81,18 @@ def test_medians_leave_rows_in_one_piece_with_their_columns_in_order():
         warnings.simplefilter("error", pd.errors.PerformanceWarning)
         found = one_each(rows, ["run"]).assign(another=1)
     assert list(found) == [*rows, "another"]
-    assert found[["run", "number_7", "mode"]].to_numpy().tolist() == [["a", 3.0, "x"], ["b", 3.0, "y"]]
+    assert found[["run", "number_7", "mode"]].to_numpy().tolist() == [
+        ["a", 3.0, "x"],
+        ["b", 3.0, "y"],
+    ]
 
 
 def test_numbers_texts_and_flags_are_read_whatever_stands_beside_them(tmp_path):
     columns = dict(kinds("profile"))
     assert {str, bool, float} <= {*columns.values()}
-    flags, numbers = ([name for name, kind in columns.items() if kind is each] for each in (bool, float))
+    flags, numbers = (
+        [name for name, kind in columns.items() if kind is each] for each in (bool, float)
+    )
     lines = [
         dict.fromkeys(columns, ""),
         {**dict.fromkeys(columns, "'=1"), **dict.fromkeys(flags, "True"), numbers[0]: "2.5"},
@@ -80,7 +103,7 @@ def test_numbers_texts_and_flags_are_read_whatever_stands_beside_them(tmp_path):
     assert found[numbers[0]].tolist()[1] == 2.5
     assert found[flags].iloc[1].all()
     assert (found[[name for name, kind in columns.items() if kind is str]].iloc[1] == "=1").all()
-    assert any("hold no number" in problem for problem in problems) == (len(numbers) > 1)
+    assert any("hold no number" in problem.text for problem in problems) == (len(numbers) > 1)
 
 
 def test_chosen_rows_of_many_keep_every_column_whatever_its_kind():
@@ -88,8 +111,14 @@ def test_chosen_rows_of_many_keep_every_column_whatever_its_kind():
     empty = pd.Series(float("nan"), range(count))
     rows = pd.DataFrame(
         {
-            **{f"kind_{each}": pd.Categorical([f"{each}{number % 7}" for number in range(count)]) for each in "abc"},
-            **{f"flag_{each}": pd.array([number % each == 0 for number in range(count)], "boolean") for each in (2, 3)},
+            **{
+                f"kind_{each}": pd.Categorical([f"{each}{number % 7}" for number in range(count)])
+                for each in "abc"
+            },
+            **{
+                f"flag_{each}": pd.array([number % each == 0 for number in range(count)], "boolean")
+                for each in (2, 3)
+            },
             **{f"text_{each}": [f"{number * each}" for number in range(count)] for each in (1, 2)},
             "number": range(count),
             "nothing": empty,
@@ -101,3 +130,87 @@ def test_chosen_rows_of_many_keep_every_column_whatever_its_kind():
     pd.testing.assert_frame_equal(frames.those(rows, chosen), rows[chosen])
     kept = frames.those(rows, chosen)
     assert kept["nothing"].to_numpy().ctypes.data == kept["nothing_else"].to_numpy().ctypes.data
+
+
+def many(*runs):
+    """Rows of a table, each with its place as its time."""
+    rows = [("cpu", False, run, "ok", float(place)) for place, run in enumerate(runs)]
+    return table("hardware recorded run status time_s", *rows).assign(size=64)
+
+
+def chosen(rows, shown, most=100):
+    """The rows that stand for all, and the numbers of their rule."""
+    choice = shown_rows.choose(rows, rows.columns, "profile.csv", shown, most)
+    return rows[choice.rows], choice.rule
+
+
+def test_many_rows_are_those_of_median_time_over_what_no_column_shows():
+    rows = many(*(f"size={size},seed={seed}" for size in (64, 128) for seed in range(5)))
+    found, rule = chosen(rows, 2)
+    assert rule.numbers == {"file": "profile.csv", "all": 10, "shown": 2, "axes": "seed"}
+    assert list(found["run"]) == ["size=64,seed=2", "size=128,seed=2"]
+    assert shown_rows.choose(rows, rows.columns, "", 10, 100) is None
+    assert shown_rows.choose(rows, rows.columns, "", 1, 100) is None, "sizes are never merged"
+
+
+def test_the_axis_of_most_values_is_merged_first_and_what_failed_stays():
+    rows = many(*(f"seed={seed},threads={1 + seed % 2}" for seed in range(9)))
+    rows.loc[[0, 1], ["status", "time_s"]] = ["failed", None]
+    found, rule = chosen(rows, 4)
+    assert rule.numbers["axes"] == "seed"
+    assert sorted(zip(found["status"], found["run"].str[-9:], strict=True)) == [
+        ("failed", "threads=1"),
+        ("failed", "threads=2"),
+        ("ok", "threads=1"),
+        ("ok", "threads=2"),
+    ]
+    assert chosen(rows, 2)[1].numbers["axes"] == "seed, threads"
+
+
+def test_of_very_many_rows_without_such_an_axis_some_are_spread_evenly_in_time():
+    rows = many(*(f"size={size}" for size in range(200)))
+    rows.loc[150:, "status"] = "failed"
+    found, rule = chosen(rows, 20)
+    assert rule.key == "rows_evenly_in_time"
+    assert rule.numbers == {"file": "profile.csv", "all": 200, "shown": 20}
+    of_status = found.groupby("status")["time_s"].agg(["min", "max", "size"])
+    assert of_status.loc["ok"].tolist() == [0, 149, 15]
+    assert of_status.loc["failed"].tolist() == [150, 199, 5]
+    gaps = found.loc[found["status"] == "ok", "time_s"].diff().dropna()
+    assert gaps.min() >= 10
+    assert gaps.max() <= 11
+    assert shown_rows.choose(rows, rows.columns, "", 20, 200) is None
+
+
+@pytest.mark.parametrize("most", [4, 100])
+def test_a_file_that_is_read_in_parts_gives_the_same_rows(tmp_path, monkeypatch, most):
+    count = 60
+    runs = [f"batch_size={number // 5},seed={number % 5}" for number in range(count)]
+    written = many(*runs).assign(steps=range(count), message="none")
+    written["steps"] = [str(number) if number != 31 else "text" for number in range(count)]
+    written.to_csv(tmp_path / "profile.csv", index=False)
+    monkeypatch.setattr(shown_rows, "SHOWN", 12)
+    monkeypatch.setattr(shown_rows, "MOST_SHOWN", most)
+    whole, told = read(tmp_path)
+    monkeypatch.setattr(frames, "LARGE_BYTES", 0)
+    monkeypatch.setattr(frames, "ROWS_AT_ONCE", 7)
+    parts, told_of_parts = read(tmp_path)
+    # A column of whole numbers is one of integers where no other cell was read.
+    pd.testing.assert_frame_equal(whole["profile"], parts["profile"], check_dtype=False)
+    assert len(parts["profile"]) == 12
+    rules = [problem.said for problem in told if "profile.csv" in problem.said]
+    assert rules == [problem.said for problem in told_of_parts if "profile.csv" in problem.said]
+
+
+def test_a_page_says_which_axes_were_merged(tmp_path, monkeypatch):
+    monkeypatch.setattr(shown_rows, "SHOWN", 2)
+    header = "hardware,recorded,status,run,time_s"
+    runs = [f"kernel={kernel},seed={seed}" for kernel in "ab" for seed in range(3)]
+    rows = [f'cpu,False,ok,"{run}",{place}' for place, run in enumerate(runs)]
+    (tmp_path / "matmul.csv").write_text("\n".join([header, *rows]) + "\n")
+    tables, problems = read(tmp_path)
+    assert len(tables["matmul"]) == 2
+    [said] = [problem.in_words() for problem in problems if "seed" in problem.said]
+    [korean] = [problem.in_words("ko") for problem in problems if "seed" in problem.said]
+    assert said != korean
+    assert said.startswith("matmul.csv: 2 of 6 ")

@@ -1,4 +1,5 @@
-"""Kinds of drawings: each mark is its own row's, whatever the order, and nothing is estimated from the rows."""
+"""Kinds of drawings: each mark is its own row's, whatever the order, and nothing is estimated from
+the rows."""
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,10 @@ def test_bars_are_named_and_coloured_by_their_rows_in_the_order_given():
     axes = Figure().subplots()
     kinds.bars(axes, ROWS, "value", "what", hue="kind", palette=COLORS, order=["first", "second"])
     found = {bar.get_url().removeprefix(runs.MARK).partition(":")[2]: bar for bar in axes.patches}
-    assert [f"{name}: value {row.value:.1f}" in found for name, row in zip("abcd", ROWS.itertuples(), strict=True)]
+    assert [
+        f"{name}: value {row.value:.1f}" in found
+        for name, row in zip("abcd", ROWS.itertuples(), strict=True)
+    ]
     for name, row in zip("abcd", ROWS.itertuples(), strict=True):
         bar = found[f"{name}: value {row.value:.1f}"]
         assert bar.get_width() == row.value
@@ -49,7 +53,10 @@ def test_parts_of_a_stack_follow_one_another_whatever_the_order(upright):
     axes, each = Figure().subplots(), ROWS.iloc[[0, 1]]
     parts = {"value": "#111111", "other": "#222222"}
     kinds.stacks(axes, each, parts, "what", order=["first", "second"], upright=upright)
-    boxes = [(bar.get_y(), bar.get_height()) if upright else (bar.get_x(), bar.get_width()) for bar in axes.patches]
+    boxes = [
+        (bar.get_y(), bar.get_height()) if upright else (bar.get_x(), bar.get_width())
+        for bar in axes.patches
+    ]
     assert boxes == [(0, 20), (0, 10), (20, 3), (10, 4)]
 
 
@@ -58,13 +65,25 @@ def test_intervals_are_those_of_the_rows():
     kinds.points(axes, ROWS, "x", "value", hue="kind", palette=COLORS, interval=("x_low", "x_high"))
     [container] = axes.containers
     ends = [tuple(segment[:, 0]) for segment in container.lines[2][0].get_segments()]
-    assert ends == pytest.approx([(0.5, 1.5), (1, 4), (2, 2.6), (3, 3)])  # never beyond its point, nothing if unknown
-    assert [to_hex(color) for color in axes.collections[0].get_facecolor()] == [COLORS[kind] for kind in ROWS["kind"]]
+    assert ends == pytest.approx(
+        [(0.5, 1.5), (1, 4), (2, 2.6), (3, 3)]
+    )  # never beyond its point, nothing if unknown
+    assert [to_hex(color) for color in axes.collections[0].get_facecolor()] == [
+        COLORS[kind] for kind in ROWS["kind"]
+    ]
 
 
 def test_a_line_joins_the_rows_of_its_series_and_no_mean_of_them():
     axes = Figure().subplots()
-    kinds.lines(axes, ROWS.assign(x=1.0), "x", "value", by=["what"], hue="kind", palette=COLORS | {"mixed": "#000000"})
+    kinds.lines(
+        axes,
+        ROWS.assign(x=1.0),
+        "x",
+        "value",
+        by=["what"],
+        hue="kind",
+        palette=COLORS | {"mixed": "#000000"},
+    )
     assert sorted(y for line in axes.lines for y in line.get_ydata()) == [10, 20, 30, 40]
     assert axes.get_xlabel() == axes.get_ylabel() == ""
 
@@ -93,15 +112,36 @@ def test_a_format_beyond_the_usual_takes_a_colour_that_is_free():
     assert {name: colors[name] for name in usual} == usual
 
 
-@pytest.mark.parametrize(("language", "words"), [("en", "no run"), ("ko", "실행 없음")])
-def test_a_panel_without_rows_says_so_and_no_row_or_column_is_made_of_such_panels(language, words):
-    rows = pd.DataFrame({"machine": ["a", "a", "b", "c"], "mode": ["training", "inference", "training", "other"]})
-    figure, modes = style.blank("", ""), {mode: mode for mode in ("training", "inference", "decoding")}
-    panels = style.facets(figure, rows.assign(recorded=False), Texts(language), "mode", modes)
+def test_a_panel_without_rows_is_not_drawn_and_no_row_or_column_is_made_of_such_panels():
+    rows = pd.DataFrame(
+        {"machine": ["a", "a", "b", "c"], "mode": ["training", "inference", "training", "other"]}
+    )
+    figure, modes = (
+        style.blank("", ""),
+        {mode: mode for mode in ("training", "inference", "decoding")},
+    )
+    panels = style.facets(figure, rows.assign(recorded=False), Texts("en"), "mode", modes)
     assert [(axes.get_title(), len(here)) for axes, here in panels] == [
         ("a · training", 1),
         ("a · inference", 1),
         ("b · training", 1),
         ("b · inference", 0),
     ]
-    assert [text.get_text() for axes, _ in panels for text in axes.texts] == [words]
+    assert [axes.get_visible() for axes, _ in panels] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("shared", [{"sharey": "row", "sharex": True}, {"sharey": True}])
+def test_a_panel_beside_one_that_is_not_drawn_has_its_names_and_numbers(shared):
+    rows = pd.DataFrame(
+        {"machine": ["a", "a", "b"], "mode": ["training", "inference", "inference"]}
+    ).assign(recorded=False)
+    titles = {"training": "", "inference": ""}
+    figure = style.blank("", "")
+    panels = style.facets(figure, rows, Texts("en"), "mode", titles, x="time", y="speed", **shared)
+    upper_left, upper_right, hidden, lower_right = (axes for axes, _ in panels)
+    assert not hidden.get_visible()
+    assert lower_right.get_ylabel() == "speed"
+    assert lower_right.yaxis.get_tick_params()["labelleft"]
+    assert upper_left.get_xlabel() == "time"
+    assert upper_left.xaxis.get_tick_params()["labelbottom"]
+    assert upper_right.get_ylabel() == upper_right.get_xlabel() == ""

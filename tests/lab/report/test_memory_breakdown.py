@@ -1,4 +1,5 @@
-"""Memory by what holds it: each way's parts from counts, the sentence, and a figure without overlaps."""
+"""Memory by what holds it: each way's parts from counts, the sentence, and a figure without
+overlaps."""
 
 import pandas as pd
 import pytest
@@ -12,17 +13,42 @@ TEXT = Texts("en", "memory_breakdown")
 
 
 def counted(parameters: float = 1e9, **changes) -> dict:
-    """A model of a billion parameters: 8 GB of activations, 1 GB checkpointed, 2 GB of cache, each in fp32."""
-    saved = {"activation_bytes": 8e9, "activation_fixed_bytes": 0, "checkpointed_activation_bytes": 1e9}
+    """A model of a billion parameters: 8 GB of activations, 1 GB checkpointed, 2 GB of cache, each
+    in fp32."""
+    saved = {
+        "activation_bytes": 8e9,
+        "activation_fixed_bytes": 0,
+        "checkpointed_activation_bytes": 1e9,
+    }
     shape = {"batch_size": 1, "sequence_length": 1024, "key_value_cache_bytes": 2e9}
     every = {"parameters": parameters, "trainable_parameters": parameters, **saved, **shape}
-    return {"run": "counted", "model": "large", "status": "ok", "recorded": "False", **every, **changes}
+    return {
+        "run": "counted",
+        "model": "large",
+        "status": "ok",
+        "recorded": "False",
+        **every,
+        **changes,
+    }
 
 
 def step(**changes) -> dict:
-    common = {"status": "ok", "hardware": "here", "recorded": "False", "mode": "training", "execution": "eager"}
+    common = {
+        "status": "ok",
+        "hardware": "here",
+        "recorded": "False",
+        "mode": "training",
+        "execution": "eager",
+    }
     asked = {"dtype": "float32", "optimizer": "adam", "autocast": False, "checkpointing": False}
-    return {**common, **asked, "model": "large", "flops_run": "counted", "memory_bytes": 20e9, **changes}
+    return {
+        **common,
+        **asked,
+        "model": "large",
+        "flops_run": "counted",
+        "memory_bytes": 20e9,
+        **changes,
+    }
 
 
 def rows(tmp_path, *flops: dict, steps: tuple[dict, ...] = ()) -> pd.DataFrame:
@@ -34,7 +60,14 @@ def test_the_parts_of_each_way_are_the_textbooks(tmp_path):
     giga = found[memory_breakdown.PARTS] / 1e9
     assert list(giga.loc["fp32_adam"]) == [4, 0, 4, 8, 8, 0]
     assert list(giga.loc["fp32_sgd"]) == [4, 0, 4, 0, 8, 0]
-    assert list(giga.loc["mixed_adam"]) == [2, 4, 2, 8, 4, 0]  # the 16 bytes a parameter of ZeRO's paper
+    assert list(giga.loc["mixed_adam"]) == [
+        2,
+        4,
+        2,
+        8,
+        4,
+        0,
+    ]  # the 16 bytes a parameter of ZeRO's paper
     assert list(giga.loc["autocast_adam"]) == [6, 0, 4, 8, 4, 0]
     assert list(giga.loc["bf16_adam"]) == [2, 0, 2, 4, 4, 0]
     assert list(giga.loc["fp32_checkpointed"]) == [4, 0, 4, 8, 1, 0]
@@ -43,7 +76,11 @@ def test_the_parts_of_each_way_are_the_textbooks(tmp_path):
 
 
 def test_only_a_step_of_the_same_way_is_measured(tmp_path):
-    steps = (step(), step(memory_bytes=9e9, optimizer="sgd"), step(memory_bytes=7e9, autocast=True, dtype="bfloat16"))
+    steps = (
+        step(),
+        step(memory_bytes=9e9, optimizer="sgd"),
+        step(memory_bytes=7e9, autocast=True, dtype="bfloat16"),
+    )
     other = step(memory_bytes=1.0, gradient_accumulation=4)
     known = rows(tmp_path, counted(), steps=(*steps, other))["measured_bytes"].dropna()
     assert known.to_dict() == {"fp32_adam": 20e9, "fp32_sgd": 9e9, "autocast_adam": 7e9}
@@ -67,12 +104,16 @@ def test_what_fits_no_card_says_so(tmp_path):
 
 
 def test_a_model_without_blocks_to_recompute_is_not_drawn(tmp_path):
-    assert memory_breakdown.rows(tables(tmp_path, flops=[counted(checkpointed_activation_bytes=None)])).empty
+    assert memory_breakdown.rows(
+        tables(tmp_path, flops=[counted(checkpointed_activation_bytes=None)])
+    ).empty
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_everything_fits(tmp_path, language):
     sizes = {"small": 1.2e8, "middle": 1.2e9, "large": 8e9}
     flops = [counted(size, model=name, run=name) for name, size in sizes.items()]
-    drawn = figures.render("memory_breakdown", tables(tmp_path, step(flops_run="small"), flops=flops), language)
+    drawn = figures.render(
+        "memory_breakdown", tables(tmp_path, step(flops_run="small"), flops=flops), language
+    )
     assert overlaps(drawn.figure) == []

@@ -1,4 +1,5 @@
-"""The page as text: in order, self-contained, escaped, and a page still where tables are broken, empty or huge."""
+"""The page as text: in order, self-contained, escaped, and a page still where tables are broken,
+empty or huge."""
 
 import os
 import re
@@ -12,17 +13,19 @@ import pandas as pd
 import pytest
 from support.report_rows import EVIL, EVIL_NAME
 from support.slow import few
-from support.workflow_copy import ROOT
 
+from mfulab.core.files import write_csv
 from mfulab.core.language import Texts
+from mfulab.core.said import Said, of_source, packed_all
 from mfulab.lab.report import figures, frames, summary
 from mfulab.lab.report.drawing import percent
-from mfulab.lab.report.page import document, why
+from mfulab.lab.report.page import document
 from mfulab.lab.runtime import forked
 from mfulab.lab.tables.columns import columns
 from mfulab.measurements.registry import TABLES
 
 MEGABYTE = 1e6
+NO_ROWS = Texts("en", "page")("no_rows").partition(";")[0]  # what follows is quoted
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,9 @@ class Sections(HTMLParser):
         known = dict(attributes)
         if tag == "section":
             self.ids.append(known["id"])
-        self.addresses += [known[name] for name in ("src", "href", "action", "xlink:href") if name in known]
+        self.addresses += [
+            known[name] for name in ("src", "href", "action", "xlink:href") if name in known
+        ]
 
 
 def test_sections_come_in_the_readers_order(content):
@@ -77,7 +82,9 @@ def test_the_finding_comes_first_with_its_numbers(content, measured):
 
 
 def test_nothing_is_loaded_from_anywhere(content):
-    assert [address for address in Sections(content).addresses if not address.startswith(("#", "data:"))] == []
+    assert [
+        address for address in Sections(content).addresses if not address.startswith(("#", "data:"))
+    ] == []
     assert "@import" not in content
     assert not re.search(r"url\((?!#|data:)", content)
     assert len(content) < 5 * MEGABYTE
@@ -98,15 +105,16 @@ def test_runs_without_a_speed_and_those_left_out_are_named(content):
 def test_drawn_figures_are_taken_as_they_are_and_missing_ones_are_drawn(measured, drawn, tmp_path):
     shutil.copytree(drawn, tmp_path, dirs_exist_ok=True)
     svg = (tmp_path / "ceilings.svg").read_text()
-    (tmp_path / "ceilings.svg").write_text(svg.replace("</svg>", "<desc>as drawn</desc></svg>"))
+    (tmp_path / "ceilings.svg").write_text(svg.replace("</svg>", "<title>as drawn</title></svg>"))
     (tmp_path / "roofline.svg").unlink()
     content = document.build(measured, tmp_path)
-    assert "<desc>as drawn</desc>" in content
+    assert "<title>as drawn</title>" in content
     assert re.search(r'id="figure-roofline">.*?<svg', content, re.DOTALL)
 
 
 def test_text_from_anywhere_is_escaped(content):
-    assert content.count("alert(") > 1  # the reason of a combination that was left out, the operating system
+    # the reason of a combination that was left out, the operating system
+    assert content.count("alert(") > 1
     assert "onerror=" in content
     assert EVIL not in content
     assert EVIL_NAME not in content
@@ -121,24 +129,28 @@ def test_a_comparison_becomes_a_section(measured, content, tmp_path):
     )
     korean = document.build(tmp_path, language="ko")
     assert "comparison" in Sections(korean).ids
-    section = korean[korean.index('<section id="comparison">') : korean.index('<section id="environment">')]
+    section = korean[
+        korean.index('<section id="comparison">') : korean.index('<section id="environment">')
+    ]
     assert "느려짐" in section
     assert ">slower<" not in section
     assert "×2.0" in section
     assert "+90 % … ×2.1" in section
 
 
-UNUSED = (
-    "Tesla V100: torch 2.13.0+cu130 has code for sm_75, sm_80, none for this GPU (compute capability 7.0). "
-    "To measure the GPU: pip uninstall -y torch && pip install torch==2.13.0"
-)
+INSTALL = Said("other_torch", {"command": "pip uninstall -y torch && pip install torch==2.13.0"})
+CODES = {"torch": "2.13.0", "codes": "sm_75, sm_80", "capability": "compute capability 7.0"}
+NO_CODE = Said("with_remedy", {"reason": Said("no_code_for_gpu", CODES), "instead": INSTALL})
+UNUSED = of_source("Tesla V100", NO_CODE)
 
 
-def test_a_gpu_that_was_left_is_told_before_the_first_sentence_and_in_the_terminal(measured, content, tmp_path, capsys):
+def test_a_gpu_that_was_left_is_told_before_the_first_sentence_and_in_the_terminal(
+    measured, content, tmp_path, capsys
+):
     assert 'role="note"' not in content
     rows = pd.read_csv(measured / "environment.csv", dtype=str, keep_default_na=False)
     rows = rows.assign(recorded="True", gpu_unused="another machine's").tail(1)
-    rows = pd.concat([rows, rows.assign(recorded="False", gpu_unused=UNUSED)])
+    rows = pd.concat([rows, rows.assign(recorded="False", gpu_unused=packed_all([UNUSED]))])
     tables = tmp_path / "tables"  # beside which no other test has rows
     tables.mkdir()
     rows.to_csv(tables / "environment.csv", index=False)
@@ -149,18 +161,28 @@ def test_a_gpu_that_was_left_is_told_before_the_first_sentence_and_in_the_termin
         assert "pip uninstall -y torch &amp;&amp; pip install torch==2.13.0" in note
         assert "another machine" not in note
     summary.show(tables, tmp_path / "report.html")
-    assert " ".join(capsys.readouterr().out.split()).startswith(f"The CPU was measured, not the GPU. {UNUSED}")
+    assert " ".join(capsys.readouterr().out.split()).startswith(
+        f"The CPU was measured, not the GPU. {UNUSED}"
+    )
 
 
 def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_peak(measured):
     tables, _ = frames.read(measured)
     rows = tables["profile"].assign(recorded=False)
-    own = rows.assign(mfu_percent=float("nan"), mfu_note="no_peak", peak_precision="bf16", effective_precision="bf16")
+    own = rows.assign(
+        mfu_percent=float("nan"),
+        mfu_note="no_peak",
+        peak_precision="bf16",
+        effective_precision="bf16",
+    )
 
     def first(*rows, language="en") -> tuple[str, list[str]]:
         told = {**tables, "profile": pd.concat(rows)}
         says = document._headline(
-            [{"finding": "of recorded machines"}], told, document._without_both(told), Texts(language, "page")
+            [{"finding": "of recorded machines"}],
+            told,
+            document._without_both(told),
+            Texts(language, "page"),
         )
         lacking = document._without_both(told)
         return says, sorted({*lacking.loc[lacking["mfu_note"] == "no_peak", "peak_precision"]})
@@ -172,7 +194,9 @@ def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_
     assert "최대 성능을 알 수 없습니다" in first(recorded, own, language="ko")[0]
     with_mfu = rows[rows[["mfu_percent", "utilization_percent"]].notna().all(axis=1)].head(1)
     assert first(recorded, own, with_mfu) == first(recorded) == ("of recorded machines", [])
-    says, peaks = first(recorded, rows.assign(utilization_percent=float("nan")))  # as of a MIG instance
+    says, peaks = first(
+        recorded, rows.assign(utilization_percent=float("nan"))
+    )  # as of a MIG instance
     assert "tells no utilization" in says
     assert f"an MFU of {percent(rows['mfu_percent'].max())} %" in says
     assert not peaks
@@ -183,12 +207,22 @@ def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_
 
 def test_a_recorded_machine_s_failures_are_not_told_beside_runs_of_one_s_own(measured):
     tables, _ = frames.read(measured)
-    failed = tables["profile"].head(1).assign(status="out_of_memory", message="GPU 0 has 79 GiB", recorded=True)
-    own = tables["profile"].head(2).assign(status=["ok", "unsupported"], message="no such format", recorded=False)
+    failed = (
+        tables["profile"]
+        .head(1)
+        .assign(status="out_of_memory", message="GPU 0 has 79 GiB", recorded=True)
+    )
+    own = (
+        tables["profile"]
+        .head(2)
+        .assign(status=["ok", "unsupported"], message="no such format", recorded=False)
+    )
     nothing = {name: table.iloc[:0] for name, table in tables.items()}
 
     def told(*rows) -> str:
-        return "; ".join(document._unmeasured({**nothing, "profile": pd.concat(rows)}, Texts("en", "page")))
+        return "; ".join(
+            document._unmeasured({**nothing, "profile": pd.concat(rows)}, Texts("en", "page"))
+        )
 
     assert "79 GiB" in told(failed)
     assert "79 GiB" not in told(failed, own)
@@ -201,7 +235,9 @@ def test_runs_left_out_on_purpose_are_told_by_their_reasons(tmp_path):
     lines = [f'quick,bench_matmul,"{run}","the device has no units of this format"' for run in runs]
     lines += ['quick,bench_matmul,"kernel=python,size=4096","a day of pure Python"']
     (tmp_path / "excluded.csv").write_text("\n".join(["experiment,step,run,because", *lines, ""]))
-    told = document.build(tmp_path).partition("41 runs left out on purpose")[2].partition("</ul>")[0]
+    told = (
+        document.build(tmp_path).partition("41 runs left out on purpose")[2].partition("</ul>")[0]
+    )
     reasons = [" ".join(reason.split()) for reason in re.findall("<li>(.*?)</li>", told)]
     assert reasons == [
         "a day of pure Python: 1 run, such as bench_matmul kernel=python,size=4096",
@@ -210,12 +246,18 @@ def test_runs_left_out_on_purpose_are_told_by_their_reasons(tmp_path):
 
 
 def test_a_sweep_that_is_not_at_its_end_says_how_far_it_is_and_what_is_missing(tmp_path):
-    states = {"model=a,batch_size=1": "measured", "model=b,batch_size=2": "not_measured", "model=c": "to_come"}
+    states = {
+        "model=a,batch_size=1": "measured",
+        "model=b,batch_size=2": "not_measured",
+        "model=c": "to_come",
+    }
     lines = [f'profile_step,"{run}",{state}' for run, state in states.items()]
     (tmp_path / "progress.csv").write_text("\n".join(["step,run,state", *lines, ""]))
     content = document.build(tmp_path)
     assert '<progress max="3" value="1"' in content
-    assert "1 run measured, 1 not measured for lack of time (budget_min), 1 still to come." in content
+    assert (
+        "1 run measured, 1 not measured for lack of time (budget_min), 1 still to come." in content
+    )
     missing = content.partition('id="missing"')[2].partition("</details>")[0]
     assert re.findall("<li>(.*?)</li>", missing) == ["profile_step b 2", "profile_step c"]
     (tmp_path / "progress.csv").write_text("\n".join(["step,run,state", lines[0], ""]))
@@ -225,16 +267,30 @@ def test_a_sweep_that_is_not_at_its_end_says_how_far_it_is_and_what_is_missing(t
 def test_without_any_table_there_is_a_page_that_says_so(tmp_path):
     content = document.build(tmp_path)
     assert Sections(content).ids == ["problems", "definitions"]
-    assert "There is neither a profiled step nor a matmul" in content
+    assert NO_ROWS in content
     for table in TABLES:
         assert f"{table}.csv: the table is missing" in content
+
+
+@pytest.mark.parametrize("table", few(sorted(document.ON_A_MACHINE, reverse=True), 2))
+def test_rows_of_any_measurement_on_a_machine_are_counted(table, measured, tmp_path):
+    for name in (*TABLES, "series"):
+        lines = (measured / f"{name}.csv").read_text().splitlines(keepends=True)
+        kept = lines if name in (table, "environment") else lines[:1]
+        (tmp_path / f"{name}.csv").write_text("".join(kept))
+    content = document.build(tmp_path, tmp_path)  # no figure is drawn for it
+    rows = pd.read_csv(tmp_path / f"{table}.csv")
+    machines = rows.loc[rows["recorded"].eq(True), "hardware"].nunique()
+    told = Texts("en", "page")("shown_recorded", count=machines)
+    assert NO_ROWS not in content
+    assert (told in content) == (machines > 0)
 
 
 def test_empty_tables_likewise(tmp_path):
     for table in TABLES:
         (tmp_path / f"{table}.csv").write_text(",".join(columns(table)) + "\n")
     content = document.build(tmp_path)
-    assert "There is neither a profiled step nor a matmul" in content
+    assert NO_ROWS in content
     assert "is missing" not in content
 
 
@@ -279,15 +335,19 @@ def test_a_broken_table_leaves_a_page_that_names_it(measured, one_figure, tmp_pa
         ("FLOPs: 3.00e+12, and more", "FLOPs: 3.00 × 10¹², and more"),
         ("snakemake --config timing.ci=1e-05", "snakemake --config timing.ci=1e-05"),
         ("rate:2e-3", "rate:2e-3"),
-        ("2.5 ms a step", "2.5\N{NO-BREAK SPACE}ms a step"),
+        ("2.5 ms per step", "2.5\N{NO-BREAK SPACE}ms per step"),
         ("commit 3e-7f", "commit 3e-7f"),
     ],
 )
 def test_a_number_reads_as_a_reader_writes_it_and_breaks_nowhere(words, shown):
-    assert document._unbroken(words) == shown.replace(" × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}")
+    assert document._unbroken(words) == shown.replace(
+        " × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}"
+    )
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely with the libraries loaded")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux forks safely with the libraries loaded"
+)
 def test_figures_are_made_in_processes_and_those_of_a_killed_one_here(monkeypatch):
     monkeypatch.setattr(forked, "usable_cores", lambda: 3)
     here = os.getpid()
@@ -306,27 +366,6 @@ def test_figures_are_made_in_processes_and_those_of_a_killed_one_here(monkeypatc
     assert forked.in_processes(work, names) == [(name, here) for name in names]
 
 
-@pytest.mark.parametrize(
-    ("config", "wanted"),
-    [
-        (
-            "model=resnet18 execution=eager,compile",
-            "model=gpt2 workload=training_clipped batch_size=4 execution=eager,compile",
-        ),
-        ("model=resnet18 batch_size=1,2,4", "model=gpt2 workload=training_clipped batch_size=1,2,4"),
-        ("experiment=matmul_sizes", "experiment=matmul_sizes"),
-    ],
-)
-def test_advice_measures_the_run_that_it_stands_beside(config, wanted, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    row = {"model": "gpt2", "workload": "training_clipped", "batch_size": 4.0}
-    assert why._of_run(config, row) == wanted
-    own = {**row, "model": "my_own_net"}  # a model that no name builds
-    assert why._of_run(config, own) == config
-    without = why._of_run("model=resnet18 execution=eager,compile", {**row, "batch_size": float("nan")})
-    assert without == "model=gpt2 workload=training_clipped execution=eager,compile"
-
-
 def test_what_only_keepers_of_recordings_mend_is_no_first_box(measured, one_figure, tmp_path):
     tables = tmp_path / "tables"
     shutil.copytree(measured, tables)
@@ -334,7 +373,23 @@ def test_what_only_keepers_of_recordings_mend_is_no_first_box(measured, one_figu
         "odd.csv: cannot be read",
         "results/reference/x: code has changed. `mfulab record --replace` renews it.",
     )
-    (tables / "problems.csv").write_text(f'problem\n"{mine}"\n"{theirs}"\n')
+    lines = [
+        {"problem": mine, "said": "", "of_recordings": False},
+        {"problem": theirs, "said": "", "of_recordings": True},
+    ]
+    write_csv(tables / "problems.csv", lines)
     page = document.build(tables)
     assert page.index(mine) < page.index('<section id="why"') < page.index("code has changed")
     assert "<code>mfulab record --replace</code>" in page
+
+
+def test_a_sweep_ends_in_the_terminal_with_the_page_s_first_lines(measured, tmp_path, capsys):
+    """Finding, because, try and the command, in this order, of one run."""
+    summary.show(measured, tmp_path / "report.html")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line]
+    finding, because, advice, command = lines[-4:]
+    model = finding.split()[0]
+    assert " busy " in finding
+    assert because.startswith(f"Because: {model} ")
+    assert advice.startswith("Try: ")
+    assert f"model={model} " in command or "experiment=" in command

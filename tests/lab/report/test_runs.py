@@ -1,5 +1,7 @@
-"""Marks of runs: each figure has titles and hollow marks by the one mechanism, or says why it draws no run."""
+"""Marks of runs: each figure has titles and hollow marks by the one mechanism, or says why it draws
+no run."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from support.slow import few
 
 from mfulab.cli.main import main
 from mfulab.core.language import Texts
-from mfulab.lab.report import figures, frames, trust
+from mfulab.lab.report import claims, figures, frames, trust
 from mfulab.lab.report.drawing import kinds, labels, runs, style
 
 NAMES = list(figures.modules())
@@ -29,15 +31,21 @@ NO_DOUBTS = {
     "known_truth",
     "latency_pyramid",
     "memory_hierarchy",
+    "model_parallel",
     "number_formats",
     "quality",
+    "serving",
 }  # none of them
 
 
 def titles(artist: Artist) -> list[str]:
     """The titles that an artist was given, a mark each."""
     urls = artist.get_urls() if isinstance(artist, Collection) else [artist.get_url()]
-    return [url.removeprefix(runs.MARK).partition(":")[2] for url in urls or () if (url or "").startswith(runs.MARK)]
+    return [
+        url.removeprefix(runs.MARK).partition(":")[2]
+        for url in urls or ()
+        if (url or "").startswith(runs.MARK)
+    ]
 
 
 def hollow(artist: Artist) -> bool:
@@ -52,16 +60,23 @@ def drawn(figure: Figure) -> Iterator[Artist]:
         yield from (*axes.lines, *axes.collections, *axes.patches)
 
 
+def in_doubt(rows: pd.DataFrame) -> pd.DataFrame:
+    unsteady = trust.with_doubts(rows.assign(steady=False, replicates=3.0))
+    return unsteady.assign(**{trust.REACH: math.inf})
+
+
 @pytest.fixture(scope="module")
 def doubted(invented, tmp_path_factory) -> tuple[frames.Tables, frames.Tables]:
-    """Tables of invented machines, and of recorded ones for figures that compare what those did not run.
+    """Tables of invented machines, and of recorded ones for figures that compare what those did not
+    run.
 
-    All of their runs are unsteady.
+    All of their runs are unsteady, and their times may be off by any factor: whatever compares them
+    could turn.
     """
     folder = tmp_path_factory.mktemp("recorded")
     main(["tables", "--reference", str(REFERENCE), "--out", str(folder)])
     found = [
-        tables | {name: tables[name].assign(steady=False, replicates=3.0) for name in CAN_BE_DOUBTED}
+        tables | {name: in_doubt(tables[name]) for name in CAN_BE_DOUBTED}
         for tables in (invented, frames.read(folder)[0])
     ]
     return found[0], found[1] | {"published": found[0]["published"]}
@@ -78,14 +93,21 @@ def test_a_figure_tells_its_runs_and_leaves_doubtful_ones_hollow(doubted, name, 
     figure = figures.render(name, {}, rows=rows).figure
     artists = list(drawn(figure))
     assert any(map(titles, artists))
-    if name not in NO_DOUBTS:
-        assert trust.doubtful(rows).any()
-        assert any(map(hollow, artists))
-        entries = [words.get_text() for legend in figure.legends for words in legend.get_texts()]
-        assert text("hollow") in entries
+    if name in NO_DOUBTS:
+        return
+    assert trust.doubtful(rows).any()
+    claim = getattr(module, "CLAIM", None)
+    can_turn = claim is not claims.COUNTED
+    if claim is not None and can_turn:
+        assert trust.REACH in trust.with_doubts(rows), "without it doubts leave no interval"
+    assert any(map(hollow, artists)) == can_turn
+    entries = [words.get_text() for legend in figure.legends for words in legend.get_texts()]
+    assert (text("hollow") in entries) == can_turn
 
 
-ROWS = pd.DataFrame({"run": ["model=one", "model=two"], "time_s": [1.0, 2.0], "doubtful": [True, False]})
+ROWS = pd.DataFrame(
+    {"run": ["model=one", "model=two"], "time_s": [1.0, 2.0], "doubtful": [True, False]}
+)
 
 
 @pytest.mark.parametrize("kind", [kinds.points, kinds.bars])

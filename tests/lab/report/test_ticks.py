@@ -1,4 +1,5 @@
-"""Ticks in powers of two: what fits stays, nothing touches, the first batch size and the baseline are never lost."""
+"""Ticks in powers of two: what fits stays, nothing touches, the first batch size and the baseline
+are never lost."""
 
 import itertools
 

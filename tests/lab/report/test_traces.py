@@ -21,7 +21,9 @@ def tables(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-@pytest.mark.parametrize("name", ["headroom", "mfu_versus_utilization", "roofline", "utilization_ladder"])
+@pytest.mark.parametrize(
+    "name", ["headroom", "mfu_versus_utilization", "roofline", "utilization_ladder"]
+)
 def test_traces_are_drawn_as_read(tables, name, language):
     drawn = figures.render(name, tables, language)
     assert drawn is not None
@@ -31,9 +33,12 @@ def test_traces_are_drawn_as_read(tables, name, language):
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-@pytest.mark.parametrize("cause", ["stalled", "launch_bound", "not_explained", "busy_not_useful", "no_mfu"])
+@pytest.mark.parametrize(
+    "cause", ["stalled", "launch_bound", "not_explained", "busy_not_useful", "no_mfu"]
+)
 def test_a_trace_is_advised_by_its_verdict_alone(tables, cause, language):
-    """It is recorded already, and its program is no model of the config: neither trace nor experiment is asked for."""
+    """It is recorded already, and its program is no model of the config: neither trace nor
+    experiment is asked for."""
     traces = tables["traces"].assign(verdict=cause)
     section = why.section({**tables, "traces": traces}, None, set(), language)
     assert len(section["cases"]) == len(traces)
@@ -45,16 +50,23 @@ def test_a_trace_is_advised_by_its_verdict_alone(tables, cause, language):
     assert section["answers"] == []
 
 
-@pytest.mark.parametrize(("language", "step", "run"), [("en", " step", " run"), ("ko", "스텝", "실행")])
+@pytest.mark.parametrize(
+    ("language", "step", "run"), [("en", " step", " run"), ("ko", "스텝", "실행")]
+)
 def test_sentences_on_traces_speak_of_steps(tables, language, step, run):
-    text, rows = Texts(language, "mfu_versus_utilization"), figures.modules()["mfu_versus_utilization"].rows(tables)
+    text, rows = (
+        Texts(language, "mfu_versus_utilization"),
+        figures.modules()["mfu_versus_utilization"].rows(tables),
+    )
     row = rows.loc[rows["mfu_percent"].idxmin()]
-    for each in (rows, rows.assign(utilization_percent=50.0), rows.assign(mfu_percent=150.0)):
+    cases = (rows, rows.assign(utilization_percent=50.0), rows.assign(mfu_percent=150.0))
+    for each in cases:
+        above = bool((each["mfu_percent"] > 100).any())
         said = figures.modules()["mfu_versus_utilization"].finding(each, text)
-        assert step in said
+        assert step.strip() in said or not above
         assert run not in said
-    because = figures.modules()["mfu_versus_utilization"].because(row, rows, text)
-    assert because == "" or step in because
+    because = figures.modules()["mfu_versus_utilization"].because(row, text)
+    assert because == "" or row["model"] in because
 
 
 def test_the_parts_of_a_bar_sum_to_its_step(tables):

@@ -15,12 +15,29 @@ TECHNIQUES = [name for name in choices(ROOT / "config", "workload") if name.star
 
 def row(**changes) -> dict:
     """A plain step of 10 ms, four of them the optimiser's."""
-    plain = {"model": "simple_cnn", "workload": "training", "batch_size": 1, "time_s": 0.010, "optimiser_ms": 4.0}
-    shares = {"mfu_percent": 10.0, "hfu_percent": 10.0, "checkpointing": "False", "precision": "fp32"}
+    plain = {
+        "model": "simple_cnn",
+        "workload": "training",
+        "batch_size": 1,
+        "time_s": 0.010,
+        "optimiser_ms": 4.0,
+    }
+    shares = {
+        "mfu_percent": 10.0,
+        "hfu_percent": 10.0,
+        "checkpointing": "False",
+        "precision": "fp32",
+    }
     made = {"forward_ms": 2.0, "backward_ms": 3.5, "other_ms": 0.5, **plain, **shares, **changes}
     samples = made.pop("samples", made["batch_size"])
     made = {"gradient_accumulation": samples / made["batch_size"], "phases_percent": 100.0, **made}
-    more = {"status": "ok", "hardware": "here", "recorded": "False", "mode": "training", "execution": "eager"}
+    more = {
+        "status": "ok",
+        "hardware": "here",
+        "recorded": "False",
+        "mode": "training",
+        "execution": "eager",
+    }
     return {**more, "samples_per_s": samples / made["time_s"], **made}
 
 
@@ -38,19 +55,25 @@ def test_the_fastest_technique_is_named_and_held_against_plain(tmp_path):
     fused = row(workload="training_adam_fused", time_s=0.007, optimiser_ms=1.0, mfu_percent=14.3)
     several = row(workload="training_accumulated", time_s=0.020, samples=4, mfu_percent=20.0)
     told = said(tmp_path, row(), fused, several)
-    assert "4 micro-batches accumulated is fastest there, 2.00× the samples per second: 20 % MFU." in told
+    assert (
+        "4 micro-batches accumulated is fastest there, 2.00× the samples per second: 20 % MFU."
+        in told
+    )
 
 
 @pytest.mark.parametrize("time_s", [0.010, 0.012])
 def test_equal_or_slower_techniques_are_not_called_faster(tmp_path, time_s):
     told = said(tmp_path, row(), row(workload="training_clipped", time_s=time_s, mfu_percent=9.0))
-    assert "No other technique is faster there beyond the intervals; gradients clipped comes nearest" in told
-    assert f"at {10 / (1e3 * time_s):.3g}" in told.replace("1.00", "1")
+    assert "No other technique is measurably faster there." in told
 
 
 def test_another_batch_is_no_technique_and_checkpointing_parts_hfu_from_mfu(tmp_path):
     again = row(
-        batch_size=8, workload="training_checkpointed", checkpointing="True", hfu_percent=40.0, mfu_percent=30.0
+        batch_size=8,
+        workload="training_checkpointed",
+        checkpointing="True",
+        hfu_percent=40.0,
+        mfu_percent=30.0,
     )
     told = said(tmp_path, row(), row(batch_size=8, optimiser_ms=0.1), again)
     assert "fastest" not in told
@@ -58,7 +81,9 @@ def test_another_batch_is_no_technique_and_checkpointing_parts_hfu_from_mfu(tmp_
 
 
 def test_a_busy_device_is_said(tmp_path):
-    assert said(tmp_path, row(utilization_percent=99.0)).endswith("The device reads 99 % busy meanwhile.")
+    assert said(tmp_path, row(utilization_percent=99.0)).endswith(
+        "The device reads 99 % busy meanwhile."
+    )
 
 
 def test_techniques_within_the_intervals_are_no_gain(tmp_path):
@@ -67,26 +92,41 @@ def test_techniques_within_the_intervals_are_no_gain(tmp_path):
     near = row(workload="training_adam_fused", time_s=0.007, **wide)
     told = said(tmp_path, plain, near, row(workload="training_sgd", time_s=0.008))
     assert "SGD is fastest there, 1.25× the samples per second" in told
-    assert "1 of 2 techniques there differs from plain training by less than the intervals." in told
-    assert "No other technique is faster there beyond the intervals; Adam, fused comes nearest" in said(
-        tmp_path, plain, near
-    )
+    assert "1 of 2 techniques there makes no measurable difference." in told
+    assert "No other technique is measurably faster there." in said(tmp_path, plain, near)
     several = row(workload="training_accumulated", time_s=0.020, samples=4, mfu_percent=20.0)
     close = {"time_ci_low_s": 0.004, "time_ci_high_s": 0.006}
-    first, second = (row(workload=each, time_s=0.005, **close) for each in ("training_sgd", "training_adam_fused"))
-    assert "SGD is fastest there (others within its interval), 2.00×" in said(tmp_path, plain, first, second)
+    first, second = (
+        row(workload=each, time_s=0.005, **close)
+        for each in ("training_sgd", "training_adam_fused")
+    )
+    assert "SGD is fastest there (no measurable difference to others), 2.00×" in said(
+        tmp_path, plain, first, second
+    )
     # 20 ms for four samples: its interval is held against one sample's.
-    for high, says in ((0.037, "No other technique is faster"), (0.035, "is fastest there")):
-        assert says in said(tmp_path, plain, {**several, "time_ci_low_s": 0.015, "time_ci_high_s": high})
+    for high, says in (
+        (0.037, "No other technique is measurably faster"),
+        (0.035, "is fastest there"),
+    ):
+        assert says in said(
+            tmp_path, plain, {**several, "time_ci_low_s": 0.015, "time_ci_high_s": high}
+        )
 
 
 def test_checkpointing_trades_memory_for_time(tmp_path):
-    again = row(workload="training_checkpointed", checkpointing="True", time_s=0.013, memory_bytes=60e6)
+    again = row(
+        workload="training_checkpointed", checkpointing="True", time_s=0.013, memory_bytes=60e6
+    )
     told = said(tmp_path, row(memory_bytes=100e6), again)
-    assert "simple_cnn at batch 1 goes from 100 MB to 60.0 MB of memory, and from 10.0 ms to 13.0 ms a sample" in told
-    assert "Checkpointed" not in said(tmp_path, row(memory_bytes=100e6), again | {"memory_bytes": ""})
+    assert (
+        "simple_cnn at batch 1 goes from 100 MB to 60.0 MB of memory, and from 10.0 ms to 13.0 ms per sample"
+        in told
+    )
+    assert "Checkpointed" not in said(
+        tmp_path, row(memory_bytes=100e6), again | {"memory_bytes": ""}
+    )
     wide = {"time_ci_low_s": 0.005, "time_ci_high_s": 0.02}
-    assert "13.0 ms a sample. The two 95 % intervals overlap." in said(
+    assert "13.0 ms per sample. The two 95 % intervals overlap." in said(
         tmp_path, row(memory_bytes=100e6, **wide), again | wide
     )
 
@@ -99,7 +139,13 @@ def test_without_a_plain_step_there_is_nothing_to_hold_against(tmp_path):
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_every_technique_fits(tmp_path, language):
     rows = [
-        row(model=model, workload=name, batch_size=batch, time_s=0.01 * (1 + place % 5), precision=precision)
+        row(
+            model=model,
+            workload=name,
+            batch_size=batch,
+            time_s=0.01 * (1 + place % 5),
+            precision=precision,
+        )
         for model in ("simple_cnn", "resnet18")
         for batch in (1, 8)
         for place, name in enumerate(sorted(TECHNIQUES))
@@ -108,4 +154,8 @@ def test_every_technique_fits(tmp_path, language):
     drawn = figures.render("training_phases", tables(tmp_path, *rows), language)
     assert overlaps(drawn.figure) == []
     width = drawn.figure.bbox.width
-    assert all(text.get_window_extent().x1 <= width + 1 for axes in drawn.figure.axes for text in axes.texts)
+    assert all(
+        text.get_window_extent().x1 <= width + 1
+        for axes in drawn.figure.axes
+        for text in axes.texts
+    )

@@ -22,7 +22,9 @@ def rows(machine: str, sizes: dict[int, float], copies: float | None = None) -> 
         }
         for n, memory in sizes.items()
     ]
-    return pd.DataFrame(lines).astype({name: float for name in lines[0] if name not in ("machine", "precision")})
+    return pd.DataFrame(lines).astype(
+        {name: float for name in lines[0] if name not in ("machine", "precision")}
+    )
 
 
 def test_of_two_machines_one_is_told_of():
@@ -31,17 +33,29 @@ def test_of_two_machines_one_is_told_of():
     most = rows("most", {128: 4.0, 256: 3.0, 512: 1.0})
     for both in (pd.concat([few, most]), pd.concat([most, few])):
         told = transfers.finding(both.reset_index(drop=True), TEXT)
-        assert told == "On most at 128³ (fp32) everything but the matmul itself takes 80 % of the time, at 512³ 50 %."
+        assert (
+            told
+            == "On most at 128³ (fp32) everything but the matmul itself takes 80 % of the time, at 512³ 50 %."
+        )
 
 
 def test_a_gpu_is_told_of_before_a_cpu():
-    cpu, gpu = rows("cpu", dict.fromkeys((64, 128, 256), 1.0)), rows("gpu", {64: 1.0, 128: 1.0}, copies=1.0)
-    assert transfers.finding(pd.concat([cpu, gpu], ignore_index=True), TEXT).startswith("On gpu at 64³")
+    cpu, gpu = (
+        rows("cpu", dict.fromkeys((64, 128, 256), 1.0)),
+        rows("gpu", {64: 1.0, 128: 1.0}, copies=1.0),
+    )
+    assert transfers.finding(pd.concat([cpu, gpu], ignore_index=True), TEXT).startswith(
+        "On gpu at 64³"
+    )
 
 
 def test_sizes_are_compared_in_one_precision():
     """A bf16 matmul is the fastest of its size, and stands beside no fp32 one."""
-    products = [("numpy", "fp32", 64, 2.0), ("numpy", "fp32", 128, 3.0), ("torch", "bf16", 128, 1.0)]
+    products = [
+        ("numpy", "fp32", 64, 2.0),
+        ("numpy", "fp32", 128, 3.0),
+        ("torch", "bf16", 128, 1.0),
+    ]
     lines = [
         {
             "hardware": "cpu",
@@ -59,7 +73,9 @@ def test_sizes_are_compared_in_one_precision():
         }
         for kernel, precision, n, time in products
     ]
-    environment = pd.DataFrame([{"hardware": "cpu", "recorded": False, "device_name": "CPU", "device": "cpu"}])
+    environment = pd.DataFrame(
+        [{"hardware": "cpu", "recorded": False, "device_name": "CPU", "device": "cpu"}]
+    )
     chosen = transfers.rows({"matmul": pd.DataFrame(lines), "environment": environment})
     assert list(zip(chosen["n"], chosen["precision"], chosen["time_s"], strict=True)) == [
         (64.0, "fp32", 2.0),

@@ -1,4 +1,5 @@
-"""Doubtful rows are found and named first, sound ones never; answers to readers' questions, worked out by hand."""
+"""Doubtful rows are found and named first, sound ones never; answers to readers' questions, worked
+out by hand."""
 
 import math
 import re
@@ -8,11 +9,13 @@ import pandas as pd
 import pytest
 
 from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
 from mfulab.lab.planning import naming
-from mfulab.lab.report import figures, frames, remedies, summary, trust
+from mfulab.lab.report import figures, frames, summary, trust
 from mfulab.lab.report.page import document, why
+from mfulab.mfu.account import Loss, read
+from mfulab.mfu.causes import CAUSES
 from mfulab.mfu.headroom import PARTS
-from mfulab.mfu.verdict import CAUSES
 
 WHY = Path(__file__).parents[3] / "docs/why.md"
 CASE = {
@@ -27,8 +30,17 @@ def profile(*times: float, **more: object) -> pd.DataFrame:
     """Rows of batch sizes 1, 2, 4 … with these step times and narrow intervals."""
     rows = [
         CASE
-        | {"run": f"model=net,batch_size={2**place}", "batch_size": 2.0**place, "time_s": time, "mfu_percent": 10.0}
-        | {"time_ci_low_s": 0.99 * time, "time_ci_high_s": 1.01 * time, "samples_per_s": 2**place / time}
+        | {
+            "run": f"model=net,batch_size={2**place}",
+            "batch_size": 2.0**place,
+            "time_s": time,
+            "mfu_percent": 10.0,
+        }
+        | {
+            "time_ci_low_s": 0.99 * time,
+            "time_ci_high_s": 1.01 * time,
+            "samples_per_s": 2**place / time,
+        }
         | {
             "predicted_memory_bytes": 1e9 + 2**place * 1e9,
             "ceiling_tflop_s": 1.0,
@@ -42,7 +54,12 @@ def profile(*times: float, **more: object) -> pd.DataFrame:
 
 
 def tables(rows: pd.DataFrame, raised: float = 1.0) -> dict[str, pd.DataFrame]:
-    product = CASE | {"run": "product", "time_s": 1e-3, "time_ci_low_s": 1e-3, "time_ci_high_s": 1e-3}
+    product = CASE | {
+        "run": "product",
+        "time_s": 1e-3,
+        "time_ci_low_s": 1e-3,
+        "time_ci_high_s": 1e-3,
+    }
     ceiling = CASE | {"run": "ceiling=fp32", "ceiling": "fp32", "raised_by": "product"}
     ceiling |= {"measured_tflop_s": raised, "swept_tflop_s": 1.0}
     return {"profile": rows, "matmul": pd.DataFrame([product]), "ceilings": pd.DataFrame([ceiling])}
@@ -55,11 +72,18 @@ def test_two_times_differ_where_their_intervals_do_not_meet():
     assert frames.apart(rows.iloc[2], rows.iloc[0], ratio=2.0)
     assert not frames.apart(rows.iloc[2], rows.iloc[0], ratio=1.0)
     beside = rows.join(rows.shift(-2).add_suffix("_other"))
-    assert frames.apart(beside, suffix="_other").tolist() == [True, True, True]  # two without an interval
+    assert frames.apart(beside, suffix="_other").tolist() == [
+        True,
+        True,
+        True,
+    ]  # two without an interval
 
 
 def test_sound_rows_raise_no_doubt():
-    boosted = {"mfu_percent": 104.0, "mfu_max_clock_percent": 96.0}  # above its printed clock, as GeForce cards
+    boosted = {
+        "mfu_percent": 104.0,
+        "mfu_max_clock_percent": 96.0,
+    }  # above its printed clock, as GeForce cards
     assert trust.summary(tables(profile(0.1, 0.19, 0.36, **boosted))) == ("", [], "")
     assert trust.summary(tables(profile(0.1, 0.19, 0.36))) == ("", [], "")
 
@@ -74,7 +98,10 @@ def test_sound_rows_raise_no_doubt():
         ({"mfu_percent": 120.0, "mfu_max_clock_percent": 111.0}, "above_peak"),
         ({"phases_percent": 403.0}, "phases"),
         ({"forward_ms": 2.6, "backward_ms": 9.2, "optimiser_ms": 154.9}, "part"),
-        ({"utilization_percent": 60.0, "sm_active_percent": 80.0, "tensor_active_percent": 10.0}, "rungs"),
+        (
+            {"utilization_percent": 60.0, "sm_active_percent": 80.0, "tensor_active_percent": 10.0},
+            "rungs",
+        ),
         ({"hfu_percent": 4.0, "useful_mfu_percent": 9.0}, "rungs"),
     ],
 )
@@ -95,10 +122,18 @@ def test_a_wide_interval_or_none_is_precision_and_no_doubt(more):
 
 def test_precision_and_what_the_machine_cost_are_told():
     assert trust.precision(tables(profile(0.1))) == ""
-    rows = profile(0.1, 0.2, 0.3).assign(precision_percent=[4.0, 21.0, 8.0], machine_cost_percent=[2.0, 23.0, None])
+    rows = profile(0.1, 0.2, 0.3).assign(
+        precision_percent=[4.0, 21.0, 8.0], machine_cost_percent=[2.0, 23.0, None]
+    )
     for language in ("en", "ko"):
         told = trust.precision(tables(rows), language)
-        assert re.findall(r"[\d.]+ ?%", told.replace(" %", "%")) == ["8.0%", "95%", "21%", "12%", "23%"]
+        assert re.findall(r"[\d.]+ ?%", told.replace(" %", "%")) == [
+            "8.0%",
+            "95%",
+            "21%",
+            "12%",
+            "23%",
+        ]
         assert told.count("net 2") == 2
 
 
@@ -116,7 +151,9 @@ def test_precision_and_what_the_machine_cost_are_told():
 def test_intervals_that_span_factors_are_told_as_factors(reached, numbers):
     rows = profile(*[0.1] * len(reached)).assign(precision_percent=reached)
     for language in ("en", "ko"):
-        told = re.sub(r" ?\(\d+[^)]+\d+개?\)", "", trust.precision(tables(rows), language))  # how many of all times
+        told = re.sub(
+            r" ?\(\d+[^)]+\d+개?\)", "", trust.precision(tables(rows), language)
+        )  # how many of all times
         assert set(re.findall(r"(?<!net )\b\d+(?:\.\d+)?%?", told.replace(" %", "%"))) == numbers
 
 
@@ -130,10 +167,15 @@ def test_a_step_that_falls_with_the_batch_and_a_low_ceiling_are_told():
 
 def test_a_reason_that_steps_and_matmuls_share_is_one_line_and_counts_as_their_total():
     """Two unsteady steps and one unsteady matmul come before two steps that met a slow state."""
-    steps = pd.concat([profile(0.1, 0.2, steady=False), profile(0.3, 0.4, verdict_flags='{"held_back": {}}')])
+    steps = pd.concat(
+        [profile(0.1, 0.2, steady=False), profile(0.3, 0.4, verdict_flags='{"held_back": {}}')]
+    )
     found = tables(steps.assign(run=[f"model=net{place}" for place in range(4)]))
     found["matmul"] = found["matmul"].assign(steady=False)
-    assert [(doubt.key, len(doubt.runs)) for doubt in trust.doubts(found)] == [("unsteady", 3), ("held_back", 2)]
+    assert [(doubt.key, len(doubt.runs)) for doubt in trust.doubts(found)] == [
+        ("unsteady", 3),
+        ("held_back", 2),
+    ]
     _, lines, again = trust.summary(found)
     assert [line[0] for line in lines] == ["3", "2"]
     assert "--forcerun profile_step bench_matmul" in again
@@ -154,7 +196,10 @@ def test_a_low_ceiling_names_its_machine_where_there_are_several():
     for language in ("en", "ko"):
         alone, both = (
             trust.summary(here | {"ceilings": ceilings}, language)[1]
-            for ceilings in (here["ceilings"], pd.concat([sound, here["ceilings"]], ignore_index=True))
+            for ceilings in (
+                here["ceilings"],
+                pd.concat([sound, here["ceilings"]], ignore_index=True),
+            )
         )
         assert len(alone) == len(both) == 1
         assert f"({CASE['hardware']})" not in alone[0]
@@ -167,7 +212,8 @@ def emulated(time: float, **more: object) -> pd.DataFrame:
 
 
 def test_the_headline_is_of_sound_rows_in_formats_that_the_device_computes():
-    """Of the rows that are left where the others are doubtful or emulated; of all where no row is sound."""
+    """Of the rows that are left where the others are doubtful or emulated; of all where no row is
+    sound."""
     busy = {"utilization_percent": 99.0, "verdict": "slow_matmuls", "peak_precision": "fp32"}
     sound = [profile(0.1, mfu_percent=mfu, **busy) for mfu in (20.0, 40.0)]
     others = [
@@ -175,11 +221,15 @@ def test_the_headline_is_of_sound_rows_in_formats_that_the_device_computes():
         profile(0.1, mfu_percent=90.0, steady=False, **busy),
     ]
     finding = figures.modules()["mfu_versus_utilization"].finding
-    told = finding(pd.concat([*sound, *others], ignore_index=True), Texts("en", "mfu_versus_utilization"))
-    assert "from 20 %" in told
-    assert "to 40 %" in told
+    told = finding(
+        pd.concat([*sound, *others], ignore_index=True), Texts("en", "mfu_versus_utilization")
+    )
+    assert "20 %" in told
+    assert "40 %" in told
+    assert "90 %" not in told
     for alone in others:
-        assert "its MFU is" in finding(alone, Texts("en", "mfu_versus_utilization"))
+        mfu = f"{percent(alone['mfu_percent'].iloc[0])} %"
+        assert mfu in finding(alone, Texts("en", "mfu_versus_utilization"))
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
@@ -192,7 +242,8 @@ def test_bf16_says_in_a_sentence_that_it_is_emulated(times, words, language):
     assert "fp32" in first
     assert all(word in first for word in words)
     native = why._bf16_says(
-        why.bf16(pd.concat([rows[0], profile(4.0, precision="bf16", model="net0")])), Texts(language, "why")
+        why.bf16(pd.concat([rows[0], profile(4.0, precision="bf16", model="net0")])),
+        Texts(language, "why"),
     )
     assert "fp32" not in native
 
@@ -203,7 +254,9 @@ def test_another_step_of_the_same_or_another_batch_is_not_held_against_it():
         one.assign(run="model=net,batch_size=1,loader=4"),
         profile(0.1, 0.2).iloc[1:].assign(run="model=ner"),
     ):
-        assert not trust.falling(pd.concat([one, other.assign(time_s=0.05)], ignore_index=True)).any()
+        assert not trust.falling(
+            pd.concat([one, other.assign(time_s=0.05)], ignore_index=True)
+        ).any()
 
 
 def test_recorded_rows_are_not_doubted_where_something_was_measured():
@@ -213,7 +266,8 @@ def test_recorded_rows_are_not_doubted_where_something_was_measured():
 
 
 def test_recorded_rows_say_nothing_of_what_was_measured_here():
-    """Each table by itself would fall back on its recorded rows: matmuls that nobody measured here."""
+    """Each table by itself would fall back on its recorded rows: matmuls that nobody measured
+    here."""
     beside = tables(profile(0.1, steady=False, precision_percent=None))
     beside["matmul"] = beside["matmul"].assign(recorded=True, precision_percent=0.5, steady=False)
     assert trust.precision(beside) == ""
@@ -233,7 +287,9 @@ def test_a_run_that_failed_is_told_first():
     rows = rows.assign(status="failed", message="no such layer")
     broken = tables(rows) | {"matmul": tables(rows)["matmul"].head(0)}
     none_measured = broken["profile"].head(0)
-    assert "2 runs failed" in document._headline([], broken, none_measured, document.Texts("en", "page"))
+    assert "2 runs failed" in document._headline(
+        [], broken, none_measured, document.Texts("en", "page")
+    )
 
 
 def test_the_knee_is_the_smallest_batch_near_the_most_samples():
@@ -250,7 +306,9 @@ def test_a_batch_out_of_memory_is_beyond_the_largest_that_fits():
     lost = case.assign(status=["ok", "ok", "ok", "out_of_memory"])
     (found,) = why.batches(lost)
     assert (found.batch_size, found.rising, found.too_large) == (4, False, 8)
-    (other,) = why.batches(pd.concat([case.head(3), lost.tail(1).assign(precision="bf16")], ignore_index=True))
+    (other,) = why.batches(
+        pd.concat([case.head(3), lost.tail(1).assign(precision="bf16")], ignore_index=True)
+    )
     assert (other.rising, other.too_large) == (True, None), "another case's"
     (first, *_) = answered(lost)
     assert "4 (8: out of memory)" in first["lines"][0]
@@ -278,14 +336,19 @@ def answered(*rows: pd.DataFrame, language: str = "en") -> list[dict]:
 
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_a_card_has_a_largest_batch_only_where_a_line_predicts_it(language):
-    sizes, memory, *_ = answered(profile(0.1, 0.2), profile(0.1, precision="bf16"), language=language)
+    sizes, memory, *_ = answered(
+        profile(0.1, 0.2), profile(0.1, precision="bf16"), language=language
+    )
     assert [line[-4:] for line in sizes["lines"]] == [["13", "20", "35", "71"], ["≥ 1"] * 4]
     assert "≥" in memory["says"]
 
 
 def test_no_two_lines_of_the_table_of_batch_sizes_read_the_same():
     others = ({"workload": "training_clipped"}, {"execution": "compile"}, {"machine": "there"})
-    rows = [profile(0.1, **more) for more in ({}, *others, {"sequence_length": 64.0}, {"sequence_length": 128.0})]
+    rows = [
+        profile(0.1, **more)
+        for more in ({}, *others, {"sequence_length": 64.0}, {"sequence_length": 128.0})
+    ]
     named = [line[0] for line in answered(*rows)[0]["lines"]]
     compiled = Texts().name("execution", "compile")
     assert named == [
@@ -299,7 +362,9 @@ def test_no_two_lines_of_the_table_of_batch_sizes_read_the_same():
     assert answered(*rows[:1])[0]["lines"][0][0] == "net"
 
 
-@pytest.mark.parametrize(("time", "worth"), [(0.05, "bf16_yes"), (0.2, "bf16_no"), (0.096, "bf16_unclear")])
+@pytest.mark.parametrize(
+    ("time", "worth"), [(0.05, "bf16_yes"), (0.2, "bf16_no"), (0.096, "bf16_unclear")]
+)
 def test_bf16_is_worth_what_its_interval_says(time, worth):
     half = profile(time, precision="bf16", effective_precision="bf16")
     assert why.bf16(pd.concat([profile(0.1), half], ignore_index=True))["worth"].tolist() == [worth]
@@ -307,7 +372,9 @@ def test_bf16_is_worth_what_its_interval_says(time, worth):
 
 def test_bf16_without_an_interval_is_not_called():
     rows = [profile(0.1), profile(0.05, precision="bf16", effective_precision="bf16")]
-    alone = pd.concat(rows, ignore_index=True).assign(time_ci_low_s=math.nan, time_ci_high_s=math.nan)
+    alone = pd.concat(rows, ignore_index=True).assign(
+        time_ci_low_s=math.nan, time_ci_high_s=math.nan
+    )
     assert why.bf16(alone)["worth"].tolist() == ["bf16_once"]
 
 
@@ -315,7 +382,10 @@ def test_a_run_in_bf16_is_named_with_what_is_not_plain():
     halves = [profile(time, precision=name) for time, name in ((0.05, "bf16"), (0.2, "amp_bf16"))]
     says = answered(profile(0.1), *halves)[-1]["says"]
     autocast = Texts().name("precision", "amp_bf16")
-    assert says == f"Yes for net training at batch 1 (2.00×). No for net training ({autocast}) at batch 1 (0.500×)."
+    assert (
+        says
+        == f"Yes for net training at batch 1 (2.00×). No for net training ({autocast}) at batch 1 (0.500×)."
+    )
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
@@ -330,31 +400,36 @@ def test_the_allocator_s_states_are_told_where_they_make_a_difference(language):
 
 
 def test_every_verdict_has_a_remedy_with_its_cost_and_experiment():
-    assert set(remedies.REMEDIES) == {*CAUSES, "no_mfu", "not_explained"}
-    row = {"time_s": 0.1, **{f"{part}_ms": 0.0 for part in PARTS}, "idle_ms": 60.0, "useful_ms": 40.0}
-    assert remedies.cost(row, "launch_bound") == remedies.Cost(60.0, 60.0)
-    assert remedies.cost(row, "slow_matmuls") is None
-    assert remedies.cost({"time_s": 0.1}, "launch_bound") is None
+    row = {
+        "time_s": 0.1,
+        **{f"{part}_ms": 0.0 for part in PARTS},
+        "idle_ms": 60.0,
+        "useful_ms": 40.0,
+    }
+    assert read(row).loss("launch_bound") == Loss(60.0, 60.0)
+    assert read(row).loss("slow_matmuls") is None
+    assert read({"time_s": 0.1}).loss("launch_bound") is None
 
 
 def test_padding_costs_what_the_model_s_own_arithmetic_spends_on_it():
     row = {"time_s": 0.1, "useful_ms": 40.0, "mfu_percent": 40.0}
-    assert remedies.cost(row | {"useful_mfu_percent": 10.0}, "padded") == remedies.Cost(30.0, 30.0)
-    assert remedies.cost(row | {"useful_mfu_percent": 40.0}, "padded") is None
-    assert remedies.cost(row, "padded") is None
+    assert read(row | {"useful_mfu_percent": 10.0}).loss("padded") == Loss(30.0, 30.0)
+    assert read(row | {"useful_mfu_percent": 40.0}).loss("padded") is None
+    assert read(row).loss("padded") is None
 
 
 def test_the_table_of_remedies_is_that_of_the_code():
     rows = re.findall(r"^\| `(\w+)` \|.*\| `([^`]+)` \|$", WHY.read_text(), re.MULTILINE)
-    assert dict(rows) == {cause: remedy.config for cause, remedy in remedies.REMEDIES.items()}
-    for remedy in remedies.REMEDIES.values():
-        assert remedy.figure in figures.modules()
+    assert dict(rows) == {cause.key: cause.remedy for cause in CAUSES}
+    for cause in CAUSES:
+        assert cause.figure in figures.modules()
 
 
 @pytest.mark.parametrize("width", [20, 34, 41, 80])
 def test_a_number_stays_with_its_unit_in_the_terminal(width):
     says = (
-        "3 runs beside other load, which took 15 % of the CPU time or more in 250 ms, such as gpt2 training 1 512 fp32."
+        "3 runs beside other load, which took 15 % of the CPU time or more in 250 ms,"
+        " such as gpt2 training 1 512 fp32."
     )
     lines = summary.wrapped(says, width).splitlines()
     assert " ".join(lines) == says

@@ -1,4 +1,5 @@
-"""The logger plugin under the real Snakemake, on a toy: what a user sees while a sweep runs, fails, or cannot start."""
+"""The logger plugin under the real Snakemake, on a toy: what a user sees while a sweep runs, fails,
+or cannot start."""
 
 import io
 import os
@@ -16,8 +17,8 @@ from support.processes import HANGS_S
 
 import snakemake_logger_plugin_mfulab as plugin
 from mfulab.core.language.quantities import duration
-from mfulab.lab.runtime import budget, lifetime
-from snakemake_logger_plugin_mfulab import TAIL, Run, row_remark, tail
+from mfulab.lab.runtime import budget, endings, lifetime
+from snakemake_logger_plugin_mfulab import TAIL, Remark, Run, row_remark, tail
 
 SNAKEFILE = """
 rule all:
@@ -33,9 +34,11 @@ run, row = sys.argv[1:]
 if run == "bad":
     print("\\n".join(f"line {n}" for n in range(100)))
     sys.exit("the reason of it")
-left_out = 'not_measured,"budget_min=1: about 9 s did not fit. To measure it: snakemake"'
-status = "out_of_memory,needs 90 GB" if run == "large" else left_out if run.startswith("late") else "ok,"
-open(row, "w").write(f"status,message\\n{status}\\n")
+ended_by = '"{""left_out_for_budget"": {""budget_min"": 1, ""command"": ""snakemake""}}"'
+status = "out_of_memory,needs 90 GB," if run == "large" else "ok,,"
+if run.startswith("late"):
+    status = f"not_measured,no time,{ended_by}"
+open(row, "w").write(f"status,message,ended_by\\n{status}\\n")
 """
 
 
@@ -53,7 +56,9 @@ def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     command = [sys.executable, "-m", "snakemake", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANGS_S)
     told, _, done.stderr = done.stderr.partition("\n")
-    assert told.startswith("Using workflow specific profile")  # Snakemake says so before it has a logger
+    assert told.startswith(
+        "Using workflow specific profile"
+    )  # Snakemake says so before it has a logger
     return done
 
 
@@ -78,7 +83,9 @@ def test_a_sweep_tells_each_run_in_one_line_and_nothing_of_snakemake(toy: Path) 
 @pytest.mark.slow
 @pytest.mark.workflow
 def test_silence_is_broken_by_what_runs(toy: Path) -> None:
-    (toy / "measure.py").write_text(MEASURE.replace("run, row =", "import time; time.sleep(11)\nrun, row ="))
+    (toy / "measure.py").write_text(
+        MEASURE.replace("run, row =", "import time; time.sleep(11)\nrun, row =")
+    )
     lines = snakemake(toy, "--config", "runs=a").stderr.splitlines()
     assert re.fullmatch(r" +… measure  a · (9\.\d|1\d) s", lines[1])
     assert len([line for line in lines if "…" in line]) == 1
@@ -107,7 +114,9 @@ def test_a_dry_run_shows_what_would_run_and_why(toy: Path) -> None:
 
 @pytest.mark.workflow
 def test_a_dry_run_of_many_names_some_and_counts_all(toy: Path) -> None:
-    done = snakemake(toy, "-n", "--config", f"runs={','.join(f'run{number}' for number in range(100))}")
+    done = snakemake(
+        toy, "-n", "--config", f"runs={','.join(f'run{number}' for number in range(100))}"
+    )
     assert re.findall(r"^measure +100$", done.stdout, flags=re.MULTILINE)
     assert f"… and {101 - plugin.LISTED} more" in done.stdout
     assert len(done.stdout.splitlines()) < plugin.LISTED + 12
@@ -150,19 +159,25 @@ def test_a_terminal_gets_colour_and_no_redrawing(toy: Path) -> None:
             shown += chunk
     except OSError:  # the other end was closed
         pass
-    assert process.wait(60) == 0
+    assert process.wait(HANGS_S) == 0
     assert b"\033[32m" in shown
-    assert set(re.findall(rb"\033\[[0-9;?]*([A-Za-z])", shown)) == {b"m"}  # no cursor is moved, no line erased
+    assert set(re.findall(rb"\033\[[0-9;?]*([A-Za-z])", shown)) == {
+        b"m"
+    }  # no cursor is moved, no line erased
     assert shown.count(b"\r") == shown.count(b"\r\n")
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.1, None])
-def test_a_run_that_the_terminal_ends_is_no_error_though_it_says_so_first(monkeypatch, after_s: float | None) -> None:
+def test_a_run_that_the_terminal_ends_is_no_error_though_it_says_so_first(
+    monkeypatch, after_s: float | None
+) -> None:
     monkeypatch.setattr(lifetime, "interrupted", after_s == 0)
     signal = threading.Timer(after_s or 0, setattr, (lifetime, "interrupted", True))
     if after_s is not None:
         signal.start()
-    assert plugin._is_interrupted("Command 'run' died with <Signals.SIGINT: 2>.") is (after_s is not None)
+    assert plugin._is_interrupted("Command 'run' died with <Signals.SIGINT: 2>.") is (
+        after_s is not None
+    )
     signal.cancel()
     monkeypatch.setattr(lifetime, "interrupted", False)
     assert not plugin._is_interrupted("Command 'run' returned non-zero exit status 1.")
@@ -175,14 +190,22 @@ def test_snakemake_finds_the_plugin_by_its_name() -> None:
 def handler_of(**remaining: int) -> plugin.LogHandler:
     """A handler without Snakemake, to which so many jobs of each rule were announced."""
     handler = plugin.LogHandler.__new__(plugin.LogHandler)
-    handler.finished, handler.remaining, handler.running, handler.started = Counter(), Counter(remaining), {}, 0.0
+    handler.finished, handler.remaining, handler.running, handler.started = (
+        Counter(),
+        Counter(remaining),
+        {},
+        0.0,
+    )
     handler.is_coloured, handler.budget, handler.figures, handler.skipped = False, None, [], []
     return handler
 
 
 def test_a_line_tells_what_is_left_by_the_predictions_of_the_estimate(monkeypatch) -> None:
     """The first job waits for the worker's imports, which say nothing of the others."""
-    monkeypatch.setattr(budget, "rest", budget.Rest({f"cpu/profile_step/{name}": 60.0 for name in "abc"}, 6.0, 20.0))
+    runs_s = {f"cpu/profile_step/{name}": 60.0 for name in "abc"}
+    monkeypatch.setattr(
+        budget, "rest", budget.Rest(runs_s, dict.fromkeys(runs_s, "profile_step"), 6.0, 20.0)
+    )
     handler = handler_of(profile_step=3, page=1)
     handler.started = 100.0
     handler.running[1] = Run("profile_step", "a", 100.0, ("results/cpu/profile_step/a/row.csv",))
@@ -192,12 +215,20 @@ def test_a_line_tells_what_is_left_by_the_predictions_of_the_estimate(monkeypatc
 
 
 @pytest.mark.parametrize(("rule", "read"), [("profile_step", []), ("refine", ["log"])])
-def test_only_the_log_that_is_shown_is_read_while_a_run_is_measured(monkeypatch, rule: str, read: list[str]) -> None:
+def test_only_the_log_that_is_shown_is_read_while_a_run_is_measured(
+    monkeypatch, rule: str, read: list[str]
+) -> None:
     handler, logs, sleeps = handler_of(), list[str](), iter([None])
-    handler.told_at, handler.turn, handler.stream = -2 * plugin.SILENCE_S, threading.Lock(), io.StringIO()
+    handler.told_at, handler.turn, handler.stream = (
+        -2 * plugin.SILENCE_S,
+        threading.Lock(),
+        io.StringIO(),
+    )
     handler.running[1] = Run(rule, "a", 0.0, log=("log",))
     monkeypatch.setattr(plugin, "_lines", lambda path: logs.append(path) or ["the last line"])
-    monkeypatch.setattr(plugin.time, "sleep", lambda seconds: next(sleeps))  # which ends the loop the second time
+    monkeypatch.setattr(
+        plugin.time, "sleep", lambda seconds: next(sleeps)
+    )  # which ends the loop the second time
     with pytest.raises(StopIteration):
         handler._break_silence()
     assert logs == read
@@ -225,9 +256,11 @@ def test_runs_that_were_left_out_for_other_reasons_are_told_apart() -> None:
     """One alone says its whole message; several of one reason say it once."""
     handler = handler_of()
     message = "budget_min=1: about 9 s did not fit into 0 s. To measure it: snakemake"
-    handler.skipped = [(Run("measure", "a", 0.0), message)]
+    ended_by = endings.ending(endings.LEFT_OUT, budget_min=1, command="snakemake")
+    remark = Remark("not_measured", message, ended_by)
+    handler.skipped = [(Run("measure", "a", 0.0), remark)]
     assert handler._left_out() == [f"0/0 1 not measured: measure a: {message}"]
-    handler.skipped = [(Run("measure", name, 0.0), message) for name in "abc"]
+    handler.skipped = [(Run("measure", name, 0.0), remark) for name in "abc"]
     assert handler._left_out() == [
         "0/0 3 not measured: measure a, measure b, …: budget_min=1. To measure it: snakemake"
     ]
@@ -236,7 +269,14 @@ def test_runs_that_were_left_out_for_other_reasons_are_told_apart() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7620, "2 h 07 min")],
+    [
+        (0.04, "0.0 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.6, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (7620, "2 h 07 min"),
+    ],
 )
 def test_durations_read_well(seconds: float, text: str) -> None:
     assert duration(seconds) == text
@@ -245,7 +285,7 @@ def test_durations_read_well(seconds: float, text: str) -> None:
 def test_logs_and_rows_that_are_not_there_are_no_error(tmp_path: Path) -> None:
     missing = str(tmp_path / "row.csv")
     assert tail(missing, True) == [f"    log: {missing} (not there)"]
-    assert row_remark([missing]) == ("", "")
+    assert row_remark([missing]) == Remark()
     (tmp_path / "log").write_text("x\n" * (TAIL + 5))
     shown = tail(str(tmp_path / "log"), True)
     assert shown[1] == "    | … 5 lines before"
@@ -255,5 +295,31 @@ def test_logs_and_rows_that_are_not_there_are_no_error(tmp_path: Path) -> None:
 
 def test_a_key_with_a_dot_becomes_an_override(toy):
     (toy / "Snakefile").write_text("print(config)")
-    done = snakemake(toy, "--config", "timing.windows=9", "model=resnet18", "model.arguments.name=a b")
-    assert "{'model': 'resnet18', 'overrides': \"timing.windows=9 'model.arguments.name=a b'\"}" in done.stdout
+    done = snakemake(
+        toy, "--config", "timing.windows=9", "model=resnet18", "model.arguments.name=a b"
+    )
+    assert (
+        "{'model': 'resnet18', 'overrides': \"timing.windows=9 'model.arguments.name=a b'\"}"
+        in done.stdout
+    )
+
+
+@pytest.mark.parametrize("value", [" ", "\t", "#", "# none", "\n", " #x", "---\n", "\r"])
+def test_a_word_that_is_blank_is_one_sentence(toy, value):
+    """To YAML; Snakemake ends some of these by an assertion without words."""
+    (toy / "Snakefile").write_text("print(config)")
+    done = snakemake(toy, "-n", "--config", "seed=1", f"model={value}")
+    said = done.stdout + done.stderr
+    assert "AssertionError" not in said
+    assert "Traceback" not in said
+    if done.returncode:
+        [line] = [line for line in said.splitlines() if line.startswith("mfulab: ")]
+        assert "model=VALUE" in line
+
+
+def test_durations_are_by_a_clock_that_nobody_sets() -> None:
+    """Summer time and a corrected clock change no line of a sweep."""
+    text = Path(plugin.__file__).read_text()
+    assert "time.monotonic()" in text
+    assert "time.time()" not in text
+    assert "record.created" not in text

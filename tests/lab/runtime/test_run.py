@@ -1,22 +1,32 @@
-"""A run: what it lacks becomes a row that says so, and where it lies in memory is left to chance."""
+"""A run: what it lacks becomes a row that says so, and where it lies in memory is left to
+chance."""
 
 import json
+import os
+import signal
 import sys
+import time
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from mfulab.device import system
+from mfulab.core.language import verdicts
+from mfulab.core.measurement import Measured
+from mfulab.device import identity, system
+from mfulab.device.vendors import Gpu
 from mfulab.lab.runtime import run
+from mfulab.measurements.registry import MEASUREMENTS
 
 
 def a_matmul(folder: Path, monkeypatch) -> Path:
     config = folder / "machine/bench_matmul/size=8/config.json"
     config.parent.mkdir(parents=True)
     kernel = {"name": "numpy", "_target_": "mfulab.kernels.cpu_numpy.NumPy"}
-    config.write_text(json.dumps({"kernel": kernel, "size": 8, "precision": {"name": "fp32", "dtype": "float32"}}))
+    config.write_text(
+        json.dumps({"kernel": kernel, "size": 8, "precision": {"name": "fp32", "dtype": "float32"}})
+    )
     monkeypatch.setattr(run, "check_device", lambda *_: "machine")
     return config
 
@@ -27,8 +37,8 @@ def test_without_proc_the_row_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(system, "ROOT", str(tmp_path))  # an empty /proc
     row = run.measure("bench_matmul", config)
     assert row.status == "unsupported"
-    assert row.message.startswith("/proc is not mounted")
-    assert "Mount it" in row.message
+    assert verdicts.message(row.message).startswith("/proc is not mounted")
+    assert "Mount it" in verdicts.message(row.message)
 
 
 def test_each_run_takes_memory_of_another_size():
@@ -49,7 +59,37 @@ def test_that_memory_is_kept_while_the_run_is_measured_and_given_back(tmp_path, 
         raise ValueError("measured enough")
 
     monkeypatch.setattr(run, "elsewhere", elsewhere)
-    monkeypatch.setattr(run.importlib, "import_module", lambda name: SimpleNamespace(measure=measure))
+    monkeypatch.setattr(
+        run.importlib, "import_module", lambda name: SimpleNamespace(measure=measure)
+    )
     assert run.measure("bench_matmul", a_matmul(tmp_path, monkeypatch)).status == "failed"
     assert kept == [True]
     assert taken[0]() is None
+
+
+def test_a_run_that_was_stopped_meanwhile_says_so(tmp_path, monkeypatch):
+    def measure(config, folder):
+        os.kill(os.getpid(), signal.SIGCONT)
+        time.sleep(0)  # where Python calls the handler
+        return Measured(MEASUREMENTS["bench_matmul"].row.of(config))
+
+    monkeypatch.setattr(
+        run.importlib, "import_module", lambda name: SimpleNamespace(measure=measure)
+    )
+    row = run.measure("bench_matmul", a_matmul(tmp_path, monkeypatch))
+    assert row.status == "ok"
+    assert "stopped and continued 1 times" in verdicts.message(row.message)
+
+
+@pytest.mark.parametrize("cards", [1, 2])
+def test_a_row_names_the_gpus_that_its_run_sees(cards, monkeypatch):
+    seen = [Gpu("NVIDIA H200", f"GPU-{place}") for place in range(cards)]
+    monkeypatch.setattr(identity, "resolve", lambda kind: "cuda")
+    monkeypatch.setattr(identity, "gpus", lambda kind: seen)
+    config = SimpleNamespace(on_device=True, device=SimpleNamespace(type="cuda"))
+    assert run.uuids(config) == " ".join(gpu.uuid for gpu in seen)
+
+
+def test_a_cpu_s_row_and_a_count_name_no_gpu():
+    config = SimpleNamespace(on_device=True, device=SimpleNamespace(type="cpu"))
+    assert run.uuids(config) == run.uuids(SimpleNamespace(on_device=False)) == ""

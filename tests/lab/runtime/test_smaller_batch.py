@@ -1,4 +1,5 @@
-"""A batch that does not fit is measured smaller, as a run of its own, and the row of the one asked for says so."""
+"""A batch that does not fit is measured smaller, as a run of its own, and the row of the one asked
+for says so."""
 
 import sys
 import types
@@ -6,6 +7,7 @@ import types
 import pytest
 
 from mfulab.core.files import write_json
+from mfulab.core.language import verdicts
 from mfulab.core.measurement import Measured
 from mfulab.core.replicates import STANDS_IN
 from mfulab.device.identity import hardware_slug
@@ -15,13 +17,18 @@ from mfulab.lab.runtime import budget, client, run
 from mfulab.lab.tables.records import from_manifest
 from mfulab.measurements.profile_step import ProfileRow
 
-MODEL = {"name": "linear", "_target_": "torch.nn.Linear", "arguments": {"in_features": 8, "out_features": 8}}
+MODEL = {
+    "name": "linear",
+    "_target_": "torch.nn.Linear",
+    "arguments": {"in_features": 8, "out_features": 8},
+}
 NAME = "model=linear,batch_size={},precision=fp32"
 
 
 @pytest.fixture
 def swept(tmp_path, monkeypatch):
-    """Measures a batch as the workflow's client does, on a device that holds `fitting` samples; plans are `planned`."""
+    """Measures a batch as the workflow's client does, on a device that holds `fitting` samples;
+    plans are `planned`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(budget, "read", lambda: None)
     hardware, tried = hardware_slug("cpu"), []
@@ -40,7 +47,9 @@ def swept(tmp_path, monkeypatch):
         def measure(config, folder):
             tried.append(config.batch_size)
             if config.batch_size > fitting:
-                raise RuntimeError(f"CUDA out of memory. Tried to allocate {config.batch_size} samples")
+                raise RuntimeError(
+                    f"CUDA out of memory. Tried to allocate {config.batch_size} samples"
+                )
             return Measured(ProfileRow.of(config, time_s=0.5))
 
         module = types.SimpleNamespace(measure=measure)
@@ -49,14 +58,30 @@ def swept(tmp_path, monkeypatch):
         for size in (asked, *planned):
             name = NAME.format(size) + (f",replicate={replicate}" if replicate > 1 else "")
             place = f"results/{hardware}/profile_step/{name}"
-            config = {"model": {**MODEL, "input_shape": [8]}, "batch_size": size, "device": {"type": "cpu"}}
-            config |= {"workload": {"name": "inference", "mode": "inference"}, "replicate": replicate}
-            config |= {"precision": {"name": "fp32", "dtype": "float32"}, "execution": {"name": "eager"}}
+            config = {
+                "model": {**MODEL, "input_shape": [8]},
+                "batch_size": size,
+                "device": {"type": "cpu"},
+            }
+            config |= {
+                "workload": {"name": "inference", "mode": "inference"},
+                "replicate": replicate,
+            }
+            config |= {
+                "precision": {"name": "fp32", "dtype": "float32"},
+                "execution": {"name": "eager"},
+            }
             write_json(tmp_path / place / "config.json", config)
             flops = f"results/count_flops/model=linear,batch_size={size}"
-            runs.append({"step": "profile_step", "run": name, "folder": place, "flops_folder": flops})
-        write_json(tmp_path / "plan.json", {"experiment": "mine", "hardware": hardware, "runs": runs})
-        status = client._measure(["scripts/run.py", "profile_step", "--config", f"{runs[0]['folder']}/config.json"], {})
+            runs.append(
+                {"step": "profile_step", "run": name, "folder": place, "flops_folder": flops}
+            )
+        write_json(
+            tmp_path / "plan.json", {"experiment": "mine", "hardware": hardware, "runs": runs}
+        )
+        status = client._measure(
+            ["scripts/run.py", "profile_step", "--config", f"{runs[0]['folder']}/config.json"], {}
+        )
         assert status == 0
         found = from_manifest(tmp_path / "plan.json", tmp_path).records
         return {row["batch_size"]: row for row in found["profile"]}, found["flops"], tried
@@ -70,10 +95,18 @@ def test_half_is_tried_until_a_batch_fits(swept):
     assert {size: row["status"] for size, row in rows.items()} == {
         64: "out_of_memory", 32: "out_of_memory", 16: "ok",
     }  # fmt: skip
-    assert rows[64]["message"].startswith("batch_size=64 did not fit memory: 16 was measured. RuntimeError: CUDA out")
-    assert (rows[16]["time_s"], rows[16]["run"], rows[16]["experiment"]) == (0.5, NAME.format(16), "mine")
+    assert verdicts.message(rows[64]["message"]).startswith(
+        "batch_size=64 did not fit memory: 16 was measured; RuntimeError: CUDA out"
+    )
+    assert (rows[16]["time_s"], rows[16]["run"], rows[16]["experiment"]) == (
+        0.5,
+        NAME.format(16),
+        "mine",
+    )
     counted = {row["run"]: row["forward_flops"] for row in counts if row["status"] == "ok"}
-    assert counted[rows[16]["flops_run"]] == 2 * 16 * 8 * 8, "FLOPs are those of the batch that was measured"
+    assert counted[rows[16]["flops_run"]] == 2 * 16 * 8 * 8, (
+        "FLOPs are those of the batch that was measured"
+    )
 
 
 def test_a_batch_that_fits_and_one_sample_that_does_not_are_tried_once(swept):
@@ -86,7 +119,7 @@ def test_a_batch_that_fits_and_one_sample_that_does_not_are_tried_once(swept):
 def test_half_that_is_planned_itself_is_not_measured_for_another(swept):
     rows, _, tried = swept(64, fitting=20, planned=(32,))
     assert tried == [64]
-    assert not rows[64]["message"].startswith("batch_size")
+    assert not verdicts.message(rows[64]["message"]).startswith("batch_size")
 
 
 def test_half_of_an_earlier_sweep_that_a_plan_takes_over_is_planned(swept, tmp_path):
@@ -111,7 +144,7 @@ def test_half_of_an_earlier_sweep_is_not_shown_once_the_batch_fits(swept):
 def test_a_budget_that_is_spent_leaves_the_smaller_batch_out(swept, monkeypatch):
     spent = types.SimpleNamespace(
         why_not=lambda folder: "", limit_s=lambda folder: 9.0, note=lambda *_: None, left_s=lambda: 1.0,
-        predicted_s=lambda folder: 2.0,
+        predicted_s=lambda folder: 2.0, elapsed_s=lambda: 0.0,
     )  # fmt: skip
     monkeypatch.setattr(budget, "read", lambda: spent)
     assert swept(64, fitting=20)[2] == [64]

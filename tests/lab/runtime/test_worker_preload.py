@@ -1,4 +1,5 @@
-"""The modules that the worker imports once for all runs leave every GPU alone, so that each run may use one."""
+"""The modules that the worker imports once for all runs leave every GPU alone, so that each run may
+use one."""
 
 import ast
 import json
@@ -13,10 +14,13 @@ import pytest
 import yaml
 from support.workflow_copy import ROOT
 
-from mfulab.lab.planning.workflow import Workflow, imported
+from mfulab.lab.planning.resources import imported
+from mfulab.lab.planning.workflow import Workflow
 from mfulab.lab.runtime import server
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the worker is for Linux: elsewhere there is none")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="the worker is for Linux: elsewhere there is none"
+)
 
 CLASSES = ("transformers:GPT2LMHeadModel", "transformers:ResNetForImageClassification")
 
@@ -25,10 +29,25 @@ CLASSES = ("transformers:GPT2LMHeadModel", "transformers:ResNetForImageClassific
     ("target", "rules", "mode", "work"),
     [
         ("mfulab.kernels.cpu_numpy.Numpy", ["bench_matmul", "rows"], "eager", "rows"),
-        ("mfulab.kernels.torch_compiled.TorchCompiled", ["bench_matmul", "tables"], "eager", "both dynamo"),
+        (
+            "mfulab.kernels.torch_compiled.TorchCompiled",
+            ["bench_matmul", "tables"],
+            "eager",
+            "both dynamo",
+        ),
         ("torch.nn.Linear", ["profile_step", "tables"], "eager", "both dynamo"),
-        ("mfulab.models.busy.TinyKernels", ["profile_step", "tables"], "tensorflow_eager", "both tensorflow dynamo"),
-        ("mfulab.models.huggingface.build", ["profile_step", "rows"], "eager", "rows transformers dynamo"),
+        (
+            "mfulab.models.busy.TinyKernels",
+            ["profile_step", "tables"],
+            "tensorflow_eager",
+            "both tensorflow dynamo",
+        ),
+        (
+            "mfulab.models.huggingface.build",
+            ["profile_step", "rows"],
+            "eager",
+            "rows transformers dynamo",
+        ),
         ("mfulab.models.busy.TinyKernels", ["profile_step", "tables"], "training", "both dynamo"),
         ("my_model.build", ["profile_step", "rows"], "compile", "rows transformers dynamo"),
         ("", ["page"], "eager", "report"),
@@ -44,10 +63,14 @@ def test_the_worker_imports_what_the_workflow_is_to_do(target, rules, mode, work
     frameworks = [name for name in modules if name.endswith(("_jax", "_tensorflow"))]
     assert frameworks == (["mfulab.models.framework_tensorflow"] if "tensorflow" in work else [])
     assert set(server.REPORT) <= set(modules) or work.startswith("rows")
-    assert not {*server.REPORT, "mfulab.lab.tables.seminar"} & set(modules) or not work.startswith("rows")
+    assert not {*server.REPORT, "mfulab.lab.tables.seminar"} & set(modules) or not work.startswith(
+        "rows"
+    )
     assert "triton" in modules or work == "report"
     assert ("torch._dynamo" in modules) == ("dynamo" in work)
-    assert ({"transformers.modeling_utils", "mfulab.models.huggingface"} <= set(modules)) == ("transformers" in work)
+    assert ({"transformers.modeling_utils", "mfulab.models.huggingface"} <= set(modules)) == (
+        "transformers" in work
+    )
 
 
 def test_an_architecture_of_transformers_is_named_with_its_class():
@@ -58,12 +81,21 @@ def test_an_architecture_of_transformers_is_named_with_its_class():
     assert work[-1] in CLASSES  # whose module test_what_the_worker_imports_wakes_no_gpu looks for
 
 
+def test_a_word_in_a_text_of_a_config_imports_nothing():
+    config = {"kernel": {"_target_": "mfulab.kernels.cpu_numpy.Numpy"}, "note": 'like "mode": "jax'}
+    assert imported([json.dumps(config)]) == []
+    nested = {"model": {"arguments": {"_target_": "my_module.build"}}}
+    assert imported([json.dumps(nested)]) == ["transformers", "dynamo"]
+
+
 def test_what_is_left_to_few_runs_is_not_imported_for_others():
     program = (
         "import sys; from mfulab.lab.runtime import server as s; s.preload(s.modules_for('rows'));"
         "print({'torch', 'transformers', 'torch._dynamo', 'jax', 'tensorflow'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "{'torch'}\n"
 
 
@@ -85,7 +117,8 @@ int cuGetProcAddress_v2(const char *s, void **f, int v, unsigned long long g, in
 def test_what_the_worker_imports_wakes_no_gpu(tmp_path: Path) -> None:
     """Each class's module is imported by its name alone, and no GPU is woken.
 
-    A forked child cannot use CUDA once its parent has; the driver's library is replaced by one that tells.
+    A forked child cannot use CUDA once its parent has; the driver's library is replaced by one that
+    tells.
     """
     (tmp_path / "driver.c").write_text(FAKE_DRIVER)
     library = tmp_path / "libcuda.so.1"
@@ -112,7 +145,10 @@ def test_what_the_worker_imports_wakes_no_gpu(tmp_path: Path) -> None:
     assert done.stdout == "True\n"
     assert not told.exists(), told.read_text()
     # The library does tell: this is what must not happen.
-    subprocess.run([sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"], env=environment)
+    subprocess.run(
+        [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"],
+        env=environment,
+    )
     assert told.read_text() == "cuInit\n"
 
 
@@ -131,4 +167,10 @@ def test_the_worker_forks_without_the_warning_of_python_3_12_and_keeps_others(mo
         assert warnings.filters == before, "runs find the filters as they were"
     assert [str(each.message) for each in told] == ["another"]
     tree = ast.parse(Path(server.__file__).read_text())
-    assert sum(isinstance(node, ast.Call) and ast.unparse(node.func) == "os.fork" for node in ast.walk(tree)) == 1
+    assert (
+        sum(
+            isinstance(node, ast.Call) and ast.unparse(node.func) == "os.fork"
+            for node in ast.walk(tree)
+        )
+        == 1
+    )

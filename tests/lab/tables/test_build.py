@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -17,10 +18,10 @@ from support import report_rows
 from support.slow import few
 
 from mfulab.cli.main import main
-from mfulab.core.files import write_csv
+from mfulab.core.files import read_csv, write_csv
 from mfulab.core.language import verdicts
 from mfulab.lab.report import frames
-from mfulab.lab.tables import build
+from mfulab.lab.tables import build, records
 from mfulab.lab.tables.columns import columns
 from mfulab.lab.tables.records import read_row
 from mfulab.measurements.registry import MEASUREMENTS, TABLES
@@ -38,7 +39,18 @@ def read(folder: Path):
 
 def make(manifest: Path, *more: str) -> Path:
     root = manifest.parents[3]
-    main(["tables", "--out", str(root / "results/tables"), "--root", str(root), "--manifest", str(manifest), *more])
+    main(
+        [
+            "tables",
+            "--out",
+            str(root / "results/tables"),
+            "--root",
+            str(root),
+            "--manifest",
+            str(manifest),
+            *more,
+        ]
+    )
     return root / "results/tables"
 
 
@@ -63,16 +75,24 @@ def test_a_planned_experiment_becomes_tables(tables):
         "formats": 5,
         "published": 20,
         "quality": 12,
+        "serving": 9,
+        "split": 7,
         "traces": 0,
     }
     row = (
         found["profile"]
-        .query("model == 'resnet18' and batch_size == 4 and mode == 'training' and precision == 'fp32'")
+        .query(
+            "model == 'resnet18' and batch_size == 4 and mode == 'training' and precision == 'fp32'"
+        )
         .iloc[0]
     )
     assert row["flops"] == 3 * 4 * 3_628_146_688
     assert row["mfu_percent"] == pytest.approx(100 * row["flops"] / row["time_s"] / 0.55e12)
-    assert (row["mfu_basis"], row["experiment"], bool(row["recorded"])) == ("measured", "invented", False)
+    assert (row["mfu_basis"], row["experiment"], bool(row["recorded"])) == (
+        "measured",
+        "invented",
+        False,
+    )
 
 
 def test_out_of_memory_has_a_row_and_no_speed(planned):
@@ -101,8 +121,41 @@ def test_a_broken_row_is_a_failed_row_that_names_its_file(planned, damage):
     profile = read(make(planned))[0]["profile"]
     broken = profile[profile["run"] == folder.name].iloc[0]
     assert broken["status"] == "failed"
-    assert str(folder / "row.csv") in broken["message"]
-    assert "measured anew" in broken["message"]
+    assert str(folder / "row.csv") in verdicts.message(broken["message"])
+    assert "measured anew" in verdicts.message(broken["message"])
+
+
+@pytest.mark.parametrize(("days", "is_said"), [(0.9, False), (1.5, True), (300, True)])
+def test_a_clock_that_was_ahead_costs_no_row_and_is_told(planned, days, is_said):
+    folder = next((planned.parents[1] / "profile_step").iterdir())
+    [cells] = read_csv(folder / "row.csv")
+    ahead = datetime.now(UTC) + timedelta(days=days)
+    write_csv(folder / "row.csv", [cells | {"started_at": ahead.isoformat(timespec="seconds")}])
+    profile = read(make(planned))[0]["profile"]
+    row = profile[profile["run"] == folder.name].iloc[0]
+    assert row["status"] == cells["status"]
+    assert (
+        f"started_at={ahead.isoformat(timespec='seconds')}" in str(verdicts.message(row["message"]))
+    ) is is_said
+
+
+@pytest.mark.parametrize(
+    ("commit", "later_commit", "later_at", "counts"),
+    [
+        ("abc", "abc", "2026-01-01", True),
+        ("abc", "abc", "2026-01-03", True),
+        ("abc", "def", "2026-01-01", False),
+        ("abc-dirty", "abc-dirty", "2026-01-01", False),
+        ("", "", "2026-01-01", False),
+        ("", "", "2026-01-03", True),
+    ],
+)
+def test_a_further_process_counts_by_its_code_whatever_a_clock_said(
+    commit, later_commit, later_at, counts
+):
+    row = {"commit": commit, "started_at": "2026-01-02"}
+    later = {"commit": later_commit, "started_at": later_at}
+    assert records._is_of_same_code(row, later) is counts
 
 
 def test_a_missing_row_is_a_failed_row(planned):
@@ -113,7 +166,9 @@ def test_a_missing_row_is_a_failed_row(planned):
 
 
 def test_an_effective_precision_without_a_ceiling_gets_no_mfu(planned):
-    folder = next(path for path in (planned.parents[1] / "profile_step").iterdir() if "fp32" in path.name)
+    folder = next(
+        path for path in (planned.parents[1] / "profile_step").iterdir() if "fp32" in path.name
+    )
     text = (folder / "row.csv").read_text().replace(",eager,fp32,", ",eager,tf32,")
     (folder / "row.csv").write_text(text)
     profile = read(make(planned))[0]["profile"]
@@ -126,38 +181,66 @@ def test_a_matmul_faster_than_its_gpu_is_incorrect_and_has_no_speed():
     machine = {"hardware": "some-gpu", "recorded": False, "status": "ok"}
     records = {
         "environment": [{**machine, "device": "cuda"}],
-        "ceilings": [{**machine, "run": "ceiling=bf16", "ceiling": "bf16", "format": "bf16", "max_clock_tflop_s": 1.0}],
-        "matmul": [{**machine, "ceiling": "bf16", "effective_precision": "bf16", "time_s": 1.0, "flops": 2e12}],
+        "ceilings": [
+            {
+                **machine,
+                "run": "ceiling=bf16",
+                "ceiling": "bf16",
+                "format": "bf16",
+                "max_clock_tflop_s": 1.0,
+            }
+        ],
+        "matmul": [
+            {
+                **machine,
+                "ceiling": "bf16",
+                "effective_precision": "bf16",
+                "time_s": 1.0,
+                "flops": 2e12,
+            }
+        ],
         **{"flops": [], "profile": []},
     }
     (row,) = build.joined(records)["matmul"]
     assert (row["status"], row["tflop_s"]) == ("incorrect", None)
-    assert "highest clock" in row["message"]
+    assert "highest clock" in verdicts.message(row["message"])
 
 
 def test_a_run_is_held_against_the_ceiling_of_its_own_threads():
     machine = {"hardware": "cpu", "recorded": False, "status": "ok"}
     speeds = {"fp32": 4.0, "fp32,device.threads=1": 2.0}
     ceilings = [
-        machine | {"run": f"ceiling={name}", "ceiling": "fp32", "format": "fp32", "measured_tflop_s": speed}
+        machine
+        | {"run": f"ceiling={name}", "ceiling": "fp32", "format": "fp32", "measured_tflop_s": speed}
         for name, speed in speeds.items()
     ]
     shape = {"m": 1, "n": 2, "k": 3, "flops": 1e12, "time_s": 1.0, "kernel": "torch"}
     for used, shares in (("fp32", [25.0, 50.0]), (None, [25.0, 50.0]), ("bf16", [None, None])):
-        matmuls = [machine | shape | {"run": name, "ceiling": name, "effective_precision": used} for name in speeds]
-        records = {"environment": [machine | {"device": "cpu"}], "ceilings": ceilings, "flops": [], "profile": []}
+        matmuls = [
+            machine | shape | {"run": name, "ceiling": name, "effective_precision": used}
+            for name in speeds
+        ]
+        records = {
+            "environment": [machine | {"device": "cpu"}],
+            "ceilings": ceilings,
+            "flops": [],
+            "profile": [],
+        }
         rows = build.joined(records | {"matmul": matmuls})["matmul"]
         assert [row["share_of_measured_percent"] for row in rows] == shares
 
 
 def test_a_matmul_above_the_measured_ceiling_becomes_it():
-    """The ceiling's seconds may have been disturbed; an incorrect matmul or another format's changes nothing."""
+    """The ceiling's seconds may have been disturbed; an incorrect matmul or another format's
+    changes nothing."""
     machine = {"hardware": "cpu", "recorded": False, "status": "ok", "run": "one"}
     shape = {"m": 1, "n": 2, "k": 3, "flops": 2e12, "ceiling": "fp32"}
     matmuls = [
         machine | shape | {"kernel": "slow", "effective_precision": "fp32", "time_s": 2.0},
         machine | shape | {"kernel": "fast", "effective_precision": "fp32", "time_s": 0.5},
-        machine | shape | {"kernel": "wrong", "effective_precision": "fp32", "time_s": 0.1, "status": "incorrect"},
+        machine
+        | shape
+        | {"kernel": "wrong", "effective_precision": "fp32", "time_s": 0.1, "status": "incorrect"},
         machine | shape | {"kernel": "other", "effective_precision": "bf16", "time_s": 0.1},
     ]
     measured = {"measured_tflop_s": 3.0, "measured_with": "torch"}
@@ -170,7 +253,11 @@ def test_a_matmul_above_the_measured_ceiling_becomes_it():
         "matmul": matmuls,
     }
     shares = [row["share_of_measured_percent"] for row in build.joined(records)["matmul"]]
-    assert (ceiling["measured_tflop_s"], ceiling["measured_with"], ceiling["measured_shape"]) == (4.0, "fast", "1x2x3")
+    assert (ceiling["measured_tflop_s"], ceiling["measured_with"], ceiling["measured_shape"]) == (
+        4.0,
+        "fast",
+        "1x2x3",
+    )
     assert (ceiling["swept_tflop_s"], ceiling["raised_by"]) == (3.0, "one")
     assert shares == [25, 100, None, None]
 
@@ -179,10 +266,17 @@ HERE = {"hardware": "cpu", "recorded": False, "status": "ok"}
 
 
 def joined_formats(rates, steps, matmuls, emulated):
-    """Joined rows of a CPU with these ceilings; `steps` and `matmuls` are (format, TFLOP, seconds)."""
+    """Joined rows of a CPU with these ceilings; `steps` and `matmuls` are (format, TFLOP,
+    seconds)."""
     ceilings = [
         HERE
-        | {"run": f"ceiling={name}", "ceiling": name, "format": name, "replicates": 4, "disturbed_replicates": 0}
+        | {
+            "run": f"ceiling={name}",
+            "ceiling": name,
+            "format": name,
+            "replicates": 4,
+            "disturbed_replicates": 0,
+        }
         | {"emulated": name in emulated}
         | {"measured_tflop_s": None if name in emulated else rate, "computed_tflop_s": 1.0}
         for name, rate in rates.items()
@@ -195,17 +289,33 @@ def joined_formats(rates, steps, matmuls, emulated):
         for run, (name, _, time) in zip(names, steps, strict=True)
     ]
     flops = [
-        {"run": run, "recorded": False, "inference_flops": 1e12 * work, "forward_flops": 1e12 * work}
+        {
+            "run": run,
+            "recorded": False,
+            "inference_flops": 1e12 * work,
+            "forward_flops": 1e12 * work,
+        }
         for run, (_, work, _) in zip(names, steps, strict=True)
     ]
     products = [
         HERE
-        | {"run": f"matmul={place}", "ceiling": name, "effective_precision": name, "precision": name}
+        | {
+            "run": f"matmul={place}",
+            "ceiling": name,
+            "effective_precision": name,
+            "precision": name,
+        }
         | {"flops": 1e12 * work, "time_s": time, "kernel": "torch", "m": 1, "n": 2, "k": 3}
         for place, (name, work, time) in enumerate(matmuls)
     ]
     environment = [HERE | {"device": "cpu"}]
-    records = {"environment": environment, "ceilings": ceilings, "flops": flops, "profile": profile, "matmul": products}
+    records = {
+        "environment": environment,
+        "ceilings": ceilings,
+        "flops": flops,
+        "profile": profile,
+        "matmul": products,
+    }
     return build.joined(records)
 
 
@@ -221,7 +331,9 @@ def test_an_emulated_format_is_divided_by_fp32_s_ceiling():
 
 
 def test_the_same_step_in_fp32_says_how_much_slower_emulating_is():
-    records = joined_formats({"fp32": 2.0, "bf16": None}, [("fp32", 1.0, 1.0), ("bf16", 1.0, 40.0)], [], {"bf16"})
+    records = joined_formats(
+        {"fp32": 2.0, "bf16": None}, [("fp32", 1.0, 1.0), ("bf16", 1.0, 40.0)], [], {"bf16"}
+    )
     records["profile"][0]["run"] = records["profile"][1]["run"].replace("bf16", "fp32")
     fp32, bf16 = build.joined(records)["profile"]
     assert fp32["slower_than_fp32"] is None
@@ -249,7 +361,9 @@ def test_a_step_above_the_ceiling_becomes_it_and_is_flagged():
 
 
 POSITIVE = st.floats(1e-3, 1e3)
-RUNS = st.lists(st.tuples(st.sampled_from(["fp32", "bf16", "int8"]), POSITIVE, POSITIVE), max_size=5)
+RUNS = st.lists(
+    st.tuples(st.sampled_from(["fp32", "bf16", "int8"]), POSITIVE, POSITIVE), max_size=5
+)
 
 
 @given(
@@ -259,7 +373,8 @@ RUNS = st.lists(st.tuples(st.sampled_from(["fp32", "bf16", "int8"]), POSITIVE, P
     emulated=st.sets(st.sampled_from(["bf16", "int8"])),
 )
 def test_no_row_exceeds_its_ceiling(rates, steps, matmuls, emulated):
-    """Whatever was measured; who set the ceiling is flagged, and nobody is compute-bound against one of his own."""
+    """Whatever was measured; who set the ceiling is flagged, and nobody is compute-bound against
+    one of his own."""
     records = joined_formats(rates, steps, matmuls, emulated)
     for row in records["profile"]:
         assert row["mfu_percent"] <= 100.0001
@@ -300,9 +415,9 @@ def test_recorded_tables_are_joined_anew_and_marked(planned):
     main(["tables", "--reference", str(root / "results/reference"), "--out", str(folder)])
     profile = read(folder)[0]["profile"]
     assert profile["recorded"].all()
-    row = profile.query("model == 'resnet18' and batch_size == 4 and mode == 'training' and precision == 'fp32'").iloc[
-        0
-    ]
+    row = profile.query(
+        "model == 'resnet18' and batch_size == 4 and mode == 'training' and precision == 'fp32'"
+    ).iloc[0]
     assert row["mfu_percent"] == pytest.approx(100 * row["flops"] / row["time_s"] / 1.1e12)
 
 
@@ -312,7 +427,9 @@ def test_one_recording_of_several_can_be_read_alone():
     for recorded, expected in (("amd-epyc-2c", {"amd-epyc-2c"}), ("", {"amd-epyc-2c", *gpus})):
         records = build.collect(reference=reference, recorded=recorded).records
         assert {row["hardware"] for row in records["matmul"]} == expected
-        assert any("MI300X" in (row["device"] or "") for row in records["traces"]) is not bool(recorded)
+        assert any("MI300X" in (row["device"] or "") for row in records["traces"]) is not bool(
+            recorded
+        )
         assert records["published"]
 
 
@@ -322,7 +439,7 @@ def test_a_broken_line_of_a_recorded_table_is_left_out_and_named(tmp_path):
     (folder / "profile.csv").write_text("hardware,run,time_s\nmachine,a,0.5\nmachine,b,fast\n")
     collected = build.collect(reference=tmp_path / "reference")
     assert [row["run"] for row in collected.records["profile"]] == ["a"]
-    assert "profile.csv, line 3: time_s='fast'" in collected.problems[0]
+    assert "profile.csv, line 3: time_s='fast'" in collected.upkeep[0]
 
 
 def test_tables_have_the_columns_that_are_promised(tables):
@@ -344,7 +461,7 @@ def test_any_table_may_be_broken(tables, tmp_path, name, content):
     path = folder / f"{name}.csv"
     path.unlink() if content is None else path.write_text(content, encoding="latin-1")
     found, problems = read(folder)
-    assert any(f"{name}.csv" in problem for problem in problems)
+    assert any(f"{name}.csv" in problem.text for problem in problems)
     assert list(found[name].columns) == columns(name)
 
 
@@ -368,7 +485,10 @@ def test_long_names_leave_the_numbers_their_room():
 
     from mfulab.lab.report import summary
 
-    runs = [f"model=simple_cnn,workload=training_loaded,batch_size=8,workload.loader_workers={n}" for n in (0, 4)]
+    runs = [
+        f"model=simple_cnn,workload=training_loaded,batch_size=8,workload.loader_workers={n}"
+        for n in (0, 4)
+    ]
     row = {"recorded": False, "status": "ok", "time_s": 0.02, "tflop_s": 1.0, "mfu_percent": 50.0}
     rows = pd.DataFrame([{"run": run, "utilization_percent": 99.0, **row} for run in runs])
     console = Console(width=80, record=True, file=io.StringIO())
@@ -407,9 +527,15 @@ def test_the_terminal_shows_no_older_table_after_runs_alone(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda header, cells: (f"{header},status", f"{cells},ok"), "two columns are called 'status'"),
+        (
+            lambda header, cells: (f"{header},status", f"{cells},ok"),
+            "two columns are called 'status'",
+        ),
         (lambda header, cells: (header, cells.replace(",ok,", ",,", 1)), "status: empty"),
-        (lambda header, cells: (header, cells.replace("xeon-4c", "elsewhere", 1)), "hardware='elsewhere'"),
+        (
+            lambda header, cells: (header, cells.replace("xeon-4c", "elsewhere", 1)),
+            "hardware='elsewhere'",
+        ),
     ],
 )
 def test_a_row_that_says_two_things_none_or_another_machines_is_named(tmp_path, change, words):
@@ -422,11 +548,17 @@ def test_a_row_that_says_two_things_none_or_another_machines_is_named(tmp_path, 
     (folder / "row.csv").write_text("\n".join([*change(header, cells), ""]))
     found = read_row(folder, "environment")
     assert found["status"] == "failed"
-    assert words in found["message"]
+    assert words in verdicts.message(found["message"])
 
 
 def test_a_rank_that_is_no_number_costs_its_row(tmp_path):
-    row = {"status": "ok", "ranks": '[{"time_ms": NaN}]', "run": "r", "hardware": "h", "recorded": False}
+    row = {
+        "status": "ok",
+        "ranks": '[{"time_ms": NaN}]',
+        "run": "r",
+        "hardware": "h",
+        "recorded": False,
+    }
     with pytest.raises(ValueError, match="finite"):
         job.rank_rows(row)
 
@@ -434,8 +566,21 @@ def test_a_rank_that_is_no_number_costs_its_row(tmp_path):
 @pytest.mark.parametrize("encoding", few(["cp949", "ascii", "latin-1"]))
 def test_a_terminal_without_our_letters_shows_what_it_can(tables, tmp_path, encoding):
     """The page is there by then; its summary must not make the status 1."""
-    command = [sys.executable, "-m", "mfulab", "summary", "--tables", str(tables), "--page", str(tmp_path)]
-    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [
+        sys.executable,
+        "-m",
+        "mfulab",
+        "summary",
+        "--tables",
+        str(tables),
+        "--page",
+        str(tmp_path),
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONIOENCODING": encoding,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     done = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"linear_1024" in done.stdout or done.stdout

@@ -1,22 +1,31 @@
 """Each column of each table is declared once, described, and written."""
 
 import csv
+import importlib.util
+import json
+import math
 
 import pytest
 from support.words import faults
 from support.workflow_copy import ROOT
 
-from mfulab.core.columns import Headroom
+from mfulab.core.columns import BudgetColumns
 from mfulab.lab.report import frames
 from mfulab.lab.tables import build, columns, compare, seminar
 from mfulab.measurements.registry import TABLES
-from mfulab.mfu import headroom, job, join
+from mfulab.mfu import headroom, job, join, traced
 
 GIVEN = {
     "profile": {*join.profile_columns({}, {}, {}, {}, None)},
     "matmul": {*join.matmul_columns({}, {}, None)},
     "readings": {*join.reading_columns({}, {}, None)},
-    "traces": {*join.trace_columns({}), *job.COLUMNS, "collective_bandwidth"},
+    "traces": {
+        *traced.trace_columns({}),
+        *job.COLUMNS,
+        "collective_bandwidth",
+        "link_bytes",
+        "job_verdict",
+    },
 }
 
 
@@ -56,6 +65,38 @@ def test_every_description_of_a_column_stands_alone():
     assert {column: said for column, said in spoken.items() if said} == {}
 
 
+def of_scripts(name):
+    """A module of scripts/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"scripts/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_no_figure_or_command_reads_a_counter(table):
+    unread_columns = of_scripts("unread_columns")
+    counters = columns.counters(table)
+    assert [name for name in counters if unread_columns.is_read(name)] == []
+    assert not counters.keys() & {*columns.fields(table)}
+    assert not unread_columns.is_read("no_such_column")
+    assert unread_columns.is_read("mfu_percent")
+
+
+def test_counters_are_one_column_and_come_back_as_they_were():
+    row = {"run": "a", "warm_up_s": 0.0, "copy_percent": 2.5, "throttled_percent": math.nan}
+    [cells] = columns.written("profile", [row])
+    assert json.loads(cells[columns.COUNTERS]) == {"warm_up_s": 0.0, "copy_percent": 2.5}
+    read = columns.with_counters({"run": "a", "counters": cells[columns.COUNTERS]})
+    assert read["warm_up_s"] == "0.0"
+    assert read["copy_percent"] == "2.5"
+    assert columns.with_counters({"warm_up_s": "3"})["warm_up_s"] == "3", "an older table"
+    with pytest.raises(ValueError, match="counters"):
+        columns.with_counters({"counters": "[1]"})
+    [none] = columns.written("profile", [{"run": "a"}])
+    assert none[columns.COUNTERS] is None
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_what_the_join_gives_is_what_is_declared(table):
     assert GIVEN.get(table, set()) == {*columns.computed(TABLES[table])}
@@ -71,6 +112,8 @@ def test_a_column_of_the_config_has_the_type_of_its_key():
 
 
 def test_parts_of_a_step_and_cells_of_the_page_follow_the_declarations():
-    assert [name for name in Headroom.model_fields if name.endswith("_ms")] == [f"{part}_ms" for part in headroom.PARTS]
+    assert [name for name in BudgetColumns.model_fields if name.endswith("_ms")] == [
+        f"{part}_ms" for part in headroom.PARTS
+    ]
     kinds = dict(frames.kinds("profile"))
     assert (kinds["checkpointing"], kinds["verdict"], kinds["processes"]) == (bool, str, float)

@@ -13,7 +13,16 @@ from support import report_rows
 
 from mfulab.cli.main import main
 from mfulab.lab.tables import compare
-from mfulab.lab.tables.compare import STYLES, Compared, Interval, interval, ratio_interval, read, verdict, write
+from mfulab.lab.tables.compare import (
+    STYLES,
+    Compared,
+    Interval,
+    interval,
+    ratio_interval,
+    read,
+    verdict,
+    write,
+)
 
 
 def known(time: float, half: float) -> Interval:
@@ -28,7 +37,11 @@ def known(time: float, half: float) -> Interval:
         (known(1.0, 0.001), known(1.005, 0.001), "same"),
         (known(1.0, 0.3), known(1.2, 0.3), "ambiguous"),
         (known(1.0, 0.001), known(1.02, 0.001), "ambiguous"),
-        (known(1.0, 0.0001), known(1.01, 0.0109), "same"),  # the 95 % interval ends beyond 2 %, the 90 % one within
+        (
+            known(1.0, 0.0001),
+            known(1.01, 0.0109),
+            "same",
+        ),  # the 95 % interval ends beyond 2 %, the 90 % one within
         (known(1.0, 0.0001), known(1.01, 0.0125), "ambiguous"),
         (Interval(1.0, 1.0, 1.0, False), known(9.0, 0.001), "ambiguous"),
     ],
@@ -50,15 +63,22 @@ def test_the_verdict_turns_with_its_arguments(old, old_half, new, new_half):
 
 
 @given(times, halves, times, halves)
-def test_a_time_inside_the_other_interval_is_never_called_faster_or_slower(old, old_half, new, new_half):
+def test_a_time_inside_the_other_interval_is_never_called_faster_or_slower(
+    old, old_half, new, new_half
+):
     before, after = known(old, old * old_half), known(new, new * new_half)
-    if before.low_s <= after.time_s <= before.high_s or after.low_s <= before.time_s <= after.high_s:
+    if (
+        before.low_s <= after.time_s <= before.high_s
+        or after.low_s <= before.time_s <= after.high_s
+    ):
         assert verdict(before, after)[0] in ("same", "ambiguous")
 
 
 def test_half_widths_of_a_ratio_add_as_squares():
     factor = math.exp(0.05)
-    low, high = ratio_interval(Interval(1.0, 1 / factor, factor, True), Interval(2.0, 2 / factor, 2 * factor, True))
+    low, high = ratio_interval(
+        Interval(1.0, 1 / factor, factor, True), Interval(2.0, 2 / factor, 2 * factor, True)
+    )
     assert (low, high) == pytest.approx((2 * math.exp(-0.05 * 2**0.5), 2 * math.exp(0.05 * 2**0.5)))
 
 
@@ -93,7 +113,11 @@ def rewrite(path: Path, **cells: str) -> None:
 
 
 def slow_down(
-    folder: Path, factor: float, known: bool = True, step: str = "profile_step", named: str = "resnet18"
+    folder: Path,
+    factor: float,
+    known: bool = True,
+    step: str = "profile_step",
+    named: str = "resnet18",
 ) -> str:
     path = next(path for path in sorted((folder / step).glob("*/row.csv")) if named in str(path))
     with path.open(newline="") as file:
@@ -152,7 +176,12 @@ def test_sweeps_are_compared_by_fast_steps_and_recordings_by_what_they_keep(two,
     run = "model=resnet18"
     for folder in two:
         for path in (folder / "profile_step").glob(f"{run}*/row.csv"):
-            rewrite(path, time_s="0.02", median_time_s="0.03", time_p5_s="0.01" if folder == two[1] else "0.015")
+            rewrite(
+                path,
+                time_s="0.02",
+                median_time_s="0.03",
+                time_p5_s="0.01" if folder == two[1] else "0.015",
+            )
     by_default, fast = ([compare.merged(folder, each) for folder in two] for each in (False, True))
     name = next(name for name in fast[0] if name[0] == "profile_step" and run in name[1])
     assert [rows[name]["time_s"] for rows in by_default] == [0.02, 0.02]
@@ -180,11 +209,20 @@ def test_a_gate_that_is_no_share_is_said(two, capsys, gate):
 
 def test_what_was_written_is_read_in_the_terminals_order(tmp_path):
     file = tmp_path / "comparison.csv"
-    written = [Compared("profile_step", f"{says}?", says, 1.0, 2.0, ratio=2.0) for says in reversed(STYLES)]
-    write([*written, Compared("profile_step", "twice", "slower")], file, tmp_path / "before", tmp_path / "after")
+    written = [
+        Compared("profile_step", f"{says}?", says, 1.0, 2.0, ratio=2.0) for says in reversed(STYLES)
+    ]
+    write(
+        [*written, Compared("profile_step", "twice", "slower")],
+        file,
+        tmp_path / "before",
+        tmp_path / "after",
+    )
     found = read(file)
     assert list(found["run"]) == ["slower?", "twice", *(f"{says}?" for says in list(STYLES)[1:])]
-    assert dict(found.iloc[0]) | {"old_s": "1.0", "new_s": "2.0", "because": ""} == dict(found.iloc[0])
+    assert dict(found.iloc[0]) | {"old_s": "1.0", "new_s": "2.0", "because": ""} == dict(
+        found.iloc[0]
+    )
     assert set(found["old"]) == {str(tmp_path / "before")}
     file.write_text("run,verdict\na,unheard of\nb,same\n")
     assert list(read(file)["run"]) == ["b", "a"]
@@ -212,14 +250,19 @@ def test_a_results_folder_or_a_project_will_do_where_it_holds_one_machine(two, t
     assert f"{two[1]} against {two[0]}" in capsys.readouterr().out
     report_rows.lay_out(tmp_path / "new", report_rows.GPU, models=("resnet18",))
     assert main(["compare", str(two[0]), str(tmp_path / "new")]) == 2
-    assert f"choose one of {two[1]}, {two[1].with_name(report_rows.GPU)}." in capsys.readouterr().err
+    assert (
+        f"choose one of {two[1]}, {two[1].with_name(report_rows.GPU)}." in capsys.readouterr().err
+    )
 
 
 def test_a_time_without_an_interval_decides_nothing_and_shows_none(two):
     run = slow_down(two[1], 3, known=False)
     found = next(each for each in compare.verdicts(*map(compare.merged, two)) if each.run == run)
     assert (found.verdict, found.ratio) == ("ambiguous", pytest.approx(3))
-    assert found.because == "no confidence interval (new): measured by one process only; replicates=3 is enough"
+    assert (
+        found.because
+        == "no confidence interval (new): measured by one process only; replicates=3 is enough"
+    )
     assert found.ratio_low is found.ratio_high is None
 
 

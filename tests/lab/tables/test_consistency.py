@@ -11,14 +11,24 @@ HERE = {"hardware": "here", "recorded": False}
 
 
 def rows(*each: dict[str, object]) -> pd.DataFrame:
-    return pd.DataFrame([HERE | {"run": f"model=net,batch_size={place}"} | row for place, row in enumerate(each)])
+    return pd.DataFrame(
+        [HERE | {"run": f"model=net,batch_size={place}"} | row for place, row in enumerate(each)]
+    )
 
 
 @pytest.mark.parametrize(
     ("key", "table", "fails"),
     [
-        ("phases", [{"phases_percent": each} for each in (100.0, 108.0, 403.0, 30.0, float("nan"))], [2, 3]),
-        ("end_to_end", [{"time_s": 1.0, "end_to_end_s": each} for each in (2.0, 0.95, 0.7, float("nan"))], [2]),
+        (
+            "phases",
+            [{"phases_percent": each} for each in (100.0, 108.0, 403.0, 30.0, float("nan"))],
+            [2, 3],
+        ),
+        (
+            "end_to_end",
+            [{"time_s": 1.0, "end_to_end_s": each} for each in (2.0, 0.95, 0.7, float("nan"))],
+            [2],
+        ),
         ("update", [{"optimiser_ms": each} for each in (54.9, 15.0, 10.0)], [0]),
         ("update", [{"optimiser_ms": each} for each in (30.0, float("nan"), 10.0, 54.9)], []),
         ("update", [{"optimiser_ms": None}] * 2, []),
@@ -27,7 +37,13 @@ def rows(*each: dict[str, object]) -> pd.DataFrame:
             "levels",
             [
                 {"pattern": "random", "level": level, "time_per_access_s": time}
-                for level, time in (("L1", 1e-9), ("L2", 90e-9), ("L3", 20e-9), ("memory", 80e-9), ("memory", 95e-9))
+                for level, time in (
+                    ("L1", 1e-9),
+                    ("L2", 90e-9),
+                    ("L3", 20e-9),
+                    ("memory", 80e-9),
+                    ("memory", 95e-9),
+                )
             ],
             [1],
         ),
@@ -47,6 +63,8 @@ def test_columns_that_are_not_there_are_not_judged():
 
 def test_a_row_that_fails_carries_no_sentence_while_another_can():
     class Module:
+        TOPIC = "why"
+
         @staticmethod
         def finding(rows: pd.DataFrame, text: object) -> str:
             return " ".join(rows["run"])
@@ -55,5 +73,7 @@ def test_a_row_that_fails_carries_no_sentence_while_another_can():
     assert figures.finding(Module, table, None) == "model=net,batch_size=0"
     assert figures.finding(Module, table.tail(1), None) == "model=net,batch_size=1"
     text = Texts(section="mfu_versus_utilization")
-    assert figures.reading(table, text).endswith(" 1 run that contradicts itself is left out of the sentence.")
-    assert figures.reading(table.tail(1), text) == text("reading")
+    assert figures.reading("mfu_versus_utilization", table, text).endswith(
+        text("left_contradict", count=1)
+    )
+    assert figures.reading("mfu_versus_utilization", table.tail(1), text) == text("reading")

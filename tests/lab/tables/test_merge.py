@@ -1,4 +1,5 @@
-"""Results of several machines in one folder: what is new comes, what differs is told, nothing is lost."""
+"""Results of several machines in one folder: what is new comes, what differs is told, nothing is
+lost."""
 
 import gzip
 import io
@@ -8,6 +9,7 @@ import struct
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -54,9 +56,14 @@ def make_plan(results: Path, hardware: str, *runs: str, digest: str = "0") -> Pa
     path.parent.mkdir(parents=True)
     folder = f"results/{hardware}/environment"
     entries = [
-        {"step": "environment", "run": run, "folder": f"{folder}/{run}", "config_digest": digest} for run in runs
+        {"step": "environment", "run": run, "folder": f"{folder}/{run}", "config_digest": digest}
+        for run in runs
     ]
-    path.write_text(json.dumps({"experiment": "quickstart", "hardware": hardware, "runs": entries, "excluded": []}))
+    path.write_text(
+        json.dumps(
+            {"experiment": "quickstart", "hardware": hardware, "runs": entries, "excluded": []}
+        )
+    )
     return path
 
 
@@ -97,17 +104,23 @@ def test_another_result_of_a_run_is_never_overwritten(tmp_path: Path) -> None:
     assert main(["collect", str(there), "--into", str(here)]) == 1
 
 
-def test_a_count_of_another_day_is_the_same_count_and_a_different_one_is_not(tmp_path: Path) -> None:
+def test_a_count_of_another_day_is_the_same_count_and_a_different_one_is_not(
+    tmp_path: Path,
+) -> None:
     here, there, wrong = tmp_path / "here", tmp_path / "there", tmp_path / "wrong"
     make(here, "count_flops", "model=linear", forward_flops=8, started_at="2026-01-01")
-    make(there, "count_flops", "model=linear", forward_flops=8, started_at="2026-01-02", commit="abc")
+    make(
+        there, "count_flops", "model=linear", forward_flops=8, started_at="2026-01-02", commit="abc"
+    )
     make(wrong, "count_flops", "model=linear", forward_flops=9)
     assert len(collect([there], here).present) == 1
     assert len(collect([wrong], here).problems) == 1
 
 
 @pytest.mark.parametrize("text", ["NaN", "1e999", '[0, {"y": -Infinity}]'])
-def test_a_config_that_no_page_can_hold_is_refused_at_the_door_and_costs_its_run(tmp_path: Path, text: str) -> None:
+def test_a_config_that_no_page_can_hold_is_refused_at_the_door_and_costs_its_run(
+    tmp_path: Path, text: str
+) -> None:
     """Where it lies here already, its row is shown without it, and the page names the file."""
     folder = make(tmp_path / "there", "count_flops", "model=linear", forward_flops=8)
     config = json.dumps({**COUNTED, "model": {**COUNTED["model"], "arguments": {"x": "VALUE"}}})
@@ -138,6 +151,52 @@ def test_a_row_that_is_broken_is_told_and_not_copied(tmp_path: Path, text: str, 
     assert not list((tmp_path / "here").glob("*/*"))
 
 
+def too_long(run: Path) -> None:
+    with (run / "row.csv").open("ab") as file:
+        file.truncate((1 << 23) + 1)
+
+
+def endless(run: Path) -> None:
+    with (run / "trace.json").open("wb") as file:
+        file.truncate(40 << 30)  # sparse: it takes no space until it is copied
+
+
+def many(run: Path) -> None:
+    for number in range(merge.MOST_FILES):
+        (run / f"{number}.csv").touch()
+
+
+def of_brackets(run: Path) -> None:
+    (run / "config.json").write_text("[" * 200_000)
+
+
+@pytest.mark.parametrize("damage", [too_long, endless, many, of_brackets])
+def test_a_run_beyond_the_bounds_costs_itself_and_those_after_it_come(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    for who in ("ann", "bob"):
+        make(tmp_path / "class" / who, "environment", "all", "cpu-2c")
+    damage(tmp_path / "class/ann/cpu-2c/environment/all")
+    merged = collect([tmp_path / "class"], tmp_path / "results", in_class=True)
+    assert merged.copied == [str(tmp_path / "results/cpu-2c--bob/environment/all")]
+    [problem] = merged.problems
+    assert "class/ann/cpu-2c/environment/all" in problem
+    written = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in written) < 1 << 20
+
+
+def test_all_that_one_command_copies_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [make(tmp_path / "other", "environment", f"n={n}", "cpu-2c") for n in range(3)]
+    size = sum(path.stat().st_size for path in folders[0].iterdir())
+    monkeypatch.setattr(merge, "LARGEST", size * 5 // 2)
+    merged = collect([tmp_path / "other"], tmp_path / "results")
+    assert len(merged.copied) == 2
+    assert merged.copied_bytes <= merge.LARGEST
+    assert len(merged.problems) == 1
+
+
 def test_a_half_written_row_here_gives_way(tmp_path: Path) -> None:
     make(tmp_path / "there", "environment", "all", "nvidia-a", device="cuda")
     ours = make(tmp_path / "here", "environment", "all", "nvidia-a")
@@ -161,25 +220,32 @@ def test_two_halves_of_a_plan_become_one(tmp_path: Path) -> None:
 def test_a_plan_whose_excluded_run_has_no_name_is_a_problem(tmp_path: Path) -> None:
     make(tmp_path / "there", "environment", "a", "nvidia-a")
     path = make_plan(tmp_path / "there", "nvidia-a", "a")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "excluded": [{"step": "environment"}]}))
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "excluded": [{"step": "environment"}]})
+    )
     merged = collect([tmp_path / "there"], tmp_path / "here")
     assert "excluded.0.run" in merged.problems[0]
 
 
-@pytest.mark.parametrize("step", [step for step, each in MEASUREMENTS.items() if not each.on_device])
+@pytest.mark.parametrize(
+    "step", [step for step, each in MEASUREMENTS.items() if not each.on_device]
+)
 def test_every_step_that_needs_no_device_is_collected(tmp_path: Path, step: str) -> None:
     make(tmp_path / "there", step, "one")
     collect([tmp_path / "there"], tmp_path / "here")
     assert (tmp_path / "here" / step / "one" / "row.csv").exists()
 
 
-def test_a_folder_without_results_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_results_is_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["collect", str(tmp_path)]) == 2
     assert "no results here" in capsys.readouterr().err
 
 
 def test_a_class_hands_in_archives_and_equal_devices_stay_apart(tmp_path: Path, capsys) -> None:
-    """One packs, one hands in a folder, one a broken file, one nothing, one a row of another machine."""
+    """One packs, one hands in a folder, one a broken file, one nothing, one a row of another
+    machine."""
     work, given, into = tmp_path / "work", tmp_path / "given", tmp_path / "results"
     given.mkdir()
     for number, name in enumerate(("alice", "Bob Ö.", "mallory")):
@@ -189,10 +255,17 @@ def test_a_class_hands_in_archives_and_equal_devices_stay_apart(tmp_path: Path, 
         make_plan(folder, "cpu-2c", "all")
     (work / "alice/results/cpu-2c/environment/all/log").write_text("x" * 10_000)
     assert main(["collect", str(work / "alice"), "--pack", str(given / "alice.tar.gz")]) == 0
-    assert main(["collect", str(work / "alice"), str(work), "--pack", str(given / "two.tar.gz")]) == 2
+    assert (
+        main(["collect", str(work / "alice"), str(work), "--pack", str(given / "two.tar.gz")]) == 2
+    )
     with tarfile.open(given / "alice.tar.gz") as file:
         names = file.getnames()
-    assert {Path(name).name for name in names} == {"config.json", "row.csv", "samples.csv", "quickstart.json"}
+    assert {Path(name).name for name in names} == {
+        "config.json",
+        "row.csv",
+        "samples.csv",
+        "quickstart.json",
+    }
     (work / "Bob Ö.").rename(given / "Bob Ö.")
     row = work / "mallory/results/cpu-2c/environment/all/row.csv"
     row.write_text(row.read_text().replace("cpu-2c", "cpu-9c"))
@@ -211,16 +284,24 @@ def test_a_class_hands_in_archives_and_equal_devices_stay_apart(tmp_path: Path, 
         assert read_csv(into / machine / "environment/all/row.csv")[0]["hardware"] == machine
         [plan] = (into / machine / "plan").glob("*.json")
         found = json.loads(plan.read_text())
-        assert (found["hardware"], found["runs"][0]["folder"]) == (machine, f"results/{machine}/environment/all")
+        assert (found["hardware"], found["runs"][0]["folder"]) == (
+            machine,
+            f"results/{machine}/environment/all",
+        )
     assert len(list(into.glob("count_flops/*/row.csv"))) == 1, "counts belong to no machine"
     assert main(["collect", "--class", str(given), "--into", str(into)]) == 1
     assert capsys.readouterr().out.startswith("0 runs copied"), "the same again"
 
 
-def test_two_participants_of_one_name_are_refused_before_anything_is_copied(tmp_path: Path, capsys) -> None:
+def test_two_participants_of_one_name_are_refused_before_anything_is_copied(
+    tmp_path: Path, capsys
+) -> None:
     for name in ("Ann", "ann.1"):
         make(tmp_path / "given" / name, "environment", "all", "cpu-2c")
-    assert main(["collect", "--class", str(tmp_path / "given"), "--into", str(tmp_path / "results")]) == 2
+    assert (
+        main(["collect", "--class", str(tmp_path / "given"), "--into", str(tmp_path / "results")])
+        == 2
+    )
     assert "are both of ann. Rename one." in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
 
@@ -252,10 +333,14 @@ ROW = "cpu-2c/environment/all/row.csv"
 
 
 def escapes(victim: Path) -> list[tarfile.TarInfo | str]:
-    """Links whose target grows beyond what the system resolves, so that a check that resolves it is wrong."""
+    """Links whose target grows beyond what the system resolves, so that a check that resolves it is
+    wrong."""
     deep, members, path = "d" * 247, list[tarfile.TarInfo | str](), ""
     for step in "abcdefghijklmnop":
-        members += [special(f"{path}{deep}", tarfile.DIRTYPE), special(f"{path}{step}", tarfile.SYMTYPE, deep)]
+        members += [
+            special(f"{path}{deep}", tarfile.DIRTYPE),
+            special(f"{path}{step}", tarfile.SYMTYPE, deep),
+        ]
         path += f"{step}/"
     long = "/".join("abcdefghijklmnop") + "/" + "l" * 254
     members += [special(long, tarfile.SYMTYPE, "../" * 16)]
@@ -266,7 +351,14 @@ def escapes(victim: Path) -> list[tarfile.TarInfo | str]:
 @pytest.mark.parametrize(
     ("members", "named"),
     [
-        ([special("cpu-2c", tarfile.SYMTYPE, "{victim}"), "cpu-2c/environment/all/config.json", ROW], "cpu-2c"),
+        (
+            [
+                special("cpu-2c", tarfile.SYMTYPE, "{victim}"),
+                "cpu-2c/environment/all/config.json",
+                ROW,
+            ],
+            "cpu-2c",
+        ),
         ([special(ROW, tarfile.LNKTYPE, "{victim}/kept")], ROW),
         ([special(ROW, tarfile.FIFOTYPE)], ROW),
         ([special(ROW, tarfile.CHRTYPE)], ROW),
@@ -276,7 +368,9 @@ def escapes(victim: Path) -> list[tarfile.TarInfo | str]:
         ([f"{ROW}\x1b[2J"], "no text"),
     ],
 )
-def test_an_archive_that_leads_elsewhere_is_refused_with_the_member(tmp_path: Path, members, named, capsys) -> None:
+def test_an_archive_that_leads_elsewhere_is_refused_with_the_member(
+    tmp_path: Path, members, named, capsys
+) -> None:
     victim = tmp_path / "victim"
     (victim / "all").mkdir(parents=True)
     (victim / "kept").write_text("ours")
@@ -312,7 +406,12 @@ def test_a_project_packed_with_its_own_links_is_collected(tmp_path: Path) -> Non
     project = tmp_path / "project"
     make(project / "results", "environment", "all", "cpu-2c", device="cpu")
     (project / "profiles").symlink_to("workflow/profiles")
-    for ending, mode in ((".tar", "w"), (".tgz", "w:gz"), (".tar.xz", "w:xz"), (".tar.bz2", "w:bz2")):
+    for ending, mode in (
+        (".tar", "w"),
+        (".tgz", "w:gz"),
+        (".tar.xz", "w:xz"),
+        (".tar.bz2", "w:bz2"),
+    ):
         archive = tmp_path / f"given{ending}"
         with tarfile.open(archive, mode) as file:
             file.add(project, "project")
@@ -324,11 +423,15 @@ def test_a_project_packed_with_its_own_links_is_collected(tmp_path: Path) -> Non
     assert len(collect([tmp_path / "given.zip"], tmp_path / "zip").copied) == 1
 
 
-def test_a_zip_that_holds_more_than_it_says_and_a_header_of_gigabytes_are_refused(tmp_path: Path, monkeypatch) -> None:
+def test_a_zip_that_holds_more_than_it_says_and_a_header_of_gigabytes_are_refused(
+    tmp_path: Path, monkeypatch
+) -> None:
     with zipfile.ZipFile(tmp_path / "given.zip", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr(ROW, bytes(5000))
     data = (tmp_path / "given.zip").read_bytes()
-    (tmp_path / "given.zip").write_bytes(data.replace(struct.pack("<I", 5000), struct.pack("<I", 10)))
+    (tmp_path / "given.zip").write_bytes(
+        data.replace(struct.pack("<I", 5000), struct.pack("<I", 10))
+    )
     with pytest.raises(ConfigurationError, match=r"row\.csv"):
         collect([tmp_path / "given.zip"], tmp_path / "results")
     header = tarfile.TarInfo("pax")
@@ -339,10 +442,15 @@ def test_a_zip_that_holds_more_than_it_says_and_a_header_of_gigabytes_are_refuse
         collect([tmp_path / "given.tgz"], tmp_path / "results")
     monkeypatch.setattr(merge, "LARGEST", 6)
     with pytest.raises(ConfigurationError, match=r"row\.csv"):
-        collect([archive_of(tmp_path / "given.tar", "x/count_flops/a/config.json", ROW)], tmp_path / "results")
+        collect(
+            [archive_of(tmp_path / "given.tar", "x/count_flops/a/config.json", ROW)],
+            tmp_path / "results",
+        )
 
 
-def test_a_kill_leaves_nothing_that_the_next_start_does_not_clean(tmp_path: Path, monkeypatch) -> None:
+def test_a_kill_leaves_nothing_that_the_next_start_does_not_clean(
+    tmp_path: Path, monkeypatch
+) -> None:
     """Also no row of another name: it is written once, by its name here."""
     given, into = tmp_path / "given", tmp_path / "results"
     for name in ("ann", "bob"):
@@ -371,17 +479,26 @@ def test_a_kill_leaves_nothing_that_the_next_start_does_not_clean(tmp_path: Path
 @pytest.mark.slow
 @settings(max_examples=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_archive_is_read_or_refused_and_writes_nothing_outside(tmp_path: Path, data: st.DataObject) -> None:
-    part = st.sampled_from(["cpu-2c", "environment", "all", "row.csv", "config.json", "..", "/", "plan", "a.json", ""])
+def test_any_archive_is_read_or_refused_and_writes_nothing_outside(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    part = st.sampled_from(
+        ["cpu-2c", "environment", "all", "row.csv", "config.json", "..", "/", "plan", "a.json", ""]
+    )
     names = st.lists(part, min_size=1, max_size=7).map("/".join) | st.just(ROW)
-    kinds = st.sampled_from([tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
+    kinds = st.sampled_from(
+        [tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE]
+    )
     members = data.draw(st.lists(st.tuples(names, kinds, names), max_size=8))
     root = Path(tempfile.mkdtemp(dir=tmp_path))
     archive = archive_of(
-        root / "given.tar", *(special(*member) if member[1] != b"0" else member[0] for member in members)
+        root / "given.tar",
+        *(special(*member) if member[1] != b"0" else member[0] for member in members),
     )
     content = bytearray(archive.read_bytes())
-    for place, byte in data.draw(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), max_size=5)):
+    for place, byte in data.draw(
+        st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), max_size=5)
+    ):
         if place < len(content):
             content[place] = byte
     packed = data.draw(st.sampled_from([bytes, gzip.compress]))(bytes(content))
@@ -390,3 +507,13 @@ def test_any_archive_is_read_or_refused_and_writes_nothing_outside(tmp_path: Pat
         collect([archive], root / "results", in_class=False)
     assert {path.name for path in root.iterdir()} <= {"given.tar", "results"}
     shutil.rmtree(root)
+
+
+def test_an_archive_of_more_files_than_the_bound_is_refused(tmp_path, monkeypatch):
+    make(tmp_path / "results", "environment", "all", "xeon-4c", device="cpu")
+    archive = shutil.make_archive(str(tmp_path / "given"), "gztar", tmp_path, "results")
+    monkeypatch.setattr(merge, "MOST", 3)
+    with pytest.raises(ConfigurationError, match="3 files"):
+        collect([Path(archive)], tmp_path / "here")
+    monkeypatch.setattr(merge, "MOST", 20)
+    assert len(collect([Path(archive)], tmp_path / "here").copied) == 1

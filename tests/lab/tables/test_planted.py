@@ -1,4 +1,5 @@
-"""Files that someone else put into results: no path leads out of them, and nothing of it is read or copied."""
+"""Files that someone else put into results: no path leads out of them, and nothing of it is read or
+copied."""
 
 import json
 from pathlib import Path
@@ -29,11 +30,17 @@ def manifest(results: Path, **run: object) -> Path:
         {"folder": "results/xeon-4c/environment/../../../../etc"},
         {"folder": "results/xeon-4c/environment/.."},
         {"folder": "results/other-4c/environment/all"},
-        {"step": "profile_step", "folder": "results/xeon-4c/profile_step/a", "flops_folder": "/etc/count_flops/a"},
+        {
+            "step": "profile_step",
+            "folder": "results/xeon-4c/profile_step/a",
+            "flops_folder": "/etc/count_flops/a",
+        },
         {"step": "no_step"},
     ],
 )
-def test_a_manifest_that_leads_elsewhere_is_named_and_not_followed(tmp_path: Path, run: dict[str, object]) -> None:
+def test_a_manifest_that_leads_elsewhere_is_named_and_not_followed(
+    tmp_path: Path, run: dict[str, object]
+) -> None:
     found = from_manifest(manifest(tmp_path / "results", **run), tmp_path)
     assert not any(found.records.values())
     [problem] = found.problems
@@ -61,14 +68,18 @@ def test_no_file_of_a_run_that_is_a_link_comes_into_the_page(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("hardware", ["..", "../..", ".", "/etc", "a/b", ""])
-def test_a_recording_is_named_as_a_device_and_nothing_else_is_removed(tmp_path: Path, hardware: str) -> None:
+def test_a_recording_is_named_as_a_device_and_nothing_else_is_removed(
+    tmp_path: Path, hardware: str
+) -> None:
     (tmp_path / "reference").mkdir()
     with pytest.raises(ConfigurationError, match="no name of a device"):
         recording.record(tmp_path, hardware, replace=True)
     assert tmp_path.exists()
 
 
-def test_a_plans_progress_is_the_best_state_of_a_runs_processes_by_rows_that_are_read_once(tmp_path, monkeypatch):
+def test_a_plans_progress_is_the_best_state_of_a_runs_processes_by_rows_that_are_read_once(
+    tmp_path, monkeypatch
+):
     step, read = "bench_matmul", []
     rows = {"a": "ok", "b,replicate=2": "not_measured", "d": "ok", "e": "failed"}
     names = ["a", "a,replicate=2", "b", "b,replicate=2", "c", "d", "e"]
@@ -78,10 +89,15 @@ def test_a_plans_progress_is_the_best_state_of_a_runs_processes_by_rows_that_are
         write_csv(tmp_path / folders[name] / "row.csv", [row.model_dump()])
     (tmp_path / folders["d"] / "config.json").write_text('{"of": "an earlier plan"}')
     path = manifest(tmp_path / "results")
-    planned = [{"step": step, "run": name, "folder": folders[name], "config_digest": "0" * 12} for name in names]
+    planned = [
+        {"step": step, "run": name, "folder": folders[name], "config_digest": "0" * 12}
+        for name in names
+    ]
     path.write_text(json.dumps({"experiment": "mine", "hardware": "xeon-4c", "runs": planned}))
     read_row = records.read_row
-    monkeypatch.setattr(records, "read_row", lambda folder, step: read.append(folder.name) or read_row(folder, step))
+    monkeypatch.setattr(
+        records, "read_row", lambda folder, step: read.append(folder.name) or read_row(folder, step)
+    )
     found = from_manifest(path, tmp_path).progress
     states = {"a": "measured", "b": "not_measured", "c": "to_come", "d": "to_come", "e": "measured"}
     assert found == {(step, name): state for name, state in states.items()}

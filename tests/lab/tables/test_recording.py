@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -13,8 +14,9 @@ from support.workflow_copy import ROOT
 
 from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import write_csv
-from mfulab.lab.tables import build
+from mfulab.core.files import write_csv, write_json
+from mfulab.lab.planning.foundations import foundations
+from mfulab.lab.tables import build, records
 from mfulab.lab.tables import recording as recordings
 from mfulab.lab.tables.consistency import unfit
 from mfulab.lab.tables.recording import FILES
@@ -48,7 +50,7 @@ def rewrite(path: Path, change) -> None:
 def test_the_recording_alone_gives_the_rows_that_were_measured(results, recording):
     measured = recordings.gather(results, report_rows.GPU)
     read_back = build.collect(reference=results / "reference")
-    assert read_back.problems == []
+    assert read_back.problems == read_back.upkeep == []
     for table in RECORDED:
         original = [{**row, "recorded": True} for row in measured.records[table]]
         assert read_back.records[table] == original
@@ -60,32 +62,53 @@ def test_it_holds_one_machine_and_no_traces_or_logs(results, recording):
     assert {row["hardware"] for row in lines(recording / "profile.csv")} == {report_rows.GPU}
     assert {row["recorded"] for row in lines(recording / "matmul.csv")} == {"True"}
     series = lines(recording / "series.csv")
-    busy = sorted((float(row["utilization_percent"] or 0) for row in lines(recording / "profile.csv")), reverse=True)
-    known = {row["run"]: float(row["utilization_percent"] or 0) for row in lines(recording / "profile.csv")}
+    busy = sorted(
+        (float(row["utilization_percent"] or 0) for row in lines(recording / "profile.csv")),
+        reverse=True,
+    )
+    known = {
+        row["run"]: float(row["utilization_percent"] or 0)
+        for row in lines(recording / "profile.csv")
+    }
     kept = {line["run"] for line in series}
     assert kept >= {row["run"] for row in lines(recording / "readings.csv")}
-    assert sorted((known[run] for run in kept & known.keys()), reverse=True) == busy[: recordings.MOST_SERIES]
+    assert (
+        sorted((known[run] for run in kept & known.keys()), reverse=True)
+        == busy[: recordings.MOST_SERIES]
+    )
     assert len(series) == 40 * len(kept)
     about = json.loads((recording / "recording.json").read_text())
-    assert about["commits"] == {"0123abc": sum(sum(each.values()) for each in about["rows"].values())}
+    assert about["commits"] == {
+        "0123abc": sum(sum(each.values()) for each in about["rows"].values())
+    }
     assert about["rows"]["profile"] == {"ok": 40, "out_of_memory": 2}
     assert about["experiments"] == {"invented": ["timing.windows=9"]}
     assert check(recording) == []
 
 
-def test_an_experiment_s_commands_are_all_named_and_runs_that_none_asks_for_are_counted(results, capsys):
+def test_an_experiment_s_commands_are_all_named_and_runs_that_none_asks_for_are_counted(
+    results, capsys
+):
     recordings.record(results, report_rows.GPU)
     assert "no plan" not in capsys.readouterr().out
     plan = results / report_rows.GPU / "plan/invented.json"
     other = json.loads(plan.read_text()) | {"overrides": ["precision=fp32", "timing.windows=9"]}
     step = "bench_matmul"
-    left_out = next(run for run in reversed(other["runs"]) if run["step"] == step and "replicate" not in run["run"])
-    plan.write_text(json.dumps(other | {"runs": [run for run in other["runs"] if run is not left_out]}))
+    left_out = next(
+        run
+        for run in reversed(other["runs"])
+        if run["step"] == step and "replicate" not in run["run"]
+    )
+    plan.write_text(
+        json.dumps(other | {"runs": [run for run in other["runs"] if run is not left_out]})
+    )
     folder = recordings.record(results, report_rows.GPU, replace=True)
     says = f"no plan asks for, left out: 1, such as {plan.parents[1] / step / left_out['run']}."
     assert says in capsys.readouterr().out
     assert left_out["run"] not in {row["run"] for row in lines(folder / "matmul.csv")}
-    (plan.parent / "invented-more.json").write_text(json.dumps(other | {"overrides": ["timing.windows=9", "size=64"]}))
+    (plan.parent / "invented-more.json").write_text(
+        json.dumps(other | {"overrides": ["timing.windows=9", "size=64"]})
+    )
     folder = recordings.record(results, report_rows.GPU, replace=True)
     assert "no plan" not in capsys.readouterr().out
     assert left_out["run"] in {row["run"] for row in lines(folder / "matmul.csv")}
@@ -103,7 +126,9 @@ def test_each_row_keeps_its_resolved_config(results, recording):
 def test_runs_that_have_not_finished_are_left_out(results):
     shutil.rmtree(next((results / report_rows.GPU / "bench_matmul").iterdir()))
     folder = recordings.record(results, report_rows.GPU)
-    assert len(lines(folder / "matmul.csv")) == len(list((results / report_rows.GPU / "bench_matmul").iterdir()))
+    assert len(lines(folder / "matmul.csv")) == len(
+        list((results / report_rows.GPU / "bench_matmul").iterdir())
+    )
     assert check(folder) == []
 
 
@@ -121,10 +146,18 @@ def test_a_changed_tree_is_refused_unless_told(results):
 @pytest.mark.parametrize(
     ("step", "change", "says"),
     [
-        ("profile_step", {"forward_ms": "9e6", "backward_ms": "1", "optimiser_ms": "1"}, "a phase that is longer"),
+        (
+            "profile_step",
+            {"forward_ms": "9e6", "backward_ms": "1", "optimiser_ms": "1"},
+            "a phase that is longer",
+        ),
         ("profile_step", {"phases_percent": "180"}, "do not add up"),
         ("bench_matmul", {"end_to_end_s": "1e-9"}, "takes longer alone than with its transfers"),
-        ("environment", {"thread_settings": '{"OPENBLAS_CORETYPE": "Haswell"}'}, "OPENBLAS_CORETYPE=Haswell was set"),
+        (
+            "environment",
+            {"thread_settings": '{"OPENBLAS_CORETYPE": "Haswell"}'},
+            "OPENBLAS_CORETYPE=Haswell was set",
+        ),
     ],
 )
 def test_rows_that_nobody_should_show_are_refused_unless_told(results, step, change, says):
@@ -142,7 +175,8 @@ def test_rows_that_nobody_should_show_are_refused_unless_told(results, step, cha
 def test_an_experiment_that_was_not_measured_is_named(results, recording):
     shutil.copytree(ROOT / "config/experiment", results.parent / "config/experiment")
     with pytest.raises(
-        ConfigurationError, match=r"without rows of alignment, .*utilization, their figures are empty"
+        ConfigurationError,
+        match=r"without rows of alignment, .*utilization, their figures are empty",
     ) as said:
         recordings.record(results, report_rows.GPU, replace=True)
     absent = str(said.value).partition("without rows of ")[2].partition(", their")[0].split(", ")
@@ -164,14 +198,22 @@ def test_an_imprecise_time_is_not_recorded():
 
 
 def test_the_page_is_told_of_a_recording_whose_code_has_changed(results, recording):
-    assert build.collect(reference=results / "reference").problems == []
+    assert build.collect(reference=results / "reference").upkeep == []
     about = json.loads((recording / "recording.json").read_text())
     name = next(each for each in about["code"] if each.startswith("profile_step,"))
-    about["code"][name] = "0" * 16
+    about["code"][name]["timing"] = "0" * 16
     (recording / "recording.json").write_text(json.dumps(about))
-    (problem,) = build.collect(reference=results / "reference").problems
-    assert f"1 of {len(about['code'])} measurements" in problem
-    assert name in problem
+    collected = build.collect(reference=results / "reference")
+    assert collected.problems == []
+    [problem] = collected.upkeep
+    assert problem.key == "recording_aged"
+    assert problem.numbers == {
+        "folder": str(recording),
+        "number": 1,
+        "total": len(about["code"]),
+        "parts": "profile_step (timing of 1)",
+        "name": name,
+    }
 
 
 def test_rows_without_a_commit_need_it_stated(results):
@@ -230,7 +272,9 @@ def test_check_wants_every_file_and_no_other(recording):
 def test_joined_columns_follow_a_corrected_value(recording, results):
     rewrite(
         recording / "ceilings.csv",
-        lambda row: row.update(computed_tflop_s=row["computed_tflop_s"] and str(2 * float(row["computed_tflop_s"]))),
+        lambda row: row.update(
+            computed_tflop_s=row["computed_tflop_s"] and str(2 * float(row["computed_tflop_s"]))
+        ),
     )
     before = {row["run"]: row["mfu_spec_percent"] for row in lines(recording / "profile.csv")}
     assert any("mfu_spec_percent" in problem for problem in check(recording))
@@ -246,3 +290,33 @@ def test_every_recording_that_is_shipped_is_valid_and_small():
     for folder in shipped:  # a row of each run with its config
         rows = sum(len(lines(folder / f"{table}.csv")) for table in RECORDED)
         assert sum(path.stat().st_size for path in folder.iterdir()) < 8_000 * rows, folder
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ",",
+        "profile_step,os.system",
+        "../../x,../../y",
+        "a\0b,c\0d",
+        "x" * 5000,
+        "bench_matmul,/etc/passwd",
+    ],
+)
+def test_the_code_that_a_recording_names_is_read_and_never_run(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "system", pytest.fail)
+    for digest in foundations(name, "here").values():
+        assert re.fullmatch(r"[0-9a-f]{16}", digest)
+
+
+@pytest.mark.parametrize("code", [[], "text", 5, None, {"profile_step,os.system": 1}, {"a": []}])
+def test_a_recording_whose_digests_are_none_is_told(tmp_path, code):
+    write_json(tmp_path / "here" / records.ABOUT, {"code": code})
+    assert len(records.aged(tmp_path / "here")) == (0 if code == {} else 1)
+
+
+@pytest.mark.parametrize("config", [{}, {"model": []}, {"model": "x"}, {"kernel": {"_target_": 5}}])
+def test_any_config_names_a_target_or_none(config):
+    assert recordings._target(config) in ("", "5")

@@ -15,12 +15,15 @@ from mfulab.lab.tables.compare import trust
 def processes(
     runs: int = 40, count: int = 6, between: float = 0.04, sweeps: float = 0.0, seed: int = 0
 ) -> list[list[float]]:
-    """Medians of each process: `between` varies each, `sweeps` three processes in a row together."""
+    """Medians of each process: `between` varies each, `sweeps` three processes in a row
+    together."""
     drawn = random.Random(seed)
     found = []
     for _ in range(runs):
         levels = [drawn.gauss(0, sweeps) for _ in range(count // 3 + 1)]
-        found.append([0.01 * math.exp(levels[at // 3] + drawn.gauss(0, between)) for at in range(count)])
+        found.append(
+            [0.01 * math.exp(levels[at // 3] + drawn.gauss(0, between)) for at in range(count)]
+        )
     return found
 
 
@@ -45,7 +48,9 @@ def test_a_machine_that_changes_between_sweeps_is_found_out_and_then_allowed_for
         pair = []
         for each in (first, others[0]):
             columns = replicates.interval_columns(each, 0.0001)
-            exact = compare.Interval(sorted(each)[1], columns["time_ci_low_s"], columns["time_ci_high_s"], True)
+            exact = compare.Interval(
+                sorted(each)[1], columns["time_ci_low_s"], columns["time_ci_high_s"], True
+            )
             pair.append(compare.widened(exact, drift))
         told.append(compare.verdict(*pair)[0])
     assert sum(verdict in ("faster", "slower") for verdict in told) <= 0.05 * len(told)
@@ -53,7 +58,12 @@ def test_a_machine_that_changes_between_sweeps_is_found_out_and_then_allowed_for
 
 def test_few_processes_tell_a_spread_and_nothing_of_verdicts():
     found = trust(processes(count=3))
-    assert (found.runs, found.verdicts, found.false_percent, found.covered_percent) == (40, 0, None, None)
+    assert (found.runs, found.verdicts, found.false_percent, found.covered_percent) == (
+        40,
+        0,
+        None,
+        None,
+    )
     assert found.spread_percent == pytest.approx(4, rel=0.5)
     assert trust([[0.01]]).runs == 0
     assert trust([]).spread_percent is None
@@ -61,9 +71,9 @@ def test_few_processes_tell_a_spread_and_nothing_of_verdicts():
 
 
 def test_a_run_holds_measurements_of_three_processes_or_of_two():
-    assert [list(map(len, replicates.measurements([1.0] * count))) for count in (1, 3, 4, 5, 6, 9, 11)] == [
-        *([], [], [2, 2], [2, 2], [3, 3], [3, 3, 3], [3, 3, 3])
-    ]
+    assert [
+        list(map(len, replicates.measurements([1.0] * count))) for count in (1, 3, 4, 5, 6, 9, 11)
+    ] == [*([], [], [2, 2], [2, 2], [3, 3], [3, 3, 3], [3, 3, 3])]
 
 
 @pytest.mark.parametrize("cell", [None, "", "[", "[1, -1]", '{"a": 1}', '["x"]', "3"])
@@ -81,7 +91,14 @@ def test_two_folders_say_whether_the_machine_between_sweeps_is_in_their_interval
                 path.joinpath("config.json").write_text(json.dumps({}))
                 write_csv(
                     path / "row.csv",
-                    [{"hardware": "here", "run": name, "status": "ok", "time_s": time * (1 + run / 9)}],
+                    [
+                        {
+                            "hardware": "here",
+                            "run": name,
+                            "status": "ok",
+                            "time_s": time * (1 + run / 9),
+                        }
+                    ],
                 )
     assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == 0
     assert "of the machine between sweeps is in them" in capsys.readouterr().out

@@ -1,4 +1,5 @@
-"""Intervals from processes apart in time, on machines with states, drift, outliers and two-peaked processes."""
+"""Intervals from processes apart in time, on machines with states, drift, outliers and two-peaked
+processes."""
 
 import json
 import math
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mfulab.core.language.verdicts import message
 from mfulab.core.replicates import numbered, replicate_of, turn
 from mfulab.lab.tables import compare, replicates
 from mfulab.lab.tables.replicates import interval_columns, merge_rows
@@ -22,10 +24,11 @@ RUNS, SWEEPS, TRUE_S = 46, 12, 0.010
 
 @dataclass
 class Machine:
-    """Its processes differ: `between` and `within` are relative spreads, `slow` the share at half speed.
+    """Its processes differ: `between` and `within` are relative spreads, `slow` the share at half
+    speed.
 
-    Further: the amplitude of a `drift`, the mean of what neighbours `add` to a window, the share of processes at a
-    `peak` 1.3 times as slow, and the share that is `fast`, 1.3 times.
+    Further: the amplitude of a `drift`, the mean of what neighbours `add` to a window, the share of
+    processes at a `peak` 1.3 times as slow, and the share that is `fast`, 1.3 times.
     """
 
     seed: int
@@ -50,7 +53,10 @@ class Machine:
         level /= 1.3 if self.fast and self.random.random() < self.fast else 1.0
         level *= 1 + self.drift * math.sin(self.measured / 40)
         noise = [math.exp(self.random.gauss(0, self.within)) for _ in range(count)]
-        return [level * each * (1 + (self.add and self.random.expovariate(1 / self.add))) for each in noise]
+        return [
+            level * each * (1 + (self.add and self.random.expovariate(1 / self.add)))
+            for each in noise
+        ]
 
 
 KINDS = {
@@ -90,7 +96,9 @@ def both(windows: list[float]) -> dict[str, float]:
 
 
 def verdicts(old: list[dict], new: list[dict], noticeable: float = compare.NOTICEABLE) -> list[str]:
-    before, after = ({("bench_matmul", row["run"]): row for row in merge_rows(rows)} for rows in (old, new))
+    before, after = (
+        {("bench_matmul", row["run"]): row for row in merge_rows(rows)} for rows in (old, new)
+    )
     return [each.verdict for each in compare.verdicts(before, after, noticeable)]
 
 
@@ -106,7 +114,9 @@ def test_the_same_code_measured_twice_is_seldom_called_different(kind):
     told = [
         verdict
         for seed in range(SWEEPS)
-        for verdict in verdicts(sweep(Machine(2 * seed, **kind)), sweep(Machine(2 * seed + 1, **kind)))
+        for verdict in verdicts(
+            sweep(Machine(2 * seed, **kind)), sweep(Machine(2 * seed + 1, **kind))
+        )
     ]
     assert sum(verdict in ("faster", "slower") for verdict in told) <= 0.05 * len(told)
 
@@ -117,17 +127,23 @@ def test_of_four_processes_or_more_few_unchanged_runs_are_called_different(kind)
         verdict
         for seed in range(4)
         for count in (4, 5, 8)
-        for verdict in verdicts(*(sweep(Machine(2 * seed + each, **KINDS[kind]), count, runs=23) for each in (0, 1)))
+        for verdict in verdicts(
+            *(sweep(Machine(2 * seed + each, **KINDS[kind]), count, runs=23) for each in (0, 1))
+        )
     ]
     assert sum(verdict in ("faster", "slower") for verdict in told) <= 0.05 * len(told)
 
 
 def test_most_unchanged_runs_of_a_quiet_machine_are_called_the_same():
-    """At a noticeable difference of 10 %, of five processes that differ by 3 %; intervals of each time say less."""
+    """At a noticeable difference of 10 %, of five processes that differ by 3 %; intervals of each
+    time say less."""
     old, new = (sweep(Machine(seed, between=0.03), 5) for seed in (0, 1))
     assert verdicts(old, new, 0.1).count("same") >= 0.8 * RUNS
     before, after = (merge_rows(rows) for rows in (old, new))
-    alone = [compare.verdict(*map(compare.interval, pair), 0.1)[0] for pair in zip(before, after, strict=True)]
+    alone = [
+        compare.verdict(*map(compare.interval, pair), 0.1)[0]
+        for pair in zip(before, after, strict=True)
+    ]
     assert alone.count("same") < 0.6 * RUNS
 
 
@@ -136,13 +152,25 @@ def test_two_processes_are_seldom_called_slower_than_eight(kind):
     """Both of two may meet a slow state, and one of eight a rare fast one."""
     told = []
     for seed in range(SWEEPS):
-        many, few = (merge_rows(sweep(Machine(2 * seed + (n == 2), **KINDS[kind]), n, runs=23)) for n in (8, 2))
-        told += [compare._one(RUN, *each, 0.02, 0.0, None).verdict for each in zip(many, few, strict=True)]
+        many, few = (
+            merge_rows(sweep(Machine(2 * seed + (n == 2), **KINDS[kind]), n, runs=23))
+            for n in (8, 2)
+        )
+        told += [
+            compare._one(RUN, *each, 0.02, 0.0, None).verdict
+            for each in zip(many, few, strict=True)
+        ]
     assert sum(verdict in ("faster", "slower") for verdict in told) <= 0.05 * len(told)
 
 
 def test_a_median_and_an_undisturbed_time_are_not_compared():
-    row = {"status": "ok", "time_s": 1.0, "time_ci_low_s": 0.9, "time_ci_high_s": 1.1, "median_time_s": 1.2}
+    row = {
+        "status": "ok",
+        "time_s": 1.0,
+        "time_ci_low_s": 0.9,
+        "time_ci_high_s": 1.1,
+        "median_time_s": 1.2,
+    }
     before = row | {"median_time_s": None}
     assert compare._one(RUN, row, row, 0.02, 0.0, None).verdict == "ambiguous"
     found = compare._one(RUN, before, row, 0.02, 0.0, None)
@@ -154,7 +182,9 @@ def test_intervals_cover_the_truth(between):
     covered = []
     for seed in range(SWEEPS):
         for row in merge_rows(sweep(Machine(seed, between=between))):
-            true_s = TRUE_S * (1 + int(row["run"].partition("=")[2]) % 7) * math.exp(-1.2816 * between)
+            true_s = (
+                TRUE_S * (1 + int(row["run"].partition("=")[2]) % 7) * math.exp(-1.2816 * between)
+            )
             covered.append(row["time_ci_low_s"] <= true_s <= row["time_ci_high_s"])
     assert sum(covered) >= 0.9 * len(covered)
 
@@ -163,13 +193,17 @@ def test_intervals_cover_the_truth(between):
     "kind", sorted(KINDS.keys() - {"drift"})
 )  # one sweep does not see what drifts slower than it lasts
 def test_intervals_of_eight_processes_cover_the_undisturbed_time_and_repeat(kind):
-    """The undisturbed time is what the machine's fastest tenth of processes takes, over more than any sweep has."""
+    """The undisturbed time is what the machine's fastest tenth of processes takes, over more than
+    any sweep has."""
     apart: dict[str, list[float]] = {"time_s": [], "median_time_s": []}
     covered = []
     many = Machine(99, **KINDS[kind])
     truth_s = undisturbed(min(many.windows(TRUE_S)) for _ in range(4000))
     for seed in range(SWEEPS):
-        first, second = (merge_rows(sweep(Machine(2 * seed + each, **KINDS[kind]), 8, runs=14)) for each in (0, 1))
+        first, second = (
+            merge_rows(sweep(Machine(2 * seed + each, **KINDS[kind]), 8, runs=14))
+            for each in (0, 1)
+        )
         for old, new in zip(first, second, strict=True):
             true_s = truth_s * (1 + int(old["run"].partition("=")[2]) % 7)
             covered.append(old["time_ci_low_s"] <= true_s <= old["time_ci_high_s"])
@@ -197,7 +231,10 @@ def test_a_change_that_is_larger_than_the_intervals_is_found():
     changes = dict.fromkeys(range(0, RUNS, 2), 1.10)
     found = []
     for seed in range(SWEEPS):
-        old, new = sweep(Machine(2 * seed, between=0.008)), sweep(Machine(2 * seed + 1, between=0.008), changes=changes)
+        old, new = (
+            sweep(Machine(2 * seed, between=0.008)),
+            sweep(Machine(2 * seed + 1, between=0.008), changes=changes),
+        )
         found += [verdict for run, verdict in enumerate(verdicts(old, new)) if run in changes]
     assert found.count("slower") >= 0.9 * len(found)
 
@@ -215,7 +252,11 @@ def test_windows_in_a_row_would_have_called_noise_a_change():
 
 def test_one_process_gives_no_interval():
     (row,) = merge_rows(sweep(Machine(1), replicates=1, runs=1))
-    assert (row["replicates"], row["time_ci_low_s"], row["between_spread_percent"]) == (1, None, None)
+    assert (row["replicates"], row["time_ci_low_s"], row["between_spread_percent"]) == (
+        1,
+        None,
+        None,
+    )
     interval = compare.interval(row)
     assert compare.verdict(interval, interval) == (
         "ambiguous",
@@ -229,7 +270,7 @@ def test_a_replicate_that_was_killed_is_told_and_the_others_stand(killed):
     rows[killed] |= {"status": "failed", "message": "killed", "time_s": None}
     (row,) = merge_rows(rows)
     assert (row["run"], row["status"], row["replicates"]) == ("size=0", "ok", 2)
-    assert row["message"] == "1 of 3 replicates ended failed: killed"
+    assert message(row["message"]) == "1 of 3 replicates ended failed: killed"
     assert row["time_ci_low_s"] < row["time_s"] < row["time_ci_high_s"]
 
 
@@ -238,7 +279,11 @@ def test_a_run_that_failed_is_one_failed_row():
     for row in rows:
         row |= {"status": "out_of_memory", "message": "too large", "time_s": None}
     (row,) = merge_rows(rows)
-    assert (row["status"], row["message"], row["replicates"]) == ("out_of_memory", "too large", None)
+    assert (row["status"], message(row["message"]), row["replicates"]) == (
+        "out_of_memory",
+        "too large",
+        None,
+    )
 
 
 def test_replicates_that_two_experiments_asked_for_are_one_run():
@@ -263,11 +308,22 @@ def test_numbers_are_medians_and_durations_sums(warm, steady):
         row["kernel_busy_percent"] = 50.0 if number == 0 else None
     (row,) = merge_rows(rows)
     assert (row["process_s"], row["steps"], row["batch_size"]) == (6.0, 30, 4)
-    assert (row["utilization_percent"], row["kernel_busy_percent"], row["steady"]) == (91.0, 50.0, steady)
+    assert (row["utilization_percent"], row["kernel_busy_percent"], row["steady"]) == (
+        91.0,
+        50.0,
+        steady,
+    )
 
 
 def test_recorded_rows_keep_their_own_interval():
-    row = {"hardware": "x", "recorded": True, "run": "a", "status": "ok", "time_s": 1.0, "time_ci_low_s": 0.9}
+    row = {
+        "hardware": "x",
+        "recorded": True,
+        "run": "a",
+        "status": "ok",
+        "time_s": 1.0,
+        "time_ci_low_s": 0.9,
+    }
     assert merge_rows([dict(row)]) == [row]
 
 
@@ -295,7 +351,12 @@ def test_the_usual_spread_needs_runs_and_is_not_moved_by_a_few_disturbed_ones():
 
 
 def probed(row: dict, slowdown: float) -> dict:
-    states = {"threads": 2, "at_s": [1.0, 2.0], "product_s": [3e-4 * slowdown] * 2, "copy_s": [1e-3 * slowdown] * 2}
+    states = {
+        "threads": 2,
+        "at_s": [1.0, 2.0],
+        "product_s": [3e-4 * slowdown] * 2,
+        "copy_s": [1e-3 * slowdown] * 2,
+    }
     return row | {"probes": json.dumps(states)}
 
 
@@ -304,7 +365,8 @@ def test_a_process_in_a_slow_state_widens_the_interval_by_what_it_may_have_lost(
     quiet = merge_rows(rows)[3]
     assert (quiet["disturbed_replicates"], quiet["slowdown"]) == (0, pytest.approx(1.0))
     slow = [
-        probed(row | {"time_s": 2 * row["time_s"]}, 2.0) if row["run"].startswith("size=3") else row for row in rows
+        probed(row | {"time_s": 2 * row["time_s"]}, 2.0) if row["run"].startswith("size=3") else row
+        for row in rows
     ]
     told = merge_rows(slow)[3]
     assert (told["disturbed_replicates"], told["slowdown"]) == (3, pytest.approx(2.0))
@@ -314,7 +376,8 @@ def test_a_process_in_a_slow_state_widens_the_interval_by_what_it_may_have_lost(
 
 
 def states_seen(seed: int, replicates: int = 3) -> list[dict]:
-    """A sweep on a machine that is 1.7 times as slow for a quarter of its processes, as the probe beside them sees."""
+    """A sweep on a machine that is 1.7 times as slow for a quarter of its processes, as the probe
+    beside them sees."""
     machine, chance = Machine(seed, between=0.02), random.Random(seed)
     rows = []
     for row in sweep(machine, replicates):
@@ -335,7 +398,9 @@ def test_processes_that_met_a_slow_state_are_left_out_where_two_did_not():
             widths.append(row["precision_percent"])
             assert row["replicates"] + row["left_out_replicates"] == 3
             assert flagged[-1] or len(json.loads(row["process_times_s"])) == row["replicates"] >= 2
-        all_widths += [row["precision_percent"] for row in merge_rows([row | {"probes": None} for row in old])]
+        all_widths += [
+            row["precision_percent"] for row in merge_rows([row | {"probes": None} for row in old])
+        ]
     assert sum(verdict in ("faster", "slower") for verdict in told) <= 0.05 * len(told)
     assert sum(covered) >= 0.9 * len(covered)
     assert sum(flagged) < 0.25 * len(flagged)
@@ -354,8 +419,18 @@ def test_the_first_process_is_left_out_of_numbers_but_brings_what_only_it_has():
 
 def test_a_ceiling_of_a_cpu_is_the_best_of_its_processes_and_has_an_interval():
     rows = [
-        {"hardware": "x", "recorded": False, "run": f"ceiling=fp32,replicate={k}" if k > 1 else "ceiling=fp32"}
-        | {"status": "ok", "message": "", "measured_tflop_s": rate, "measured_gb_s": None, "threads": threads}
+        {
+            "hardware": "x",
+            "recorded": False,
+            "run": f"ceiling=fp32,replicate={k}" if k > 1 else "ceiling=fp32",
+        }
+        | {
+            "status": "ok",
+            "message": "",
+            "measured_tflop_s": rate,
+            "measured_gb_s": None,
+            "threads": threads,
+        }
         for threads, rates in ((2, (0.10, 0.09, 0.11)),)
         for k, rate in enumerate(rates, 1)
     ]

@@ -1,4 +1,5 @@
-"""Real trainings on two ranks, killed at random and resumed: the journal's sums against a stopwatch of its own."""
+"""Real trainings on two ranks, killed at random and resumed: the journal's sums against a stopwatch
+of its own."""
 
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support import killed_job
+from support.processes import HANGS_S
 from support.workflow_copy import ROOT
 
 from mfulab.cli.main import main
@@ -38,7 +40,9 @@ def start(kind, folder):
     command = [sys.executable, "-m", "support.killed_job", kind, str(folder)]
     return [
         subprocess.Popen(
-            command, env={**common, "RANK": rank, "LOCAL_RANK": rank}, stderr=(folder / f"{rank}.log").open("a")
+            command,
+            env={**common, "RANK": rank, "LOCAL_RANK": rank},
+            stderr=(folder / f"{rank}.log").open("a"),
         )
         for rank in ("0", "1")
     ]
@@ -54,9 +58,11 @@ def run(kind: str, folder: Path, kills: int, seed: int = 0) -> dict[str, float]:
     for attempt in range(kills + 1):
         ranks = start(kind, folder)
         if attempt == kills:
-            assert [rank.wait(240) for rank in ranks] == [0, 0], (folder / "0.log").read_text()[-2000:]
+            assert [rank.wait(HANGS_S) for rank in ranks] == [0, 0], (folder / "0.log").read_text()[
+                -2000:
+            ]
             break
-        enough, limit = lines(folder) + chance.randint(15, 60), time.monotonic() + 240
+        enough, limit = lines(folder) + chance.randint(15, 60), time.monotonic() + HANGS_S
         while lines(folder) < enough and time.monotonic() < limit and ranks[0].poll() is None:
             time.sleep(0.005)
         first, second = chance.sample(ranks, 2)
@@ -80,9 +86,12 @@ def test_a_job_killed_three_times(kind, tmp_path, capsys):
     assert (row["ranks"], row["attempts"]) == (2, 4)
     assert row["kept_steps"] == killed_job.STEPS
     print(kind, json.dumps({"outside": {**seen, **own}, "journal": row}))
-    wall_s = own["exit"] - seen["began"]  # what the interpreter does after the last line is in no journal
+    # what the interpreter does after the last line is in no journal
+    wall_s = own["exit"] - seen["began"]
     assert row["wall_s"] == pytest.approx(wall_s, rel=0.01)
-    assert (spans["step"] + spans["lost"] + spans["first_step"]) / 1e9 == pytest.approx(own["step"], rel=0.01)
+    assert (spans["step"] + spans["lost"] + spans["first_step"]) / 1e9 == pytest.approx(
+        own["step"], rel=0.01
+    )
     assert row["down_s"] == pytest.approx(seen["down"], abs=0.01 * wall_s)
     assert row["mfu_percent"] is not None
     assert row["evaluation_s" if kind == "huggingface" else "checkpoint_s"] > 0

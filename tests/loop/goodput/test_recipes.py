@@ -1,4 +1,5 @@
-"""The recipes of docs/goodput.md as they stand, and the dashboard of Grafana against what is exported."""
+"""The recipes of docs/goodput.md as they stand, and the dashboard of Grafana against what is
+exported."""
 
 import importlib
 import json
@@ -14,7 +15,9 @@ from mfulab.loop.goodput.ladder import RUNGS, job_of
 
 RECIPES = {
     re.search(r"runs/(\w+)", code)[1]: code
-    for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs/goodput.md").read_text(), re.DOTALL)
+    for code in re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/goodput.md").read_text(), re.DOTALL
+    )
 }
 NEEDS = {"huggingface": "accelerate", "lightning": "pytorch_lightning"}
 DASHBOARD = json.loads((ROOT / "examples/grafana.json").read_text())
@@ -33,7 +36,13 @@ def test_a_recipe_writes_a_journal(name, tmp_path, monkeypatch):
     job = job_of(tmp_path / "runs" / name)
     row = job.row()
     assert row["kept_steps"] == 8
-    assert {"import", "setup" if name != "loop" else "restore", "first_step", "step", "loader"} <= set(+job.spans)
+    assert {
+        "import",
+        "setup" if name != "loop" else "restore",
+        "first_step",
+        "step",
+        "loader",
+    } <= set(+job.spans)
     assert (row["mfu_percent"] is None) is (name == "plain")
     assert (job.spans["checkpoint"] > 0) is (name in ("huggingface", "lightning", "loop"))
 
@@ -46,7 +55,12 @@ def exported():
     job = dict.fromkeys(f"goodput_{name}" for name in (*rungs, *(f"{span}_s" for span in spans)))
     engine = dict.fromkeys(COLUMNS, 1.0)
     latest = Latest()
-    latest.sample = {**device, **dict.fromkeys(job, 1.0), "processes": [{"mfu_spec_percent": 1.0}], "engines": [engine]}
+    latest.sample = {
+        **device,
+        **dict.fromkeys(job, 1.0),
+        "processes": [{"mfu_spec_percent": 1.0}],
+        "engines": [engine],
+    }
     return {gauge.name for gauge in latest.collect()}
 
 
@@ -63,7 +77,9 @@ def test_the_dashboard_is_one_that_grafana_imports():
         assert max(x for x, _ in cells) < 24
         assert not cells & places
         places |= cells
-        assert [target["refId"] for target in panel["targets"]] == [*"ABCDE"][: len(panel["targets"])]
+        assert [target["refId"] for target in panel["targets"]] == [*"ABCDE"][
+            : len(panel["targets"])
+        ]
 
 
 def test_the_dashboard_shows_only_what_is_exported():

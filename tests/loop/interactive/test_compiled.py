@@ -1,4 +1,5 @@
-"""Compiled loops inside a window run as without it and compile nothing anew; their FLOPs are exact."""
+"""Compiled loops inside a window run as without it and compile nothing anew; their FLOPs are
+exact."""
 
 import itertools
 import sys
@@ -22,7 +23,8 @@ WITH_BODIES = {"cond", "scan", "map"}
 
 
 class Block(nn.Module):
-    """A linear layer in one of the forms that a model can have; `super` calls its class's own call."""
+    """A linear layer in one of the forms that a model can have; `super` calls its class's own
+    call."""
 
     def __init__(self, form: str) -> None:
         super().__init__()
@@ -39,9 +41,13 @@ class Block(nn.Module):
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 return self.linear(x).relu().float()
         if self.form == "cond":
-            return torch.cond(x.sum() > -1e9, lambda x: x @ weight, lambda x: x.clone(), (x,)).relu()
+            return torch.cond(
+                x.sum() > -1e9, lambda x: x @ weight, lambda x: x.clone(), (x,)
+            ).relu()
         if self.form == "scan":
-            return scan(lambda carry, x: (carry.clone(), x @ weight), x.new_zeros(1), x[None])[1][0].relu()
+            return scan(lambda carry, x: (carry.clone(), x @ weight), x.new_zeros(1), x[None])[1][
+                0
+            ].relu()
         if self.form == "map":
             return mapped(lambda x: x @ weight, x[None])[0].relu()
         return self.linear(x).relu()
@@ -107,7 +113,13 @@ def graphs() -> int:
 
 WHAT = ["nothing", "model", "in place", "block", "function", "loss", "step", "optimizer"]
 FORMS = ["eager", "ddp", "fsdp2", "checkpoint", "autocast", "cond", "scan", "map"]
-SHORT = {("loss", "eager"), ("model", "eager"), ("step", "eager"), ("in place", "checkpoint"), ("optimizer", "eager")}
+SHORT = {
+    ("loss", "eager"),
+    ("model", "eager"),
+    ("step", "eager"),
+    ("in place", "checkpoint"),
+    ("optimizer", "eager"),
+}
 SHORT |= {("function", "cond"), ("nothing", "map"), ("model", "ddp"), ("optimizer", "fsdp2")}
 
 
@@ -139,7 +151,8 @@ def test_a_compiled_loop_runs_and_compiles_nothing_inside_a_window(what, form):
 
 
 def test_compiled_code_that_is_guarded_against_hooks_meets_none(monkeypatch):
-    # As torch 2.14 and later guard layers that call `super().__call__`; earlier ones name these hooks without a guard.
+    # As torch 2.14 and later guard layers that call `super().__call__`; earlier ones name these
+    # hooks without a guard.
     monkeypatch.setattr(structure, "_GUARD", "_global_forward_pre_hooks")
     torch._dynamo.reset()
     model, inputs = Block("eager"), torch.randn(ROWS, WIDTH)
@@ -180,7 +193,11 @@ def test_what_compiles_inside_a_window_is_left_out_and_named():
             window.step()
     assert window.row["compiled_steps"] >= 1
     assert "31" in window.row["compiled_places"]
-    assert not [step for step in window._steps if step.compiled and step.cost and step.cost.model != LAYERS * ONE]
+    assert not [
+        step
+        for step in window._steps
+        if step.compiled and step.cost and step.cost.model != LAYERS * ONE
+    ]
     before = graphs()
     for each in inputs:
         with torch.no_grad():
@@ -191,7 +208,10 @@ def test_what_compiles_inside_a_window_is_left_out_and_named():
 def test_a_compiled_function_that_calls_the_model_in_a_decorated_step():
     torch._dynamo.reset()
     model = nn.Linear(WIDTH, WIDTH)
-    loss, inputs = torch.compile(lambda x: model(x).square().mean(), backend="aot_eager"), torch.randn(ROWS, WIDTH)
+    loss, inputs = (
+        torch.compile(lambda x: model(x).square().mean(), backend="aot_eager"),
+        torch.randn(ROWS, WIDTH),
+    )
 
     @mfulab.measured(model=model, steps=20, quiet=True, ceiling_s=0)
     def step():
@@ -215,3 +235,60 @@ def test_no_class_of_torch_is_changed_and_nothing_is_imported_for_a_loop_at_rest
         engine = sys.modules["torch.autograd.graph"]._engine_run_backward
         assert torch.autograd._engine_run_backward is engine
     assert window.row["flops"] == ONE
+
+
+def compiled_gan(loss=lambda x: x.sum()):
+    generator, critic = (torch.compile(nn.Linear(8, 8), backend="aot_eager") for _ in range(2))
+
+    def step():
+        made = generator(torch.randn(4, 8))
+        (loss(critic(torch.randn(4, 8))) + loss(critic(made.detach()))).backward()
+        loss(critic(made)).backward()
+
+    # The generator once forward, once backward; the critic three times, its input once.
+    return [generator, critic], step, (2 + 3 * 2 + 1) * 2 * 4 * 8 * 8
+
+
+def compiled_twice_in_a_row():
+    """A model of its own output, so that one call needs a gradient of its input."""
+    model = torch.compile(nn.Linear(8, 8), backend="aot_eager")
+    return [model], lambda: model(model(torch.randn(4, 8))).sum().backward(), 5 * 2 * 4 * 8 * 8
+
+
+@pytest.mark.parametrize("kind", [compiled_gan, compiled_twice_in_a_row])
+def test_a_compiled_model_called_several_times_a_step_is_counted_once(kind):
+    models, step, flops = kind()
+    for _ in range(4):
+        step()
+    with mfulab.measure(models, ceiling_s=0, quiet=True) as window:
+        for _ in range(8):
+            step()
+            window.step()
+    assert window.row["flops"] == flops
+    assert window.row["counted_steps"] == 1
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_module_beside_its_compiled_twin_is_followed_too(every):
+    module = nn.Linear(8, 8)
+    model = torch.compile(module, backend="aot_eager")
+    by_hand = []
+
+    def step(turn):
+        model(torch.randn(4, 8)).sum().backward()
+        evaluates = turn % every == 0
+        if evaluates:
+            with torch.no_grad():
+                module.eval()(torch.randn(16, 8))
+            module.train()
+        by_hand.append(2 * 2 * 4 * 8 * 8 + evaluates * 2 * 16 * 8 * 8)
+
+    step(0)
+    by_hand.clear()
+    with mfulab.measure(model, ceiling_s=0, quiet=True) as window:
+        for turn in range(30):
+            step(turn)
+            window.step()
+    found = [one.cost and one.cost.model for one in window._steps]
+    assert found == by_hand
+    assert {one.samples for one in window._steps} == {4}

@@ -1,4 +1,5 @@
-"""Torch works after a window, whatever contexts opened and closed around and inside it; counts are right or empty."""
+"""Torch works after a window, whatever contexts opened and closed around and inside it; counts are
+right or empty."""
 
 import contextlib
 import copy
@@ -55,7 +56,17 @@ CONTEXTS = {
     "another window": lambda: mfulab.measure(quiet=True),
 }
 # Places of a loop at which a context may begin or end, in order.
-ACTIONS = ["call", "train", "matmul", "step", "fail", "thread", "generator", "open window", "close window"]
+ACTIONS = [
+    "call",
+    "train",
+    "matmul",
+    "step",
+    "fail",
+    "thread",
+    "generator",
+    "open window",
+    "close window",
+]
 
 
 def state() -> tuple[object, ...]:
@@ -87,8 +98,9 @@ def works() -> None:
 class Program:
     """A loop made of actions, its contexts and its window; what each step costs is kept by hand.
 
-    Matmuls outside the model show by their place alone: `between` keeps what they cost at each, from what it follows to
-    what follows it. Where they come and go at a place, no count is promised.
+    Matmuls outside the model show by their place alone: `between` keeps what they cost at each,
+    from what it follows to what follows it. Where they come and go at a place, no count is
+    promised.
     """
 
     def __init__(self) -> None:
@@ -121,7 +133,8 @@ class Program:
         self.spent += flops if computed else 0
 
     def here(self, name: str) -> tuple[object, ...]:
-        """A place by what shows of it: of contexts those of gradients, of autocast and of dispatch."""
+        """A place by what shows of it: of contexts those of gradients, of autocast and of
+        dispatch."""
         modes = [name for name in self.names if name in ("dispatch mode", "fake", "flop counter")]
         autocast = torch.is_autocast_enabled("cpu")
         return name, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, *modes
@@ -188,7 +201,11 @@ class Program:
         if self.window is not None:
             window, self.window = self.window, None
             window.__exit__(None, None, None)
-            if self.by_hand and self.measures and all(len(costs) == 1 for costs in self.between.values()):
+            if (
+                self.by_hand
+                and self.measures
+                and all(len(costs) == 1 for costs in self.between.values())
+            ):
                 self.steps.append((self.by_hand, window))
 
 
@@ -204,7 +221,9 @@ def run(actions) -> None:
     for by_hand, window in program.steps:
         costs = [step.cost and step.cost.model for step in window._steps]
         assert len(costs) == len(by_hand)
-        wrong = [pair for pair in zip(by_hand, costs, strict=True) if pair[1] not in (pair[0], None)]
+        wrong = [
+            pair for pair in zip(by_hand, costs, strict=True) if pair[1] not in (pair[0], None)
+        ]
         assert not wrong, (costs, by_hand, window._phases.failure)
 
 
@@ -231,8 +250,13 @@ def test_any_contexts_around_and_inside_a_window(before, body, after):
 def test_matmuls_outside_the_model_that_stand_at_the_same_places_in_each_step(
     names, action, passes, first, after, last
 ):
-    each, final = [("do", action)] + [("do", "matmul")] * after, [("do", action)] + [("do", "matmul")] * last
-    body = [("do", "matmul")] * first + each * (passes - 1) + final * bool(passes) + [("do", "step")]
+    each, final = (
+        [("do", action)] + [("do", "matmul")] * after,
+        [("do", action)] + [("do", "matmul")] * last,
+    )
+    body = (
+        [("do", "matmul")] * first + each * (passes - 1) + final * bool(passes) + [("do", "step")]
+    )
     run([*(("enter", name) for name in names), ("do", "open window"), *body * 3])
 
 
@@ -257,8 +281,13 @@ def drawn() -> tuple[object, ...]:
 
 @pytest.mark.parametrize("laps", [False, True])
 def test_random_numbers_after_a_printed_window_are_those_without_it(laps, monkeypatch):
-    # What is printed with is imported anew, and draws as it is; the ceiling's matmuls are of random numbers.
-    for name in [name for name in sys.modules if name.split(".")[0] == "rich" or name.endswith((".show", ".terminal"))]:
+    # What is printed with is imported anew, and draws as it is; the ceiling's matmuls are of random
+    # numbers.
+    for name in [
+        name
+        for name in sys.modules
+        if name.split(".")[0] == "rich" or name.endswith((".show", ".terminal"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(peaks, "_known", {})
     random.seed(0)
@@ -371,17 +400,24 @@ class Attends(nn.Module):
         return self.attention(x, x, x)[0]
 
 
-# Each ends in, or holds, operators that torch both takes apart and has a kernel for, or that it takes apart in Python.
+# Each ends in, or holds, operators that torch both takes apart and has a kernel for, or that it
+# takes apart in Python.
 LAYERS = {
     "SiLU": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU()),
     "Mish": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Mish()),
     "BatchNorm": lambda: nn.Sequential(nn.Conv1d(ROWS, ROWS, 3, padding=1), nn.BatchNorm1d(ROWS)),
-    "Upsample": lambda: nn.Sequential(nn.Conv1d(ROWS, ROWS, 3), nn.Upsample(scale_factor=2, mode="linear")),
+    "Upsample": lambda: nn.Sequential(
+        nn.Conv1d(ROWS, ROWS, 3), nn.Upsample(scale_factor=2, mode="linear")
+    ),
     "nearest": lambda: nn.Sequential(nn.Conv1d(ROWS, ROWS, 3), nn.Upsample(scale_factor=2)),
-    "shuffle": lambda: nn.Sequential(nn.Conv1d(ROWS, ROWS, 3), nn.Unflatten(-1, (2, 3)), nn.ChannelShuffle(2)),
+    "shuffle": lambda: nn.Sequential(
+        nn.Conv1d(ROWS, ROWS, 3), nn.Unflatten(-1, (2, 3)), nn.ChannelShuffle(2)
+    ),
     "LSTM": lambda: nn.LSTM(WIDTH, WIDTH, batch_first=True),
     "attention": Attends,
-    "encoder": lambda: nn.TransformerEncoderLayer(WIDTH, 2, 4 * WIDTH, 0.1, batch_first=True, activation="gelu"),
+    "encoder": lambda: nn.TransformerEncoderLayer(
+        WIDTH, 2, 4 * WIDTH, 0.1, batch_first=True, activation="gelu"
+    ),
 }
 
 
@@ -391,7 +427,9 @@ def test_what_a_counted_step_computes_is_bit_by_bit_what_it_computes_without(nam
     for measures in (False, True):
         torch.manual_seed(0)
         model, inputs = LAYERS[name](), torch.randn(2, ROWS, WIDTH)
-        window = mfulab.measure(model, ceiling_s=0, quiet=True) if measures else contextlib.nullcontext()
+        window = (
+            mfulab.measure(model, ceiling_s=0, quiet=True) if measures else contextlib.nullcontext()
+        )
         with window:
             trained = model(inputs)
             leaves = torch.utils._pytree.tree_leaves(trained)

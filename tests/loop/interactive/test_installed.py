@@ -1,4 +1,5 @@
-"""What each install is enough for: the base, `mfulab[torch]`, and what the package shows to editors."""
+"""What each install is enough for: the base, `mfulab[torch]`, and what the package shows to
+editors."""
 
 import subprocess
 import sys
@@ -40,17 +41,29 @@ assert window.row["mfu_percent"] > 0
 assert main(["watch", "--device", "cpu", "--interval", "0.05", "--count", "1"]) == 0
 assert main(["peak", "NVIDIA L40S"]) == 0
 """
-IMPORTED = {"hydra-core": "hydra", "numba-cuda": "numba_cuda", "cuda-python": "cuda", "cuda-core": "cuda"}
-IMPORTED |= {"protobuf": "google.protobuf", "fonttools": "fontTools", "koreanize-matplotlib": "koreanize_matplotlib"}
-OF_TORCH = {"jinja2", "markupsafe"}
+IMPORTED = {
+    "hydra-core": "hydra",
+    "numba-cuda": "numba_cuda",
+    "cuda-python": "cuda",
+    "cuda-core": "cuda",
+}
+IMPORTED |= {
+    "protobuf": "google.protobuf",
+    "fonttools": "fontTools",
+    "koreanize-matplotlib": "koreanize_matplotlib",
+}
+OF_TORCH = {"jinja2", "markupsafe", "numpy", "msgspec"}
 
 
 @pytest.mark.slow
 def test_the_install_with_torch_measures_and_watches():
-    names = {Requirement(text).name for text in PROJECT["optional-dependencies"]["pipeline"]}
+    extras = PROJECT["optional-dependencies"]
+    names = {Requirement(text).name for text in [*extras["pipeline"], *extras["trace"]]}
     names -= {*OF_TORCH, "mfulab"}
     missing = {IMPORTED.get(name, name) for name in names} | {"matplotlib", "omegaconf"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT, *missing], capture_output=True, text=True, timeout=HANGS_S)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *missing], capture_output=True, text=True, timeout=HANGS_S
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -72,5 +85,14 @@ def test_what_the_library_offers_is_seen_and_imported_when_used():
     assert set(mfulab.__all__) <= set(dir(mfulab))
     assert (ROOT / "src/mfulab/py.typed").exists()
     code = "import sys, mfulab; print(*(set(sys.modules) - set(sys.stdlib_module_names)))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {name.partition(".")[0] for name in loaded} & {*BASE, "torch", "numpy", "rich", "pydantic", "psutil"}
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {name.partition(".")[0] for name in loaded} & {
+        *BASE,
+        "torch",
+        "numpy",
+        "rich",
+        "pydantic",
+        "psutil",
+    }

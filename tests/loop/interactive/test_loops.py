@@ -1,5 +1,7 @@
-"""FLOPs of the loops that people have, exact on a hand count: what ran is counted, and never what might have run."""
+"""FLOPs of the loops that people have, exact on a hand count: what ran is counted, and never what
+might have run."""
 
+import io
 import itertools
 import json
 
@@ -12,9 +14,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import mfulab
+from mfulab.core.terminal import Terminal
 from mfulab.flops.sharded import pretended_ranks
 from mfulab.loop.interactive import peaks
 from mfulab.loop.interactive.peaks import Ceiling
+from mfulab.loop.interactive.show import show
 from mfulab.loop.interactive.structure import holds_compiled
 from mfulab.models.huggingface import build as build_huggingface
 
@@ -74,7 +78,8 @@ def test_checkpoints_are_executed_and_not_the_models(two, use_reentrant):
         checkpoint(two, batch(requires_grad=True), use_reentrant=use_reentrant).sum().backward()
 
     row = measured(two, step).row
-    again = 2 if use_reentrant else 1  # the other kind stops before the last product, which nobody needs again
+    # the other kind stops before the last product, which nobody needs again
+    again = 2 if use_reentrant else 1
     assert (row["flops"], row["executed_flops"]) == (6 * ONE, (6 + again) * ONE)
 
 
@@ -115,7 +120,9 @@ def test_several_formats_weigh_the_peak_by_their_flops(monkeypatch):
             return checkpoint(self.wide, x.float(), use_reentrant=True)
 
     rates = {"bf16": 4.0, "fp32": 1.0}
-    monkeypatch.setattr(peaks, "measured_ceiling", lambda device, precision, *_: Ceiling(rates[precision]))
+    monkeypatch.setattr(
+        peaks, "measured_ceiling", lambda device, precision, *_: Ceiling(rates[precision])
+    )
     monkeypatch.setattr(peaks, "emulated", lambda *_: "")  # as on a CPU with units of both
     model = Model()
     with mfulab.measure(model, quiet=True) as window:
@@ -262,7 +269,9 @@ def test_functional_gradients(linear, explicit):
 
     def step():
         inputs = batch()
-        torch.func.grad(lambda p: torch.func.functional_call(linear, p, (inputs,)).sum())(parameters)
+        torch.func.grad(lambda p: torch.func.functional_call(linear, p, (inputs,)).sum())(
+            parameters
+        )
         optimizer.step()
 
     assert measured(linear, step, explicit=explicit).row["flops"] == 2 * ONE
@@ -296,10 +305,14 @@ def test_compiled_models_and_compiled_steps(two, whole):
 
 
 def test_code_that_was_compiled_elsewhere_in_the_process_changes_no_count():
-    torch.compile(lambda x: x.sin().sum(), backend="aot_eager")(torch.randn(3, requires_grad=True)).backward()
+    torch.compile(lambda x: x.sin().sum(), backend="aot_eager")(
+        torch.randn(3, requires_grad=True)
+    ).backward()
     test_a_loss_that_takes_one_output_now_and_two_then()
     test_two_models(True)
-    inner = torch.compile(lambda x, weight, bias: nn.functional.linear(x, weight, bias).relu(), backend="aot_eager")
+    inner = torch.compile(
+        lambda x, weight, bias: nn.functional.linear(x, weight, bias).relu(), backend="aot_eager"
+    )
 
     class Model(nn.Linear):
         def forward(self, x):
@@ -331,7 +344,11 @@ ARCHITECTURES = {
     "LlamaForCausalLM": {"num_attention_heads": 4, "num_key_value_heads": 2},
     "Qwen2ForCausalLM": {"num_attention_heads": 4, "num_key_value_heads": 2},
     "BertForMaskedLM": {"num_attention_heads": 2},
-    "MixtralForCausalLM": {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 4},
+    "MixtralForCausalLM": {
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "num_local_experts": 4,
+    },
 }
 
 
@@ -347,7 +364,10 @@ def transformer_flops(model: nn.Module, tokens: int, sequences: int, backward: i
     matrices = sum(
         parameter.numel()
         for name, parameter in model.named_parameters()
-        if parameter.ndim == 2 and "embed" not in name and ".wte." not in name and ".wpe." not in name
+        if parameter.ndim == 2
+        and "embed" not in name
+        and ".wte." not in name
+        and ".wpe." not in name
     )
     experts = sum(parameter.numel() for parameter in model.parameters() if parameter.ndim == 3)
     if experts:
@@ -357,7 +377,10 @@ def transformer_flops(model: nn.Module, tokens: int, sequences: int, backward: i
     heads = config.num_attention_heads * (
         getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     )
-    forward = 2 * sequences * tokens * matrices + config.num_hidden_layers * sequences * 4 * tokens**2 * heads
+    forward = (
+        2 * sequences * tokens * matrices
+        + config.num_hidden_layers * sequences * 4 * tokens**2 * heads
+    )
     return (1 + backward) * forward
 
 
@@ -368,7 +391,9 @@ def test_transformers_with_a_mask_and_without_a_cache(architecture):
     keywords = {} if architecture.startswith("Bert") else {"use_cache": False}
 
     def step():
-        model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids, **keywords).loss.backward()
+        model(
+            input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids, **keywords
+        ).loss.backward()
 
     row = measured(model, step).row
     assert row["flops"] == transformer_flops(model, 12, 3)
@@ -380,16 +405,24 @@ def test_generation_token_by_token():
 
     def step():
         lengths = {"max_new_tokens": new, "min_new_tokens": new}
-        model.generate(ids, attention_mask=torch.ones_like(ids), use_cache=True, do_sample=False, **lengths)
+        model.generate(
+            ids, attention_mask=torch.ones_like(ids), use_cache=True, do_sample=False, **lengths
+        )
 
     row = measured(model, step, steps=3, explicit=True).row
     config, width = model.config, model.config.hidden_size
-    matrices = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n)
+    matrices = sum(
+        p.numel() for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n
+    )
     if config.tie_word_embeddings:
         matrices += config.vocab_size * width
     head = config.vocab_size * width
-    prompt = 2 * 2 * (5 * (matrices - head) + head) + config.num_hidden_layers * 2 * 4 * 5 * 5 * width
-    tokens = sum(2 * 2 * matrices + config.num_hidden_layers * 2 * 4 * (5 + n) * width for n in range(1, new))
+    prompt = (
+        2 * 2 * (5 * (matrices - head) + head) + config.num_hidden_layers * 2 * 4 * 5 * 5 * width
+    )
+    tokens = sum(
+        2 * 2 * matrices + config.num_hidden_layers * 2 * 4 * (5 + n) * width for n in range(1, new)
+    )
     assert (row["steps"], row["flops"]) == (2, prompt + tokens)
 
 
@@ -417,7 +450,7 @@ def test_flops_given_by_hand(linear):
 def test_a_graph_that_nothing_describes_says_how_to_give_its_flops():
     window = measured(None, lambda: None, explicit=True)
     assert window.row["mfu_percent"] is None
-    assert "flops_per_step=" in window.readings["flops"].reason
+    assert "flops_per_step=" in str(window.readings["flops"].reason)
 
 
 def test_flops_of_a_model_are_those_that_measure_counts_and_may_be_given():
@@ -428,7 +461,9 @@ def test_flops_of_a_model_are_those_that_measure_counts_and_may_be_given():
     # The first layer's input needs no gradient.
     assert mfulab.flops_of(model.train(), data) == 3 * forward - 2 * 4 * 64 * 32
     assert mfulab.flops_of(model, {"input": data}, backward=False) == forward
-    row = measured(model, lambda: model(data).sum().backward(), flops_per_step=mfulab.flops_of(model, data)).row
+    row = measured(
+        model, lambda: model(data).sum().backward(), flops_per_step=mfulab.flops_of(model, data)
+    ).row
     assert row["flops"] == 3 * forward - 2 * 4 * 64 * 32
 
 
@@ -438,13 +473,54 @@ def test_a_formula_that_fails_costs_the_count_and_not_the_loop(linear, monkeypat
     monkeypatch.setitem(operators.FORMULAS, "aten::addmm", lambda *args, **kwargs: 1 // 0)
     window = measured(linear, lambda: linear(batch()).sum().backward())
     assert window.row["time_s"] > 0
-    assert "ZeroDivisionError" in window.readings["flops"].reason
+    assert "ZeroDivisionError" in str(window.readings["flops"].reason)
 
 
 @pytest.mark.parametrize(("name", "flops"), [("tensor", 5 * PRODUCT // 2), ("fsdp2", 5 * PRODUCT)])
 def test_of_a_sharded_model_each_rank_reports_what_it_computes(name, flops):
-    """Half of each product under tensor parallelism; all of them, of this rank's own batch, under FSDP2."""
+    """Half of each product under tensor parallelism; all of them, of this rank's own batch, under
+    FSDP2."""
     with pretended_ranks(2):
         model = WAYS[name]()
-        window = measured(model, lambda: model(torch.randn(SHARDED_ROWS, SHARDED_WIDTH)).sum().backward())
+        window = measured(
+            model, lambda: model(torch.randn(SHARDED_ROWS, SHARDED_WIDTH)).sum().backward()
+        )
     assert window.row["flops"] == flops
+
+
+def test_a_window_shows_its_ladder_where_it_is_printed():
+    model = torch.nn.Linear(8, 8)
+    window = mfulab.measure(model, ceiling_s=0, quiet=True)
+    assert window._repr_html_() is None
+    assert len(repr(window).splitlines()) == 1
+    with window:
+        for _ in range(8):
+            model(torch.randn(4, 8)).sum().backward()
+        assert len(repr(window).splitlines()) == 1
+    written = io.StringIO()
+    show(window, Terminal(file=written, width=100, color_system=None))
+    assert repr(window) == written.getvalue().rstrip()
+    assert window._repr_html_().startswith("<pre>")
+    assert "█" in window._repr_html_() or "░" in window._repr_html_()
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_products_outside_modules_that_nothing_shows_are_said_unless_noted(noted):
+    model, weight = torch.nn.Linear(8, 8), torch.randn(8, 8)
+    with mfulab.measure(model, ceiling_s=0, quiet=True) as window:
+        for turn in range(30):
+            comes = turn % 3 == 0
+            if noted:
+                window.note((torch.tensor(0.0), comes))
+            with torch.no_grad():
+                if comes:
+                    weight @ weight
+            model(torch.randn(4, 8)).sum().backward()
+            window.step()
+    shown = repr(window)
+    assert ("window.note" in shown) == (not noted)
+    if noted:
+        by_hand = {2 * 2 * 4 * 8 * 8 + comes * 2 * 8 * 8 * 8 for comes in (0, 1)}
+        assert {one.cost.model for one in window._steps if one.cost} == by_hand
+    else:
+        assert window.row["unshown_flops"] == 2 * 8 * 8 * 8

@@ -1,4 +1,5 @@
-"""Forty loops against hand counts, step by step: each step's FLOPs are exact, or empty with a reason."""
+"""Forty loops against hand counts, step by step: each step's FLOPs are exact, or empty with a
+reason."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -20,7 +21,8 @@ ONE = 2 * ROWS * WIDTH * WIDTH
 
 @dataclass
 class Loop:
-    """A step by its number, which returns its FLOPs by hand; `known` is the fewest steps that must have a number."""
+    """A step by its number, which returns its FLOPs by hand; `known` is the fewest steps that must
+    have a number."""
 
     step: Callable[[int], int]
     model: nn.Module | list[nn.Module] | None = None
@@ -41,7 +43,8 @@ def linear_flops(rows: int, into: int, out: int) -> int:
 
 
 def chain(count: int) -> int:
-    """Forward and backward of square layers in a row, the first of which needs no gradient of its input."""
+    """Forward and backward of square layers in a row, the first of which needs no gradient of its
+    input."""
     return (3 * count - 1) * ONE if count else 0
 
 
@@ -73,7 +76,10 @@ class Deep(nn.Module):
 
 
 @loops(
-    a_cell_called_a_hundred_times_and_then_fewer=([100, 9, 10, 11, 12, 13, 14, 15, 9, 12, 10, 15, 100], True),
+    a_cell_called_a_hundred_times_and_then_fewer=(
+        [100, 9, 10, 11, 12, 13, 14, 15, 9, 12, 10, 15, 100],
+        True,
+    ),
     a_cell_called_as_often_as_a_sequence_is_long=([3, 12, 5, 8, 6, 4, 11, 7, 10, 9], True),
     a_cell_without_gradients=([20, 9, 12, 9, 20], False),
 )
@@ -93,7 +99,10 @@ def unrolled(lengths: list[int], training: bool) -> Loop:
     return Loop(step, cell, len(lengths))
 
 
-@loops(tokens_beyond_the_sixty_fourth_are_cut_off=(True,), tokens_are_cut_off_and_no_module_shows_it=(False,))
+@loops(
+    tokens_beyond_the_sixty_fourth_are_cut_off=(True,),
+    tokens_are_cut_off_and_no_module_shows_it=(False,),
+)
 def truncated(by_layer: bool) -> Loop:
     class Model(Deep):
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -124,7 +133,9 @@ def strided(functional: bool, stride: int, lengths: list[int]) -> Loop:
 
         def forward(self, signal: torch.Tensor) -> torch.Tensor:
             for layer in self.layers:
-                by_function = functional and nn.functional.conv1d(signal, layer.weight, layer.bias, stride)
+                by_function = functional and nn.functional.conv1d(
+                    signal, layer.weight, layer.bias, stride
+                )
                 signal = by_function if functional else layer(signal)
             return signal
 
@@ -161,7 +172,9 @@ DEPTHS = (4, 4, 2, 2, 3, 2, 4, 3, 2, 3)
     fewer_layers_by_an_argument=(torch.enable_grad, True, DEPTHS, 4),
     fewer_layers_in_inference_mode=(torch.inference_mode, False, (4, 1, 4, 1, 2, 4, 1, 2), 3),
 )
-def deep(mode: Callable[[], object], by_argument: bool, depths: tuple[int, ...], known: int) -> Loop:
+def deep(
+    mode: Callable[[], object], by_argument: bool, depths: tuple[int, ...], known: int
+) -> Loop:
     model = Deep()
 
     def step(turn: int) -> int:
@@ -254,7 +267,10 @@ def an_early_exit_by_the_data() -> Loop:
     return Loop(step, model, known=3)
 
 
-@loops(a_mixture_of_equal_experts=((8, 8, 8), 8), a_mixture_of_experts_of_their_own_widths=((4, 8, 32), 3))
+@loops(
+    a_mixture_of_equal_experts=((8, 8, 8), 8),
+    a_mixture_of_experts_of_their_own_widths=((4, 8, 32), 3),
+)
 def routed(widths: tuple[int, ...], known: int) -> Loop:
     class Mixture(nn.ModuleList):
         """Each token goes to the expert that its first feature names."""
@@ -263,13 +279,19 @@ def routed(widths: tuple[int, ...], known: int) -> Loop:
             chosen = inputs[:, 0].long()
             return sum(expert(inputs[chosen == place]).sum() for place, expert in enumerate(self))
 
-    model, chance = Mixture(nn.Linear(WIDTH, width) for width in widths), torch.Generator().manual_seed(1)
+    model, chance = (
+        Mixture(nn.Linear(WIDTH, width) for width in widths),
+        torch.Generator().manual_seed(1),
+    )
 
     def step(turn: int) -> int:
         inputs = x(16)
         inputs[:, 0] = chosen = torch.randint(len(widths), (16,), generator=chance)
         model(inputs).backward()
-        return sum(2 * linear_flops(int((chosen == place).sum()), WIDTH, width) for place, width in enumerate(widths))
+        return sum(
+            2 * linear_flops(int((chosen == place).sum()), WIDTH, width)
+            for place, width in enumerate(widths)
+        )
 
     return Loop(step, model, 16, known)
 
@@ -280,16 +302,23 @@ def adversaries(listed: bool) -> Loop:
     generator = nn.Sequential(nn.Linear(WIDTH, hidden), nn.ReLU(), nn.Linear(hidden, WIDTH))
     critic = nn.Sequential(nn.Linear(WIDTH, inner), nn.ReLU(), nn.Linear(inner, 1))
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in (critic, generator)]
-    made, told = 2 * linear_flops(ROWS, WIDTH, hidden), linear_flops(ROWS, WIDTH, inner) + linear_flops(ROWS, inner, 1)
+    made, told = (
+        2 * linear_flops(ROWS, WIDTH, hidden),
+        linear_flops(ROWS, WIDTH, inner) + linear_flops(ROWS, inner, 1),
+    )
 
     def step(turn: int) -> int:
         for place, optimizer in enumerate(optimizers):
             optimizer.zero_grad()
             fake = generator(x())
-            loss = critic(fake).mean() if place else critic(fake.detach()).mean() - critic(x()).mean()
+            loss = (
+                critic(fake).mean() if place else critic(fake.detach()).mean() - critic(x()).mean()
+            )
             loss.backward()
             optimizer.step()
-        of_critic = 2 * told + 2 * (told + linear_flops(ROWS, inner, 1))  # two calls; the inputs need no gradient
+        of_critic = 2 * told + 2 * (
+            told + linear_flops(ROWS, inner, 1)
+        )  # two calls; the inputs need no gradient
         of_generator = made + told + 2 * told + made + linear_flops(ROWS, hidden, WIDTH)
         return made + of_critic + of_generator
 
@@ -405,7 +434,10 @@ def accumulation_that_changes() -> Loop:
     return Loop(step, model, known=7)
 
 
-@loops(inference_mode_around_each_call=(torch.inference_mode, 0), inference_mode_between_calls=(nullcontext, 1))
+@loops(
+    inference_mode_around_each_call=(torch.inference_mode, 0),
+    inference_mode_between_calls=(nullcontext, 1),
+)
 def inference(around_calls: Callable[[], object], outside: int) -> Loop:
     model = nn.Linear(WIDTH, WIDTH)
 
@@ -457,7 +489,9 @@ def packed_sequences_of_their_own_lengths() -> Loop:
     model = Model([nn.RNN(WIDTH, WIDTH, batch_first=True)])
 
     def step(turn: int) -> int:
-        lengths = torch.tensor(((9, 2, 1), (9, 9, 9), (9, 5, 1), (9, 2, 1), (9, 9, 9), (9, 5, 1), (9, 9, 9))[turn])
+        lengths = torch.tensor(
+            ((9, 2, 1), (9, 9, 9), (9, 5, 1), (9, 2, 1), (9, 9, 9), (9, 5, 1), (9, 9, 9))[turn]
+        )
         with torch.no_grad():
             model(torch.randn(3, 9, WIDTH), lengths)
         return 2 * linear_flops(int(lengths.sum()), WIDTH, WIDTH)
@@ -568,6 +602,72 @@ def a_compiled_model() -> Loop:
     return Loop(step, model)
 
 
+@loops(
+    a_fused_lstm_whose_input_needs_no_gradient=(False,),
+    a_fused_lstm_that_is_frozen_and_thawed=(True,),
+)
+def fused_lstm(freezes: bool) -> Loop:
+    model = nn.LSTM(WIDTH, WIDTH)
+
+    def step(turn: int) -> int:
+        is_frozen = freezes and bool(turn // 2 % 2)
+        model.requires_grad_(not is_frozen)
+        inputs = torch.randn(5, ROWS, WIDTH, requires_grad=is_frozen)
+        model(inputs)[0].sum().backward()
+        each, first = 5 * 4 * ONE, 4 * ONE  # four gates of five steps
+        return 2 * each + (1 if is_frozen else 2) * each + each - first
+
+    return Loop(step, model)
+
+
+@loops(a_compiled_gan=(True,), a_gan=(False,))
+def gan(compiled: bool) -> Loop:
+    generator, critic = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    if compiled:
+        generator = torch.compile(generator, backend="aot_eager")
+        critic = torch.compile(critic, backend="aot_eager")
+
+    def step(turn: int) -> int:
+        made = generator(x())
+        (critic(x()).sum() + critic(made.detach()).sum()).backward()
+        critic(made).sum().backward()
+        return (2 + 3 * 2 + 1) * ONE
+
+    for turn in range(3):
+        step(turn)
+    return Loop(step, [generator, critic], known=8)
+
+
+@loops()
+def validation_by_the_module_beside_its_compiled_twin() -> Loop:
+    module = nn.Linear(WIDTH, WIDTH)
+    model = torch.compile(module, backend="aot_eager")
+    model(x()).sum().backward()
+
+    def step(turn: int) -> int:
+        model(x()).sum().backward()
+        if turn % 3:
+            return 2 * ONE
+        with torch.no_grad():
+            module(x(2 * ROWS))
+        return 4 * ONE
+
+    return Loop(step, model, 12, 12)
+
+
+@loops()
+def a_model_compiled_in_place() -> Loop:
+    model = nn.Linear(WIDTH, WIDTH)
+    model.compile(backend="aot_eager")
+    model(x()).sum().backward()
+
+    def step(turn: int) -> int:
+        model(x()).sum().backward()
+        return 2 * ONE
+
+    return Loop(step, model, known=8)
+
+
 def found_steps(made: Loop) -> Iterator[tuple[int, int | None]]:
     by_hand = []
     with mfulab.measure(made.model, quiet=True, ceiling_s=0) as window:
@@ -582,11 +682,19 @@ def found_steps(made: Loop) -> Iterator[tuple[int, int | None]]:
     known = [step.cost.model for step in timed if step.cost is not None]
     assert window.row["flops"] == (pytest.approx(sum(known) / len(known)) if known else None)
     assert len(sure) >= made.known, window._phases.failure
-    return zip(by_hand, [None if step.cost is None else step.cost.model for step in window._steps], strict=True)
+    return zip(
+        by_hand,
+        [None if step.cost is None else step.cost.model for step in window._steps],
+        strict=True,
+    )
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_each_step_costs_what_it_costs_by_hand_or_nothing_is_said(name):
     torch.manual_seed(0)
-    wrong = {turn: pair for turn, pair in enumerate(found_steps(LOOPS[name]())) if pair[1] not in (pair[0], None)}
+    wrong = {
+        turn: pair
+        for turn, pair in enumerate(found_steps(LOOPS[name]()))
+        if pair[1] not in (pair[0], None)
+    }
     assert not wrong

@@ -1,4 +1,5 @@
-"""Steps that nothing watches: which loops rest, what they cost, and what a step that differs does to them."""
+"""Steps that nothing watches: which loops rest, what they cost, and what a step that differs does
+to them."""
 
 import gc
 
@@ -45,7 +46,9 @@ def test_a_loop_whose_steps_are_alike_rests_and_every_step_has_its_cost(explicit
     assert {step.samples for step in steps} == {ROWS}
     resting = sum(not step.watched for step in steps)
     assert resting > STEPS - 3 * (ENOUGH if explicit else ENOUGH_FORWARDS)
-    assert window.row["steps"] + window.row["counted_steps"] + window.row["watched_steps"] == len(steps)
+    assert window.row["steps"] + window.row["counted_steps"] + window.row["watched_steps"] == len(
+        steps
+    )
     assert 0 < window.row["measuring_percent"] < 100
     spent_s = window.row["measuring_percent"] / 100 * window.row["window_s"] / window.row["steps"]
     assert explicit or spent_s > 0.9 * HOOK_S, "without step() a hook stays on the model"
@@ -76,14 +79,19 @@ def test_steps_that_were_all_counted_say_so_and_measuring_has_no_share_of_them()
 def test_a_check_that_falls_on_a_count_leaves_the_steps_before_it_their_cost(monkeypatch):
     monkeypatch.setattr(rest, "CHECK_S", 0.0)
     model = nn.Linear(WIDTH, WIDTH)
-    assert set(costs(window_of(lambda turn: model(torch.ones(ROWS, WIDTH)).sum().backward(), model))) == {2 * ONE}
+    assert set(
+        costs(window_of(lambda turn: model(torch.ones(ROWS, WIDTH)).sum().backward(), model))
+    ) == {2 * ONE}
 
 
 @pytest.mark.parametrize(
     ("other", "flops"),
     [
         (lambda model: model(torch.ones(ROWS, WIDTH)).relu().sum().backward(), 2 * ONE),
-        (lambda model: [model(torch.ones(ROWS, WIDTH)).sum().backward() for _ in range(2)], 4 * ONE),
+        (
+            lambda model: [model(torch.ones(ROWS, WIDTH)).sum().backward() for _ in range(2)],
+            4 * ONE,
+        ),
         (lambda model: model(model(torch.ones(ROWS, WIDTH))).sum().backward(), 5 * ONE),
     ],
 )
@@ -153,7 +161,9 @@ def test_a_hook_that_updates_weights_in_the_backward_pass_is_an_optimizer():
 @pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
 def test_a_nested_batch_is_described_by_its_rows(layout):
     model = nn.Linear(WIDTH, WIDTH, bias=False)
-    batch = torch.nested.nested_tensor([torch.randn(3, WIDTH), torch.randn(5, WIDTH)], layout=layout)
+    batch = torch.nested.nested_tensor(
+        [torch.randn(3, WIDTH), torch.randn(5, WIDTH)], layout=layout
+    )
 
     @torch.no_grad()
     def step(turn):

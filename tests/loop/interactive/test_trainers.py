@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,11 +18,13 @@ from torch import nn
 
 import mfulab
 from mfulab.core.files import found_files
+from mfulab.core.said import Said
 from mfulab.device.samplers.reading import Reading
 from mfulab.loop.interactive.peaks import Ceiling
-from mfulab.loop.interactive.row import as_job, merged
+from mfulab.loop.interactive.row import merged
 from mfulab.loop.interactive.training import TrainingWindow
 from mfulab.measurements.read_trace.reader import read_file
+from mfulab.mfu.job import RankShare, as_job
 
 EXAMPLES = ROOT / "examples"
 
@@ -49,12 +52,18 @@ def test_a_hugging_face_trainer_logs_it(run, capsys):
     tokens, width, layers = 32, 128, 2
     matrices = layers * 12 * width * width + 512 * width
     one = 2 * 4 * tokens * matrices + layers * 4 * 4 * tokens**2 * width
-    assert window.row["flops"] == 2 * 3 * one, "two micro-batches; what checkpoints run again is not the model's"
+    assert window.row["flops"] == 2 * 3 * one, (
+        "two micro-batches; what checkpoints run again is not the model's"
+    )
     assert window.row["executed_flops"] > window.row["flops"]
-    assert (window.row["steps"], window.row["counted_steps"]) == (8, 2), "what follows the last micro-batch once more"
+    assert (window.row["steps"], window.row["counted_steps"]) == (8, 2), (
+        "what follows the last micro-batch once more"
+    )
     logged = [entry for entry in trainer.state.log_history if "mfu" in entry]
     assert [entry["step"] for entry in logged] == [6, 10, 12]
-    assert all({"mfu", "hfu", "utilization", "tflops", "step_time"} <= entry.keys() for entry in logged)
+    assert all(
+        {"mfu", "hfu", "utilization", "tflops", "step_time"} <= entry.keys() for entry in logged
+    )
     assert any(key.startswith("verdict/") for key in logged[-1])
     assert "device utilization" in capsys.readouterr().out
 
@@ -72,7 +81,8 @@ def test_a_lightning_trainer_logs_it(run, tmp_path, capsys):
 
 @pytest.mark.parametrize("validated_every", few([2, None, 4]))
 def test_lightning_with_two_optimisers_counts_both(validated_every):
-    """A GAN by manual optimisation; validation also falls on the batch at which the window opens."""
+    """A GAN by manual optimisation; validation also falls on the batch at which the window
+    opens."""
     need("pytorch_lightning")
     lightning = importlib.import_module("pytorch_lightning")
 
@@ -92,7 +102,9 @@ def test_lightning_with_two_optimisers_counts_both(validated_every):
         def training_step(self, batch, place):
             for optimizer, of_generator in zip(self.optimizers(), (True, False), strict=True):
                 optimizer.zero_grad()
-                judged = self.critic(self.made(batch) if of_generator else self.made(batch).detach())
+                judged = self.critic(
+                    self.made(batch) if of_generator else self.made(batch).detach()
+                )
                 loss = judged.mean() if of_generator else judged.mean() - self.critic(batch).mean()
                 self.manual_backward(loss)
                 optimizer.step()
@@ -101,7 +113,11 @@ def test_lightning_with_two_optimisers_counts_both(validated_every):
             self.critic(self.made(batch))
 
     callback = mfulab.LightningCallback(every=4, warm_up=2, quiet=True, ceiling_s=0)
-    options = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    options = {
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     loader = torch.utils.data.DataLoader(torch.randn(16 * 8, 32), batch_size=8)
     trainer = lightning.Trainer(
         max_epochs=1,
@@ -113,10 +129,10 @@ def test_lightning_with_two_optimisers_counts_both(validated_every):
     )
     trainer.fit(Gan(), loader, *([loader] if validated_every else []))
     first, second, third, fourth = (2 * 8 * size for size in (16 * 64, 64 * 32, 32 * 64, 64))
-    of_generator = (
-        2 * first + 3 * second + 3 * third + 3 * fourth
-    )  # all layers; no gradient of what the first one is given
-    of_critic = first + second + 2 * (2 * third + 3 * fourth)  # forward alone, then two batches through the critic
+    # all layers; no gradient of what the first one is given
+    of_generator = 2 * first + 3 * second + 3 * third + 3 * fourth
+    # forward alone, then two batches through the critic
+    of_critic = first + second + 2 * (2 * third + 3 * fourth)
     assert callback.window.row["flops"] == of_generator + of_critic
 
 
@@ -136,7 +152,8 @@ class FailsOnce(nn.Module):
 
 
 def trained_twice(train, model, callback):
-    """Trains into an error, then again; the window between the two is closed and the second training is measured."""
+    """Trains into an error, then again; the window between the two is closed and the second
+    training is measured."""
     with pytest.raises(RuntimeError, match="the sixth batch is broken"):
         train()
     first = callback.window
@@ -157,11 +174,14 @@ def test_after_an_error_a_hugging_face_trainer_trains_and_measures_again(tmp_pat
     need("accelerate")
     transformers, model = importlib.import_module("transformers"), FailsOnce()
     options = {"save_strategy": "no", "report_to": "none", "use_cpu": True, "disable_tqdm": True}
-    arguments = transformers.TrainingArguments(str(tmp_path), max_steps=8, per_device_train_batch_size=2, **options)
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), max_steps=8, per_device_train_batch_size=2, **options
+    )
     data = [{"x": torch.randn(4)} for _ in range(16)]
 
     class Logger(transformers.TrainerCallback):
-        """As those of TensorBoard and MLflow: told before callbacks of the user's, and closed as training ends."""
+        """As those of TensorBoard and MLflow: told before callbacks of the user's, and closed as
+        training ends."""
 
         def on_train_begin(self, *_, **__):
             self.logged, self.closed = [], False
@@ -173,8 +193,12 @@ def test_after_an_error_a_hugging_face_trainer_trains_and_measures_again(tmp_pat
         def on_train_end(self, *_, **__):
             self.closed = True
 
-    trainer = transformers.Trainer(model, arguments, train_dataset=data, callbacks=[logger := Logger()])
-    trainer.add_callback(callback := mfulab.TrainerCallback(trainer, every=2, warm_up=2, quiet=True, ceiling_s=0))
+    trainer = transformers.Trainer(
+        model, arguments, train_dataset=data, callbacks=[logger := Logger()]
+    )
+    trainer.add_callback(
+        callback := mfulab.TrainerCallback(trainer, every=2, warm_up=2, quiet=True, ceiling_s=0)
+    )
     trained_twice(trainer.train, model, callback)
     assert logger.logged == [4, 6, 8, 8]
 
@@ -195,12 +219,23 @@ def test_after_an_error_a_lightning_trainer_trains_and_measures_again(tmp_path):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    module, callback = Module(), mfulab.LightningCallback(every=2, warm_up=2, quiet=True, ceiling_s=0)
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(16, 4)), batch_size=2)
-    options = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    module, callback = (
+        Module(),
+        mfulab.LightningCallback(every=2, warm_up=2, quiet=True, ceiling_s=0),
+    )
+    data = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(16, 4)), batch_size=2
+    )
+    options = {
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
 
     def train():
-        trainer = lightning.Trainer(max_epochs=1, logger=False, accelerator="cpu", callbacks=[callback], **options)
+        trainer = lightning.Trainer(
+            max_epochs=1, logger=False, accelerator="cpu", callbacks=[callback], **options
+        )
         trainer.fit(module, data)
 
     trained_twice(train, module.model, callback)
@@ -214,12 +249,14 @@ def test_ctrl_c_ends_a_training_with_its_ladder(error, is_told, capsys):
         model(torch.randn(4, 16)).sum().backward()
         callback._step(lambda: model, lambda metrics: None, step)
     callback._close(error)
-    assert ("a step" in capsys.readouterr().out) is is_told
+    assert ("█" in capsys.readouterr().out) is is_told
 
 
 def test_a_loop_of_accelerate(run):
     need("accelerate")
-    importlib.import_module("accelerate.state").AcceleratorState._reset_state(reset_partial_state=True)
+    importlib.import_module("accelerate.state").AcceleratorState._reset_state(
+        reset_partial_state=True
+    )
     row = run("accelerate_loop.py")["window"].row
     assert row["flops"] == 2 * 32 * (64 * 256 * 2 + 256 * 8 * 3)
     assert row["effective_precision"] == "bf16", "accelerate puts autocast inside forward"
@@ -239,7 +276,12 @@ def test_ranks_and_their_job():
         "examples/fsdp2.py",
     ]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=HANGS_S, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=HANGS_S,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     flops = 2 * 32 * 128 * 128 * (2 + 3 + 3)
@@ -250,24 +292,41 @@ def test_ranks_and_their_job():
 
 
 def test_a_job_by_hand():
-    one = {"flops": 2e12, "executed_flops": 3e12, "seconds": 1.0, "mfu_percent": 20.0, "tflop_s": 2.0}
-    slow = {**one, "seconds": 2.0, "mfu_percent": 10.0, "tflop_s": 1.0}
+    one = RankShare(
+        time_s=1.0, flops=2e12, executed_flops=3e12, mfu_percent=20.0, peak_tflop_s=10.0
+    )
+    slow = replace(one, time_s=2.0, mfu_percent=10.0)
     job = as_job([one, slow])
     assert (job["ranks"], job["tflop_s"], job["slowest_rank"]) == (2, 2.0, 1)
     assert job["mfu_percent"] == pytest.approx(10.0), "4 TFLOP in 2 s on peaks of 10 TFLOP/s each"
     assert job["hfu_percent"] == pytest.approx(15.0)
-    unknown = as_job([one, {**one, "flops": None, "tflop_s": None, "mfu_percent": None}])
+    unknown = as_job([one, replace(one, flops=None, mfu_percent=None)])
     assert unknown["mfu_percent"] is None
 
 
 def test_readings_of_laps():
     laps = [
-        (1.0, {"utilization_percent": Reading(90.0, "%", "x", 1.0), "window_energy_j": Reading(5.0, "J", "x")}),
-        (3.0, {"utilization_percent": Reading(50.0, "%", "x", 3.0), "window_energy_j": Reading(7.0, "J", "x")}),
-        (9.0, {"utilization_percent": Reading(None, "%", "x", reason="refused")}),
+        (
+            1.0,
+            {
+                "utilization_percent": Reading(90.0, "%", "x", 1.0),
+                "window_energy_j": Reading(5.0, "J", "x"),
+            },
+        ),
+        (
+            3.0,
+            {
+                "utilization_percent": Reading(50.0, "%", "x", 3.0),
+                "window_energy_j": Reading(7.0, "J", "x"),
+            },
+        ),
+        (9.0, {"utilization_percent": Reading(None, "%", "x", reason=Said("refused_by_driver"))}),
     ]
     found = merged(laps)
-    assert (found["utilization_percent"].value, found["utilization_percent"].window_s) == (60.0, 4.0)
+    assert (found["utilization_percent"].value, found["utilization_percent"].window_s) == (
+        60.0,
+        4.0,
+    )
     assert found["window_energy_j"].value == 12.0
 
 
@@ -281,7 +340,10 @@ def test_a_decorated_step():
         return rows
 
     assert [train_step(model, 4) for _ in range(10)] == [4] * 10
-    assert (train_step.window.row["steps"], train_step.window.row["flops"]) == (4, 2 * 2 * 4 * 16 * 16)
+    assert (train_step.window.row["steps"], train_step.window.row["flops"]) == (
+        4,
+        2 * 2 * 4 * 16 * 16,
+    )
     assert len(seen) == 10
     assert not model._forward_pre_hooks
 
@@ -315,7 +377,10 @@ def recipes():
 
 def linear_steps():
     model = nn.Linear(16, 4)
-    return {"batches": [torch.randn(8, 16)] * 14, "train_step": lambda batch: model(batch).sum().backward()}
+    return {
+        "batches": [torch.randn(8, 16)] * 14,
+        "train_step": lambda batch: model(batch).sum().backward(),
+    }
 
 
 def lightning_steps():
@@ -348,24 +413,40 @@ def hugging_face_steps():
             return {"loss": self.layer(x).sum()}
 
     arguments = transformers.TrainingArguments(
-        "trained", max_steps=14, per_device_train_batch_size=8, use_cpu=True, report_to="none", save_strategy="no"
+        "trained",
+        max_steps=14,
+        per_device_train_batch_size=8,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
     )
     data = [{"x": torch.randn(16)} for _ in range(8 * 14)]
-    return {"transformers": transformers, "trainer": transformers.Trainer(Model(), arguments, train_dataset=data)}
+    return {
+        "transformers": transformers,
+        "trainer": transformers.Trainer(Model(), arguments, train_dataset=data),
+    }
 
 
-STEPS = {"torch": linear_steps, "pytorch_lightning": lightning_steps, "transformers": hugging_face_steps}
+STEPS = {
+    "torch": linear_steps,
+    "pytorch_lightning": lightning_steps,
+    "transformers": hugging_face_steps,
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", STEPS)
-def test_the_documented_way_to_record_a_trace_gives_one_that_can_be_read(framework, tmp_path, monkeypatch):
+def test_the_documented_way_to_record_a_trace_gives_one_that_can_be_read(
+    framework, tmp_path, monkeypatch
+):
     need(framework)
     if framework == "transformers":
         need("accelerate")
     monkeypatch.chdir(tmp_path)
     exec(compile(recipes()[framework], "docs/traces.md", "exec"), STEPS[framework]())
-    (trace,) = found_files(".", (".json", ".json.gz")) or found_files("traces", (".json", ".json.gz"))
+    (trace,) = found_files(".", (".json", ".json.gz")) or found_files(
+        "traces", (".json", ".json.gz")
+    )
     (read,) = read_file(trace)
     assert read.row.steps in (1, 2, 3), "a first step that is slower is left out as warm-up"
     assert read.row.last_step == 9

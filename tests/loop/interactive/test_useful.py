@@ -37,11 +37,15 @@ def test_two_thirds_of_padding_take_two_thirds_of_what_each_token_costs(bert):
 
 
 def test_a_batch_that_does_not_tell_has_no_useful_part(bert):
-    assert measured(bert, 2, input_ids=torch.ones(2, 8, dtype=torch.long)).row["useful_mfu_percent"] is None
+    assert (
+        measured(bert, 2, input_ids=torch.ones(2, 8, dtype=torch.long)).row["useful_mfu_percent"]
+        is None
+    )
 
 
 class Cached(torch.nn.Module):
-    """One layer of attention over a preallocated cache of 32 places, a boolean row of the causal mask at `places`."""
+    """One layer of attention over a preallocated cache of 32 places, a boolean row of the causal
+    mask at `places`."""
 
     WIDTH, PLACES = 16, 32
 

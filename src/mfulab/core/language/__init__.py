@@ -1,7 +1,7 @@
-"""Every sentence of figures, page and verdicts, in one catalogue a language: none of them stands in code."""
+"""Every sentence of figures, page and verdicts, in one catalogue a language: none of them stands in
+code."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from string import Formatter
@@ -15,10 +15,12 @@ LANGUAGES = tuple(_CATALOGUES)
 
 
 class Texts:
-    """Texts of one language: `text("finding", count=3)` looks in its own section first, then in `common`."""
+    """Texts of one language: `text("finding", count=3)` looks in its own section first, then in
+    `common`."""
 
     def __init__(self, language: str = "en", section: str | None = None):
-        self.language, self.section = language, section
+        self.language = language
+        self.section = section
         self._texts = catalogue(language)
 
     def within(self, section: str) -> "Texts":
@@ -26,7 +28,9 @@ class Texts:
 
     def __call__(self, key: str, **values: Any) -> str:
         if (template := self._find(key)) is None:
-            raise KeyError(f"language={self.language}: no text {key!r} in section {self.section!r} or common")
+            raise KeyError(
+                f"language={self.language}: no text {key!r} in section {self.section!r} or common"
+            )
         return _Words(self).vformat(template, (), values).replace("\\n", "\n")
 
     def has(self, key: str) -> bool:
@@ -34,17 +38,18 @@ class Texts:
         return self._find(key) is not None
 
     def name(self, kind: str, value: str) -> str:
-        """The word for a value of the data (`mode`, `training`), or the value itself where the catalogue has none."""
+        """The word for a value of the data (`mode`, `training`), or the value itself where the
+        catalogue has none."""
         return str(self.words(kind).get(value, value))
+
+    def duration(self, seconds: float) -> str:
+        """A time in seconds, minutes or hours."""
+        return duration(seconds, self.words("duration") or DURATION)
 
     def words(self, kind: str) -> Mapping[str, str]:
         """Words for values of a kind (`mode`) by value; empty where the catalogue has none."""
         words: Mapping[str, str] = self._texts.get("names", {}).get(kind, {})
         return words
-
-    def said(self, text: str) -> str:
-        """A sentence of the data in this language, by `names.said`, part by part; unknown ones stay as they are."""
-        return _said(self.language, text) if _templates(self.language) else text
 
     def _find(self, key: str) -> str | None:
         sections = (self._texts.get(section or "", {}) for section in (self.section, "common"))
@@ -60,31 +65,12 @@ def catalogue(language: str) -> Mapping[str, Any]:
     return content
 
 
-@cache
-def _templates(language: str) -> Sequence[tuple[re.Pattern[str], str]]:
-    """The sentences of the data that a language has words for, as patterns of the English ones, in their order."""
-    return [
-        (re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>(?:(?!; ).)+?)", re.escape(english))), template)
-        for english, template in catalogue(language).get("names", {}).get("said", {}).items()
-    ]
-
-
-@cache
-def _said(language: str, text: str) -> str:
-    for pattern, template in _templates(language):
-        if match := pattern.fullmatch(text):
-            return template.format(**{name: _said(language, value) for name, value in match.groupdict().items()})
-    if "; " in text:
-        return "; ".join(_said(language, part) for part in text.split("; "))
-    source, colon, rest = text.partition(": ")
-    return f"{source}{colon}{_said(language, rest)}" if colon else text
-
-
 class _Words(Formatter):
     """Adds formats to those of Python.
 
-    `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{t:duration}` has minutes, `{v:speed}` takes
-    TFLOP/s, `{p:percent}` is never 0.0. `{v:significant 2}` has so many digits, `{row[mode]:name mode}` is a word.
+    `{n:run|runs}` picks by number, `{t:quantity s}` has an SI prefix, `{t:duration}` has minutes,
+    `{v:speed}` takes TFLOP/s, `{p:percent}` is never 0.0. `{v:significant 2}` has so many digits,
+    `{row[mode]:name mode}` is a word.
     """
 
     def __init__(self, text: Texts):
@@ -99,8 +85,12 @@ class _Words(Formatter):
             "quantity": lambda: quantity(value, rest),
             "speed": lambda: quantity(value * 1e12, "FLOP/s"),
             "percent": lambda: percent(value),
-            "duration": lambda: duration(value, self._text.words("duration") or DURATION),
+            "duration": lambda: self._text.duration(value),
             "significant": lambda: significant(value, int(rest or 3)),
             "name": lambda: self._text.name(rest, value),
         }
-        return formats[kind]() if kind in formats else super().format_field(value, format_spec)
+        if kind in formats:
+            return formats[kind]()
+        if isinstance(value, str):  # of a number that is none: `nan`, `inf`
+            return value
+        return super().format_field(value, format_spec)

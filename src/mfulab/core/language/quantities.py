@@ -1,9 +1,22 @@
-"""Numbers as people read them: three significant digits, SI prefixes, units; an absent number is a dash."""
+"""Numbers as people read them: three significant digits, SI prefixes, units; an absent number is a
+dash."""
 
 import math
 from collections.abc import Mapping
 
-PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
+PREFIXES = {
+    -12: "p",
+    -9: "n",
+    -6: "µ",
+    -3: "m",
+    0: "",
+    3: "k",
+    6: "M",
+    9: "G",
+    12: "T",
+    15: "P",
+    18: "E",
+}
 ABSENT = "–"
 DURATION = {"hours": "{} h {:02} min", "minutes": "{} min {:02} s", "seconds": "{} s"}
 WIDEST = 10_000  # factor, beyond which a number tells no more
@@ -34,13 +47,22 @@ def quantity(value: float | None, unit: str = "", digits: int = 3) -> str:
     exponent = min(18, max(-12, 3 * math.floor(math.log10(abs(value)) / 3)))
     scaled = significant(value / 10.0**exponent, digits)
     if scaled.startswith("1,000") and exponent < 18:
-        exponent, scaled = exponent + 3, significant(1.0, digits)
+        exponent = exponent + 3
+        scaled = significant(1.0, digits)
     return f"{scaled} {PREFIXES[exponent]}{unit}".strip()
 
 
 def percent(value: float) -> str:
     """Whole percents from 10 on, two significant digits below: `53`, `4.2`, `0.031`."""
-    return f"{value:.0f}" if abs(value) >= 9.95 else significant(value, 2)
+    if abs(value) >= 9.95:
+        return f"{value:.0f}"
+    return significant(value, 2)
+
+
+def in_percent(value: float) -> str:
+    """Percents of a ladder, with a decimal as points are compared: `46.4 %`, `0.031 %`."""
+    shown = f"{value:.1f}" if value >= 0.95 or not value else percent(value)
+    return f"{shown} %"
 
 
 def duration(seconds: float, words: Mapping[str, str] = DURATION) -> str:
@@ -50,7 +72,9 @@ def duration(seconds: float, words: Mapping[str, str] = DURATION) -> str:
     minutes, rest = divmod(round(seconds), 60)
     if minutes == 0:
         return words["seconds"].format(rest)
-    return words["minutes"].format(minutes, rest) if minutes < 60 else words["hours"].format(*divmod(minutes, 60))
+    if minutes < 60:
+        return words["minutes"].format(minutes, rest)
+    return words["hours"].format(*divmod(minutes, 60))
 
 
 def at_least(ratio: float) -> str:
@@ -60,8 +84,8 @@ def at_least(ratio: float) -> str:
 
 
 def change(ratio: float) -> str:
-    """A factor of time in words: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`, at most `> ×10,000`: two
-    processes that differ give an interval of any width."""
+    """A factor of time in words: `−3.1 %`, `+12 %`; from a factor of two on `×2.3`, `÷250`, at most
+    `> ×10,000`: two processes that differ give an interval of any width."""
     if ratio > WIDEST or ratio < 1 / WIDEST:
         return f"> {'×' if ratio > 1 else '÷'}{WIDEST:,}"
     if ratio >= 2:

@@ -1,14 +1,27 @@
-"""Sentences for the keys and numbers of tables; a cell that cannot be read, or an unknown key, is shown as it is."""
+"""Sentences for the keys and numbers of tables; a cell that cannot be read, or an unknown key, is
+shown as it is."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts
+from mfulab.core.language.sentences import reason, sentence
+from mfulab.core.said import Said, of_cell
 
-# Operators of an optimiser's update: those of no model, and those that are its own if its phase takes as long.
-UPDATES = ("aten::addcdiv", "aten::addcmul", "aten::lerp", "aten::_foreach", "aten::_fused_adam", "aten::_fused_sgd")
-IN_UPDATES = frozenset({"aten::div", "aten::sqrt", "aten::mul", "aten::mul_", "aten::add", "aten::add_"})
+# Operators of an optimiser's update: those of no model, and those that are its own if its phase
+# takes as long.
+UPDATES = (
+    "aten::addcdiv",
+    "aten::addcmul",
+    "aten::lerp",
+    "aten::_foreach",
+    "aten::_fused_adam",
+    "aten::_fused_sgd",
+)
+IN_UPDATES = frozenset(
+    {"aten::div", "aten::sqrt", "aten::mul", "aten::mul_", "aten::add", "aten::add_"}
+)
 
 # What `columns` reads of a row, and the run that counted its FLOPs.
 READ = (
@@ -17,20 +30,30 @@ READ = (
     *("mode", "optimizer", "optimiser_ms", "time_s", "flops_run"),
 )
 
-# Flags of a row that others, or the machine, slowed down: they are told before any cause that is read from its time.
+# Flags of a row that others, or the machine, slowed down: they are told before any cause that is
+# read from its time.
 SLOWED_BY = ("other_processes", "beside", "stolen", "disturbed")
 
 
-def sentence(key: str, numbers: Mapping[str, Any], language: str = "en") -> str:
-    """The sentence of a verdict's reason, a flag or a note."""
-    try:
-        return Texts(language, "verdict")(key, **numbers)
-    except (KeyError, ValueError, TypeError):
-        return key
+def say(said: Said, language: str = "en") -> str:
+    """The words of a sentence."""
+    return sentence(said.key, said.numbers, language)
+
+
+def message(cell: str | None, language: str = "en") -> str:
+    """The words of a cell such as a row's message; a text as it is, empty for an empty one."""
+    said = of_cell(cell or "")
+    return say(said, language) if said else ""
+
+
+def keys(cell: str | None) -> frozenset[str]:
+    """Keys of the sentences in a cell such as `verdict_flags`; none of an empty one."""
+    return frozenset(_read(cell))
 
 
 def flags(cell: str | None, language: str = "en") -> str:
-    """The sentences of a cell such as `verdict_flags` or `mfu_reason`, joined by semicolons; empty for an empty one."""
+    """The sentences of a cell such as `verdict_flags` or `mfu_reason`, joined by semicolons; empty
+    for an empty one."""
     return reason(_read(cell), language)
 
 
@@ -39,67 +62,85 @@ def reasons(cell: str | None, language: str = "en") -> str:
     return "; ".join(f"{column}: {reason(why, language)}" for column, why in _read(cell).items())
 
 
-def reason(given: str | Mapping[str, Mapping[str, Any]], language: str = "en") -> str:
-    """The sentences of {key: numbers}, joined by semicolons; a text is one already, to be said in `language`."""
-    if isinstance(given, str):
-        return Texts(language).said(given)
-    return "; ".join(sentence(key, numbers, language) for key, numbers in given.items())
-
-
-def note(row: Mapping[str, Any], uncounted: str | None = None, language: str = "en") -> str:
-    """The sentence of a row's `mfu_note`; empty without one. `uncounted` is the message of the model's FLOP count."""
-    key = row.get("mfu_note") or ""
-    key = "uncounted_because" if key == "uncounted" and uncounted else key
+def note(row: Mapping[str, object], uncounted: str | None = None, language: str = "en") -> str:
+    """The sentence of a row's `mfu_note`; empty without one. `uncounted` is the message of the
+    model's FLOP count."""
+    key = _text(row, "mfu_note")
+    if key == "uncounted" and uncounted:
+        key = "uncounted_because"
     precision = row.get("effective_precision") or row.get("precision")
     values = {"precision": precision, "basis": row.get("mfu_basis"), "message": uncounted}
     return sentence(key, values, language) if key else ""
 
 
-def columns(row: Mapping[str, Any], uncounted: str | None = None, language: str = "en") -> dict[str, str]:
+def columns(
+    row: Mapping[str, object], uncounted: str | None = None, language: str = "en"
+) -> dict[str, str]:
     """The verdict's columns of a profile row in words; an empty one stays empty."""
-    cause, reason = row.get("verdict") or "", row.get("verdict_reason") or ""
-    named, told = Texts(language).name("cause", cause), disturbance(row, language)
-    numbers = _read(row.get("verdict_numbers"))
+    cause = _text(row, "verdict")
+    reason = _text(row, "verdict_reason")
+    named = Texts(language).name("cause", cause)
+    told = disturbance(row, language)
+    numbers = _read(_text(row, "verdict_numbers"))
     if "name" in numbers:
         numbers["name"] = operator(str(numbers["name"]), numbers.get("share"), row, language)
-    why = {"mfu_reason": flags(row["mfu_reason"], language)} if "mfu_reason" in row else {}
+    why = {}
+    if "mfu_reason" in row:
+        why["mfu_reason"] = flags(_text(row, "mfu_reason"), language)
     return {
         "mfu_note": note(row, uncounted, language),
         "verdict": Texts(language, "verdict")("while_disturbed", cause=named) if told else named,
-        "verdict_reason": "; ".join(filter(None, [told, sentence(reason, numbers, language) if reason else ""])),
-        "verdict_flags": flags(row.get("verdict_flags"), language),
+        "verdict_reason": "; ".join(
+            filter(None, [told, sentence(reason, numbers, language) if reason else ""])
+        ),
+        "verdict_flags": flags(_text(row, "verdict_flags"), language),
         **why,
     }
 
 
-def disturbance(row: Mapping[str, Any], language: str = "en") -> str:
-    """Words for what slowed down a row whose verdict names another cause; empty where nothing did."""
-    if (row.get("verdict") or "") in ("", "shared", "no_mfu"):
+def disturbance(row: Mapping[str, object], language: str = "en") -> str:
+    """Words for what slowed down a row whose verdict names another cause; empty where nothing
+    did."""
+    if _text(row, "verdict") in ("", "shared", "no_mfu"):
         return ""
-    flagged = _read(row.get("verdict_flags"))
+    flagged = _read(_text(row, "verdict_flags"))
     return reason({key: flagged[key] for key in SLOWED_BY if flagged.get(key)}, language)
 
 
-def misaligned(row: Mapping[str, Any], language: str = "en") -> str:
+def misaligned(row: Mapping[str, object], language: str = "en") -> str:
     """The sentence on the matmul that padding a side helps most; empty without one."""
-    numbers = _read(row.get("misaligned"))
+    numbers = _read(_text(row, "misaligned"))
     return sentence("misaligned", numbers, language) if numbers else ""
 
 
-def operator(name: str, share: float | None, row: Mapping[str, Any], language: str = "en") -> str:
-    """An operator in words, its name in parentheses: the update, if the optimiser's phase takes its `share` percent."""
+def operator(
+    name: str, share: float | None, row: Mapping[str, object], language: str = "en"
+) -> str:
+    """An operator in words, its name in parentheses: the update, if the optimiser's phase takes its
+    `share` percent."""
     text = Texts(language, "verdict")
-    phase, time = row.get("optimiser_ms"), row.get("time_s")
-    measured = bool(phase and time and share is not None and phase / time / 10 >= share)
-    if row.get("mode") == "training" and (name.startswith(UPDATES) or (name in IN_UPDATES and measured)):
-        return text("update", optimizer=text.name("optimizer", str(row.get("optimizer") or "")), name=name)
+    phase_ms = row.get("optimiser_ms")
+    time_s = row.get("time_s")
+    measured = False
+    if isinstance(phase_ms, int | float) and isinstance(time_s, int | float):
+        measured = share is not None and time_s > 0 and phase_ms / time_s / 10 >= share
+    if row.get("mode") == "training" and (
+        name.startswith(UPDATES) or (name in IN_UPDATES and measured)
+    ):
+        return text(
+            "update", optimizer=text.name("optimizer", str(row.get("optimizer") or "")), name=name
+        )
     word = text.name("operator", name)
     return name if word == name else f"{word} ({name})"
 
 
+def _text(row: Mapping[str, object], name: str) -> str:
+    return str(row.get(name) or "")
+
+
 def _read(cell: str | None) -> dict[str, Any]:
     try:
-        content = json.loads(cell or "{}")
+        content = parse_json(cell or "{}")
     except ValueError:
         return {str(cell): {}}
     return content if isinstance(content, dict) else {}

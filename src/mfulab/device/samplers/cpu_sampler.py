@@ -1,4 +1,5 @@
-"""CPU utilization of process, cgroup and machine; the hypervisor's and a quota's share; page faults; energy."""
+"""CPU utilization of process, cgroup and machine; the hypervisor's and a quota's share; page
+faults; energy."""
 
 import resource
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from mfulab.core.said import Said
 from mfulab.device import system
 from mfulab.device.cpu import cgroup_cpu_seconds, system_seconds
 from mfulab.device.samplers.reading import Reading, Readings, Watched, energy, sampler
@@ -15,16 +17,22 @@ from mfulab.device.samplers.reading import Reading, Readings, Watched, energy, s
 PROCESS = "process CPU time ÷ (wall × cores that its threads fill)"
 SYSTEM = "/proc/stat, the CPUs that this process may use"
 CGROUP = "cgroup CPU accounting"
+UNREPORTED = {
+    SYSTEM: Said("no_tick"),
+    CGROUP: Said("no_cgroup"),
+}
 RAPL = "RAPL package counters"  # which bare metal shows and virtual machines do not
 
 
-# Running totals: seconds, and counts of context switches and of page faults that needed no disk; None: not reported.
+# Running totals: seconds, and counts of context switches and of page faults that needed no disk;
+# None: not reported.
 Counters = dict[str, float | None]
 
 
 @sampler
 def cpu_sampler(cores: float) -> Watched:
-    """CPU utilization of this process: 100 % where each of `cores` worked, or spun, all the time."""
+    """CPU utilization of this process: 100 % where each of `cores` worked, or spun, all the
+    time."""
     begin = counters()
     yield
     return between(begin, counters(), cores)
@@ -32,19 +40,32 @@ def cpu_sampler(cores: float) -> Watched:
 
 def counters() -> Counters:
     """The counters now."""
-    every, own, (used, throttled) = system_seconds(), resource.getrusage(resource.RUSAGE_SELF), cgroup_cpu_seconds()
+    every, own, (used, throttled) = (
+        system_seconds(),
+        resource.getrusage(resource.RUSAGE_SELF),
+        cgroup_cpu_seconds(),
+    )
     return {
         "wall_s": time.perf_counter(),
         "process_s": own.ru_utime + own.ru_stime,
         "children_s": children_seconds(),
-        **{"system_busy_s": every.busy, "system_steal_s": every.steal, "system_total_s": every.total},
+        **{
+            "system_busy_s": every.busy,
+            "system_steal_s": every.steal,
+            "system_total_s": every.total,
+        },
         **{"cgroup_used_s": used, "cgroup_throttled_s": throttled},
-        **{"voluntary_switches": own.ru_nvcsw, "involuntary_switches": own.ru_nivcsw, "page_faults": own.ru_minflt},
+        **{
+            "voluntary_switches": own.ru_nvcsw,
+            "involuntary_switches": own.ru_nivcsw,
+            "page_faults": own.ru_minflt,
+        },
     }
 
 
 def children_seconds() -> float:
-    """CPU seconds of this process's children and theirs, ended ones included: loaders, the poller, a compiler."""
+    """CPU seconds of this process's children and theirs, ended ones included: loaders, the poller,
+    a compiler."""
     own = psutil.Process()
     ended = own.cpu_times()
     seconds = ended.children_user + ended.children_system
@@ -56,24 +77,31 @@ def children_seconds() -> float:
 
 
 def between(begin: Counters, end: Counters, cores: float) -> Readings:
-    """The readings between two states of the counters, for a process whose threads fill `cores` cores."""
+    """The readings between two states of the counters, for a process whose threads fill `cores`
+    cores."""
 
     def passed(name: str) -> float | None:
-        before, after = begin[name], end[name]
-        return None if before is None or after is None else after - before
+        before = begin[name]
+        after = end[name]
+        if before is None or after is None:
+            return None
+        return after - before
 
     wall, own, children = (passed(name) or 0.0 for name in ("wall_s", "process_s", "children_s"))
     if wall <= 0:
         raise ValueError(f"a window of {wall} s")
-    total, busy, used = passed("system_total_s"), passed("system_busy_s"), passed("cgroup_used_s")
-    others = None if busy is None else max(0.0, busy - own - children)  # the system's ticks are of 10 ms, ours finer
+    total = passed("system_total_s")
+    busy = passed("system_busy_s")
+    used = passed("cgroup_used_s")
+    others = None
+    if busy is not None:  # the system's ticks are of 10 ms, ours finer
+        others = max(0.0, busy - own - children)
     stopped = passed("cgroup_throttled_s")
-    # Linux adds up what each CPU was stopped for: the sum may exceed the wall time, and belongs to the time wanted.
-    wanted = None if used is None or stopped is None else used + stopped
-    unreported = {
-        SYSTEM: "not reported by this system, or the window is shorter than a 10 ms tick",
-        CGROUP: "this system reports no cgroup CPU accounting",
-    }
+    # Linux adds up what each CPU was stopped for: the sum may exceed the wall time, and belongs to
+    # the time wanted.
+    wanted = None
+    if used is not None and stopped is not None:
+        wanted = used + stopped
     readings: Readings = {}
     for name, part, whole, source in (
         ("utilization_percent", own, wall * cores, f"{PROCESS}: {cores:g}"),
@@ -83,12 +111,19 @@ def between(begin: Counters, end: Counters, cores: float) -> Readings:
         ("cgroup_utilization_percent", used, wall * cores, CGROUP),
         ("throttled_percent", stopped, wanted, CGROUP),
     ):
-        is_known = part is not None and whole is not None and (whole or source == CGROUP)
-        value = 100 * part / (whole or 1.0) if is_known else None  # type: ignore[operator]
-        readings[name] = Reading(value, "%", source, wall, "" if is_known else unreported.get(source, ""))
+        readings[name] = _share(part, whole, source, wall)
     for name in ("voluntary_switches", "involuntary_switches", "page_faults"):
-        readings[f"{name}_per_s"] = Reading((passed(name) or 0) / wall, "1/s", "getrusage, all threads", wall)
+        readings[f"{name}_per_s"] = Reading(
+            (passed(name) or 0) / wall, "1/s", "getrusage, all threads", wall
+        )
     return readings
+
+
+def _share(part: float | None, whole: float | None, source: str, wall: float) -> Reading:
+    """A part in percent; of a system that reports no such time, the reason."""
+    if part is None or whole is None or not (whole or source == CGROUP):
+        return Reading(None, "%", source, wall, UNREPORTED.get(source))
+    return Reading(100 * part / (whole or 1.0), "%", source, wall)
 
 
 @sampler
@@ -98,7 +133,7 @@ def rapl_sampler(root: Path | None = None, now: Callable[[], float] = time.perf_
     # Sub-domains (cores, DRAM) have a second colon and are part of, or beside, their package.
     domains = sorted(path for path in folders if path.name.count(":") == 1)
     packages = [path for path in domains if _named(path).startswith("package")]
-    refusal = "" if packages else "this system shows no RAPL counters, as virtual machines do not"
+    refusal = None if packages else Said("no_rapl")
 
     def microjoules(counter: str) -> list[int]:
         nonlocal refusal
@@ -106,20 +141,26 @@ def rapl_sampler(root: Path | None = None, now: Callable[[], float] = time.perf_
         try:
             return [int((path := package / counter).read_text()) for package in packages]
         except OSError as error:
-            refusal = f"{error.filename}: {error.strerror} (only root may read it since Linux 5.10)"
+            names = {"path": str(error.filename), "error": error.strerror}
+            refusal = Said("root_alone_since", names)
         except ValueError:
-            refusal = f"{path}: holds no number"
+            refusal = Said("holds_no_number", {"path": str(path)})
         return []
 
-    begin, began_s = microjoules("energy_uj"), now()
+    begin = microjoules("energy_uj")
+    began_s = now()
     yield
-    end, window_s = microjoules("energy_uj"), now() - began_s
+    end = microjoules("energy_uj")
+    window_s = now() - began_s
     # A counter wraps at a range of its own, after a minute or more of full load.
     wraps = not refusal and any(after < before for before, after in zip(begin, end, strict=True))
     ranges = microjoules("max_energy_range_uj") if wraps else [0] * len(packages)
     if refusal:
         return energy(None, RAPL, window_s, refusal)
-    spent = ((after - before) + (after < before) * wrap for before, after, wrap in zip(begin, end, ranges, strict=True))
+    spent = (
+        (after - before) + (after < before) * wrap
+        for before, after, wrap in zip(begin, end, ranges, strict=True)
+    )
     return energy(sum(spent) / 1e6, RAPL, window_s)
 
 

@@ -1,4 +1,5 @@
-"""Time for which the loop waited for its input: inside `iter()` and `next()` of every torch DataLoader here."""
+"""Time for which the loop waited for its input: inside `iter()` and `next()` of every torch
+DataLoader here."""
 
 import time
 from collections.abc import Callable
@@ -6,6 +7,8 @@ from typing import Any
 
 from torch.utils.data import dataloader
 
+from mfulab.core.errors import drop_own_frames
+from mfulab.core.said import Said
 from mfulab.device.samplers.reading import Reading, Watched, sampler
 
 SOURCE = "time inside the DataLoader's iter() and next()"
@@ -20,6 +23,9 @@ def _timed(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
         began = time.perf_counter()
         try:
             return method(batch)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         finally:
             waited_s = time.perf_counter() - began
             for counted in _running:
@@ -30,7 +36,8 @@ def _timed(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @sampler
 def input_sampler() -> Watched:
-    """Times every DataLoader of this process. On a GPU it is the host that waits: queued kernels may hide it."""
+    """Times every DataLoader of this process. On a GPU it is the host that waits: queued kernels
+    may hide it."""
     if not _running:
         _untimed[:] = _Loader.__iter__, _Iterator.__next__
         _Loader.__iter__, _Iterator.__next__ = map(_timed, _untimed)
@@ -43,5 +50,9 @@ def input_sampler() -> Watched:
     if not _running:
         _Loader.__iter__, _Iterator.__next__ = _untimed
     batches, waited_s = counted
-    reason = "" if batches else "no torch DataLoader was read: the batch lay on the device"
-    return {"input_wait_percent": Reading(None if reason else 100 * waited_s / length_s, "%", SOURCE, length_s, reason)}
+    waited = None
+    reason: Said | None = Said("no_loader")
+    if batches:
+        waited = 100 * waited_s / length_s
+        reason = None
+    return {"input_wait_percent": Reading(waited, "%", SOURCE, length_s, reason)}

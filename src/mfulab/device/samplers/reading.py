@@ -1,4 +1,5 @@
-"""One measured value with its source, window and unit, or the reason why it is missing; and what samplers are."""
+"""One measured value with its source, window and unit, or the reason why it is missing; and what
+samplers are."""
 
 import functools
 import itertools
@@ -8,37 +9,48 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import ParamSpec, Protocol
 
+from mfulab.core.said import Said, joined, of_source
+from mfulab.device.interruptions import circumstances
+
 P = ParamSpec("P")
+UNTOLD = Said("no_reason_told")
+REFUSED_BY_DRIVER = Said("refused_by_driver")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A value over `window_s` seconds, reported by `source`; None if it could not be had, for `reason`."""
+    """A value over `window_s` seconds, reported by `source`; None if it could not be had, for
+    `reason`."""
 
     value: float | None
     unit: str
     source: str
     window_s: float | None = None
-    reason: str = ""
+    reason: Said | None = None
 
     def __post_init__(self) -> None:
         if self.value is not None and not math.isfinite(self.value):
-            object.__setattr__(self, "reason", self.reason or f"{self.source} gave {self.value}")
+            given = Said("not_finite", {"source": self.source, "value": str(self.value)})
+            object.__setattr__(self, "reason", self.reason or given)
             object.__setattr__(self, "value", None)
 
     @property
     def origin(self) -> str:
         """Source and window, for people."""
-        return self.source if self.window_s is None else f"{self.source} over {self.window_s:.2f} s"
+        if self.window_s is None:
+            return self.source
+        return f"{self.source} over {self.window_s:.2f} s"
 
 
-# A reading for each name; a name is a column of the row it ends in, its unit included (`sm_active_percent`).
+# A reading for each name; a name is a column of the row it ends in, its unit included
+# (`sm_active_percent`).
 Readings = dict[str, Reading]
 Watched = Generator[None, None, Readings]  # yields once, for the window, and returns what it read
 
 
 class Sampler(Protocol):
-    """Watches the device between `start` and `stop`, both called with the device idle, and reads what it did."""
+    """Watches the device between `start` and `stop`, both called with the device idle, and reads
+    what it did."""
 
     def start(self) -> None: ...
     def stop(self) -> Readings: ...
@@ -77,21 +89,37 @@ def sampler(watch: Callable[P, Watched]) -> Callable[P, Watching]:
 
 @contextmanager
 def sampling(samplers: Sequence[Sampler]) -> Iterator[list[Readings]]:
-    """Starts samplers and stops each in reverse order, also after an error; then the list holds their readings."""
+    """Starts samplers and stops each in reverse order, also after an error; then the list holds
+    their readings. They are empty if the process was stopped meanwhile or moved to other CPUs."""
     readings: list[Readings] = [{} for _ in samplers]
+    before = circumstances()
     with ExitStack() as stack:
         for place, sampler in enumerate(samplers):
             sampler.start()
-            stack.callback(lambda place, sampler: readings.__setitem__(place, sampler.stop()), place, sampler)
+            stack.callback(
+                lambda place, sampler: readings.__setitem__(place, sampler.stop()), place, sampler
+            )
         yield readings
+    if changes := before.changes():
+        readings[:] = [_refused(each, changes) for each in readings]
 
 
-def missing(names: Mapping[str, str], source: str, reason: str) -> Readings:
+def _refused(readings: Readings, reason: Said) -> Readings:
+    """The readings without values, each for its own reason or this one."""
+    return {
+        name: replace(reading, value=None, reason=reading.reason or reason)
+        for name, reading in readings.items()
+    }
+
+
+def missing(names: Mapping[str, str], source: str, reason: Said) -> Readings:
     """Empty readings for `names` (name → unit), all for one reason."""
     return {name: Reading(None, unit, source, reason=reason) for name, unit in names.items()}
 
 
-def energy(joule: float | None, source: str, window_s: float, reason: str = "") -> Readings:
+def energy(
+    joule: float | None, source: str, window_s: float, reason: Said | None = None
+) -> Readings:
     """Energy of a window and its mean power; both are empty for `reason` where `joule` is None."""
     watt = None if joule is None else joule / window_s
     return {
@@ -104,11 +132,13 @@ def largest(readings: Readings, source: str) -> Reading:
     """The largest of shares of one window; empty for the first one's reason where none is known."""
     values = [reading.value for reading in readings.values() if reading.value is not None]
     first = next(iter(readings.values()))
-    return Reading(max(values, default=None), "%", source, first.window_s, "" if values else first.reason)
+    reason = None if values else first.reason
+    return Reading(max(values, default=None), "%", source, first.window_s, reason)
 
 
 def first_available(candidates: Iterable[Readings]) -> Readings:
-    """The first candidate with a value for each name, its source saying why those before had none; else all reasons."""
+    """The first candidate with a value for each name, its source saying why those before had none;
+    else all reasons."""
     offers: dict[str, list[Reading]] = {}
     for readings in candidates:
         for name, reading in readings.items():
@@ -118,8 +148,12 @@ def first_available(candidates: Iterable[Readings]) -> Readings:
 
 def _choose(choices: list[Reading]) -> Reading:
     refused = list(itertools.takewhile(lambda choice: choice.value is None, choices))
-    reasons = "; ".join(dict.fromkeys(f"{choice.source}: {choice.reason}" for choice in refused))
+    reason = joined(of_source(choice.source, choice.reason or UNTOLD) for choice in refused)
     if len(refused) == len(choices):
-        return replace(choices[0], reason=reasons) if len(refused) > 1 else choices[0]
+        if len(refused) > 1:
+            return replace(choices[0], reason=reason)
+        return choices[0]
     chosen = choices[len(refused)]
-    return replace(chosen, source=f"{chosen.source} (instead of {reasons})") if refused else chosen
+    if refused:
+        return replace(chosen, source=f"{chosen.source} (instead of {reason})")
+    return chosen

@@ -1,18 +1,31 @@
-"""The rungs from busy to useful: which samplers a device gets, in order of preference, and how they fill a row."""
+"""The rungs from busy to useful: which samplers a device gets, in order of preference, and how they
+fill a row."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mfulab.core.said import Said, as_json
 from mfulab.device import gpu, is_gpu, vendors
 from mfulab.device.compute import cores_filled
 from mfulab.device.samplers.cpu_sampler import cpu_sampler, rapl_sampler
 from mfulab.device.samplers.input_sampler import input_sampler
-from mfulab.device.samplers.reading import Readings, Sampler, Watched, missing, sampler
+from mfulab.device.samplers.reading import (
+    UNTOLD,
+    Readings,
+    Sampler,
+    Watched,
+    missing,
+    sampler,
+)
 from mfulab.device.vendors.gpm import UNITS
 
-# What a source that answered is worth, strictest first: a column that only it can fill, and its name.
+if TYPE_CHECKING:
+    import torch
+
+# What a source that answered is worth, strictest first: a column that only it can fill, and its
+# name.
 _LEVELS = (
     ("sm_active_percent", "hardware counters"),
     ("kernel_busy_percent", "trace"),
@@ -22,14 +35,14 @@ _LEVELS = (
 
 
 @sampler
-def absent(reason: str) -> Watched:
+def absent(reason: Said) -> Watched:
     """Stands where a device's samplers would, and says why there are none."""
     yield
     names = {"utilization_percent": "%", "power_w": "W", "window_energy_j": "J", "clock_mhz": "MHz"}
     return missing({**names, **UNITS}, "the vendor's library", reason)
 
 
-def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
+def samplers_for(device: "torch.device", series: Sequence[Sampler] = ()) -> list[Sampler]:
     """The samplers of a torch.device, the strictest first: a GPU's vendor knows which."""
     if not is_gpu(device):
         return [cpu_sampler(cores_filled()), rapl_sampler(), input_sampler(), *series]
@@ -37,23 +50,29 @@ def samplers_for(device: Any, series: Sequence[Sampler] = ()) -> list[Sampler]:
     try:
         return vendors.of(uuid).samplers(uuid, [input_sampler(), *series])
     except vendors.RefusedError as refusal:
-        return [absent(str(refusal)), input_sampler()]
+        return [absent(refusal.said), input_sampler()]
 
 
 def set_readings(row: Any, readings: Readings, steps: int) -> None:
-    """Writes readings into the row's columns of their names; sources and reasons become JSON beside them."""
+    """Writes readings into the row's columns of their names; sources and reasons become JSON beside
+    them."""
     step_readings = per_step(readings, steps)
     sources = fill(row, step_readings)
-    row.utilization_source, row.memory_source = sources.get("utilization_percent"), sources.get("memory_bytes")
+    row.utilization_source, row.memory_source = (
+        sources.get("utilization_percent"),
+        sources.get("memory_bytes"),
+    )
     row.sources_answered = sources_answered(step_readings)
 
 
 def fill(row: Any, readings: Readings) -> dict[str, str]:
-    """Writes readings into the columns of their names; gives the sources, and writes reasons of empty columns."""
-    sources, reasons = {}, {}
+    """Writes readings into the columns of their names; gives the sources, and writes reasons of
+    empty columns."""
+    sources = dict[str, str]()
+    reasons = dict[str, object]()
     for name, reading in readings.items():
         if reading.value is None:
-            reasons[name] = reading.reason
+            reasons[name] = as_json(reading.reason or UNTOLD)
         else:
             type(row).__pydantic_validator__.validate_assignment(row, name, reading.value)
             sources[name] = reading.origin
@@ -75,4 +94,6 @@ def sources_answered(readings: Readings) -> str:
     """Sources that answered, strictest first: the ladder lacks what is missing at the front."""
     columns = {column for column, reading in readings.items() if reading.value is not None}
     answered = [name for column, name in _LEVELS if column in columns]
-    return ", ".join(answered) or ("utilization only" if "utilization_percent" in columns else "counted only")
+    return ", ".join(answered) or (
+        "utilization only" if "utilization_percent" in columns else "counted only"
+    )

@@ -1,6 +1,6 @@
-"""AMD's GPUs, through AMD SMI (package `amdsmi`, of ROCm's release), known as `HIP-<number>-<bus address>`.
-HIP_VISIBLE_DEVICES takes the number, AMD SMI finds the address. Run against a stand-in that answers as amdsmi 7.0 does;
-no AMD GPU has been met."""
+"""AMD's GPUs, through AMD SMI (package `amdsmi`, of ROCm's release), known as `HIP-<number>-<bus
+address>`. HIP_VISIBLE_DEVICES takes the number, AMD SMI finds the address. Run against a stand-in
+that answers as amdsmi 7.0 does; no AMD GPU has been met."""
 
 import functools
 import itertools
@@ -8,38 +8,64 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mfulab.device.samplers.reading import Reading, Readings, Sampler, Watched, energy, largest, missing, sampler
+from mfulab.core.said import Said, of_source
+from mfulab.device import system
+from mfulab.device.samplers.reading import (
+    REFUSED_BY_DRIVER,
+    Reading,
+    Readings,
+    Sampler,
+    Watched,
+    energy,
+    largest,
+    missing,
+    sampler,
+)
 from mfulab.device.vendors import Gpu, GpuProperties, Now, RefusedError, Vendor, at_end, torch_build
 from mfulab.device.vendors.gpm import UNITS
 from mfulab.device.vendors.nvidia import Nvidia
 from mfulab.device.vendors.nvml_sampler import ENERGY_WINDOW_S, count_others
 
+if TYPE_CHECKING:
+    import torch
+
 SOURCE = "AMD SMI"
 NOT_REPORTED = "N/A"
-# Each column of throttling, and the accumulators of `amdsmi_get_violation_status` whose largest it is.
+# HIP reports the L2 of one die. Behind it lies the Infinity Cache: 256 MiB on MI300X and MI355X (rocminfo's L3 of
+# 262144 KB), less on all others.
+INFINITY_CACHE_BYTES = 256 << 20
+# Each column of throttling, and the accumulators of `amdsmi_get_violation_status` whose largest it
+# is.
 VIOLATIONS = {
     "power_capped_percent": ("acc_ppt_pwr",),
-    "hardware_thermal_percent": ("acc_prochot_thrm", "acc_socket_thrm", "acc_vr_thrm", "acc_hbm_thrm"),
+    "hardware_thermal_percent": (
+        "acc_prochot_thrm",
+        "acc_socket_thrm",
+        "acc_vr_thrm",
+        "acc_hbm_thrm",
+    ),
 }
 
 
 @functools.cache
-def _opened() -> tuple[Any, str]:
+def _opened() -> tuple[Any, Said | None]:
     try:
         import amdsmi  # type: ignore[import-not-found]
 
         amdsmi.amdsmi_init()
     except ImportError:
-        return None, "the package amdsmi is not installed (pip install amdsmi, of ROCm's release)"
+        return None, Said("no_amdsmi")
     except Exception as error:  # a KeyError without ROCm's library, its own without a driver
-        return None, f"{SOURCE} does not answer: {type(error).__name__}: {error}"
-    return amdsmi, ""
+        told = f"{type(error).__name__}: {error}"
+        return None, Said("does_not_answer", {"source": SOURCE, "error": told})
+    return amdsmi, None
 
 
 def ask(name: str, *arguments: Any, cell: str = "") -> Any:
-    """The answer of a function of `amdsmi`, or a cell of it; raises RefusedError where it gives none."""
+    """The answer of a function of `amdsmi`, or a cell of it; raises RefusedError where it gives
+    none."""
     smi, absent = _opened()
     if absent:
         raise RefusedError(absent)
@@ -47,9 +73,9 @@ def ask(name: str, *arguments: Any, cell: str = "") -> Any:
         answer = getattr(smi, name)(*arguments)
         answer = answer[cell] if cell else answer
     except (smi.AmdSmiException, AttributeError, KeyError) as error:
-        raise RefusedError(f"{name}: {error}") from error
+        raise RefusedError(of_source(name, str(error))) from error
     if answer == NOT_REPORTED:
-        raise RefusedError(f"{name} reports no {cell}")
+        raise RefusedError(Said("reports_no", {"call": name, "cell": cell}))
     return answer
 
 
@@ -63,7 +89,7 @@ def optional(name: str, *arguments: Any, cell: str = "") -> Any:
 def _numbers(listed: str | None, count: int) -> list[int]:
     if listed is None:
         return list(range(count))
-    numbers = (int(entry) if entry.strip().isdigit() else count for entry in listed.split(","))
+    numbers = (system.place_in(entry, count) for entry in listed.split(","))
     return list(itertools.takewhile(lambda number: number < count, numbers))
 
 
@@ -73,40 +99,57 @@ def handle_of(uuid: str) -> Any:
     for handle in ask("amdsmi_get_processor_handles"):
         if optional("amdsmi_get_gpu_device_bdf", handle) == address:
             return handle
-    raise RefusedError(f"{SOURCE} knows no GPU at {address}")
+    raise RefusedError(Said("knows_no_gpu", {"source": SOURCE, "address": address}))
 
 
 @sampler
 def accumulators(handle: Any, now: Now) -> Watched:
-    """Energy and violations between two moments; what AMD SMI does not count is missing, with the reason."""
+    """Energy and violations between two moments; what AMD SMI does not count is missing, with the
+    reason."""
     counted = ("amdsmi_get_energy_count", "amdsmi_get_violation_status")
-    began_s, before = now(), [optional(name, handle) for name in counted]
+    began_s = now()
+    before = [optional(name, handle) for name in counted]
     yield
-    window_s, after = now() - began_s, [optional(name, handle) for name in counted]
-    readings = missing(UNITS, SOURCE, "AMD SMI has no such counter; a trace of rocprofv3 tells kernels' time")
-    return readings | _energy(before[0], after[0], window_s) | _violations(before[1], after[1], window_s)
+    window_s = now() - began_s
+    after = [optional(name, handle) for name in counted]
+    readings = missing(UNITS, SOURCE, Said("no_amd_counter"))
+    return (
+        readings
+        | _energy(before[0], after[0], window_s)
+        | _violations(before[1], after[1], window_s)
+    )
 
 
 def _energy(before: Any, after: Any, window_s: float) -> Readings:
-    """Energy and mean power: `energy_accumulator` × `counter_resolution` µJ (amdsmi.h, amdsmi_get_energy_count)."""
-    source, joule, reason = f"{SOURCE} energy counter", None, "amdsmi_get_energy_count is refused"
+    """Energy and mean power: `energy_accumulator` × `counter_resolution` µJ (amdsmi.h,
+    amdsmi_get_energy_count)."""
+    source = f"{SOURCE} energy counter"
+    joule = None
+    reason: Said | None = Said("call_refused", {"call": "amdsmi_get_energy_count"})
     if before and after:
         counted = after["energy_accumulator"] - before["energy_accumulator"]
-        joule, reason = counted * after["counter_resolution"] / 1e6, ""
+        joule = counted * after["counter_resolution"] / 1e6
+        reason = None
         if window_s < ENERGY_WINDOW_S:
-            joule, reason = None, f"the window is shorter than {ENERGY_WINDOW_S:g} s, and the counter ticks"
+            joule = None
+            reason = Said("window_below_ticks", {"least": ENERGY_WINDOW_S})
         elif counted <= 0:
-            joule, reason = None, "the energy counter stood still or was reset"
+            joule = None
+            reason = Said("energy_still_or_reset")
     return energy(joule, source, window_s, reason)
 
 
 def _violations(before: Any, after: Any, window_s: float) -> Readings:
-    source, readings = f"{SOURCE} violations", {}
+    source = f"{SOURCE} violations"
+    readings = {}
     for name, counters in VIOLATIONS.items():
-        reason, shares = "amdsmi_get_violation_status is refused", []
+        reason: Said | None = Said("call_refused", {"call": "amdsmi_get_violation_status"})
+        shares = []
         if before and after:
-            shares = [share for key in counters if (share := _share(before, after, key)) is not None]
-            reason = "" if shares else f"it reports no {' and no '.join(counters)}"
+            shares = [
+                share for key in counters if (share := _share(before, after, key)) is not None
+            ]
+            reason = None if shares else Said("reports_none_of", {"counters": ", ".join(counters)})
         readings[name] = Reading(max(shares, default=None), "%", source, window_s, reason)
     return readings | {"throttled_percent": largest(readings, source)}
 
@@ -116,8 +159,11 @@ def _share(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> flo
     counts = [cell for cell in cells if isinstance(cell, int)]
     if len(counts) < len(cells):
         return None
-    held, samples = counts[0] - counts[1], counts[2] - counts[3]
-    return 100 * held / samples if samples > 0 and 0 <= held <= samples else None
+    held = counts[0] - counts[1]
+    samples = counts[2] - counts[3]
+    if samples > 0 and 0 <= held <= samples:
+        return 100 * held / samples
+    return None
 
 
 def _clock(handle: Any, kind: str, cell: str = "clk") -> float | None:
@@ -128,36 +174,45 @@ def _clock(handle: Any, kind: str, cell: str = "clk") -> float | None:
 class Amd(Vendor):
     """GPUs that AMD SMI finds by the bus address in their identifier."""
 
-    KIND, PREFIX, SLUG, SOURCE = "cuda", "HIP-", "amd-(instinct|radeon|gpu)", SOURCE
+    KIND = "cuda"
+    PREFIX = "HIP-"
+    SLUG = r"amd-(instinct|radeon|gpu)|radeon|instinct|mi\d+|gfx\d"
+    SOURCE = SOURCE
     HAS_TF32 = False
     why_unusable = Nvidia.why_unusable  # torch answers for both as for CUDA
 
-    def why_absent(self) -> str:
+    def why_absent(self) -> Said | None:
         return _opened()[1]
 
-    def why_unfit(self, uuid: str) -> str:
+    def why_unfit(self, uuid: str) -> Said | None:
         build = torch_build.installed()
         if build is None or build.hip != "":
-            return ""
-        kind = "CPUs alone" if build.is_for_cpus else "NVIDIA's GPUs"
-        return f"torch {build.version} is built for {kind}. To measure the GPU: PyTorch's build for ROCm, pytorch.org"
+            return None
+        kind = Said("for_cpus" if build.is_for_cpus else "for_nvidia")
+        return Said(
+            "built_for", {"torch": build.version, "kind": kind, "instead": Said("install_rocm")}
+        )
 
-    def owns(self, device: Any) -> bool:
+    def owns(self, device: "torch.device") -> bool:
         import torch
 
         return device.type == self.KIND and torch.version.hip is not None
 
+    def last_cache_bytes(self, device: "torch.device") -> int:
+        return max(super().last_cache_bytes(device), INFINITY_CACHE_BYTES)
+
     def visible(self, uuids: Sequence[str]) -> dict[str, str]:
         return {"HIP_VISIBLE_DEVICES": ",".join(uuid.split("-")[1] for uuid in uuids)}
 
-    def uuid_of(self, device: Any) -> str:
+    def uuid_of(self, device: "torch.device") -> str:
         import torch
 
         place = torch.cuda.current_device() if device.index is None else device.index
         return self.gpus(os.environ)[place].uuid  # HIP's UUIDs are not AMD SMI's
 
     def gpus(self, environment: Mapping[str, str]) -> list[Gpu]:
-        # ROCR_VISIBLE_DEVICES hides and numbers anew, then HIP_VISIBLE_DEVICES, or CUDA_VISIBLE_DEVICES in its place.
+        # ROCR_VISIBLE_DEVICES hides and numbers anew, then HIP_VISIBLE_DEVICES, or
+        # CUDA_VISIBLE_DEVICES in its place.
         processes = []
         for place, handle in enumerate(optional("amdsmi_get_processor_handles") or ()):
             number = optional("amdsmi_get_gpu_enumeration_info", handle, cell="hip_id")
@@ -165,29 +220,44 @@ class Amd(Vendor):
             if address := optional("amdsmi_get_gpu_device_bdf", handle):
                 processes.append((place if number is None else number, name, address))
         seen = [(name, address) for _, name, address in sorted(processes)]
-        seen = [seen[number] for number in _numbers(environment.get("ROCR_VISIBLE_DEVICES"), len(seen))]
+        seen = [
+            seen[number] for number in _numbers(environment.get("ROCR_VISIBLE_DEVICES"), len(seen))
+        ]
         hip = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
-        return [Gpu(seen[number][0], f"{self.PREFIX}{number}-{seen[number][1]}") for number in _numbers(hip, len(seen))]
+        return [
+            Gpu(seen[number][0], f"{self.PREFIX}{number}-{seen[number][1]}")
+            for number in _numbers(hip, len(seen))
+        ]
 
-    def samplers(self, uuid: str, between: Sequence[Sampler], now: Now = time.perf_counter) -> list[Sampler]:
-        last = at_end(self.probe(uuid, os.getpid()), SOURCE, "refused by the driver")
+    def samplers(
+        self, uuid: str, between: Sequence[Sampler], now: Now = time.perf_counter
+    ) -> list[Sampler]:
+        last = at_end(self.probe(uuid, os.getpid()), SOURCE, REFUSED_BY_DRIVER)
         return [accumulators(handle_of(uuid), now), *between, last]
 
     def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
-        handle, smi = handle_of(uuid), _opened()[0]
+        handle = handle_of(uuid)
+        smi = _opened()[0]
         hottest = (smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT)
 
         def now() -> dict[str, float | None]:
             memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_used")
-            power = optional("amdsmi_get_power_info", handle, cell="current_socket_power")  # others than Instinct: mean
+            power = optional(
+                "amdsmi_get_power_info", handle, cell="current_socket_power"
+            )  # others than Instinct: mean
             listed = optional("amdsmi_get_gpu_process_list", handle)
             pids = None if listed is None else [process["pid"] for process in listed]
             return {
-                "utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="gfx_activity"),
-                "memory_utilization_percent": optional("amdsmi_get_gpu_activity", handle, cell="umc_activity"),
+                "utilization_percent": optional(
+                    "amdsmi_get_gpu_activity", handle, cell="gfx_activity"
+                ),
+                "memory_utilization_percent": optional(
+                    "amdsmi_get_gpu_activity", handle, cell="umc_activity"
+                ),
                 "clock_mhz": _clock(handle, "GFX"),
                 "memory_clock_mhz": _clock(handle, "MEM"),
-                "power_w": power or optional("amdsmi_get_power_info", handle, cell="average_socket_power"),
+                "power_w": power
+                or optional("amdsmi_get_power_info", handle, cell="average_socket_power"),
                 "temperature_c": optional("amdsmi_get_temp_metric", handle, *hottest),
                 "device_memory_bytes": None if memory is None else memory << 20,
                 "other_processes": None if pids is None else count_others(pids, own),
@@ -210,20 +280,30 @@ class Amd(Vendor):
             name=name,
             sms=sms or optional("amdsmi_get_gpu_asic_info", handle, cell="num_compute_units"),
             max_sm_clock_mhz=_clock(handle, "GFX", "max_clk"),
-            max_memory_clock_mhz=_clock(handle, "MEM", "max_clk"),  # no bus: transfers a clock differ by memory
+            max_memory_clock_mhz=_clock(
+                handle, "MEM", "max_clk"
+            ),  # no bus: transfers a clock differ by memory
         )
 
     def describe_all(self) -> list[dict[str, Any]]:
         described: list[dict[str, Any]] = []
         for gpu in self.gpus({}):
-            handle, about = handle_of(gpu.uuid), self.properties(gpu.uuid, gpu.name)
+            handle = handle_of(gpu.uuid)
+            about = self.properties(gpu.uuid, gpu.name)
             cap = optional("amdsmi_get_power_cap_info", handle, cell="power_cap")
             memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_total")
-            clocks = {"max_sm_clock_mhz": about.max_sm_clock_mhz, "max_memory_clock_mhz": about.max_memory_clock_mhz}
+            clocks = {
+                "max_sm_clock_mhz": about.max_sm_clock_mhz,
+                "max_memory_clock_mhz": about.max_memory_clock_mhz,
+            }
             held = {"memory_bytes": memory and memory << 20, "power_limit_w": cap and cap / 1e6}
-            described.append({"name": gpu.name, "uuid": gpu.uuid, "sms": about.sms, **clocks, **held})
+            described.append(
+                {"name": gpu.name, "uuid": gpu.uuid, "sms": about.sms, **clocks, **held}
+            )
         return described
 
     def driver(self) -> str | None:
         handles = optional("amdsmi_get_processor_handles")
-        return optional("amdsmi_get_gpu_driver_info", handles[0], cell="driver_version") if handles else None  # type: ignore[no-any-return]
+        if handles:
+            return optional("amdsmi_get_gpu_driver_info", handles[0], cell="driver_version")
+        return None  # type: ignore[no-any-return]

@@ -1,28 +1,33 @@
-"""Apple's GPU, one a machine, `MPS-0`, through torch.mps, the I/O registry and zeus-apple-silicon; without root or
-trace. Run against stand-ins that answer as torch.mps, ioreg(8) and zeus_apple_silicon do; no Apple GPU has been met."""
+"""Apple's GPU, one a machine, `MPS-0`, through torch.mps, the I/O registry and zeus-apple-silicon;
+without root or trace. Run against stand-ins that answer as torch.mps, ioreg(8) and
+zeus_apple_silicon do; no Apple GPU has been met."""
 
 import platform
 import plistlib
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.parsers.expat import ExpatError
 
+from mfulab.core.said import Said, of_source
 from mfulab.device import cpu, system
 from mfulab.device.samplers.reading import Reading, Sampler, Watched, energy, missing, sampler
 from mfulab.device.vendors import Gpu, GpuProperties, Memory, Now, Vendor, at_end
 from mfulab.device.vendors.gpm import UNITS
 
+if TYPE_CHECKING:
+    import torch
+
 SOURCE = "IOAccelerator's statistics"
-NEEDS_ROOT = "macOS tells it to root alone (powermetrics)"
+NEEDS_ROOT = Said("root_alone")
 _ASK = ("ioreg", "-r", "-a", "-d", "1", "-c", "IOAccelerator")
 
 
 class _Memory(Memory):
     """Says why there is no peak: torch.mps counts none."""
 
-    def __init__(self, device: Any) -> None: ...
+    def __init__(self, device: "torch.device") -> None: ...
 
     def forget(self) -> None: ...
 
@@ -30,86 +35,116 @@ class _Memory(Memory):
         import torch
 
         held = torch.mps.driver_allocated_memory()
-        return Reading(None, "B", "torch.mps", reason=f"it counts no peak; Metal held {held} bytes at the end")
+        return Reading(None, "B", "torch.mps", reason=Said("metal_no_peak", {"held": held}))
 
 
 @sampler
 def energy_sampler(now: Now = time.perf_counter) -> Watched:
-    """The GPU's energy over the window, which IOReport counts; hardware counters are missing, with the reason."""
-    monitor, reason = None, "IOReport counts none of this GPU"
+    """The GPU's energy over the window, which IOReport counts; hardware counters are missing, with
+    the reason."""
+    monitor = None
+    reason = Said("ioreport_counts_none")
     try:
         from zeus_apple_silicon import AppleEnergyMonitor  # type: ignore[import-not-found]
 
         monitor = AppleEnergyMonitor()
     except ImportError:
-        reason = "pip install zeus-apple-silicon"
+        reason = Said("install", {"package": "zeus-apple-silicon"})
     except RuntimeError as error:  # of a Mac that shows no energy
-        reason = f"IOReport: {error}"
+        reason = of_source("IOReport", str(error))
     began_s = now()
     if monitor is not None:
         monitor.begin_window(SOURCE)
     yield
     counted = None if monitor is None else monitor.end_window(SOURCE).gpu_mj
     joule = None if counted is None else counted / 1e3
-    counters = missing(UNITS, SOURCE, "Apple's GPUs show counters in Xcode's Instruments alone")
+    counters = missing(UNITS, SOURCE, Said("xcode_alone"))
     return counters | energy(joule, "IOReport, by zeus-apple-silicon", now() - began_s, reason)
 
 
 def _line() -> dict[str, float | None]:
-    """Readings of the registry now. Memory is that of all processes; busy time is a mean that the driver keeps."""
+    """Readings of the registry now. Memory is that of all processes; busy time is a mean that the
+    driver keeps."""
     told = accelerator().get("PerformanceStatistics", {})
-    names = {"utilization_percent": "Device Utilization %", "device_memory_bytes": "In use system memory"}
-    hidden = ("memory_utilization_percent", "clock_mhz", "memory_clock_mhz", "power_w", "temperature_c")
+    names = {
+        "utilization_percent": "Device Utilization %",
+        "device_memory_bytes": "In use system memory",
+    }
+    hidden = (
+        "memory_utilization_percent",
+        "clock_mhz",
+        "memory_clock_mhz",
+        "power_w",
+        "temperature_c",
+    )
     return {
-        **{column: None if (cell := told.get(name)) is None else float(cell) for column, name in names.items()},
+        **{
+            column: None if (cell := told.get(name)) is None else float(cell)
+            for column, name in names.items()
+        },
         **dict.fromkeys((*hidden, "other_processes")),
     }
 
 
 def accelerator() -> Mapping[str, Any]:
-    """The registry's entry of the first accelerator with statistics; empty where ioreg does not answer."""
+    """The registry's entry of the first accelerator with statistics; empty where ioreg does not
+    answer."""
     try:
-        told = plistlib.loads(subprocess.run(_ASK, capture_output=True, check=True, timeout=5).stdout)
+        told = plistlib.loads(
+            subprocess.run(_ASK, capture_output=True, check=True, timeout=5).stdout
+        )
     except (OSError, subprocess.SubprocessError, ValueError, ExpatError):
         return {}
     return next((entry for entry in told if "PerformanceStatistics" in entry), {})
 
 
 class Apple(Vendor):
-    """The GPU of a Mac with Apple silicon; clocks need root, and its driver is of macOS's version."""
+    """The GPU of a Mac with Apple silicon; clocks need root, and its driver is of macOS's
+    version."""
 
-    KIND, PREFIX, SLUG, SOURCE = "mps", "MPS-", "apple.*-gpu$", SOURCE
-    IS_AUTOMATIC, HAS_TF32 = False, False
+    KIND = "mps"
+    PREFIX = "MPS-"
+    SLUG = "apple.*-gpu$"
+    SOURCE = SOURCE
+    IS_AUTOMATIC = False
+    HAS_TF32 = False
     FORMATS = ("fp32", "fp16", "bf16")  # no float64: what is compared with it cannot be had
 
-    def owns(self, device: Any) -> bool:
+    def owns(self, device: "torch.device") -> bool:
         return bool(device.type == self.KIND)
 
-    def why_absent(self) -> str:
+    def why_absent(self) -> Said | None:
         here = system.IS_MACOS and platform.machine() == "arm64"
-        return "" if here else "this machine is no Mac with Apple silicon"
+        return None if here else Said("no_apple_silicon")
 
     def gpus(self, environment: Mapping[str, str]) -> list[Gpu]:
-        return [] if self.why_absent() else [Gpu(f"{cpu.cpu().name} GPU", f"{self.PREFIX}0")]
+        if self.why_absent():
+            return []
+        return [Gpu(f"{cpu.cpu().name} GPU", f"{self.PREFIX}0")]
 
-    def why_unusable(self, uuid: str) -> str:
+    def why_unusable(self, uuid: str) -> Said | None:
         import torch
 
-        return "" if torch.backends.mps.is_available() else f"torch {torch.__version__} was built without it"
+        if torch.backends.mps.is_available():
+            return None
+        return Said("built_without", {"torch": torch.__version__})
 
-    def uuid_of(self, device: Any) -> str:
+    def uuid_of(self, device: "torch.device") -> str:
         return f"{self.PREFIX}0"
 
-    def name_and_units(self, device: Any) -> tuple[str, int | None]:
+    def name_and_units(self, device: "torch.device") -> tuple[str, int | None]:
         return self.gpus({})[0].name, None
 
-    def memory(self, device: Any) -> Memory:
+    def memory(self, device: "torch.device") -> Memory:
         return _Memory(device)
 
-    def last_cache_bytes(self, device: Any) -> int:
-        return 96 << 20  # of the largest system-level cache, an M2 Ultra's: macOS does not report it
+    def last_cache_bytes(self, device: "torch.device") -> int:
+        # of the largest system-level cache, an M2 Ultra's: macOS does not report it
+        return 96 << 20
 
-    def samplers(self, uuid: str, between: Sequence[Sampler], now: Now = time.perf_counter) -> list[Sampler]:
+    def samplers(
+        self, uuid: str, between: Sequence[Sampler], now: Now = time.perf_counter
+    ) -> list[Sampler]:
         return [energy_sampler(now), *between, at_end(_line, SOURCE, NEEDS_ROOT)]
 
     def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
@@ -117,7 +152,9 @@ class Apple(Vendor):
 
     def properties(self, uuid: str, name: str, sms: int | None = None) -> GpuProperties:
         # Apple prints no clock, and of few chips the rate of all cores in fp32.
-        return GpuProperties(name.removesuffix(" GPU"), sms or accelerator().get("gpu-core-count"), None)
+        return GpuProperties(
+            name.removesuffix(" GPU"), sms or accelerator().get("gpu-core-count"), None
+        )
 
     def describe_all(self) -> list[dict[str, Any]]:
         return [{"name": gpu.name, "uuid": gpu.uuid} for gpu in self.gpus({})]

@@ -1,17 +1,22 @@
-"""The GPUs that CUDA itself lists, asked in a process of its own: once the driver was woken, no fork could use it."""
+"""The GPUs that CUDA itself lists, asked in a process of its own: once the driver was woken, no
+fork could use it."""
 
 import ctypes
 import functools
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-LIBRARY, PATIENCE_S = "libcuda.so.1", 60.0  # a driver that no process holds takes seconds a GPU to start
+from mfulab.core.json_text import parse_json
+
+LIBRARY = "libcuda.so.1"
+PATIENCE_S = 60.0  # a driver that no process holds takes seconds a GPU to start
 ORDERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-SMS, MAJOR, MINOR = 16, 75, 76  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, …COMPUTE_CAPABILITY_…
+SMS = 16
+MAJOR = 75
+MINOR = 76  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, …COMPUTE_CAPABILITY_…
 _ASK = f"""
 import ctypes, json, uuid
 cuda, number, size = ctypes.CDLL("{LIBRARY}"), ctypes.c_int(), ctypes.c_size_t()
@@ -39,12 +44,14 @@ print(json.dumps([version, found]))
 
 
 def devices(environment: Mapping[str, str] = os.environ) -> list[dict[str, Any]]:
-    """Name, UUID, memory, SMs and compute capability of each device; empty where CUDA does not answer."""
+    """Name, UUID, memory, SMs and compute capability of each device; empty where CUDA does not
+    answer."""
     return _asked(*(environment.get(name) for name in ORDERS))[1]
 
 
 def version() -> int | None:
-    """The newest CUDA that the driver runs, such as 12040 for 12.4; None where it does not answer."""
+    """The newest CUDA that the driver runs, such as 12040 for 12.4; None where it does not
+    answer."""
     return _asked(*(os.environ.get(name) for name in ORDERS))[0]
 
 
@@ -52,13 +59,17 @@ def version() -> int | None:
 def _asked(*values: str | None) -> tuple[int | None, list[dict[str, Any]]]:
     try:
         ctypes.CDLL(LIBRARY)  # most machines end here
-        given = {name: value for name, value in zip(ORDERS, values, strict=True) if value is not None}
-        environment = {name: value for name, value in os.environ.items() if name not in ORDERS} | given
+        given = {
+            name: value for name, value in zip(ORDERS, values, strict=True) if value is not None
+        }
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ORDERS
+        } | given
         command = [sys.executable, "-S", "-E", "-c", _ASK]
         answer = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True
         )
-        number, devices = json.loads(answer.stdout)
+        number, devices = parse_json(answer.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None, []
     return number, devices

@@ -1,6 +1,7 @@
-"""Counters of NVIDIA's GPUs before Hopper, sampled by CUPTI in this process (package `cupti-python`, 13.3 and later).
-The GPU writes counters into a buffer each 10 ms; a value is the mean over the window's samples. Turing and later can,
-where the driver lets this user read them; not beside a dcgm-exporter. † Run against a stand-in."""
+"""Counters of NVIDIA's GPUs before Hopper, sampled by CUPTI in this process (package
+`cupti-python`, 13.3 and later). The GPU writes counters into a buffer each 10 ms; a value is the
+mean over the window's samples. Turing and later can, where the driver lets this user read them; not
+beside a dcgm-exporter. † Run against a stand-in."""
 
 import math
 import sys
@@ -9,7 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from mfulab.core.said import Said, of_source
 from mfulab.device.samplers.reading import Reading, Readings, missing
+from mfulab.device.vendors import RefusedError
 from mfulab.device.vendors.gpm import UNITS
 
 SOURCE = "CUPTI, samples each 10 ms"
@@ -31,14 +34,20 @@ METRICS = {
 
 
 class PmSampler:
-    """Means of what the GPU sampled in the window; `refusal`: why CUPTI cannot; `without`: why no stricter source."""
+    """Means of what the GPU sampled in the window; `refusal`: why CUPTI cannot; `without`: why no
+    stricter source."""
 
-    def __init__(self, uuid: str, without: str, now: Callable[[], float] = time.perf_counter) -> None:
-        self._uuid, self._without, self._now = uuid, without, now
+    def __init__(
+        self, uuid: str, without: Said, now: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._uuid = uuid
+        self._without = without
+        self._now = now
         self._collector: Any = None
         self._trigger: Any = None
         self._columns: dict[str, str] = {}
-        self.refusal, self._began_s = "", 0.0
+        self.refusal: Said | None = None
+        self._began_s = 0.0
         with self._guarded():
             self._prepare()
 
@@ -62,16 +71,21 @@ class PmSampler:
                 self._collector.disable()  # what traces kernels afterwards finds CUPTI unused
             self._collector = None
         if self.refusal:
-            return missing(UNITS, SOURCE, f"{self._without}, and CUPTI does not sample it: {self.refusal}")
+            reasons = {"why": self._without, "refusal": self.refusal}
+            return missing(UNITS, SOURCE, Said("no_cupti", reasons))
         if len(samples) < LEAST:
-            return missing(UNITS, SOURCE, f"only {len(samples)} samples in the window")
-        read = missing(UNITS, SOURCE, "this GPU does not count it beside the others in one pass")
+            return missing(UNITS, SOURCE, Said("few_samples", {"count": len(samples)}))
+        read = missing(UNITS, SOURCE, Said("not_in_one_pass"))
         for place, name in enumerate(self._columns):
-            spans = [(sample.end_timestamp - sample.start_timestamp, sample.metric_values[place]) for sample in samples]
+            spans = [
+                (sample.end_timestamp - sample.start_timestamp, sample.metric_values[place])
+                for sample in samples
+            ]
             spans = [(span, value) for span, value in spans if math.isfinite(value)]
             total = sum(span for span, _ in spans)
             mean = sum(span * value for span, value in spans) / total if total else None
-            read[name] = Reading(mean, UNITS[name], SOURCE, window_s, "" if total else "no sample holds a number")
+            reason = None if total else Said("no_number_sampled")
+            read[name] = Reading(mean, UNITS[name], SOURCE, window_s, reason)
         return read
 
     def _prepare(self) -> None:
@@ -82,11 +96,12 @@ class PmSampler:
         if not self._columns:
             modes = pm_sampling.TriggerMode
             if not any(map(self._choose, (modes.GPU_TIME_INTERVAL, modes.GPU_SYSCLK_INTERVAL))):
-                raise RuntimeError("none of the metrics can be sampled")
+                raise RefusedError(Said("no_metric"))
         self._configure(self._columns)
 
     def _choose(self, trigger: Any) -> bool:
-        """Takes each column's first metric with which one pass still holds all; the first decides on `trigger`."""
+        """Takes each column's first metric with which one pass still holds all; the first decides
+        on `trigger`."""
         self._trigger = trigger
         for column, metrics in METRICS.items():
             for metric in metrics:
@@ -114,16 +129,18 @@ class PmSampler:
         try:
             yield
         except ImportError:
-            self.refusal = "pip install cupti-python"
+            self.refusal = Said("install", {"package": "cupti-python"})
+        except RefusedError as error:
+            self.refusal = error.said
         except Exception as error:
-            self.refusal = f"{type(error).__name__}: {error}"
+            self.refusal = of_source(type(error).__name__, str(error))
 
 
 def _number(uuid: str) -> int:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
-        raise RuntimeError("CUDA is not in use in this process")
+        raise RefusedError(Said("cuda_unused"))
     for number in range(torch.cuda.device_count()):
         if uuid.endswith(str(torch.cuda.get_device_properties(number).uuid)):
             return number
-    raise RuntimeError(f"CUDA knows no {uuid}")
+    raise RefusedError(Said("cuda_knows_no", {"uuid": uuid}))

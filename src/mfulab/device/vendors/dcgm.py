@@ -1,18 +1,21 @@
-"""Counters of a data center GPU without GPM: means on a dcgm-exporter's page, 30 s each unless `-c` says otherwise."""
+"""Counters of a data center GPU without GPM: means on a dcgm-exporter's page, 30 s each unless `-c`
+says otherwise."""
 
 import os
 import re
 import threading
 import time
-import urllib.request
-from http.client import HTTPException
 
+from mfulab.core import web
+from mfulab.core.said import Said
 from mfulab.device.samplers.reading import Reading, Readings, Watched, missing, sampler
 from mfulab.device.vendors.gpm import UNITS
 
 ADDRESS = "MFULAB_DCGM"  # of the page, where it is not the usual one
 USUAL = "http://localhost:9400/metrics"
-PATIENCE_S, INTERVAL_S, MOST_BYTES = 0.5, 1.0, 4 << 20
+PATIENCE_S = 0.5
+INTERVAL_S = 1.0
+MOST_BYTES = 4 << 20
 LEAST = 2  # values that must have appeared in a window
 # What follows DCGM_FI_PROF_ in a counter's name.
 FIELDS = {
@@ -21,8 +24,8 @@ FIELDS = {
     **{"DRAM_ACTIVE": "dram_active_percent", "PIPE_FP64_ACTIVE": "fp64_active_percent"},
     **{"PIPE_FP32_ACTIVE": "fp32_active_percent", "PIPE_FP16_ACTIVE": "fp16_active_percent"},
 }
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy sees another machine
-_LINE = re.compile(r'^DCGM_FI_PROF_(\w+)\{[^}]*\bUUID="([^"]+)"[^}]*\} (\S+)$', re.MULTILINE)
+LONGEST = 4096  # letters of a line; an exporter's are some hundred
+_LINE = re.compile(r'DCGM_FI_PROF_(\w+)\{[^}]*\bUUID="([^"]+)"[^}]*\} (\S+)')
 
 
 def address() -> str:
@@ -31,24 +34,41 @@ def address() -> str:
 
 
 def page(uuid: str) -> dict[str, float] | None:
-    """Columns of one GPU as the page shows them now, in percent; None where no exporter counts for it there."""
+    """Columns of one GPU as the page shows them now, in percent; None where no exporter counts for
+    it there."""
     try:
-        with _DIRECT.open(address(), timeout=PATIENCE_S) as answer:
-            lines = _LINE.findall(answer.read(MOST_BYTES).decode(errors="replace"))
-        shown = {FIELDS[name]: 100 * float(value) for name, whose, value in lines if name in FIELDS and whose == uuid}
-    except (OSError, ValueError, HTTPException):  # another service may listen there
+        # a proxy sees another machine
+        text = web.fetched(address(), PATIENCE_S, MOST_BYTES, by_proxy=False)
+        shown = _counters(text.decode(errors="replace"), uuid)
+    except (web.WebError, ValueError):  # another service may listen there
         return None
     return shown or None
 
 
+def _counters(text: str, uuid: str) -> dict[str, float]:
+    counters = {}
+    for line in text.splitlines():
+        found = _LINE.fullmatch(line) if len(line) < LONGEST else None
+        if found is None:
+            continue
+        name, whose, value = found.groups()
+        if name in FIELDS and whose == uuid:
+            counters[FIELDS[name]] = 100 * float(value)
+    return counters
+
+
 @sampler
-def dcgm_sampler(uuid: str, without: str, interval_s: float = INTERVAL_S) -> Watched:
-    """Means of what the page showed anew in the window; `without` says why there is no stricter source."""
+def dcgm_sampler(uuid: str, without: Said, interval_s: float = INTERVAL_S) -> Watched:
+    """Means of what the page showed anew in the window; `without` says why there is no stricter
+    source."""
     first = page(uuid)
     if first is None:
         yield
-        return missing(UNITS, "DCGM", f"{without}, and no dcgm-exporter shows this GPU's counters at {address()}")
-    seen, over, began_s = [first], threading.Event(), time.perf_counter()
+        absent = Said("and_no_exporter", {"why": without, "address": address()})
+        return missing(UNITS, "DCGM", absent)
+    seen = [first]
+    over = threading.Event()
+    began_s = time.perf_counter()
 
     def watch() -> None:
         while not over.wait(interval_s):
@@ -64,12 +84,14 @@ def dcgm_sampler(uuid: str, without: str, interval_s: float = INTERVAL_S) -> Wat
     thread.join()
     readings: Readings = {}
     for name, unit in UNITS.items():
-        new = [values[name] for values in seen[1:] if name in values]  # the first is of the time before
-        reason = ""
+        new = [
+            values[name] for values in seen[1:] if name in values
+        ]  # the first is of the time before
+        reason: Said | None = None
         if name not in seen[-1]:
-            reason = f"{without}, and the dcgm-exporter's list of counters lacks it for this GPU"
+            reason = Said("not_exported", {"why": without})
         elif len(new) < LEAST:
-            reason = f"{len(new)} new values in {window_s:.0f} s: start the exporter with -c 1000"
+            reason = Said("few_exported", {"count": len(new), "seconds": window_s})
         value = None if reason else sum(new) / len(new)
         readings[name] = Reading(value, unit, "DCGM, as its exporter shows it", window_s, reason)
     return readings

@@ -1,4 +1,5 @@
-"""NVIDIA's GPU performance monitoring (Hopper and later): true averages between two hardware samples, no daemon."""
+"""NVIDIA's GPU performance monitoring (Hopper and later): true averages between two hardware
+samples, no daemon."""
 
 import time
 from collections.abc import Callable
@@ -6,17 +7,24 @@ from typing import Any, NamedTuple
 
 import pynvml
 
+from mfulab.core.said import Said, of_source
 from mfulab.device.samplers.reading import Reading, Readings, missing
 from mfulab.device.vendors import RefusedError, nvml
 
 MIB = 1 << 20
 PERCENTS = (
-    *("graphics_active_percent", "sm_active_percent", "occupancy_percent", "integer_active_percent"),
+    *(
+        "graphics_active_percent",
+        "sm_active_percent",
+        "occupancy_percent",
+        "integer_active_percent",
+    ),
     *("tensor_active_percent", "dfma_tensor_active_percent", "hmma_tensor_active_percent"),
     *("dmma_tensor_active_percent", "imma_tensor_active_percent", "dram_active_percent"),
     *("fp64_active_percent", "fp32_active_percent", "fp16_active_percent"),
 )
-# Metric id → column, unit, factor to that unit. Ids of 248 and above are not known to every driver: none is asked for.
+# Metric id → column, unit, factor to that unit. Ids of 248 and above are not known to every driver:
+# none is asked for.
 METRICS: dict[int, tuple[str, str, float]] = {
     **{number: (name, "%", 1) for number, name in enumerate(PERCENTS, start=1)},
     20: ("pcie_transmitted_gb_s", "GB/s", MIB / 1e9),
@@ -38,16 +46,24 @@ class Taken(NamedTuple):
 
 
 class GpmSampler:
-    """Means between two hardware samples, taken `in_flight` at the begin and end of each window, so that no idle
-    time counts. Where windows are too short, `start` and `stop` take them."""
+    """Means between two hardware samples, taken `in_flight` at the begin and end of each window, so
+    that no idle time counts. Where windows are too short, `start` and `stop` take them."""
 
-    def __init__(self, handle: Any, now: Callable[[], float] = time.perf_counter, source: str = SOURCE) -> None:
-        self._handle, self._now, self._source = handle, now, source
+    def __init__(
+        self,
+        handle: nvml.Handle,
+        now: Callable[[], float] = time.perf_counter,
+        source: str = SOURCE,
+    ) -> None:
+        self._handle = handle
+        self._now = now
+        self._source = source
         self._outside, self._inside = list[Taken](), list[Taken]()
         self._refusal = why_unsupported(handle)
 
     def start(self) -> None:
-        self._outside, self._inside = [], []
+        self._outside = []
+        self._inside = []
         self._take(self._outside)
 
     def in_flight(self) -> None:
@@ -61,56 +77,76 @@ class GpmSampler:
             if not self._refusal and not long:
                 long = [(self._outside[0], self._outside[1])]
                 if (window_s := long[0][1].at_s - long[0][0].at_s) < MINIMUM_S:
-                    self._refusal = f"the window of {window_s:.2f} s is shorter than {MINIMUM_S} s"
+                    numbers = {"seconds": window_s, "least": MINIMUM_S}
+                    self._refusal = Said("window_too_short", numbers)
             if self._refusal:
                 raise RefusedError(self._refusal)
             return _metrics(long, self._source)
         except RefusedError as refused:
-            return missing(UNITS, self._source, str(refused))
+            return missing(UNITS, self._source, refused.said)
         finally:
             for taken in (*self._outside, *self._inside):
                 nvml.optional(pynvml.nvmlGpmSampleFree, taken.sample)
 
     def _take(self, taken: list[Taken]) -> None:
-        """Appends a hardware sample taken now; some devices claim support and then refuse the first one."""
+        """Appends a hardware sample taken now; some devices claim support and then refuse the first
+        one."""
         if self._refusal:
             return
         try:
             taken.append(Taken(self._now(), nvml.ask(pynvml.nvmlGpmSampleAlloc)))
             if nvml.is_mig(self._handle):
                 instance = nvml.ask(pynvml.nvmlDeviceGetGpuInstanceId, self._handle)
-                nvml.ask(pynvml.nvmlGpmMigSampleGet, nvml.parent(self._handle), instance, taken[-1].sample)
+                nvml.ask(
+                    pynvml.nvmlGpmMigSampleGet,
+                    nvml.parent(self._handle),
+                    instance,
+                    taken[-1].sample,
+                )
             else:
                 nvml.ask(pynvml.nvmlGpmSampleGet, self._handle, taken[-1].sample)
         except RefusedError as refused:
-            self._refusal = str(refused)
+            self._refusal = refused.said
 
 
-def why_unsupported(handle: Any) -> str:
-    """Empty if the device claims GPM, else the reason."""
+def why_unsupported(handle: nvml.Handle) -> Said | None:
+    """The reason why the device has no GPM; None if it claims it."""
     try:
         support = nvml.ask(pynvml.nvmlGpmQueryDeviceSupport, nvml.parent(handle))
     except RefusedError as refusal:
-        return str(refusal)
-    return "" if support.isSupportedDevice else "this GPU has no GPM (Hopper and later have)"
+        return refusal.said
+    if support.isSupportedDevice:
+        return None
+    return Said("no_gpm")
 
 
 def _metrics(pairs: list[tuple[Taken, Taken]], source: str) -> Readings:
     lengths = [after.at_s - before.at_s for before, after in pairs]
-    whole, sums, reasons = sum(lengths), dict.fromkeys(UNITS, 0.0), dict[str, str]()
+    whole = sum(lengths)
+    sums = dict.fromkeys(UNITS, 0.0)
+    reasons = dict[str, Said]()
     for (before, after), length in zip(pairs, lengths, strict=True):
         request = pynvml.c_nvmlGpmMetricsGet_t()
         request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-        request.sample1, request.sample2, request.numMetrics = before.sample, after.sample, len(METRICS)
+        request.sample1, request.sample2, request.numMetrics = (
+            before.sample,
+            after.sample,
+            len(METRICS),
+        )
         for place, metric in enumerate(METRICS):
             request.metrics[place].metricId = metric
         nvml.ask(pynvml.nvmlGpmMetricsGet, request)
-        for answer, (metric, (name, _, factor)) in zip(request.metrics, METRICS.items(), strict=False):
+        for answer, (metric, (name, _, factor)) in zip(
+            request.metrics, METRICS.items(), strict=False
+        ):
             if answer.nvmlReturn != pynvml.NVML_SUCCESS:
-                reasons[name] = f"metric {metric}: {pynvml.NVMLError(answer.nvmlReturn)}"
+                error = str(pynvml.NVMLError(answer.nvmlReturn))
+                reasons[name] = of_source(f"metric {metric}", error)
             sums[name] += answer.value * factor * length / whole
     # A value that is not finite becomes an empty reading by itself.
     return {
-        name: Reading(None if name in reasons else sums[name], unit, source, whole, reasons.get(name, ""))
+        name: Reading(
+            None if name in reasons else sums[name], unit, source, whole, reasons.get(name)
+        )
         for name, unit in UNITS.items()
     }

@@ -2,20 +2,25 @@
 
 import contextlib
 import functools
+import json
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pynvml
 
+from mfulab.core.json_text import parse_json
+from mfulab.core.said import Said, as_json, from_json
 from mfulab.device import system
 from mfulab.device.samplers.reading import Sampler
 from mfulab.device.vendors import (
     Gpu,
     GpuProperties,
+    Link,
     NoDeviceError,
     Now,
     RefusedError,
@@ -29,24 +34,58 @@ from mfulab.device.vendors import (
 )
 from mfulab.device.vendors.nvml_sampler import fields, nvml_at_end, nvml_sampler, other_processes
 
-# What the default wheels run on: CUDA 13, and compute capabilities from Turing's on; those for CUDA 12.6 have older,
-# and run on every driver of CUDA 12.
-NEW_CUDA, OLD_CUDA, TURING, NEWEST, NEWEST_OF_OLD = 13000, 12000, (7, 5), (12, 1), (9, 0)
-OLD_WHEELS = " --index-url https://download.pytorch.org/whl/cu126"
+if TYPE_CHECKING:
+    import torch
+
+# What the default wheels run on: CUDA 13, and compute capabilities from Turing's on; those for CUDA
+# 12.6 have older, and run on every driver of CUDA 12.
+NEW_CUDA = 13000
+OLD_CUDA = 12000
+TURING = (7, 5)
+NEWEST = (12, 1)
+NEWEST_OF_OLD = (9, 0)
+FIRST_FOR_BLACKWELL = (
+    2,
+    7,
+)  # the release of torch whose wheels for CUDA 12.8 have its code, and run on its drivers
+WHEELS = " --index-url https://download.pytorch.org/whl"
+OLD_WHEELS = f"{WHEELS}/cu126"
+MIDDLE_WHEELS = f"{WHEELS}/cu128"
+MIDDLE_CUDA = 12080
+# What asks for a GPU's PCIe as it is, and for the most that GPU and slot allow. An idle one sleeps
+# in a lower generation.
+PCIE: Mapping[str, tuple[Callable[..., int], Callable[..., int]]] = {
+    "pcie_lanes": (
+        pynvml.nvmlDeviceGetCurrPcieLinkWidth,
+        pynvml.nvmlDeviceGetMaxPcieLinkWidth,
+    ),
+    "pcie_generation": (
+        pynvml.nvmlDeviceGetCurrPcieLinkGeneration,
+        pynvml.nvmlDeviceGetMaxPcieLinkGeneration,
+    ),
+}
 
 
 def _listed_by_cuda(environment: Mapping[str, str]) -> list[Gpu]:
     return [Gpu(device["name"], device["uuid"]) for device in cuda_driver.devices(environment)]
 
 
-def seen(gpus: Sequence[tuple[Gpu, list[Gpu]]], visible: str | None, in_bus_order: bool) -> list[Gpu]:
-    """CUDA's rules of `gpus` with their MIG instances: indices or UUID prefixes, up to the first that is not valid."""
-    # A GPU in MIG mode is only seen through its instances, and without a list only through the first.
+def seen(
+    gpus: Sequence[tuple[Gpu, list[Gpu]]], visible: str | None, in_bus_order: bool
+) -> list[Gpu]:
+    """CUDA's rules of `gpus` with their MIG instances: indices or UUID prefixes, up to the first
+    that is not valid."""
+    # A GPU in MIG mode is only seen through its instances, and without a list only through the
+    # first.
     shown = [(*own, gpu)[0] for gpu, own in gpus]
-    entries = list(map(str, range(len(shown)))) if visible is None else [entry.strip() for entry in visible.split(",")]
+    entries = (
+        list(map(str, range(len(shown))))
+        if visible is None
+        else [entry.strip() for entry in visible.split(",")]
+    )
     chosen = []
     for entry in entries:
-        if entry.isdigit() and int(entry) < len(shown):
+        if system.place_in(entry, len(shown)) < len(shown):
             if not in_bus_order and len(names := {device.name for device in shown}) > 1:
                 raise NoDeviceError(
                     f"there are different GPUs here ({', '.join(sorted(names))}), and CUDA numbers them fastest first: "
@@ -55,7 +94,12 @@ def seen(gpus: Sequence[tuple[Gpu, list[Gpu]]], visible: str | None, in_bus_orde
             chosen.append(shown[int(entry)])
             continue
         is_uuid = entry.startswith(("GPU-", "MIG-"))
-        matching = [gpu for whole, own in gpus for gpu in (whole, *own) if is_uuid and gpu.uuid.startswith(entry)]
+        matching = [
+            gpu
+            for whole, own in gpus
+            for gpu in (whole, *own)
+            if is_uuid and gpu.uuid.startswith(entry)
+        ]
         if len(matching) != 1:
             break
         chosen += matching
@@ -67,38 +111,126 @@ def _named(handle: object) -> Gpu:
     return Gpu(name, nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or "")
 
 
+@dataclass(frozen=True)
+class _Fit:
+    """A GPU's compute capability, None if unknown, and the CUDA that its driver `runs`, as 1000 ·
+    major + 10 · minor."""
+
+    have: tuple[int, int] | None
+    runs: int
+
+    @property
+    def is_ancient(self) -> bool:
+        return self.runs < OLD_CUDA
+
+    @property
+    def is_new(self) -> bool:
+        return self.have is not None and self.have > NEWEST_OF_OLD
+
+    @property
+    def is_old(self) -> bool:
+        if self.is_new:
+            return False
+        return OLD_CUDA <= self.runs < NEW_CUDA or (self.have or TURING) < TURING
+
+    def packages(self) -> tuple[str, str]:
+        """(conda's pattern, index of wheels, empty for the usual one) of builds that fit."""
+        if self.is_old:
+            return "cuda126*", OLD_WHEELS
+        if self.is_new and MIDDLE_CUDA <= self.runs < NEW_CUDA:
+            return "cuda128*", MIDDLE_WHEELS
+        return "cuda*", ""
+
+    def needs_driver_alone(self, built: int) -> bool:
+        """True where no other build than that for CUDA `built` helps."""
+        if self.is_new and self.runs < MIDDLE_CUDA:
+            return True
+        return self.is_ancient and not (self.is_old and built >= NEW_CUDA)
+
+    @staticmethod
+    def built(build: torch_build.Build) -> int:
+        """The CUDA, without its minor version, that a build is for; 0 for none."""
+        return int((build.cuda or "0").split(".")[0]) * 1000
+
+    def has_code_in_every(self, build: torch_build.Build) -> bool:
+        """True where all builds for the CUDA of `build` have code for the GPU."""
+        newest = NEWEST if self.built(build) >= NEW_CUDA else NEWEST_OF_OLD
+        return self.have is None or TURING <= self.have <= newest
+
+    def remedy(self, build: torch_build.Build) -> Said:
+        """Advice that makes the GPU measurable: another build, of an ancient driver also a newer one."""
+        key = "driver_and_torch" if self.is_ancient else "other_torch"
+        return Said(key, {"command": self._command(build)})
+
+    def remedy_of_driver(self, build: torch_build.Build) -> Said:
+        """Advice that makes the GPU measurable where the driver is too old for `build`."""
+        if self.needs_driver_alone(self.built(build)):
+            return Said("newer_driver")
+        if self.is_ancient:
+            return self.remedy(build)
+        return Said("torch_or_driver", {"command": self._command(build)})
+
+    def _command(self, build: torch_build.Build) -> str:
+        conda, wheels = self.packages()
+        is_too_old = self.is_new and build.release < FIRST_FOR_BLACKWELL
+        return build.replaced(conda, wheels, newer=is_too_old or wheels == MIDDLE_WHEELS)
+
+
+def _cuda_of_driver() -> int:
+    """The newest CUDA that the driver runs, as 1000 · major + 10 · minor."""
+    told = nvml.optional(pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    return told or cuda_driver.version() or NEW_CUDA
+
+
 @functools.cache
-def _asked_of_torch(uuid: str) -> str:
-    """Reason of `why_unusable` from a process that imports torch; empty where that fails, as each run then says why."""
-    program = f"from mfulab.device.vendors import nvidia; print(nvidia.Nvidia().why_unusable({uuid!r}))"
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    return answer.stdout.strip()
+def _asked_of_torch(uuid: str) -> Said | None:
+    """Reason of `why_unusable` from a process that imports torch; None where that fails, as each
+    run then says why."""
+    program = f"from mfulab.device.vendors import nvidia; nvidia.tell_whether_usable({uuid!r})"
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    with contextlib.suppress(ValueError):
+        return from_json(parse_json(answer.stdout))
+    return None
+
+
+def tell_whether_usable(uuid: str) -> None:
+    """Prints the reason of `why_unusable` as JSON; an empty object where torch can use the GPU."""
+    reason = Nvidia().why_unusable(uuid)
+    sys.stdout.write(json.dumps(as_json(reason) if reason else {}))
 
 
 def has_code(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
-    """True if one of torch's architectures runs on a GPU: machine code of its generation, or PTX of any before it."""
+    """True if one of torch's architectures runs on a GPU: machine code of its generation, or PTX of
+    any before it."""
     matches = (re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name) for name in architectures)
     for kind, major, minor, suffix in (match.groups() for match in matches if match):
-        of, is_ptx = (int(major), int(minor)), kind == "compute" and not suffix
-        if of == capability or (of < capability and suffix != "a" and (is_ptx or of[0] == capability[0])):
+        of = (int(major), int(minor))
+        is_ptx = kind == "compute" and not suffix
+        if of == capability or (
+            of < capability and suffix != "a" and (is_ptx or of[0] == capability[0])
+        ):
             return True
     return False
 
 
-def _asker(handle: Any) -> Callable[..., Any]:
+def _asker(handle: nvml.Handle | None) -> Callable[..., Any]:
     return lambda call, *arguments: nvml.optional(call, handle, *arguments)
 
 
-def _handle(uuid: str) -> Any:
+def _handle(uuid: str) -> nvml.Handle | None:
     with contextlib.suppress(RefusedError):
         return nvml.handle_by_uuid(uuid)
     return None
 
 
-def _described(handle: Any) -> dict[str, Any]:
+def _described(handle: nvml.Handle) -> dict[str, Any]:
     asked = _asker(handle)
-    capability, memory = asked(pynvml.nvmlDeviceGetCudaComputeCapability), asked(pynvml.nvmlDeviceGetMemoryInfo)
-    limit, mig = asked(pynvml.nvmlDeviceGetPowerManagementLimit), asked(pynvml.nvmlDeviceGetMigMode)
+    capability = asked(pynvml.nvmlDeviceGetCudaComputeCapability)
+    memory = asked(pynvml.nvmlDeviceGetMemoryInfo)
+    limit = asked(pynvml.nvmlDeviceGetPowerManagementLimit)
+    mig = asked(pynvml.nvmlDeviceGetMigMode)
     mode = asked(pynvml.nvmlDeviceGetVirtualizationMode)
     return {
         "name": asked(pynvml.nvmlDeviceGetName),
@@ -118,12 +250,15 @@ class Nvidia(Vendor):
     """GPUs that NVML knows by their UUID, with or without its prefix (GPU or MIG)."""
 
     # NVML still calls some by their line alone, such as Tesla T4.
-    KIND, PREFIX, SLUG, SOURCE = "cuda", "", "nvidia|tesla|quadro|geforce|titan|grid", "NVML"
+    KIND = "cuda"
+    PREFIX = ""
+    SLUG = r"nvidia|tesla|quadro|geforce|titan|grid|orin|thor|xavier|jetson|gh200|gb\d+"
+    SOURCE = "NVML"
 
-    def why_absent(self) -> str | None:
+    def why_absent(self) -> Said | None:
         return nvml.why_absent()
 
-    def owns(self, device: Any) -> bool:
+    def owns(self, device: "torch.device") -> bool:
         import torch
 
         return device.type == self.KIND and torch.version.hip is None
@@ -133,7 +268,9 @@ class Nvidia(Vendor):
             return _listed_by_cuda(environment)
         pairs = ((handle, nvml.mig_instances(handle)) for handle in nvml.handles())
         # CUDA shows nothing of a GPU in MIG mode that has no instance.
-        seen_by_cuda = [(_named(handle), [*map(_named, own or ())]) for handle, own in pairs if own != []]
+        seen_by_cuda = [
+            (_named(handle), [*map(_named, own or ())]) for handle, own in pairs if own != []
+        ]
         in_bus_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
         try:
             return seen(seen_by_cuda, environment.get("CUDA_VISIBLE_DEVICES"), in_bus_order)
@@ -142,74 +279,87 @@ class Nvidia(Vendor):
                 return listed
             raise
 
-    def why_silent(self) -> str:
-        if not (absent := nvml.why_absent()):
-            empty = next((_named(handle).name for handle in nvml.handles() if nvml.mig_instances(handle) == []), "")
-            return empty and f"{empty} is in MIG mode without an instance: nvidia-smi mig -cgi 0 -C makes one"
-        if not system.text("proc/driver/nvidia/version"):
-            return ""
-        return f"an NVIDIA driver is loaded, and shows no GPU here ({absent}). In a container: docker run --gpus all"
+    def why_silent(self) -> Said | None:
+        if absent := nvml.why_absent():
+            if system.text("proc/driver/nvidia/version"):
+                return Said("driver_shows_no_gpu", {"why": absent})
+            return None
+        for handle in nvml.handles():
+            if nvml.mig_instances(handle) == []:
+                return Said("mig_without_instance", {"name": _named(handle).name})
+        return None
 
-    def why_unfit(self, uuid: str) -> str:
-        build, have = torch_build.installed(), self.capability(uuid)
+    def why_unfit(self, uuid: str) -> Said | None:
+        build = torch_build.installed()
         if build is None or build.cuda is None:
-            return ""
-        runs = nvml.optional(pynvml.nvmlSystemGetCudaDriverVersion_v2) or cuda_driver.version() or NEW_CUDA
-        built, is_ancient = int((build.cuda or "0").split(".")[0]) * 1000, runs < OLD_CUDA
-        is_new = have is not None and have > NEWEST_OF_OLD
-        is_old = not is_new and (OLD_CUDA <= runs < NEW_CUDA or (have or TURING) < TURING)
-        command = build.replaced("cuda126*" if is_old else "cuda*", OLD_WHEELS if is_old else "")
-        instead = f"To measure the GPU: {'a newer driver, and ' * is_ancient}{command}"
+            return None
+        fit = _Fit(self.capability(uuid), _cuda_of_driver())
         if not build.cuda:
-            kind = "CPUs alone" if build.is_for_cpus else "AMD's GPUs"
-            return f"torch {build.version} is built for {kind}. {instead}"
-        if runs // 1000 * 1000 < built:
-            if is_new or (is_ancient and not (is_old and built >= NEW_CUDA)):
-                instead = "To measure the GPU: a newer driver"
-            elif not is_ancient:
-                instead += ", or a newer driver"
-            has = f"driver {self.driver() or ''} runs CUDA {runs // 1000}.{runs % 1000 // 10}"
-            return f"{has}, and torch {build.version} needs {build.cuda}. {instead}"
-        if have is None or TURING <= have <= (NEWEST if built >= NEW_CUDA else NEWEST_OF_OLD):  # every build has code
-            return ""
+            kind = Said("for_cpus" if build.is_for_cpus else "for_amd")
+            remedy = fit.remedy(build)
+            return Said("built_for", {"torch": build.version, "kind": kind, "instead": remedy})
+        if fit.runs // 1000 * 1000 < fit.built(build):
+            return Said(
+                "driver_too_old",
+                {
+                    "driver": self.driver() or "",
+                    "has": f"{fit.runs // 1000}.{fit.runs % 1000 // 10}",
+                    "torch": build.version,
+                    "needs": build.cuda,
+                    "instead": fit.remedy_of_driver(build),
+                },
+            )
+        if fit.has_code_in_every(build):
+            return None
         reason = self.why_unusable(uuid) if "torch" in sys.modules else _asked_of_torch(uuid)
-        return f"{reason}. {instead}" if reason else ""
+        if reason is None:
+            return None
+        return Said("with_remedy", {"reason": reason, "instead": fit.remedy(build)})
 
-    def why_unusable(self, uuid: str) -> str:
+    def why_unusable(self, uuid: str) -> Said | None:
         import torch
 
         if torch.cuda.is_available():
-            have, architectures = self.capability(uuid), torch.cuda.get_arch_list()
+            have = self.capability(uuid)
+            architectures = torch.cuda.get_arch_list()
             if have is None or not architectures or has_code(architectures, have):
-                return ""
+                return None
             named = f"compute capability {have[0]}.{have[1]}"
-            return f"torch {torch.__version__} has code for {', '.join(architectures)}, none for this GPU ({named})"
+            codes = ", ".join(architectures)
+            numbers = {"torch": torch.__version__, "codes": codes, "capability": named}
+            return Said("no_code_for_gpu", numbers)
         needs = f"HIP {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
-        hint = f"is the driver older than torch's {needs}?"
-        return f"torch {torch.__version__} cannot use the GPU that the driver shows ({hint})"
+        return Said("torch_cannot_use", {"torch": torch.__version__, "needs": needs})
 
     def visible(self, uuids: Sequence[str]) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
 
-    def uuid_of(self, device: Any) -> str:
+    def uuid_of(self, device: "torch.device") -> str:
         import torch
 
-        return str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-").removeprefix("MIG-")
+        return (
+            str(torch.cuda.get_device_properties(device).uuid)
+            .removeprefix("GPU-")
+            .removeprefix("MIG-")
+        )
 
-    def samplers(self, uuid: str, between: Sequence[Sampler], now: Now = time.perf_counter) -> list[Sampler]:
+    def samplers(
+        self, uuid: str, between: Sequence[Sampler], now: Now = time.perf_counter
+    ) -> list[Sampler]:
         if absent := nvml.why_absent():
-            hint = "in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-            raise RefusedError(f"{absent}, though CUDA does ({hint})")
+            raise RefusedError(Said("nvml_silent", {"why": absent}))
         handle = nvml.handle_by_uuid(uuid)
         named = nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or uuid
         counters: Sampler
         if without := gpm.why_unsupported(handle):
             counters = dcgm.dcgm_sampler(named, without)
             if dcgm.page(named) is None:
-                absent = f"{without}, no dcgm-exporter shows this GPU's counters at {dcgm.address()}"
+                absent = Said("no_exporter", {"why": without, "address": dcgm.address()})
                 counters = cupti.PmSampler(named, absent, now)
         else:  # two that read the same counters disturb one another
-            beside = f"{gpm.SOURCE}, disturbed by a dcgm-exporter" if dcgm.page(named) else gpm.SOURCE
+            beside = (
+                f"{gpm.SOURCE}, disturbed by a dcgm-exporter" if dcgm.page(named) else gpm.SOURCE
+            )
             counters = gpm.GpmSampler(handle, now, beside)
         return [counters, nvml_sampler(handle), *between, nvml_at_end(handle)]
 
@@ -223,32 +373,64 @@ class Nvidia(Vendor):
     def properties(self, uuid: str, name: str, sms: int | None = None) -> GpuProperties:
         handle = _handle(uuid)
         if sms is None and nvml.is_mig(handle):
-            sms = getattr(nvml.optional(pynvml.nvmlDeviceGetAttributes, handle), "multiprocessorCount", None)
+            sms = getattr(
+                nvml.optional(pynvml.nvmlDeviceGetAttributes, handle), "multiprocessorCount", None
+            )
         whole = nvml.parent(handle)
         pci = nvml.optional(pynvml.nvmlDeviceGetPciInfo, whole)
         return GpuProperties(
             name=name,
             sms=sms,
-            max_sm_clock_mhz=nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, whole, pynvml.NVML_CLOCK_SM),
-            max_memory_clock_mhz=nvml.optional(pynvml.nvmlDeviceGetMaxClockInfo, whole, pynvml.NVML_CLOCK_MEM),
+            max_sm_clock_mhz=nvml.optional(
+                pynvml.nvmlDeviceGetMaxClockInfo, whole, pynvml.NVML_CLOCK_SM
+            ),
+            max_memory_clock_mhz=nvml.optional(
+                pynvml.nvmlDeviceGetMaxClockInfo, whole, pynvml.NVML_CLOCK_MEM
+            ),
             bus_bits=nvml.optional(pynvml.nvmlDeviceGetMemoryBusWidth, whole),
-            pci_id=None if pci is None else f"{pci.pciDeviceId & 0xFFFF:04x}:{pci.pciDeviceId >> 16:04x}",
+            pci_id=None
+            if pci is None
+            else f"{pci.pciDeviceId & 0xFFFF:04x}:{pci.pciDeviceId >> 16:04x}",
         )
 
     def capability(self, uuid: str) -> tuple[int, int] | None:
         told = nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, nvml.parent(_handle(uuid)))
         if told is None:
             listed = cuda_driver.devices() if uuid else []
-            told = next((device["capability"] for device in listed if device["uuid"].endswith(uuid)), None)
+            told = next(
+                (device["capability"] for device in listed if device["uuid"].endswith(uuid)), None
+            )
         return None if told is None else (told[0], told[1])
+
+    def links(self, uuid: str) -> dict[str, Link]:
+        whole = nvml.parent(_handle(uuid))
+        found = dict[str, Link]()
+        for name, (now, most) in PCIE.items():
+            has = nvml.optional(now, whole)
+            may_have = nvml.optional(most, whole)
+            if has and may_have:
+                found[name] = Link(has, may_have)
+        states = [
+            nvml.optional(pynvml.nvmlDeviceGetNvLinkState, whole, number)
+            for number in range(pynvml.NVML_NVLINK_MAX_LINKS)
+        ]
+        told_states = [state for state in states if state is not None]
+        if told_states:
+            found["nvlinks"] = Link(sum(told_states), len(told_states))
+        return found
 
     def describe_all(self) -> list[dict[str, Any]]:
         told = [_described(handle) for handle in nvml.handles()]
         listed = () if told else cuda_driver.devices()
-        return told or [{**entry, "compute_capability": ".".join(map(str, entry["capability"]))} for entry in listed]
+        return told or [
+            {**entry, "compute_capability": ".".join(map(str, entry["capability"]))}
+            for entry in listed
+        ]
 
     def memory_bytes(self, uuid: str) -> float | None:
-        memory = nvml.optional(pynvml.nvmlDeviceGetMemoryInfo, _handle(uuid))  # of a MIG instance its own
+        memory = nvml.optional(
+            pynvml.nvmlDeviceGetMemoryInfo, _handle(uuid)
+        )  # of a MIG instance its own
         return memory.total if memory else super().memory_bytes(uuid)
 
     def driver(self) -> str | None:
@@ -256,10 +438,12 @@ class Nvidia(Vendor):
 
     def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
         handle = nvml.handle_by_uuid(uuid)
-        asked, of_whole = _asker(handle), _asker(nvml.parent(handle))
+        asked = _asker(handle)
+        of_whole = _asker(nvml.parent(handle))
 
         def now() -> dict[str, float | None]:
-            rates, memory = asked(pynvml.nvmlDeviceGetUtilizationRates), asked(pynvml.nvmlDeviceGetMemoryInfo)
+            rates = asked(pynvml.nvmlDeviceGetUtilizationRates)
+            memory = asked(pynvml.nvmlDeviceGetMemoryInfo)
             (instant,) = fields(handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])
             power = asked(pynvml.nvmlDeviceGetPowerUsage)
             return {
@@ -268,8 +452,11 @@ class Nvidia(Vendor):
                 "clock_mhz": of_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
                 "memory_clock_mhz": of_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
                 "power_w": power and power / 1e3,
-                "instant_power_w": instant.value and instant.value / 1e3,  # the other is a mean, on Hopper over 1 s
-                "temperature_c": of_whole(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+                "instant_power_w": instant.value
+                and instant.value / 1e3,  # the other is a mean, on Hopper over 1 s
+                "temperature_c": of_whole(
+                    pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU
+                ),
                 "device_memory_bytes": memory and memory.used,
                 "other_processes": other_processes(handle, own)[0],
             }

@@ -1,4 +1,5 @@
-"""NVML's readings of a GPU between two moments: utilization, energy, throttling, temperature, other processes."""
+"""NVML's readings of a GPU between two moments: utilization, energy, throttling, temperature, other
+processes."""
 
 import os
 import time
@@ -6,16 +7,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import sub
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import pynvml
 
-from mfulab.device.samplers.reading import Reading, Readings, Watched, energy, largest, sampler
+from mfulab.core.said import Said, joined, of_source
+from mfulab.device.samplers.reading import (
+    UNTOLD,
+    Reading,
+    Readings,
+    Watched,
+    energy,
+    largest,
+    sampler,
+)
 from mfulab.device.vendors import RefusedError, nvml
 
-# NVML's utilization lags by its sample period (1/6 s to 1 s, by product): a window's first samples tell of the past.
+# NVML's utilization lags by its sample period (1/6 s to 1 s, by product): a window's first samples
+# tell of the past.
 LAG_S = 1.0  # where the samples do not tell their period
-CLOCK_TOLERANCE_S = 0.1  # by which the wall clock may drift from the steady one in a window: it is being slewed
+# by which the wall clock may drift from the steady one in a window: it is being slewed
+CLOCK_TOLERANCE_S = 0.1
 # The energy counter ticks each 100 ms: over 5 s its edges make 2 % at most.
 ENERGY_WINDOW_S = 5.0
 # Field → the column it feeds. All count nanoseconds since the driver was loaded.
@@ -28,6 +40,8 @@ THROTTLE_FIELDS = {
 # By NVML_VALUE_TYPE_…, which count from 0.
 _MEMBER = dict(enumerate(("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")))
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Counter:
@@ -35,17 +49,24 @@ class Counter:
 
     value: int | None
     wraps: bool = False  # at 32 bits
-    reason: str = ""
+    reason: Said | None = None
 
 
 @sampler
 def nvml_sampler(
-    handle: Any, now: Callable[[], float] = time.time, elapsed: Callable[[], float] = time.perf_counter
+    handle: nvml.Handle,
+    now: Callable[[], float] = time.time,
+    elapsed: Callable[[], float] = time.perf_counter,
 ) -> Watched:
-    """Reads a GPU; what the driver refuses is empty, in its words. `now` is NVML's clock, `elapsed` one nobody sets."""
-    before, began_s, began = _totals(handle), now(), elapsed()
+    """Reads a GPU; what the driver refuses is empty, in its words. `now` is NVML's clock, `elapsed`
+    one nobody sets."""
+    before = _totals(handle)
+    began_s = now()
+    began = elapsed()
     yield
-    after, ended_s, window_s = _totals(handle), now(), elapsed() - began
+    after = _totals(handle)
+    ended_s = now()
+    window_s = elapsed() - began
     return {
         "utilization_percent": _utilization(handle, began_s, ended_s, window_s),
         **energy_of(before[0], after[0], window_s),
@@ -53,44 +74,55 @@ def nvml_sampler(
     }
 
 
-def _totals(handle: Any) -> list[Counter]:
+def _totals(handle: nvml.Handle) -> list[Counter]:
     """Running totals: energy in mJ, then the nanoseconds of THROTTLE_FIELDS, in their order."""
     energy_mj, reason = _asked(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
     return [Counter(energy_mj, reason=reason), *fields(handle, list(THROTTLE_FIELDS))]
 
 
-def _utilization(handle: Any, begin_s: float, end_s: float, window_s: float) -> Reading:
-    """Mean of NVML's samples in the window; without them, in a window long enough, the last sample period's."""
+def _utilization(handle: nvml.Handle, begin_s: float, end_s: float, window_s: float) -> Reading:
+    """Mean of NVML's samples in the window; without them, in a window long enough, the last sample
+    period's."""
     source = "NVML utilization samples"
     if abs(was_set_s := end_s - begin_s - window_s) > CLOCK_TOLERANCE_S:
-        because = f"the samples, as the machine's clock was set by {was_set_s:+.1f} s"
+        because = Said("clock_set", {"seconds": was_set_s})
     else:
         which = pynvml.NVML_GPU_UTILIZATION_SAMPLES
-        answer, reason = _asked(pynvml.nvmlDeviceGetSamples, handle, which, int((begin_s - LAG_S) * 1e6))
+        answer, reason = _asked(
+            pynvml.nvmlDeviceGetSamples, handle, which, int((begin_s - LAG_S) * 1e6)
+        )
         kind, samples = answer or (-1, ())
         if member := _MEMBER.get(kind):
-            stamped = [(sample.timeStamp / 1e6, getattr(sample.sampleValue, member)) for sample in samples]
+            stamped = [
+                (sample.timeStamp / 1e6, getattr(sample.sampleValue, member)) for sample in samples
+            ]
             stamps = sorted(stamp for stamp, _ in stamped)  # the ring buffer also holds stale ones
-            since = begin_s + min([LAG_S, *([median(map(sub, stamps[1:], stamps))] if len(stamps) > 2 else [])])
+            since = begin_s + min(
+                [LAG_S, *([median(map(sub, stamps[1:], stamps))] if len(stamps) > 2 else [])]
+            )
             if inside := [value for stamp, value in stamped if since <= stamp <= end_s]:
                 return Reading(sum(inside) / len(inside), "%", source, end_s - since)
-            reason = "no sample was stamped inside the window"
-        because = f"{source}: {reason or f'the samples have the unknown value type {kind}'}"
+            reason = Said("no_sample_inside")
+        because = of_source(source, reason or Said("unknown_value_type", {"kind": kind}))
     source = "nvmlDeviceGetUtilizationRates, last sample period"
     if window_s < LAG_S:
-        return Reading(None, "%", source, reason=f"{because}; the window is shorter than a sample period")
+        return Reading(None, "%", source, reason=joined([because, Said("window_below_sample")]))
     rates, refusal = _asked(pynvml.nvmlDeviceGetUtilizationRates, handle)
     if rates is None:
-        return Reading(None, "%", source, reason=f"{because}; {refusal}")
+        return Reading(None, "%", source, reason=joined([because, refusal or UNTOLD]))
     return Reading(float(rates.gpu), "%", f"{source} (instead of {because})")
 
 
 @sampler
-def nvml_at_end(handle: Any) -> Watched:
+def nvml_at_end(handle: nvml.Handle) -> Watched:
     """NVML's values at the end of the window, for lack of means over it."""
     yield
     others, reason = other_processes(handle, os.getpid())
-    readings = {"other_processes": Reading(others, "", "nvmlDeviceGetComputeRunningProcesses", reason=reason)}
+    readings = {
+        "other_processes": Reading(
+            others, "", "nvmlDeviceGetComputeRunningProcesses", reason=reason
+        )
+    }
     for name, unit, call, *which in (
         ("device_memory_bytes", "B", pynvml.nvmlDeviceGetMemoryInfo),
         ("clock_mhz", "MHz", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
@@ -103,30 +135,33 @@ def nvml_at_end(handle: Any) -> Watched:
     return readings
 
 
-def difference(before: Counter, after: Counter) -> tuple[int | None, str]:
+def difference(before: Counter, after: Counter) -> tuple[int | None, Said | None]:
     """Increase of a counter, which may wrap once if it has 32 bits, or None with the reason."""
     if before.value is None or after.value is None:
         return None, before.reason or after.reason
     if after.value >= before.value:
-        return after.value - before.value, ""
+        return after.value - before.value, None
     if after.wraps:
-        return after.value + (1 << 32) - before.value, ""
-    return None, "the counter ran backwards: the driver was reset"
+        return after.value + (1 << 32) - before.value, None
+    return None, Said("counter_backwards")
 
 
 def energy_of(before: Counter, after: Counter, window_s: float) -> Readings:
     """Energy and mean power of the window, from the counter in millijoules."""
     used_mj, reason = difference(before, after)
     if used_mj is not None and window_s < ENERGY_WINDOW_S:
-        used_mj, reason = None, f"the window is shorter than {ENERGY_WINDOW_S:g} s, and the counter ticks each 100 ms"
+        used_mj = None
+        reason = Said("window_below_energy", {"least": ENERGY_WINDOW_S})
     elif used_mj == 0:  # no GPU that answers draws nothing
-        used_mj, reason = None, f"the energy counter stood still for {window_s:.2f} s"
+        used_mj = None
+        reason = Said("energy_stood_still", {"seconds": window_s})
     joule = None if used_mj is None else used_mj / 1e3
     return energy(joule, "nvmlDeviceGetTotalEnergyConsumption", window_s, reason)
 
 
 def throttling(before: Sequence[Counter], after: Sequence[Counter], window_s: float) -> Readings:
-    """Exact shares of the window that each cause held the clock back, and the largest of them, as causes overlap."""
+    """Exact shares of the window that each cause held the clock back, and the largest of them, as
+    causes overlap."""
     readings = {}
     for (field, name), start, end in zip(THROTTLE_FIELDS.items(), before, after, strict=True):
         held_ns, reason = difference(start, end)
@@ -136,14 +171,18 @@ def throttling(before: Sequence[Counter], after: Sequence[Counter], window_s: fl
     return readings | {"throttled_percent": largest(readings, f"the largest of {fields}")}
 
 
-def other_processes(handle: Any, own: int | None) -> tuple[int | None, str]:
-    """Processes besides `own` (all where None) that compute on the GPU, without those that draw, too. In a container
-    NVML tells the host's ids: one is taken for `own`."""
+def other_processes(handle: nvml.Handle, own: int | None) -> tuple[int | None, Said | None]:
+    """Processes besides `own` (all where None) that compute on the GPU, without those that draw,
+    too. In a container NVML tells the host's ids: one is taken for `own`."""
     processes, reason = _asked(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     if processes is None:
         return None, reason
-    drawing = {process.pid for process in nvml.optional(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ()}
-    return count_others([process.pid for process in processes if process.pid not in drawing], own), ""
+    drawing = {
+        process.pid
+        for process in nvml.optional(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ()
+    }
+    computing = [process.pid for process in processes if process.pid not in drawing]
+    return count_others(computing, own), None
 
 
 def count_others(pids: Sequence[int], own: int | None) -> int:
@@ -151,23 +190,27 @@ def count_others(pids: Sequence[int], own: int | None) -> int:
     return len(pids) if own is None else max(0, len(pids) - 1)
 
 
-def _asked(call: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
+def _asked(call: Callable[..., T], *arguments: object) -> tuple[T | None, Said | None]:
     try:
-        return nvml.ask(call, *arguments), ""
+        return nvml.ask(call, *arguments), None
     except RefusedError as refusal:
-        return None, str(refusal)
+        return None, refusal.said
 
 
-def fields(handle: Any, numbers: list[int]) -> list[Counter]:
+def fields(handle: nvml.Handle, numbers: list[int]) -> list[Counter]:
     """The values of NVML's fields of these numbers now."""
     answers, refusal = _asked(pynvml.nvmlDeviceGetFieldValues, handle, numbers)
-    return [Counter(None, reason=refusal)] * len(numbers) if answers is None else list(map(_counter, answers))
+    if answers is None:
+        return [Counter(None, reason=refusal)] * len(numbers)
+    return list(map(_counter, answers))
 
 
 def _counter(field: Any) -> Counter:
     if field.nvmlReturn != pynvml.NVML_SUCCESS:
-        return Counter(None, reason=f"NVML field {field.fieldId}: {pynvml.NVMLError(field.nvmlReturn)}")
+        error = str(pynvml.NVMLError(field.nvmlReturn))
+        return Counter(None, reason=of_source(f"NVML field {field.fieldId}", error))
     if field.valueType not in _MEMBER:
-        return Counter(None, reason=f"NVML field {field.fieldId} has the unknown value type {field.valueType}")
+        numbers = {"field": field.fieldId, "kind": field.valueType}
+        return Counter(None, reason=Said("unknown_field_type", numbers))
     wraps = field.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
     return Counter(int(getattr(field.value, _MEMBER[field.valueType])), wraps)

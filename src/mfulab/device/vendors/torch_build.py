@@ -1,4 +1,5 @@
-"""The build of torch that is installed, read from its files: importing it takes seconds, and planning does without."""
+"""The build of torch that is installed, read from its files: importing it takes seconds, and
+planning does without."""
 
 import functools
 import re
@@ -13,7 +14,8 @@ _VERSION = re.compile(r"^(cuda|hip)\b[^=\n]*= *(?:None|'([^']*)'|\"([^\"]*)\")",
 
 @dataclass(frozen=True)
 class Build:
-    """Version of torch, and the CUDA and HIP that it is built for: empty without, None where it does not say."""
+    """Version of torch, and the CUDA and HIP that it is built for: empty without, None where it
+    does not say."""
 
     version: str
     cuda: str | None = None
@@ -25,17 +27,27 @@ class Build:
         """True if it knows no GPU of NVIDIA's or AMD's."""
         return self.cuda == self.hip == ""
 
-    def replaced(self, conda: str, pip: str = "") -> str:
-        """A command that installs another build of the same version: what `conda`, or the options of `pip`, choose."""
+    @property
+    def release(self) -> tuple[int, ...]:
+        """Major and minor version; (0, 0) where it has none."""
+        found = re.match(r"(\d+)\.(\d+)", self.version)
+        return tuple(map(int, found.groups())) if found else (0, 0)
+
+    def replaced(self, conda: str, pip: str = "", newer: bool = False) -> str:
+        """A command that installs another build, which `conda` or the options of `pip` choose: of
+        the same version, or the newest."""
         release = self.version.partition("+")[0]
         if self.by_conda:
-            return f"conda install -c conda-forge 'pytorch={release}={conda}'"
-        return f"pip uninstall -y torch && pip install torch=={release}{pip}"
+            chosen = f"'pytorch=*={conda}'" if newer else f"'pytorch={release}={conda}'"
+            return f"conda install -c conda-forge {chosen}"
+        chosen = "torch" if newer else f"torch=={release}"
+        return f"pip uninstall -y torch && pip install {chosen}{pip}"
 
 
 @functools.cache
 def installed() -> Build | None:
-    """The build; None where torch is not installed. A conda package bears no `+cpu`, but all name their CUDA."""
+    """The build; None where torch is not installed. A conda package bears no `+cpu`, but all name
+    their CUDA."""
     try:
         package = metadata.distribution("torch")
     except metadata.PackageNotFoundError:

@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const flo
     for (int step = 0, stage = 0; step < steps; ++step) {
         wait_for_copies<STAGES - 2>();
         __syncthreads();
-#pragma unroll
+#pragma unroll UNROLLED
         for (int i = 0; i < BK; ++i) {
             float from_a[8], from_b[RUN_N];
             lane.read(from_a, from_b, tiles.a[stage][i], tiles.b[stage][i]);

@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const flo
     for (int start = 0; start < k; start += BK, buffer ^= 1) {
         const bool more = start + BK < k;
         if (more) fetch(start + BK);
-#pragma unroll
+#pragma unroll UNROLLED
         for (int i = 0; i < BK; ++i) {
             float from_a[8], from_b[RUN_N];
             lane.read(from_a, from_b, tile_a[buffer][i], tile_b[buffer][i]);

@@ -6,6 +6,11 @@ constexpr int DOWN = PART_M / 8, ACROSS = PART_N / RUN_N, PARTS_N = BN / PART_N,
 constexpr int PAD = 4;  // floats behind each row of A's tile: keeps the transposed stores of one warp in different banks
 constexpr bool WIDE = RUN_N > 8;
 constexpr int RESIDENT = ALIGNED && !WIDE && THREADS <= 256 ? 2 : 1;  // blocks on an SM
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int UNROLLED = WIDE ? BK : 2;  // of a tile's steps: Blackwell's compiler reads all of them ahead, and spills
+#else
+constexpr int UNROLLED = BK;
+#endif
 
 struct Lane {
     int x, y;

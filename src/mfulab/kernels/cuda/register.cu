@@ -1,8 +1,10 @@
 // Register tile: a thread computes RUN×RUN_N of C from RUN values of A and RUN_N of B. 1-D, one column: each value of B read from
 // shared memory is used RUN times. 2-D: 2·RUN reads for RUN² multiply-adds. Block: BM×BN of C in steps of BK.
-constexpr int COLUMNS = BN / RUN_N, THREADS = BM / RUN * COLUMNS, UNROLLED = RUN_N > 1 ? 2 : BK;
+constexpr int COLUMNS = BN / RUN_N, THREADS = BM / RUN * COLUMNS, UNROLLED = RUN_N > 1 ? 2 : 4;
+// Blocks on an SM. A column's 512 threads fit twice in 64 registers each, of which a loop unrolled further spills.
+constexpr int RESIDENT = sizeof(REAL) == 4 && THREADS <= (RUN_N > 1 ? 256 : 512) ? 2 : 1;
 
-extern "C" __global__ void __launch_bounds__(THREADS, sizeof(REAL) == 4 && THREADS <= 256 ? 2 : 1) matmul(const REAL* a, const REAL* b, REAL* c, int m, int n, int k) {
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const REAL* a, const REAL* b, REAL* c, int m, int n, int k) {
     __shared__ REAL tile_a[BM][BK];
     __shared__ REAL tile_b[BK][BN];
     const int top = blockIdx.y * BM, left = blockIdx.x * BN;

@@ -1,4 +1,5 @@
-"""Mistakes in a sweep, each reported in one sentence with the key, the value and the choices, before any planning."""
+"""Mistakes in a sweep, each reported in one sentence with the key, the value and the choices,
+before any planning."""
 
 import itertools
 import math
@@ -14,6 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from mfulab.core.configs import put
+from mfulab.core.data import values
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import read_text
 from mfulab.device.datasheets import typed_names
@@ -22,87 +24,130 @@ from mfulab.measurements.registry import MEASUREMENTS
 
 MOST = 100_000  # values of one key, and runs of one measurement: more is a mistake
 PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
-# What conditions may ask beside keys: whether a device emulates the format, its tensor cores' best format, its memory.
+# What conditions may ask beside keys: whether a device emulates the format, its tensor cores' best
+# format, its memory.
 OF_DEVICES = ("emulated", "best_16_bit", "is_small")
 ALIASES = re.compile(r"[\s\[,{]\*\w")
 SHOWN = 80  # characters of a value in a message
 KEYS = "config/KEYS.md"
 # Keys with one value for all runs.
-ONE = {"steps", "replicates", "ceiling_replicates", "short_processes", "budget_min", "hardware", "exclude"}
+ONE = {
+    "steps",
+    "replicates",
+    "ceiling_replicates",
+    "short_processes",
+    "budget_min",
+    "hardware",
+    "exclude",
+}
 ONE |= {"first", "on_gpu", "device", "device.name", "device.type", "report.language", "report.rows"}
 ONE |= {"report.text", "report.recorded"}
 
 
 def experiment_file(path: Path) -> None:
-    """Raises ConfigurationError if an experiment's file is none: for the first thing that is wrong with it."""
+    """Raises ConfigurationError if an experiment's file is none: for the first thing that is wrong
+    with it."""
     try:
         text = read_text(path)
         content = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise ConfigurationError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}.") from error
+        raise ConfigurationError(
+            f"{path}{line}: not YAML: {getattr(error, 'problem', error)}."
+        ) from error
     if content is None:
-        raise ConfigurationError(f"{path}: empty. Give `steps` and what they sweep: config/README.md has an example.")
+        raise ConfigurationError(
+            f"{path}: empty. Give `steps` and what they sweep: config/README.md has an example."
+        )
     if not isinstance(content, dict):
-        raise ConfigurationError(f"{path}: holds a {type(content).__name__}. Give keys, such as steps: [profile_step].")
+        raise ConfigurationError(
+            f"{path}: holds a {type(content).__name__}. Give keys, such as steps: [profile_step]."
+        )
     if not PACKAGE.search(text):
-        raise ConfigurationError(f"{path}: begin it with the line `# @package _global_`, else it sets nothing.")
-    if missing := next((key for key, value in content.items() if value == "???"), None):  # Hydra takes it for nothing
+        raise ConfigurationError(
+            f"{path}: begin it with the line `# @package _global_`, else it sets nothing."
+        )
+    if missing := next(
+        (key for key, value in content.items() if value == "???"), None
+    ):  # Hydra takes it for nothing
         raise ConfigurationError(f"{path}: {missing}=???: missing. Give a value, or leave it out.")
     for key in ("hydra", "hydra.sweeper", "hydra.sweeper.params"):
         if not isinstance(content := content.get(key.rpartition(".")[2]) or {}, dict):
-            raise ConfigurationError(f"{path}: {key}={_short(content)}: give sweeper: {{params: {{KEY: VALUES}}}}.")
+            raise ConfigurationError(
+                f"{path}: {key}={_short(content)}: give sweeper: {{params: {{KEY: VALUES}}}}."
+            )
 
 
 def anchors(folder: Path) -> None:
-    """Raises ConfigurationError for a YAML file whose aliases make more values of it than anyone means."""
-
-    def values(content: object) -> int:
-        if isinstance(content, list | dict) and id(content) not in counted:
-            counted[id(content)] = MOST  # of a part that holds itself
-            counted[id(content)] = 1 + sum(map(values, content.values() if isinstance(content, dict) else content))
-        return counted.get(id(content), 1)
+    """Raises ConfigurationError for a YAML file whose aliases make more values of it than anyone
+    means."""
 
     for path in sorted(folder.rglob("*.yaml")):
-        with suppress(FileNotFoundError, yaml.YAMLError, ValueError, RecursionError):  # told where the file is used
-            text, counted = read_text(path, follow=True), dict[int, int]()  # values of each part, shared ones each time
-            if ALIASES.search(text) and values(yaml.safe_load(text)) > MOST:
-                raise ConfigurationError(f"{path}: its aliases make more than {MOST:,} values. Write fewer.")
+        with suppress(
+            FileNotFoundError, yaml.YAMLError, ValueError, RecursionError
+        ):  # told where the file is used
+            text = read_text(path, follow=True)
+            if ALIASES.search(text) and values(yaml.safe_load(text), MOST) > MOST:
+                raise ConfigurationError(
+                    f"{path}: its aliases make more than {MOST:,} values. Write fewer."
+                )
 
 
-def overrides(parsed: Iterable[Override], config: Mapping[str, Any], folder: Path, where: str = "") -> None:
-    """Raises ConfigurationError for the first override that names no key of `config` or no option of a group."""
+def overrides(
+    parsed: Iterable[Override], config: Mapping[str, Any], folder: Path, where: str = ""
+) -> None:
+    """Raises ConfigurationError for the first override that names no key of `config` or no option
+    of a group."""
     names = groups(folder)
     for override in parsed:
-        key, says = override.key_or_group, ""
-        if override.is_delete() or override.package is not None:
-            says = "give key=value; keys are neither removed nor moved."
-        elif re.split(r"[./]", key)[0] == "hydra":
-            says = "Hydra's own keys are no part of a sweep; see config/README.md."
-        elif key in ONE and override.is_sweep_override():
-            says = "one value for all runs. Give the command again for another."
-        elif key == "steps" and override.value() == []:
-            says = f"nothing to measure. Choices: {', '.join(MEASUREMENTS)}; experiment=recorded needs none."
-        if says:
-            raise ConfigurationError(f"{where}{override.input_line}: {says}")
+        key = override.key_or_group
+        refused = _why_refused(override)
+        if refused:
+            raise ConfigurationError(f"{where}{override.input_line}: {refused}")
         if key in names:
             for choice in choices_of(override):
                 check_choice(key, choice, folder, where)
             continue
-        node: Any = config
-        parents = ""
-        for part in key.split("."):
-            if parents.removesuffix(".") in OPEN:
-                break
-            beside = node if isinstance(node, Mapping) else {}
-            if part not in beside:
-                beneath = [f"{parents}{name}" for name in {*beside, *(() if parents else names)}]
-                raise unknown(f"{where}key", _short(key), beneath, KEYS)
-            node = node[part]
-            parents += f"{part}."
-        if not override.is_sweep_override() and "${" not in (text := override.get_value_element_as_str()):
-            check_values(key, [plain(text)])
+        _check_key(key, config, names, where)
+        if not override.is_sweep_override():
+            text = override.get_value_element_as_str()
+            if "${" not in text:
+                check_values(key, [plain(text)])
+
+
+def _why_refused(override: Override) -> str:
+    """Reason why an override is none of this project's, whatever the config; empty without one."""
+    key = override.key_or_group
+    if override.is_delete() or override.package is not None:
+        return "give key=value; keys are neither removed nor moved."
+    if re.split(r"[./]", key)[0] == "hydra":
+        return "Hydra's launchers, sweepers and folders are not used; docs/decisions.md says what does the same."
+    if key in ONE and override.is_sweep_override():
+        return "one value for all runs. Give the command again for another."
+    if key == "steps" and override.value() == []:
+        choices = ", ".join(MEASUREMENTS)
+        return f"nothing to measure. Choices: {choices}; experiment=recorded needs none."
+    return ""
+
+
+def _check_key(key: str, config: Mapping[str, Any], names: Iterable[str], where: str) -> None:
+    """Raises ConfigurationError if `config` has no such key, which may also be a group of
+    `names`."""
+    node: Any = config
+    parents: list[str] = []
+    for part in key.split("."):
+        if ".".join(parents) in OPEN:
+            return
+        beside = node if isinstance(node, Mapping) else {}
+        if part not in beside:
+            known = set(beside)
+            if not parents:
+                known.update(names)
+            beneath = [".".join([*parents, name]) for name in known]
+            raise unknown(f"{where}key", _short(key), beneath, KEYS)
+        node = node[part]
+        parents.append(part)
 
 
 def choices_of(override: Override) -> list[str]:
@@ -111,20 +156,26 @@ def choices_of(override: Override) -> list[str]:
 
 
 def values_of(override: Override) -> list[str]:
-    """The values that an override gives, as text. Raises ConfigurationError if they are none or no end of them."""
+    """The values that an override gives, as text. Raises ConfigurationError if they are none or no
+    end of them."""
     if not override.is_sweep_override():
         return [override.get_value_element_as_str()]
-    line, sweep = override.input_line, override.value()
+    line = override.input_line
+    sweep = override.value()
     if not override.is_discrete_sweep():
         raise ConfigurationError(
             f"{line}: an interval cannot be enumerated; give choice(…), range(…), glob(…) or a list."
         )
     if getattr(sweep, "shuffle", False):
-        raise ConfigurationError(f"{line}: shuffle has no end of orders. Runs have one of the key seed.")
+        raise ConfigurationError(
+            f"{line}: shuffle has no end of orders. Runs have one of the key seed."
+        )
     is_endless = isinstance(sweep, RangeSweep) and not (
         sweep.step and abs((sweep.stop - sweep.start) / sweep.step) <= MOST  # type: ignore[operator]
     )
-    values = [] if is_endless else list(itertools.islice(override.sweep_string_iterator(), MOST + 1))
+    values = (
+        [] if is_endless else list(itertools.islice(override.sweep_string_iterator(), MOST + 1))
+    )
     if is_endless or len(values) > MOST:
         raise ConfigurationError(f"{_short(line)}: more than {MOST:,} values. Give fewer.")
     if not values:
@@ -143,16 +194,25 @@ def plain(text: str) -> Any:
 def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None:
     """Raises ConfigurationError if `choice` is no option of `group`."""
     if choice not in (options := choices(folder, group)):
-        if group == "device" and any(f"{name}-".lower().startswith(f"{choice}-".lower()) for name in typed_names()):
+        if group == "device" and any(
+            f"{name}-".lower().startswith(f"{choice}-".lower()) for name in typed_names()
+        ):
             says = "give its kind. hardware=… plans for another machine's: docs/clusters.md."
-            raise ConfigurationError(f"{where}device={choice}: {says} Choices: {', '.join(options)}.")
-        readers = (step for step, measurement in MEASUREMENTS.items() if group in measurement.config.model_fields)
+            raise ConfigurationError(
+                f"{where}device={choice}: {says} Choices: {', '.join(options)}."
+            )
+        readers = (
+            step
+            for step, measurement in MEASUREMENTS.items()
+            if group in measurement.config.model_fields
+        )
         listed = next((f"mfulab run {step} --help" for step in readers), f"{folder / group}/")
         raise unknown(f"{where}{group}", _short(choice), options, listed)
 
 
 def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
-    """Raises ConfigurationError for the first bad value of a composed config; `swept` are values of nested keys."""
+    """Raises ConfigurationError for the first bad value of a composed config; `swept` are values of
+    nested keys."""
     content = dict(base)
     for key, value in swept.items():
         put(content, key, value)
@@ -166,7 +226,9 @@ def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
             raise unknown("steps", step, MEASUREMENTS)
     for rule in checked.exclude:
         if "because" not in rule or len(rule) == 1:
-            raise ConfigurationError(f"exclude={_short(rule)}: give axes and, as `because`, the reason.")
+            raise ConfigurationError(
+                f"exclude={_short(rule)}: give axes and, as `because`, the reason."
+            )
     if {} in checked.first:
         raise ConfigurationError("first={}: give axes, such as {model: gpt2}.")
     for name, rules in (("exclude", checked.exclude), ("first", checked.first)):
@@ -176,8 +238,15 @@ def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
 
 
 def _finite(place: str, content: object) -> None:
-    """Raises ConfigurationError, naming its key, for the first value in a tree that JSON cannot say."""
-    inner = content.items() if isinstance(content, Mapping) else enumerate(content) if isinstance(content, list) else ()
+    """Raises ConfigurationError, naming its key, for the first value in a tree that JSON cannot
+    say."""
+    inner: Iterable[tuple[Any, Any]]
+    if isinstance(content, Mapping):
+        inner = content.items()
+    elif isinstance(content, list):
+        inner = enumerate(content)
+    else:
+        inner = ()
     for key, value in inner:
         if not isinstance(key, str) and isinstance(content, Mapping):
             raise ConfigurationError(f"{place}{key}: no key. Keys are words.")
@@ -187,10 +256,14 @@ def _finite(place: str, content: object) -> None:
 
 
 def check_values(key: str, contents: Iterable[Any]) -> None:
-    """Raises ConfigurationError for the first that is no value of `key`; how keys go together is not looked at."""
+    """Raises ConfigurationError for the first that is no value of `key`; how keys go together is
+    not looked at."""
     if (field := _find(Experiment, key.split("."))[1]) is None:  # one of the user's own keys
         return
-    adapter = TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)  # type: ignore[arg-type]
+    annotation: Any = field.annotation
+    if field.metadata:
+        annotation = Annotated[annotation, *field.metadata]
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
     for content in contents:
         try:
             valid = adapter.validate_python(content)
@@ -203,31 +276,49 @@ def check_values(key: str, contents: Iterable[Any]) -> None:
 def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> ConfigurationError:
     """The sentence for what pydantic found first in `model`, or in its field `prefix`."""
     first = error.errors(include_url=False)[0]
-    where = [*prefix, *(str(part) for part in first["loc"])]
-    key = ".".join(part for part in where if not part.startswith(("function-", "constrained-"))) or "config"
-    if first["type"] == "extra_forbidden":
-        return unknown("key", _short(key), _siblings(model, where), KEYS)
-    given, kind = _short(first["input"]), first["type"]
-    if kind == "literal_error":
-        return unknown(key, given, re.findall(r"'([^']*)'", first["ctx"]["expected"]))
-    if kind == "missing":
-        return ConfigurationError(f"{key}: missing. Give {key}=VALUE.")
-    if kind in ("model_type", "dict_type", "model_attributes_type"):
-        inner = _siblings(model, [*where, ""])
-        return ConfigurationError(f"{key}={given}: give one of its keys: {', '.join(inner) or f'{key}.NAME'}.")
-    says = first["msg"].removeprefix("Value error, ").replace("Input should", "must").replace(" should ", " must ")
-    if kind == "list_type":
-        says = f"give a list: {key}=[{given}]" if key != "exclude" else "give a list of rules in the experiment's file"
-    if kind == "string_type":
-        says = f'give a text, in quotes where it could be a number: {where[-1]}: "123_456"'
-    if kind == "string_pattern_mismatch":  # a reader of regular expressions is not presumed
-        field = _find(model, where)[1]
-        says = f"give {((field and field.description) or 'letters, digits, . _ and -').rstrip('.')}"
-    # Of a mapping what is wrong is how its values go together.
-    return ConfigurationError(f"{key}: {says}." if isinstance(first["input"], Mapping) else f"{key}={given}: {says}.")
+    where = [*prefix, *map(str, first["loc"])]
+    named = [part for part in where if not part.startswith(("function-", "constrained-"))]
+    key = ".".join(named) or "config"
+    given = _short(first["input"])
+    match first["type"]:
+        case "extra_forbidden":
+            return unknown("key", _short(key), _siblings(model, where), KEYS)
+        case "literal_error":
+            return unknown(key, given, re.findall(r"'([^']*)'", first["ctx"]["expected"]))
+        case "missing":
+            return ConfigurationError(f"{key}: missing. Give {key}=VALUE.")
+        case "model_type" | "dict_type" | "model_attributes_type":
+            keys = ", ".join(_siblings(model, [*where, ""])) or f"{key}.NAME"
+            return ConfigurationError(f"{key}={given}: give one of its keys: {keys}.")
+    says = _advice(first["type"], key, given, model, where)
+    if not says:
+        says = first["msg"].removeprefix("Value error, ")
+        says = says.replace("Input should", "must").replace(" should ", " must ")
+    if isinstance(first["input"], Mapping):  # of which is wrong how its values go together
+        return ConfigurationError(f"{key}: {says}.")
+    return ConfigurationError(f"{key}={given}: {says}.")
 
 
-def _find(model: type[BaseModel], where: Sequence[str]) -> tuple[type[BaseModel] | None, FieldInfo | None]:
+def _advice(fault: str, key: str, given: str, model: type[BaseModel], where: Sequence[str]) -> str:
+    """Says what to give instead of a value of another type or form; empty where pydantic's own message
+    says it."""
+    match fault:
+        case "list_type" if key == "exclude":
+            return "give a list of rules in the experiment's file"
+        case "list_type":
+            return f"give a list: {key}=[{given}]"
+        case "string_type":
+            return f'give a text, in quotes where it could be a number: {where[-1]}: "123_456"'
+        case "string_pattern_mismatch":  # a reader of regular expressions is not presumed
+            field = _find(model, where)[1]
+            meaning = (field and field.description) or "letters, digits, . _ and -"
+            return f"give {meaning.rstrip('.')}"
+    return ""
+
+
+def _find(
+    model: type[BaseModel], where: Sequence[str]
+) -> tuple[type[BaseModel] | None, FieldInfo | None]:
     """The model that holds the last of `where`, and its field there; None for what is not there."""
     *parents, last = where
     holder: type[BaseModel] | None = model
@@ -240,7 +331,9 @@ def _find(model: type[BaseModel], where: Sequence[str]) -> tuple[type[BaseModel]
 
 def _siblings(model: type[BaseModel], where: Sequence[str]) -> list[str]:
     holder = _find(model, where)[0]
-    return [".".join([*where[:-1], name]) for name in _names(holder)] if holder else []
+    if holder:
+        return [".".join([*where[:-1], name]) for name in _names(holder)]
+    return []
 
 
 def _names(model: type[BaseModel]) -> list[str]:
@@ -257,4 +350,6 @@ def runs(steps: Iterable[str], axes: Mapping[str, Sequence[Any]]) -> None:
     for step in steps:
         read = [key for key in axes if key.split(".")[0] in MEASUREMENTS[step].config.model_fields]
         if (count := math.prod(len(axes[key]) for key in read)) > MOST:
-            raise ConfigurationError(f"{step}: {', '.join(read)} give {count:,} runs, more than {MOST:,}. Sweep less.")
+            raise ConfigurationError(
+                f"{step}: {', '.join(read)} give {count:,} runs, more than {MOST:,}. Sweep less."
+            )

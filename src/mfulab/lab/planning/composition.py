@@ -1,12 +1,13 @@
-"""Hydra's part of planning: an experiment's base config and the values of each axis, each option composed once."""
+"""Hydra's part of planning: an experiment's base config and the values of each axis, each option
+composed once."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -23,12 +24,15 @@ from mfulab.lab.planning.keys import OPEN, defaults, derived, groups
 from mfulab.lab.planning.naming import NO_RUNS
 
 DIGITS = re.compile(r"(?<![^,(\[\s])\d[\d_]*(?![^,)\]\s])")  # a word of them
-BY_HYDRA = re.compile(r"@package|\$\{|^defaults:", re.MULTILINE)  # in a file that only Hydra can compose
+BY_HYDRA = re.compile(
+    r"@package|\$\{|^defaults:", re.MULTILINE
+)  # in a file that only Hydra can compose
 
 
 @dataclass(frozen=True)
 class Value:
-    """One value of an axis: how it reads in a run's name and in an exclusion, and what it puts into the config."""
+    """One value of an axis: how it reads in a run's name and in an exclusion, and what it puts into
+    the config."""
 
     label: str
     content: Any
@@ -36,7 +40,8 @@ class Value:
 
 @dataclass(frozen=True)
 class Composition:
-    """A composed experiment: the base config, the option chosen in each group, and every swept axis by its key."""
+    """A composed experiment: the base config, the option chosen in each group, and every swept axis
+    by its key."""
 
     experiment: str
     base: Mapping[str, Any]
@@ -46,43 +51,57 @@ class Composition:
     overrides: Sequence[str] = ()  # what the user gave for its runs, as Hydra is told it
 
 
-def compose_experiments(overrides: Sequence[str], folder: Path, *, sweeps: bool = True) -> list[Composition]:
-    """Compositions of the experiments that `overrides` name (`experiment=a,b`). Raises ConfigurationError."""
+def compose_experiments(
+    overrides: Sequence[str], folder: Path, *, sweeps: bool = True
+) -> list[Composition]:
+    """Compositions of the experiments that `overrides` name (`experiment=a,b`). Raises
+    ConfigurationError."""
     with _hydra(folder):
         parsed = _parse([_named(override, groups(folder)) for override in complete(overrides)])
-        if several := next((word.input_line for word in parsed if word.is_sweep_override() and not sweeps), None):
-            raise ConfigurationError(f"{several}: several values. Add -m to sweep over them.")
-        names = [name for word in parsed if word.key_or_group == "experiment" for name in checks.choices_of(word)]
-        rest = [word for word in parsed if word.key_or_group != "experiment"]
+        for word in parsed:
+            if word.is_sweep_override() and not sweeps:
+                says = "several values. Add -m to sweep over them."
+                raise ConfigurationError(f"{word.input_line}: {says}")
+        names: list[str] = []
+        rest: list[Override] = []
+        for word in parsed:
+            if word.key_or_group == "experiment":
+                names += checks.choices_of(word)
+            else:
+                rest.append(word)
         for name in names:
             checks.check_choice("experiment", name, folder)
             checks.experiment_file(folder / "experiment" / f"{name}.yaml")
-        return [
-            _compose_one(chosen, rest, folder, sweeps) for chosen in [[f"experiment={name}"] for name in names] or [[]]
-        ]
+        if not names:
+            return [_compose_one([], rest, folder, sweeps)]
+        return [_compose_one([f"experiment={name}"], rest, folder, sweeps) for name in names]
 
 
 def complete(overrides: Sequence[str]) -> list[str]:
-    """Adds what goes without saying: `model=own` for `model._target_=…`, and `++` for a key of the user's own."""
+    """Adds what goes without saying: `model=own` for `model._target_=…`, and `++` for a key of the
+    user's own."""
     keys = [override.split("=", 1)[0].lstrip("+~") for override in overrides]
     result = ["model=own"] if "model._target_" in keys and "model" not in keys else []
     for key, override in zip(keys, overrides, strict=True):
         is_open = key.startswith(tuple(f"{prefix}." for prefix in OPEN))
         if key == "steps" and not override.partition("=")[2].startswith("["):
-            override = f"steps=[{override.partition('=')[2]}]"  # one measurement, or several with commas, are a list
+            # one measurement, or several with commas, are a list
+            override = f"steps=[{override.partition('=')[2]}]"
         result.append(f"++{override}" if is_open and override[0] not in "+~" else override)
     return result
 
 
 def _named(override: str, names: Collection[str]) -> str:
-    """Quotes digits that name a choice of the groups `names`, which Hydra would read as a number."""
+    """Quotes digits that name a choice of the groups `names`, which Hydra would read as a
+    number."""
     key, equals, value = override.partition("=")
     return key + equals + (DIGITS.sub(r"'\g<0>'", value) if key in names else value)
 
 
 @contextmanager
 def _hydra(folder: Path) -> Iterator[None]:
-    """Hydra's global state, and its errors in this project's words; it opens what this project would not."""
+    """Hydra's global state, and its errors in this project's words; it opens what this project
+    would not."""
     digests(folder, ".yaml")
     checks.anchors(folder)
     try:
@@ -96,8 +115,13 @@ def _hydra(folder: Path) -> Iterator[None]:
             yield
     except ConfigurationError:
         raise
-    except Exception as error:  # of Hydra, OmegaConf, ANTLR or YAML, which give no promise of theirs
-        text = " ".join(re.split("See https|Config search path", str(error))[0].split()) or type(error).__name__
+    except (
+        Exception
+    ) as error:  # of Hydra, OmegaConf, ANTLR or YAML, which give no promise of theirs
+        text = (
+            " ".join(re.split("See https|Config search path", str(error))[0].split())
+            or type(error).__name__
+        )
         raise ConfigurationError(f"{folder}/: {text}") from error
 
 
@@ -110,53 +134,103 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
         raise ConfigurationError(f"{error.override}: {says}") from error
 
 
-def _compose_one(chosen: Sequence[str], overrides: Sequence[Override], folder: Path, sweeps: bool) -> Composition:
+def _compose_one(
+    chosen: Sequence[str], overrides: Sequence[Override], folder: Path, sweeps: bool
+) -> Composition:
     shipped = compose("config", overrides=list(chosen), return_hydra_config=True)
     checks.overrides(overrides, _plain(shipped), folder)
-    single = [override for override in overrides if not override.is_sweep_override()]
-    own = [str(override.input_line) for override in single]
-    keys = ((word.get_key_element().lstrip("+"), word.get_value_element_as_str()) for word in single)
-    fixed = {key: checks.plain(text) for key, text in keys if "." in key}
-    composed = compose("config", overrides=[*chosen, *own], return_hydra_config=True) if own else shipped
+    given = _Given.of(overrides)
+    words = [*chosen, *given.once]
+    composed = shipped
+    if given.once:
+        composed = compose("config", overrides=words, return_hydra_config=True)
     choices = {str(key): str(value) for key, value in composed.hydra.runtime.choices.items()}
+    experiment = choices["experiment"]
     base = _plain(composed)
-    where = f"{folder}/experiment/{choices['experiment']}.yaml: "
-    params = (composed.hydra.sweeper.params if sweeps else None) or {}
-    sweep = _parse([f"{key}={value}" for key, value in params.items()])
-    checks.overrides(sweep, base, folder, where)
-    axes = {override.key_or_group: override for override in [*sweep, *overrides]}
-
-    expanded: dict[str, list[Value]] = {}
-    for key, override in axes.items():
+    sweep: list[Override] = []
+    if sweeps:
+        params = composed.hydra.sweeper.params or {}
+        sweep = _parse([f"{key}={value}" for key, value in params.items()])
+        checks.overrides(sweep, base, folder, f"{folder}/experiment/{experiment}.yaml: ")
+    axes: dict[str, list[Value]] = {}
+    for key, override in {word.key_or_group: word for word in [*sweep, *overrides]}.items():
+        is_swept = override.is_sweep_override() or override in sweep
         if key in groups(folder):
-            expanded[key] = _options(key, checks.choices_of(override), [*chosen, *own], choices["experiment"], folder)
-        elif override.is_sweep_override() or "." not in key or override in sweep:  # a user's own one is in the base
-            expanded[key] = [Value(value, checks.plain(value)) for value in checks.values_of(override)]
-    given = [str(word.input_line) for word in overrides if not word.get_key_element().startswith(NO_RUNS)]
-    for key, swept in expanded.items():
-        if not any(other.startswith(f"{key}.") for other in expanded):  # a group's swept keys may be what completes it
-            checks.check_values(key, [value.content for value in swept])
-    checks.whole(base, {key: swept[0].content for key, swept in expanded.items() if "." in key})
-    checks.runs(base["steps"], expanded)
-    return Composition(choices["experiment"], base, choices, expanded, fixed, given)
+            axes[key] = _options(key, checks.choices_of(override), words, experiment, folder)
+        elif is_swept or "." not in key:  # a nested key with one value is in the base
+            texts = checks.values_of(override)
+            axes[key] = [Value(text, checks.plain(text)) for text in texts]
+    _check_axes(base, axes)
+    return Composition(experiment, base, choices, axes, given.fixed, given.for_runs)
 
 
-def _options(group: str, names: Sequence[str], overrides: Sequence[str], experiment: str, folder: Path) -> list[Value]:
-    """Contents of a group's choices: by Hydra, but of a group that nothing else touches by lines and files alone."""
-    shared: Any = None  # by the group's choices, where a choice is nothing but that and its own line or file
+@dataclass
+class _Given:
+    """Overrides of the user: words with one value, those that runs read, and dotted keys that are set
+    for all runs."""
+
+    once: list[str] = field(default_factory=list)
+    for_runs: list[str] = field(default_factory=list)
+    fixed: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, overrides: Iterable[Override]) -> Self:
+        """Sorts overrides."""
+        given = cls()
+        for word in overrides:
+            if not word.get_key_element().startswith(NO_RUNS):
+                given.for_runs.append(str(word.input_line))
+            if word.is_sweep_override():
+                continue
+            given.once.append(str(word.input_line))
+            key = word.get_key_element().lstrip("+")
+            if "." in key:
+                given.fixed[key] = checks.plain(word.get_value_element_as_str())
+        return given
+
+
+def _check_axes(base: Mapping[str, Any], axes: Mapping[str, Sequence[Value]]) -> None:
+    """Raises ConfigurationError for a bad value of a key, for keys that do not go together, and for
+    too many runs."""
+    nested = {}
+    for key, values in axes.items():
+        if "." in key:
+            nested[key] = values[0].content
+        # A group's swept keys may be what completes it.
+        if not any(other.startswith(f"{key}.") for other in axes):
+            checks.check_values(key, [value.content for value in values])
+    checks.whole(base, nested)
+    checks.runs(base["steps"], axes)
+
+
+def _options(
+    group: str, names: Sequence[str], overrides: Sequence[str], experiment: str, folder: Path
+) -> list[Value]:
+    """Contents of a group's choices: by Hydra, but of a group that nothing else touches by lines
+    and files alone."""
+    # by the group's choices, where a choice is nothing but that and its own line or file
+    shared: Any = None
     lines = derived(folder, group)
     with suppress(Exception):  # of a file that cannot be read: Hydra says why
-        is_touched = any(word.partition("=")[0].lstrip("+~").startswith(f"{group}.") for word in overrides)
+        is_touched = any(
+            word.partition("=")[0].lstrip("+~").startswith(f"{group}.") for word in overrides
+        )
         if not is_touched and group not in _loaded(folder / f"experiment/{experiment}.yaml"):
-            shared = OmegaConf.merge(defaults().get(group, {}), _loaded(folder / "config.yaml").get(group) or {})
+            shared = OmegaConf.merge(
+                defaults().get(group, {}), _loaded(folder / "config.yaml").get(group) or {}
+            )
     compositions = []
     for name in names:
         checks.check_choice(group, name, folder)
         content: Any = None
         with suppress(Exception):  # the same
             path = folder / group / f"{name}.yaml"
-            if shared is not None and (name in lines or not BY_HYDRA.search(path.read_text(encoding="utf-8"))):
-                content = OmegaConf.to_container(OmegaConf.merge(shared, lines.get(name) or _loaded(path)))
+            if shared is not None and (
+                name in lines or not BY_HYDRA.search(path.read_text(encoding="utf-8"))
+            ):
+                content = OmegaConf.to_container(
+                    OmegaConf.merge(shared, lines.get(name) or _loaded(path))
+                )
         if content is None:
             content = _plain(compose("config", overrides=[*overrides, f"{group}='{name}'"]))[group]
         compositions.append(Value(name, content))

@@ -1,4 +1,5 @@
-"""Keys of an experiment, their defaults, and choices of its groups: a file, a line of a table, a kernel or a device."""
+"""Keys of an experiment, their defaults, and choices of its groups: a file, a line of a table, a
+kernel or a device."""
 
 import re
 from collections.abc import Mapping
@@ -43,10 +44,12 @@ class Report(Closed):
         description="Rows on the page: of the requested experiments and recorded machines, or all measured here.",
     )
     text: Literal["lab", "kernels", "optimise", "hardware", "accounting"] | None = Field(
-        None, description="Text of the seminar whose figures `snakemake figures` draws, as slides in each language."
+        None,
+        description="Text of the seminar whose figures `snakemake figures` draws, as slides in each language.",
     )
     recorded: Annotated[str, AfterValidator(recording)] | None = Field(
-        None, description="Recording that is shown alone, without measuring: a folder of results/reference/."
+        None,
+        description="Recording that is shown alone, without measuring: a folder of results/reference/.",
     )
 
 
@@ -54,19 +57,23 @@ class Asked(Closed):
     """Options of planning itself."""
 
     steps: list[str] = Field(
-        ["profile_step", "bench_matmul"], description="Measurements of the experiment; those they need are added."
+        ["profile_step", "bench_matmul"],
+        description="Measurements of the experiment; those they need are added.",
     )
     replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
-        None, description="Processes that measure each run, apart in time; empty: 3 on a CPU, 2 on a GPU."
+        None,
+        description="Processes that measure each run, apart in time; empty: 3 on a CPU, 2 on a GPU.",
     )
     ceiling_replicates: Annotated[int, Field(ge=1, le=MOST_REPLICATES)] | None = Field(
         None, description="Processes that measure each ceiling; empty: 4 on a CPU, 2 on a GPU."
     )
     short_processes: bool = Field(
-        False, description="Empty times of the section timing are short, and a GPU's ceilings searched for quickly."
+        False,
+        description="Empty times of the section timing are short, and a GPU's ceilings searched for quickly.",
     )
     budget_min: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="Minutes of wall time of a sweep; runs that do not fit are not measured; empty: no end."
+        None,
+        description="Minutes of wall time of a sweep; runs that do not fit are not measured; empty: no end.",
     )
     on_gpu: Annotated[str, Field(pattern=r"^\w+$")] | None = Field(
         None, description="The experiment that stands in for this one where the device is a GPU."
@@ -82,7 +89,8 @@ class Asked(Closed):
         " digits and hyphens); empty: this one.",
     )
     trace: str | None = Field(
-        None, description="Traces for read_trace: a file of torch.profiler, a folder of them or a glob."
+        None,
+        description="Traces for read_trace: a file of torch.profiler, a folder of them or a glob.",
     )
     report: Report = Report()
     exclude: list[dict[str, Any]] = Field(
@@ -105,13 +113,17 @@ Experiment = create_model(
 
 
 def group_model(annotation: Any) -> type[BaseModel] | None:
-    """The model of a key that holds keys, also of one that may be left out; None for a plain value."""
+    """The model of a key that holds keys, also of one that may be left out; None for a plain
+    value."""
     kinds = (annotation, *get_args(annotation))
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+    return next(
+        (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None
+    )
 
 
 def defaults(model: type[BaseModel] = Experiment) -> dict[str, Any]:
-    """Keys that have a default, nested as in the config; a key without one comes from a group's choice."""
+    """Keys that have a default, nested as in the config; a key without one comes from a group's
+    choice."""
     keys: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         if (inner := group_model(field.annotation)) is not None:
@@ -123,46 +135,65 @@ def defaults(model: type[BaseModel] = Experiment) -> dict[str, Any]:
 
 def groups(folder: Path) -> set[str]:
     """Names of the groups of the config tree `folder`."""
-    return {path.stem for path in folder.iterdir() if path.is_dir() or path.suffix == ".yaml"} - {"config"}
+    return {path.stem for path in folder.iterdir() if path.is_dir() or path.suffix == ".yaml"} - {
+        "config"
+    }
 
 
 def choices(folder: Path, group: str) -> list[str]:
     """Names of a group's choices."""
-    return sorted({*derived(folder, group), *(path.stem for path in (folder / group).glob("*.yaml"))})
+    return sorted(
+        {*derived(folder, group), *(path.stem for path in (folder / group).glob("*.yaml"))}
+    )
 
 
 def derived(folder: Path, group: str) -> dict[str, dict[str, Any]]:
     """Content of those choices of a group that have no file of their own."""
-    table, contents = folder / f"{group}.yaml", dict[str, dict[str, Any]]()
+    table = folder / f"{group}.yaml"
+    contents = dict[str, dict[str, Any]]()
     if group == "kernel":
         contents = _kernels()
     elif group == "device":
         contents = {kind: {"name": kind, "type": kind} for kind in ("auto", "cpu", *kinds())}
     if table.exists():
         contents = contents | _lines(table, table.stat().st_mtime_ns)
-    return {name: content for name, content in contents.items() if not (folder / group / f"{name}.yaml").exists()}
+    return {
+        name: content
+        for name, content in contents.items()
+        if not (folder / group / f"{name}.yaml").exists()
+    }
 
 
 def content(folder: Path, group: str, name: str) -> dict[str, Any]:
     """Content of a choice, from its line, module or file; Hydra's interpolations as they stand."""
-    return derived(folder, group).get(name) or dict(yaml.safe_load(read_text(folder / group / f"{name}.yaml")))
+    return derived(folder, group).get(name) or dict(
+        yaml.safe_load(read_text(folder / group / f"{name}.yaml"))
+    )
 
 
 @cache
 def _lines(table: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
     lines = yaml.safe_load(read_text(table)) or {}
-    if not isinstance(lines, Mapping) or not all(isinstance(content, Mapping) for content in lines.values()):
+    if not isinstance(lines, Mapping) or not all(
+        isinstance(content, Mapping) for content in lines.values()
+    ):
         raise ConfigurationError(f"{table}: give a line for each choice: NAME: {{KEY: VALUE, …}}.")
     return {name: {"name": name, **content} for name, content in lines.items()}
 
 
 @cache
 def _kernels() -> dict[str, dict[str, Any]]:
-    """Choices of kernel: modules with a class of their name that says what it `adds`; read, as importing is slow."""
+    """Choices of kernel: modules with a class of their name that says what it `adds`; read, as
+    importing is slow."""
     kernels = {}
     for path in KERNELS.glob("[!_]*.py"):
         text = path.read_text(encoding="utf-8")
         for name in re.findall(r"^class (\w+)\(", text, re.MULTILINE):
-            if name.lower() == path.stem.replace("_", "") and re.search(r"^    .*\badds\b.* = ", text, re.MULTILINE):
-                kernels[path.stem] = {"name": path.stem, "_target_": f"mfulab.kernels.{path.stem}.{name}"}
+            if name.lower() == path.stem.replace("_", "") and re.search(
+                r"^    .*\badds\b.* = ", text, re.MULTILINE
+            ):
+                kernels[path.stem] = {
+                    "name": path.stem,
+                    "_target_": f"mfulab.kernels.{path.stem}.{name}",
+                }
     return kernels

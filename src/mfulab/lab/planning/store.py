@@ -1,14 +1,13 @@
-"""The results folder: the plan, written only where it changed, results that are never lost, and one sweep at a time. A
-finished run whose config changed is moved to results/superseded/, and comes back untouched when its config does. The
-row of one whose code changed is copied there. The lock of a sweep is dropped by the kernel with its holder."""
+"""The results folder: the plan, written only where it changed, results that are never lost, and one
+sweep at a time. A finished run whose config changed is moved to results/superseded/, and comes back
+untouched when its config does. The row of one whose code changed is copied there. The lock of a
+sweep is dropped by the kernel with its holder."""
 
 import atexit
 import fcntl
-import hashlib
 import json
 import math
 import os
-import re
 import shlex
 import socket
 import sys
@@ -20,17 +19,29 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import UnreadableError, cannot_be_written, parse_csv, read_text, remove, write_text
+from mfulab.core.files import (
+    LARGEST,
+    OF_A_RUN,
+    UnreadableError,
+    cannot_be_written,
+    parse_csv,
+    read_text,
+    remove,
+    write_text,
+)
+from mfulab.core.json_text import parse_json
+from mfulab.core.printing import say
 from mfulab.core.replicates import STANDS_IN
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.device import system
+from mfulab.lab.planning.identity import digest, is_same
 from mfulab.lab.planning.runs import Plan, Run
-from mfulab.lab.runtime import budget, processes
+from mfulab.lab.runtime import endings, processes
 from mfulab.measurements.registry import SUPERSEDED
 
-LEFT_OUT = re.compile(rf"{budget.LEFT_OUT}([\d.e+-]+)")
 Newest = Callable[[Run], float]  # time of the last change of a run's sources that counts
 LOCK = ".lock"
+LARGEST_PROCESS = 1 << 31  # above every number of a process
 LONGEST_COMMAND = 200  # characters of a command that a message quotes
 _held: dict[Path, int] = {}
 
@@ -45,48 +56,85 @@ class State(Enum):
     RESTED = "a finished row of this config was moved aside and comes back"
 
 
-def write(plan: Plan, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf) -> None:
-    """Writes every run's config and the experiment's manifest. Raises ConfigurationError if it cannot."""
+def write(
+    plan: Plan, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf
+) -> set[str]:
+    """Writes every run's config and the experiment's manifest; returns the folders whose finished
+    rows are there. Raises ConfigurationError if it cannot write."""
+    finished = set[str]()
     try:
         for run in plan.runs:
-            write_run(run, results, newest, budget_min)
+            if write_run(run, results, newest, budget_min):
+                finished.add(run.folder)
     except OSError as error:
         raise cannot_be_written(error.filename or results, error) from error
     write_if_changed(results / plan.manifest_path, plan.manifest)
+    return finished
 
 
-def state(run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf) -> State:
-    """State that `write_run` would find; changes nothing. A result at rest must be as new as its sources (`newest`)."""
+def state(
+    run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf
+) -> State:
+    """State that `write_run` would find; changes nothing. A result at rest must be as new as its
+    sources (`newest`)."""
     row = results / run.folder / "row.csv"
-    if holds(row.with_name("config.json"), run.text):
-        return State.CUT if os.path.lexists(row) and not is_complete(row, budget_min) else State.KEPT
-    resting = _resting_place(results, run, run.text) / "row.csv"
-    if is_complete(resting) and resting.stat().st_mtime >= newest(run):
+    if is_planned(row.parent, run):
+        if os.path.lexists(row) and not is_complete(row, budget_min):
+            return State.CUT
+        return State.KEPT
+    rested = _rested(results, run)
+    if rested is not None and (rested / "row.csv").stat().st_mtime >= newest(run):
         return State.RESTED
     return State.CHANGED if is_complete(row) else State.NEW
 
 
-def write_run(run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf) -> None:
-    """Writes one run's config where it changed, after its finished results were moved aside or came back."""
-    folder, before = results / run.folder, state(run, results, newest, budget_min)
+def write_run(
+    run: Run, results: Path, newest: Newest = lambda run: 0.0, budget_min: float = math.inf
+) -> bool:
+    """Writes one run's config where it changed, after its finished results were moved aside or came
+    back; true where its finished row is there, so that no caller reads it again."""
+    folder = results / run.folder
+    before = state(run, results, newest, budget_min)
     remove(folder / STANDS_IN)
     row = folder / "row.csv"
-    if before is State.KEPT and row.exists() and row.stat().st_mtime < newest(run) and is_complete(row):
-        write_text(_resting_place(results, run, text := read_text(row)) / "row.csv", text)  # its code has changed
+    if (
+        before is State.KEPT
+        and row.exists()
+        and row.stat().st_mtime < newest(run)
+        and is_complete(row)
+    ):
+        write_text(
+            _resting_place(results, run, text := read_text(row)) / "row.csv", text
+        )  # its code has changed
     if before is State.CUT:
         remove(row)  # left by a crash; a row that says something always ends in a line
     if before in (State.KEPT, State.CUT):
-        return
+        return before is State.KEPT and row.exists()
     if is_complete(row):
         _move(folder, _resting_place(results, run, _read(folder / "config.json") or ""))
-    if before is State.RESTED:
-        _move(_resting_place(results, run, run.text), folder)
-    else:
+    rested = _rested(results, run) if before is State.RESTED else None
+    if rested is None:
         write_text(folder / "config.json", run.text)
+        return False
+    _move(rested, folder)
+    return True
+
+
+def is_planned(folder: Path, run: Run) -> bool:
+    """True if a folder's config asks for this run, whatever defaults it leaves out."""
+    return is_same(run.step, _read(folder / "config.json"), run.text)
+
+
+def _rested(results: Path, run: Run) -> Path | None:
+    """Folder to which a finished result of this run was moved; None without any."""
+    for config in sorted((results / SUPERSEDED / run.folder).glob("*/config.json")):
+        if is_complete(config.with_name("row.csv")) and is_planned(config.parent, run):
+            return config.parent
+    return None
 
 
 def _resting_place(results: Path, run: Run, text: str) -> Path:
-    return results / SUPERSEDED / run.folder / hashlib.sha256(text.encode()).hexdigest()[:12]
+    return results / SUPERSEDED / run.folder / digest(text)
 
 
 def _move(source: Path, target: Path) -> None:
@@ -96,12 +144,24 @@ def _move(source: Path, target: Path) -> None:
 
 
 def is_complete(row: Path, budget_min: float = math.inf) -> bool:
-    """True if a file holds a header and one whole row, other than one that a budget below `budget_min` left out."""
-    text, rows = _read(row) or "", list[dict[str, str]]()
-    with suppress(UnreadableError):
-        rows = parse_csv(text, row) if text.endswith("\n") else []
-    left_out_of = LEFT_OUT.match(rows[0].get("message", "")) if rows and rows[0].get("status") == NOT_MEASURED else None
-    return len(rows) == 1 and (left_out_of is None or float(left_out_of[1]) >= budget_min)
+    """True if a file holds a header and one whole row, other than one that a budget below
+    `budget_min` left out."""
+    text = _read(row, OF_A_RUN) or ""
+    if not text.endswith("\n"):
+        return False
+    try:
+        rows = parse_csv(text, row)
+    except UnreadableError:
+        return False
+    return len(rows) == 1 and _left_out_of(rows[0]) >= budget_min
+
+
+def _left_out_of(row: Mapping[str, str]) -> float:
+    """Minutes of the budget that left a run out; infinity for any other row."""
+    if row.get("status") != NOT_MEASURED:
+        return math.inf
+    budget_min = endings.budget_min(row.get("ended_by"))
+    return -math.inf if budget_min is None else budget_min  # of no budget of ours: gives way to any
 
 
 def check_writable(results: Path) -> None:
@@ -123,31 +183,38 @@ def holds(path: Path, text: str) -> bool:
 
 
 def write_if_changed(path: Path, text: str) -> bool:
-    """Writes `text` by renaming a finished file; False if the file holds it already and is left untouched."""
+    """Writes `text` by renaming a finished file; False if the file holds it already and is left
+    untouched."""
     if is_new := not holds(path, text):
         write_text(path, text)
     return is_new
 
 
-def _read(path: Path) -> str | None:
+def _read(path: Path, most: int = LARGEST) -> str | None:
     try:
-        return read_text(path)
+        return read_text(path, most)
     except (FileNotFoundError, UnreadableError):
         return None
 
 
 def take(results: Path) -> bool:
-    """Holds `results` until this process ends; true where the holder before was killed and left its work half done.
-    Raises ConfigurationError, and changes nothing, where a holder lives, or may live on another machine."""
+    """Holds `results` until this process ends; true where the holder before was killed and left its
+    work half done. Raises ConfigurationError, and changes nothing, where a holder lives, or may
+    live on another machine."""
     if (path := results.resolve() / LOCK) in _held:
         return False
     descriptor, left, is_kept = _locked(path)
     # On this machine, maybe before it was started anew; in a container only if locks tell.
-    is_here = left.get("host") == socket.gethostname() or (is_kept and left.get("boot") == system.boot() != "")
+    is_here = left.get("host") == socket.gethostname() or (
+        is_kept and left.get("boot") == system.boot() != ""
+    )
     if left and not is_here:
         os.close(descriptor)
         says = "and did not end it properly. Where it has ended, give `make unlock`."
         raise ConfigurationError(f"{results}/: {_told(left)} {says}")
+    if not is_kept:
+        says = "its file system keeps no locks: a sweep on another machine is not noticed"
+        say(f"mfulab: {results}/: {says}.", file=sys.stderr)
     _held[path] = descriptor
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(_this_process()).encode(), 0)
@@ -156,7 +223,8 @@ def take(results: Path) -> bool:
 
 
 def clear(results: Path) -> None:
-    """Forgets a holder that was killed, here or elsewhere. Raises ConfigurationError if one lives here."""
+    """Forgets a holder that was killed, here or elsewhere. Raises ConfigurationError if one lives
+    here."""
     if (path := results.resolve() / LOCK).exists():
         _close(_locked(path)[0])
 
@@ -168,20 +236,33 @@ def _locked(path: Path) -> tuple[int, dict[str, Any], bool]:
     except OSError as error:
         says = f"cannot be opened ({error.strerror}). It must be a file of your own; remove it if no sweep runs."
         raise ConfigurationError(f"{path}: {says}") from error
-    is_kept, remedy, holder = True, "", dict[str, Any]()
+    is_kept = True
+    remedy = ""
+    holder = dict[str, Any]()
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         is_kept = isinstance(error, BlockingIOError)
         remedy = "Wait for its end, or measure from another checkout." if is_kept else ""
     with suppress(ValueError):
-        told = json.loads(os.pread(descriptor, 1 << 16, 0))
+        told = parse_json(os.pread(descriptor, 1 << 16, 0))
         holder = told if isinstance(told, dict) else {}
     if not is_kept:
-        here, process = _this_process(), holder.get("process")
-        is_here = all(holder.get(name) == here[name] for name in ("host", "boot"))  # and not started anew since
-        if is_here and isinstance(process, int) and process != os.getpid() and processes.is_alive(process):
-            remedy = f"Wait for its end. Where that number is another program's by now, remove {path}."
+        here = _this_process()
+        process = holder.get("process")
+        is_here = all(
+            holder.get(name) == here[name] for name in ("host", "boot")
+        )  # and not started anew since
+        if (
+            is_here
+            and isinstance(process, int)
+            and 0 < process < LARGEST_PROCESS
+            and process != os.getpid()
+            and processes.is_alive(process)
+        ):
+            remedy = (
+                f"Wait for its end. Where that number is another program's by now, remove {path}."
+            )
     if remedy:
         os.close(descriptor)
         raise ConfigurationError(f"{path.parent}/: {_told(holder)} and is still at it. {remedy}")
@@ -195,7 +276,8 @@ def _told(holder: Mapping[str, Any]) -> str:
 
 
 def _this_process() -> dict[str, Any]:
-    since, command = datetime.now(UTC).isoformat(timespec="seconds"), [Path(sys.argv[0]).name, *sys.argv[1:]]
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    command = [Path(sys.argv[0]).name, *sys.argv[1:]]
     who = {"process": os.getpid(), "host": socket.gethostname(), "boot": system.boot()}
     return {**who, "since": since, "command": shlex.join(command)[:LONGEST_COMMAND]}
 

@@ -1,58 +1,186 @@
-"""The figures of one text of the seminar as slides: 16:9, PNG and PDF, each with its sentence below it."""
+"""The figures of one text of the seminar as slides: 16:9, a PNG each and a PDF of all, a folder a
+device, each with its answer in at most three lines."""
 
 import re
+from collections.abc import Collection
 from pathlib import Path
+from types import ModuleType
 
-import yaml
+from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.transforms import Bbox
+from pandas import DataFrame
 
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import read_text, write_text
-from mfulab.lab.report import figures, frames, trust
+from mfulab.core.files import write_text
+from mfulab.lab.report import figures, frames, selection, topics, trust
 from mfulab.lab.report.drawing import style
 
-PIXELS, RATIO = 1920, 16 / 9  # of a slide: width, and width ÷ height
-LETTERS, LINE = 120, 0.2  # of a line of the sentence: Latin letters, and inches
-MISSING = "not_drawn.txt"  # figures without rows, and what the topics say of them
+PIXELS = 1920
+WIDTH, HEIGHT = style.SIZE  # inches of a slide
+LETTERS = 98  # Latin letters of a line of the sentence
+LINES = 3
+FURTHER_LINES = 2  # within which a second sentence may follow
+SENTENCE = 13  # points
+DECK = "slides.pdf"  # all slides of a device, a page each
+MISSING = "not_drawn.txt"  # figures without rows or answer, and why
+FEWEST = 2  # rows that a figure compares
+UNTOLD = ("contradict", "doubtful")  # reasons of `selection` for which a slide leaves rows out
+# A text's own models, which its slides show where they were measured.
+PLAIN_AND_CHEAPER = ("plain", "pooled", "repeatedly_pooled", "separable", "pruned")
+OWN_MODELS = {
+    "lab": ["simple_cnn"],
+    "optimise": [f"{kind}_cnn" for kind in PLAIN_AND_CHEAPER],
+}
+OF_NO_DEVICE = ("flops", "counters", "formats", "published")  # tables
 
 
-def chosen(topics: Path, which: str) -> dict[str, str]:
-    """Figures that a text's topics name, in their order, each with the state of its first topic."""
-    texts = {name.lower(): items for name, items in yaml.safe_load(read_text(topics)).items()}
+def chosen(listed: Path, which: str) -> dict[str, str]:
+    """Figures that a text's topics name or are shown by, in their order, each with why it may have
+    no rows: what its first topic says."""
+    items = topics.read(listed)
+    texts = dict.fromkeys(item.text.lower() for item in items)
     if which not in texts:
         raise ConfigurationError(f"text={which}: unknown. Choices: {', '.join(texts)}.")
-    named = [(name, item["state"]) for item in texts[which] for name in re.findall(r"`(\w+)`", item["where"])]
-    states: dict[str, str] = {}
-    for name, state in named:
-        states.setdefault(name, state)
-    return {name: state for name, state in states.items() if name in figures.modules()}
+    reasons: dict[str, str] = {}
+    for item in items:
+        if item.text.lower() == which:
+            for name in re.findall(r"`(\w+)`", item.where) + item.shown.split():
+                reasons.setdefault(name, item.reason)
+    known = figures.modules()
+    return {name: reason for name, reason in reasons.items() if name in known}
 
 
 def save(which: str, topics: Path, tables: Path, out: Path, language: str) -> None:
-    """Writes `01_NAME.png` and `.pdf` and so on into `out`, and the names of figures without rows. Raises
-    ConfigurationError for a text that `topics` does not have."""
-    names, drawn = chosen(topics, which), 0
+    """Writes `DEVICE/01_NAME.png` and so on, and `DEVICE/slides.pdf`, into `out`: of each GPU with
+    rows, and of each CPU what no GPU has. Raises ConfigurationError for a text that `topics` does
+    not have."""
+    names = chosen(topics, which)
     read = trust.judged(frames.read(tables)[0])
+    own_models = OWN_MODELS.get(which, [])
+    gpus, cpus = shown_devices(read)
+    drawn: set[str] = set()
+    with_own_models: set[str] = set()
+    for device in gpus:
+        shown = _draw(names, only(read, device), own_models, out / device, language)
+        drawn.update(shown)
+        with_own_models.update(name for name, is_own in shown.items() if is_own)
+    left = {name: reason for name, reason in names.items() if name not in with_own_models}
+    for device in cpus:
+        _draw(left, only(read, device), own_models, out / device, language, drawn)
+
+
+def shown_devices(tables: frames.Tables) -> tuple[list[str], list[str]]:
+    """GPUs and CPUs that have steps or matmuls; each gets a folder."""
+    measured: set[str] = set()
+    for table in ("profile", "matmul"):
+        measured |= set(tables[table]["hardware"])
+    machines = tables["environment"].drop_duplicates("hardware")
+    machines = machines[machines["hardware"].isin(measured)]
+    is_cpu = machines["device"] == "cpu"
+    return sorted(machines.loc[~is_cpu, "hardware"]), sorted(machines.loc[is_cpu, "hardware"])
+
+
+def only(tables: frames.Tables, device: str) -> frames.Tables:
+    """Rows of one device, and those of no device."""
+    kept = {}
+    for name, rows in tables.items():
+        if "hardware" in rows and name not in OF_NO_DEVICE:
+            rows = rows[rows["hardware"] == device]
+        kept[name] = rows
+    return kept
+
+
+def of_models(tables: frames.Tables, models: Collection[str]) -> frames.Tables:
+    """Rows of some models in the tables that have any of them; the other tables whole."""
+    kept = {}
+    for name, rows in tables.items():
+        if has_model(rows, models):
+            rows = rows[rows["model"].isin(models)]
+        kept[name] = rows
+    return kept
+
+
+def has_model(rows: DataFrame, models: Collection[str]) -> bool:
+    """True if a row is of one of the models."""
+    return "model" in rows and bool(rows["model"].isin(models).any())
+
+
+def rows_of(
+    module: ModuleType, tables: frames.Tables, own_models: Collection[str] = ()
+) -> DataFrame:
+    """Rows that a figure shows on a slide: of the text's own models where these make a figure, and
+    without doubtful ones where others are left; none if all are of loads, unless it is about
+    loads."""
+    rows = selection.drawable(module, of_models(tables, own_models))
+    if len(rows) < FEWEST:
+        rows = selection.drawable(module, tables)
+    reasons = selection.reasons_of(module)
+    if "synthetic" in reasons and len(rows) and selection.is_synthetic(rows).all():
+        return rows.iloc[:0]
+    sound = selection.select(rows, [reason for reason in UNTOLD if reason in reasons]).told
+    return sound if len(sound) >= FEWEST else rows
+
+
+def _draw(
+    names: dict[str, str],
+    tables: frames.Tables,
+    own_models: Collection[str],
+    out: Path,
+    language: str,
+    known: Collection[str] = (),
+) -> dict[str, bool]:
+    """Draws what one device has rows of; of figures that are `known` from others those of own
+    models. Gives each one drawn, and whether it shows own models."""
+    out.mkdir(parents=True, exist_ok=True)
+    drawn: dict[str, bool] = {}
     missing = []
-    for name, state in names.items():
-        if (made := figures.render(name, read, language)) is None:
-            missing.append(f"{name}: no rows ({state.partition(': ')[2] or 'another recording has them'})\n")
-            continue
-        drawn += 1
-        write(made, out / f"{drawn:02}_{name}")
+    with PdfPages(out / DECK, metadata={"CreationDate": None}) as deck:
+        for name, reason in names.items():
+            rows = rows_of(figures.modules()[name], tables, own_models)
+            is_own = has_model(rows, own_models)
+            if name in known and not is_own:
+                continue
+            if len(rows) < FEWEST:
+                missing.append(f"{name}: {reason or 'no two rows of this device to compare'}\n")
+                continue
+            made = figures.render(name, tables, language, rows, for_slide=True)
+            if made is None or not (words := sentence(made.finding)):
+                missing.append(f"{name}: no answer\n")
+                continue
+            drawn[name] = is_own
+            write(made, words, out / f"{len(drawn):02}_{name}.png", deck)
     write_text(out / MISSING, "".join(missing))
+    return drawn
 
 
-def write(drawn: figures.Drawn, path: Path) -> None:
-    """Writes a slide as PNG, 1920 × 1080, and as PDF; `path` is without its ending."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure, (width, height) = drawn.figure, drawn.figure.get_size_inches()
-    words = style.wrapped(drawn.finding, LETTERS)
-    high = max(height + LINE * (2 + words.count("\n")) + 0.15, width / RATIO)
+def sentence(finding: str) -> str:
+    """A finding's first sentence in lines, and those after it that fit beside it; the first one,
+    cut, where it is too long alone."""
+    if not finding:
+        return ""
+    kept = ""
+    for part in re.split(r"(?<=[.!?。])\s+", finding):
+        longer = f"{kept} {part}".strip()
+        most = FURTHER_LINES if kept else LINES
+        if style.wrapped(longer, LETTERS).count("\n") >= most:
+            break
+        kept = longer
+    if kept:
+        return style.wrapped(kept, LETTERS)
+    lines = style.wrapped(finding, LETTERS).splitlines()[:LINES]
+    return "\n".join(lines).rstrip(" ,;:") + " …"
+
+
+def write(drawn: figures.Drawn, words: str, path: Path, deck: PdfPages) -> None:
+    """Writes a slide as PNG, 1920 × 1080, and as a page of the PDF."""
+    figure = drawn.figure
+    height = figure.get_figheight()
+    provenance = next(text for text in figure.texts if text.get_gid() == "provenance")
+    provenance.set_visible(False)
+    page = Bbox.from_bounds(0, height - HEIGHT, WIDTH, HEIGHT)
     with style.theme():
-        figure.text(0.015, -0.05 / height, words, ha="left", va="top", fontsize=11, parse_math=False)
-    next(text for text in figure.texts if text.get_gid() == "provenance").set_y(1 + (0.07 - high) / height)
-    page = Bbox.from_bounds((width - high * RATIO) / 2, height - high, high * RATIO, high)
-    with style.theme():
-        figure.savefig(path.with_suffix(".png"), bbox_inches=page, dpi=PIXELS / page.width, metadata={"Software": None})
-        figure.savefig(path.with_suffix(".pdf"), bbox_inches=page, metadata={"CreationDate": None})
+        place = {"ha": "left", "va": "top", "fontsize": SENTENCE, "parse_math": False}
+        figure.text(0.015, 0.0, words, **place)
+        look = {"bbox_inches": page, "dpi": PIXELS / WIDTH}
+        figure.savefig(path, **look, metadata={"Software": None})
+        deck.savefig(figure, **look)

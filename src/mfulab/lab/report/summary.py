@@ -1,6 +1,5 @@
 """Summary for the terminal: run, time, MFU, utilization, and the path of the page."""
 
-import json
 import re
 import textwrap
 from collections.abc import Sequence
@@ -10,85 +9,153 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
+from mfulab.core.answer import unanswered
+from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
+from mfulab.core.printing import say_json
+from mfulab.core.said import Said
 from mfulab.core.terminal import Terminal
-from mfulab.lab.planning.naming import MEASURE, short
-from mfulab.lab.report import frames, trust
+from mfulab.lab.planning.naming import MEASURE, in_language, short
+from mfulab.lab.report import frames, selection, trust
+from mfulab.lab.tables.answers import answer_of
+from mfulab.measurements.registry import MEASUREMENTS, TABLES
+from mfulab.mfu.three_lines import ThreeLines
 
-NUMBERS = {"time": 8, "FLOP/s": 6, "MFU": 6, "utilization": 11}  # characters that a narrow terminal leaves them
+# Columns, by their text, and the characters that a narrow terminal leaves them.
+NUMBERS = {"time": 8, "speed": 6, "mfu": 6, "utilization": 11}
 LONG = 40  # characters of a name
 MOST = 40  # rows; a longer sweep shows its last ones and points to the page
 
 
-def table(profile: pd.DataFrame, matmul: pd.DataFrame, width: int = 120) -> Table:
+def table(
+    profile: pd.DataFrame, matmul: pd.DataFrame, width: int = 120, language: str = "en"
+) -> Table:
     """Rows of this machine in `width` characters; a row without a time says why in its place."""
+    text = Texts(language, "summary")
     own = [rows[~rows["recorded"]].tail(MOST) for rows in (profile, matmul)]
-    names, shared = _names([run for rows in own for run in rows["run"]])
+    names, shared = _names([*own[0]["run"], *own[1]["run"]])
+    title = text("run_of", shared=shared) if shared else text("run")
     shown = Table(box=None, header_style="bold", pad_edge=False)
     left = max(20, width - sum(NUMBERS.values()) - 2 * len(NUMBERS))  # columns are two blanks apart
-    shown.add_column(f"run{shared}", overflow="ellipsis", no_wrap=True, max_width=left)
+    shown.add_column(title, overflow="ellipsis", no_wrap=True, max_width=left)
     for name, width in NUMBERS.items():
-        shown.add_column(name, justify="right", no_wrap=True, min_width=width)
+        shown.add_column(text(name), justify="right", no_wrap=True, min_width=width)
     for rows, share in zip(own, ("mfu_percent", "share_of_measured_percent"), strict=True):
         for _, row in rows.iterrows():
-            time = quantity(row["time_s"], "s") if row["status"] == "ok" else row["status"].replace("_", " ")
-            busy, speed = quantity(row.get("utilization_percent"), "%"), quantity(row["tflop_s"] * 1e12, "")
+            time = text.name("status", row["status"])
+            if row["status"] == "ok":
+                time = quantity(row["time_s"], "s")
+            busy = quantity(row.get("utilization_percent"), "%")
+            speed = quantity(row["tflop_s"] * 1e12, "")
             cells = (names.pop(0), time, speed, quantity(row[share], "%"), busy)
-            shown.add_row(*(Text(cell) for cell in cells), style=None if row["status"] == "ok" else "dim")
+            shown.add_row(
+                *(Text(cell) for cell in cells), style=None if row["status"] == "ok" else "dim"
+            )
     return shown
 
 
 def _names(runs: Sequence[str]) -> tuple[list[str], str]:
-    """Short names of runs; words that all of them share stand apart where names are long."""
+    """Short names of runs, and the words that all of them share, which stand apart where names are
+    long."""
     names = [short(run).split() for run in runs]
     long = len(names) > 1 and max(len(" ".join(words)) for words in names) > LONG
     shared = [word for word in names[0] if all(word in words for words in names)] if long else []
-    suffix = f", all {' '.join(shared)}" if shared else ""
-    return [" ".join(word for word in words if word not in shared) for words in names], suffix
+    return [" ".join(word for word in words if word not in shared) for words in names], " ".join(
+        shared
+    )
 
 
 def wrapped(words: str, width: int) -> str:
-    """The words in lines of `width` characters, none of which ends between a number and its unit."""
+    """The words in lines of `width` characters, none of which ends between a number and its
+    unit."""
     bound = re.sub(r"(?<=\d) (?=\S)", "\N{NO-BREAK SPACE}", words)
     lines = textwrap.fill(bound, width, break_long_words=False, break_on_hyphens=False)
     return lines.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def left_out(tables: Path) -> int:
-    """Number of measured runs that the tables do not show, as after `snakemake rows`, which writes none."""
+    """Number of measured runs that the tables do not show, as after `snakemake rows`, which writes
+    none."""
     written = tables / "profile.csv"
     since = written.stat().st_mtime if written.exists() else 0
-    return sum(row.stat().st_mtime > since for row in tables.parent.glob("*/*/*/row.csv"))
+    newer = 0
+    for step in MEASUREMENTS:
+        for row in tables.parent.glob(f"*/{step}/*/row.csv"):
+            newer += row.stat().st_mtime > since
+    return newer
 
 
-def show(tables: Path, page: Path, as_json: bool = False) -> int:
-    """Prints rows of the folder `tables`, their doubts and the `page`, or JSON lines alone; 1 without tables."""
-    console = Terminal(stderr=as_json)
-    if runs := left_out(tables):
-        console.print(f"measured runs that no table shows yet: {runs} (to show them: {MEASURE})")
-        return 0
-    if not tables.is_dir():
-        console.print(f"{tables}: nothing was measured here. To measure: {MEASURE}", soft_wrap=True)
-        return 1
-    read, problems = frames.read(tables)
-    if as_json:
-        for rows in (read["profile"], read["matmul"]):
-            for row in rows[~rows["recorded"]].to_dict("records"):
-                print(json.dumps({name: value for name, value in row.items() if pd.notna(value) and value != ""}))
-        return 0
-    measured = table(read["profile"], read["matmul"], console.width)
-    says, lines, again = trust.summary(read)
-    for line in frames.unused(read):
-        console.print(Text(wrapped(f"The CPU was measured, not the GPU. {line}", console.width), style="bold yellow"))
+def _first_screen(tables: frames.Tables, language: str) -> list[str]:
+    """Lines of the page's first screen: finding, because, try, and the command that tries it;
+    empty where nothing measured here has both MFU and utilization."""
+    from mfulab.lab.report.figures import mfu_versus_utilization
+    from mfulab.lab.report.page import why
+
+    rows = selection.drawable(mfu_versus_utilization, trust.judged(tables))
+    rows = rows[~rows["recorded"]]
+    if rows.empty:
+        return []
+    first = why.first(selection.first_run(rows), set(), language)
+    finding = mfu_versus_utilization.finding(rows, Texts(language, "mfu_versus_utilization"))
+    lines = ThreeLines(f"\n{finding}", first["because"], first["advice"]).worded(language)
+    return [*lines, first["experiment"]] if first["experiment"] else lines
+
+
+def _print_doubts(console: Terminal, tables: frames.Tables, language: str) -> None:
+    """Prints that a GPU was not used, what is doubtful, and the command that measures it again."""
+    text = Texts(language, "summary")
+    for line in frames.unused(tables, language):
+        words = wrapped(f"{text('no_gpu')} {line}", console.width)
+        console.print(Text(words, style="bold yellow"))
+    says, lines, again = trust.summary(tables, language)
     for line in filter(None, [says, *lines]):
         console.print(Text(wrapped(line, console.width), style="yellow"), soft_wrap=True)
     if says:
-        console.print(Text(f"Quiet the machine and measure again: {again}\n", style="yellow"), soft_wrap=True)
+        words = text("again", command=in_language(again, language))
+        console.print(Text(f"{words}\n", style="yellow"), soft_wrap=True)
+
+
+def _print_json(tables: frames.Tables) -> int:
+    """Prints each row that was measured here with its answer; 1 where there is none."""
+    shown = 0
+    for rows in (tables["profile"], tables["matmul"]):
+        for row in rows[~rows["recorded"]].to_dict("records"):
+            cells = {key: cell for key, cell in row.items() if pd.notna(cell) and cell != ""}
+            say_json(answer_of(cells).line(cells))
+            shown += 1
+    if not shown:
+        say_json(unanswered("", Said("no_row")).line({}))
+    return int(not shown)
+
+
+def show(tables: Path, page: Path, as_json: bool = False, language: str = "en") -> int:
+    """Prints rows of the folder `tables`, their doubts and the `page`, or JSON lines alone; 1
+    without tables."""
+    console = Terminal(stderr=as_json)
+    text = Texts(language, "summary")
+    if runs := left_out(tables):
+        if as_json:
+            say_json(unanswered("", Said("no_tables", {"runs": runs})).line({}))
+        console.print(text("not_shown", count=runs, command=MEASURE))
+        return 0
+    if not any((tables / f"{name}.csv").is_file() for name in TABLES):
+        if as_json:
+            say_json(unanswered("", Said("no_row")).line({}))
+        console.print(text("nothing", folder=tables, command=MEASURE), soft_wrap=True)
+        return 1
+    read, problems = frames.read(tables)
+    if as_json:
+        return _print_json(read)
+    _print_doubts(console, read, language)
+    measured = table(read["profile"], read["matmul"], console.width, language)
     if measured.row_count:
         console.print(measured)
-        console.print(Text(trust.precision(read)), soft_wrap=True)
-    for problem in (problem for problem in problems if not problem.startswith(frames.OF_RECORDINGS)):
-        console.print(Text(problem, style="yellow"))
+        console.print(Text(trust.precision(read, language)), soft_wrap=True)
+    for problem in problems:
+        if not problem.of_recordings:
+            console.print(Text(problem.in_words(language), style="yellow"))
+    for line in _first_screen(read, language):
+        console.print(Text(line, style="bold"), soft_wrap=True)
     if page.exists():  # after one figure alone there may be none
         console.print(Text(f"\n{page.resolve()}"), soft_wrap=True)
     return 0

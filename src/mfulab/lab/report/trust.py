@@ -1,22 +1,31 @@
-"""Doubts about measured rows, their precision and their duty cycle; for the page, the terminal and the figures."""
+"""Doubts about measured rows, their precision and their duty cycle; for the page, the terminal and
+the figures."""
 
+import math
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from mfulab.core.language import Texts
+from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, significant
 from mfulab.lab.planning.naming import MEASURE, short
 from mfulab.lab.report import frames
 from mfulab.lab.tables import consistency
 from mfulab.measurements.registry import TABLES
+from mfulab.timing.probe import OTHERS
 
 ABOVE = 105.0  # % of a measured ceiling: more than it may differ by between two measurements of it
+FAR = 5.0  # % of the computed peak: a measured ceiling below it is no ceiling of the device
 FALLING = 0.9  # of a smaller batch's step time: no noise that intervals allow
 PAUSE_S = 60.0  # a longer gap between two runs is the user's pause, not a cost of the sweep
 VAGUEST = 100  # a factor beyond which no number is told: a time is unknown then
 CLOCK_S = 1.0  # starts are told in whole seconds
+# Column, and factor by which a doubtful time may be off besides its interval: a process counts as
+# slow from 1.3 on. What contradicts itself may be off by any.
+REACH = "reach"
+OFF = 1.5
 STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
 
 # Reasons, by their keys in section `trust`.
@@ -25,42 +34,62 @@ WORDS = (
     *("unsteady", "above_peak", "falling"),
     *("phases", "part", "update", "end_to_end", "rungs", "levels"),  # of tables/consistency
 )
-DISTURBING = WORDS[:5]  # flags of a verdict: the device did something else meanwhile, or not what it can
+DISTURBING = WORDS[
+    :5
+]  # flags of a verdict: the device did something else meanwhile, or not what it can
 
 
 class Doubt(NamedTuple):
-    """Runs that are doubtful for one reason, by its key in section `trust`, or a ceiling; with the steps to repeat."""
+    """Runs that are doubtful for one reason, by its key in section `trust`, or a ceiling; with the
+    steps to repeat."""
 
     key: str
     runs: tuple[str, ...]
     steps: tuple[str, ...] = ("ceilings",)
     worst: float = 0.0  # percent of the ceiling
     machine: str = ""  # of a ceiling, where several machines have one
+    is_far: bool = False  # a ceiling far below the computed peak
 
 
 def judged(tables: frames.Tables) -> frames.Tables:
-    """The tables with columns `doubtful`, `impossible` and `doubts`, so that nothing has to judge their rows again."""
+    """The tables with the columns of `with_doubts`, so that nothing has to judge their rows
+    again."""
     return {name: with_doubts(table) if name in TABLES else table for name, table in tables.items()}
 
 
 def with_doubts(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with these columns, if they are not judged yet; `doubts` has a bit a reason, by its place in WORDS."""
+    """The rows with columns `doubtful`, `impossible`, `doubts` and `reach`, if they are not judged
+    yet; `doubts` has a bit a reason, by its place in WORDS."""
     if "doubtful" in rows:
         return rows
     failed = consistency.failed(rows)
-    doubts = sum(mask * 2 ** WORDS.index(key) for key, mask in _masks(rows, failed).items())
+    masks = _masks(rows, failed)
+    doubts = sum(mask * 2 ** WORDS.index(key) for key, mask in masks.items())
     any_failed = pd.DataFrame(failed, index=rows.index).any(axis=1)
-    return rows.assign(doubts=doubts, doubtful=doubts > 0, impossible=any_failed)
+    contradicts = any_failed | masks.get("above_peak", False) | masks.get("falling", False)
+    reach = pd.Series(1.0, rows.index).mask(doubts > 0, OFF).mask(contradicts, math.inf)
+    judged = {"doubts": doubts, "doubtful": doubts > 0, "impossible": any_failed, REACH: reach}
+    return rows.assign(**judged)
 
 
 def doubtful(rows: pd.DataFrame) -> pd.Series:
-    """True for each row measured on a disturbed machine or not to an end, drawn hollow; wide intervals are no doubt."""
+    """True for each row measured on a disturbed machine or not to an end, and in a figure only
+    where its mark's claim could turn; wide intervals are no doubt."""
     return with_doubts(rows)["doubtful"]
+
+
+def unsure(rows: pd.DataFrame) -> pd.Series:
+    """True for each row that has a reason for doubt, whatever is claimed of it."""
+    if "doubts" in rows:
+        return rows["doubts"] > 0
+    return doubtful(rows)
 
 
 def impossible(rows: pd.DataFrame) -> pd.Series:
     """True for each row whose columns, or those of its neighbours, cannot all be right."""
-    return rows["impossible"] if "impossible" in rows else consistency.any_failed(rows)
+    if "impossible" in rows:
+        return rows["impossible"]
+    return consistency.any_failed(rows)
 
 
 def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.Series]:
@@ -68,8 +97,12 @@ def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.
     ok = rows.get("status", pd.Series("ok", rows.index)) == "ok"
     timed = ok & rows.get("replicates", ok).notna()  # not what was read from a trace
     flags = rows.get("verdict_flags", pd.Series("", rows.index))
-    cells = [cell for cell in flags.unique() if isinstance(cell, str)]
-    masks = {key: ok & flags.isin([cell for cell in cells if f'"{key}"' in cell]) for key in DISTURBING}
+    keys = {cell: verdicts.keys(cell) for cell in flags.unique() if isinstance(cell, str)}
+    masks = dict[str, pd.Series]()
+    for key in DISTURBING:
+        masks[key] = ok & flags.isin([cell for cell, held in keys.items() if key in held])
+    if "verdict_flags" not in rows and "other_processes_percent" in rows:
+        masks["beside"] = ok & (rows["other_processes_percent"] >= 100 * OTHERS)
     if "steady" in rows:
         masks["unsteady"] = timed & (rows["steady"] == False).fillna(False).astype(bool)  # noqa: E712 (may be missing)
     if "mfu_percent" in rows:
@@ -80,14 +113,22 @@ def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.
 
 
 def doubts(tables: frames.Tables) -> list[Doubt]:
-    """Reasons to doubt what was measured here, the most frequent first; impossible ceilings before all."""
-    tried = {STEPS[table]: with_doubts(rows)[["run", "doubts"]] for table, rows in _own(tables).items()}
+    """Reasons to doubt what was measured here, the most frequent first; impossible ceilings before
+    all."""
+    tried = {
+        STEPS[table]: with_doubts(rows)[["run", "doubts"]] for table, rows in _own(tables).items()
+    }
     rows = pd.concat(tried, names=["step"]).reset_index("step")
     of_steps = []
     for place, key in enumerate(WORDS):
-        here = rows[(rows["doubts"] & 2**place) > 0]  # runs of the step with most of them first
-        here = here.sort_values("step", key=lambda step: -step.map(step.value_counts()), kind="stable")
-        of_steps += [Doubt(key, (*here["run"],), (*here["step"].unique(),))] if len(here) else []
+        here = rows[(rows["doubts"] & 2**place) > 0]
+        if not len(here):  # of no rows pandas would count texts
+            continue
+        # Runs of the step with most of them come first.
+        here = here.sort_values(
+            "step", key=lambda step: -step.map(step.value_counts()), kind="stable"
+        )
+        of_steps.append(Doubt(key, (*here["run"],), (*here["step"].unique(),)))
     of_steps.sort(key=lambda doubt: -len(doubt.runs))
     # Formats in which a run of the sweep was faster than all that their ceiling's own runs reached.
     # A quick search is made to be passed.
@@ -96,35 +137,66 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
     rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["swept_tflop_s"])
     rows = rows.assign(machine=rows["hardware"] if rows["hardware"].nunique() > 1 else "")
     low = rows[rows["share"] > ABOVE].drop_duplicates(["ceiling", "machine"]).itertuples()
-    return [*(Doubt(row.ceiling, (row.raised_by,), worst=row.share, machine=row.machine) for row in low), *of_steps]
+    return [
+        *_far_ceilings(tables["ceilings"]),
+        *(
+            Doubt(row.ceiling, (row.raised_by,), worst=row.share, machine=row.machine)
+            for row in low
+        ),
+        *of_steps,
+    ]
+
+
+def _far_ceilings(ceilings: pd.DataFrame) -> list[Doubt]:
+    """Measured ceilings of this machine that are below FAR percent of the computed peak."""
+    if "computed_tflop_s" not in ceilings or "emulated" not in ceilings:
+        return []
+    rows = frames.ok(frames.own(ceilings), "measured_tflop_s", "computed_tflop_s")
+    rows = rows[~rows["emulated"].fillna(False).astype(bool)]
+    rows = rows.assign(share=100 * rows["measured_tflop_s"] / rows["computed_tflop_s"])
+    far = rows[rows["share"] < FAR].drop_duplicates("ceiling")
+    return [
+        Doubt(row.ceiling, (row.run,), worst=row.share, is_far=True) for row in far.itertuples()
+    ]
 
 
 def _own(tables: frames.Tables) -> frames.Tables:
     """Steps and matmuls that were measured here, or the recorded ones where neither was."""
     rows = {table: tables[table] for table in STEPS}
     is_here = any((~table["recorded"]).any() for table in rows.values())
-    return {name: frames.those(table, ~table["recorded"]) if is_here else table for name, table in rows.items()}
+    return {
+        name: frames.those(table, ~table["recorded"]) if is_here else table
+        for name, table in rows.items()
+    }
 
 
 def falling(rows: pd.DataFrame) -> pd.Series:
-    """True for a step that takes less time than the same step of a smaller batch, though more is to be done."""
+    """True for a step that takes less time than the same step of a smaller batch, though more is to
+    be done."""
     step = ["hardware", "recorded", "run"]
     timed = rows[[*step, "time_s", "batch_size"]].dropna(subset=["time_s", "batch_size"])
     timed = timed.assign(run=timed["run"].str.replace(consistency.BATCH, "", regex=True))
     longest = timed.groupby([*step, "batch_size"])["time_s"].max().groupby(step).cummax()
-    smaller = longest.groupby(step).shift().reindex(pd.MultiIndex.from_frame(timed[[*step, "batch_size"]]))
+    smaller = (
+        longest.groupby(step)
+        .shift()
+        .reindex(pd.MultiIndex.from_frame(timed[[*step, "batch_size"]]))
+    )
     return (timed["time_s"] < FALLING * smaller.to_numpy()).reindex(rows.index, fill_value=False)
 
 
 def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str], str]:
-    """(headline, a line a reason, command that measures again); empty texts where nothing is doubtful."""
+    """(headline, a line a reason, command that measures again); empty texts where nothing is
+    doubtful."""
     tables = judged(tables)
-    text, reasons, broken = Texts(language, "trust"), doubts(tables), failed(tables, language)
+    text = Texts(language, "trust")
+    reasons = doubts(tables)
+    broken = failed(tables, language)
     if not reasons and not broken:
         return "", [], ""
     timed = pd.concat([doubtful(frames.ok(rows, "time_s")) for rows in _own(tables).values()])
     lines = [*filter(None, [broken]), *(_line(doubt, text) for doubt in reasons)]
-    again = [step for doubt in reasons for step in doubt.steps]
+    again = list(chain.from_iterable(doubt.steps for doubt in reasons))
     again += [STEPS[table] for table in STEPS if broken and len(_failed(tables[table]))]
     steps = dict.fromkeys(again)
     rows = pd.concat([tables[table][["experiment", "recorded"]] for table in STEPS])
@@ -136,20 +208,30 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
 
 
 def precision(tables: frames.Tables, language: str = "en") -> str:
-    """Sentences on how precise the times are, and on what the machine cost; empty where nothing was measured twice."""
+    """Sentences on how precise the times are, and on what the machine cost; empty where nothing was
+    measured twice."""
     text = Texts(language, "trust")
     columns = ["precision_percent", "machine_cost_percent"]
     timed = [frames.ok(steps, "time_s") for steps in _own(tables).values()]
-    rows = pd.concat([steps.reindex(columns=["run", *columns]) for steps in timed])  # few of many columns
+    rows = pd.concat(
+        [steps.reindex(columns=["run", *columns]) for steps in timed]
+    )  # few of many columns
     interval, cost = (_typical(rows, column) for column in columns)
     known = int(rows["precision_percent"].notna().sum())
     several = text("several", count=known, total=len(rows)) if known < len(rows) else ""
     words = [text("machine_cost", **cost)] if cost else []
     if interval:  # from ±100 % on a factor, as percent would mislead
-        vague, wide = interval["half"] >= 100, interval["worst"] >= 100
-        key = "precision_none" if vague else "precision_wide" if wide else "precision"
+        vague = interval["half"] >= 100
+        wide = interval["worst"] >= 100
+        if vague:
+            key = "precision_none"
+        elif wide:
+            key = "precision_wide"
+        else:
+            key = "precision"
         factor = 1 + interval["half" if vague else "worst"] / 100
-        told = significant(factor, 2) if factor < VAGUEST else f"{'' if vague else '> '}{VAGUEST}"
+        beyond = str(VAGUEST) if vague else f"> {VAGUEST}"
+        told = significant(factor, 2) if factor < VAGUEST else beyond
         words.insert(0, text(key, **interval, several=several, factor=told))
     return " ".join(words)
 
@@ -168,8 +250,10 @@ def failed(tables: frames.Tables, language: str = "en") -> str:
     rows = pd.concat([_failed(tables[table])[["run", "message"]] for table in STEPS])
     if rows.empty:
         return ""
-    text, first = Texts(language, "trust"), rows.iloc[0]
-    return text("failed", count=len(rows), run=short(first["run"]), message=first["message"])
+    text = Texts(language, "trust")
+    first = rows.iloc[0]
+    message = verdicts.message(first["message"], language)
+    return text("failed", count=len(rows), run=short(first["run"]), message=message)
 
 
 def _failed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -178,13 +262,16 @@ def _failed(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _line(doubt: Doubt, text: Texts) -> str:
     run = short(doubt.runs[0]) + (f" ({doubt.machine})" if doubt.machine else "")
+    if doubt.is_far:
+        return text("far_ceiling", precision=doubt.key, share=percent(doubt.worst))
     if doubt.worst:
         return text("low_ceiling", precision=doubt.key, share=percent(doubt.worst), run=run)
     return text(doubt.key, count=len(doubt.runs), run=run)
 
 
 class DutyCycle(NamedTuple):
-    """Total and measured time of `runs` runs, in seconds; a second that several share counts once for each."""
+    """Total and measured time of `runs` runs, in seconds; a second that several share counts once
+    for each."""
 
     runs: int
     total_s: float
@@ -193,21 +280,30 @@ class DutyCycle(NamedTuple):
 
 
 def duty_cycle(rows: pd.DataFrame) -> DutyCycle | None:
-    """Duty cycle of rows, gaps between their runs included, pauses left out; None where no row has its times."""
+    """Duty cycle of rows, gaps between their runs included, pauses left out; None where no row has
+    its times."""
     begins = pd.to_datetime(rows["started_at"], utc=True, errors="coerce")
     begin = (begins - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
     timed = rows.assign(begin=begin).dropna(subset=["begin", "process_s"])
-    total_s = sum(_total_s(zip(here["begin"], here["process_s"], strict=True)) for _, here in timed.groupby("hardware"))
+    total_s = sum(
+        _total_s(zip(here["begin"], here["process_s"], strict=True))
+        for _, here in timed.groupby("hardware")
+    )
     measured_s = timed["measured_s"].sum()
-    return DutyCycle(len(timed), total_s, measured_s, 100 * measured_s / total_s) if total_s > 0 else None
+    if total_s > 0:
+        return DutyCycle(len(timed), total_s, measured_s, 100 * measured_s / total_s)
+    return None
 
 
 def _total_s(runs: Iterable[tuple[float, float]]) -> float:
-    """Seconds of one machine's runs (start, length), and of the gaps in which none was under way."""
+    """Seconds of one machine's runs (start, length), and of the gaps in which none was under
+    way."""
     ordered = sorted(runs)
-    latest, between_s = ordered[0][0], 0.0
+    latest = ordered[0][0]
+    between_s = 0.0
     for start, length in ordered:
-        begin = latest if latest - CLOCK_S < start < latest else start  # in that second, once the one before had ended
+        # in that second, once the one before had ended
+        begin = latest if latest - CLOCK_S < start < latest else start
         if begin - latest <= PAUSE_S:
             between_s += max(0.0, begin - latest)
         latest = max(latest, begin + length)

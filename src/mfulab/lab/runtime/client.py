@@ -1,5 +1,6 @@
-"""Runs a measurement's script in the warm worker, or in a new process without one; a run that dies gets its row. It
-starts once a run, as `python -S -E client.py SCRIPT --config FILE`: imports are few. Exit status 0: there is a row."""
+"""Runs a measurement's script in the warm worker, or in a new process without one; a run that dies
+gets its row. It starts once a run, as `python -S -E client.py SCRIPT --config FILE`: imports are
+few. Exit status 0: there is a row."""
 
 import fcntl
 import json
@@ -12,34 +13,42 @@ import stat
 import sys
 import time
 from contextlib import suppress
+from typing import Any
 
 if not __package__:  # run as a file: see the package, not this folder
     sys.path[0] = os.path.abspath(f"{__file__}/../../../..")
 
+from mfulab.core.json_text import load_object
+from mfulab.core.printing import say
 from mfulab.core.replicates import halved
-from mfulab.lab.runtime import budget, devices, processes
+from mfulab.lab.runtime import budget, devices, endings, processes
 from mfulab.lab.runtime.processes import WorkflowEndedError
 
 SOCKET = "MFULAB_WORKER"
-STARTED, WORKFLOW_ENDED = b"started\n", b"ended\n"  # what the worker says, beside an exit status
-REFUSED = 113  # a script's exit status for a run that must not become a row: none that argparse or Python gives
+STARTED = b"started\n"
+WORKFLOW_ENDED = b"ended\n"  # what the worker says, beside an exit status
+# a script's exit status for a run that must not become a row: none that argparse or Python gives
+REFUSED = 113
 HALVED = 112  # of one out of memory that left a config of half its batch
 INSTEAD_OF = "--instead-of"  # the config of the run whose batch did not fit
 KILLED = "--killed"  # instead of a script: the client of the command behind it was killed
-TIME_LIMIT = "MFULAB_TIME_LIMIT_S"  # of runs of whose config timing is no part: ceilings, loads, counting
+# of runs of whose config timing is no part: ceilings, loads, counting
+TIME_LIMIT = "MFULAB_TIME_LIMIT_S"
 LONGEST_LOG = 16 << 20  # bytes
 ABANDONED = 1
 DEFAULT_TIME_LIMIT_S = 600
 WORKER_START_S = 120  # importing from a cluster's file system may take long
 GRACE_S = 10  # between the end of a run's time limit and its end
 POLL_S = 1.0  # between looks at whether the workflow lives, where no worker tells
-# Snakemake sets these to a rule's `threads`; how many threads a run measures with, its own config says.
+# Snakemake sets these to a rule's `threads`; how many threads a run measures with, its own config
+# says.
 LIBRARIES = ("GOTO_NUM", "MKL_NUM", "NUMEXPR_NUM", "OMP_NUM", "OPENBLAS_NUM", "VECLIB_MAXIMUM")
 THREADS = tuple(f"{library}_THREADS" for library in LIBRARIES)
 
 
 def main(command: list[str]) -> int:
-    """Runs `command`, a script and its arguments, or after `--killed` writes its row; returns the exit status."""
+    """Runs `command`, a script and its arguments, or after `--killed` writes its row; returns the
+    exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # this process ends at once, and with it the run
     environment = {key: value for key, value in os.environ.items() if key not in THREADS}
     try:
@@ -52,55 +61,103 @@ def main(command: list[str]) -> int:
         if command[1:2] == ["page"] and (sweep := budget.read()) is not None:
             sweep.note(budget.PAGE, time.monotonic() - began)
     except devices.HeldError as error:
-        return _fail(command, str(error))
+        return _fail(command, endings.ending(endings.DEVICE_HELD, message=str(error)))
     except (WorkflowEndedError, RuntimeError) as error:
-        says = "the workflow ended before this run" if isinstance(error, WorkflowEndedError) else f"mfulab: {error}"
-        print(says, file=sys.stderr)
+        says = (
+            "the workflow ended before this run"
+            if isinstance(error, WorkflowEndedError)
+            else f"mfulab: {error}"
+        )
+        say(says, file=sys.stderr)
         return ABANDONED
     if status < 0:
-        print(f"ended by {signal.Signals(-status).name}", file=sys.stderr)
+        say(f"ended by {signal.Signals(-status).name}", file=sys.stderr)
     return abs(status)
 
 
 def _measure(command: list[str], environment: dict[str, str]) -> int:
-    """Measures a planned run: on a device of its own, with a time limit, and with a row whatever happens."""
+    """Measures a planned run: on a device of its own, with a time limit, and with a row whatever
+    happens."""
     config_path = command[command.index("--config") + 1]
-    try:
-        with open(config_path, encoding="utf-8") as file:
-            config = json.load(file)
-        limit_s = (config.get("timing") or {}).get("time_limit_s") or environment.get(TIME_LIMIT)
-    except (OSError, ValueError, AttributeError) as error:
-        raise RuntimeError(f"{config_path}: {error}. Give the command again: it is planned anew.") from error
+    config = _config(config_path)
+    limit_s = (config.get("timing") or {}).get("time_limit_s") or environment.get(TIME_LIMIT)
     limit = float(limit_s or DEFAULT_TIME_LIMIT_S)
     row = os.path.join(os.path.dirname(config_path), "row.csv")
-    before, jointly = _stamp(row), config.get("parallel") or {}
+    before = _stamp(row)
+    jointly = config.get("parallel") or {}
     count = jointly.get("processes", 1) // jointly.get("nodes", 1)
     folder = os.path.dirname(os.path.relpath(config_path, "results"))
-    with devices.claim((config.get("device") or {}).get("type"), config_path, environment, count) as claimed:
-        sweep, left = budget.read(), None  # only now: other runs have had the device, and told what they took
+    device = (config.get("device") or {}).get("type")
+    sweep = budget.read()
+    asked_s = sweep.elapsed_s() if sweep is not None else 0.0
+    with devices.claim(device, config_path, environment, count) as claimed:
+        if sweep is not None and sweep.elapsed_s() - asked_s > devices.POLL_S:
+            sweep.note_wait(asked_s, sweep.elapsed_s())
+        sweep = budget.read()  # again: other runs have had the device, and told what they took
+        left = None
         if sweep is not None:
             if left_out := sweep.why_not(folder):
                 return _execute([*command, "--failed", left_out], environment, None)
             left = sweep.limit_s(folder)
-        began, killed_before = time.monotonic(), processes.out_of_memory_kills()
-        try:
-            status = _execute(command, claimed, limit if left is None else min(limit, left))
-            failure = _failure(status, processes.out_of_memory_kills() > killed_before)
-        except TimeoutError:
-            status, failure = ABANDONED, f"took longer than timing.time_limit_s={limit:g}"
-            if sweep is not None and left is not None and left < limit:
-                failure = sweep.left_out(f"stopped after {time.monotonic() - began:.0f} s, when the budget was spent")
+        began = time.monotonic()
+        status, failure = _in_time(command, claimed, limit, sweep, left)
     took = time.monotonic() - began
     if sweep is not None:
         sweep.note(folder, took)
     if _stamp(row) not in (None, before):
-        if status == HALVED and (sweep is None or left is None or sweep.predicted_s(folder) <= sweep.left_s()):
-            asked = [] if INSTEAD_OF in command else [INSTEAD_OF, config_path]
-            return _measure([*(halved(word) if word == config_path else word for word in command), *asked], environment)
-        return 0  # a row is written whole: what went wrong after it, such as a library's end, costs nothing
+        if status == HALVED and _has_time(sweep, left, folder):
+            return _measure(_with_half(command, config_path), environment)
+        # a row is written whole: what went wrong after it, such as a library's end, costs nothing
+        return 0
     if status == REFUSED:
         return status
     return _fail(command, failure, "--after", str(took))
+
+
+def _config(path: str) -> dict[str, Any]:
+    """A run's config. Raises RuntimeError if it cannot be read."""
+    try:
+        config = load_object(path)
+        (config.get("timing") or {}).get("time_limit_s")
+    except (OSError, ValueError, AttributeError) as error:
+        again = "Give the command again: it is planned anew."
+        raise RuntimeError(f"{path}: {error}. {again}") from error
+    return config
+
+
+def _in_time(
+    command: list[str],
+    environment: dict[str, str],
+    limit: float,
+    sweep: budget.Budget | None,
+    left: float | None,
+) -> tuple[int, str]:
+    """(exit status, ending if there is no row) of a run that may take `limit` seconds,
+    and `left` by the budget of its sweep."""
+    began = time.monotonic()
+    killed_before = processes.out_of_memory_kills()
+    try:
+        status = _execute(command, environment, limit if left is None else min(limit, left))
+    except TimeoutError:
+        if sweep is None or left is None or left >= limit:
+            return ABANDONED, endings.ending(endings.LATE, limit_s=limit)
+        return ABANDONED, sweep.stopped(time.monotonic() - began)
+    return status, _failure(status, processes.out_of_memory_kills() > killed_before)
+
+
+def _has_time(sweep: budget.Budget | None, left: float | None, folder: str) -> bool:
+    """True where the budget, if there is one, has time for a run of a smaller batch."""
+    if sweep is None or left is None:
+        return True
+    return sweep.predicted_s(folder) <= sweep.left_s()
+
+
+def _with_half(command: list[str], config_path: str) -> list[str]:
+    """The command that measures the run with half the batch."""
+    smaller = [halved(word) if word == config_path else word for word in command]
+    if INSTEAD_OF not in command:
+        smaller += [INSTEAD_OF, config_path]
+    return smaller
 
 
 def _killed(command: list[str], environment: dict[str, str]) -> int:
@@ -110,7 +167,7 @@ def _killed(command: list[str], environment: dict[str, str]) -> int:
     folder = os.path.dirname(command[command.index("--config") + 1])
     if os.path.exists(os.path.join(folder, "row.csv")):  # Snakemake removes a row before its run
         return 0
-    return _fail(command, processes.UNSUPERVISED)
+    return _fail(command, endings.ending(endings.UNSUPERVISED))
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
@@ -124,36 +181,44 @@ def _stamp(path: str) -> tuple[int, int] | None:
 def _fail(command: list[str], failure: str, *more: str) -> int:
     import subprocess
 
-    print(failure, file=sys.stderr)
     return subprocess.call([sys.executable, *command, "--failed", failure, *more])
 
 
 def _failure(status: int, is_out_of_memory: bool) -> str:
+    """Ending of a run's process that wrote no row, by its exit status (negative: a signal)."""
     if status == -signal.SIGKILL and is_out_of_memory:
-        return "the kernel killed the run's process: out of memory"
+        return endings.ending(endings.MEMORY)
+    if status == -signal.SIGINT:
+        return endings.ending(endings.INTERRUPTED)
     if status < 0:
-        interrupted = ": interrupted" if status == -signal.SIGINT else ""
-        return f"{processes.SIGNALLED} {signal.Signals(-status).name}{interrupted}"
-    return f"the run's process ended with exit status {status} and wrote no row"
+        return endings.ending(endings.SIGNALLED, signal=signal.Signals(-status).name)
+    return endings.ending(endings.EXITED, status=status)
 
 
 def _execute(command: list[str], environment: dict[str, str], limit: float | None) -> int:
-    """The exit status (negative: the ending signal). Raises TimeoutError once it is dead, and WorkflowEndedError."""
+    """The exit status (negative: the ending signal). Raises TimeoutError once it is dead, and
+    WorkflowEndedError."""
     _bound_log()
     try:
         status = _in_worker(command, environment, limit)
-        return _directly(command, environment, limit) if status is None else status
+        if status is None:
+            return _directly(command, environment, limit)
+        return status
     finally:
         _bound_log()
 
 
 def _directly(command: list[str], environment: dict[str, str], limit: float | None) -> int:
-    """Runs as the worker does: by a keeper in a session of its own, which ends the run when this process ends."""
+    """Runs as the worker does: by a keeper in a session of its own, which ends the run when this
+    process ends."""
 
     def become() -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        # Unbuffered, so that its log can be read while it runs; the handler leaves a traceback of a crash.
-        os.execve(sys.executable, [sys.executable, "-u", "-X", "faulthandler", *command], environment)  # noqa: S606
+        # Unbuffered, so that its log can be read while it runs; the handler leaves a traceback of a
+        # crash.
+        os.execve(  # noqa: S606
+            sys.executable, [sys.executable, "-u", "-X", "faulthandler", *command], environment
+        )
 
     ours, theirs = socket.socketpair()
     if (keeper := os.fork()) == 0:
@@ -167,7 +232,8 @@ def _directly(command: list[str], environment: dict[str, str], limit: float | No
     theirs.close()
     try:
         answer = _answer(ours.fileno(), limit and limit + GRACE_S, environment)
-        return int(answer) if answer else -signal.SIGKILL  # the keeper was killed, and the run with it
+        # the keeper was killed, and the run with it
+        return int(answer) if answer else -signal.SIGKILL
     finally:
         ours.close()
         os.waitpid(keeper, 0)
@@ -181,9 +247,12 @@ def _in_worker(command: list[str], environment: dict[str, str], limit: float | N
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(worker)
-            # The child writes to this process's own standard output and error: its log streams to wherever ours goes.
+            # The child writes to this process's own standard output and error: its log streams to
+            # wherever ours goes.
             socket.send_fds(connection, [json.dumps(request).encode() + b"\n"], [1, 2])
-            answer = _answer(connection.fileno(), max(WORKER_START_S, limit or math.inf), environment)
+            answer = _answer(
+                connection.fileno(), max(WORKER_START_S, limit or math.inf), environment
+            )
             if answer == STARTED:
                 answer = _answer(connection.fileno(), limit and limit + GRACE_S, environment)
         except TimeoutError:
@@ -198,7 +267,8 @@ def _in_worker(command: list[str], environment: dict[str, str], limit: float | N
 
 
 def _answer(descriptor: int, limit: float | None, environment: dict[str, str]) -> bytes:
-    """One line that was read; empty if the other end was closed. Raises TimeoutError and WorkflowEndedError."""
+    """One line that was read; empty if the other end was closed. Raises TimeoutError and
+    WorkflowEndedError."""
     end = time.monotonic() + (limit or math.inf)
     line = b""
     while not line.endswith(b"\n"):
@@ -215,7 +285,8 @@ def _answer(descriptor: int, limit: float | None, environment: dict[str, str]) -
 
 
 def _bound_log() -> None:
-    """Cuts a log that grew too long, and keeps its beginning; whoever writes to it writes at its end, also then."""
+    """Cuts a log that grew too long, and keeps its beginning; whoever writes to it writes at its
+    end, also then."""
     with suppress(OSError):  # of a standard output that is closed
         log = os.fstat(1)
         if stat.S_ISREG(log.st_mode):

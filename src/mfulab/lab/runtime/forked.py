@@ -1,6 +1,7 @@
 """Draws several figures at once, each in a forked process that shares the tables."""
 
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -9,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from mfulab.device.cpu import usable_cores
+from mfulab.device.system import end_with_parent
 
 MOST = 16  # processes: each takes some 0.1 s to fork and to tell what it drew
 _work: Callable[[str], Any]
@@ -20,12 +22,20 @@ def drawing_cores() -> int:
 
 
 def in_processes(work: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
-    """Results of `work` for each name: on Linux by a forked process a core, here what a dead process left."""
+    """Results of `work` for each name: on Linux by a forked process a core, here what a dead
+    process left."""
     if (cores := min(drawing_cores(), len(names))) < 2:
         return list(map(work, names))
     global _work  # forked with the processes: a closure cannot be sent to one
-    _work, begun, made = work, dict[str, Future[Any]](), dict[str, Any]()
-    with suppress(BrokenProcessPool), ProcessPoolExecutor(cores, multiprocessing.get_context("fork")) as pool:
+    _work = work
+    begun = dict[str, Future[Any]]()
+    made = dict[str, Any]()
+    with (
+        suppress(BrokenProcessPool),
+        ProcessPoolExecutor(
+            cores, multiprocessing.get_context("fork"), end_with_parent, (os.getpid(),)
+        ) as pool,
+    ):
         for name in names:
             begun[name] = pool.submit(_call, name)
     for name, drawing in begun.items():

@@ -11,11 +11,8 @@ from contextlib import suppress
 from mfulab.device import system
 
 WORKFLOW = "MFULAB_WORKFLOW"  # the process of the workflow, where it runs on this machine
-# How messages begin of runs that were ended from outside or crashed: another process may well come to its end.
-SIGNALLED = "the run's process was ended by"
-UNSUPERVISED = "the process that supervised the run was killed"
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
+PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
 
 
 class WorkflowEndedError(Exception):
@@ -23,17 +20,22 @@ class WorkflowEndedError(Exception):
 
 
 def check_workflow(environment: Mapping[str, str]) -> None:
-    """Raises WorkflowEndedError if the workflow's process has ended; a run behind a shell cannot tell by its parent."""
+    """Raises WorkflowEndedError if the workflow's process has ended; a run behind a shell cannot
+    tell by its parent."""
     if WORKFLOW in environment and not is_alive(int(environment[WORKFLOW])):
         raise WorkflowEndedError
 
 
 def is_alive(process: int) -> bool:
-    """True if a process goes on; one that has ended and that nobody has waited for does not (Linux)."""
+    """True if a process goes on; one that has ended and that nobody has waited for does not
+    (Linux)."""
     with suppress(ProcessLookupError):
         try:
             descriptor = os.pidfd_open(process)
-        except (AttributeError, OSError) as error:  # there is none on macOS, before Linux 5.3 and in some sandboxes
+        except (
+            AttributeError,
+            OSError,
+        ) as error:  # there is none on macOS, before Linux 5.3 and in some sandboxes
             if getattr(error, "errno", errno.ENOSYS) not in (errno.ENOSYS, errno.EPERM):
                 raise
             os.kill(process, 0)
@@ -46,24 +48,26 @@ def is_alive(process: int) -> bool:
 
 
 def out_of_memory_kills() -> int:
-    """Number of processes that this machine has killed for lack of memory since it started; 0 if unknown."""
+    """Number of processes that this machine has killed for lack of memory since it started; 0 if
+    unknown."""
     match = re.search(r"^oom_kill (\d+)", system.text("proc/vmstat") or "", re.MULTILINE)
     return int(match[1]) if match else 0
 
 
 def supervise(become: Callable[[], object], lifelines: Sequence[int]) -> tuple[int, list[int]]:
-    """Forks a process that becomes a run, and ends it with all that it leaves once it, a lifeline or this process ends.
-    Returns its exit status (negative: a signal) and the lifelines, descriptors of who waits for it, that ended before.
-    On Linux the run is the first to be killed if memory runs out, and dies with this process."""
+    """Forks a process that becomes a run, and ends it with all that it leaves once it, a lifeline
+    or this process ends. Returns its exit status (negative: a signal) and the lifelines,
+    descriptors of who waits for it, that ended before. On Linux the run is the first to be killed
+    if memory runs out, and dies with this process."""
     keeper = os.getpid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)  # what the run leaves behind, in whatever session, becomes this process's child
+    # What the run leaves behind, in whatever session, becomes this process's child.
+    system.prctl(PR_SET_CHILD_SUBREAPER, 1)
     if (run := os.fork()) == 0:
         try:
-            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() == keeper:  # which may have ended before
-                os.setpgid(0, 0)
-                become()
+            system.end_with_parent(keeper)
+            os.setpgid(0, 0)
+            become()
         finally:
             os._exit(1)
     with suppress(OSError):  # whoever is first, this process or the run
@@ -74,7 +78,9 @@ def supervise(become: Callable[[], object], lifelines: Sequence[int]) -> tuple[i
         os.killpg(run, signal.SIGKILL)
     if status is None:
         status = os.waitpid(run, 0)[1]
-    while children := (system.text(f"proc/self/task/{os.getpid()}/children") or "").split():  # Linux
+    while children := (
+        system.text(f"proc/self/task/{os.getpid()}/children") or ""
+    ).split():  # Linux
         for child in map(int, children):
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(child, signal.SIGKILL)
@@ -83,7 +89,8 @@ def supervise(become: Callable[[], object], lifelines: Sequence[int]) -> tuple[i
 
 
 def _wait(run: int, lifelines: Sequence[int]) -> tuple[int | None, list[int]]:
-    """Waits for the end of a child or of a lifeline: the child's status where it had to be reaped, and those lines."""
+    """Waits for the end of a child or of a lifeline: the child's status where it had to be reaped,
+    and those lines."""
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(woken)
@@ -98,10 +105,3 @@ def _wait(run: int, lifelines: Sequence[int]) -> tuple[int | None, list[int]]:
         if wake not in ready:
             return None, ready
         os.read(wake, 64)
-
-
-def _prctl(option: int, value: int) -> None:
-    import ctypes
-
-    if system.IS_LINUX:
-        ctypes.CDLL(None).prctl(option, value)

@@ -1,14 +1,17 @@
-"""One planned run, from its config to its row: whatever happens becomes a row, written whole or not at all."""
+"""One planned run, from its config to its row: whatever happens becomes a row, written whole or not
+at all."""
 
 import importlib
 import mmap
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -18,25 +21,43 @@ from pydantic import ValidationError
 
 from mfulab.core.configs import StepConfig
 from mfulab.core.errors import ConfigurationError, UnsupportedError, is_out_of_memory
-from mfulab.core.files import UnreadableError, read_csv, read_json, write_csv, write_json, write_text
+from mfulab.core.files import (
+    UnreadableError,
+    read_csv,
+    read_json,
+    write_csv,
+    write_json,
+    write_text,
+)
+from mfulab.core.language import verdicts
 from mfulab.core.measurement import Measured
+from mfulab.core.printing import say
 from mfulab.core.replicates import STANDS_IN, halved, previous
-from mfulab.core.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, Status
+from mfulab.core.rows import NOT_MEASURED, Row, Status
+from mfulab.core.said import Said, as_told, cell_of, joined, of_cell, with_sentence
 from mfulab.device import system
-from mfulab.lab.runtime.budget import LEFT_OUT
+from mfulab.device.interruptions import circumstances, heard
+from mfulab.lab.runtime import endings
 from mfulab.lab.runtime.client import HALVED, INSTEAD_OF, REFUSED
-from mfulab.lab.runtime.processes import SIGNALLED, UNSUPERVISED
 from mfulab.measurements.registry import MEASUREMENTS
 from mfulab.timing.statistics import relative_half_width
 
 FEWEST_REPLICATES = 3  # that can be precise: two agree by chance
-MOST_PAGES, MOST_BYTES = 1 << 14, 1 << 16  # that move a run's memory: 64 MB at most, and of the heap a few pages
+MOST_PAGES = 1 << 14
+MOST_BYTES = 1 << 16  # that move a run's memory: 64 MB at most, and of the heap a few pages
 OUT_OF_MEMORY: Status = "out_of_memory"
+# Status of a run that ended from outside, by the key of its ending; of all others `failed`.
+ENDED: Mapping[str, Status] = {
+    endings.LEFT_OUT: NOT_MEASURED,
+    endings.STOPPED: NOT_MEASURED,
+    endings.MEMORY: OUT_OF_MEMORY,
+}
 
 
 def main(step: str) -> None:
-    """Measures the run of `--config FILE`; `--failed MESSAGE --after SECONDS` writes the row of one that ended so. Of a
-    step out of memory it leaves half the batch, which the client measures `--instead-of` the other's FILE."""
+    """Measures the run of `--config FILE`; `--failed ENDING --after SECONDS` writes the row of one
+    that ended so. Of a step out of memory it leaves half the batch, which the client measures
+    `--instead-of` the other's FILE."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands beside the Snakefile
     given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
     config = Path(given["--config"])
@@ -47,20 +68,22 @@ def main(step: str) -> None:
         if row.status == "ok" and INSTEAD_OF in given:
             _stand_in(config, Path(given[INSTEAD_OF]))
     except ConfigurationError as error:
-        print(f"mfulab: {error}", file=sys.stderr)
+        say(f"mfulab: {error}", file=sys.stderr)
         sys.exit(REFUSED)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr, flush=True)
+        say("interrupted", file=sys.stderr, flush=True)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)  # whoever waits hears what ended it
-    print(f"{row.status}: {row.run}" + (f": {row.message}" if row.message else ""))
+    say(": ".join(filter(None, (row.status, row.run, verdicts.message(row.message)))))
     if row.status == OUT_OF_MEMORY and not failed and _halve(step, config):
         sys.exit(HALVED)
 
 
 def _halve(step: str, path: Path) -> bool:
-    """Leaves the config of half the batch of a step's first process, unless it is planned; true where it is left."""
-    half, content = path.parent.with_name(halved(path.parent.name)) / "config.json", read_json(path)
+    """Leaves the config of half the batch of a step's first process, unless it is planned; true
+    where it is left."""
+    half = path.parent.with_name(halved(path.parent.name)) / "config.json"
+    content = read_json(path)
     is_planned = half.exists() and not half.with_name(STANDS_IN).exists()
     if step != "profile_step" or half == path or is_planned or content.get("replicate", 1) > 1:
         return False
@@ -70,43 +93,70 @@ def _halve(step: str, path: Path) -> bool:
 
 
 def _stand_in(path: Path, asked: Path) -> None:
-    """Counts FLOPs of a batch that was measured instead of another, and says so in the other's row."""
+    """Counts FLOPs of a batch that was measured instead of another, and says so in the other's
+    row."""
     from mfulab.device import identity
 
-    content, other = read_json(path), read_json(asked)
+    content = read_json(path)
+    other = read_json(asked)
     count = path.absolute().parents[3] / "count_flops" / path.parent.name / "config.json"
     fields = MEASUREMENTS["count_flops"].config.model_fields.keys() & content
     write_json(count, {name: content[name] for name in sorted(fields)}, indent=1)
     measure("count_flops", count)
     size = identity.memory_bytes(identity.resolve(content["device"]["type"]))
-    memory = f"{size / 1e9:.3g} GB" if size else "memory"
-    says = f"batch_size={other['batch_size']} did not fit {memory}: {content['batch_size']} was measured. "
+    numbers = {"asked": other["batch_size"], "measured": content["batch_size"]}
+    smaller = Said("smaller_batch", numbers)
+    if size:
+        smaller = Said("smaller_batch_for", numbers | {"gb": size / 1e9})
     [row] = read_csv(asked.with_name("row.csv"))
-    write_csv(asked.with_name("row.csv"), [row | {"message": (says + row["message"])[:LONGEST_MESSAGE]}])
+    sentences = [smaller, of_cell(row["message"])]
+    message = cell_of(joined(said for said in sentences if said is not None))
+    write_csv(asked.with_name("row.csv"), [row | {"message": message}])
 
 
 def measure(step: str, config_path: Path) -> Row:
-    """Measures the run at `config_path` into its folder. Raises ConfigurationError for another's config or device."""
-    started, started_at = time.perf_counter(), datetime.now(UTC)
-    config, folder = read_config(step, config_path), config_path.absolute().parent  # a model may go elsewhere
-    hardware, row_of = check_device(config, folder), MEASUREMENTS[step].row.of
+    """Measures the run at `config_path` into its folder. Raises ConfigurationError for another's
+    config or device."""
+    started = time.perf_counter()
+    started_at = datetime.now(UTC)
+    config = read_config(step, config_path)
+    folder = config_path.absolute().parent  # a model may go elsewhere
+    hardware = check_device(config, folder)
+    row_of = MEASUREMENTS[step].row.of
+    before = circumstances()
     try:
         if config.on_device:
             system.check_processes()
             _kept = elsewhere()
-        measured = _as_before(step, config, folder) or importlib.import_module(
-            f"mfulab.measurements.{step}.measure"
-        ).measure(config, folder)
+        measure_of_step = importlib.import_module(f"mfulab.measurements.{step}.measure").measure
+        with heard():
+            measured = _as_before(step, config, folder) or measure_of_step(config, folder)
     except (Exception, SystemExit) as error:  # argparse in a model's module ends the process
-        traceback.print_exc()
-        status = "unsupported" if isinstance(error, UnsupportedError) else _failure(f"{type(error).__name__}: {error}")
+        if not isinstance(error, ConfigurationError):  # whose sentence says it all
+            traceback.print_exc()  # into the log; the row has the sentence
+        status = _status_of(error)
         measured = Measured(row_of(config, status=status, message=_message(error)))
     measured.row.process_s = time.perf_counter() - started
+    changes = before.changes()
+    if changes and measured.row.status == "ok":
+        measured.row.message = with_sentence(measured.row.message, changes)
+    measured.row.device_uuid = uuids(config)
     return _finish(measured, folder, hardware, started_at)
 
 
+def uuids(config: StepConfig) -> str:
+    """Identifiers of the GPUs that a run sees, as its vendor's library tells them."""
+    from mfulab.device import identity, is_gpu
+
+    if not config.on_device:
+        return ""
+    kind = identity.resolve(config.device.type)  # type: ignore[attr-defined]
+    return " ".join(gpu.uuid for gpu in identity.gpus(kind)) if is_gpu(kind) else ""
+
+
 def elsewhere() -> tuple[mmap.mmap, bytearray]:
-    """Memory of random size: while it is kept, what a run allocates lies elsewhere than in the process before it."""
+    """Memory of random size: while it is kept, what a run allocates lies elsewhere than in the
+    process before it."""
     chance = random.SystemRandom()
     pages = chance.randint(1, MOST_PAGES)
     held = mmap.mmap(-1, pages * mmap.PAGESIZE)
@@ -114,14 +164,22 @@ def elsewhere() -> tuple[mmap.mmap, bytearray]:
     return held, bytearray(chance.randrange(MOST_BYTES))
 
 
-def record_failure(step: str, config_path: Path, message: str, process_s: float | None = None) -> Row:
-    """Writes the row of a run ended from outside (killed, crashed, late), after `process_s`; or of one not begun."""
-    config, folder = read_config(step, config_path), config_path.parent
+def record_failure(
+    step: str, config_path: Path, ended_by: str, process_s: float | None = None
+) -> Row:
+    """Writes the row of a run ended from outside (killed, crashed, late), after `process_s`; or of
+    one not begun. `ended_by` is its ending, as of mfulab.lab.runtime.endings."""
+    config = read_config(step, config_path)
+    folder = config_path.parent
     hardware = folder.parents[1].name if config.on_device else ""
-    status = NOT_MEASURED if message.startswith(LEFT_OUT) else _failure(message)
-    measured = Measured(MEASUREMENTS[step].row.of(config, status=status, message=message))
+    status = ENDED.get(endings.key_of(ended_by), "failed")
+    message = ended_by
+    row_of = MEASUREMENTS[step].row.of
+    measured = Measured(row_of(config, status=status, message=message, ended_by=ended_by))
     measured.row.process_s = process_s
-    return _finish(measured, folder, hardware, datetime.now(UTC) - timedelta(seconds=process_s or 0))
+    return _finish(
+        measured, folder, hardware, datetime.now(UTC) - timedelta(seconds=process_s or 0)
+    )
 
 
 def read_config(step: str, path: Path) -> StepConfig:
@@ -131,11 +189,14 @@ def read_config(step: str, path: Path) -> StepConfig:
     except (FileNotFoundError, UnreadableError) as error:
         raise ConfigurationError(f"{error}. Give the command again: it is planned anew.") from error
     except ValidationError as error:
-        raise ConfigurationError(f"--config={path}: not a config of {step}: {error.errors()[0]['msg']}.") from error
+        raise ConfigurationError(
+            f"--config={path}: not a config of {step}: {error.errors()[0]['msg']}."
+        ) from error
 
 
 def check_device(config: StepConfig, folder: Path) -> str:
-    """The hardware that the run's folder claims. Raises ConfigurationError if this machine is another one."""
+    """The hardware that the run's folder claims. Raises ConfigurationError if this machine is
+    another one."""
     if not config.on_device:
         return ""
     from mfulab.device.identity import NoDeviceError, hardware_slug
@@ -146,43 +207,63 @@ def check_device(config: StepConfig, folder: Path) -> str:
     except NoDeviceError as error:
         raise ConfigurationError(f"hardware={claimed}: {error}") from error
     if here != claimed:
-        raise ConfigurationError(f"hardware={claimed}: this run was planned for it, but here is {here}. Not measured.")
+        raise ConfigurationError(
+            f"hardware={claimed}: this run was planned for it, but here is {here}. Not measured."
+        )
     return claimed
 
 
 def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
-    """Outcome of a replicate that needs no measuring: it would end as the one before, or all before are precise."""
-    rows, before = [], previous(folder.name)  # of the replicates before this one that are there, the latest first
+    """Outcome of a replicate that needs no measuring: it would end as the one before, or all before
+    are precise."""
+    rows = []
+    before = previous(
+        folder.name
+    )  # of the replicates before this one that are there, the latest first
     while before:
         with suppress(FileNotFoundError, UnreadableError):
-            rows += [row for row in read_csv(folder.with_name(before) / "row.csv")[:1] if row["status"] != NOT_MEASURED]
+            rows += [
+                row
+                for row in read_csv(folder.with_name(before) / "row.csv")[:1]
+                if row["status"] != NOT_MEASURED
+            ]
         before = previous(before)
     row_of = MEASUREMENTS[step].row.of
     last = rows[0] if rows else {}
-    if last.get("status", "ok") != "ok" and not last.get("message", "").startswith((SIGNALLED, UNSUPERVISED)):
-        return Measured(row_of(config, status=last["status"], message=last.get("message", "")))
+    ended_by = last.get("ended_by") or None
+    has_failed = last.get("status", "ok") != "ok"
+    if has_failed and endings.key_of(ended_by) not in endings.BY_CHANCE:
+        message = last.get("message", "")
+        return Measured(row_of(config, status=last["status"], message=message, ended_by=ended_by))
     wanted = getattr(getattr(config, "timing", None), "relative_precision", None)
     times = [float(row["time_s"]) for row in rows if row.get("time_s")]
     reached = relative_half_width(times) if len(times) >= FEWEST_REPLICATES else None
     if wanted is None or reached is None or reached > wanted:
         return None
-    message = f"not measured: {len(times)} processes reach {reached:.3g}, timing.relative_precision={wanted:g}"
-    return Measured(row_of(config, message=message))
+    numbers = {"count": len(times), "reached": reached, "wanted": wanted}
+    return Measured(row_of(config, message=cell_of(Said("precise_enough", numbers))))
 
 
-def _failure(message: str) -> Status:
-    return OUT_OF_MEMORY if is_out_of_memory(message) else "failed"
+def _status_of(error: BaseException) -> Status:
+    if isinstance(error, UnsupportedError):
+        return "unsupported"
+    return OUT_OF_MEMORY if is_out_of_memory(error) else "failed"
 
 
 def _message(error: BaseException) -> str:
-    first = str(error).strip().splitlines()[:1]
-    text = "; ".join([*first, *getattr(error, "__notes__", ())])
-    return text if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {text}"
+    """The sentence of an error of ours, or the first line of another's, with its notes."""
+    notes = [as_told(note) for note in getattr(error, "__notes__", ())]
+    if isinstance(error, UnsupportedError):
+        return cell_of(joined([error.said, *notes]))
+    first = (str(error).strip().splitlines() or [""])[0]
+    return cell_of(joined([as_told(f"{type(error).__name__}: {first}"), *notes]))
 
 
 def _finish(measured: Measured, folder: Path, hardware: str, started_at: datetime) -> Row:
     row = measured.row
-    row.hardware, row.run, row.message = hardware, folder.name, row.message[:LONGEST_MESSAGE]
+    row.hardware = hardware
+    row.host = socket.gethostname()
+    row.run = folder.name
     row.commit, row.started_at = commit(), started_at.isoformat(timespec="seconds")
     write_csv(folder / "samples.csv", measured.samples)
     write_csv(folder / "row.csv", [row.model_dump()])
@@ -191,10 +272,13 @@ def _finish(measured: Measured, folder: Path, hardware: str, started_at: datetim
 
 @cache
 def commit() -> str:
-    """The short git commit of the code that runs, with `-dirty` where tracked files were changed; empty outside git."""
+    """The short git commit of the code that runs, with `-dirty` where tracked files were changed;
+    empty outside git."""
     command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
     with suppress(OSError, subprocess.CalledProcessError):
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        )
         return done.stdout.strip()
     return ""
 

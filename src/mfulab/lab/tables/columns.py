@@ -1,6 +1,9 @@
-"""Columns of the tables: their measurement's row, then what its `Joined` adds. Each is declared there, once."""
+"""Columns of the tables: their measurement's row, then what its `Joined` adds. Each is declared
+there, once."""
 
-from collections.abc import Iterator
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
@@ -10,13 +13,30 @@ from pydantic.fields import FieldInfo
 
 from mfulab.core.columns import Rank
 from mfulab.core.files import read_csv
+from mfulab.core.json_text import parse_json
 from mfulab.core.measurement import Measurement
+from mfulab.core.rows import COUNTERS, json_column
 from mfulab.measurements.registry import TABLES
 
 LEADING = ("hardware", "experiment", "run", "recorded", "status", "message")
 # By the end of a column's name, the first that fits.
-UNITS = {"_tflop_s": "10¹² FLOP/s", "_gb_s": "10⁹ byte/s", "_per_s": "1/s", "_per_j": "1/J", "_ms": "ms", "_s": "s"}
-UNITS |= {"_percent": "%", "_bytes": "byte", "_flops": "FLOP", "_mhz": "MHz", "_w": "W", "_j": "J", "_c": "°C"}
+UNITS = {
+    "_tflop_s": "10¹² FLOP/s",
+    "_gb_s": "10⁹ byte/s",
+    "_per_s": "1/s",
+    "_per_j": "1/J",
+    "_ms": "ms",
+    "_s": "s",
+}
+UNITS |= {
+    "_percent": "%",
+    "_bytes": "byte",
+    "_flops": "FLOP",
+    "_mhz": "MHz",
+    "_w": "W",
+    "_j": "J",
+    "_c": "°C",
+}
 UNITS |= {"_mb": "MiB", "_points": "percentage points"}
 TYPES = {bool: "true or false", int: "integer", float: "number", str: "text"}
 
@@ -29,19 +49,62 @@ class Column(BaseModel):
 
     table: str = Field(description="File in results/tables/, without its ending.")
     column: str = Field(description="Name of the column in the file's first line.")
-    type: str = Field(description="Text, integer, number, true or false; an empty cell was not measured.")
+    type: str = Field(
+        description="Text, integer, number, true or false; an empty cell was not measured."
+    )
     unit: str = Field(description="Unit of a quantity; empty for others.")
     source: str = Field(
-        description="`row`: measured; `config GROUP.KEY`: asked for; `joined`: computed of several rows."
+        description="`row`: measured; `config GROUP.KEY`: asked for; `joined`: computed of several rows;"
+        " `counters`: a key of that column."
     )
     description: str = Field(description="Meaning of the column.")
 
 
 def fields(table: str) -> dict[str, FieldInfo]:
-    """The columns of a final table with their declarations, in order: who, then the row, then what is joined."""
-    row, joined = TABLES[table].row.model_fields, TABLES[table].joined.model_fields
-    leading = {name: (row.get(name) or joined[name]) for name in LEADING}
-    return {**leading, **row, **{name: field for name, field in joined.items() if name not in row}}
+    """The columns of a final table with their declarations, in order: who, then the row, then what
+    is joined, and last what nothing reads, as one column."""
+    declared = _declared(table)
+    leading = {name: declared[name] for name in LEADING}
+    shown = {name: field for name, field in declared.items() if not marked(field, "counter")}
+    if len(shown) < len(declared):
+        shown[COUNTERS] = json_column("what nothing here reads: name → value, as columns.csv says.")
+    return {**leading, **shown}
+
+
+def counters(table: str) -> dict[str, FieldInfo]:
+    """Values that a table holds as keys of its column `counters`, with their declarations."""
+    declared = _declared(table)
+    return {name: field for name, field in declared.items() if marked(field, "counter")}
+
+
+def _declared(table: str) -> dict[str, FieldInfo]:
+    row = TABLES[table].row.model_fields
+    joined = TABLES[table].joined.model_fields
+    return {**row, **{name: field for name, field in joined.items() if name not in row}}
+
+
+def written(table: str, rows: Iterable[Record]) -> Iterator[Record]:
+    """Yields rows as a table's file holds them: counters as JSON, those without a value left
+    out."""
+    names = counters(table)
+    for row in rows:
+        values = {name: row[name] for name in names if _has_value(row.get(name))}
+        yield {**row, COUNTERS: json.dumps(values, ensure_ascii=False) if values else None}
+
+
+def _has_value(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value not in (None, "")
+
+
+def with_counters(cells: Mapping[str, str]) -> dict[str, str]:
+    """Cells of a table's line with a cell for each of its counters, as older tables hold them.
+    Raises ValueError where the column is not JSON of an object."""
+    values = parse_json(cells.get(COUNTERS) or "{}")
+    if not isinstance(values, dict):
+        raise ValueError(f"{COUNTERS}={cells[COUNTERS][:40]!r}: no object")
+    return {**cells, **{name: str(value) for name, value in values.items()}}
 
 
 def columns(table: str) -> list[str]:
@@ -50,14 +113,20 @@ def columns(table: str) -> list[str]:
 
 
 def marked(field: FieldInfo, mark: str) -> Any:
-    """The text of a declaration under `mark`: the path of a value of the `config`, or that a column is a `link`."""
-    return field.json_schema_extra.get(mark) if isinstance(field.json_schema_extra, dict) else None
+    """The text of a declaration under `mark`: the path of a value of the `config`, or that a column
+    is a `link`."""
+    if isinstance(field.json_schema_extra, dict):
+        return field.json_schema_extra.get(mark)
+    return None
 
 
 def kept(measurement: Measurement) -> dict[str, FieldInfo]:
-    """Columns of config and links, which recordings keep; all other joined ones are computed anew."""
+    """Columns of config and links, which recordings keep; all other joined ones are computed
+    anew."""
     joined = measurement.joined.model_fields.items()
-    return {name: field for name, field in joined if marked(field, "config") or marked(field, "link")}
+    return {
+        name: field for name, field in joined if marked(field, "config") or marked(field, "link")
+    }
 
 
 def computed(measurement: Measurement) -> list[str]:
@@ -73,7 +142,9 @@ def kind(field: FieldInfo) -> type:
 
 def _types(annotation: object) -> set[object]:
     inner = set(get_args(annotation)) - {NoneType}
-    return set().union(*(_types(part) for part in inner)) if inner else {annotation}
+    if inner:
+        return set().union(*(_types(part) for part in inner))
+    return {annotation}
 
 
 def description(measurement: Measurement, field: FieldInfo) -> str:
@@ -85,14 +156,25 @@ def description(measurement: Measurement, field: FieldInfo) -> str:
 
 
 def dictionary() -> Iterator[Column]:
-    """Columns of all tables, in their order: what columns.csv, the documentation and the page show."""
+    """Columns of all tables, in their order: what columns.csv, the documentation and the page
+    show."""
     for table, measurement in TABLES.items():
         for name, field in fields(table).items():
             path = marked(field, "config")
-            source = f"config {path}" if path else "row" if name in measurement.row.model_fields else "joined"
+            if path:
+                source = f"config {path}"
+            elif name in measurement.row.model_fields:
+                source = "row"
+            else:
+                source = "joined"
             yield _column(table, name, TYPES[kind(field)], source, description(measurement, field))
+        for name, field in counters(table).items():
+            yield _column(table, name, TYPES[kind(field)], COUNTERS, field.description or "")
     who = {name: field for name, field in fields("profile").items() if name in LEADING}
-    for table, columns_of in {"ranks": {**who, **Rank.model_fields}, "columns": Column.model_fields}.items():
+    for table, columns_of in {
+        "ranks": {**who, **Rank.model_fields},
+        "columns": Column.model_fields,
+    }.items():
         for name, field in columns_of.items():
             yield _column(table, name, TYPES[kind(field)], "joined", field.description or "")
     for line in read_csv(Path(__file__).with_name("other_columns.csv")):
@@ -100,6 +182,11 @@ def dictionary() -> Iterator[Column]:
 
 
 def _column(table: str, name: str, type_: str, source: str, meaning: str) -> Column:
-    unit = next((unit for end, unit in UNITS.items() if name.endswith(end)), "FLOP" if name == "flops" else "")
+    unit = next(
+        (unit for end, unit in UNITS.items() if name.endswith(end)),
+        "FLOP" if name == "flops" else "",
+    )
     unit = unit if type_ in (TYPES[int], TYPES[float]) else ""
-    return Column(table=table, column=name, type=type_, unit=unit, source=source, description=meaning)
+    return Column(
+        table=table, column=name, type=type_, unit=unit, source=source, description=meaning
+    )

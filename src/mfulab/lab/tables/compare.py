@@ -1,7 +1,7 @@
-"""Two sets of results run by run: faster, slower, same or ambiguous, by confidence intervals, never by a bare ratio."""
+"""Two sets of results run by run: faster, slower, same or ambiguous, by confidence intervals, never
+by a bare ratio."""
 
 import itertools
-import json
 import math
 import sys
 from collections import Counter
@@ -16,25 +16,35 @@ from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import unquoted, write_csv
+from mfulab.core.language import verdicts as words
 from mfulab.core.language.quantities import ABSENT, at_least, change, percent, quantity
+from mfulab.core.printing import say, say_json
 from mfulab.core.terminal import Terminal
 from mfulab.lab.planning.naming import short
 from mfulab.lab.tables import build, replicates
 from mfulab.lab.tables.details import cells
 from mfulab.lab.tables.records import from_folder, from_recorded
 from mfulab.measurements.registry import MEASUREMENTS
-from mfulab.timing.paired import NOTICEABLE, Compared, Run, decided, one_sided, verdict_of
+from mfulab.timing.paired import MARKS, NOTICEABLE, Compared, Run, decided, one_sided, verdict_of
 from mfulab.timing.statistics import FEWEST_FAST, Stats, fast_variance, undisturbed, usual_variance
 
 STEPS = ("profile_step", "bench_matmul")
 TABLES = {step: MEASUREMENTS[step].table for step in STEPS}
-FEWEST_PROCESSES = 4  # of each set, from which on a ratio has an interval of its own: three may all be slow
+# of each set, from which on a ratio has an interval of its own: three may all be slow
+FEWEST_PROCESSES = 4
 UNKNOWN_DRIFT = "what the machine does between sweeps is not: experiment=repeat measures it"
 FAST = "times on a CPU are the 5th percentile of steps"
 UNDECIDED = 3  # the exit status of a gate that nothing has passed or failed
 LOGGED = 160  # columns of a file or a log, where no window bounds the lines
 # Verdicts in the order in which they are shown.
-STYLES = {"slower": "red", "faster": "green", "ambiguous": "yellow", "same": "dim", "not comparable": "dim"}
+HEADS = ("run", "old", "new", "change", "95 % interval", "detects", "verdict")
+STYLES = {
+    "slower": "red",
+    "faster": "green",
+    "ambiguous": "yellow",
+    "same": "dim",
+    "not comparable": "dim",
+}
 
 Row = Mapping[str, object]
 Rows = Mapping[Run, Row]
@@ -42,7 +52,8 @@ Rows = Mapping[Run, Row]
 
 @dataclass(frozen=True)
 class Interval:
-    """A time in seconds with its 95 % confidence interval; an interval of a single value where none was measured."""
+    """A time in seconds with its 95 % confidence interval; an interval of a single value where none
+    was measured."""
 
     time_s: float
     low_s: float
@@ -50,20 +61,31 @@ class Interval:
     is_measured: bool
 
 
-COLUMNS = [*(field.name for field in fields(Compared)), "old", "new"]  # of the file, which also names both folders
+COLUMNS = [
+    *(field.name for field in fields(Compared)),
+    "old",
+    "new",
+]  # of the file, which also names both folders
 
 
 def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tuple[str, str]:
-    """(verdict, reason) of two times: `faster` or `slower` where the 95 % interval of their ratio is beyond it;
-    `same` where both one-sided tests at 5 % place it within `noticeable`; `ambiguous` where neither is known."""
+    """(verdict, reason) of two times: `faster` or `slower` where the 95 % interval of their ratio
+    is beyond it; `same` where both one-sided tests at 5 % place it within `noticeable`; `ambiguous`
+    where neither is known."""
     if old.is_measured and new.is_measured:
         return verdict_of(new.time_s / old.time_s, *ratio_interval(old, new), noticeable)
-    which = " and ".join(name for name, interval in (("old", old), ("new", new)) if not interval.is_measured)
-    return "ambiguous", f"no confidence interval ({which}): measured by one process only; replicates=3 is enough"
+    which = " and ".join(
+        name for name, interval in (("old", old), ("new", new)) if not interval.is_measured
+    )
+    return (
+        "ambiguous",
+        f"no confidence interval ({which}): measured by one process only; replicates=3 is enough",
+    )
 
 
 def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
-    """The 95 % interval of new ÷ old: relative half-widths add as squares (Zou and Donner, 2008)."""
+    """The 95 % interval of new ÷ old: relative half-widths add as squares (Zou and Donner,
+    2008)."""
     ratio = new.time_s / old.time_s
     low = math.hypot(math.log(new.time_s / new.low_s), math.log(old.high_s / old.time_s))
     high = math.hypot(math.log(new.high_s / new.time_s), math.log(old.time_s / old.low_s))
@@ -71,7 +93,8 @@ def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
 
 
 def interval(row: Row) -> Interval | None:
-    """The interval of a row's `time_s`, from the spread between the processes that measured it. None without a time."""
+    """The interval of a row's `time_s`, from the spread between the processes that measured it.
+    None without a time."""
     time, low, high = (row.get(name) for name in ("time_s", "time_ci_low_s", "time_ci_high_s"))
     if row.get("status") != "ok" or not isinstance(time, float):
         return None
@@ -80,17 +103,25 @@ def interval(row: Row) -> Interval | None:
     return Interval(time, time, time, False)
 
 
-def verdicts(before: Rows, after: Rows, noticeable: float = NOTICEABLE, drift: float = 0.0) -> list[Compared]:
-    """A verdict on each run of two machines' merged rows, by measurement and name; `drift` widens intervals."""
+def verdicts(
+    before: Rows, after: Rows, noticeable: float = NOTICEABLE, drift: float = 0.0
+) -> list[Compared]:
+    """A verdict on each run of two machines' merged rows, by measurement and name; `drift` widens
+    intervals."""
     runs = sorted(dict.fromkeys([*before, *after]), key=lambda run: STEPS.index(run[0]))
     processes = [replicates.times_of(row) for row in (*before.values(), *after.values())]
-    spreads = [replicates.jackknife_variance(times) for times in processes if len(times) >= FEWEST_PROCESSES]
+    spreads = [
+        replicates.jackknife_variance(times)
+        for times in processes
+        if len(times) >= FEWEST_PROCESSES
+    ]
     usual = usual_variance(spreads)
     return [_one(run, before.get(run), after.get(run), noticeable, drift, usual) for run in runs]
 
 
 def drift_between(before: Rows, after: Rows) -> float | None:
-    """The machine's spread between sweeps, of runs that either set has measured often enough; None without."""
+    """The machine's spread between sweeps, of runs that either set has measured often enough; None
+    without."""
     return replicates.drift(map(replicates.times_of, (*before.values(), *after.values())))
 
 
@@ -98,14 +129,17 @@ def widened(measured: Interval, drift: float) -> Interval:
     """The interval with a further spread in it: relative half-widths add as squares."""
     if not measured.is_measured or not drift:
         return measured
-    time_s, ends = measured.time_s, (measured.low_s, measured.high_s)
+    time_s = measured.time_s
+    ends = (measured.low_s, measured.high_s)
     low, high = (math.hypot(math.log(end / time_s), 1.96 * drift) for end in ends)
     return Interval(time_s, time_s * math.exp(-low), time_s * math.exp(high), True)
 
 
 def of_as_few(measured: Interval, row: Row, other: Row) -> Interval:
-    """Widens the interval to what as few processes as the other set has would give, in 95 % of cases."""
-    times, count = replicates.times_of(row)[:24], len(replicates.times_of(other))  # 10,626 combinations at most
+    """Widens the interval to what as few processes as the other set has would give, in 95 % of
+    cases."""
+    times = replicates.times_of(row)[:24]
+    count = len(replicates.times_of(other))  # 10,626 combinations at most
     if row.get("machine_cost_percent") is None or not 1 < count < min(len(times), FEWEST_FAST):
         return measured
     few = Stats(map(undisturbed, itertools.combinations(times, count))).percentile(95)
@@ -113,34 +147,53 @@ def of_as_few(measured: Interval, row: Row, other: Row) -> Interval:
 
 
 def fast_s(row: Mapping[str, Any]) -> float | None:
-    """The time in seconds that a row is compared by, or None: on a CPU the 5th percentile of steps, the steadiest."""
-    time_s, median_s, fastest_s = (float(row.get(name) or 0) for name in ("time_s", "median_time_s", "time_p5_s"))
+    """The time in seconds that a row is compared by, or None: on a CPU the 5th percentile of steps,
+    the steadiest."""
+    time_s, median_s, fastest_s = (
+        float(row.get(name) or 0) for name in ("time_s", "median_time_s", "time_p5_s")
+    )
     return (fastest_s if fastest_s and time_s < median_s else time_s) or None
 
 
 def merged(folder: Path, fast: bool = False) -> Rows:
-    """The rows of a machine's folder by measurement and run, merged and judged; timed by `fast_s` where `fast`."""
+    """The rows of a machine's folder by measurement and run, merged and judged; timed by `fast_s`
+    where `fast`."""
     if is_recording(folder):
         records = from_recorded(folder).records
     else:
         records = from_folder(folder.parent, folder.name).records
         for step, table in TABLES.items():
-            measured = (row for row in records[table] if (folder / step / row["run"] / "row.csv").exists())
+            measured = (
+                row for row in records[table] if (folder / step / row["run"] / "row.csv").exists()
+            )
             records[table] = [{**row, "time_s": fast_s(row)} if fast else row for row in measured]
     judged = build.judged(replicates.merge(records))
     return {(step, row["run"]): row for step, table in TABLES.items() for row in judged[table]}
 
 
-def _one(run: Run, old: Row | None, new: Row | None, noticeable: float, drift: float, usual: float | None) -> Compared:
+def _one(
+    run: Run, old: Row | None, new: Row | None, noticeable: float, drift: float, usual: float | None
+) -> Compared:
     if old is None or new is None:
-        return Compared(*run, "not comparable", because=f"only in {'new' if old is None else 'old'}")
-    before, after = interval(old), interval(new)
+        return Compared(
+            *run, "not comparable", because=f"only in {'new' if old is None else 'old'}"
+        )
+    before = interval(old)
+    after = interval(new)
     if before is None or after is None:
         which, row = ("old", old) if before is None else ("new", new)
-        return Compared(*run, "not comparable", because=f"{which} is {row['status']}: {row['message']}")
-    lacking = [name for name, row in (("old", old), ("new", new)) if row.get("median_time_s") is None]
+        return Compared(
+            *run,
+            "not comparable",
+            because=f"{which} is {row['status']}: {words.message(str(row['message']))}",
+        )
+    lacking = [
+        name for name, row in (("old", old), ("new", new)) if row.get("median_time_s") is None
+    ]
     if len(lacking) == 1:
-        because = f"{lacking[0]} is a median, of before times were undisturbed ones: measure it again"
+        because = (
+            f"{lacking[0]} is a median, of before times were undisturbed ones: measure it again"
+        )
         return Compared(*run, "not comparable", because=because)
     ratio = after.time_s / before.time_s
     if not (before.is_measured and after.is_measured):
@@ -150,18 +203,26 @@ def _one(run: Run, old: Row | None, new: Row | None, noticeable: float, drift: f
         factor = math.exp(math.hypot(half, 1.96 * math.sqrt(2) * drift))
         bounds = ratio / factor, ratio * factor
     else:
-        wide = of_as_few(widened(before, drift), old, new), of_as_few(widened(after, drift), new, old)
+        wide = (
+            of_as_few(widened(before, drift), old, new),
+            of_as_few(widened(after, drift), new, old),
+        )
         bounds = ratio_interval(*wide)
     return decided(run, before.time_s, after.time_s, ratio, bounds, noticeable)
 
 
 def _half_width(old: Row, new: Row, usual: float | None) -> float | None:
-    """Half the interval of a ratio by the processes of both; None of medians, disturbed or too few processes."""
-    before, after = replicates.times_of(old), replicates.times_of(new)
+    """Half the interval of a ratio by the processes of both; None of medians, disturbed or too few
+    processes."""
+    before = replicates.times_of(old)
+    after = replicates.times_of(new)
     few, many = sorted((len(before), len(after)))
     if few < FEWEST_PROCESSES or (few < many and few < FEWEST_FAST):
         return None
-    if any(row.get("machine_cost_percent") is None or row.get("disturbed_replicates") for row in (old, new)):
+    if any(
+        row.get("machine_cost_percent") is None or row.get("disturbed_replicates")
+        for row in (old, new)
+    ):
         return None
     return replicates.ratio_half_width(before, after, usual)
 
@@ -172,40 +233,91 @@ def is_recording(folder: Path) -> bool:
 
 
 def machine_folder(path: Path) -> Path:
-    """The folder results/<hardware> that `path` is or holds. Raises ConfigurationError if there is none, or several."""
+    """The folder results/<hardware> that `path` is or holds. Raises ConfigurationError if there is
+    none, or several."""
     if any((path / step).is_dir() for step in STEPS) or is_recording(path):
         return path
-    steps = (folder for pattern in ("*/", "results/*/") for step in STEPS for folder in path.glob(pattern + step))
+    steps = (
+        folder
+        for pattern in ("*/", "results/*/")
+        for step in STEPS
+        for folder in path.glob(pattern + step)
+    )
     machines = sorted({folder.parent for folder in steps if folder.parent.name != "superseded"})
     if not machines:
-        raise ConfigurationError(f"{path}: no results here (no <hardware>/{STEPS[0]}/<run>/row.csv).")
+        raise ConfigurationError(
+            f"{path}: no results here (no <hardware>/{STEPS[0]}/<run>/row.csv)."
+        )
     if len(machines) > 1:
-        raise ConfigurationError(f"{path}: results of several machines; choose one of {', '.join(map(str, machines))}.")
+        raise ConfigurationError(
+            f"{path}: results of several machines; choose one of {', '.join(map(str, machines))}."
+        )
     return machines[0]
 
 
-def table(compared: Sequence[Compared]) -> Table:
-    """Comparison for the terminal: runs that are in both sets, slower ones first."""
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    shown.add_column("run", overflow="fold")
-    for name in ("old", "new", "change", "95 % interval", "detects"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("verdict")
+def cells_of(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
+    """Texts of each run that is in both sets, by `HEADS`, slower ones first."""
+    rows = list[tuple[str, ...]]()
     for run in sorted(compared, key=lambda run: list(STYLES).index(run.verdict)):
         if run.ratio is None:
             continue
         bounds = detects = ABSENT
-        if run.ratio_low is not None and run.ratio_high is not None and run.detects_percent is not None:
+        if (
+            run.ratio_low is not None
+            and run.ratio_high is not None
+            and run.detects_percent is not None
+        ):
             bounds = f"{change(run.ratio_low)} … {change(run.ratio_high)}"
             detects = at_least(1 + run.detects_percent / 100)
         times = quantity(run.old_s, "s"), quantity(run.new_s, "s")
-        cells = (short(run.run), *times, change(run.ratio), bounds, detects, run.verdict)
-        shown.add_row(*map(Text, cells), style=STYLES[run.verdict])
+        rows.append((short(run.run), *times, change(run.ratio), bounds, detects, run.verdict))
+    return rows
+
+
+def table(compared: Sequence[Compared]) -> Table:
+    """Comparison for the terminal: runs that are in both sets, slower ones first."""
+    run, *numbers, verdict = HEADS
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    shown.add_column(run, overflow="fold")
+    for name in numbers:
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column(verdict)
+    for texts in cells_of(compared):
+        shown.add_row(*map(Text, texts), style=STYLES[texts[-1]])
     return shown
 
 
+def markdown(compared: Sequence[Compared], title: str, basis: str) -> str:
+    """Comparison for a comment where code is reviewed: counts of verdicts, the worst first, a table
+    of what is not the same, and the rest folded."""
+    counts = Counter(run.verdict for run in compared)
+    worst_first = [verdict for verdict in MARKS if counts[verdict]]
+    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in worst_first)
+    mark = f"{MARKS[worst_first[0]]} " if worst_first else ""
+    lines = [f"### {mark}{said or 'nothing'}", "", f"{title}.", ""]
+    rows = list(cells_of(compared))
+    told = [texts for texts in rows if texts[-1] != "same"]
+    same = [texts for texts in rows if texts[-1] == "same"]
+    if told:
+        lines += [*_markdown_table(told), ""]
+    if same:
+        summary = f"<summary>{len(same)} same</summary>"
+        lines += ["<details>", summary, "", *_markdown_table(same), "", "</details>", ""]
+    reasons = Counter((run.verdict, run.because) for run in compared if run.because)
+    lines += [f"- {count} {verdict}: {why}." for (verdict, why), count in reasons.items()]
+    return "\n".join([*lines, "", f"{basis[:1].upper()}{basis[1:]}."])
+
+
+def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table whose numbers stand flush right."""
+    numbers = len(HEADS) - 2
+    head = [f"| {' | '.join(HEADS)} |", f"|---|{'---:|' * numbers}---|"]
+    return head + [f"| {' | '.join(texts)} |" for texts in rows]
+
+
 def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> None:
-    """Writes the comparison as CSV, with both folders; results/tables/comparison.csv becomes a section of the page."""
+    """Writes the comparison as CSV, with both folders; results/tables/comparison.csv becomes a
+    section of the page."""
     write_csv(path, ({**asdict(run), "old": old, "new": new} for run in compared), COLUMNS)
 
 
@@ -219,39 +331,77 @@ def read(path: Path) -> pd.DataFrame:
     return table.loc[order.sort_values(kind="stable").index].reindex(columns=COLUMNS, fill_value="")
 
 
-def show(old: Path, new: Path, noticeable: float, gate: float | None, out: Path | None, as_json: bool) -> int:
+def show(
+    old: Path,
+    new: Path,
+    noticeable: float,
+    gate: float | None,
+    out: Path | None,
+    as_json: bool,
+    form: str = "text",
+) -> int:
     """Compares two folders of results; the status is that of `tell`."""
-    old, new = machine_folder(old), machine_folder(new)
+    old = machine_folder(old)
+    new = machine_folder(new)
     fast = not (is_recording(old) or is_recording(new))
     both = merged(old, fast), merged(new, fast)
     drift = drift_between(*both)
     compared = verdicts(*both, noticeable if gate is None else gate, drift or 0.0)
-    drifts = UNKNOWN_DRIFT if drift is None else f"±{percent(196 * drift)} % of the machine between sweeps is in them"
+    drifts = (
+        UNKNOWN_DRIFT
+        if drift is None
+        else f"±{percent(196 * drift)} % of the machine between sweeps is in them"
+    )
     if out:
         write(compared, out, old, new)
     basis = f"{f'{FAST}; ' * fast}intervals are between processes; {drifts}"
-    return tell(compared, f"{new} against {old}", basis, gate, as_json)
+    return tell(compared, f"{new} against {old}", basis, gate, as_json, form)
 
 
-def tell(compared: Sequence[Compared], title: str, basis: str, gate: float | None, as_json: bool) -> int:
-    """Prints a comparison and what its intervals rest on, or a line of JSON a run; returns its exit status: 1 where a
-    run is slower, 2 where nothing is comparable, and 3 where one may be slower than `gate` allows."""
-    verdicts = {run.verdict for run in compared}
-    if as_json:
-        print("".join(f"{json.dumps(asdict(run), ensure_ascii=False)}\n" for run in compared), end="")
+def tell(
+    compared: Sequence[Compared],
+    title: str,
+    basis: str,
+    gate: float | None,
+    as_json: bool,
+    form: str = "text",
+) -> int:
+    """Prints a comparison and what its intervals rest on, or a line of JSON a run; returns its exit
+    status: 1 where a run is slower, 2 where nothing is comparable, and 3 where one may be slower
+    than `gate` allows."""
+    if as_json or form == "json":
+        for run in compared:
+            say_json(run.answer.line(asdict(run)))
+    elif form == "markdown":
+        say(markdown(compared, title, basis))
     else:
         _print(compared, title, basis)
+    return _status(compared, gate)
+
+
+def _status(compared: Sequence[Compared], gate: float | None) -> int:
+    """The exit status of `tell`; says on stderr why it is not 0 or 1."""
+    verdicts = {run.verdict for run in compared}
     if verdicts <= {"not comparable"}:
-        print("nothing could be compared: no run is in both folders with a time", file=sys.stderr)
+        say("nothing could be compared: no run is in both folders with a time", file=sys.stderr)
         return 2
     if "slower" in verdicts or gate is None:
         return int("slower" in verdicts)
     timed = [run for run in compared if run.ratio is not None]
-    open_ = [run for run in timed if not run.ratio_high or one_sided(run.ratio or 1, run.ratio_high) > 1 + gate]
-    if open_:
-        says = f"{len(open_)} of {len(timed)} runs may be slower by more than {percent(100 * gate)} %"
-        print(f"{says}: more processes narrow their intervals (mfulab refine, or mfulab paired)", file=sys.stderr)
-    return UNDECIDED if open_ else 0
+    may_be_slower = sum(_may_be_slower(run, gate) for run in timed)
+    if not may_be_slower:
+        return 0
+    bound = percent(100 * gate)
+    says = f"{may_be_slower} of {len(timed)} runs may be slower by more than {bound} %"
+    advice = "more processes narrow their intervals (mfulab refine, or mfulab paired)"
+    say(f"{says}: {advice}", file=sys.stderr)
+    return UNDECIDED
+
+
+def _may_be_slower(run: Compared, gate: float) -> bool:
+    if not run.ratio_high:
+        return True
+    return one_sided(run.ratio or 1, run.ratio_high) > 1 + gate
 
 
 def _print(compared: Sequence[Compared], title: str, basis: str) -> None:
@@ -260,22 +410,29 @@ def _print(compared: Sequence[Compared], title: str, basis: str) -> None:
     console.print(Text(basis, style="dim"), soft_wrap=True)
     console.print(table(compared))
     reasons = Counter((run.verdict, run.because) for run in compared)
-    if plain := ", ".join(f"{count} {says}" for (says, because), count in reasons.items() if not because):
+    if plain := ", ".join(
+        f"{count} {says}" for (says, because), count in reasons.items() if not because
+    ):
         console.print(Text(plain))
-    for (says, because), count in sorted(reasons.items(), key=lambda reason: list(STYLES).index(reason[0][0])):
+    for (says, because), count in sorted(
+        reasons.items(), key=lambda reason: list(STYLES).index(reason[0][0])
+    ):
         if because:
             console.print(Text(f"{count} {says}: {because}", style="dim"), soft_wrap=True)
 
 
 @dataclass(frozen=True)
 class Trust:
-    """Findings of repeated measurements of a machine; shares and spreads in percent, None if nothing was repeated."""
+    """Findings of repeated measurements of a machine; shares and spreads in percent, None if
+    nothing was repeated."""
 
     runs: int  # that two processes or more measured
-    spread_percent: float | None = None  # usual standard deviation between processes; None with fewer than eight runs
+    # usual standard deviation between processes; None with fewer than eight runs
+    spread_percent: float | None = None
     measurements: int = 0  # that runs of many processes hold
     size: int = 0  # processes of each of these
-    covered_percent: float | None = None  # of their intervals, those that contain the undisturbed time of all processes
+    # of their intervals, those that contain the undisturbed time of all processes
+    covered_percent: float | None = None
     verdicts: int = 0  # pairs of measurements that were compared, all of unchanged code
     false_percent: float | None = None  # pairs that were called faster or slower
 
@@ -290,10 +447,15 @@ def trust(runs: Sequence[Sequence[float]]) -> Trust:
     # Of each turn the usual spread is known from that turn alone, as if it had been a sweep.
     turns = itertools.zip_longest(*split)
     usuals = [usual_variance([fast_variance(times) for times in turn if times]) for turn in turns]
-    covered, changed = [], []
+    covered = []
+    changed = []
     for measurements in split:
         rows = (
-            {"status": "ok", "time_s": undisturbed(times), **replicates.interval_columns(times, usual)}
+            {
+                "status": "ok",
+                "time_s": undisturbed(times),
+                **replicates.interval_columns(times, usual),
+            }
             for times, usual in zip(measurements, usuals, strict=False)
         )
         intervals = [*filter(None, map(interval, rows))]

@@ -1,4 +1,5 @@
-"""Details of runs for the page: config, samples, operators, the log's end, and what the device reported meanwhile."""
+"""Details of runs for the page: config, samples, operators, the log's end, and what the device
+reported meanwhile."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from mfulab.core.files import UnreadableError, opened, read_tail, unquoted
-from mfulab.lab.tables.records import read_config, read_lines
+from mfulab.lab.tables.records import Problems, read_config, read_lines
 from mfulab.measurements.registry import SUPERSEDED
 
 MOST_RUNS = 2000  # beyond it a page would grow past what a browser opens at once
@@ -22,36 +23,63 @@ EARLIER = ("started_at", "commit", "time_s")
 PARTS = ("samples", "series", "operators")
 SKIPPED = {"window", "sample", "step", "repetition", "round"}
 IDENTITY = ("hardware", "recorded", "run")
-MOST_SERIES, SERIES_POINTS = 200, 400  # runs, and points of each
+MOST_SERIES = 200
+SERIES_POINTS = 400  # runs, and points of each
 
 
-def describe(folder: Path, problems: list[str]) -> dict[str, Any]:
+def describe(folder: Path, problems: Problems) -> dict[str, Any]:
     """All that is there of one run's folder; what is absent, or a problem, has no key."""
     without = "The page shows its run without it."
-    samples, polled, operators = (read_lines(folder / f"{name}.csv", problems, without) for name in PARTS)
+    samples, polled, operators = (
+        read_lines(folder / f"{name}.csv", problems, without) for name in PARTS
+    )
     log = ""
     with suppress(FileNotFoundError, UnreadableError):
-        log = "\n".join(read_tail(folder / "log", 4 * LOG_CHARACTERS).splitlines()[-LOG_LINES:])[-LOG_CHARACTERS:]
-    told: dict[str, Any] = {"folder": folder.as_posix(), "config": read_config(folder), "samples": curves(samples)}
-    told |= {"series": curves(polled), "operators": longest(operators), "log": log, "earlier": earlier(folder)}
+        log = "\n".join(read_tail(folder / "log", 4 * LOG_CHARACTERS).splitlines()[-LOG_LINES:])[
+            -LOG_CHARACTERS:
+        ]
+    told: dict[str, Any] = {
+        "folder": folder.as_posix(),
+        "config": read_config(folder),
+        "samples": curves(samples),
+    }
+    told |= {
+        "series": curves(polled),
+        "operators": longest(operators),
+        "log": log,
+        "earlier": earlier(folder),
+    }
     return {name: value for name, value in told.items() if value}
 
 
 def earlier(folder: Path) -> list[dict[str, str]]:
-    """Start, commit and time of a run's results at rest in results/superseded/, the oldest first."""
+    """Start, commit and time of a run's results at rest in results/superseded/, the oldest
+    first."""
     places = (root / SUPERSEDED / folder.relative_to(root) for root in folder.parents[1:3])
-    rows = [row for place in places for path in place.glob("*/row.csv") for row in read_lines(path, [], "")]
+    rows = [
+        row
+        for place in places
+        for path in place.glob("*/row.csv")
+        for row in read_lines(path, [], "")
+    ]
     told = [{name: row[name] for name in EARLIER} for row in rows if all(map(row.get, EARLIER))]
     return sorted(told, key=lambda row: row["started_at"])[-MOST_EARLIER:]
 
 
 def curves(lines: Sequence[Mapping[str, str]]) -> dict[str, list[float | None]]:
-    """The numeric columns of a table, thinned evenly to MOST_POINTS points that keep the first and the last."""
+    """The numeric columns of a table, thinned evenly to MOST_POINTS points that keep the first and
+    the last."""
     if not lines:
         return {}
     kept = [lines[index] for index in thin(len(lines), MOST_POINTS)]
-    columns = {name: [_number(line[name]) for line in kept] for name in lines[0] if name not in SKIPPED}
-    return {name: values for name, values in columns.items() if any(value is not None for value in values)}
+    columns = {
+        name: [_number(line[name]) for line in kept] for name in lines[0] if name not in SKIPPED
+    }
+    return {
+        name: values
+        for name, values in columns.items()
+        if any(value is not None for value in values)
+    }
 
 
 def thin(count: int, most: int) -> list[int]:
@@ -62,13 +90,20 @@ def thin(count: int, most: int) -> list[int]:
 
 
 def longest(lines: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """The operators that took longest, as the traced pass wrote them, each with its share of the time of all."""
-    times = [_number(line.get("self_device_time_s")) or _number(line.get("self_cpu_time_s")) or 0.0 for line in lines]
-    whole, wanted = sum(times), ("operator", "input_shapes", "calls", "flops")
+    """The operators that took longest, as the traced pass wrote them, each with its share of the
+    time of all."""
+    times = [
+        _number(line.get("self_device_time_s")) or _number(line.get("self_cpu_time_s")) or 0.0
+        for line in lines
+    ]
+    whole = sum(times)
+    wanted = ("operator", "input_shapes", "calls", "flops")
     return [
         {name: line[name] for name in wanted if line.get(name)}
         | {"time_s": f"{time:.4g}", "share_percent": f"{100 * time / whole:.3g}" if whole else ""}
-        for time, line in sorted(zip(times, lines, strict=True), key=lambda pair: -pair[0])[:OPERATORS]
+        for time, line in sorted(zip(times, lines, strict=True), key=lambda pair: -pair[0])[
+            :OPERATORS
+        ]
     ]
 
 
@@ -81,8 +116,13 @@ def _number(text: str | None) -> float | None:
 
 
 def series(runs: Iterable[tuple[Mapping[str, Any], Path]]) -> list[dict[str, Any]]:
-    """The lines of each run's series.csv with the run's identity, thinned; runs without one are passed over."""
-    polled_runs = ((row, polled) for row, folder in runs if (polled := read_lines(folder / "series.csv", [], "")))
+    """The lines of each run's series.csv with the run's identity, thinned; runs without one are
+    passed over."""
+    polled_runs = (
+        (row, polled)
+        for row, folder in runs
+        if (polled := read_lines(folder / "series.csv", [], ""))
+    )
     return [
         {**polled[at], **{name: row[name] for name in IDENTITY}}
         for row, polled in itertools.islice(polled_runs, MOST_SERIES)
@@ -97,13 +137,17 @@ def series_columns(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def cells(path: Path) -> pd.DataFrame:
-    """A table's cells as text. Raises FileNotFoundError, OSError, or ValueError where it is no table."""
+    """A table's cells as text. Raises FileNotFoundError, OSError, or ValueError where it is no
+    table."""
     with opened(path) as file:
-        return pd.read_csv(file, dtype=str, keep_default_na=False, na_filter=False, encoding_errors="replace")
+        return pd.read_csv(
+            file, dtype=str, keep_default_na=False, na_filter=False, encoding_errors="replace"
+        )
 
 
 def read_series(path: Path) -> pd.DataFrame:
-    """The table with its types: numbers, but for the run's identity and `in_window`; empty without one."""
+    """The table with its types: numbers, but for the run's identity and `in_window`; empty without
+    one."""
     try:
         frame = cells(path)
     except (OSError, ValueError):
@@ -112,4 +156,6 @@ def read_series(path: Path) -> pd.DataFrame:
     texts = {name: frame[name].map(unquoted) for name in ("hardware", "run")}
     flags = {name: frame[name] == "True" for name in ("recorded", "in_window")}
     polled = frame.columns.drop([*texts, *flags])
-    return frame.assign(**texts, **flags, **{name: pd.to_numeric(frame[name], errors="coerce") for name in polled})
+    return frame.assign(
+        **texts, **flags, **{name: pd.to_numeric(frame[name], errors="coerce") for name in polled}
+    )

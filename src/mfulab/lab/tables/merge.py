@@ -1,8 +1,10 @@
-"""Merges results folders of several machines, or archives of them, into one: checks every row, overwrites nothing."""
+"""Merges results folders of several machines, or archives of them, into one: checks every row,
+overwrites nothing."""
 
 import bz2
 import gzip
 import io
+import itertools
 import json
 import lzma
 import os
@@ -23,26 +25,47 @@ from typing import IO, Any
 from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, is_inside, opened, read_csv, read_json, remove
+from mfulab.core.json_text import parse_json
+from mfulab.core.printing import say
 from mfulab.core.rows import impossible
-from mfulab.core.terminal import printable
 from mfulab.device.identity import slug
 from mfulab.lab.planning import store
+from mfulab.lab.planning.identity import identity
 from mfulab.lab.tables.records import first_line
 from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE
 
 COLLECTED = "+collected"
 PACKED = ("config.json", "row.csv", "samples.csv", "operators.csv", "kernels.csv")
-UNPACKED = ".unpacked"  # folder of the results, held by one process; what a kill leaves goes at the next start
+# folder of the results, held by one process; what a kill leaves goes at the next start
+UNPACKED = ".unpacked"
 DEEPEST = 6  # parts of a path in an archive: FOLDER/results/HARDWARE/STEP/RUN/FILE
-OF, LONGEST_NAME = "--", 40  # between a device and its participant, and letters of the latter
-OF_THE_DAY = {"commit", "started_at", "process_s", "measured_s"}  # columns in which the same result differs
-LARGEST = 16 << 30  # bytes of all members together
-MOST = 1_000_000  # members
+OF = "--"
+LONGEST_NAME = 40  # between a device and its participant, and letters of the latter
+OF_THE_DAY = {
+    "commit",
+    "started_at",
+    "process_s",
+    "measured_s",
+}  # columns in which the same result differs
+LARGEST = 16 << 30  # bytes of all members together, and of all that is copied
+LARGEST_RUN = 2 << 30  # bytes of one run's files: a trace of minutes takes most
+MOST_FILES = 1000  # of one run
+MOST = 40_000  # members of an archive: as many of runs take some 20 CPU seconds
 READ_AT_ONCE = 1 << 20  # bytes; a header that claims more is none
 ContentOf = Callable[[], IO[bytes] | None]  # a member, opened
-OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7z": lzma.open}
-BROKEN: tuple[type[Exception], ...] = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
+OPENERS: dict[bytes, Callable[..., Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7z": lzma.open,
+}
+BROKEN: tuple[type[Exception], ...] = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+)
 BROKEN += (OSError, EOFError, RuntimeError, ValueError, OverflowError, UnreadableError)
 
 
@@ -53,12 +76,14 @@ class Merged:
     copied: list[str] = field(default_factory=list)
     present: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    copied_bytes: int = 0
 
 
 def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> Merged:
-    """Copies runs and plans of results folders, projects or archives into `results`; a run that is here stays.
-    `in_class` sources are folders of what participants gave: machines are named `DEVICE--PARTICIPANT`, and one without
-    results is a problem. Else it is a ConfigurationError, before anything is copied."""
+    """Copies runs and plans of results folders, projects or archives into `results`; a run that is
+    here stays. `in_class` sources are folders of what participants gave: machines are named
+    `DEVICE--PARTICIPANT`, and one without results is a problem. Else it is a ConfigurationError,
+    before anything is copied."""
     merged = Merged()
     given = list(_participants(sources)) if in_class else [(source, "") for source in sources]
     for source, _ in given if not in_class else ():
@@ -68,7 +93,9 @@ def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> M
     store.take(results)
     with unpacking_room(results / UNPACKED) as room:
         if not in_class:
-            for folder in [_results_of(source, room / str(number)) for number, (source, _) in enumerate(given)]:
+            for folder in [
+                _results_of(source, room / str(number)) for number, (source, _) in enumerate(given)
+            ]:
                 _merge(folder, "", results, merged)
             return merged
         for number, (source, participant) in enumerate(given):
@@ -82,34 +109,48 @@ def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> M
 
 def _merge(folder: Path, participant: str, results: Path, merged: Merged) -> None:
     for step, run in _runs(folder):
-        if is_inside(run, folder):
-            _merge_run(step, run, results / _named(run.relative_to(folder), participant), merged)
-        else:
+        if not is_inside(run, folder):
             merged.problems.append(f"{run}: a link out of {folder}; not copied")
+            continue
+        try:
+            _merge_run(step, run, results / _named(run.relative_to(folder), participant), merged)
+        except (FileNotFoundError, ValueError) as error:  # of its files: it costs this run alone
+            merged.problems.append(f"{run}: {first_line(error)}; not copied")
     for plan in sorted(folder.glob("*/plan/*.json")):
-        _merge_plan(plan, results / _named(plan.relative_to(folder), participant), merged, participant)
+        _merge_plan(
+            plan, results / _named(plan.relative_to(folder), participant), merged, participant
+        )
 
 
 def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
-    """Finds what each participant gave, under a folder's name. Raises ConfigurationError for names alike."""
+    """Finds what each participant gave, under a folder's name. Raises ConfigurationError for names
+    alike."""
     folder_of: dict[str, Path] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise ConfigurationError(f"--class {folder}: give a folder of results folders or archives")
+            raise ConfigurationError(
+                f"--class {folder}: give a folder of results folders or archives"
+            )
         for path in sorted(folder.iterdir()):
             name = slug(path.name.partition(".")[0])[:LONGEST_NAME]
             if folder_of.setdefault(name, path) is not path:
-                raise ConfigurationError(f"{path} and {folder_of[name]} are both of {name}. Rename one.")
+                raise ConfigurationError(
+                    f"{path} and {folder_of[name]} are both of {name}. Rename one."
+                )
             yield path, name
 
 
 def _named(path: Path, participant: str) -> Path:
     machine, *rest = path.parts
-    return Path(f"{machine}{OF}{participant}" if participant and machine not in NO_MACHINE else machine, *rest)
+    return Path(
+        f"{machine}{OF}{participant}" if participant and machine not in NO_MACHINE else machine,
+        *rest,
+    )
 
 
 def _results_of(source: Path, room: Path) -> Path:
-    """The results folder of a source, which may be an archive that is unpacked into the new folder `room`."""
+    """The results folder of a source, which may be an archive that is unpacked into the new folder
+    `room`."""
     folder = source
     if source.is_file():
         unpack(source, room)
@@ -117,7 +158,9 @@ def _results_of(source: Path, room: Path) -> Path:
         folder = inner[0] if len(inner) == 1 and not any(_runs(room)) else room
     folder = folder / "results" if (folder / "results").is_dir() else folder
     if not any(_runs(folder)):
-        raise ConfigurationError(f"{source}: no results here (no <hardware>/<measurement>/<run>/config.json).")
+        raise ConfigurationError(
+            f"{source}: no results here (no <hardware>/<measurement>/<run>/config.json)."
+        )
     return folder
 
 
@@ -132,11 +175,13 @@ def _runs(results: Path) -> Iterator[tuple[str, Path]]:
 def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
     if not (theirs / "row.csv").exists():
         return  # planned there, not measured
-    if problem := _why_bad(step, theirs):
+    problem = _why_bad(step, theirs) or _why_large(theirs, LARGEST - merged.copied_bytes)
+    if problem:
         merged.problems.append(f"{theirs}: {problem}; not copied")
     elif not (ours / "row.csv").exists() or not store.is_complete(ours / "row.csv"):
         _copy(theirs, ours, ours.parents[1].name if MEASUREMENTS[step].on_device else "")
         merged.copied.append(str(ours))
+        merged.copied_bytes += sum(path.stat().st_size for path in ours.iterdir())
     elif _says(theirs) == _says(ours):
         merged.present.append(str(ours))
     else:
@@ -144,10 +189,12 @@ def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
 
 
 def _why_bad(step: str, run: Path) -> str | None:
-    """Reason not to take over a run: its row is cut off, does not fit its columns, or is another run's."""
+    """Reason not to take over a run: its row is cut off, does not fit its columns, or is another
+    run's."""
     if not store.is_complete(run / "row.csv"):
         return "its row is incomplete"
-    row, measurement = read_csv(run / "row.csv")[0], MEASUREMENTS[step]
+    row = read_csv(run / "row.csv")[0]
+    measurement = MEASUREMENTS[step]
     hardware = run.parents[1].name if measurement.on_device else ""
     if (row.get("run"), row.get("hardware")) != (run.name, hardware):
         return f"its row is of run={row.get('run')} on hardware={row.get('hardware')}"
@@ -157,18 +204,40 @@ def _why_bad(step: str, run: Path) -> str | None:
         problem = impossible(measurement.row.model_validate(filled), datetime.now(UTC))
     except (FileNotFoundError, ValueError) as error:
         return first_line(error)
-    return next((f"{path.name} is a link" for path in sorted(run.iterdir()) if path.is_symlink()), problem)
+    return next(
+        (f"{path.name} is a link" for path in sorted(run.iterdir()) if path.is_symlink()), problem
+    )
 
 
-def _says(run: Path) -> tuple[Any, dict[str, str]]:
-    """A run's config and what its row says, to be compared: a FLOP count of another day is the same count."""
-    config = read_json(run / "config.json")
-    ignored = {"hardware"} if MEASUREMENTS[run.parent.name].on_device else OF_THE_DAY  # a participant's was renamed
-    return config, {key: value for key, value in read_csv(run / "row.csv")[0].items() if key not in ignored}
+def _why_large(run: Path, left: int) -> str | None:
+    """Reason not to copy a run: its files are more, or larger, than any run leaves, or than what is
+    `left` for this command."""
+    files_of_run = list(itertools.islice(run.iterdir(), MOST_FILES + 1))
+    if len(files_of_run) > MOST_FILES:
+        return f"holds more than {MOST_FILES:,} files"
+    size = sum(path.stat().st_size for path in files_of_run if path.is_file())
+    if size > LARGEST_RUN:
+        return f"holds {size / 1e9:.3g} GB, above {LARGEST_RUN >> 30} GiB"
+    if size > left:
+        return f"with it more than {LARGEST >> 30} GiB would be copied; collect it by itself"
+    return None
+
+
+def _says(run: Path) -> tuple[str, dict[str, str]]:
+    """Identity of a run and what its row says, to be compared: a FLOP count of another day is the
+    same count."""
+    config = identity(run.parent.name, files.read_text(run / "config.json"))
+    ignored = (
+        {"hardware"} if MEASUREMENTS[run.parent.name].on_device else OF_THE_DAY
+    )  # a participant's was renamed
+    return config, {
+        key: value for key, value in read_csv(run / "row.csv")[0].items() if key not in ignored
+    }
 
 
 def _copy(theirs: Path, ours: Path, hardware: str) -> None:
-    """Copies a run, its config first, whose age is kept, and its row last: Snakemake then sees nothing to do again."""
+    """Copies a run, its config first, whose age is kept, and its row last: Snakemake then sees
+    nothing to do again."""
     ours.mkdir(parents=True, exist_ok=True)
     for left in [ours / "config.json", *ours.glob(".*")]:  # of a copy that was killed
         remove(left)
@@ -186,15 +255,17 @@ def _copy(theirs: Path, ours: Path, hardware: str) -> None:
 
 
 def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "") -> None:
-    """Merges two plans of one experiment on one kind of device into one that lists the runs of both."""
+    """Merges two plans of one experiment on one kind of device into one that lists the runs of
+    both."""
     if not ours.stem.endswith(COLLECTED):  # not the file that the next sweep here writes
         ours = ours.with_stem(ours.stem + COLLECTED)
     try:
         plan = _plan(theirs)
         if participant:
-            place, machine = f"results/{plan['hardware']}/", f"{plan['hardware']}{OF}{participant}"
+            place = f"results/{plan['hardware']}/"
+            machine = f"{plan['hardware']}{OF}{participant}"
             text = json.dumps(plan).replace(json.dumps(place)[:-1], f'"results/{machine}/')
-            plan = {**json.loads(text), "hardware": machine}
+            plan = {**parse_json(text), "hardware": machine}
     except (FileNotFoundError, ValueError) as error:
         merged.problems.append(f"{error}; not copied")
         return
@@ -207,7 +278,9 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
             if (ours_too := kept.get((entry["step"], entry["run"]))) is None:
                 here[part].append(entry)
             elif ours_too != entry:
-                merged.problems.append(f"{theirs}: {entry['run']} was planned with another config; ours is kept")
+                merged.problems.append(
+                    f"{theirs}: {entry['run']} was planned with another config; ours is kept"
+                )
     store.write_if_changed(ours, json.dumps(here, indent=1) + "\n")
 
 
@@ -219,37 +292,48 @@ def _plan(path: Path) -> dict[str, Any]:
 
 
 def run(sources: Sequence[Path], into: Path, in_class: bool, pack: Path | None) -> int:
-    """Collects `sources`, or packs one, and says what became of them; the status is 1 where something was left out."""
+    """Collects `sources`, or packs one, and says what became of them; the status is 1 where
+    something was left out."""
     try:
         if pack is not None:
             return _pack(sources, pack)
         merged = collect(sources, into, in_class)
     except OSError as error:  # in the middle: what was copied is whole
         raise files.cannot_be_written(error.filename or into, error) from error
-    print(f"{len(merged.copied)} runs copied, {len(merged.present)} here already, {len(merged.problems)} problems")
+    say(
+        f"{len(merged.copied)} runs copied ({merged.copied_bytes / 1e6:.3g} MB), {len(merged.present)} here already,"
+        f" {len(merged.problems)} problems"
+    )
     for problem in merged.problems:
-        print(f"  {printable(problem)}")
+        say(f"  {problem}")
     return int(bool(merged.problems))
 
 
 def _pack(sources: Sequence[Path], archive: Path) -> int:
     """Writes what `collect` reads of one source, to be handed in: no logs, and no traces."""
     if len(sources) != 1:
-        raise ConfigurationError(f"--pack {archive}: one folder is packed, and {len(sources)} are given")
+        raise ConfigurationError(
+            f"--pack {archive}: one folder is packed, and {len(sources)} are given"
+        )
     with unpacking_room(archive.with_name(f".{archive.name}{UNPACKED}")) as room:
         folder = _results_of(sources[0], room / "0")
         with tarfile.open(archive, "w:gz") as file:
             for path in sorted(folder.rglob("*")):
                 parts = path.relative_to(folder).parts
                 is_wanted = parts[0] not in {"tables", "reference", "plan"} and path.name in PACKED
-                if path.is_file() and not path.is_symlink() and (is_wanted or parts[1:2] == ("plan",)):
+                if (
+                    path.is_file()
+                    and not path.is_symlink()
+                    and (is_wanted or parts[1:2] == ("plan",))
+                ):
                     file.add(path, Path("results", *parts))
-    print(f"{archive}: {archive.stat().st_size / 1e6:.2f} MB")
+    say(f"{archive}: {archive.stat().st_size / 1e6:.2f} MB")
     return 0
 
 
 class _Stream(io.BufferedReader):
-    """Decompressed bytes, of which no header may claim more than READ_AT_ONCE: tarfile reads headers whole."""
+    """Decompressed bytes, of which no header may claim more than READ_AT_ONCE: tarfile reads
+    headers whole."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= READ_AT_ONCE:
@@ -259,7 +343,8 @@ class _Stream(io.BufferedReader):
 
 @contextmanager
 def unpacking_room(folder: Path) -> Iterator[Path]:
-    """A place to unpack into, which is nobody else's; what is there is removed, before and after."""
+    """A place to unpack into, which is nobody else's; what is there is removed, before and
+    after."""
     remove(folder)
     try:
         yield folder
@@ -268,36 +353,70 @@ def unpacking_room(folder: Path) -> Iterator[Path]:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Writes runs and plans of a tar or zip into a new folder. Raises ConfigurationError that names the bad member."""
+    """Writes runs and plans of a tar or zip into a new folder. Raises ConfigurationError that names
+    the bad member."""
     folder.mkdir(parents=True)
-    left, number, name, links = LARGEST, 0, "", dict[PurePosixPath, str]()
+    checked = _Checked(LARGEST)
     try:
         with ExitStack() as stack:
-            for number, (member, content_of) in enumerate(_members(archive, stack)):
-                path, name = PurePosixPath(member.name), member.name[:200]
-                left -= max(0, member.size)
-                if path.is_absolute() or ".." in path.parts or not name.isprintable():
-                    raise ValueError("leads out of its folder, or has a name that is no text")
-                if left < 0 or number > MOST:
-                    raise ValueError(f"with it the archive is above {LARGEST >> 30} GiB, or {MOST:,} files")
-                if not (member.isreg() or member.isdir()):
-                    links[path] = name
-                is_wanted = path.match("plan/*.json") or (len(path.parts) > 2 and path.parts[-3] in MEASUREMENTS)
-                if member.isdir() or not is_wanted or len(path.parts) > DEEPEST:
-                    continue
-                if linked := next((links[place] for place in (path, *path.parents) if place in links), ""):
-                    raise ValueError(f"{linked} is a link or a device")
-                _write(content_of, member.size, folder / path)
+            for member, content_of in _members(archive, stack):
+                path = PurePosixPath(member.name)
+                checked.add(member, path)
+                if _is_unpacked(member, path):
+                    checked.refuse_linked(path)
+                    _write(content_of, member.size, folder / path)
     except BROKEN as error:
-        of = f"{name}: " if name else ""
-        raise ConfigurationError(f"{archive}: cannot be unpacked ({of}{error}). Nothing was copied.") from error
+        of = f"{checked.name}: " if checked.name else ""
+        raise ConfigurationError(
+            f"{archive}: cannot be unpacked ({of}{error}). Nothing was copied."
+        ) from error
+
+
+def _is_unpacked(member: tarfile.TarInfo, path: PurePosixPath) -> bool:
+    """True for a plan or a file of a run."""
+    if member.isdir() or len(path.parts) > DEEPEST:
+        return False
+    is_of_run = len(path.parts) > 2 and path.parts[-3] in MEASUREMENTS
+    return is_of_run or path.match("plan/*.json")
+
+
+@dataclass
+class _Checked:
+    """Members of an archive so far. Its methods raise ValueError for one that does harm."""
+
+    left: int  # bytes
+    name: str = ""  # of the last member, as a message shows it
+    members: int = 0
+    links: dict[PurePosixPath, str] = field(default_factory=dict)  # and devices
+
+    def add(self, member: tarfile.TarInfo, path: PurePosixPath) -> None:
+        """Counts a member, which may lead nowhere else and leaves the archive within bounds."""
+        self.name = member.name[:200]
+        self.left -= max(0, member.size)
+        self.members += 1
+        if path.is_absolute() or ".." in path.parts or not self.name.isprintable():
+            raise ValueError("leads out of its folder, or has a name that is no text")
+        if self.left < 0 or self.members > MOST + 1:
+            raise ValueError(f"with it the archive is above {LARGEST >> 30} GiB, or {MOST:,} files")
+        if not (member.isreg() or member.isdir()):
+            self.links[path] = self.name
+
+    def refuse_linked(self, path: PurePosixPath) -> None:
+        """Refuses a file that is a link, or that lies below one."""
+        for place in (path, *path.parents):
+            if place in self.links:
+                raise ValueError(f"{self.links[place]} is a link or a device")
 
 
 def _write(content_of: ContentOf, left: int, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
+    )
     with open(descriptor, "wb") as file, content_of() or io.BytesIO() as content:
-        while left and (block := content.read(min(left, READ_AT_ONCE))):  # a zip may claim less than there is
+        while left and (
+            block := content.read(min(left, READ_AT_ONCE))
+        ):  # a zip may claim less than there is
             file.write(block)
             left -= len(block)
         if left or content.read(1):
@@ -309,14 +428,21 @@ def _members(archive: Path, stack: ExitStack) -> Iterator[tuple[tarfile.TarInfo,
     if zipfile.is_zipfile(file):
         packed = stack.enter_context(zipfile.ZipFile(file))
         for entry in packed.infolist():
-            member, kind = tarfile.TarInfo(entry.filename), stat.S_IFMT(entry.external_attr >> 16)
+            member = tarfile.TarInfo(entry.filename)
+            kind = stat.S_IFMT(entry.external_attr >> 16)
             file_type = tarfile.REGTYPE if kind in (0, stat.S_IFREG) else tarfile.SYMTYPE
-            member.size, member.type = entry.file_size, tarfile.DIRTYPE if entry.is_dir() else file_type
+            member.size, member.type = (
+                entry.file_size,
+                tarfile.DIRTYPE if entry.is_dir() else file_type,
+            )
             yield member, partial(packed.open, entry)
         return
     file.seek(0)
     opener = OPENERS.get(file.peek(3)[:3], OPENERS.get(file.peek(3)[:2]))
-    with _Stream(opener(file) if opener else file) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+    with (
+        _Stream(opener(file) if opener else file) as stream,
+        tarfile.open(fileobj=stream, mode="r:") as tar,
+    ):
         for header in tar:
             yield header, partial(tar.extractfile, header)
             tar.members.clear()  # type: ignore[attr-defined]  # of which it keeps every one

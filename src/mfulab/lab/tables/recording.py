@@ -1,5 +1,7 @@
-"""Keeps a machine's finished results for everyone, in results/reference/<hardware>/, as the report reads them back."""
+"""Keeps a machine's finished results for everyone, in results/reference/<hardware>/, as the report
+reads them back."""
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -13,28 +15,42 @@ import yaml
 from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.groups import SLUG
+from mfulab.core.json_text import parse_json
+from mfulab.core.printing import say
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.device import is_gpu
 from mfulab.device.identity import hardware_slug
+from mfulab.lab.planning.foundations import foundations
 from mfulab.lab.tables import build, details
-from mfulab.lab.tables.columns import Record, Records, columns
+from mfulab.lab.tables.columns import Record, Records, columns, written
 from mfulab.lab.tables.consistency import unfit
-from mfulab.lab.tables.records import ABOUT, Collected, code, from_recorded, identity, read_config
+from mfulab.lab.tables.records import ABOUT, Collected, from_recorded, identity, read_config
 from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, NO_MACHINE, RECORDED, TABLES
 
 REFERENCE = "reference"
-CONFIGS, SERIES = "configs.jsonl", "series.csv"
+CONFIGS = "configs.jsonl"
+SERIES = "series.csv"
 FILES = {*(f"{table}.csv" for table in RECORDED), CONFIGS, SERIES, ABOUT}
 EXPERIMENTS = "config/experiment/*.yaml"
-NOT_WANTED = {"miniature", "gpu_record", "validity", "traces"}  # a part of others, windows too short, other machines
-OF_GPUS = ("quickstart_gpu", "seminar_gpu")  # what a GPU measures, in place of experiments that a CPU does
+NOT_WANTED = {
+    "miniature",
+    "gpu_record",
+    "validity",
+    "traces",
+}  # a part of others, windows too short, other machines
+OF_GPUS = (
+    "quickstart_gpu",
+    "seminar_gpu",
+)  # what a GPU measures, in place of experiments that a CPU does
 DIRTY = "-dirty"  # ends the commit of a row that changed code has measured
-MOST_SERIES = 20  # profiled runs whose series are kept, the busiest first: a figure shows the busiest
+# profiled runs whose series are kept, the busiest first: a figure shows the busiest
+MOST_SERIES = 20
 
 
 def gather(results: Path, hardware: str) -> Collected:
-    """The finished rows of one machine and of what it counted without a device, joined, in the order of its plans."""
+    """The finished rows of one machine and of what it counted without a device, joined, in the
+    order of its plans."""
     plans = _plans(results, hardware)
     everything = build.collect(also=plans, root=results.parent, results=None if plans else results)
     kept = Collected(folders=everything.folders)
@@ -50,40 +66,72 @@ def _plans(results: Path, hardware: str) -> list[Path]:
 
 def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = False, allow_unfit: bool = False,
            replace: bool = False) -> Path:  # fmt: skip
-    """Writes the recording of `hardware` and gives its folder. Raises ConfigurationError, writing nothing, if unfit."""
-    folder, gathered = folder_of(results, hardware), gather(results, hardware)
-    rows = [row for table in gathered.records.values() for row in table]
+    """Writes the recording of `hardware` and gives its folder. Raises ConfigurationError, writing
+    nothing, if unfit."""
+    folder = folder_of(results, hardware)
+    gathered = gather(results, hardware)
+    rows = list(itertools.chain.from_iterable(gathered.records.values()))
     if not gathered.records["environment"] or len(rows) == 1:
-        raise ConfigurationError(f"{results / hardware}/: holds no finished runs. Measure first: snakemake report.")
+        raise ConfigurationError(
+            f"{results / hardware}/: holds no finished runs. Measure first: snakemake report."
+        )
     for row in rows:
-        row |= {"commit": row["commit"] or commit, "recorded": True}
+        # A recording is everyone's: names of computers are not.
+        row |= {"commit": row["commit"] or commit, "recorded": True, "host": ""}
     _check_commits(rows, allow_dirty)
     planned = _asked(results, hardware)
-    against = [*unfit(gathered.records)]
-    on_gpu = any(is_gpu(row.get("device")) for row in gathered.records["environment"])
-    if absent := _absent(results.parent, {*planned, *(() if on_gpu else OF_GPUS)}):
-        against.append(f"config/experiment/: without rows of {', '.join(absent)}, their figures are empty.")
+    against = _against(gathered.records, results.parent, planned)
     if against and not allow_unfit:
-        raise ConfigurationError("\n".join([*against, "Measure those again (mfulab refine), or give --allow-unfit."]))
+        advice = "Measure those again (mfulab refine), or give --allow-unfit."
+        raise ConfigurationError("\n".join([*against, advice]))
     if folder.exists() and not replace:
         raise ConfigurationError(f"{folder}/: is there already. Give --replace to write it anew.")
+    provenance = about(gathered.records, hardware, planned, commit, allow_dirty)
+    _replace(folder, gathered, {**provenance, "unfit": against})
+    _tell_unplanned(results / hardware, gathered)
+    return folder
 
-    partial, old = folder.with_name(f".{hardware}"), folder.with_name(f".{hardware}.old")
+
+def _against(records: Records, project: Path, planned: Collection[str]) -> list[str]:
+    """Reasons not to record a machine: rows that are unfit, and experiments without rows."""
+    reasons = list(unfit(records))
+    known = set(planned)
+    if not any(is_gpu(row.get("device")) for row in records["environment"]):
+        known.update(OF_GPUS)
+    absent = _absent(project, known)
+    if absent:
+        names = ", ".join(absent)
+        reasons.append(f"config/experiment/: without rows of {names}, their figures are empty.")
+    return reasons
+
+
+def _replace(folder: Path, gathered: Collected, provenance: dict[str, Any]) -> None:
+    """Writes a recording beside its place and moves it there, so that no half of one is ever
+    read."""
+    partial = folder.with_name(f".{folder.name}")
+    old = folder.with_name(f".{folder.name}.old")
     for left in (partial, old):
         files.remove(left)
     partial.mkdir(parents=True)
-    provenance = about(gathered.records, hardware, planned, commit, allow_dirty)
-    _write(gathered, {**provenance, "unfit": against}, partial)
+    _write(gathered, provenance, partial)
     if folder.exists():
         folder.rename(old)
     partial.rename(folder)
     files.remove(old)
-    measured = (row for kind in RECORDED.values() for row in (results / hardware / kind.step).glob("*/row.csv"))
-    if unplanned := {row.parent for row in measured} - set(gathered.folders.values()):
+
+
+def _tell_unplanned(machine: Path, gathered: Collected) -> None:
+    """Says which measured runs are left out, as no plan asks for them."""
+    measured: set[Path] = set()
+    for kind in RECORDED.values():
+        measured.update(row.parent for row in (machine / kind.step).glob("*/row.csv"))
+    unplanned = measured.difference(gathered.folders.values())
+    if unplanned:
         says = f"measured runs that no plan asks for, left out: {len(unplanned)}, such as {min(unplanned)}"
-        place = f"{results / hardware}/plan/EXPERIMENT.json"
-        print(f"{says}. An experiment's next command replaces {place}: copy it under another name before.")
-    return folder
+        place = f"{machine}/plan/EXPERIMENT.json"
+        say(
+            f"{says}. An experiment's next command replaces {place}: copy it under another name before."
+        )
 
 
 def _check_commits(rows: Sequence[Record], allow_dirty: bool) -> None:
@@ -97,7 +145,8 @@ def _check_commits(rows: Sequence[Record], allow_dirty: bool) -> None:
 
 
 def _asked(results: Path, hardware: str) -> dict[str, list[str]]:
-    """Experiments that were planned on a machine, with the overrides of all commands whose plans were kept."""
+    """Experiments that were planned on a machine, with the overrides of all commands whose plans
+    were kept."""
     planned: dict[str, list[str]] = {}
     for path in _plans(results, hardware):
         with suppress(files.UnreadableError):  # the tables have named it
@@ -108,15 +157,22 @@ def _asked(results: Path, hardware: str) -> dict[str, list[str]]:
 
 
 def _absent(project: Path, planned: Collection[str]) -> list[str]:
-    steps = {path.stem: yaml.safe_load(files.read_text(path))["steps"] for path in project.glob(EXPERIMENTS)}
-    measures = {name for name, names in steps.items() if any(MEASUREMENTS[step].table in RECORDED for step in names)}
-    return sorted(measures - set(planned) - NOT_WANTED)
+    absent = []
+    for path in project.glob(EXPERIMENTS):
+        steps = yaml.safe_load(files.read_text(path))["steps"]
+        is_recorded = any(MEASUREMENTS[step].table in RECORDED for step in steps)
+        if is_recorded and path.stem not in planned and path.stem not in NOT_WANTED:
+            absent.append(path.stem)
+    return sorted(absent)
 
 
 def folder_of(results: Path, hardware: str) -> Path:
-    """Folder of a machine's recording. Raises ConfigurationError for a name that is none, and for a link elsewhere."""
+    """Folder of a machine's recording. Raises ConfigurationError for a name that is none, and for a
+    link elsewhere."""
     if not re.fullmatch(SLUG, hardware) or hardware in NO_MACHINE:
-        raise ConfigurationError(f"hardware={hardware}: no name of a device; see the folders in {results}/.")
+        raise ConfigurationError(
+            f"hardware={hardware}: no name of a device; see the folders in {results}/."
+        )
     folder = results / REFERENCE / hardware
     if not files.is_inside(folder, results):
         raise ConfigurationError(f"{folder}: leads out of {results}/ and is not touched.")
@@ -125,41 +181,65 @@ def folder_of(results: Path, hardware: str) -> Path:
 
 def _write(gathered: Collected, provenance: dict[str, Any], folder: Path) -> None:
     _write_tables(gathered.records, folder)
-    configs, codes, folders = [], set(), {}
+    configs = []
+    codes = set()
+    folders = {}
     for table, rows in gathered.records.items():
         for row in rows:
-            place = folders[table, row["run"]] = gathered.folders[identity(table, {**row, "recorded": False})]
+            place = folders[table, row["run"]] = gathered.folders[
+                identity(table, {**row, "recorded": False})
+            ]
             config = read_config(place)
             configs.append({"table": table, "run": row["run"], "config": config})
-            measured = config.get("model") or config.get("kernel") or {}
-            codes.add(f"{TABLES[table].step},{measured.get('_target_', '')}")
+            codes.add(f"{TABLES[table].step},{_target(config)}")
     lines = (f"{json.dumps(line, sort_keys=True, separators=(',', ':'))}\n" for line in configs)
     files.write_text(folder / CONFIGS, "".join(lines))
-    busiest = sorted(gathered.records["profile"], key=lambda row: -(row.get("utilization_percent") or 0))[:MOST_SERIES]
-    shown = [("readings", row) for row in gathered.records["readings"]] + [("profile", row) for row in busiest]
+    busiest = sorted(
+        gathered.records["profile"], key=lambda row: -(row.get("utilization_percent") or 0)
+    )[:MOST_SERIES]
+    shown = [("readings", row) for row in gathered.records["readings"]] + [
+        ("profile", row) for row in busiest
+    ]
     polled = details.series((row, folders[table, row["run"]]) for table, row in shown)
     files.write_csv(folder / SERIES, polled, details.series_columns(polled))
-    digests = {name: code(name, provenance["hardware"]) for name in sorted(codes)}
+    digests = {name: foundations(name, provenance["hardware"]) for name in sorted(codes)}
     files.write_json(folder / ABOUT, {**provenance, "code": digests}, indent=1)
+
+
+def _target(config: Mapping[str, Any]) -> str:
+    """Dotted path of the model or kernel that a config names; empty without one."""
+    for group in ("model", "kernel"):
+        content = config.get(group)
+        if isinstance(content, Mapping):
+            return str(content.get("_target_", ""))
+    return ""
 
 
 def _write_tables(records: Records, folder: Path) -> None:
     for table in RECORDED:
-        files.write_csv(folder / f"{table}.csv", records[table], columns(table))
+        files.write_csv(folder / f"{table}.csv", written(table, records[table]), columns(table))
 
 
 def about(
-    records: Records, hardware: str, planned: Mapping[str, Sequence[str]], stated_commit: str, dirty_allowed: bool
+    records: Records,
+    hardware: str,
+    planned: Mapping[str, Sequence[str]],
+    stated_commit: str,
+    dirty_allowed: bool,
 ) -> dict[str, Any]:
-    """Provenance: machine, driver, packages, GPUs (with power limit and clocks), what was asked for, commits, times."""
+    """Provenance: machine, driver, packages, GPUs (with power limit and clocks), what was asked
+    for, commits, times."""
     machine = records["environment"][0]
-    rows = [row for table in records.values() for row in table]
+    rows = list(itertools.chain.from_iterable(records.values()))
     started = sorted(row["started_at"] for row in rows if row["started_at"])
     return {
         "hardware": hardware,
-        **{name: machine[name] for name in ("device_name", "driver", "cuda", "python", "operating_system")},
-        "packages": json.loads(machine["packages"] or "{}"),
-        "gpus": json.loads(machine["gpus"] or "[]"),
+        **{
+            name: machine[name]
+            for name in ("device_name", "driver", "cuda", "python", "operating_system")
+        },
+        "packages": parse_json(machine["packages"] or "{}"),
+        "gpus": parse_json(machine["gpus"] or "[]"),
         "experiments": planned,
         "commits": dict(sorted(Counter(row["commit"] for row in rows).items())),
         "commit_was_stated": stated_commit or None,
@@ -167,35 +247,44 @@ def about(
         "first_started_at": started[0] if started else None,
         "last_started_at": started[-1] if started else None,
         "rows": {
-            table: dict(sorted(Counter(row["status"] for row in kept).items())) for table, kept in records.items()
+            table: dict(sorted(Counter(row["status"] for row in kept).items()))
+            for table, kept in records.items()
         },
     }
 
 
 def rejoin(folder: Path) -> None:
-    """Computes a recording's joined columns anew. Raises ConfigurationError, writing nothing, if it is unreadable."""
+    """Computes a recording's joined columns anew. Raises ConfigurationError, writing nothing, if it
+    is unreadable."""
     recorded = from_recorded(folder)
-    if recorded.problems:
-        raise ConfigurationError(recorded.problems[0])
+    if recorded.upkeep:
+        raise ConfigurationError(str(recorded.upkeep[0]))
     _write_tables(build.joined(recorded.records), folder)
 
 
 def run(hardware: str | None, results: Path, again: bool, **how: Any) -> None:
-    """Records, as `record` with `how`, or rejoins what is recorded (`again`), and says how much that is."""
+    """Records, as `record` with `how`, or rejoins what is recorded (`again`), and says how much
+    that is."""
     try:
-        folders = recordings(results, hardware) if again else [record(results, hardware or hardware_slug(), **how)]
+        folders = (
+            recordings(results, hardware)
+            if again
+            else [record(results, hardware or hardware_slug(), **how)]
+        )
         for folder in folders if again else ():
             rejoin(folder)
     except OSError as error:
         raise files.cannot_be_written(error.filename or results, error) from error
     for folder in folders:
-        rows, size = from_recorded(folder).records, sum(path.stat().st_size for path in folder.iterdir())
+        rows = from_recorded(folder).records
+        size = sum(path.stat().st_size for path in folder.iterdir())
         counts = ", ".join(f"{len(rows[table])} {table}" for table in RECORDED)
-        print(f"{folder}: {counts} rows, {size / 1e3:.0f} kB")
+        say(f"{folder}: {counts} rows, {size / 1e3:.0f} kB")
 
 
 def recordings(results: Path, hardware: str | None) -> list[Path]:
-    """The folders of all recordings, or of one. Raises ConfigurationError if that one is not there."""
+    """The folders of all recordings, or of one. Raises ConfigurationError if that one is not
+    there."""
     if hardware is None:
         names = sorted(path.name for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
         return [folder_of(results, name) for name in names if name not in NO_MACHINE]

@@ -1,7 +1,8 @@
 """Reads rows: of a planned experiment, another machine's copied folder, or a recorded machine."""
 
-import hashlib
+import json
 import math
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,73 +11,110 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import LARGEST, OF_A_RUN, UnreadableError, is_inside, read_csv, read_json, read_text
+from mfulab.core.files import (
+    LARGEST,
+    OF_A_RUN,
+    UnreadableError,
+    is_inside,
+    read_csv,
+    read_json,
+    read_text,
+)
 from mfulab.core.formats import format_name
 from mfulab.core.measurement import Measurement
 from mfulab.core.replicates import STANDS_IN, base_name, halved, numbered, replicate_of
-from mfulab.core.rows import LONGEST_MESSAGE, NOT_MEASURED, Row, impossible, is_in_range
-from mfulab.lab.planning.sources import digests, run_sources
-from mfulab.lab.tables.columns import Record, Records, kept, kind, marked
+from mfulab.core.rows import (
+    NOT_MEASURED,
+    Row,
+    clock_was_ahead,
+    impossible,
+    is_in_range,
+)
+from mfulab.core.said import LONGEST_CELL, Said, with_sentence
+from mfulab.lab.planning.foundations import PARTS, changed, foundations
+from mfulab.lab.planning.identity import digest as digest_of
+from mfulab.lab.planning.identity import identity as identity_of
+from mfulab.lab.tables.columns import Record, Records, kept, kind, marked, with_counters
 from mfulab.measurements import manifest
 from mfulab.measurements.count_flops import CountFlopsConfig
 from mfulab.measurements.registry import MEASUREMENTS, TABLES
 
 PROGRESS = ("measured", NOT_MEASURED, "to_come")  # best first
 ABOUT = "recording.json"
+Problems = list[str | Said]
 AGAIN = "Remove its folder and give the command again: it is measured anew."
 
 
 @dataclass
 class Collected:
-    """Rows by table, the folder of each row, runs left out on purpose, and what could not be read, in words."""
+    """Rows by table, the folder of each row, runs left out on purpose, and what could not be read:
+    `upkeep` is what only who keeps recordings can mend."""
 
     records: Records = field(default_factory=lambda: {table: [] for table in TABLES})
     folders: dict[str, Path] = field(default_factory=dict)
     excluded: list[dict[str, str]] = field(default_factory=list)
     series: list[dict[str, str]] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    problems: Problems = field(default_factory=list)
+    upkeep: Problems = field(default_factory=list)
     # By measurement and name of each planned run: the best state of its processes, one of PROGRESS.
     progress: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def add_run(self, step: str, place: Path, config: Record, links: Mapping[str, Any], **who: str) -> None:
-        """Adds the rows of a run's folder, with what the join needs of its config; `who` are further columns."""
+    def add_run(
+        self, step: str, place: Path, config: Record, links: Mapping[str, Any], **who: str
+    ) -> None:
+        """Adds the rows of a run's folder, with what the join needs of its config; `who` are
+        further columns."""
         table = MEASUREMENTS[step].table
         about = from_config(table, config, links) | {"recorded": False, **who}
         for row in read_rows(place, step):
             self.records[table].append(row | about)
-            if row["run"] == place.name:  # a run's own row alone brings its folder: the page shows its samples once
+            # a run's own row alone brings its folder: the page shows its samples once
+            if row["run"] == place.name:
                 self.folders[identity(table, row | about)] = place
 
 
 def identity(table: str, record: Mapping[str, Any]) -> str:
     """One text for one row of all tables, also on the page."""
-    return f"{'recorded/' if record['recorded'] else ''}{record['hardware']}/{table}/{record['run']}"
+    return (
+        f"{'recorded/' if record['recorded'] else ''}{record['hardware']}/{table}/{record['run']}"
+    )
 
 
 def parse(model: type[Row], cells: Mapping[str, str | None]) -> Record:
-    """A CSV line as its row's typed values; empty cells, NaN and infinity are None. Raises ValueError for bad cells."""
-    row = model.model_validate({name: text for name, text in cells.items() if name in model.model_fields and text})
+    """A CSV line as its row's typed values; empty cells, NaN and infinity are None. Raises
+    ValueError for bad cells."""
+    row = model.model_validate(
+        {name: text for name, text in cells.items() if name in model.model_fields and text}
+    )
     if problem := impossible(row, datetime.now(UTC)):
         raise ValueError(problem)
-    return {name: None if value in (math.inf, -math.inf) or value != value else value for name, value in row}
+    return {
+        name: None if value in (math.inf, -math.inf) or value != value else value
+        for name, value in row
+    }
 
 
 def read_row(folder: Path, step: str) -> Record:
-    """The row of one run's folder. One that is missing, truncated or not a row comes back as `failed`, saying so."""
-    path, measurement = folder / "row.csv", MEASUREMENTS[step]
+    """The row of one run's folder. One that is missing, truncated or not a row comes back as
+    `failed`, saying so."""
+    path = folder / "row.csv"
+    measurement = MEASUREMENTS[step]
     try:
         lines = read_csv(path)
         if len(lines) != 1:
             raise UnreadableError(f"{path}: {len(lines)} lines instead of one")
         row = parse(measurement.row, lines[0])
-        who = {"run": folder.name, "hardware": folder.parents[1].name if measurement.on_device else ""}
+        who = {
+            "run": folder.name,
+            "hardware": folder.parents[1].name if measurement.on_device else "",
+        }
         for name, value in who.items():
             if row[name] != value:
                 raise ValueError(f"{name}={row[name]!r}: a row of another {name} than {value!r}")
         if not lines[0].get("status"):
             raise ValueError("status: empty, so that it does not say what became of the run")
-        return row
+        ahead = clock_was_ahead(row["started_at"], datetime.now(UTC))
+        return row | {"message": with_sentence(row["message"], ahead)} if ahead else row
     except FileNotFoundError:
         message = f"no row: {path} does not exist"
     except ValueError as error:
@@ -86,12 +124,14 @@ def read_row(folder: Path, step: str) -> Record:
 
 
 def _failed(row: Record, message: str) -> Record:
-    return {**row, "status": "failed", "message": message[:LONGEST_MESSAGE]}
+    return {**row, "status": "failed", "message": message[:LONGEST_CELL]}
 
 
 def read_rows(folder: Path, step: str) -> list[Record]:
-    """The rows that one run reports: its own, or its samples' lines where its measurement reports many and it is ok."""
-    row, path = read_row(folder, step), folder / "samples.csv"
+    """The rows that one run reports: its own, or its samples' lines where its measurement reports
+    many and it is ok."""
+    row = read_row(folder, step)
+    path = folder / "samples.csv"
     if not MEASUREMENTS[step].lines or row["status"] != "ok":
         return [row]
     try:
@@ -99,10 +139,13 @@ def read_rows(folder: Path, step: str) -> list[Record]:
     except (FileNotFoundError, ValueError) as error:
         return [_failed(row, f"unreadable samples: {path}: {first_line(error)}. {AGAIN}")]
     same = {name: row[name] for name in ("commit", "started_at")}
-    return [{**line, **same, "run": f"{folder.name},line={number}"} for number, line in enumerate(rows, 1)]
+    return [
+        {**line, **same, "run": f"{folder.name},line={number}"}
+        for number, line in enumerate(rows, 1)
+    ]
 
 
-def read_config(folder: Path, problems: list[str] | None = None) -> Record:
+def read_config(folder: Path, problems: Problems | None = None) -> Record:
     """A run's config, empty if it cannot be read; the reason is added to `problems`."""
     try:
         return read_json(folder / "config.json")
@@ -113,108 +156,185 @@ def read_config(folder: Path, problems: list[str] | None = None) -> Record:
 
 
 def from_manifest(path: Path, root: Path = Path(), *, finished: bool = False) -> Collected:
-    """The rows of one planned experiment with folders below `root`; if `finished`, of its runs with a current row."""
+    """The rows of one planned experiment with folders below `root`; if `finished`, of its runs with
+    a current row."""
     collected = Collected()
     try:
         plan = manifest.read(path)
     except (FileNotFoundError, UnreadableError) as error:
-        collected.problems.append(f"{error}. Its experiment is not shown: plan it again, or remove the file.")
+        collected.problems.append(
+            f"{error}. Its experiment is not shown: plan it again, or remove the file."
+        )
         return collected
     collected.excluded = [{"experiment": plan.experiment, **dict(run)} for run in plan.excluded]
-    seen, planned = set[str](), {run.folder for run in plan.runs}
-    for run in (planned_run for asked in plan.runs for planned_run in (asked, *_smaller(root, asked, planned))):
-        if finished and _changed(root / run.folder, run.config_digest):
-            continue
-        links = {"flops": run.flops_folder, "compute": run.ceilings.get("compute")}
-        wanted = [("ceilings", folder) for folder in run.ceilings.values()]
-        wanted += [("count_flops", run.flops_folder)] if run.flops_folder else []
-        wanted += [(run.step, folder) for folder in (run.folder, *_further(root, run.step, run.folder, planned))]
-        for step, folder in wanted:
-            place = root / folder
-            if folder in seen or (finished and not (place / "row.csv").exists()):
+    seen = set[str]()
+    planned = {run.folder for run in plan.runs}
+    for asked in plan.runs:
+        for run in (asked, *_smaller(root, asked, planned)):
+            if finished and _changed(root, run):
                 continue
-            seen.add(folder)
-            if is_inside(place, root / "results"):
-                config, hardware = read_config(place, collected.problems), plan.hardware * MEASUREMENTS[step].on_device
-                who = {"hardware": hardware, "experiment": plan.experiment}
-                collected.add_run(step, place, config, links if step == run.step else {}, **who)
-            else:
-                collected.problems.append(f"{place}: leads out of the results and is not read.")
+            for step, folder in _wanted(root, run, planned):
+                is_absent = finished and not (root / folder / "row.csv").exists()
+                if folder not in seen and not is_absent:
+                    seen.add(folder)
+                    _add_planned(collected, plan, run, step, root, folder)
     _add_progress(collected, plan, root)
     return collected
 
 
+def _wanted(
+    root: Path, run: manifest.PlannedRun, planned: Container[str]
+) -> Iterator[tuple[str, str]]:
+    """(measurement, folder) of what a planned run is joined with, then of its processes."""
+    for folder in run.ceilings.values():
+        yield "ceilings", folder
+    if run.flops_folder:
+        yield "count_flops", run.flops_folder
+    yield run.step, run.folder
+    for folder in _further(root, run.step, run.folder, planned):
+        yield run.step, folder
+
+
+def _add_planned(collected: Collected, plan: manifest.Manifest, run: manifest.PlannedRun, step: str,
+                 root: Path, folder: str) -> None:  # fmt: skip
+    """Adds the rows of one folder of a plan; a link out of the results is a problem instead."""
+    place = root / folder
+    if not is_inside(place, root / "results"):
+        collected.problems.append(f"{place}: leads out of the results and is not read.")
+        return
+    config = read_config(place, collected.problems)
+    hardware = plan.hardware if MEASUREMENTS[step].on_device else ""
+    links: dict[str, str | None] = {}
+    if step == run.step:
+        links = {"flops": run.flops_folder, "compute": run.ceilings.get("compute")}
+    collected.add_run(step, place, config, links, hardware=hardware, experiment=plan.experiment)
+
+
 def _add_progress(collected: Collected, plan: manifest.Manifest, root: Path) -> None:
-    """Notes the best state of each planned run's processes, by their rows, which are read already."""
-    own_rows = ((table, row) for table, rows in collected.records.items() for row in rows)
-    left_out = {(table, row["run"]) for table, row in own_rows if row["status"] == NOT_MEASURED}
+    """Notes the best state of each planned run's processes, by their rows, which are read
+    already."""
+    left_out = set[tuple[str, str]]()
+    for table, rows in collected.records.items():
+        left_out.update((table, row["run"]) for row in rows if row["status"] == NOT_MEASURED)
     for run in plan.runs:
-        key, state = (run.step, base_name(run.run)), "measured"
-        if not (root / run.folder / "row.csv").exists() or _changed(root / run.folder, run.config_digest):
+        key = (run.step, base_name(run.run))
+        state = "measured"
+        if not (root / run.folder / "row.csv").exists() or _changed(root, run):
             state = "to_come"
         elif (MEASUREMENTS[run.step].table, run.run) in left_out:
             state = NOT_MEASURED
         collected.progress[key] = min(collected.progress.get(key, state), state, key=PROGRESS.index)
 
 
-def _smaller(root: Path, run: manifest.PlannedRun, planned: set[str]) -> Iterator[manifest.PlannedRun]:
+def _smaller(
+    root: Path, run: manifest.PlannedRun, planned: set[str]
+) -> Iterator[manifest.PlannedRun]:
     """Runs of smaller batches that were measured because that of `run` did not fit."""
-    while (half := halved(run.folder)) not in {run.folder, *planned} and (root / half / STANDS_IN).exists():
-        if not (root / half / "row.csv").exists() or read_row(root / run.folder, run.step)["status"] != "out_of_memory":
+    while (half := halved(run.folder)) not in {run.folder, *planned} and (
+        root / half / STANDS_IN
+    ).exists():
+        if (
+            not (root / half / "row.csv").exists()
+            or read_row(root / run.folder, run.step)["status"] != "out_of_memory"
+        ):
             return
         name = Path(half).name
-        counted = f"results/count_flops/{name}" if (root / "results/count_flops" / name).exists() else run.flops_folder
-        run = run.model_copy(update={"folder": half, "run": name, "flops_folder": counted, "config_digest": None})
+        counted = (
+            f"results/count_flops/{name}"
+            if (root / "results/count_flops" / name).exists()
+            else run.flops_folder
+        )
+        run = run.model_copy(
+            update={"folder": half, "run": name, "flops_folder": counted, "config_digest": None}
+        )
         yield run
 
 
 def _further(root: Path, step: str, folder: str, planned: Container[str]) -> Iterator[str]:
-    """Later processes of a run than are planned, as `mfulab refine` adds them: of its config, and not older than it."""
+    """Later processes of a run than are planned, as `mfulab refine` adds them: of its config, and
+    of its code."""
     while (later := numbered(base_name(folder), replicate_of(folder) + 1)) not in planned:
         if not (root / later / "row.csv").exists():
             return
-        config, later_config = (read_config(root / place) | {"replicate": 1} for place in (folder, later))
-        began, began_later = (read_row(root / place, step)["started_at"] for place in (folder, later))
-        if config != later_config or began_later < began:
+        if _asked(step, root / folder) != _asked(step, root / later):
+            return
+        if not _is_of_same_code(read_row(root / folder, step), read_row(root / later, step)):
             return
         yield later
         folder = later
 
 
-def _changed(folder: Path, digest: str | None) -> bool:
+def _is_of_same_code(row: Record, later: Record) -> bool:
+    """True if a later process was measured by the same commit; where that says nothing, because
+    code was changed or there is no git, if it is not older."""
+    commit = row["commit"] or ""
+    is_certain = commit != "" and not commit.endswith("-dirty")
+    if is_certain and commit == later["commit"]:
+        return True
+    return later["started_at"] >= row["started_at"]
+
+
+def _asked(step: str, folder: Path) -> str:
+    """Identity of what a folder's config asks for, whichever of its processes it is."""
+    return identity_of(step, json.dumps(read_config(folder) | {"replicate": 1}))
+
+
+def _changed(root: Path, run: manifest.PlannedRun) -> bool:
+    """True if a folder's config asks for another run than the plan; of an older plan, whose digest
+    is of the text, if the text is another."""
     try:
-        text = read_text(folder / "config.json")
+        text = read_text(root / run.folder / "config.json")
     except (FileNotFoundError, UnreadableError):
         return False
-    return digest is not None and hashlib.sha256(text.encode()).hexdigest()[: len(digest)] != digest
+    known = (None, identity_of(run.step, text), digest_of(text))
+    return run.config_digest not in known
 
 
-def from_config(table: str, config: Mapping[str, Any], links: Mapping[str, str | Path | None]) -> Record:
-    """Values that the join needs besides a run's row; `links` are folders of the runs it is joined with."""
+def from_config(
+    table: str, config: Mapping[str, Any], links: Mapping[str, str | Path | None]
+) -> Record:
+    """Values that the join needs besides a run's row; `links` are folders of the runs it is joined
+    with."""
+    flops = Path(links.get("flops") or "").name
+    compute = Path(links.get("compute") or "").name
+    dtype = _given(config, "precision.dtype", str) or ""
+    values: Record = {}
+    for name, info in kept(TABLES[table]).items():
+        if path := marked(info, "config"):
+            values[name] = _given(config, path, kind(info))
+        elif name == "flops_run":
+            values[name] = flops or None
+        elif name == "ceiling":
+            values[name] = ceiling_name(compute) if compute else None
+        elif name == "format":
+            values[name] = format_name(dtype, bool(_given(config, "precision.tf32", bool)))
+    return values
 
-    def given(path: str, wanted: type) -> Any:
-        group, _, key = path.partition(".")
-        content: Any = config.get(group)
-        value = content.get(key) if isinstance(content, Mapping) else None
-        return value if type(value) is wanted and (wanted is str or is_in_range(value)) else None
 
-    flops, compute = (Path(links.get(name) or "").name for name in ("flops", "compute"))
-    linked = {"flops_run": flops or None, "ceiling": ceiling_name(compute) if compute else None}
-    linked["format"] = format_name(given("precision.dtype", str) or "", bool(given("precision.tf32", bool)))
-    paths = ((name, field, marked(field, "config")) for name, field in kept(TABLES[table]).items())
-    return {name: given(path, kind(field)) if path else linked[name] for name, field, path in paths}
+def _given(config: Mapping[str, Any], path: str, wanted: type) -> Any:
+    """The value of a config at `GROUP.KEY`; None if it is absent, of another type or out of
+    range."""
+    group, _, key = path.partition(".")
+    content = config.get(group)
+    value = content.get(key) if isinstance(content, Mapping) else None
+    if type(value) is wanted and (wanted is str or is_in_range(value)):
+        return value
+    return None
 
 
 def ceiling_name(run: str) -> str:
-    """Name of what a run of `ceilings` measured, with its conditions: `fp32`, `fp32,device.threads=1`."""
+    """Name of what a run of `ceilings` measured, with its conditions: `fp32`,
+    `fp32,device.threads=1`."""
     return base_name(run).partition("=")[2]
 
 
 def from_folder(results: Path, hardware: str) -> Collected:
-    """The rows of a folder copied from another machine without its plan: links are found by equal configs."""
-    collected, used = Collected(), set[Path]()
+    """The rows of a folder copied from another machine without its plan: links are found by equal
+    configs."""
+    collected = Collected()
+    used = set[Path]()
 
-    def runs(folder: Path, problems: list[str] | None = None) -> Iterator[tuple[Path, Record]]:
+    def runs(folder: Path, problems: Problems | None = None) -> Iterator[tuple[Path, Record]]:
         for path in sorted(folder.glob("*/config.json")):
             if is_inside(path.parent, folder):
                 yield path.parent, read_config(path.parent, problems)
@@ -242,7 +362,8 @@ def _format(config: Mapping[str, Any]) -> tuple[Any, ...] | None:
 
 
 def _counted(config: Mapping[str, Any]) -> str:
-    """The config on which counting FLOPs depends, as text: equal for two runs that share a count."""
+    """The config on which counting FLOPs depends, as text: equal for two runs that share a
+    count."""
     try:
         wanted = {name: config[name] for name in CountFlopsConfig.model_fields if name in config}
         return CountFlopsConfig.model_validate(wanted).model_dump_json()
@@ -251,53 +372,75 @@ def _counted(config: Mapping[str, Any]) -> str:
 
 
 def from_recorded(folder: Path) -> Collected:
-    """The rows of one recorded machine, or of what is public. Joined columns are dropped: they are joined anew."""
+    """The rows of one recorded machine, or of what is public. Joined columns are dropped: they are
+    joined anew."""
     collected = Collected()
-    problems = collected.problems
+    problems = collected.upkeep
     again = "Record the machine again, or take the file from the repository."
     for table, measurement in TABLES.items():
         seen: set[tuple[str, str]] = set()
-        for number, cells in enumerate(read_lines(folder / f"{table}.csv", problems, again, LARGEST), start=2):
+        lines = read_lines(folder / f"{table}.csv", problems, again, LARGEST)
+        for number, line in enumerate(lines, start=2):
             try:
+                cells = with_counters(line)
                 row = parse(measurement.row, cells) | _kept(measurement, cells)
                 if not row["run"] or (row["hardware"], row["run"]) in seen:
-                    raise ValueError(f"run={row['run']!r}: {'there twice' if row['run'] else 'empty'}")
+                    raise ValueError(
+                        f"run={row['run']!r}: {'there twice' if row['run'] else 'empty'}"
+                    )
             except ValueError as error:
                 problems.append(f"{folder / table}.csv, line {number}: {first_line(error)}")
                 continue
             seen.add((row["hardware"], row["run"]))
             where = (row["hardware"] or folder.name) if measurement.on_device else ""
-            row |= {"hardware": where, "experiment": cells.get("experiment") or "", "recorded": True}
+            row |= {
+                "hardware": where,
+                "experiment": cells.get("experiment") or "",
+                "recorded": True,
+            }
             collected.records[table].append(row)
     series = read_lines(folder / "series.csv", problems, again, LARGEST)
     collected.series = [line | {"recorded": "True"} for line in series]
     return collected
 
 
-def code(name: str, hardware: str) -> str:
-    """Digest of all code and data that count for a machine's rows of a `MEASUREMENT,TARGET`; "" where they are gone."""
-    step, _, target = name.partition(",")
-    try:
-        return hashlib.sha256(digests(run_sources(step, target or None, hardware)).encode()).hexdigest()[:16]
-    except ConfigurationError:
-        return ""
-
-
-def aged(folder: Path) -> list[str]:
-    """A sentence where code has changed since a machine was recorded; none where the recording holds no digests."""
+def aged(folder: Path) -> Problems:
+    """Foundations of a machine's recorded numbers that have changed since: how many
+    measurements, of which kind, by which part. None where the recording holds no digests."""
     try:
         recorded = read_json(folder / ABOUT).get("code", {})
     except FileNotFoundError:
         return []
     except UnreadableError as error:
         return [str(error)]
-    changed = [name for name, digest in recorded.items() if code(name, folder.name) != digest]
-    what = f"the code of {len(changed)} of {len(recorded)} measurements and their models has changed since, such as"
-    return [f"{folder}: {what} {name}. `mfulab record --replace` renews it on such a machine." for name in changed[:1]]
+    if not isinstance(recorded, Mapping):
+        return [f"{folder / ABOUT}: code: holds a {type(recorded).__name__} instead of an object"]
+    stale: dict[str, set[str]] = {}
+    parts = defaultdict[str, Counter[str]](Counter)
+    for name, digests in recorded.items():
+        found = [*PARTS]  # of a digest that is none, or of another layout
+        if isinstance(digests, dict):
+            found = changed(digests, foundations(name, folder.name))
+        if found:
+            stale[name] = set(found)
+            parts[name.partition(",")[0]].update(found)
+    if not stale:
+        return []
+    each = "; ".join(f"{step} ({_by_part(counts)})" for step, counts in sorted(parts.items()))
+    counts = {"number": len(stale), "total": len(recorded)}
+    names = {"folder": str(folder), "parts": each, "name": min(stale)}
+    return [Said("recording_aged", {**counts, **names})]
 
 
-def read_lines(path: Path, problems: list[str], consequence: str, most: int = OF_A_RUN) -> list[dict[str, str]]:
-    """The lines of a CSV file; none where it is absent or unreadable, of which the latter is added to `problems`."""
+def _by_part(counts: Counter[str]) -> str:
+    return ", ".join(f"{part} of {count}" for part, count in counts.most_common())
+
+
+def read_lines(
+    path: Path, problems: Problems, consequence: str, most: int = OF_A_RUN
+) -> list[dict[str, str]]:
+    """The lines of a CSV file; none where it is absent or unreadable, of which the latter is added
+    to `problems`."""
     try:
         return read_csv(path, most)
     except FileNotFoundError:
@@ -309,7 +452,9 @@ def read_lines(path: Path, problems: list[str], consequence: str, most: int = OF
 
 def _kept(measurement: Measurement, cells: Mapping[str, str | None]) -> Record:
     names = kept(measurement)
-    given = measurement.joined.model_validate({name: cells[name] for name in names if cells.get(name)})
+    given = measurement.joined.model_validate(
+        {name: cells[name] for name in names if cells.get(name)}
+    )
     values = given.model_dump(include={*names})
     for name, value in values.items():
         if not isinstance(value, str) and not is_in_range(value):
@@ -322,4 +467,6 @@ def first_line(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}={str(first['input'])[:80]!r}: {first['msg']}"
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    if str(error):
+        return str(error).splitlines()[0]
+    return type(error).__name__

@@ -1,31 +1,47 @@
-"""Replicates of a run become one row: processes apart in time, and the interval that their spread allows."""
+"""Replicates of a run become one row: processes apart in time, and the interval that their spread
+allows."""
 
+import itertools
 import json
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev, variance
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from mfulab.core.json_text import parse_json
 from mfulab.core.replicates import base_name, replicate_of
 from mfulab.core.rows import NOT_MEASURED
+from mfulab.core.said import Said, cell_of, of_cell
 from mfulab.device import is_gpu
+from mfulab.device.samplers.reading import UNTOLD
 from mfulab.lab.tables.columns import Record, Records
 from mfulab.timing import statistics as stats
 from mfulab.timing.probe import DISTURBED, Best, State
 
 ADDED: tuple[str, ...] = ("process_s", "measured_s", "windows", "steps", "window_s", "repetitions")
 ADDED += ("unheld_repetitions", "disturbed_windows", "repeated_windows", "probe_s")
-FIRST = ("started_at", "first_call_s", "first_calls", "first_calls_mean_s", "compile_s", "loss")  # of the first ok one
+FIRST = (
+    "started_at",
+    "first_call_s",
+    "first_calls",
+    "first_calls_mean_s",
+    "compile_s",
+    "loss",
+)  # of the first ok one
 # By machine and threads: a matmul on two threads is no measure of one on four.
 Bests = Mapping[tuple[str, int], Best]
-QUIET = 0.05  # the share of probes that may be faster than the best: one lucky probe must not disturb all others
+# the share of probes that may be faster than the best: one lucky probe must not disturb all others
+QUIET = 0.05
 
 
-class Quantity(NamedTuple):
-    """A column that processes measure, its interval's columns, and whether it is a rate or a low quantile."""
+@dataclass(frozen=True)
+class Quantity:
+    """A column that processes measure, its interval's columns, and whether it is a rate or a low
+    quantile."""
 
     name: str
     low: str
@@ -33,12 +49,20 @@ class Quantity(NamedTuple):
     is_rate: bool = False
     is_low: bool = False
 
+    def on(self, hardware: str, gpus: Collection[str]) -> "Quantity":
+        """The quantity as a machine measures it: nobody shares a GPU, whose times are medians."""
+        return replace(self, is_low=self.is_low and hardware not in gpus)
+
     def estimate(self, values: Sequence[float]) -> float:
-        return stats.undisturbed(values) if self.is_low else stats.Stats(values).median
+        if self.is_low:
+            return stats.undisturbed(values)
+        return stats.Stats(values).median
 
     def variance(self, values: Sequence[float]) -> tuple[float, int]:
         """(variance, degrees of freedom) of the logarithms of two values or more."""
-        return stats.fast_variance(values) if self.is_low else (variance(map(math.log, values)), len(values) - 1)
+        if self.is_low:
+            return stats.fast_variance(values)
+        return (variance(map(math.log, values)), len(values) - 1)
 
     def half_width(self, values: Sequence[float], usual: float | None) -> float | None:
         half_width = stats.undisturbed_half_width if self.is_low else stats.relative_half_width
@@ -46,15 +70,17 @@ class Quantity(NamedTuple):
 
 
 TIME = Quantity("time_s", "time_ci_low_s", "time_ci_high_s", is_low=True)
-RATES = tuple(
-    Quantity(f"measured_{u}", f"measured_ci_low_{u}", f"measured_ci_high_{u}", True) for u in ("tflop_s", "gb_s")
+RATES = (
+    Quantity("measured_tflop_s", "measured_ci_low_tflop_s", "measured_ci_high_tflop_s", True),
+    Quantity("measured_gb_s", "measured_ci_low_gb_s", "measured_ci_high_gb_s", True),
 )
 MEASURED = {"profile": (TIME,), "matmul": (TIME,), "ceilings": RATES}  # by table
 
 
 def merge(records: Records) -> Records:
     """Records with one row for each run; rows of recorded machines are one each already."""
-    best = best_probes(row for table in MEASURED for row in records.get(table, []) if not row["recorded"])
+    measured = itertools.chain.from_iterable(records.get(table, []) for table in MEASURED)
+    best = best_probes(row for row in measured if not row["recorded"])
     gpus = {row["hardware"] for row in records.get("environment", []) if is_gpu(row.get("device"))}
     for table, quantities in MEASURED.items():
         if table in records:
@@ -64,40 +90,72 @@ def merge(records: Records) -> Records:
 
 def merge_rows(rows: Sequence[Record], quantities: Sequence[Quantity] = (TIME,), best: Bests | None = None,
                gpus: Collection[str] = ()) -> list[Record]:  # fmt: skip
-    """Rows of several processes made one for each run: medians over those that count, sums of durations and counts over
-    all. A CPU's time is the undisturbed one, its ceiling the best. `best` is what the probe reads at best on each
-    machine; `gpus` are machines whose times are medians, as nobody shares them. An interval needs two processes."""
-    groups = _processes(rows)
-    best = best_probes(row for row in rows if not row["recorded"]) if best is None else best
-    quiet = {key: counting(group, best) for key, group in groups.items()}
-    merged = [_one(group, quiet[key]) for key, group in groups.items()]
+    """Rows of several processes made one for each run: medians over those that count, sums of
+    durations and counts over all. A CPU's time is the undisturbed one, its ceiling the best. `best`
+    is what the probe reads at best on each machine; `gpus` are machines whose times are medians, as
+    nobody shares them. An interval needs two processes."""
+    if best is None:
+        best = best_probes(row for row in rows if not row["recorded"])
+    runs = []
+    for key, group in _processes(rows).items():
+        counts = counting(group, best)
+        runs.append(_Run(key[0], key[1], group, counts, _merged(group, counts)))
     for column in quantities:
-        on = {key[0]: column._replace(is_low=column.is_low and key[0] not in gpus) for key in quiet}
-        spreads = defaultdict[str, list[tuple[float, int]]](list)
-        for (hardware, is_recorded, _), group in quiet.items():
-            values = [row[column.name] for row in _timed(group, column.name)]
-            if len(values) > 1 and not is_recorded:
-                spreads[hardware].append(on[hardware].variance(values))
-        usual = {hardware: stats.usual_variance(spreads[hardware]) for hardware in on}
-        for (key, group), row in zip(quiet.items(), merged, strict=True):
-            quantity, timed = on[key[0]], _timed(group, column.name)
-            # Recorded or merged before: it brings its own interval. Of a ceiling one of two quantities is there.
-            if key[1] or row.get("replicates") or (not timed and column is not quantities[-1]):
-                continue
-            values = [process[quantity.name] for process in timed]
-            row |= interval_columns(values, usual[key[0]], [slowdown(process, best) for process in timed], quantity)
-            row["left_out_replicates"] = len(_timed(groups[key], quantity.name)) - len(timed)
-            if values and not quantity.is_rate:
-                row["process_times_s"] = json.dumps([float(f"{value:.6g}") for value in values])
-                row |= _both_times(groups[key], timed, quantity)
-            elif values and row.get("threads"):  # neighbours can only slow a CPU down; the interval moves along
-                row[quantity.name], moved = max(values), max(values) / stats.Stats(values).median
-                row |= {end: row[end] * moved for end in (quantity.low, quantity.high) if row[end] is not None}
-    return merged
+        _add_intervals(runs, column, column is quantities[-1], best, gpus)
+    return [run.row for run in runs]
+
+
+@dataclass
+class _Run:
+    """Processes of one run: all of them, those that count, and the row that they become."""
+
+    hardware: str
+    is_recorded: bool
+    group: list[Record]
+    counts: list[Record]
+    row: Record
+
+
+def _add_intervals(
+    runs: Sequence[_Run], column: Quantity, is_last: bool, best: Bests, gpus: Collection[str]
+) -> None:
+    """Adds the interval of one quantity to each run's row, by the spread usual on its machine. The
+    last quantity's columns are there without values, too."""
+    spreads = defaultdict[str, list[tuple[float, int]]](list)
+    for run in runs:
+        values = [row[column.name] for row in _timed(run.counts, column.name)]
+        if len(values) > 1 and not run.is_recorded:
+            spreads[run.hardware].append(column.on(run.hardware, gpus).variance(values))
+    for run in runs:
+        has_interval = run.is_recorded or run.row.get("replicates")
+        if has_interval or not (is_last or _timed(run.counts, column.name)):
+            continue
+        usual = stats.usual_variance(spreads[run.hardware])
+        _add_interval(run, column.on(run.hardware, gpus), usual, best)
+
+
+def _add_interval(run: _Run, quantity: Quantity, usual: float | None, best: Bests) -> None:
+    timed = _timed(run.counts, quantity.name)
+    values = [process[quantity.name] for process in timed]
+    slowdowns = [slowdown(process, best) for process in timed]
+    row = run.row
+    row |= interval_columns(values, usual, slowdowns, quantity)
+    row["left_out_replicates"] = len(_timed(run.group, quantity.name)) - len(timed)
+    if values and not quantity.is_rate:
+        row["process_times_s"] = json.dumps([float(f"{value:.6g}") for value in values])
+        row |= _both_times(run.group, timed, quantity)
+    elif values and row.get("threads"):
+        # Neighbours can only slow a CPU down: its best rate counts, and the interval moves along.
+        row[quantity.name] = max(values)
+        moved = max(values) / stats.Stats(values).median
+        for end in (quantity.low, quantity.high):
+            if row[end] is not None:
+                row[end] *= moved
 
 
 def _processes(rows: Iterable[Record]) -> dict[tuple[str, bool, str], list[Record]]:
-    """Rows by machine and run, of any experiment, first replicates first; unmeasured ones where a run has no other."""
+    """Rows by machine and run, of any experiment, first replicates first; unmeasured ones where a
+    run has no other."""
     groups = defaultdict[tuple[str, bool, str], list[Record]](list)
     for row in rows:
         groups[row["hardware"], row["recorded"], base_name(row["run"])].append(row)
@@ -108,27 +166,43 @@ def _processes(rows: Iterable[Record]) -> dict[tuple[str, bool, str], list[Recor
 
 
 def counting(group: Sequence[Record], best: Bests) -> list[Record]:
-    """The replicates that count: where two or more met no slow state of the machine, by its probe, those alone."""
+    """The replicates that count: where two or more met no slow state of the machine, by its probe,
+    those alone."""
     quiet = [row for row in group if row["status"] == "ok" and slowdown(row, best) < DISTURBED]
     return quiet if len(quiet) > 1 else list(group)
 
 
 def interval_columns(
-    times: Sequence[float], usual: float | None, slowdowns: Sequence[float] = (), quantity: Quantity = TIME
+    times: Sequence[float],
+    usual: float | None,
+    slowdowns: Sequence[float] = (),
+    quantity: Quantity = TIME,
 ) -> dict[str, float | None]:
-    """`replicates`, their relative spread in percent and the interval of what is estimated from `times` (s) or rates.
-    `usual` is the variance of a time's logarithm between processes here, None if unknown. A process in a slow state
-    (`slowdowns`, by the probe) would have been that much faster, at most: the interval holds both."""
-    disturbed = sum(slowdown >= DISTURBED for slowdown in slowdowns) if slowdowns else None
-    columns: dict[str, float | None] = {"replicates": len(times) or None, "disturbed_replicates": disturbed}
-    columns["slowdown"] = max(slowdowns, default=None)
-    columns |= dict.fromkeys(("between_spread_percent", "precision_percent", quantity.low, quantity.high))
+    """`replicates`, their relative spread in percent and the interval of what is estimated from
+    `times` (s) or rates. `usual` is the variance of a time's logarithm between processes here, None
+    if unknown. A process in a slow state (`slowdowns`, by the probe) would have been that much
+    faster, at most: the interval holds both."""
+    columns: dict[str, float | None] = {
+        "replicates": len(times) or None,
+        "disturbed_replicates": None,
+        "slowdown": max(slowdowns, default=None),
+        "between_spread_percent": None,
+        "precision_percent": None,
+        quantity.low: None,
+        quantity.high: None,
+    }
+    if slowdowns:
+        columns["disturbed_replicates"] = sum(slow >= DISTURBED for slow in slowdowns)
     if len(times) < 2 or (half := quantity.half_width(times, usual)) is None:
         return columns
-    sign, slow = 1 if quantity.is_rate else -1, slowdowns or [1.0] * len(times)
-    freed = [value * factor**sign if factor >= DISTURBED else value for value, factor in zip(times, slow, strict=True)]
+    sign = 1 if quantity.is_rate else -1
+    freed = list(times)
+    for index, slow in enumerate(slowdowns):
+        if slow >= DISTURBED:
+            freed[index] *= slow**sign
     middles = quantity.estimate(times), quantity.estimate(freed)
-    low, high = min(middles) * math.exp(-half), max(middles) * math.exp(half)
+    low = min(middles) * math.exp(-half)
+    high = max(middles) * math.exp(half)
     columns["between_spread_percent"] = 100 * stdev(map(math.log, times))
     columns["precision_percent"] = 100 * (math.sqrt(high / low) - 1)
     columns[quantity.low], columns[quantity.high] = low, high
@@ -136,51 +210,76 @@ def interval_columns(
 
 
 def jackknife_variance(times: Sequence[float]) -> tuple[float, int]:
-    """(variance, degrees of freedom) that one of several processes brings to the logarithm of their undisturbed time:
-    the delete-half jackknife, which holds for quantiles (Shao and Wu, 1989), over a hundred halves drawn at random."""
+    """(variance, degrees of freedom) that one of several processes brings to the logarithm of their
+    undisturbed time: the delete-half jackknife, which holds for quantiles (Shao and Wu, 1989), over
+    a hundred halves drawn at random."""
     count = len(times)
     kept = count - count // 2
     logarithms = np.log(times)
     halves = np.random.default_rng(0).permuted(np.tile(logarithms, (100, 1)), axis=1)[:, :kept]
-    apart = np.percentile(halves, stats.UNDISTURBED, axis=1) - np.percentile(logarithms, stats.UNDISTURBED)
+    apart = np.percentile(halves, stats.UNDISTURBED, axis=1) - np.percentile(
+        logarithms, stats.UNDISTURBED
+    )
     return count * kept / (count - kept) * float(np.mean(apart**2)), count - 1
 
 
 def ratio_half_width(old: Sequence[float], new: Sequence[float], usual: float | None) -> float:
-    """Half the 95 % interval of the logarithm of a ratio of undisturbed times; `usual` as by `jackknife_variance`."""
+    """Half the 95 % interval of the logarithm of a ratio of undisturbed times; `usual` as by
+    `jackknife_variance`."""
     (before, few), (after, more) = map(jackknife_variance, (old, new))
-    variance, count = (before * few + after * more) / (few + more), 1 / (1 / len(old) + 1 / len(new))
-    return stats.interval_half_width(variance, few + more, count, usual=usual, prior=stats.PRIOR_DEGREES)
+    variance = (before * few + after * more) / (few + more)
+    count = 1 / (1 / len(old) + 1 / len(new))
+    return stats.interval_half_width(
+        variance, few + more, count, usual=usual, prior=stats.PRIOR_DEGREES
+    )
 
 
 def measurements(times: Sequence[float]) -> list[list[float]]:
-    """The processes of a run as several measurements, apart in time: three to each, or two of four or five in all."""
-    size = 3 if len(times) >= 6 else 2 if len(times) >= 4 else 0
-    return [list(times[at : at + size]) for at in range(0, len(times) - size + 1, size)] if size else []
+    """The processes of a run as several measurements, apart in time: three to each, or two of four
+    or five in all."""
+    if len(times) >= 6:
+        size = 3
+    elif len(times) >= 4:
+        size = 2
+    else:
+        size = 0
+    if size:
+        return [list(times[at : at + size]) for at in range(0, len(times) - size + 1, size)]
+    return []
 
 
 def drift(runs: Iterable[Sequence[float]]) -> float | None:
-    """Standard deviation of undisturbed times' logarithms between measurements, beyond what their processes explain.
-    `runs` are the processes' times of each, in order. None if too few were measured several times; 0: none beyond."""
+    """Standard deviation of undisturbed times' logarithms between measurements, beyond what their
+    processes explain. `runs` are the processes' times of each, in order. None if too few were
+    measured several times; 0: none beyond."""
     excess = []
     for split in filter(None, map(measurements, runs)):
         seen = variance([math.log(stats.undisturbed(times)) for times in split])
         inside = fmean(stats.fast_variance(times)[0] for times in split)
         excess.append(seen - stats.QUANTILE_ERROR**2 * inside / len(split[0]))
-    # A mean: variances of few measurements are skewed, and their median lies below what they estimate.
-    return math.sqrt(max(0.0, fmean(excess))) if len(excess) >= stats.FEWEST_RUNS else None
+    # A mean: variances of few measurements are skewed, and their median lies below what they
+    # estimate.
+    if len(excess) >= stats.FEWEST_RUNS:
+        return math.sqrt(max(0.0, fmean(excess)))
+    return None
 
 
 def times_of(row: Mapping[str, Any]) -> list[float]:
-    """Times of the processes that measured a merged row, in seconds and in their order; none where not kept."""
+    """Times of the processes that measured a merged row, in seconds and in their order; none where
+    not kept."""
     try:
-        return [float(value) for value in json.loads(row.get("process_times_s") or "[]") if value > 0]
+        return [
+            float(value) for value in parse_json(row.get("process_times_s") or "[]") if value > 0
+        ]
     except (TypeError, ValueError):
         return []
 
 
-def _both_times(group: Sequence[Record], counts: Sequence[Mapping[str, Any]], quantity: Quantity) -> Record:
-    """The undisturbed times, of the processes that count; the time as met, of all; and what the machine cost."""
+def _both_times(
+    group: Sequence[Record], counts: Sequence[Mapping[str, Any]], quantity: Quantity
+) -> Record:
+    """The undisturbed times, of the processes that count; the time as met, of all; and what the
+    machine cost."""
     columns: Record = {}
     for name in ("time_s", "reference_time_s"):  # which are compared with one another
         if values := [row[name] for row in _timed(counts, name)]:
@@ -196,32 +295,66 @@ def _timed(group: Iterable[Mapping[str, Any]], name: str) -> list[Mapping[str, A
     return [row for row in group if row["status"] == "ok" and (row.get(name) or 0) > 0]
 
 
-def _one(group: Sequence[Record], counts: Sequence[Record]) -> Record:
+def _merged(group: Sequence[Record], counts: Sequence[Record]) -> Record:
+    """One row for the processes of a run: its first ok one, or first one, with what all measured."""
     measured = [row for row in group if row["status"] == "ok"]
-    lost = [row for row in group if row["status"] != "ok"]
     first = (measured or group)[0]
     row = {**first, "run": base_name(first["run"])}
     if not measured or len(group) == 1:
         return row
+    lost = [row for row in group if row["status"] != "ok"]
     if lost:
-        row["message"] = f"{len(lost)} of {len(group)} replicates ended {lost[0]['status']}: {lost[0]['message']}"
-    for name, value in first.items():
-        values = [row[name] for row in measured if _is_number(row.get(name))]
-        if name in ADDED and values:
-            row[name] = sum(values)
-        elif _is_number(value) and name not in FIRST:
-            middle = median([row[name] for row in counts if _is_number(row.get(name))] or values)
-            row[name] = middle if isinstance(value, float) else type(value)(round(middle))
+        numbers = {"count": len(lost), "total": len(group), "status": lost[0]["status"]}
+        why = of_cell(lost[0]["message"]) or UNTOLD
+        row["message"] = cell_of(Said("replicates_lost", numbers | {"why": why}))
+    row |= _merged_numbers(first, measured, counts)
+    for name in ("device_uuid", "host"):
+        places = dict.fromkeys(str(process.get(name) or "") for process in measured)
+        row[name] = " ".join(filter(None, places))
     if "steady" in first:
-        # Of most: what began early only lasted longer, and the undisturbed time is not of that process.
-        warm = [row["steady"] is not False for row in counts if row["status"] == "ok"]
-        row["steady"] = 2 * sum(warm) > len(warm)
-    if "probes" in first:  # of all processes, in order of time
-        probed = [probes(process) for process in measured if process.get("probes")]
-        states = sorted((state for _, states_of in probed for state in states_of), key=lambda state: state.at_s)
-        columns = {name: [getattr(state, name) for state in states] for name in ("at_s", "product_s", "copy_s")}
-        row["probes"] = json.dumps({"threads": probed[0][0], **columns}) if states else None
+        row["steady"] = _is_steady(counts)
+    if "probes" in first:
+        row["probes"] = _merged_probes(measured)
     return row
+
+
+def _merged_numbers(first: Record, measured: Sequence[Record], counts: Sequence[Record]) -> Record:
+    """Sums over all processes that measured, and medians over those that count."""
+    merged: Record = {}
+    for name, value in first.items():
+        if name in ADDED:
+            values = _numbers(measured, name)
+            merged[name] = sum(values) if values else value
+        elif _is_number(value) and name not in FIRST:
+            middle = median(_numbers(counts, name) or _numbers(measured, name))
+            merged[name] = middle if isinstance(value, float) else type(value)(round(middle))
+    return merged
+
+
+def _is_steady(counts: Sequence[Record]) -> bool:
+    """True if most processes were: what began early only lasted longer, and the undisturbed time is
+    not of that process."""
+    warm = [row["steady"] is not False for row in counts if row["status"] == "ok"]
+    return 2 * sum(warm) > len(warm)
+
+
+def _merged_probes(measured: Sequence[Record]) -> str | None:
+    """The probes of all processes as JSON, in order of time; None without any."""
+    probed = [probes(process) for process in measured if process.get("probes")]
+    states: list[State] = []
+    for _, states_of in probed:
+        states += states_of
+    if not states:
+        return None
+    states.sort(key=lambda state: state.at_s)
+    merged: dict[str, Any] = {"threads": probed[0][0]}
+    for name in ("at_s", "product_s", "copy_s"):
+        merged[name] = [getattr(state, name) for state in states]
+    return json.dumps(merged)
+
+
+def _numbers(rows: Iterable[Record], name: str) -> list[float]:
+    return [row[name] for row in rows if _is_number(row.get(name))]
 
 
 def _is_number(value: object) -> bool:
@@ -231,10 +364,14 @@ def _is_number(value: object) -> bool:
 def probes(row: Mapping[str, Any]) -> tuple[int, list[State]]:
     """Threads of a row's probes, and the probes; none where they are missing or cannot be read."""
     try:
-        probe = json.loads(row.get("probes") or "{}")
+        probe = parse_json(row.get("probes") or "{}")
         columns = (probe.get("at_s", ()), probe.get("product_s", ()), probe.get("copy_s", ()))
-        states = [State(float(at), float(product), float(copy)) for at, product, copy in zip(*columns, strict=True)]
-        return int(probe.get("threads", 0)), [state for state in states if min(state.product_s, state.copy_s) > 0]
+        states = []
+        for readings in zip(*columns, strict=True):
+            state = State(*map(float, readings))
+            if min(state.product_s, state.copy_s) > 0:
+                states.append(state)
+        return int(probe.get("threads", 0)), states
     except (ValueError, TypeError, AttributeError):
         return 0, []
 
@@ -245,15 +382,19 @@ def best_probes(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], Best
     for row in rows:
         threads, states = probes(row)
         states_of[row["hardware"], threads] += states
-
-    def quick(states: Sequence[State], part: str) -> float:
-        return sorted(getattr(state, part) for state in states)[int(QUIET * len(states))]
-
-    return {key: Best(*(quick(states, part) for part in Best._fields)) for key, states in states_of.items() if states}
+    best = {}
+    for key, states in states_of.items():
+        if states:
+            quick = int(QUIET * len(states))
+            parts = [sorted(getattr(state, part) for state in states) for part in Best._fields]
+            best[key] = Best(*(readings[quick] for readings in parts))
+    return best
 
 
 def slowdown(row: Mapping[str, Any], bests: Bests) -> float:
     """The median of a row's probes against the machine's best, 1 or more; 1 without probes."""
     threads, states = probes(row)
     best = bests.get((row["hardware"], threads))
-    return median(state.slowdown(best) for state in states) if best and states else 1.0
+    if best and states:
+        return median(state.slowdown(best) for state in states)
+    return 1.0

@@ -1,6 +1,8 @@
-"""Numbers and statements of the seminar's material (`seminar.yaml`), computed anew by this project's own code."""
+"""Numbers and statements of the seminar's material (`seminar.yaml`), computed anew by this
+project's own code."""
 
 import importlib.util
+import json
 import struct
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,16 +13,16 @@ from typing import Any
 import mpmath
 import numpy as np
 import torch
-import yaml
 from torch import nn
 from torch.autograd.profiler_util import FunctionEventAvg
 from torch.nn.utils import prune
 
-from mfulab.core.files import read_text, write_csv
+from mfulab.core.files import write_csv
 from mfulab.device.peaks import peak
 from mfulab.flops import formulas, memory
 from mfulab.flops.count import count
-from mfulab.flops.counter import Operations
+from mfulab.flops.counter import Key, Operations
+from mfulab.lab.tables import seminar_texts, statements
 from mfulab.mfu.models import model_config
 from mfulab.models.build import build
 from mfulab.models.convolutional import DigitCNN, SimpleCNN
@@ -30,22 +32,34 @@ Values = Iterator[tuple[str, Any]]
 
 
 # `other_columns.csv` says what each column is.
-COLUMNS = ("source", "place", "case", "printed", "formula", "value", "answer", "agrees", "note")
+COLUMNS = (
+    *("source", "place", "case", "printed", "formula", "value", "answer", "agrees", "note"),
+    *("key", "values"),
+)
 
 
 def recompute() -> list[dict[str, Any]]:
-    """The whole table, in the material's order; each value is held against the printed number, to its digits."""
-    parts = (_counts(), _gpt2(), _hardware(), _numbers(), _practice())
-    values, table = dict(pair for part in parts for pair in part), []
-    for line in yaml.safe_load(read_text(Path(__file__).with_name("seminar.yaml"))):
-        value, printed = values.get(line.get("value", "")), line["holds"]
+    """The whole table, in the material's order; each value is held against the printed number, to
+    its digits."""
+    parts = (_counts(), _gpt2(), _hardware(), _numbers(), _practice(), statements.values())
+    values = dict(pair for part in parts for pair in part)
+    table = []
+    for line in seminar_texts.lines():
+        value = values.get(line.get("value", ""))
+        printed = line["holds"]
         agrees = printed is True
         if value is not None and not isinstance(printed, bool):
             scaled = value / line.get("scale", 1)
             agrees = (round(scaled, line["digits"]) if "digits" in line else scaled) == printed
-        texts = {name: line.get(name, "").format(value=value, **values) for name in ("formula", "answer", "note")}
-        said = {name: line.get(name, "") for name in COLUMNS[:4]}
-        table.append({**said, **texts, "value": value, "agrees": agrees})
+        known = values | {"value": value}
+        row = {name: line.get(name, "") for name in ("key", "source", "place", "case", "printed")}
+        used = dict[str, Any]()
+        for name in ("formula", "answer", "note"):
+            template = line.get(name, "")
+            row[name] = template.format(**known)
+            used |= {each: known[each] for each in seminar_texts.names(template)}
+        row["values"] = json.dumps(used, ensure_ascii=False, default=float)
+        table.append({**row, "value": value, "agrees": agrees})
     return table
 
 
@@ -56,7 +70,9 @@ def save(out: Path) -> None:
 
 def _operations(model: nn.Module, *shape: int) -> Operations:
     """Counts one training step on the meta device, the sum of outputs for a loss."""
-    return count(model.to("meta"), lambda: model(torch.randn(shape, device="meta")).sum()).operations
+    return count(
+        model.to("meta"), lambda: model(torch.randn(shape, device="meta")).sum()
+    ).operations
 
 
 def _forward(model: nn.Module, *shape: int) -> int:
@@ -68,7 +84,10 @@ def _step(operations: Operations, layer: str = "") -> int:
 
 
 def _counts() -> Values:
-    yield from (("linear_4_3", _forward(nn.Linear(4, 3, bias=False), 1, 4)), ("sums_4_3", (4 - 1) * 3))
+    yield from (
+        ("linear_4_3", _forward(nn.Linear(4, 3, bias=False), 1, 4)),
+        ("sums_4_3", (4 - 1) * 3),
+    )
     yield "convolution_2_2", _forward(nn.Conv2d(3, 1, 3), 1, 3, 4, 4)
     yield "convolution_32_32", _forward(nn.Conv2d(3, 16, 3, padding=1), 1, 3, 32, 32) // 2
     yield "linear_4096", _forward(nn.Linear(4096, 1000), 1, 4096) // 2
@@ -76,28 +95,52 @@ def _counts() -> Values:
     yield "linear_5_3", _forward(nn.Linear(5, 3), 1, 5)
 
     operations = _operations(DigitCNN(), 1, 1, 28, 28)
-    layers = {"convolution_1": "convolutions.0", "convolution_2": "convolutions.2", "linear_1": "hidden"}
+    layers = {
+        "convolution_1": "convolutions.0",
+        "convolution_2": "convolutions.2",
+        "linear_1": "hidden",
+    }
     for name, layer in (layers | {"linear_2": "classifier"}).items():
         yield f"digit_{name}", operations.sum("forward", layer=layer).flops
     total = operations.sum("forward").flops
-    yield from (("digit_total", total), ("digit_off", 1_060_400 - total), ("digit_ms", 1000 * total / 1e9))
+    yield from (
+        ("digit_total", total),
+        ("digit_off", 1_060_400 - total),
+        ("digit_ms", 1000 * total / 1e9),
+    )
 
     yield "simple_image", _forward(SimpleCNN(), 1, 3, 224, 224)
     operations = _operations(SimpleCNN(), 32, 3, 224, 224)
-    step, linear = _step(operations), _step(operations, "classifier")
-    yield from (("simple_step", step), ("simple_linear", linear), ("simple_convolution", step - linear))
+    step = _step(operations)
+    linear = _step(operations, "classifier")
+    yield from (
+        ("simple_step", step),
+        ("simple_linear", linear),
+        ("simple_convolution", step - linear),
+    )
     yield from (("simple_mfu", 100 * step / 0.0231 / 19.5e12), ("first_step", 50 * 0.0231 / 2))
     yield "simple_mixed_mfu", 100 * ((step - linear) / 156e12 + linear / 19.5e12) / 0.0231
     step = _step(_operations(nn.Linear(1024, 1024), 16, 1024))
     yield from (("linear_step", step), ("linear_mfu", 50.72 * step / 16e9))
-    resnet = count_model(model_config("resnet18"), 1, mode="inference").count.operations.sum("forward")
-    yield from (("resnet_both", resnet.flops + resnet.other_flops), ("resnet_macs", resnet.flops // 2))
-    yield from (("resnet_gflop", resnet.flops / 1e9), ("resnet_other_gflop", resnet.other_flops / 1e9))
+    resnet = count_model(model_config("resnet18"), 1, mode="inference").count.operations.sum(
+        "forward"
+    )
+    yield from (
+        ("resnet_both", resnet.flops + resnet.other_flops),
+        ("resnet_macs", resnet.flops // 2),
+    )
+    yield from (
+        ("resnet_gflop", resnet.flops / 1e9),
+        ("resnet_other_gflop", resnet.other_flops / 1e9),
+    )
     yield "resnet_gmac", resnet.flops / 2e9
-    depthwise, pointwise = nn.Conv2d(128, 128, 3, padding=1, groups=128), nn.Conv2d(128, 128, 1)
+    depthwise = nn.Conv2d(128, 128, 3, padding=1, groups=128)
+    pointwise = nn.Conv2d(128, 128, 1)
     plain = _forward(nn.Conv2d(128, 128, 3, padding=1), 1, 128, 8, 8)
     yield "separable_share", _forward(nn.Sequential(depthwise, pointwise), 1, 128, 8, 8) / plain
-    mobilenet = count_model(model_config("mobilenet_v2"), 1, mode="inference").count.operations.sum("forward")
+    mobilenet = count_model(model_config("mobilenet_v2"), 1, mode="inference").count.operations.sum(
+        "forward"
+    )
     yield "mobilenet_share", mobilenet.flops / resnet.flops
 
 
@@ -107,17 +150,35 @@ def _hardware() -> Values:
         yield from ((name, 72 * fma * 2 * 1.77e9), (f"{name}_tflop_s", 72 * fma * 2 * 1.77e-3))
     yield from (("padding_1536", -1536 % 128), ("padding_1537", -1537 % 128))
     yield "transposed_stride", np.transpose(np.zeros((1024, 1024), np.float32)).strides[1]
-    yield from (("numpy_rate", 2e9 / 0.194), ("numpy_gflop_s", 2 / 0.194), ("numpy_large_gflop_s", 2 * 2.7**3 / 0.194))
-    yield from (("predicted_numpy", 10 / 0.194), ("predicted_torch", 1 / 0.017), ("predicted_numba", 0.5 / 0.540))
+    yield from (
+        ("numpy_rate", 2e9 / 0.194),
+        ("numpy_gflop_s", 2 / 0.194),
+        ("numpy_large_gflop_s", 2 * 2.7**3 / 0.194),
+    )
+    yield from (
+        ("predicted_numpy", 10 / 0.194),
+        ("predicted_torch", 1 / 0.017),
+    )
     yield "apart_sectors", len({thread * 1024 * 4 // 32 for thread in range(32)})
     yield "close_sectors", len({thread * 4 // 32 for thread in range(32)})
 
     plain = memory.training_memory(7_000_000_000, element_bytes=2).total
     mixed = memory.training_memory(7_000_000_000, element_bytes=2, master_copy=True).total
-    yield from (("adam_plain", plain), ("adam_plain_gb", plain / 1e9), ("adam_mixed_gb", mixed / 1e9))
+    yield from (
+        ("adam_plain", plain),
+        ("adam_plain_gb", plain / 1e9),
+        ("adam_mixed_gb", mixed / 1e9),
+    )
     for name, layers in (("cache_layer", 1), ("cache_all", 32)):
-        size = 2 * formulas.TransformerShape(0, layers, 32, 128, 4096, 0, 32, True).cache_elements(2048)
-        yield from ((name, size), (f"{name}_mb", size / 1e6), (f"{name}_gb", size / 1e9), (f"{name}_gib", size / 2**30))
+        size = 2 * formulas.TransformerShape(0, layers, 32, 128, 4096, 0, 32, True).cache_elements(
+            2048
+        )
+        yield from (
+            (name, size),
+            (f"{name}_mb", size / 1e6),
+            (f"{name}_gb", size / 1e9),
+            (f"{name}_gib", size / 2**30),
+        )
 
 
 def _gpt2() -> Values:
@@ -127,13 +188,23 @@ def _gpt2() -> Values:
     yield from (("gpt2_token", token), ("gpt2_rate", 1e13 / token))
     scores = operations.sum("forward", layer="transformer.h.0.attn", operator="mfulab::attention")
     projections = operations.sum("forward", layer="transformer.h.0.attn").flops - scores.flops
-    yield from (("attention", scores.flops), ("attention_causal", scores.causal_flops), ("softmax", 3 * 12 * 1024**2))
+    yield from (
+        ("attention", scores.flops),
+        ("attention_causal", scores.causal_flops),
+        ("softmax", 3 * 12 * 1024**2),
+    )
     yield from (("projections", projections), ("attention_whole", scores.flops + projections))
     fused = 34 * 1024 * 768
-    yield from (("activations_scores", fused + 5 * 12 * 1024**2), ("activations_fused_mb", fused / 1e6))
+    yield from (
+        ("activations_scores", fused + 5 * 12 * 1024**2),
+        ("activations_fused_mb", fused / 1e6),
+    )
     layer = fused + 5 * 12 * 1024**2
     yield from (("activations_scores_mb", layer / 1e6), ("activations_model", 12 * layer))
-    yield from (("activations_model_mb", 12 * layer / 1e6), ("activations_model_fused_mb", 12 * fused / 1e6))
+    yield from (
+        ("activations_model_mb", 12 * layer / 1e6),
+        ("activations_model_fused_mb", 12 * fused / 1e6),
+    )
     yield "activations_printed_mb", 1024 * 12 * 768 * 4 / 1e6
     with torch.device("meta"):
         yield "gpt2_parameters", sum(parameter.numel() for parameter in build(gpt2).parameters())
@@ -141,25 +212,51 @@ def _gpt2() -> Values:
 
 def _numbers() -> Values:
     yield "bits_of_one", struct.unpack(">I", struct.pack(">f", 1.0))[0]
-    yield from (("epsilon_fp32", torch.finfo(torch.float32).eps), ("epsilon_fp64", torch.finfo(torch.float64).eps))
+    yield from (
+        ("epsilon_fp32", torch.finfo(torch.float32).eps),
+        ("epsilon_fp64", torch.finfo(torch.float64).eps),
+    )
     yield from (("sum_of_tenths", 0.1 + 0.2), ("microsecond", round(1 / 1e-6)))
     with mpmath.workprec(113):
         yield "epsilon_binary128", float(mpmath.eps)
-        yield "tenths_binary128", float(mpmath.mpf(1) / 10 + mpmath.mpf(2) / 10 - mpmath.mpf(3) / 10)
+        yield (
+            "tenths_binary128",
+            float(mpmath.mpf(1) / 10 + mpmath.mpf(2) / 10 - mpmath.mpf(3) / 10),
+        )
     yield "epsilon_longdouble", float(np.finfo(np.longdouble).eps)
-    tenths = {Context(prec=digits).add(Decimal("0.1"), Decimal("0.2")) - Decimal("0.3") for digits in (7, 16, 34)}
+    tenths = {
+        Context(prec=digits).add(Decimal("0.1"), Decimal("0.2")) - Decimal("0.3")
+        for digits in (7, 16, 34)
+    }
     yield "tenths_decimal", float(*tenths)  # one and the same in all three
     seven = Context(prec=7)
     yield "thirds_decimal", seven.multiply(seven.divide(Decimal(1), Decimal(3)), Decimal(3))
-    yield from (("ulp_one", float(np.spacing(np.float32(1)))), ("ulp_fp32", float(np.spacing(np.float32(2**24)))))
+    yield from (
+        ("ulp_one", float(np.spacing(np.float32(1)))),
+        ("ulp_fp32", float(np.spacing(np.float32(2**24)))),
+    )
     yield "counted", float(np.float32(2**24) + np.float32(1))
     a100 = peak("NVIDIA A100-SXM4-80GB", "bf16")
     yield "a100_peak", a100.datasheet if a100 else None
 
 
 class _LayerNorm(nn.Module):
+    """The listing's layer norm: eight calls of seven kinds, the sum twice."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(width))
+        self.beta = nn.Parameter(torch.zeros(width))
+
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return (inputs - inputs.mean(-1, keepdim=True)) / (inputs.var(-1, keepdim=True) + 1e-5).sqrt()
+        mean = inputs.mean(-1, keepdim=True)
+        variance = inputs.var(-1, keepdim=True, unbiased=False)
+        normal = (inputs - mean) / torch.sqrt(variance + 1e-5)
+        return self.gamma * normal + self.beta
+
+
+def _is_of_norm(key: Key) -> bool:
+    return key.direction == "forward" and key.layer == "0"
 
 
 def _quantised_statically() -> None:
@@ -185,13 +282,18 @@ def _practice() -> Values:
     prune.l1_unstructured(layer, "weight", amount=0.5)
     yield "pruned_rows", int((layer.weight == 0).all(dim=1).sum())
     for name, operator in (("old", "self_cuda_time_total"), ("new", "self_device_time_total")):
-        yield f"{name}_attribute", "exists" if hasattr(FunctionEventAvg(), operator) else "does not exist"
+        yield (
+            f"{name}_attribute",
+            "exists" if hasattr(FunctionEventAvg(), operator) else "does not exist",
+        )
     for name, call in (("update", lambda: layer.bias.sub_(0.1)), ("static", _quantised_statically)):
         answer = _raised(call)
         yield from ((f"{name}_raises", int(answer != "none")), (f"{name}_answer", answer))
-    for name, norm in (("norm_fused", nn.LayerNorm(64)), ("norm_operators", _LayerNorm())):
-        keys = _operations(nn.Sequential(norm), 8, 64).totals
-        yield name, sum(key.direction == "forward" and key.layer == "0" for key in keys)
+    for name, norm in (("norm_fused", nn.LayerNorm(64)), ("norm_operators", _LayerNorm(64))):
+        totals = _operations(nn.Sequential(norm), 8, 64).totals
+        forward = {key: total for key, total in totals.items() if _is_of_norm(key)}
+        yield name, sum(total.calls for total in forward.values())
+        yield f"{name}_kinds", len({key.operator for key in forward})
     yield from (("soft_gradient", _soft_gradient()), ("deprecated", _deprecated()))
 
 
@@ -210,7 +312,9 @@ def _cuda_python() -> Values:
 def _soft_gradient() -> float:
     """Gradient of distillation at temperature 4 ÷ that at 1."""
     generator = torch.Generator().manual_seed(0)
-    teacher, start = (1e-3 * torch.randn(10, generator=generator, dtype=torch.float64) for _ in range(2))
+    teacher, start = (
+        1e-3 * torch.randn(10, generator=generator, dtype=torch.float64) for _ in range(2)
+    )
     norms: list[float] = []
     for temperature in (1.0, 4.0):
         student = start.clone().requires_grad_()
@@ -221,12 +325,22 @@ def _soft_gradient() -> float:
 
 
 def _deprecated() -> int:
-    linear, amp, deprecated = nn.Linear(2, 2), torch.cuda.amp, 0
-    old: list[Callable[[], object]] = [lambda: amp.autocast(enabled=False), lambda: amp.GradScaler(enabled=False)]
-    old += [lambda: torch.quantization.quantize_dynamic(linear, {nn.Linear}), lambda: torch.jit.script(linear)]
+    linear = nn.Linear(2, 2)
+    amp = torch.cuda.amp
+    deprecated = 0
+    old: list[Callable[[], object]] = [
+        lambda: amp.autocast(enabled=False),
+        lambda: amp.GradScaler(enabled=False),
+    ]
+    old += [
+        lambda: torch.quantization.quantize_dynamic(linear, {nn.Linear}),
+        lambda: torch.jit.script(linear),
+    ]
     for use in old:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             use()
-        deprecated += any(issubclass(warning.category, FutureWarning | DeprecationWarning) for warning in caught)
+        deprecated += any(
+            issubclass(warning.category, FutureWarning | DeprecationWarning) for warning in caught
+        )
     return deprecated

@@ -1,1 +1,2 @@
-"""Above the step and beside the server: a job's journal and its ladder, and a serving engine's own counters."""
+"""Above the step and beside the server: a job's journal and its ladder, and a serving engine's own
+counters."""

@@ -1,6 +1,8 @@
-"""A serving engine by its own page for Prometheus: throughput and latency, and MFU and MBU of the devices behind it."""
+"""A serving engine by its own page for Prometheus: throughput and latency, and MFU and MBU of the
+devices behind it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -14,8 +16,23 @@ from mfulab.models import decoders
 from mfulab.models.work import work_of
 
 COLUMNS = (
-    *("running", "waiting", "cache_percent", "requests_per_s", "prompt_tokens_per_s", "generated_tokens_per_s"),
-    *("ttft_s", "tpot_s", "utilization_percent", "tflop_s", "counted_tflop_s", "read_gb_s", "mbu_percent"),
+    *(
+        "running",
+        "waiting",
+        "cache_percent",
+        "requests_per_s",
+        "prompt_tokens_per_s",
+        "generated_tokens_per_s",
+    ),
+    *(
+        "ttft_s",
+        "tpot_s",
+        "utilization_percent",
+        "tflop_s",
+        "counted_tflop_s",
+        "read_gb_s",
+        "mbu_percent",
+    ),
     *("prefill_mfu_percent", "decode_mfu_percent", "mfu_percent", "attainable_mfu_percent"),
     *("held_percent", "kept_percent"),
 )
@@ -23,63 +40,118 @@ LENGTHS = (64, 128)  # tokens of the two counts that give any other
 
 
 def sample_of(
-    url: str, before: Page, after: Page, config: ModelConfig | None, precision: str, peak: Peak, devices: int = 1
-) -> dict[str, Any]:
-    """The columns of an engine between two readings of its page, and in `missing` why some of them are empty. FLOPs are
-    the engine's own where it exports them, those of `config` counted here as `counted_tflop_s`; both are of one device
-    of the `devices` that share an engine's model. `precision` is that of matmuls and weights. The halves of MFU are of
-    the whole time, so that they sum to it."""
-    passed, now, devices = after.seconds - before.seconds, after.values, devices * after.owners
-    anew = any(now[name] < before.values.get(name, 0) for name in METRICS["counters"] if name in now)
-
-    def grown(name: str) -> float | None:
-        # Without --enable-mfu-metrics an engine may export FLOPs and bytes that stay 0.
-        lacks = name not in now or name not in before.values or (name in METRICS["of_one_gpu"] and not now[name])
-        return None if anew or lacks else now[name] - before.values[name]
-
-    prefill, decode, read = (None, None, None) if config is None else _counted_work(config, precision, grown, now)
-    prefill, decode = ratio(prefill, devices), ratio(decode, devices)
-    moved = total(grown("read_bytes"), grown("written_bytes"))
-    moved = ratio(read, devices) if moved is None else moved
-    counted, exported = total(prefill, decode), grown("flops")
+    url: str,
+    before: Page,
+    after: Page,
+    config: ModelConfig | None,
+    precision: str,
+    peak: Peak,
+    devices: int = 1,
+) -> dict[str, object]:
+    """The columns of an engine between two readings of its page, and in `missing` why some of them
+    are empty. FLOPs are the engine's own where it exports them, those of `config` counted here as
+    `counted_tflop_s`; both are of one device of the `devices` that share an engine's model.
+    `precision` is that of matmuls and weights. The halves of MFU are of the whole time, so that
+    they sum to it."""
+    now = after.values
+    passed = after.seconds - before.seconds
+    growth = _Growth(before.values, now)
+    grown = growth.of
+    work = _of_one_device(config, precision, growth, devices * after.owners)
+    counted = total(work.prefill, work.decode)
+    exported = grown("flops")
     flops = counted if exported is None else exported
-    moved_gb_s = ratio(ratio(moved, passed), 1e9)
+    moved_gb_s = ratio(ratio(work.moved, passed), 1e9)
     share = partial(of_peak, seconds=passed, peak_tflop_s=peak.spec)
-    columns: dict[str, Any] = {
+    columns: dict[str, object] = {
         "cache_percent": product(100, now.get("cache")),
-        **{f"{name}_per_s": ratio(grown(name), passed) for name in ("requests", "prompt_tokens", "generated_tokens")},
+        "requests_per_s": ratio(grown("requests"), passed),
+        "prompt_tokens_per_s": ratio(grown("prompt_tokens"), passed),
+        "generated_tokens_per_s": ratio(grown("generated_tokens"), passed),
         "ttft_s": ratio(grown("first_tokens_s"), grown("first_tokens")),
         "tpot_s": ratio(grown("next_tokens_s"), grown("next_tokens")),
         "tflop_s": tflop_s(flops, passed),
         "counted_tflop_s": tflop_s(counted, passed),
         "read_gb_s": moved_gb_s,
         "mbu_percent": percent(moved_gb_s, peak.memory_gb_s),
-        "prefill_mfu_percent": share(prefill),
-        "decode_mfu_percent": share(decode),
+        "prefill_mfu_percent": share(work.prefill),
+        "decode_mfu_percent": share(work.decode),
         "mfu_percent": share(flops),
-        "attainable_mfu_percent": _attainable(flops, prefill, moved, peak),
+        "attainable_mfu_percent": _attainable(flops, work.prefill, work.moved, peak),
     }
-    columns |= {name: now[name] for name in METRICS["gauges"] if name in COLUMNS and name in now}
+    columns |= {name: now[name] for name in METRICS["gauges"] if name in now}
     row = {name: columns.get(name) for name in COLUMNS}
-    whose = {"page": url, "engine": after.engine, "model": after.model, "precision": precision}
-    missing = _missing(row, now, peak, anew) if after.engine != "mfulab" else []
-    return {**whose, "replica": after.replica or None, **row, "verdict": _verdict(row), "missing": missing}
+    is_engine = after.engine != "mfulab"
+    return {
+        "page": url,
+        "engine": after.engine,
+        "model": after.model,
+        "precision": precision,
+        "replica": after.replica or None,
+        **row,
+        "verdict": _verdict(row),
+        "missing": _missing(row, now, peak, growth.is_anew) if is_engine else [],
+    }
 
 
-def _counted_work(
-    config: ModelConfig, precision: str, grown: Callable[[str], float | None], now: Mapping[str, float]
-) -> tuple[float | None, float | None, float | None]:
-    """FLOPs of prefill and of decoding, and bytes that decoding read, of what `grown` tells of an engine's counters;
-    the mean request is that of all counted so far, in `now`. Each is None where the engine does not count its part."""
-    first, given, generated, steps = map(grown, ("first_tokens", "prompt_tokens", "generated_tokens", "steps"))
-    prompt, answer = (ratio(now.get(name), now.get("first_tokens")) for name in ("prompt_tokens", "generated_tokens"))
+class _Growth:
+    """Growth of an engine's counters between two readings of its page."""
+
+    def __init__(self, before: Mapping[str, float], now: Mapping[str, float]) -> None:
+        self.before = before
+        self.now = now
+        counted = [name for name in METRICS["counters"] if name in now]
+        self.is_anew = any(now[name] < before.get(name, 0) for name in counted)
+
+    def of(self, name: str) -> float | None:
+        """Growth of a counter; None of one that is not told, and of an engine that began anew."""
+        if self.is_anew or name not in self.now or name not in self.before:
+            return None
+        # Without --enable-mfu-metrics an engine may export FLOPs and bytes that stay 0.
+        if name in METRICS["of_one_gpu"] and not self.now[name]:
+            return None
+        return self.now[name] - self.before[name]
+
+    def of_request(self, name: str) -> float | None:
+        """A counter ÷ requests, in the mean of all so far."""
+        return ratio(self.now.get(name), self.now.get("first_tokens"))
+
+
+@dataclass(frozen=True)
+class _Served:
+    """FLOPs of prefill and of decoding, and bytes that were moved; None where not counted."""
+
+    prefill: float | None = None
+    decode: float | None = None
+    moved: float | None = None
+
+
+def _of_one_device(
+    config: ModelConfig | None, precision: str, growth: _Growth, devices: int
+) -> _Served:
+    """Work of one of the devices that share a model; bytes are the engine's own where it tells."""
+    counted = _Served() if config is None else _counted_work(config, precision, growth)
+    moved = total(growth.of("read_bytes"), growth.of("written_bytes"))
+    if moved is None:
+        moved = ratio(counted.moved, devices)
+    return _Served(ratio(counted.prefill, devices), ratio(counted.decode, devices), moved)
+
+
+def _counted_work(config: ModelConfig, precision: str, growth: _Growth) -> _Served:
+    """Work of what an engine's counters tell; the mean request is that of all counted so far."""
+    first = growth.of("first_tokens")
+    given = growth.of("prompt_tokens")
+    generated = growth.of("generated_tokens")
+    steps = growth.of("steps")
+    prompt = growth.of_request("prompt_tokens")
+    answer = growth.of_request("generated_tokens")
     if generated is None or not prompt or answer is None:
-        return None, None, None
+        return _Served()
     context = prompt + answer / 2  # tokens, in the mean, that a decoded one attends to
     decoded = max(0.0, generated - (first or 0))
     prefill = decode = read = None
     if first is not None and given is not None:
-        made = given - (grown("cached_tokens") or 0.0)
+        made = given - (growth.of("cached_tokens") or 0.0)
         token, head = _a_token(config, prompt, "inference")
         # Attention is full; the output layer makes a token that follows, once a request.
         prefill = made * token - max(0.0, made - first) * head
@@ -88,21 +160,29 @@ def _counted_work(
         work = _counted(config.model_dump_json(by_alias=True), LENGTHS[1], "decoding")
         cached = decoded * work.cache_elements * context / LENGTHS[1]
         read = (steps * (work.parameters - work.looked_up) + cached) * FORMATS[precision].bytes
-    return prefill, decode, read
+    return _Served(prefill, decode, read)
 
 
-def _attainable(flops: float | None, prefill: float | None, moved: float | None, peak: Peak) -> float | None:
-    """MFU in percent of the same work on the roofline: prefill by FLOPs, decoding by the longer of FLOPs and bytes.
+def _attainable(
+    flops: float | None, prefill: float | None, moved: float | None, peak: Peak
+) -> float | None:
+    """MFU in percent of the same work on the roofline: prefill by FLOPs, decoding by the longer of
+    FLOPs and bytes.
 
-    Without halves all work is taken as one, which then takes less time: prefill's FLOPs hide decoding's bytes.
+    Without halves all work is taken as one, which then takes less time: prefill's FLOPs hide
+    decoding's bytes.
     """
     if flops is None or moved is None or peak.spec is None or peak.memory_gb_s is None:
         return None
-    compute_s, first_s = (part / peak.spec / 1e12 for part in (flops, min(prefill or 0.0, flops)))
-    return of_peak(flops, first_s + max(compute_s - first_s, moved / peak.memory_gb_s / 1e9), peak.spec)
+    compute_s = flops / peak.spec / 1e12
+    prefill_s = min(prefill or 0.0, flops) / peak.spec / 1e12
+    memory_s = moved / peak.memory_gb_s / 1e9
+    return of_peak(flops, prefill_s + max(compute_s - prefill_s, memory_s), peak.spec)
 
 
-def _missing(row: Mapping[str, Any], now: Mapping[str, float], peak: Peak, anew: bool) -> list[str]:
+def _missing(
+    row: Mapping[str, object], now: Mapping[str, float], peak: Peak, anew: bool
+) -> list[str]:
     has_histogram = "first_tokens" in now
     rules = {
         "anew": anew,
@@ -133,10 +213,14 @@ def _verdict(row: Mapping[str, Any]) -> str:
 
 def _a_token(config: ModelConfig, length: float, mode: decoders.Mode) -> tuple[float, float]:
     """FLOPs of a token, which grow with the length along a line, and of its output layer."""
-    short, long = (_counted(config.model_dump_json(by_alias=True), tokens, mode) for tokens in LENGTHS)
-    low, high = (work.forward_flops / work.tokens for work in (short, long))
-    heads = (operation.flops for operation in long.operations if operation.layer.endswith(("lm_head", "embed_out")))
-    return low + (high - low) * (length - LENGTHS[0]) / (LENGTHS[1] - LENGTHS[0]), sum(heads) / long.tokens
+    text = config.model_dump_json(by_alias=True)
+    short, long = (_counted(text, tokens, mode) for tokens in LENGTHS)
+    low = short.forward_flops / short.tokens
+    high = long.forward_flops / long.tokens
+    grows = (high - low) / (LENGTHS[1] - LENGTHS[0])
+    heads = [one for one in long.operations if one.layer.endswith(("lm_head", "embed_out"))]
+    head = sum(operation.flops for operation in heads) / long.tokens
+    return low + grows * (length - LENGTHS[0]), head
 
 
 @cache

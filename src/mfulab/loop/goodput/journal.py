@@ -1,5 +1,5 @@
-"""The journal of a training process: what its time went to, in lines of JSON that survive its end by SIGKILL.
-docs/goodput.md describes the format, for other programs that write it."""
+"""The journal of a training process: what its time went to, in lines of JSON that survive its end
+by SIGKILL. docs/goodput.md describes the format, for other programs that write it."""
 
 import atexit
 import json
@@ -8,26 +8,30 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from mfulab.core.errors import warn
 from mfulab.core.files import cannot_be_written
 from mfulab.device.system import boot
 
-# A line is written once this share of the process's life has passed since the last one, or after so many seconds: what
-# a kill can hide is as small a share, and a week has some thousand lines.
-SHARE, LONGEST_NS = 0.002, 60 * 10**9
+# A line is written once this share of the process's life has passed since the last one, or after so
+# many seconds: what a kill can hide is as small a share, and a week has some thousand lines.
+SHARE = 0.002
+LONGEST_NS = 60 * 10**9
 KEPT = frozenset({"checkpoint", "restore", "end"})  # a crash of the machine must not lose these
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def now_ns() -> int:
-    """Nanoseconds of a clock that nobody sets: since the machine's boot, on Linux with its sleep."""
-    return time.monotonic_ns() if _BOOTTIME is None else time.clock_gettime_ns(_BOOTTIME)
+    """Nanoseconds of a clock that nobody sets: since the machine's boot, on Linux with its
+    sleep."""
+    if _BOOTTIME is None:
+        return time.monotonic_ns()
+    return time.clock_gettime_ns(_BOOTTIME)
 
 
 def _age_ns() -> int:
-    """Nanoseconds since this process began: exact to a tick of 10 ms on Linux, elsewhere to what psutil knows."""
+    """Nanoseconds since this process began: exact to a tick of 10 ms on Linux, elsewhere to what
+    psutil knows."""
     with suppress(OSError, ValueError, IndexError):
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return now_ns() - ticks * 10**9 // os.sysconf("SC_CLK_TCK")
@@ -39,45 +43,60 @@ def _age_ns() -> int:
 class Journal:
     """Appends what this process spends its time on to a file of its own in the job's folder.
 
-        journal = mfulab.Journal("runs/llama")
-        journal.mark("restore", step=1200)  # what ran since the last mark, or since the process began
-        for batch in loader:
+        journal = mfulab.Journal("runs/llama") journal.mark("restore", step=1200)  # what ran since
+        the last mark, or since the process began for batch in loader:
             journal.mark("loader")
             train(batch)
             journal.step()
 
-    Each line is one write. Marks of steps and of the loader are written together after 0.2 % of the process's life, any
-    other at once. A disk that is full stops no training: what could not be written is part of the next line. Every
-    process and attempt of a job is given the same `folder`; without `rank` and `world` the launcher's environment says
-    them. Raises ConfigurationError if nothing can be written there.
+    Each line is one write. Marks of steps and of the loader are written together after 0.2 % of the
+    process's life, any other at once. A disk that is full stops no training: what could not be
+    written is part of the next line. Every process and attempt of a job is given the same `folder`;
+    without `rank` and `world` the launcher's environment says them. Raises ConfigurationError if
+    nothing can be written there.
     """
 
-    def __init__(self, folder: str | Path, rank: int | None = None, world: int | None = None) -> None:
+    def __init__(
+        self, folder: str | Path, rank: int | None = None, world: int | None = None
+    ) -> None:
         self.folder = Path(folder)
         if rank is None:
             ranks = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
             rank = next((int(value) for value in ranks if value), 0)
         world = world or int(os.environ.get("WORLD_SIZE") or 1)
-        now, self._pid = now_ns(), os.getpid()
+        now = now_ns()
+        self._pid = os.getpid()
         self._began = self._last = self._written = now - _age_ns()
         self._pending: dict[str, int] = {}
-        self._done, self._first, self._torn = 0, True, False
+        self._done = 0
+        self._first = True
+        self._torn = False
         host = socket.gethostname()
         file = self.folder / f"{host}-{self._pid}-{self._began}.jsonl"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._file = os.open(
+                file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
+            )
         except OSError as error:
             raise cannot_be_written(file, error) from error
         unix_ns = time.time_ns() - (now - self._began)
-        head = {"format": 1, "rank": rank, "world": world, "host": host, "pid": self._pid, "unix_ns": unix_ns}
+        head = {
+            "format": 1,
+            "rank": rank,
+            "world": world,
+            "host": host,
+            "pid": self._pid,
+            "unix_ns": unix_ns,
+        }
         self._write({**head, "boot": boot() or None, "boot_ns": self._began})
         self.mark("import")
         atexit.register(self.close)
 
-    def mark(self, span: str, step: int | None = None, **facts: Any) -> None:
-        """Says what ran since the last mark: `setup`, `evaluation`, `checkpoint`, or any other word. `step` is how many
-        steps of the job are done, as after a restore; `facts` are further keys of the line, such as `flops` of a step.
+    def mark(self, span: str, step: int | None = None, **facts: object) -> None:
+        """Says what ran since the last mark: `setup`, `evaluation`, `checkpoint`, or any other
+        word. `step` is how many steps of the job are done, as after a restore; `facts` are further
+        keys of the line, such as `flops` of a step.
         """
         if step is not None:
             self._done = step
@@ -112,12 +131,13 @@ class Journal:
         self._last = now
         return now
 
-    def _flush(self, durable: bool = False, **facts: Any) -> None:
+    def _flush(self, durable: bool = False, **facts: object) -> None:
         line = {"ns": self._last - self._began, "spans": self._pending, "step": self._done, **facts}
         if self._write(line, durable):
-            self._pending, self._written = {}, self._last
+            self._pending = {}
+            self._written = self._last
 
-    def _write(self, line: dict[str, Any], durable: bool = False) -> bool:
+    def _write(self, line: dict[str, object], durable: bool = False) -> bool:
         if self._file < 0 or self._pid != os.getpid():
             return False
         data = b"\n" * self._torn + json.dumps(line).encode() + b"\n"

@@ -1,5 +1,6 @@
-"""The ladder of a job from its processes' journals: wall time, devices held, in steps, steps kept, MFU, useful tokens.
-All times are whole nanoseconds, so that shares add up to the wall time exactly."""
+"""The ladder of a job from its processes' journals: wall time, devices held, in steps, steps kept,
+MFU, useful tokens. All times are whole nanoseconds, so that shares add up to the wall time
+exactly."""
 
 import itertools
 import statistics
@@ -16,7 +17,8 @@ from mfulab.core.files import UnreadableError, read_bytes
 from mfulab.core.rows import LARGEST
 from mfulab.mfu.utilization import percent, product, ratio, total
 
-# Shares in percent, each part of the one before: of ranks × wall time, and from `mfu` on of what their peaks offer.
+# Shares in percent, each part of the one before: of ranks × wall time, and from `mfu` on of what
+# their peaks offer.
 RUNGS = ("held", "in_steps", "kept", "mfu", "useful_mfu")
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Moment = Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]  # a clock may be set to before 1970
@@ -24,7 +26,8 @@ Quantity = Annotated[float, Field(ge=0, le=LARGEST)]
 
 
 class Head(BaseModel):
-    """The first line of a process's journal; `unix_ns` and `boot_ns` are when it began, on two clocks."""
+    """The first line of a process's journal; `unix_ns` and `boot_ns` are when it began, on two
+    clocks."""
 
     rank: Count
     world: Count = 1
@@ -35,7 +38,8 @@ class Head(BaseModel):
 
 
 class Line(BaseModel):
-    """Any other line: what the time since the one before went to, up to `ns` after the process began."""
+    """Any other line: what the time since the one before went to, up to `ns` after the process
+    began."""
 
     ns: Count
     spans: dict[str, Count] = {}
@@ -56,8 +60,9 @@ class Line(BaseModel):
 
 @dataclass
 class Attempt:
-    """One process of the job: whose clock, when it began on it, and its lines, the first of them empty. `boot_ns` is
-    None where the clock may be set meanwhile; `torn` counts lines that cannot be read."""
+    """One process of the job: whose clock, when it began on it, and its lines, the first of them
+    empty. `boot_ns` is None where the clock may be set meanwhile; `torn` counts lines that cannot
+    be read."""
 
     name: str
     rank: int
@@ -76,12 +81,15 @@ class Attempt:
     @property
     def first(self) -> int | None:
         """Steps of the job that were done before its own; None if it came to no step."""
-        return next((before.step for before, line in itertools.pairwise(self.lines) if line.trains), None)
+        return next(
+            (before.step for before, line in itertools.pairwise(self.lines) if line.trains), None
+        )
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Nanoseconds of a rank from `began`, by what they went to; `down` is where no process of the rank was alive."""
+    """Nanoseconds of a rank from `began`, by what they went to; `down` is where no process of the
+    rank was alive."""
 
     rank: int
     began: int
@@ -90,9 +98,10 @@ class Stretch:
 
 @dataclass
 class Job:
-    """A job's wall time in nanoseconds, and its stretches, whose spans sum to ranks × wall. `lost` is the time of steps
-    that were run again, `step` that of those that were kept; `unknown` what no line says. `timed` holds each rank's
-    kept steps and their time, without the first of a process."""
+    """A job's wall time in nanoseconds, and its stretches, whose spans sum to ranks × wall. `lost`
+    is the time of steps that were run again, `step` that of those that were kept; `unknown` what no
+    line says. `timed` holds each rank's kept steps and their time, without the first of a
+    process."""
 
     folder: str
     wall: int
@@ -114,17 +123,25 @@ class Job:
         return spans
 
     def row(self) -> dict[str, Any]:
-        """Gives what is known as columns: seconds and steps are means over the ranks, percents shares as in RUNGS."""
-        spans, ranks = self.spans, len(self.timed)
+        """Gives what is known as columns: seconds and steps are means over the ranks, percents
+        shares as in RUNGS."""
+        spans = self.spans
+        ranks = len(self.timed)
         kept = spans["step"]
-        shares = {"held": self.wall * ranks - spans["down"], "in_steps": kept + spans["lost"], "kept": kept}
+        shares = {
+            "held": self.wall * ranks - spans["down"],
+            "in_steps": kept + spans["lost"],
+            "kept": kept,
+        }
         mfu = product(ratio(kept, self.wall * ranks), self.mfu["steps"])
         return {
             "job": self.folder,
             "ranks": ranks,
             "attempts": self.attempts,
             "wall_s": self.wall / 1e9,
-            **{f"{name}_percent": percent(part, self.wall * ranks) for name, part in shares.items()},
+            **{
+                f"{name}_percent": percent(part, self.wall * ranks) for name, part in shares.items()
+            },
             "mfu_percent": mfu,
             "useful_mfu_percent": product(mfu, self.mfu["useful"]),
             "mfu_of_steps_percent": self.mfu["steps"],
@@ -136,28 +153,20 @@ class Job:
 
 
 def job_of(folder: Path) -> Job:
-    """The ladder of the job of `folder`. Raises ConfigurationError without a journal, or if a rank ran twice."""
-    attempts, unread = [], list[str]()
-    for file in sorted(folder.glob("*.jsonl")):
-        try:
-            attempts += [attempt] if (attempt := read(file)) else []
-        except (FileNotFoundError, UnreadableError) as error:
-            unread.append(str(error))
-    if not attempts:
-        why = f" ({unread[0]})" if unread else ""
-        raise ConfigurationError(f"{folder}: holds no journal{why}; give mfulab.measure or a callback job={folder}")
+    """The ladder of the job of `folder`. Raises ConfigurationError without a journal, or if a rank
+    ran twice."""
+    attempts, unread = _attempts(folder)
     _one_clock(attempts)
     attempts.sort(key=lambda attempt: (attempt.rank, attempt.began))
-    ranks = {rank: list(own) for rank, own in itertools.groupby(attempts, lambda attempt: attempt.rank)}
+    ranks = {
+        rank: list(own) for rank, own in itertools.groupby(attempts, lambda attempt: attempt.rank)
+    }
     job = Job(folder.name, 0, max(map(len, ranks.values())), {rank: [0, 0] for rank in ranks})
     for before, after in itertools.pairwise(attempts):
         if after.rank == before.rank and after.began < before.ended:
-            if after.clock == before.clock and after.boot_ns is not None:
-                twice = f"rank {after.rank} ran twice at once, in {before.name} and {after.name}"
-                raise ConfigurationError(f"{folder}: {twice}: two jobs wrote here; give each a folder of its own")
-            job.notes.append(("clock", {"rank": after.rank, "seconds": (before.ended - after.began) / 1e9}))
-            after.began = before.ended
-    began, ended = min(attempt.began for attempt in attempts), max(attempt.ended for attempt in attempts)
+            _push_apart(folder, job, before, after)
+    began = min(attempt.began for attempt in attempts)
+    ended = max(attempt.ended for attempt in attempts)
     job.wall = ended - began
     for own in ranks.values():
         _account(job, own, began, ended)
@@ -170,15 +179,53 @@ def job_of(folder: Path) -> Job:
     return job
 
 
+def _attempts(folder: Path) -> tuple[list[Attempt], list[str]]:
+    """Journals of a folder, and why others cannot be read. Raises ConfigurationError without
+    one."""
+    attempts = list[Attempt]()
+    unread = list[str]()
+    for file in sorted(folder.glob("*.jsonl")):
+        try:
+            attempt = read(file)
+        except (FileNotFoundError, UnreadableError) as error:
+            unread.append(str(error))
+            continue
+        if attempt is not None:
+            attempts.append(attempt)
+    if not attempts:
+        why = f" ({unread[0]})" if unread else ""
+        raise ConfigurationError(
+            f"{folder}: holds no journal{why}; give mfulab.measure or a callback job={folder}"
+        )
+    return attempts, unread
+
+
+def _push_apart(folder: Path, job: Job, before: Attempt, after: Attempt) -> None:
+    """Begins an attempt where the one before it ends, noting that their clocks differ. Raises
+    ConfigurationError where one clock says that both ran at once."""
+    if after.clock == before.clock and after.boot_ns is not None:
+        twice = f"rank {after.rank} ran twice at once, in {before.name} and {after.name}"
+        raise ConfigurationError(
+            f"{folder}: {twice}: two jobs wrote here; give each a folder of its own"
+        )
+    seconds = (before.ended - after.began) / 1e9
+    job.notes.append(("clock", {"rank": after.rank, "seconds": seconds}))
+    after.began = before.ended
+
+
 def read(file: Path) -> Attempt | None:
-    """A process's journal; None if its first line cannot be read. Raises FileNotFoundError and UnreadableError."""
+    """A process's journal; None if its first line cannot be read. Raises FileNotFoundError and
+    UnreadableError."""
     first, *texts = read_bytes(file, follow=True).split(b"\n")
     try:
         head = Head.model_validate_json(first)
     except ValidationError:
         return None
-    clock, boot_ns = f"{head.host} {head.boot}", head.boot_ns if head.boot else None
-    attempt = Attempt(file.name, head.rank, head.world, clock, head.unix_ns, boot_ns, [Line(ns=0, step=0)])
+    clock = f"{head.host} {head.boot}"
+    boot_ns = head.boot_ns if head.boot else None
+    attempt = Attempt(
+        file.name, head.rank, head.world, clock, head.unix_ns, boot_ns, [Line(ns=0, step=0)]
+    )
     for text in filter(None, texts):
         last = attempt.lines[-1]
         try:
@@ -187,7 +234,8 @@ def read(file: Path) -> Attempt | None:
             attempt.torn += 1
             continue
         if line.beside:  # another thread's: no end of a span
-            line.ns, line.spans = last.ns, {}
+            line.ns = last.ns
+            line.spans = {}
         if line.ns - last.ns < sum(line.spans.values()):
             attempt.torn += 1
             continue
@@ -199,38 +247,53 @@ def read(file: Path) -> Attempt | None:
 
 
 def _one_clock(attempts: Sequence[Attempt]) -> None:
-    """Sets all attempts to one clock: the boot's where there is one, machines together by the steps that they share.
-    Ranks end a step together: the least median difference of steps' ends is a clock's."""
+    """Sets all attempts to one clock: the boot's where there is one, machines together by the steps
+    that they share. Ranks end a step together: the least median difference of steps' ends is a
+    clock's."""
     clocks = dict[str, list[Attempt]]()
     for attempt in sorted(attempts, key=lambda attempt: (attempt.rank, attempt.boot_ns or 0)):
         clocks.setdefault(attempt.clock, []).append(attempt)
     reference, *others = clocks.values()
     for own in clocks.values():
-        anchor, start = own[0].boot_ns, own[0].began
+        anchor = own[0].boot_ns
+        start = own[0].began
         for attempt in own:
             if attempt.boot_ns is not None and anchor is not None:
                 attempt.began = start + attempt.boot_ns - anchor
     for own in others:
-        apart = (_apart(attempt, other) for attempt in own for other in reference if attempt.rank != other.rank)
+        apart = (
+            _apart(attempt, other)
+            for attempt in own
+            for other in reference
+            if attempt.rank != other.rank
+        )
         ahead = min((gap for gap in apart if gap is not None), key=abs, default=0)
         for attempt in own:
             attempt.began -= ahead
 
 
 def _apart(attempt: Attempt, other: Attempt) -> int | None:
-    """Nanoseconds that the clock of `attempt` is ahead, by steps that both noted, as the first always is; else None."""
-    ends, others = ({line.step: own.began + line.ns for line in own.lines if line.trains} for own in (attempt, other))
+    """Nanoseconds that the clock of `attempt` is ahead, by steps that both noted, as the first
+    always is; else None."""
+    ends, others = (
+        {line.step: own.began + line.ns for line in own.lines if line.trains}
+        for own in (attempt, other)
+    )
     gaps = [ends[step] - others[step] for step in ends.keys() & others.keys()]
     return round(statistics.median(gaps)) if gaps else None
 
 
 def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> None:
     """Adds where a rank's wall time went: its attempts, in order, and the gaps between them."""
-    now, rank = began, attempts[0].rank
+    now = began
+    rank = attempts[0].rank
     for place, attempt in enumerate(attempts):
         job.stretches.append(Stretch(rank, now, {"down": attempt.began - now}))
         # A step that a later attempt began again is lost, whoever ran it.
-        limit = min((later.first for later in attempts[place + 1 :] if later.first is not None), default=None)
+        limit = min(
+            (later.first for later in attempts[place + 1 :] if later.first is not None),
+            default=None,
+        )
         for before, line in itertools.pairwise(attempt.lines):
             spans = Counter(line.spans)
             spans["unknown"] = line.ns - before.ns - sum(spans.values())
@@ -241,7 +304,8 @@ def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> N
                 lost = 0 if limit is None else min(steps, max(0, end - limit))
                 spans["lost"] = spans["step"] * lost // steps if steps else 0
                 spans["step"] -= spans["lost"]
-                job.lost_steps, job.kept_steps = job.lost_steps + lost, job.kept_steps + steps - lost
+                job.lost_steps = job.lost_steps + lost
+                job.kept_steps = job.kept_steps + steps - lost
                 if not spans["first_step"]:
                     job.timed[rank][0] += steps - lost
                     job.timed[rank][1] += spans["step"]
@@ -251,13 +315,24 @@ def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> N
 
 
 def _mfu(job: Job, ranks: Mapping[int, Sequence[Attempt]]) -> dict[str, float | None]:
-    """MFU of the steps that were kept, over all ranks, and the share of useful tokens; None if a rank's is unknown."""
-    rows: list[list[float | None]] = []  # of each rank: FLOPs, those that its peak offers in TFLOP, the useful share
+    """MFU of the steps that were kept, over all ranks, and the share of useful tokens; None if a
+    rank's is unknown."""
+    rows: list[
+        list[float | None]
+    ] = []  # of each rank: FLOPs, those that its peak offers in TFLOP, the useful share
     for rank, own in ranks.items():
         facts = [line for attempt in own for line in attempt.lines if line.flops]
-        steps, timed = sum(line.steps for line in facts), job.timed[rank]
+        steps = sum(line.steps for line in facts)
+        timed = job.timed[rank]
         scales = {"flops": timed[0], "peak_tflop_s": timed[1] / 1e9, "useful": 1 / len(ranks)}
-        sums = (total(*(product(getattr(line, name), line.steps) for line in facts)) for name in scales)
-        rows.append([product(ratio(amount, steps), scale) for amount, scale in zip(sums, scales.values(), strict=True)])
+        sums = (
+            total(*(product(getattr(line, name), line.steps) for line in facts)) for name in scales
+        )
+        rows.append(
+            [
+                product(ratio(amount, steps), scale)
+                for amount, scale in zip(sums, scales.values(), strict=True)
+            ]
+        )
     needed, offered, useful = (total(*column) for column in zip(*rows, strict=True))
     return {"steps": percent(needed, product(offered, 1e12)), "useful": useful}

@@ -1,32 +1,40 @@
-"""Pages for Prometheus, read: which series of a metric are repeats, which are totals, and which are parts that sum. One
-rule for all labels. Ranks that share a request repeat it: one of them counts. A series whose labels are some of
-another's, with the same values, is the total of the longer ones: an empty label is none, and so is `all`. What is left
-are parts; those of an engine's labels are engines of their own."""
+"""Pages for Prometheus, read: which series of a metric are repeats, which are totals, and which are
+parts that sum. One rule for all labels. Ranks that share a request repeat it: one of them counts. A
+series whose labels are some of another's, with the same values, is the total of the longer ones: an
+empty label is none, and so is `all`. What is left are parts; those of an engine's labels are
+engines of their own."""
 
-import http.client
 import math
 import re
 import threading
 import time
-import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from mfulab.core import web
 from mfulab.core.data import data
 from mfulab.core.errors import ConfigurationError
 
 METRICS: Mapping[str, Mapping[str, list[str]]] = data(Path(__file__).with_name("engines.yaml"))
-NAMES = frozenset(name for metrics in METRICS.values() for aliases in metrics.values() for name in aliases)
+NAMES = frozenset(
+    name for metrics in METRICS.values() for aliases in metrics.values() for name in aliases
+)
 MEANS = frozenset({"cache", "utilization_percent", "mfu_percent", "held_percent", "kept_percent"})
 REPEATS = ("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank", "cp_rank", "attn_tp_rank")
+# A rank's process, where an engine's processes share a page; on a page of ours, a program of its own.
+PROCESS = "pid"
 ENGINES: tuple[str, ...] = ("model_name", "engine", "engine_id", "dp_rank", "WorkerId", "ReplicaId")
 ENGINES += ("replica", "worker_id", "instance", "pod")
 WHOLE = ("", "all", "total")  # values of a label that stand for every value
-KNOWN = re.compile(r"(?:^|_)((?:vllm|sglang|mfulab)_.*)")  # what a framework, as Ray, puts in front is not read
-DEADLINE_S, MOST_BYTES = 5.0, 1 << 25
+KNOWN = re.compile(
+    r"(?:^|_)((?:vllm|sglang|mfulab)_.*)"
+)  # what a framework, as Ray, puts in front is not read
+MOST_SHAPES = 64  # different sets of label names on a page: real ones have some five
+LONGEST_LINE = 1 << 14  # the parser's time grows with the square of a line's quotes
+DEADLINE_S = 5.0
 LATE = f"no whole page within {DEADLINE_S:g} s"
 
 Labels = frozenset[tuple[str, str]]
@@ -35,7 +43,8 @@ Series = Mapping[Labels, float]
 
 @dataclass(frozen=True)
 class Page:
-    """One reading of an engine, or of all on a page: when, whose, and its known metrics by our names."""
+    """One reading of an engine, or of all on a page: when, whose, and its known metrics by our
+    names."""
 
     seconds: float
     engine: str
@@ -53,98 +62,222 @@ class Reader:
 
     def read(self) -> tuple[dict[str, list[Page]], dict[str, ConfigurationError]]:
         """Gives the pages of each address, and in one sentence why others have none."""
-        pages, gone = dict[str, list[Page]](), dict[str, ConfigurationError]()
+        pages = dict[str, list[Page]]()
+        gone = dict[str, ConfigurationError]()
 
         def read_page(url: str) -> None:
             where = url if "://" in url else f"http://{url}"
+            if where.count("/") == 2:
+                where += "/metrics"
             try:
-                text = loaded(where if where.count("/") > 2 else f"{where}/metrics", f"--engine {url}")
+                text = loaded(where, f"--engine {url}")
                 pages[url] = parse(text, url, time.monotonic())
             except ConfigurationError as error:
                 gone[url] = error
 
         until = time.monotonic() + DEADLINE_S
         fresh = [url for url, thread in self._threads.items() if not (thread and thread.is_alive())]
-        started = {url: threading.Thread(target=read_page, args=(url,), daemon=True) for url in fresh}
+        started = {
+            url: threading.Thread(target=read_page, args=(url,), daemon=True) for url in fresh
+        }
         self._threads |= started
         for thread in started.values():
             thread.start()
         for thread in started.values():
             thread.join(max(0.0, until - time.monotonic()))
         read = dict(pages)  # a late thread may add another
-        late = {url: ConfigurationError(f"--engine {url}: {LATE}") for url in self._threads if url not in read}
+        late = {
+            url: ConfigurationError(f"--engine {url}: {LATE}")
+            for url in self._threads
+            if url not in read
+        }
         return read, {url: gone.get(url, error) for url, error in late.items()}
 
 
-def loaded(where: str, option: str) -> str:
-    """The text at an address. Raises ConfigurationError, in one sentence, if it is not there in time."""
-    until, text = time.monotonic() + DEADLINE_S, b""
+def loaded(where: str, option: str, deadline_s: float | None = None) -> str:
+    """The text at an address. Raises ConfigurationError, in one sentence, if it is not there in
+    time."""
     try:
-        with urllib.request.urlopen(where, timeout=DEADLINE_S) as answer:  # noqa: S310 (the user's own address)
-            while (more := answer.read1(1 << 16)) and len(text) < MOST_BYTES:
-                text += more
-                if time.monotonic() > until:
-                    raise TimeoutError(LATE)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise ConfigurationError(f"{option}: {getattr(error, 'reason', None) or error}") from error
-    return text.decode(errors="replace")
+        page = web.fetched(where, DEADLINE_S if deadline_s is None else deadline_s)
+    except web.WebError as error:
+        raise ConfigurationError(f"{option}: {error}") from error
+    return page.decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One line of a page that holds a known metric."""
+
+    metric: str
+    labels: Labels  # those that tell a part from a total, without the ranks
+    ranks: tuple[str, ...]  # values of the labels that tell repeats apart
+    value: float
 
 
 def parse(text: str, url: str, seconds: float) -> list[Page]:
-    """The page as a whole, then each engine of several on it. Raises ConfigurationError for a text that is no page, or
-    has no known metric."""
-    metrics: dict[str, dict[Labels, list[tuple[list[tuple[int, str]], float]]]] = {}
-    names, of_ranks, model = dict[str, None](), dict[tuple[str, ...], set[str]](), ""
-    try:
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                name = sample.name.replace(":", "_")
-                names[name] = None
-                match = KNOWN.search(name)
-                if match is None or match[1] not in NAMES or not math.isfinite(sample.value):
-                    continue
-                labels = {label: value for label, value in sample.labels.items() if value.lower() not in WHOLE}
-                model = model or labels.get("model_name", "")
-                ranks = tuple(labels.pop(rank, "") for rank in REPEATS)
-                of_ranks.setdefault(ranks, set()).add(labels.get("dp_rank", ""))
-                order = [(len(rank), rank) for rank in ranks]
-                metrics.setdefault(match[1], {}).setdefault(frozenset(labels.items()), []).append((order, sample.value))
-    except (ValueError, KeyError, IndexError) as error:
-        raise ConfigurationError(f"--engine {url}: answers with no page for Prometheus ({str(error)[:80]})") from error
-    if not metrics:
-        why = "has no metric of vLLM, SGLang or mfulab that is known here, but"
-        raise ConfigurationError(f"--engine {url}: {why} {', '.join(sorted(names)[:3]) or 'nothing'}")
-    series = {name: {labels: min(repeats)[1] for labels, repeats in of.items()} for name, of in metrics.items()}
+    """The page as a whole, then each engine of several on it. Raises ConfigurationError for a text
+    that is no page, or has no known metric."""
+    samples = _samples(text, url)
+    series = _first_ranks(samples)
+    _check_shapes(series, url)
     engines = _engines(series)
-    # Under DP attention each dp rank is another tp rank: they share the devices of one engine.
-    shared = len(of_ranks) > 1 and all(len(ranks) == 1 for ranks in of_ranks.values())
-    owners = {frozenset(pair for pair in labels if not shared or pair[0] != "dp_rank") for labels in engines.values()}
-    kind = next(prefix for prefix in ("vllm", "sglang", "mfulab") if any(name.startswith(prefix) for name in series))
-    pages = [Page(seconds, kind, model, _values(series, Labels()), owners=max(1, len(owners)))]
+    kind = next(
+        prefix
+        for prefix in ("vllm", "sglang", "mfulab")
+        if any(name.startswith(prefix) for name in series)
+    )
+    named = (dict(sample.labels).get("model_name") for sample in samples)
+    model = next(filter(None, named), "")
+    pages = [Page(seconds, kind, model, _values(series), owners=_owners(samples, engines))]
+    by_engine = _by_engine(series, engines)
     for name, own in engines.items():
-        pages.append(Page(seconds, kind, dict(own).get("model_name", model), _values(series, own), name))
+        own_model = dict(own).get("model_name", model)
+        pages.append(Page(seconds, kind, own_model, _values(by_engine[own]), name))
     return pages
 
 
-def _values(series: Mapping[str, Series], engine: Labels) -> dict[str, float]:
-    """Values of the metrics of an engine, or of all without labels; of a total and its parts the total."""
+def _samples(text: str, url: str) -> list[Sample]:
+    """Lines of known metrics, in order. Raises ConfigurationError if there are none."""
+    if max(map(len, text.split("\n"))) > LONGEST_LINE:
+        raise ConfigurationError(
+            f"--engine {url}: a line is longer than {LONGEST_LINE:,} letters; an engine's are not"
+        )
+    names = set[str]()
+    found = []
+    try:
+        for family in text_string_to_metric_families(text):
+            for line in family.samples:
+                name = line.name.replace(":", "_")
+                names.add(name)
+                match = KNOWN.search(name)
+                if match and match[1] in NAMES and math.isfinite(line.value):
+                    found.append(_sample(match[1], line.labels, line.value))
+    except (ValueError, KeyError, IndexError) as error:
+        raise ConfigurationError(
+            f"--engine {url}: answers with no page for Prometheus ({str(error)[:80]})"
+        ) from error
+    if not found:
+        why = "has no metric of vLLM, SGLang or mfulab that is known here, but"
+        raise ConfigurationError(
+            f"--engine {url}: {why} {', '.join(sorted(names)[:3]) or 'nothing'}"
+        )
+    return found
+
+
+def _sample(metric: str, labels: Mapping[str, str], value: float) -> Sample:
+    told = {label: each for label, each in labels.items() if each.lower() not in WHOLE}
+    repeats = REPEATS if metric.startswith("mfulab_") else (*REPEATS, PROCESS)
+    ranks = tuple(told.pop(rank, "") for rank in repeats)
+    return Sample(metric, frozenset(told.items()), ranks, value)
+
+
+def _first_ranks(samples: Iterable[Sample]) -> dict[str, dict[Labels, float]]:
+    """Series by metric; of ranks that repeat one, the first rank's."""
+    first: dict[str, dict[Labels, Sample]] = {}
+    for sample in samples:
+        known = first.setdefault(sample.metric, {})
+        before = known.get(sample.labels)
+        if before is None or _place(sample) < _place(before):
+            known[sample.labels] = sample
+    return {
+        metric: {labels: sample.value for labels, sample in known.items()}
+        for metric, known in first.items()
+    }
+
+
+def _place(sample: Sample) -> tuple[list[tuple[int, str]], float]:
+    """Orders ranks as numbers are: `9` comes before `10`."""
+    return [(len(rank), rank) for rank in sample.ranks], sample.value
+
+
+def _check_shapes(series: Mapping[str, Series], url: str) -> None:
+    """Raises ConfigurationError for more sets of label names than an engine has: each series is
+    looked up in all of them."""
+    shapes = set[frozenset[str]]()
+    for known in series.values():
+        shapes.update(map(_names, known))
+    if len(shapes) > MOST_SHAPES:
+        raise ConfigurationError(
+            f"--engine {url}: {len(shapes)} different sets of labels; an engine has at most {MOST_SHAPES}"
+        )
+
+
+def _owners(samples: Iterable[Sample], engines: Mapping[str, Labels]) -> int:
+    """Engines with devices of their own. Under DP attention each dp rank is another tp rank: they
+    share the devices of one engine."""
+    of_ranks = dict[tuple[str, ...], set[str]]()
+    for sample in samples:
+        of_ranks.setdefault(sample.ranks, set()).add(dict(sample.labels).get("dp_rank", ""))
+    is_shared = len(of_ranks) > 1 and all(len(ranks) == 1 for ranks in of_ranks.values())
+    left_out = "dp_rank" if is_shared else None
+    owners = {
+        frozenset(pair for pair in labels if pair[0] != left_out) for labels in engines.values()
+    }
+    return max(1, len(owners))
+
+
+def _values(series: Mapping[str, Series]) -> dict[str, float]:
+    """Values by our names of series that are all, or of one engine; of a total and its parts the
+    total."""
     values = {}
     for kind, metrics in METRICS.items():
         for name, aliases in metrics.items():
-            for metric in aliases:
-                own = {part: value for part, value in series.get(metric, {}).items() if engine <= part}
-                if parts := [value for part, value in own.items() if not any(other < part for other in own)]:
-                    values[name] = sum(parts) / (len(parts) if kind == "of_one_gpu" or name in MEANS else 1)
-                    break
+            of_alias = (series[metric] for metric in aliases if series.get(metric))
+            known = next(of_alias, None)
+            if known is None:
+                continue
+            parts = set(known) - {larger for _, larger in _nested(known)}
+            whole = sum(known[part] for part in parts)
+            if not math.isfinite(whole):
+                continue
+            is_mean = kind == "of_one_gpu" or name in MEANS
+            values[name] = whole / len(parts) if is_mean else whole
     return values
 
 
 def _engines(series: Mapping[str, Series]) -> dict[str, Labels]:
     """Labels of a page's engines by what tells them apart; none where the page is of one."""
-    keys = {frozenset(pair for pair in labels if pair[0] in ENGINES) for of in series.values() for labels in of}
-    keys = {key for key in keys if not any(key < other for other in keys)}
+    keys = {_engine(labels) for known in series.values() for labels in known}
+    keys -= {smaller for smaller, _ in _nested(keys)}
     if len(keys) < 2:
         return {}
     shared = frozenset.intersection(*keys)
-    named = {" ".join(f"{label}={value}" for label, value in sorted(key - shared)): key for key in keys}
+    named = {
+        " ".join(f"{label}={value}" for label, value in sorted(key - shared)): key for key in keys
+    }
     return {name: named[name] for name in sorted(named, key=lambda name: (len(name), name))}
+
+
+def _by_engine(
+    series: Mapping[str, Series], engines: Mapping[str, Labels]
+) -> dict[Labels, dict[str, dict[Labels, float]]]:
+    """Each engine's series by metric."""
+    own: dict[Labels, dict[str, dict[Labels, float]]] = {key: {} for key in engines.values()}
+    for metric, known in series.items():
+        for labels, value in known.items():
+            key = _engine(labels)
+            if key in own:
+                own[key].setdefault(metric, {})[labels] = value
+    return own
+
+
+def _engine(labels: Labels) -> Labels:
+    """The labels that tell engines apart."""
+    return frozenset(pair for pair in labels if pair[0] in ENGINES)
+
+
+def _names(labels: Labels) -> frozenset[str]:
+    return frozenset(name for name, _ in labels)
+
+
+def _nested(every: Collection[Labels]) -> Iterator[tuple[Labels, Labels]]:
+    """Pairs of which the first is a part of the second: each is looked up under the names of the
+    others, of which there are few."""
+    shapes = set(map(_names, every))
+    for larger in every:
+        names = _names(larger)
+        for shape in shapes:
+            if shape < names:
+                smaller = frozenset(pair for pair in larger if pair[0] in shape)
+                if smaller in every:
+                    yield smaller, larger

@@ -1,4 +1,5 @@
-"""Costs of kinds of phases: what a phase was called with, which kinds were counted, and which follow from these."""
+"""Costs of kinds of phases: what a phase was called with, which kinds were counted, and which
+follow from these."""
 
 import bisect
 from collections import Counter, defaultdict
@@ -10,27 +11,32 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten
 
+from mfulab.core.said import Said
 from mfulab.flops.counter import Operations
 from mfulab.flops.useful import RealTokens, useful_flops
 from mfulab.loop.interactive.structure import sizes_of
 
-# So many kinds that differ in the shapes inside alone, and cost the same, show the cost of all others like them.
+# So many kinds that differ in the shapes inside alone, and cost the same, show the cost of all
+# others like them.
 ENOUGH_ALIKE = 4
 # More phases than these are not counted: each is a slow one.
 MOST_COUNTED = 512
 # How often a phase is counted in vain until what is missing turns up.
 MOST_TRIES = 16
+MOST_SUMS = 4096
 # A kind is counted again at these of its phases: they must cost the same.
 CHECKED = frozenset(64 * 8**power for power in range(8))
 
 Format = tuple[torch.dtype, bool]  # the format that multiplied, and if convolutions did
 Flops = Mapping[Format, int]
-Product = tuple[Format, int, int]  # format of a matmul, convolution or attention, its FLOPs and its bytes
+Product = tuple[
+    Format, int, int
+]  # format of a matmul, convolution or attention, its FLOPs and its bytes
 
 
 class Kind(NamedTuple):
-    """Equal kinds cost the same. `sizes` are the integers (dimensions, counts) among what `words` describe; `shapes` is
-    a hash of those inside, which follow no length."""
+    """Equal kinds cost the same. `sizes` are the integers (dimensions, counts) among what `words`
+    describe; `shapes` is a hash of those inside, which follow no length."""
 
     words: tuple[Any, ...]
     sizes: tuple[int, ...]
@@ -39,8 +45,10 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of a phase by format, needed and executed, bytes that matmuls moved, and numbers of alike `products`.
-    `useful` FLOPs served real tokens; None if the model's arguments do not say which ones are."""
+    """FLOPs of a phase by format, needed and executed, bytes that matmuls moved, and numbers of
+    alike `products`. `unshown` FLOPs ran outside modules and made no node: nothing shows whether the
+    next phase has them too. `useful` FLOPs served real tokens; None if the model's arguments do not say
+    which ones are."""
 
     formats: Flops = field(default_factory=dict)
     executed_formats: Flops = field(default_factory=dict)
@@ -48,6 +56,7 @@ class Cost:
     uncounted: frozenset[str] = frozenset()
     useful: float | None = None
     products: Mapping[Product, int] = field(default_factory=dict)
+    unshown: int = 0
 
     @property
     def model(self) -> int:
@@ -61,13 +70,17 @@ class Cost:
 
     def same_flops(self, other: "Cost | None") -> bool:
         """True if another cost has the same FLOPs; which of them are useful is a matter of data."""
-        return other is not None and (self.formats, self.executed_formats) == (other.formats, other.executed_formats)
+        return other is not None and (self.formats, self.executed_formats) == (
+            other.formats,
+            other.executed_formats,
+        )
 
 
 @dataclass(slots=True)
 class Phase:
-    """One phase: what it began as and turned out to be, and its samples. `began` is autograd's number at its beginning,
-    `left` as its model's forward ended."""
+    """One phase: what it began as and turned out to be, and its samples. `began` is autograd's
+    number at its beginning, `left` as its model's forward ended. `place` is that of a forward pass's
+    model, `through` the batch of each model that a backward pass is the first to go through."""
 
     entry: Kind
     kind: Kind
@@ -76,38 +89,67 @@ class Phase:
     began: int = 0
     left: int | None = None
     samples: int | None = None
+    place: int | None = None
+    through: Mapping[int, int | None] | None = None
 
 
 def cost_of_all(counts: Sequence[tuple[Cost, int]]) -> Cost:
-    """Cost of each of so many phases together; where some know which FLOPs are useful, all of the others' are."""
-    needed, executed, products = Counter[Format](), Counter[Format](), Counter[Product]()
+    """Cost of each of so many phases together; where some know which FLOPs are useful, all of the
+    others' are."""
+    needed = Counter[Format]()
+    executed = Counter[Format]()
+    products = Counter[Product]()
     for cost, count in counts:
         products.update({key: count * calls for key, calls in cost.products.items()})
         needed.update({key: count * flops for key, flops in cost.formats.items()})
         executed.update({key: count * flops for key, flops in cost.executed_formats.items()})
     moved = sum(count * cost.moved_bytes for cost, count in counts)
-    useful = sum(count * (cost.model if cost.useful is None else cost.useful) for cost, count in counts)
+    useful = sum(
+        count * (cost.model if cost.useful is None else cost.useful) for cost, count in counts
+    )
     is_told = any(cost.useful is not None for cost, _ in counts)
     uncounted = frozenset[str]().union(*(cost.uncounted for cost, _ in counts))
-    return Cost(needed, executed, moved, uncounted, useful if is_told else None, products)
+    unshown = sum(count * cost.unshown for cost, count in counts)
+    return Cost(needed, executed, moved, uncounted, useful if is_told else None, products, unshown)
 
 
 def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
-    """The cost of what was counted, its useful part if `real` tokens are known; the optimiser is no part of it."""
-    parts = [(key, totals) for key, totals in operations.totals.items() if key.direction in ("forward", "backward")]
-    moved = sum(key.dtype.itemsize * totals.elements for key, totals in parts if key.dtype is not None)
-    needed, executed = operations.by_format(), operations.by_format(executed=True)
+    """The cost of what was counted, its useful part if `real` tokens are known; the optimiser is no
+    part of it."""
+    parts = [
+        (key, totals)
+        for key, totals in operations.totals.items()
+        if key.direction in ("forward", "backward")
+    ]
+    moved = sum(
+        key.dtype.itemsize * totals.elements for key, totals in parts if key.dtype is not None
+    )
+    needed = operations.by_format()
+    executed = operations.by_format(executed=True)
     products = Counter[Product]()
     for key, totals in parts:
         if key.dtype is not None and totals.calls > 0:
             size = round(key.dtype.itemsize * totals.elements / totals.calls)
-            products[(key.dtype, "conv" in key.operator), round(totals.flops / totals.calls), size] += totals.calls
-    return Cost(needed, executed, moved, frozenset(operations.uncounted), useful_flops(operations, real), products)
+            products[
+                (key.dtype, "conv" in key.operator), round(totals.flops / totals.calls), size
+            ] += totals.calls
+    return Cost(
+        needed,
+        executed,
+        moved,
+        frozenset(operations.uncounted),
+        useful_flops(operations, real),
+        products,
+        operations.unshown,
+    )
 
 
-def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
-    """Arguments without data, and the first tensor's dimensions, of which the first counts samples; empty without."""
-    words, sizes, batch = list[Any](), list[int](), list[tuple[int, ...]]()
+def describe(value: object) -> tuple[Kind, tuple[int, ...]]:
+    """Arguments without data, and the first tensor's dimensions, of which the first counts samples;
+    empty without."""
+    words = list[Any]()
+    sizes = list[int]()
+    batch = list[tuple[int, ...]]()
     _walk(value, words, sizes, batch)
     return Kind(tuple(words), tuple(sizes)), batch[0] if batch else ()
 
@@ -115,14 +157,7 @@ def describe(value: Any) -> tuple[Kind, tuple[int, ...]]:
 def _walk(value: Any, words: list[Any], sizes: list[int], batch: list[tuple[int, ...]]) -> None:
     """Notes a value, and what it holds; pytrees would take several times as long."""
     if isinstance(value, torch.Tensor):
-        shape = sizes_of(value)
-        words.append((value.dtype, len(shape), value.requires_grad, type(value), value.device))
-        sizes.extend(shape)
-        if not batch and (mapped := _mapped(value)):
-            # What is mapped one by one are samples; of more dimensions nothing says which of them counts samples.
-            batch.append((mapped,) if len(shape) < 2 or shape[0] == 1 else ())
-        elif shape and not batch:
-            batch.append(tuple(shape))
+        _note_tensor(value, words, sizes, batch)
     elif isinstance(value, bool | str | None):
         words.append(value)
     elif isinstance(value, int):
@@ -140,18 +175,43 @@ def _walk(value: Any, words: list[Any], sizes: list[int], batch: list[tuple[int,
         for name in names:
             _walk(value[name], words, sizes, batch)
     else:
-        leaves, structure = tree_flatten(value)
-        is_leaf = len(leaves) == 1 and leaves[0] is value
-        words.append(type(value) if is_leaf else structure)
-        if is_leaf and hasattr(value, "get_seq_length"):  # a key-value cache, which costs by what it holds
-            sizes.append(int(value.get_seq_length()))
-        for leaf in () if is_leaf else leaves:
+        _note_other(value, words, sizes, batch)
+
+
+def _note_tensor(
+    value: torch.Tensor, words: list[object], sizes: list[int], batch: list[tuple[int, ...]]
+) -> None:
+    shape = sizes_of(value)
+    words.append((value.dtype, len(shape), value.requires_grad, type(value), value.device))
+    sizes.extend(shape)
+    if batch:
+        return
+    if mapped := _mapped(value):
+        # What is mapped one by one are samples; of more dimensions nothing says which of them
+        # counts samples.
+        batch.append((mapped,) if len(shape) < 2 or shape[0] == 1 else ())
+    elif shape:
+        batch.append(tuple(shape))
+
+
+def _note_other(
+    value: object, words: list[object], sizes: list[int], batch: list[tuple[int, ...]]
+) -> None:
+    leaves, structure = tree_flatten(value)
+    if len(leaves) != 1 or leaves[0] is not value:
+        words.append(structure)
+        for leaf in leaves:
             _walk(leaf, words, sizes, batch)
+        return
+    words.append(type(value))
+    if hasattr(value, "get_seq_length"):  # a key-value cache, which costs by what it holds
+        sizes.append(int(value.get_seq_length()))
 
 
 def _mapped(tensor: torch.Tensor) -> int:
     """Number of tensors that `torch.vmap` shows as this one; 0 outside it."""
-    functorch, count = torch._C._functorch, 0
+    functorch = torch._C._functorch
+    count = 0
     while functorch.is_functorch_wrapped_tensor(tensor):
         inner = functorch.get_unwrapped(tensor)
         if functorch.is_batchedtensor(tensor):
@@ -160,9 +220,27 @@ def _mapped(tensor: torch.Tensor) -> int:
     return count
 
 
+class Sums:
+    """Costs of phases together, each sum made once. It keeps what it summed: an address that is
+    free can be another cost's next."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[int, ...], tuple[Sequence[Cost | None], Cost | None]] = {}
+
+    def of(self, costs: Sequence[Cost | None]) -> Cost | None:
+        """Sum of costs; None if one is not known."""
+        key = tuple(map(id, costs))
+        if key not in self._sums:
+            if len(self._sums) > MOST_SUMS:
+                self._sums.clear()
+            known = [(cost, 1) for cost in costs if cost is not None]
+            self._sums[key] = costs, cost_of_all(known) if len(known) == len(costs) else None
+        return self._sums[key][1]
+
+
 class Filling:
-    """Useful FLOPs of equal calls in a row that fill a static cache: counted at some places of a run, straight in
-    between. Places count from 1."""
+    """Useful FLOPs of equal calls in a row that fill a static cache: counted at some places of a
+    run, straight in between. Places count from 1."""
 
     def __init__(self) -> None:
         self.calls: Counter[int] = Counter()
@@ -178,7 +256,10 @@ class Filling:
         """Mean over all calls so far."""
         whole = self.calls.total()
         if self._mean[0] != whole:
-            self._mean = whole, sum(calls * self._at(place) for place, calls in self.calls.items()) / whole
+            self._mean = (
+                whole,
+                sum(calls * self._at(place) for place, calls in self.calls.items()) / whole,
+            )
         return self._mean[1]
 
     def _at(self, place: int) -> float:
@@ -186,13 +267,15 @@ class Filling:
         if len(places) == 1:
             return self.useful[places[0]]
         after = min(max(bisect.bisect_left(places, place), 1), len(places) - 1)
-        (first, low), (last, high) = ((counted, self.useful[counted]) for counted in places[after - 1 : after + 1])
+        (first, low), (last, high) = (
+            (counted, self.useful[counted]) for counted in places[after - 1 : after + 1]
+        )
         return low + (high - low) * (place - first) / (last - first)
 
 
 class KnownCosts:
-    """Costs of kinds, by what a phase began as (`entry`) and by what it turned out to be. `differing` names a kind
-    whose two counts differ, so that neither is its cost."""
+    """Costs of kinds, by what a phase began as (`entry`) and by what it turned out to be.
+    `differing` names a kind whose two counts differ, so that neither is its cost."""
 
     def __init__(self) -> None:
         self._costs: dict[Kind, Cost | None] = {}
@@ -208,7 +291,7 @@ class KnownCosts:
         self._place = 0
         self._fillings: defaultdict[Kind, Filling] = defaultdict(Filling)
         self._filling_of: dict[Kind, Filling] = {}
-        self.differing = ""
+        self.differing: Said | None = None
 
     @property
     def numbers(self) -> tuple[int, int]:
@@ -246,7 +329,8 @@ class KnownCosts:
         return entry not in self._entries and self._alike(self._entries, entry) is None
 
     def passed(self, entries: Iterable[Kind], steps: int) -> None:
-        """Notes phases of steps that nothing watched: the next of a kind is counted again where one of them was due."""
+        """Notes phases of steps that nothing watched: the next of a kind is counted again where one
+        of them was due."""
         for entry in entries:
             before = self._begun[entry]
             self._begun[entry] += steps
@@ -254,11 +338,14 @@ class KnownCosts:
                 self._due.add(entry)
 
     def doubt(self, entry: Kind, kind: Kind) -> None:
-        """Notes a phase that began as a known one and was of an unknown kind: such are counted until it is found."""
+        """Notes a phase that began as a known one and was of an unknown kind: such are counted
+        until it is found."""
         if self._tries[kind] < MOST_TRIES:
             self._missing.setdefault(entry, set()).add(kind)
 
-    def note(self, entry: Kind, kind: Kind, operations: Operations, real: RealTokens | None) -> None:
+    def note(
+        self, entry: Kind, kind: Kind, operations: Operations, real: RealTokens | None
+    ) -> None:
         """Notes a count."""
         cost = cost_of(operations, real)
         for costs, key in ((self._costs, kind), (self._entries, entry)):
@@ -267,7 +354,7 @@ class KnownCosts:
             if not cost.same_flops(costs.setdefault(key, cost)):
                 costs[key] = None
                 if key is kind:
-                    self.differing = f"two equal {kind.words[0]} phases cost differently: their FLOPs depend on data"
+                    self.differing = Said("phases_differ", {"phase": kind.words[0]})
         if real is None and cost.useful is not None and entry == self._forward:
             filling = self._filling_of[kind] = self._fillings[entry]
             filling.useful[self._place] = cost.useful
@@ -278,7 +365,12 @@ class KnownCosts:
             self._missing[entry] = missing
 
     def _alike(self, costs: Mapping[Kind, Cost | None], kind: Kind) -> Cost | None:
-        """Cost of kinds with other shapes inside (experts' shares of the tokens), if all of several cost the same."""
-        alike = [costs[other] for other in self._of_sizes.get((id(costs), kind.words, kind.sizes), ())]
+        """Cost of kinds with other shapes inside (experts' shares of the tokens), if all of several
+        cost the same."""
+        alike = [
+            costs[other] for other in self._of_sizes.get((id(costs), kind.words, kind.sizes), ())
+        ]
         first = alike[0] if len(alike) >= ENOUGH_ALIKE else None
-        return first if first is not None and all(map(first.same_flops, alike)) else None
+        if first is not None and all(map(first.same_flops, alike)):
+            return first
+        return None

@@ -1,4 +1,5 @@
-"""A counter that is switched on and off in the middle of a loop, whatever contexts open and close there meanwhile."""
+"""A counter that is switched on and off in the middle of a loop, whatever contexts open and close
+there meanwhile."""
 
 import functools
 import sys
@@ -19,17 +20,21 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_leaves
 
+from mfulab.core.errors import drop_own_frames
+from mfulab.core.said import Said, as_told, of_source
 from mfulab.flops.counter import Dispatch, OperatorCounter, eager_stance
 from mfulab.flops.layers import LayerTracker
 
 
 class LoopCounter(OperatorCounter):
-    """A counter whose own errors do not reach the loop, and that counts what computes: no fake or meta tensors. Its
-    dispatch mode lies below the loop's own, which thus end in the order that they began in."""
+    """A counter whose own errors do not reach the loop, and that counts what computes: no fake or
+    meta tensors. Its dispatch mode lies below the loop's own, which thus end in the order that they
+    began in."""
 
     def __init__(self, layers: LayerTracker) -> None:
         super().__init__(layers, memory=False)
-        self.layers, self.error = layers, ""
+        self.layers = layers
+        self.error: Said | None = None
         self._gradients: dict[int, Any] = {}
         self._weights: set[int] = set()
 
@@ -59,12 +64,16 @@ class LoopCounter(OperatorCounter):
 
     @property
     def sees_all(self) -> bool:
-        """True if the counter still sees operators; a context begun before it and ended under it takes that away."""
-        return self._holds_stance and torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.Python)
+        """True if the counter still sees operators; a context begun before it and ended under it
+        takes that away."""
+        return self._holds_stance and torch._C._dispatch_tls_is_dispatch_key_included(
+            torch._C.DispatchKey.Python
+        )
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Makes the thread's state, inside it, as if there were no counter; does nothing where it does not listen."""
+        """Makes the thread's state, inside it, as if there were no counter; does nothing where it
+        does not listen."""
         if self._mode not in _get_current_dispatch_mode_stack():
             yield
             return
@@ -74,36 +83,50 @@ class LoopCounter(OperatorCounter):
         finally:
             self._begin()
 
-    def add(self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def add(
+        self, operator: object, out: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
         if self.error:
             return
         try:
             # A model on the meta device, and one that only tries shapes, computes nothing.
             tensors = (leaf for leaf in tree_leaves((out, args)) if isinstance(leaf, torch.Tensor))
-            computes = not any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in tensors)
+            computes = not any(
+                tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in tensors
+            )
             if computes and not self._optimises(operator, out, args):
                 super().add(operator, out, args, kwargs)
         except Exception as error:
-            self.error = f"{operator}: {type(error).__name__}: {error}"
+            why = as_told(f"{type(error).__name__}: {error}")
+            self.error = of_source(str(operator), why)
 
-    def follow(self, gradients: Iterable[Any], weights: Iterable[torch.Tensor]) -> None:
-        """Counts nothing that follows from `gradients` outside modules and autograd, unless written into `weights`."""
+    def follow(self, gradients: Iterable[object], weights: Iterable[torch.Tensor]) -> None:
+        """Counts nothing that follows from `gradients` outside modules and autograd, unless written
+        into `weights`."""
         self._gradients = {}
         self._weights = {storage.cdata for storage in map(_storage, weights) if storage is not None}
         self._note_gradients(gradients)
 
-    def _note_gradients(self, tensors: Iterable[Any]) -> None:
+    def _note_gradients(self, tensors: Iterable[object]) -> None:
         # Kept, since an address that is free can be another tensor's next.
-        storages = {storage.cdata: storage for storage in map(_storage, tensors) if storage is not None}
-        self._gradients |= {place: storage for place, storage in storages.items() if place not in self._weights}
+        storages = {
+            storage.cdata: storage for storage in map(_storage, tensors) if storage is not None
+        }
+        self._gradients |= {
+            place: storage for place, storage in storages.items() if place not in self._weights
+        }
 
     def _optimises(self, operator: Any, out: Any, args: Any) -> bool:
         node = torch._C._current_autograd_node()
         if node is not None and node.name() == "torch::autograd::AccumulateGrad":
-            return True  # a hook on a gradient that is complete: the model's own part of it is a sum
+            # a hook on a gradient that is complete: the model's own part of it is a sum
+            return True
         if not self._gradients or torch.is_grad_enabled() or not self.layers.is_idle:
             return False
-        if all(storage is None or storage.cdata not in self._gradients for storage in map(_storage, tree_leaves(args))):
+        if all(
+            storage is None or storage.cdata not in self._gradients
+            for storage in map(_storage, tree_leaves(args))
+        ):
             return False
         in_place = args[0] if args and str(operator).endswith("_") else None
         self._note_gradients(tree_leaves((out, in_place)))
@@ -111,7 +134,8 @@ class LoopCounter(OperatorCounter):
 
 
 def in_compiled_code() -> bool:
-    """Says whether compiled code calls this: as it ends, it brings back the dispatch state that it began with."""
+    """Says whether compiled code calls this: as it ends, it brings back the dispatch state that it
+    began with."""
     frame_of_caller = sys._getframe(1) if "torch._dynamo.eval_frame" in sys.modules else None
     while frame_of_caller is not None:
         code = frame_of_caller.f_code
@@ -123,21 +147,32 @@ def in_compiled_code() -> bool:
 
 def _storage(value: Any) -> StorageWeakRef | None:
     """A tensor's memory, without keeping it alive; None for what has none of its own."""
-    while isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value):
+    while isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(
+        value
+    ):
         value = torch._C._functorch.get_unwrapped(value)
     plain = isinstance(value, torch.Tensor) and value.layout == torch.strided
-    return StorageWeakRef(value.untyped_storage()) if plain and not is_traceable_wrapper_subclass(value) else None
+    if plain and not is_traceable_wrapper_subclass(value):
+        return StorageWeakRef(value.untyped_storage())
+    return None
 
 
-def state(counter: LoopCounter | None) -> tuple[Any, ...]:
-    """State that decides how the thread computes: gradients, inference, autocast, the loop's own dispatch modes."""
+def state(counter: LoopCounter | None) -> tuple[object, ...]:
+    """State that decides how the thread computes: gradients, inference, autocast, the loop's own
+    dispatch modes."""
     modes = _get_current_dispatch_mode_stack() if torch._C._len_torch_dispatch_stack() else ()
     own = tuple(type(mode) for mode in modes if counter is None or mode is not counter._mode)
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled(), own
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch._C._is_any_autocast_enabled(),
+        own,
+    )
 
 
 def _replace_modes(change: Callable[[list[TorchDispatchMode]], list[TorchDispatchMode]]) -> None:
-    """Changes the thread's stack of dispatch modes, those of torch's own tracing left where they lie, at the bottom."""
+    """Changes the thread's stack of dispatch modes, those of torch's own tracing left where they
+    lie, at the bottom."""
     modes = [mode for mode in _get_current_dispatch_mode_stack() if not mode.is_infra_mode()]
     for _ in modes:
         _pop_mode()
@@ -147,19 +182,29 @@ def _replace_modes(change: Callable[[list[TorchDispatchMode]], list[TorchDispatc
 
 @contextmanager
 def states_kept_apart(counter: LoopCounter) -> Iterator[None]:
-    """Pauses a counter inside it while a context begins or ends that keeps, or brings back, what the counter changes:
-    the dispatch state of `torch.inference_mode`, or the stance of `torch.compiler.set_stance`."""
-    methods: list[tuple[type, str]] = [(torch.inference_mode, "__enter__"), (torch.inference_mode, "__exit__")]
+    """Pauses a counter inside it while a context begins or ends that keeps, or brings back, what
+    the counter changes: the dispatch state of `torch.inference_mode`, or the stance of
+    `torch.compiler.set_stance`."""
+    methods: list[tuple[type, str]] = [
+        (torch.inference_mode, "__enter__"),
+        (torch.inference_mode, "__exit__"),
+    ]
     if "torch._dynamo" in sys.modules:
         from torch._dynamo.decorators import set_stance
 
-        methods += [(set_stance, name) for name in ("__init__", "__call__", "__enter__", "__exit__")]
+        methods += [
+            (set_stance, name) for name in ("__init__", "__call__", "__enter__", "__exit__")
+        ]
 
-    def apart(change: Callable[..., Any]) -> Callable[..., Any]:
+    def apart(change: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(change)
-        def changed(*args: Any, **kwargs: Any) -> Any:
-            with counter.paused():
-                return change(*args, **kwargs)
+        def changed(*args: object, **kwargs: object) -> object:
+            try:
+                with counter.paused():
+                    return change(*args, **kwargs)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
 
         return changed
 

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
+from mfulab.core.errors import drop_own_frames
 from mfulab.loop.interactive.measure import Measurement, Models
 
 P = ParamSpec("P")
@@ -22,35 +23,47 @@ def measured(
     warm_up: int = 3,
     **options: Any,
 ) -> Any:
-    """A function whose calls are steps: after `warm_up` of them `steps` are measured and their ladder is printed.
+    """A function whose calls are steps: after `warm_up` of them `steps` are measured and their
+    ladder is printed.
 
         @mfulab.measured
         def train_step(batch): ...
 
-    Later calls run as if it were not there. The window is `train_step.window`, which holds `row` and `verdict`. A
-    program that ends earlier prints what was measured by then. One more step is counted first. Without `model` it is
-    the modules among the arguments, and those of the object that the step is a method of. `options` are those of
-    `mfulab.measure`. Raises ValueError if `steps` or `warm_up` cannot be.
+    Later calls run as if it were not there. The window is `train_step.window`, which holds `row`
+    and `verdict`. A program that ends earlier prints what was measured by then. One more step is
+    counted first. Without `model` it is the modules among the arguments, and those of the object
+    that the step is a method of. `options` are those of `mfulab.measure`. Raises ValueError if
+    `steps` or `warm_up` cannot be.
     """
     if steps < 1 or warm_up < 0:
-        raise ValueError(f"steps={steps}, warm_up={warm_up}: give 1 step or more, and 0 or more before them")
+        raise ValueError(
+            f"steps={steps}, warm_up={warm_up}: give 1 step or more, and 0 or more before them"
+        )
     if function is None:
         return lambda given: measured(given, model=model, steps=steps, warm_up=warm_up, **options)
-    calls, last = 0, warm_up + 1 + steps
+    calls = 0
+    last = warm_up + 1 + steps
 
     @functools.wraps(function)
     def step(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal calls
         calls += 1
         if calls == warm_up + 1:
-            wrapper.window = Measurement(_modules((args, kwargs)) if model is None else model, **options).__enter__()
+            wrapper.window = Measurement(
+                _modules((args, kwargs)) if model is None else model, **options
+            ).__enter__()
             atexit.register(wrapper.window.__exit__, None, None, None)
         if not warm_up < calls <= last:
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
             wrapper.window.__exit__(type(error), error, error.__traceback__)
+            drop_own_frames(error)
             raise
         wrapper.window.step()
         if calls == last:
@@ -63,8 +76,9 @@ def measured(
     return wrapper
 
 
-def _modules(arguments: Any) -> list[torch.nn.Module]:
-    """The modules among arguments and in the attributes of objects among them, none inside another."""
+def _modules(arguments: object) -> list[torch.nn.Module]:
+    """The modules among arguments and in the attributes of objects among them, none inside
+    another."""
     modules: list[torch.nn.Module] = []
     for leaf in tree_leaves(arguments):
         is_holder = not isinstance(leaf, torch.nn.Module | torch.Tensor | torch.optim.Optimizer)

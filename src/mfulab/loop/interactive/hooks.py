@@ -14,11 +14,20 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import optimizer as of_optimizers
 from torch.utils._python_dispatch import _disable_current_modes
 
+from mfulab.core.errors import drop_own_frames
 from mfulab.device import is_gpu
 from mfulab.flops.layers import compiled_models_unwarned
-from mfulab.loop.interactive.structure import graphs_compiled, hooks_are_guarded_against
+from mfulab.loop.interactive.structure import (
+    graphs_compiled,
+    hooks_are_guarded_against,
+    is_compiled_in_place,
+)
 
-_OF_HOOKS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
+_OF_HOOKS = (
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+)
 
 
 class Call(NamedTuple):
@@ -30,24 +39,77 @@ class Call(NamedTuple):
     keywords: dict[str, Any]
 
 
+class _Pair(NamedTuple):
+    """Hooks before and after each call of a model."""
+
+    model: torch.nn.Module
+    before: Callable[..., None]
+    after: Callable[..., None] | None
+
+    def put_on(self, undo: ExitStack) -> None:
+        """Puts the hooks on the model, unless it would be compiled with them."""
+        if is_compiled_in_place(self.model):
+            return
+        undo.callback(self.model.register_forward_pre_hook(self.before, with_kwargs=True).remove)
+        if self.after is not None:
+            undo.callback(self.model.register_forward_hook(self.after, always_call=True).remove)
+
+    def put_around(self, undo: ExitStack) -> None:
+        """Calls the hooks around the call of a model compiled in place, outside of the compiled
+        code."""
+        model, before, after = self
+        call = model._compiled_call_impl
+        if call is None:
+            return
+
+        def called(*given: object, **options: object) -> object:
+            before(model, given, options)
+            try:
+                return call(*given, **options)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
+            finally:
+                if after is not None:
+                    after(model, given, None)
+
+        def take_off() -> None:
+            if model._compiled_call_impl is called:  # else the loop has compiled it again
+                model._compiled_call_impl = call
+
+        skip_frame(called)
+        model._compiled_call_impl = called
+        undo.callback(take_off)
+
+
 class Hooks:
-    """Hooks on models, optimisers and autograd's engine, whose errors, time and code stay out of the loop's way. No
-    hook is on a module while torch compiles, else compiled code would keep it and be compiled anew without it. `failed`
-    is called with an error of a hook's own, `compiles` as a compilation begins. `spent_s` are host seconds inside hooks
-    so far, `compiled` counts compilations in all threads. Copies and pickles of a model, made meanwhile, have none."""
+    """Hooks on models, optimisers and autograd's engine, whose errors, time and code stay out of
+    the loop's way. No hook is on a module while torch compiles, else compiled code would keep it
+    and be compiled anew without it. `failed` is called with an error of a hook's own, `compiles` as
+    a compilation begins. `spent_s` are host seconds inside hooks so far, `compiled` counts
+    compilations in all threads. Copies and pickles of a model, made meanwhile, have none."""
 
     _put_on: ClassVar[set["Hooks"]] = set()
 
     def __init__(
-        self, models: Sequence[torch.nn.Module], failed: Callable[[Exception], None], compiles: Callable[[], None]
+        self,
+        models: Sequence[torch.nn.Module],
+        failed: Callable[[Exception], None],
+        compiles: Callable[[], None],
     ) -> None:
-        # A script takes no hooks. A model compiled in place would be compiled with them.
+        # A script takes no hooks. The module that torch.compile was given may be called beside its
+        # compiled twin, which does not call those of this one.
         self._models = [
-            (place, model)
+            (place, module)
             for place, model in enumerate(models)
-            if not isinstance(model, torch.jit.ScriptModule) and getattr(model, "_compiled_call_impl", None) is None
+            for module in (model, getattr(model, "_orig_mod", None))
+            if isinstance(module, torch.nn.Module)
+            and not isinstance(module, torch.jit.ScriptModule)
         ]
-        self._failed, self._began, self.spent_s, self.compiled = failed, compiles, 0.0, 0
+        self._failed = failed
+        self._began = compiles
+        self.spent_s = 0.0
+        self.compiled = 0
         self._on_modules, self._elsewhere = ExitStack(), ExitStack()
         self._put: Callable[[ExitStack], None] | None = None
         self._compiler: Any = None
@@ -59,26 +121,28 @@ class Hooks:
         after: Callable[..., None] | None = None,
         called: Callable[..., None] | None = None,
         optimizer: Sequence[Callable[..., None]] = (),
-        engine: Callable[..., Any] | None = None,
+        engine: Callable[..., object] | None = None,
     ) -> None:
-        """Puts hooks on: `before` and `after` each call of a model, `called` before that of any module. Both of
-        `optimizer` go around each step of one; `engine` replaces autograd's."""
+        """Puts hooks on: `before` and `after` each call of a model, `called` before that of any
+        module. Both of `optimizer` go around each step of one; `engine` replaces autograd's."""
         self.take_off()
         self._put_on.add(self)
         torch.nn.Module.__reduce_ex__ = _without_hooks  # type: ignore[assignment, method-assign]
-        befores = [(model, self.guarded(lambda *given, at=at: before(Call(at, *given)))) for at, model in self._models]
-        ends, every = after and self.guarded(after), called and self.guarded(called)
+        ends = after and self.guarded(after)
+        pairs: list[_Pair] = []
+        for at, model in self._models:
+            begins = self.guarded(lambda *given, at=at: before(Call(at, *given)))
+            pairs.append(_Pair(model, begins, ends))
+        every = called and self.guarded(called)
 
         def put(undo: ExitStack) -> None:
             if self._guards[0] != (graphs := graphs_compiled()):
                 self._guards = graphs, hooks_are_guarded_against()
             spared = self._guards[1]
-            for model, begins in befores:
-                if spared and type(model).__call__ is not torch.nn.Module.__call__:
-                    continue
-                undo.callback(model.register_forward_pre_hook(begins, with_kwargs=True).remove)
-                if ends:
-                    undo.callback(model.register_forward_hook(ends, always_call=True).remove)
+            for pair in pairs:
+                calls_itself = type(pair.model).__call__ is not torch.nn.Module.__call__
+                if not (spared and calls_itself):
+                    pair.put_on(undo)
             if every and not spared:
                 if "torch._dynamo" in sys.modules:
                     undo.enter_context(compiled_models_unwarned())
@@ -86,12 +150,23 @@ class Hooks:
 
         self._put = put
         self._hook_modules()
-        registers = of_optimizers.register_optimizer_step_pre_hook, of_optimizers.register_optimizer_step_post_hook
+        for pair in pairs:
+            pair.put_around(self._elsewhere)
+        registers = (
+            of_optimizers.register_optimizer_step_pre_hook,
+            of_optimizers.register_optimizer_step_post_hook,
+        )
         for register, hook in zip(registers, optimizer, strict=False):
             self._elsewhere.callback(register(self.guarded(hook)).remove)
         if engine is not None:
-            self._elsewhere.enter_context(patch.object(torch.autograd, "_engine_run_backward", engine))
-        module = sys.modules.get("torch._dynamo.callback")  # which is imported with the first compiled code
+            self._elsewhere.enter_context(
+                patch.object(torch.autograd, "_engine_run_backward", engine)
+            )
+        self._follow_compiler()
+
+    def _follow_compiler(self) -> None:
+        # Which is imported with the first compiled code.
+        module = sys.modules.get("torch._dynamo.callback")
         if self._compiler is None and module is not None:
             self._compiler = module.callback_handler
             self._compiler.register_start_callback(self._compiles)
@@ -109,7 +184,8 @@ class Hooks:
     def close(self) -> None:
         """Takes all hooks off, and follows nothing any more."""
         self.take_off()
-        handler, self._compiler = self._compiler, None
+        handler = self._compiler
+        self._compiler = None
         if handler is not None:
             with suppress(ValueError):  # `torch._dynamo.reset` has removed them
                 handler.remove_start_callback(self._compiles)
@@ -117,12 +193,15 @@ class Hooks:
 
     def guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
         """Wraps a hook: nothing of it is compiled, and the loop's function modes do not see it."""
-        compiler, is_compiling, now = torch._C._dynamo.eval_frame, torch.compiler.is_compiling, time.perf_counter
+        compiler = torch._C._dynamo.eval_frame
+        is_compiling = torch.compiler.is_compiling
+        now = time.perf_counter
 
-        def safe(*given: Any) -> None:
+        def safe(*given: object) -> None:
             if is_compiling():  # first, since nothing else may be traced into compiled code
                 return
-            began, active = now(), compiler.set_eval_frame(None)
+            began = now()
+            active = compiler.set_eval_frame(None)
             try:
                 with torch._C.DisableTorchFunction():
                     hook(*given)
@@ -151,13 +230,27 @@ class Hooks:
 def _without_hooks(module: torch.nn.Module, protocol: Any) -> Any:
     """Reduces a module for copy and pickle as if no hook of ours were on it."""
     fields = module.__dict__
-    on = {name: hooks for name in ("_forward_pre_hooks", "_forward_hooks") if (hooks := fields.get(name))}
-    own = {key for hooks in on.values() for key, hook in hooks.items() if getattr(hook, "__module__", "") == __name__}
+    on = {
+        name: hooks
+        for name in ("_forward_pre_hooks", "_forward_hooks")
+        if (hooks := fields.get(name))
+    }
+    own = {
+        key
+        for hooks in on.values()
+        for key, hook in hooks.items()
+        if getattr(hook, "__module__", "") == __name__
+    }
     if not own:
         return object.__reduce_ex__(module, protocol)
     on |= {name: keys for name in _OF_HOOKS if (keys := fields.get(name))}
     try:
-        fields.update({name: type(keys)((k, v) for k, v in keys.items() if k not in own) for name, keys in on.items()})
+        fields.update(
+            {
+                name: type(keys)((k, v) for k, v in keys.items() if k not in own)
+                for name, keys in on.items()
+            }
+        )
         reduced: Any = object.__reduce_ex__(module, protocol)
         made, arguments, *state = reduced
         return made, arguments, *(dict(part) if part is fields else part for part in state)
@@ -167,7 +260,8 @@ def _without_hooks(module: torch.nn.Module, protocol: Any) -> Any:
 
 @contextmanager
 def apart(device: torch.device) -> Iterator[None]:
-    """Makes what runs inside it no part of a loop: outside its contexts and modes, with random numbers of its own."""
+    """Makes what runs inside it no part of a loop: outside its contexts and modes, with random
+    numbers of its own."""
     own: dict[str, Any] = {"device_type": device.type} if is_gpu(device) else {}
     formats = device.type if torch.amp.is_autocast_available(device.type) else "cpu"
     drawn = random.getstate()  # rich draws some as it is imported
@@ -184,8 +278,9 @@ def apart(device: torch.device) -> Iterator[None]:
         random.setstate(drawn)
 
 
-def skip_frame(function: Callable[..., Any]) -> None:
-    """Keeps torch's compiler from a function that it meets in code that it runs; those called inside are met next."""
+def skip_frame(function: Callable[..., object]) -> None:
+    """Keeps torch's compiler from a function that it meets in code that it runs; those called
+    inside are met next."""
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     if compiler is not None and isinstance(function, FunctionType):
         compiler.skip_code(function.__code__)

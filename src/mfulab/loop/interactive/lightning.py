@@ -13,11 +13,13 @@ else:
 
 
 class LightningCallback(TrainingWindow, Callback):
-    """Logs `mfu`, `hfu`, `utilization` and more every few batches to the trainer's loggers, and prints the ladder.
+    """Logs `mfu`, `hfu`, `utilization` and more every few batches to the trainer's loggers, and
+    prints the ladder.
 
         Trainer(callbacks=[mfulab.LightningCallback(every=50, warm_up=3)])
 
-    A step is a batch. Validation is left out of the times. It takes the arguments of `TrainingWindow`.
+    A step is a batch. Validation is left out of the times. It takes the arguments of
+    `TrainingWindow`.
     """
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -25,7 +27,7 @@ class LightningCallback(TrainingWindow, Callback):
         save = trainer.save_checkpoint
 
         @functools.wraps(save)
-        def saved(*args: Any, **kwargs: Any) -> Any:
+        def saved(*args: object, **kwargs: object) -> object:
             self._mark("other")
             result = save(*args, **kwargs)
             self._skip("checkpoint")
@@ -36,21 +38,25 @@ class LightningCallback(TrainingWindow, Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._begin(trainer.global_step)
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: object, pl_module: object, batch: object, batch_idx: int
+    ) -> None:
         self._mark("loader")
         if self.window is not None:
             self.window.note(batch)  # `training_step` is called past the module's hooks
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         self._step(lambda: pl_module, lambda metrics: _log(trainer, metrics), trainer.global_step)
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: object, pl_module: object) -> None:
         self._skip("evaluation")
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, trainer: object, pl_module: object) -> None:
         self._close(log=lambda metrics: _log(trainer, metrics))
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: object, pl_module: object, exception: BaseException) -> None:
         self._close(exception)
 
 

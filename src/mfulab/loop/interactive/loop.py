@@ -1,4 +1,5 @@
-"""A loop as measuring follows it: watched by hooks until its steps are alike, then timed by its own marks alone."""
+"""A loop as measuring follows it: watched by hooks until its steps are alike, then timed by its own
+marks alone."""
 
 import statistics
 import threading
@@ -10,38 +11,59 @@ from typing import Any
 import torch
 
 from mfulab.loop.interactive import row, structure
+from mfulab.loop.interactive.batches import samples_of
 from mfulab.loop.interactive.costs import Cost, Kind, describe
 from mfulab.loop.interactive.counting import in_compiled_code
 from mfulab.loop.interactive.hooks import Call
 from mfulab.loop.interactive.phases import HOOK_S, Phase, Phases
-from mfulab.loop.interactive.rest import CALL_S, LOOK, MARK_RARELY, TICKS, Rest, Steadiness
-from mfulab.loop.interactive.row import Mark, Step, What
+from mfulab.loop.interactive.rest import (
+    CALL_S,
+    LOOK,
+    MARK_RARELY,
+    TICKS,
+    Steadiness,
+    UnwatchedSteps,
+)
+from mfulab.loop.interactive.row import LoopStep, Mark, What
 from mfulab.timing.clocks import Clock, EventClock, clock_for
+
+# Place among the models of what a loop notes itself.
+NOTED = -1
 
 
 class Loop:
-    """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for a check. `phases`
-    are those of watched steps; `rest` holds steps that nothing watches now, None while hooks are on. `named` holds
-    stretches of each named phase. `tick_s` are host seconds that the end of a step then takes."""
+    """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for
+    a check. `phases` are those of watched steps; `rest` holds steps that nothing watches now, None
+    while hooks are on. `named` holds stretches of each named phase. `tick_s` are host seconds that
+    the end of a step then takes. `is_noted`: the loop tells its steps apart itself."""
 
-    def __init__(self, models: Sequence[torch.nn.Module], device: torch.device, clock: Clock, counting: bool) -> None:
-        events = {"forward": self._forward, "optimizer": lambda: self.mark("optimizer"), "compilation": self._compiles}
+    def __init__(
+        self, models: Sequence[torch.nn.Module], device: torch.device, clock: Clock, counting: bool
+    ) -> None:
+        events = {
+            "forward": self._forward,
+            "optimizer": lambda: self.mark("optimizer"),
+            "compilation": self._compiles,
+        }
         self.phases = Phases(models, events, counting)
-        self._device, self._clock = device, clock
-        self.rest: Rest | None = None
+        self._device = device
+        self._clock = clock
+        self.rest: UnwatchedSteps | None = None
         self.tick_s = 0.0
+        self.is_noted = False
 
     def open(self, settle: Callable[[], None], publish: Callable[[Cost | None, int], None]) -> None:
-        """Begins to watch: `settle` is called before each moment, `publish` with the cost of some steps, None if it is
-        not known, and their number."""
+        """Begins to watch: `settle` is called before each moment, `publish` with the cost of some
+        steps, None if it is not known, and their number."""
         self._settle, self._publish, self._thread = settle, publish, threading.get_ident()
         self._marks: list[Mark] = []
         self.rest = None
-        self._woken: Rest | None = None
-        self._unproven: Rest | None = None
-        self._steadiness, self._explicit = Steadiness(), False
+        self._woken: UnwatchedSteps | None = None
+        self._unproven: UnwatchedSteps | None = None
+        self._steadiness = Steadiness()
+        self._explicit = False
         self._spent = array("d")  # host seconds that hooks took of each watched step
-        self.named: dict[str, list[Step]] = {}
+        self.named: dict[str, list[LoopStep]] = {}
         self.phases.open()
         self._reach()
         self._settle()
@@ -49,7 +71,8 @@ class Loop:
 
     @property
     def watch_s(self) -> float:
-        """Host seconds that hooks take of a step that is watched; of the median one, since some end a count."""
+        """Host seconds that hooks take of a step that is watched; of the median one, since some end
+        a count."""
         return statistics.median(self._spent) if self._spent else 0.0
 
     def mark(self, what: What, name: str = "") -> None:
@@ -59,7 +82,8 @@ class Loop:
         self._marks.append(Mark(what, len(self.phases.done), self.phases.hooks.compiled, name=name))
 
     def step(self) -> None:
-        """Ends a step, of which the rest has said that the next one is to be watched where there is one."""
+        """Ends a step, of which the rest has said that the next one is to be watched where there is
+        one."""
         self._explicit = True
         if self.rest is not None:
             self.wake()
@@ -70,14 +94,15 @@ class Loop:
         if self._judge(of_forwards=False):
             self._spent[-1] += time.perf_counter() - began
 
-    def note(self, batch: Any) -> None:
+    def note(self, batch: object) -> None:
         """Distinguishes a step by the batch that it begins with."""
+        self.is_noted = True
         kind, leading = describe(batch)
         if self.rest is not None:
             self.rest.call(kind)
             return
-        self.phases.calls.append(kind)
-        self.phases.begin(kind._replace(words=("forward", *kind.words)), leading)
+        self.phases.calls.described.append(kind)
+        self.phases.begin(kind._replace(words=("forward", *kind.words)), leading, NOTED)
 
     def skip(self) -> None:
         """Leaves out what ran since the last step."""
@@ -92,16 +117,19 @@ class Loop:
         self.phases.begin(Kind(("outside", what, name), ()))
         self.mark(what, name)
 
-    def cut(self, ended: Callable[[], None]) -> list[Step]:
-        """Gives the steps since the last cut; `ended` is called once the device is done with them."""
-        rest, self.rest = self.rest, None
+    def cut(self, ended: Callable[[], None]) -> list[LoopStep]:
+        """Gives the steps since the last cut; `ended` is called once the device is done with
+        them."""
+        rest = self.rest
+        self.rest = None
         if rest is not None:
             self._note_rest(rest)
         self.mark("end")
         self._clock.synchronise()
         ended()
         done, self.phases.done = self.phases.done, []
-        marks, self._marks = self._marks, []
+        marks = self._marks
+        self._marks = []
         self._reach()
         intervals = self._clock.intervals()
         for name, stretch in row.named_stretches(marks, intervals, self.phases, done):
@@ -110,14 +138,20 @@ class Loop:
 
     def _reach(self) -> None:
         hooks = self.phases.hooks
-        self._reached = len(self.phases.done), structure.sequence_number(), hooks.compiled, hooks.spent_s
+        self._reached = (
+            len(self.phases.done),
+            structure.sequence_number(),
+            hooks.compiled,
+            hooks.spent_s,
+        )
 
     def _compiles(self) -> None:
         if self.rest is not None:
             self.rest.compiled.append(self.rest.ticks)
 
     def _forward(self) -> None:
-        rest, self._woken = self._woken, None
+        rest = self._woken
+        self._woken = None
         if rest is not None:
             self._note_rest(rest)
             return
@@ -126,57 +160,77 @@ class Loop:
             self._judge(of_forwards=True)
 
     def _judge(self, of_forwards: bool) -> bool:
-        """Judges the step that a mark has just ended, takes the hooks off if enough were alike; False if it counted."""
+        """Judges the step that a mark has just ended, takes the hooks off if enough were alike;
+        False if it counted."""
         phases = self.phases
         since, number, compiled, spent_s = self._reached
         self._reach()
-        inside, calls = phases.done[since:], phases.calls
-        phases.calls = calls[-1:] if of_forwards else []
-        cost, counted = phases.cost(inside), any(phase.counted for phase in inside)
+        inside = phases.done[since:]
+        calls = phases.calls.described
+        phases.calls.described = calls[-1:] if of_forwards else []
+        cost = phases.cost(inside)
+        counted = any(phase.counted for phase in inside)
         if not counted:
             self._spent.append(phases.hooks.spent_s - spent_s)
         if not of_forwards:
             self._publish(None if counted else cost, 1)
-        nodes, shown = self._reached[1] - number, None
-        if not counted and phases.hooks.compiled == compiled and (cost is not None or not phases.counts):
-            shown = [(phase.entry, phase.kind, phase.samples) for phase in inside], calls, nodes
+        nodes = self._reached[1] - number
+        is_known = cost is not None or not phases.counts
+        shown = None
+        if not counted and phases.hooks.compiled == compiled and is_known:
+            ran = [(phase.entry, phase.kind, phase.samples, phase.through) for phase in inside]
+            shown = (ran, calls, nodes)
         if self._unproven is not None and shown is not None:
-            self._unproven.doubtful = shown != self._expected  # a counted step in between shows nothing
+            # a counted step in between shows nothing
+            self._unproven.doubtful = shown != self._expected
             self._unproven = None
         if self._steadiness.note(shown, of_forwards) and not phases.counting:
             self._rest_from(inside, calls, cost, nodes, of_forwards)
         return not counted
 
-    def _rest_from(self, inside: Sequence[Phase], calls: Any, cost: Cost | None, nodes: int, of_forwards: bool) -> None:
-        resolution_s = self._clock.resolution_s * (MARK_RARELY if isinstance(self._clock, EventClock) else 1)
+    def _rest_from(
+        self, inside: Sequence[Phase], calls: Any, cost: Cost | None, nodes: int, of_forwards: bool
+    ) -> None:
+        resolution_s = self._clock.resolution_s * (
+            MARK_RARELY if isinstance(self._clock, EventClock) else 1
+        )
         most, group = self._steadiness.between_checks(resolution_s)
-        looks = self.phases.look_s * len(calls) <= LOOK * self._steadiness.step_s
+        looks = self.phases.calls.look_s * len(calls) <= LOOK * self._steadiness.step_s
         if not self.phases.rest(self._look if looks or of_forwards else None):
             return
         if not self.tick_s:
-            timed, began = Rest(clock_for(self._device), 0, 2 * TICKS, group), time.perf_counter()
+            timed = UnwatchedSteps(clock_for(self._device), 0, 2 * TICKS, group)
+            began = time.perf_counter()
             for _ in range(TICKS):
                 timed.tick()
-            self.tick_s = (time.perf_counter() - began) / TICKS + CALL_S + (HOOK_S if of_forwards else 0.0)
+            self.tick_s = (
+                (time.perf_counter() - began) / TICKS + CALL_S + (HOOK_S if of_forwards else 0.0)
+            )
         expected = (calls[-1:] if of_forwards else calls) if looks else None
         self._entries = [phase.entry for phase in inside]
-        self.rest = Rest(self._clock, nodes, most, group, expected, cost, row.samples_of(inside), of_forwards)
+        self.rest = UnwatchedSteps(
+            self._clock, nodes, most, group, expected, cost, samples_of(inside), of_forwards
+        )
 
     def _look(self, call: Call) -> None:
         rest = self.rest
         # Another thread, compiled code and the backward pass call for themselves.
-        is_own = rest is not None and threading.get_ident() == self._thread and not in_compiled_code()
+        is_own = (
+            rest is not None and threading.get_ident() == self._thread and not in_compiled_code()
+        )
         if rest is None or not is_own or torch._C._current_autograd_node() is not None:
             return
-        described = None if rest.calls is None else self.phases.describe(call)[0]
+        described = None if rest.calls is None else self.phases.calls.describe(call)[0]
         if not rest.of_forwards:
             rest.call(described)
         elif not rest.tick() or (rest.calls is not None and rest.calls[0] != described):
             self.wake(call)
 
     def wake(self, call: Call | None = None) -> None:
-        """Puts the hooks on again, if they are off, at a step's end; `call` is the forward pass that begins there."""
-        rest, self.rest = self.rest, None
+        """Puts the hooks on again, if they are off, at a step's end; `call` is the forward pass
+        that begins there."""
+        rest = self.rest
+        self.rest = None
         if rest is None:
             return
         self.phases.costs.passed(self._entries, rest.ticks)
@@ -184,8 +238,9 @@ class Loop:
             self._publish(None if rest.odd else rest.cost, rest.ticks)
         if rest.odd:
             self._steadiness.doubt()
-        self._unproven, self._expected = None if rest.odd else rest, self._steadiness.last
-        self.phases.calls = []
+        self._unproven = None if rest.odd else rest
+        self._expected = self._steadiness.last
+        self.phases.calls.described = []
         self.phases.listen()
         if call is None:
             self._note_rest(rest)
@@ -193,6 +248,6 @@ class Loop:
             self._woken = rest
             self.phases.before(call)
 
-    def _note_rest(self, rest: Rest) -> None:
+    def _note_rest(self, rest: UnwatchedSteps) -> None:
         self._marks.append(Mark("rest", len(self.phases.done), self.phases.hooks.compiled, rest))
         self._reach()

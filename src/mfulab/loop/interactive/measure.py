@@ -1,4 +1,5 @@
-"""The ladder of whatever runs in a `with` block: for your own training loop, with no pipeline around it."""
+"""The ladder of whatever runs in a `with` block: for your own training loop, with no pipeline
+around it."""
 
 import functools
 import gc
@@ -28,11 +29,10 @@ from mfulab.loop.interactive.hooks import apart
 from mfulab.loop.interactive.loop import Loop
 from mfulab.loop.interactive.peaks import peaks_of
 from mfulab.loop.interactive.published import Published
-from mfulab.loop.interactive.row import Step, Work
-from mfulab.mfu import headroom
-from mfulab.mfu.ladder import Facts
+from mfulab.loop.interactive.row import LoopStep, WindowWork
+from mfulab.mfu import job as jobs
+from mfulab.mfu.account import Account, Judged
 from mfulab.mfu.utilization import product, ratio
-from mfulab.mfu.verdict import Verdict, corrected_ofu, judge
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.instruments import Instruments
 from mfulab.tracing.operators import BlockTrace
@@ -49,36 +49,41 @@ class MeasureWarning(UserWarning):
 
 
 class Measurement:
-    """`with mfulab.measure(model=model) as window:` measures the steps inside and prints their ladder at the end.
+    """`with mfulab.measure(model=model) as window:` measures the steps inside and prints their
+    ladder at the end.
 
-    The first step of each kind (other shapes, other losses, evaluation) runs under a counter that sees every operator;
-    it is slower and left out of the times. All others run undisturbed. Warm up before the block: compilation and
-    autotuning inside it are measured with the rest. A step is one forward pass of a model, unless `window.step()` is
-    called at the end of each. A window can be used again and then knows what it has counted. Nothing that goes wrong in
-    measuring reaches the loop: a `MeasureWarning` says what is missing and why.
+    The first step of each kind (other shapes, other losses, evaluation) runs under a counter that
+    sees every operator; it is slower and left out of the times. All others run undisturbed. Warm up
+    before the block: compilation and autotuning inside it are measured with the rest. A step is one
+    forward pass of a model, unless `window.step()` is called at the end of each. A window can be
+    used again and then knows what it has counted. Nothing that goes wrong in measuring reaches the
+    loop: a `MeasureWarning` says what is missing and why.
 
     Args:
-        model: the module that the loop calls, in its compiled or parallel form, or a list or dictionary of them. None
+        model: the module that the loop calls, in its compiled or parallel form, or a list or
+        dictionary of them. None
             if the loop calls no module: then call `window.step()`.
-        batch: one step's arguments of the model (tensor, tuple, dict), for loops that do not call it, as a replayed
-            CUDA graph's: each step is a forward pass, in training mode also a backward one, counted without data.
-        flops_per_step: FLOPs that the model needs for a step, for what cannot be counted; nothing is counted then.
-        ceiling_s: seconds to spend after the block on the best matmul, 0 for none; MFU's denominator on a CPU.
-        peak_tflop_s: dense peaks by precision, for a device that is not known here.
-        device: the device to watch; without it that of the model's parameters.
-        series: where to keep the time series as CSV; dropped where empty.
-        trace: where to keep a Chrome trace (`trace.json.gz`). It adds kernel-busy and the wait for a DataLoader to the
+        batch: one step's arguments of the model (tensor, tuple, dict), for loops that do not call
+        it, as a replayed
+            CUDA graph's: each step is a forward pass, in training mode also a backward one, counted
+            without data.
+        flops_per_step: FLOPs that the model needs for a step, for what cannot be counted; nothing
+        is counted then. ceiling_s: seconds to spend after the block on the best matmul, 0 for none;
+        MFU's denominator on a CPU. peak_tflop_s: dense peaks by precision, for a device that is not
+        known here. device: the device to watch; without it that of the model's parameters. series:
+        where to keep the time series as CSV; dropped where empty. trace: where to keep a Chrome
+        trace (`trace.json.gz`). It adds kernel-busy and the wait for a DataLoader to the
             ladder, and slows the steps down.
-        job: a folder for the journal, or a `mfulab.Journal`, for `mfulab goodput`; `window.step()` ends a step.
-        quiet: print nothing.
-        language: what to print in, `en` or `ko`.
+        job: a folder for the journal, or a `mfulab.Journal`, for `mfulab goodput`; `window.step()`
+        ends a step. quiet: print nothing. language: what to print in, `en` or `ko`.
 
     Raises ValueError or TypeError for an argument that cannot be, before the loop begins.
 
     Ctrl-C prints the ladder of the steps until then; after any other exception nothing is printed.
-    After the block `row` holds every value by its column's name, None if it was not measured. `readings` are the
-    measured ones with source, window and reason. `verdict` is the likely cause, None if no step was seen. `phases`
-    holds a row for each name that `phase` was given.
+    After the block `row` holds every value by its column's name, None if it was not measured.
+    `readings` are the measured ones with source, window and reason. `verdict` is the likely cause,
+    and `account` all of the mean step; both are None if no step was seen. `phases` holds a row for
+    each name that `phase` was given.
     """
 
     _running: "Measurement | None" = None
@@ -87,7 +92,7 @@ class Measurement:
         self,
         model: Models | None = None,
         *,
-        batch: Any = None,
+        batch: object = None,
         flops_per_step: float | None = None,
         ceiling_s: float = 2.0,
         peak_tflop_s: dict[str, float] | None = None,
@@ -108,9 +113,18 @@ class Measurement:
         parameters = [parameter for module in self.models for parameter in module.parameters()]
         with torch._C.DisableTorchFunction():
             self._devices = list(dict.fromkeys(parameter.device for parameter in parameters))
-            self.device = torch.device(device) if device is not None else (*self._devices, torch.device("cpu"))[0]
-        self._batch, self._given_flops, self._ceiling_s = batch, flops_per_step, ceiling_s
-        self._quiet, self._language, self._series_path, self._trace_path = quiet, language, series, trace
+            self.device = (
+                torch.device(device)
+                if device is not None
+                else (*self._devices, torch.device("cpu"))[0]
+            )
+        self._batch = batch
+        self._given_flops = flops_per_step
+        self._ceiling_s = ceiling_s
+        self._quiet = quiet
+        self._language = language
+        self._series_path = series
+        self._trace_path = trace
         try:
             self._given = DeviceConfig(peak_tflop_s=peak_tflop_s or {})
         except ValueError as error:
@@ -124,13 +138,41 @@ class Measurement:
         self._open: ExitStack | None = None
         self.row: dict[str, Any] = {}
         self.readings: Readings = {}
-        self.verdict: Verdict | None = None
+        self.verdict: Judged | None = None
+        self.account: Account | None = None
         self.phases: dict[str, dict[str, Any]] = {}
 
+    def __repr__(self) -> str:
+        """The ladder, as after the block; one line before there is one."""
+        from mfulab.loop.interactive.show import as_text
+
+        state = "still open" if self._open is not None else "nothing measured"
+        return self._shown(as_text) or f"<mfulab.measure: {state}>"
+
+    def _repr_html_(self) -> str | None:
+        """The ladder in a notebook; None before there is one."""
+        from mfulab.loop.interactive.show import as_html
+
+        return self._shown(as_html)
+
+    def _shown(self, render: Callable[..., str]) -> str | None:
+        if not self.row or self._open is not None:
+            return None
+        try:
+            with apart(self.device):
+                return render(self, self._language)
+        except Exception as failure:
+            return f"<mfulab.measure: {type(failure).__name__}: {failure}>"
+
     def __enter__(self) -> "Measurement":
-        self.row, self.readings, self.verdict = {}, {}, None
+        self.row = {}
+        self.readings = {}
+        self.verdict = None
+        self.account = None
         if Measurement._running is not None:
-            _warn("another window is open: this one measures nothing; close the first, or use it alone")
+            _warn(
+                "another window is open: this one measures nothing; close the first, or use it alone"
+            )
             return self
         Measurement._running = self
         with ExitStack() as undo:
@@ -150,7 +192,7 @@ class Measurement:
             self.journal.mark(span, **facts)
 
     def _begin(self, undo: ExitStack) -> None:
-        self._steps: list[Step] = []
+        self._steps: list[LoopStep] = []
         self._laps: list[tuple[float, Readings]] = []
         self._trace: BlockTrace | None = None
         place = Path(self._series_path or undo.enter_context(scratch()) / "series.csv")
@@ -160,13 +202,15 @@ class Measurement:
         self._watching = undo.enter_context(ExitStack())
         self._watch()
         self._memory = instruments.memory
-        published, self._settled = Published(self.device, self._dtype), False
+        published = Published(self.device, self._dtype)
+        self._settled = False
         undo.callback(published.close)
         undo.callback(self._phases.close)
         self._loop.open(self._settle, published.note_steps)
 
     def _settle(self) -> None:
-        """Begins to watch anew once nothing is being counted: what the counter slowed is in no reading."""
+        """Begins to watch anew once nothing is being counted: what the counter slowed is in no
+        reading."""
         if self._settled or self._phases.counting:
             return
         self._settled = True
@@ -182,8 +226,9 @@ class Measurement:
     def _watch(self) -> None:
         self._sampled = self._watching.enter_context(sampling(self._samplers))
 
-    def _safely(self, call: Callable[..., R], *given: Any) -> R | None:
-        """Calls a function inside the block alone; after an error the loop goes on, and the window closes."""
+    def _safely(self, call: Callable[..., R], *given: object) -> R | None:
+        """Calls a function inside the block alone; after an error the loop goes on, and the window
+        closes."""
         if self._open is not None and self._pid == os.getpid():
             try:
                 with torch._C.DisableTorchFunction():
@@ -201,28 +246,35 @@ class Measurement:
         if self.journal:
             self._safely(self.journal.step)
 
-    def note(self, batch: Any) -> None:
-        """Distinguishes steps with other shapes, before a step that calls no model given to the window with `batch`."""
+    def note(self, batch: object) -> None:
+        """Distinguishes steps with other shapes, before a step that calls no model given to the
+        window with `batch`."""
         self._safely(self._loop.note, batch)
 
     def skip(self, span: str = "other") -> None:
-        """Leaves out what ran since the last step: `span` names it in the journal, `checkpoint` or `evaluation`."""
+        """Leaves out what ran since the last step: `span` names it in the journal, `checkpoint` or
+        `evaluation`."""
         self._safely(self._note, span)
         self._safely(self._loop.skip)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Gives what runs inside it a row of its own in `phases`: `rollout`, `train`; one inside another is in both."""
+        """Gives what runs inside it a row of its own in `phases`: `rollout`, `train`; one inside
+        another is in both."""
         self._safely(self._loop.named_phase, name, "phase")
         try:
             yield
         finally:
             self._safely(self._loop.named_phase, name, "phase end")
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._open is None or self._pid != os.getpid():  # a fork that leaves the block measured nothing
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # a fork that leaves the block measured nothing
+        if self._open is None or self._pid != os.getpid():
             return
-        opened, self._open = self._open, None
+        opened = self._open
+        self._open = None
         try:
             with torch._C.DisableTorchFunction(), opened:
                 self._finish(error)
@@ -240,9 +292,10 @@ class Measurement:
                 _warn(f"the ladder could not be printed: {type(failure).__name__}: {failure}")
 
     def lap(self) -> dict[str, float]:
-        """Numbers for a logger over the steps since the last lap, after `step()`; empty without one. `mfu`, `hfu` and
-        `utilization` are in percent, `tflops` in TFLOP/s, `step_time` in s; the verdict is `verdict/<cause>` = 1. `row`
-        and `verdict` hold the lap's until the block ends. On a GPU it waits for the device."""
+        """Numbers for a logger over the steps since the last lap, after `step()`; empty without
+        one. `mfu`, `hfu` and `utilization` are in percent, `tflops` in TFLOP/s, `step_time` in s;
+        the verdict is `verdict/<cause>` = 1. `row` and `verdict` hold the lap's until the block
+        ends. On a GPU it waits for the device."""
         return self._safely(self._lap) or {}
 
     def _lap(self) -> dict[str, float]:
@@ -258,21 +311,31 @@ class Measurement:
 
     def metrics(self) -> dict[str, float]:
         """The measured values under the names that `lap` gives them."""
-        metrics = {key: value for key, name in _METRICS.items() if isinstance(value := self.row.get(name), float | int)}
+        metrics = {
+            key: value
+            for key, name in _METRICS.items()
+            if isinstance(value := self.row.get(name), float | int)
+        }
         return metrics | ({f"verdict/{self.verdict.cause}": 1.0} if self.verdict else {})
 
-    def job(self) -> dict[str, Any]:
-        """The job's values over all ranks of torch.distributed, after the block, None for what a rank does not know;
-        every rank must call it. MFU is the FLOPs of all ranks ÷ (the slowest rank's time × the peaks of all ranks), in
-        percent. The keys are `ranks`, `tflop_s`, `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent` and
-        `rank_step_s`."""
-        own = {name: self.row.get(name) for name in ("flops", "executed_flops", "mfu_percent", "tflop_s")}
-        own["seconds"] = ratio(ratio(own["flops"], own["tflop_s"]), 1e12) or self.row.get("time_s")
+    def job(self) -> dict[str, object]:
+        """The job's values over all ranks of torch.distributed, after the block, None for what a
+        rank does not know; every rank must call it. MFU is the FLOPs of all ranks ÷ (the slowest
+        rank's time × the peaks of all ranks), in percent. The keys are `ranks`, `tflop_s`,
+        `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent` and `rank_step_s`."""
+        seconds = ratio(ratio(self.row.get("flops"), self.row.get("tflop_s")), 1e12)
+        own = jobs.RankShare(
+            time_s=seconds or self.row.get("time_s"),
+            flops=self.row.get("flops"),
+            executed_flops=self.row.get("executed_flops"),
+            mfu_percent=self.row.get("mfu_percent"),
+            peak_tflop_s=self.account.facts.peaks.tflop_s if self.account else None,
+        )
         ranks: list[Any] = [own]
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             ranks = [None] * torch.distributed.get_world_size()
             torch.distributed.all_gather_object(ranks, own)
-        return row.as_job(ranks)
+        return jobs.as_job(ranks)
 
     @staticmethod
     def tells(error: BaseException | None) -> bool:
@@ -291,12 +354,14 @@ class Measurement:
             return
         if not self._steps:
             if error is None:
-                _warn("this thread called no model given to the window inside it; call window.step() after each step")
+                _warn(
+                    "this thread called no model given to the window inside it; call window.step() after each step"
+                )
             return
         with apart(self.device):
             self._fill({**row.merged(self._laps), **traced}, self._steps)
 
-    def _cut(self) -> list[Step]:
+    def _cut(self) -> list[LoopStep]:
         """Ends a lap: its steps, which are kept with what the samplers read over it."""
         steps = self._loop.cut(self._watching.close)
         self._steps += steps
@@ -305,32 +370,48 @@ class Measurement:
             self._laps.append((sum(step.seconds for step in steps), readings))
         return steps
 
-    def _fill(self, readings: Readings, steps: Sequence[Step], last: bool = True) -> None:
-        chosen = row.steady(steps, self._loop.watch_s)
-        self.readings = per_step(readings, len(chosen))
+    def _fill(self, readings: Readings, steps: Sequence[LoopStep], last: bool = True) -> None:
+        timed = row.steady(steps, self._loop.watch_s)
+        self.readings = per_step(readings, len(timed))
         self.row = {name: reading.value for name, reading in self.readings.items()}
-        self.row |= row.times(chosen, self.readings, self.device) | row.left_out(steps, chosen)
-        self.row["measuring_percent"] = row.measuring_percent(chosen, self._loop.watch_s, self._loop.tick_s)
-        peaks = functools.partial(peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last)
-        about = self._dtype(), self.device, self._devices, self.row.get("clock_mhz"), peaks
-        columns, reasons = row.shares(self._work(chosen), *about)
-        self.row |= columns
-        named = self._loop.named.items()
-        self.phases = {name: row.named_row(stretches, self._steps, self._phases, about) for name, stretches in named}
-        self.readings |= reasons
-        if self._trace and (analysis := self._trace.analysis):
-            mean = sum(step.seconds for step in chosen) / len(chosen)
+        self.row |= row.times(timed, self.readings, self.device) | row.left_out(steps, timed)
+        self.row["measuring_percent"] = row.measuring_percent(
+            timed, self._loop.watch_s, self._loop.tick_s
+        )
+        peaks = functools.partial(
+            peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last
+        )
+        site = row.Site(self._dtype(), self.device, self._devices, peaks)
+        analysis = self._trace.analysis if self._trace else None
+        seen = self.row | {"mean_s": sum(step.seconds for step in timed) / len(timed)}
+        if analysis is not None:
             self.row["misaligned"] = analysis.misaligned()
-            facts = {**self.row, **analysis.ratios(), "spent": json.dumps(analysis.spent), "time_s": mean}
-            self.row |= headroom.of_step(facts) | headroom.rungs(facts)
-        self.verdict = judge(self.row)
-        self.row["expected_mfu_percent"] = expected = self.verdict.expected_mfu_percent
-        self.row["ofu_percent"] = corrected_ofu(Facts(self.row), expected)
+            seen |= analysis.ratios() | {"spent": json.dumps(analysis.spent)}
+            seen["misaligned"] = self.row["misaligned"]
+        window = row.accounted(self._work(timed), site, seen)
+        self.account = window.account
+        self.row |= window.columns
+        if self._loop.is_noted:
+            self.row["unshown_flops"] = None
+        self.phases = {
+            name: row.named_row(
+                stretches, self._steps, self._phases, site, self.row.get("clock_mhz")
+            )
+            for name, stretches in self._loop.named.items()
+        }
+        self.readings |= window.readings | row.samples_reading(timed)
+        if analysis is not None:
+            self.row |= window.account.budget_columns() | window.account.executed_columns()
+        self.row["expected_mfu_percent"] = window.account.shares.expected_mfu_percent
+        self.row["ofu_percent"] = window.account.shares.ofu_percent
+        self.verdict = window.account.verdict
 
-    def _work(self, steps: Sequence[Step]) -> Work:
+    def _work(self, steps: Sequence[LoopStep]) -> WindowWork:
         if self._given_flops is not None:
             formats = {(self._dtype(), False): int(self._given_flops)}
-            return row.same_work(steps, Cost(formats, formats), Reading(self._given_flops, "", "given"))
+            return row.same_work(
+                steps, Cost(formats, formats), Reading(self._given_flops, "", "given")
+            )
         if self._batch is not None:
             return row.work_of_batch(steps, self.models, self._batch)
         return row.counted_work(steps, self._phases)
@@ -341,14 +422,21 @@ class Measurement:
 
 
 def facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Gives what the journal keeps of a lap: a step's FLOPs, the peak under MFU, the share of useful tokens."""
-    mfu, useful = row.get("mfu_percent"), row.get("useful_mfu_percent")
+    """Gives what the journal keeps of a lap: a step's FLOPs, the peak under MFU, the share of
+    useful tokens."""
+    mfu = row.get("mfu_percent")
+    useful = row.get("useful_mfu_percent")
     peak = ratio(product(100, row.get("tflop_s")), mfu)
-    facts = {"flops": row.get("flops"), "peak_tflop_s": peak, "useful": ratio(useful, mfu), "steps": row.get("steps")}
+    facts = {
+        "flops": row.get("flops"),
+        "peak_tflop_s": peak,
+        "useful": ratio(useful, mfu),
+        "steps": row.get("steps"),
+    }
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, Real) and math.isfinite(value)
 
 
@@ -357,11 +445,15 @@ def _listed(model: Models | None) -> list[torch.nn.Module]:
         return []
     several: Any = model.values() if isinstance(model, Mapping) else model
     models: list[Any] = (
-        list(several) if isinstance(several, Iterable) and not isinstance(model, torch.nn.Module) else [model]
+        list(several)
+        if isinstance(several, Iterable) and not isinstance(model, torch.nn.Module)
+        else [model]
     )
     for module in models:
         if not isinstance(module, torch.nn.Module):
-            raise TypeError(f"model={type(module).__name__}: give a torch.nn.Module, or a list or dictionary of them")
+            raise TypeError(
+                f"model={type(module).__name__}: give a torch.nn.Module, or a list or dictionary of them"
+            )
     return models
 
 

@@ -1,16 +1,18 @@
-"""Peaks of what a window multiplied, weighted by FLOPs, and the best matmul, measured in the user's own process."""
+"""Peaks of what a window multiplied, weighted by FLOPs, and the best matmul, measured in the user's
+own process."""
 
 import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import DeviceConfig
+from mfulab.core.said import Said, joined
 from mfulab.device import is_gpu
 from mfulab.device.compute import allowed_precision, emulated, matmuls_in
 from mfulab.device.gpu import properties_of
@@ -20,7 +22,9 @@ from mfulab.device.samplers.reading import first_available, sampling
 from mfulab.device.samplers.selection import samplers_for
 from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.loop.interactive.costs import Cost, Flops
-from mfulab.mfu.verdict import OTHERS
+from mfulab.mfu.causes import OTHERS
+from mfulab.mfu.step import Known, StepPeaks
+from mfulab.mfu.utilization import default_basis
 from mfulab.timing.best_matmul import (
     CAREFUL,
     best_bandwidth,
@@ -33,7 +37,8 @@ from mfulab.timing.best_matmul import (
 
 
 class Ceiling(NamedTuple):
-    """TFLOP/s of the best matmul, None without one in the format; the share of the CPUs that others took meanwhile."""
+    """TFLOP/s of the best matmul, None without one in the format; the share of the CPUs that others
+    took meanwhile."""
 
     tflop_s: float | None
     other_processes_percent: float | None = None
@@ -41,7 +46,8 @@ class Ceiling(NamedTuple):
 
     @property
     def disturbed(self) -> bool:
-        """True if others slowed the ceiling down, so that it reads too low, and MFU of it too high."""
+        """True if others slowed the ceiling down, so that it reads too low, and MFU of it too
+        high."""
         return (self.other_processes_percent or 0) >= OTHERS or (self.other_processes or 0) >= 1
 
 
@@ -50,16 +56,22 @@ _bandwidths: dict[torch.device, float] = {}
 MOST_BYTES = 512 << 20  # of the arrays that measure a CPU's memory
 
 
-def measured_ceiling(device: torch.device, precision: str, threads: int, limit_s: float, anew: bool = True) -> Ceiling:
-    """The ceiling of as many threads, measured once a process; with `anew` again where others disturbed it. The best
-    stays, since neighbours can only slow a matmul down."""
+def measured_ceiling(
+    device: torch.device, precision: str, threads: int, limit_s: float, anew: bool = True
+) -> Ceiling:
+    """The ceiling of as many threads, measured once a process; with `anew` again where others
+    disturbed it. The best stays, since neighbours can only slow a matmul down."""
     key = str(device), precision, threads
     for _ in range(2):
         before = _known.get(key)
         if before is not None and not (anew and before.disturbed):
             break
         ceiling = _measure(device, precision, limit_s)
-        if before is None or not ceiling.disturbed or (ceiling.tflop_s or 0) > (before.tflop_s or 0):
+        if (
+            before is None
+            or not ceiling.disturbed
+            or (ceiling.tflop_s or 0) > (before.tflop_s or 0)
+        ):
             _known[key] = ceiling
         if ceiling.tflop_s is None:
             break
@@ -77,89 +89,188 @@ def _measure(device: torch.device, precision: str, limit_s: float) -> Ceiling:
     return Ceiling(rate, values.get("other_processes_percent"), values.get("other_processes"))
 
 
+NOT_MEASURED = Said("not_measured_yet")
+
+
 @dataclass(frozen=True)
 class WeightedPeaks:
-    """Peaks in TFLOP/s as ceilings rows, under the FLOPs that the model needs and under those executed. Beside them the
-    window's columns, and why there is no computed peak."""
+    """Peaks of a window, weighted by the FLOPs of each format, and why one is not known."""
 
-    model: dict[str, float | None]
-    executed: dict[str, float | None]
-    columns: dict[str, Any]
-    reason: str
-    rates: Mapping[str, float | None] = field(default_factory=dict)
-    memory: float | str = "not measured"
+    step: StepPeaks = field(default_factory=StepPeaks)
+    weights: str | None = None  # JSON: format → share of the FLOPs
+    reason: Said | None = None
+    rates: Mapping[str, Known] = field(default_factory=dict)  # TFLOP/s by format, for a roofline
+    memory: float | Said = NOT_MEASURED  # GB/s, or why it is not known
+
+
+class Mixture:
+    """FLOPs of a window by the format whose peak stands under each: fp32 where the device emulates
+    a format and no peak of it is given."""
+
+    def __init__(
+        self, device: torch.device, formats: Flops, executed: Flops, given: DeviceConfig
+    ) -> None:
+        self.needed = by_precision(device, formats)
+        executed_by_name = by_precision(device, executed)
+        self.under: dict[str, str] = {}
+        for name in (*self.needed, *executed_by_name):
+            is_emulated = name not in given.peak_tflop_s and emulated(name, device)
+            self.under[name] = "fp32" if is_emulated else name
+        self.divided = _added((self.under[name], flops) for name, flops in self.needed.items())
+        self.of_model = _of_model(self.divided)
+        self.executed = _of_model(
+            _added((self.under[name], flops) for name, flops in executed_by_name.items())
+        )
+        self.names = list(dict.fromkeys(self.under.values()))
+        self.main = max(self.needed, key=self.needed.__getitem__)
+
+
+@dataclass(frozen=True)
+class KnownPeaks:
+    """Computed peaks and measured ceilings by number format."""
+
+    computed: Mapping[str, Peak]
+    ceilings: Mapping[str, Ceiling]
+
+    def weighted(self, flops: Mapping[str, int], peak: Callable[[Peak], Known]) -> Known:
+        """The peak of a mixture of formats in TFLOP/s."""
+        return weighted_peak_flop_s(
+            flops, {name: peak(self.computed[name]) or 0.0 for name in flops}
+        )
+
+    def ceiling(self, flops: Mapping[str, int]) -> Known:
+        """The best matmuls of a mixture of formats in TFLOP/s; None where none were measured."""
+        if not self.ceilings:
+            return None
+        return weighted_peak_flop_s(
+            flops, {name: self.ceilings[name].tflop_s or 0.0 for name in flops}
+        )
+
+    def rate(self, name: str) -> Known:
+        """TFLOP/s of a format for a roofline: the best matmul, else the spec peak."""
+        measured = self.ceilings[name].tflop_s if self.ceilings else None
+        return measured or self.computed[name].spec
+
+    @property
+    def most_disturbed_percent(self) -> float | None:
+        """Share of the CPUs that others took of a ceiling, at most; None where none was
+        disturbed."""
+        disturbed = [ceiling for ceiling in self.ceilings.values() if ceiling.disturbed]
+        return max((one.other_processes_percent or 0.0 for one in disturbed), default=None)
 
 
 def peaks_of(
-    device: torch.device, formats: Flops, executed: Flops, given: DeviceConfig, ceiling_s: float, anew: bool = True
+    device: torch.device,
+    formats: Flops,
+    executed: Flops,
+    given: DeviceConfig,
+    ceiling_s: float,
+    anew: bool = True,
 ) -> WeightedPeaks:
-    """Looks up the peak of each format in use, and measures its best matmul, sharing `ceiling_s` seconds among them.
-    `formats`, which are not empty, are FLOPs that the model needs by what was multiplied. The peaks that the user has
-    `given` go first; `anew` measures a ceiling again that others disturbed."""
-    needed, done = by_precision(device, formats), by_precision(device, executed)
-    under = {  # the format whose peak stands under each: fp32 where the device emulates it and no peak is given
-        name: "fp32" if name not in given.peak_tflop_s and emulated(name, device) else name for name in (*needed, *done)
-    }
-    divided, divided_done = (_added((under[name], flops) for name, flops in sums.items()) for sums in (needed, done))
-    names = dict.fromkeys(under.values())
-    threads, each_s = torch.get_num_threads(), ceiling_s / len(names)
-    computed = {name: peak_of(device, threads, name, given) for name in names}
-    ceilings = {name: measured_ceiling(device, name, threads, each_s, anew) for name in names} if ceiling_s else {}
-    row, whole, main = _row(divided, computed, ceilings), sum(needed.values()), max(needed, key=needed.__getitem__)
-    weights = {name: round(flops / whole, 4) for name, flops in needed.items()} if whole else {}
-    disturbed = [ceiling.other_processes_percent or 0.0 for ceiling in ceilings.values() if ceiling.disturbed]
-    columns = {
-        "effective_precision": main,
-        "peak_precision": under[main],
-        "peak_tflop_s": row["computed_tflop_s"],
-        "peak_clock_mhz": row["computed_clock_mhz"],
-        "peak_weights": json.dumps(weights) if weights else None,
-        "ceiling_tflop_s": row["measured_tflop_s"],
-        "ceiling_other_processes_percent": max(disturbed, default=None),
-    }
-    reasons = dict.fromkeys(peak.reason for name, peak in computed.items() if divided.get(name) and peak.reason)
-    rates = {name: (ceilings[base].tflop_s if ceilings else 0) or computed[base].spec for name, base in under.items()}
-    memory = bandwidth(device, bool(ceiling_s))
-    return WeightedPeaks(row, _row(divided_done, computed, ceilings), columns, "; ".join(reasons), rates, memory)
+    """Looks up the peak of each format in use, and measures its best matmul, sharing `ceiling_s`
+    seconds among them. `formats`, which are not empty, are FLOPs that the model needs by what was
+    multiplied. The peaks that the user has `given` go first; `anew` measures a ceiling again that
+    others disturbed."""
+    mixture = Mixture(device, formats, executed, given)
+    threads = torch.get_num_threads()
+    computed = {name: peak_of(device, threads, name, given) for name in mixture.names}
+    ceilings: dict[str, Ceiling] = {}
+    if ceiling_s:
+        each_s = ceiling_s / len(mixture.names)
+        for name in mixture.names:
+            ceilings[name] = measured_ceiling(device, name, threads, each_s, anew)
+    known = KnownPeaks(computed, ceilings)
+    divided = [peak for name, peak in computed.items() if mixture.divided.get(name)]
+    return WeightedPeaks(
+        _step_peaks(mixture, known, default_basis(device.type)),
+        _weights(mixture.needed),
+        joined(peak.reason for peak in divided if peak.reason),
+        {name: known.rate(base) for name, base in mixture.under.items()},
+        bandwidth(device, bool(ceiling_s)),
+    )
 
 
-def bandwidth(device: torch.device, measuring: bool) -> float | str:
-    """Memory bandwidth in GB/s: a GPU's by its datasheet, a CPU's measured once a process; else why there is none."""
+def _step_peaks(mixture: Mixture, known: KnownPeaks, basis: str) -> StepPeaks:
+    flops = mixture.of_model
+    largest = max(flops, key=flops.__getitem__)
+    if basis == "spec":
+        executed = known.weighted(mixture.executed, lambda peak: peak.spec)
+    else:
+        executed = known.ceiling(mixture.executed)
+    return StepPeaks(
+        basis=basis,
+        effective_precision=mixture.main,
+        peak_precision=mixture.under[mixture.main],
+        peak_tflop_s=known.weighted(flops, lambda peak: peak.spec),
+        max_clock_tflop_s=known.weighted(flops, lambda peak: peak.max_clock),
+        ceiling_tflop_s=known.ceiling(flops),
+        executed_tflop_s=executed,
+        peak_clock_mhz=known.computed[largest].spec_clock_mhz,
+        ceiling_other_processes_percent=known.most_disturbed_percent,
+    )
+
+
+def _weights(needed: Mapping[str, int]) -> str | None:
+    total = sum(needed.values())
+    if not total:
+        return None
+    return json.dumps({name: round(flops / total, 4) for name, flops in needed.items()})
+
+
+def _of_model(flops: Mapping[str, int]) -> Mapping[str, int]:
+    """FLOPs by format; those given by the user are 0 each, and their format is the model's."""
+    if any(flops.values()):
+        return flops
+    return dict.fromkeys(flops, 1)
+
+
+def bandwidth(device: torch.device, measuring: bool) -> float | Said:
+    """Memory bandwidth in GB/s: a GPU's by its datasheet, a CPU's measured once a process; else why
+    there is none."""
     if is_gpu(device):
-        return gpu_peak(properties_of(device), "fp32").memory_gb_s or "the datasheet's memory bandwidth is not known"
+        return gpu_peak(properties_of(device), "fp32").memory_gb_s or Said("no_datasheet_bandwidth")
     if device not in _bandwidths:
         if not measuring:
-            return "memory bandwidth was not measured (ceiling_s=0)"
+            return Said("bandwidth_not_measured")
         if 3 * 4 * triad_length(device) > MOST_BYTES:
-            return "this CPU's cache is too large to measure its memory beside a program"
+            return Said("cache_too_large")
         search = replace(CAREFUL[device.type], sample_s=0.02, triads=5)
         _bandwidths[device] = best_bandwidth(sweep_triad(device, search), device)
     return _bandwidths[device]
 
 
-def attainable_s(cost: Cost, peaks: WeightedPeaks, device: torch.device, steps: int) -> tuple[float | None, str]:
-    """Seconds of a step on the roofline of each product, or why they are unknown; all other operators fused away.
+def attainable_s(
+    cost: Cost, peaks: WeightedPeaks, device: torch.device, steps: int
+) -> tuple[float | None, Said | None]:
+    """Seconds of a step on the roofline of each product, or why they are unknown; all other
+    operators fused away.
 
-    A product takes the longer of FLOPs ÷ rate and bytes ÷ bandwidth: Williams et al. 2009, doi:10.1145/1498765.1498785.
-    Where the last cache holds all that a step moves, memory takes no time.
+    A product takes the longer of FLOPs ÷ rate and bytes ÷ bandwidth: Williams et al. 2009,
+    doi:10.1145/1498765.1498785. Where the last cache holds all that a step moves, memory takes no
+    time.
     """
     if not cost.products:
-        return None, "FLOPs were given, and their bytes are not known"
-    rates = {key: peaks.rates.get(allowed_precision(key[0], device, key[1])) for key, _, _ in cost.products}
+        return None, Said("bytes_unknown")
+    rates = {
+        key: peaks.rates.get(allowed_precision(key[0], device, key[1]))
+        for key, _, _ in cost.products
+    }
     if not all(rates.values()):
-        return None, "no peak of a number format is known"
+        return None, Said("no_peak_of_a_format")
     gb_s = math.inf if cost.moved_bytes / steps <= last_cache_bytes(device) else peaks.memory
-    if isinstance(gb_s, str):
+    if isinstance(gb_s, Said):
         return None, gb_s
     seconds = 0.0
     for (key, flops, size), calls in cost.products.items():
         seconds += calls * max(flops / (rates[key] or 1.0) / 1e12, size / gb_s / 1e9)
-    return seconds / steps, ""
+    return seconds / steps, None
 
 
 def by_precision(device: torch.device, formats: Flops) -> dict[str, int]:
     """FLOPs by the format that this device's matmuls use, as torch's switches stand."""
-    return _added((allowed_precision(dtype, device, by), flops) for (dtype, by), flops in formats.items())
+    return _added(
+        (allowed_precision(dtype, device, by), flops) for (dtype, by), flops in formats.items()
+    )
 
 
 def _added(flops: Iterable[tuple[str, int]]) -> Counter[str]:
@@ -167,18 +278,3 @@ def _added(flops: Iterable[tuple[str, int]]) -> Counter[str]:
     for name, count in flops:
         sums[name] += count
     return sums
-
-
-def _row(flops: Mapping[str, int], peaks: Mapping[str, Peak], ceilings: Mapping[str, Ceiling]) -> dict[str, Any]:
-    if not any(flops.values()):  # given by the user: their format is the model's
-        flops = dict.fromkeys(flops, 1)
-
-    def weighted(peak: Callable[[str], float | None]) -> float | None:
-        return weighted_peak_flop_s(flops, {name: peak(name) or 0.0 for name in flops})
-
-    return {
-        "computed_tflop_s": weighted(lambda name: peaks[name].spec),
-        "computed_clock_mhz": peaks[max(flops, key=flops.__getitem__)].spec_clock_mhz,
-        "max_clock_tflop_s": weighted(lambda name: peaks[name].max_clock),
-        "measured_tflop_s": weighted(lambda name: ceilings[name].tflop_s) if ceilings else None,
-    }

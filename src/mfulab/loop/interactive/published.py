@@ -1,4 +1,5 @@
-"""The rate of a measured process, in a small file that `mfulab watch` reads: written at most once a second."""
+"""The rate of a measured process, in a small file that `mfulab watch` reads: written at most once a
+second."""
 
 import json
 import os
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -22,10 +23,13 @@ from mfulab.core.formats import FORMATS
 from mfulab.device import is_gpu
 
 if TYPE_CHECKING:
+    import torch
+
     from mfulab.loop.interactive.costs import Cost, Format
 
 INTERVAL_S = 1.0
-# A rate older than this is of a process that waits, or whose steps are long: it is not shown as now.
+# A rate older than this is of a process that waits, or whose steps are long: it is not shown as
+# now.
 STALE_S = 30.0
 LARGEST = 1 << 16  # bytes of a file
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -33,7 +37,8 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False))
 class Rate:
-    """Recent rate of a process over steps that ended before `unix_s`: its model's FLOPs a second by number format."""
+    """Recent rate of a process over steps that ended before `unix_s`: its model's FLOPs a second by
+    number format."""
 
     pid: int
     name: str
@@ -44,14 +49,18 @@ class Rate:
 
 
 def folder() -> Path:
-    """Folder in which processes of this user publish: below XDG_RUNTIME_DIR, or in the temporary directory."""
+    """Folder in which processes of this user publish: below XDG_RUNTIME_DIR, or in the temporary
+    directory."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     has_own = base and Path(base).is_dir()
-    return Path(base, "mfulab") if has_own else Path(tempfile.gettempdir(), f"mfulab-{os.getuid()}")
+    if has_own:
+        return Path(base, "mfulab")
+    return Path(tempfile.gettempdir(), f"mfulab-{os.getuid()}")
 
 
 def why_unsafe(place: Path) -> str | None:
-    """Says why nothing is published in, or read from, a folder that others may write; None for one that is safe."""
+    """Says why nothing is published in, or read from, a folder that others may write; None for one
+    that is safe."""
     try:
         about = place.lstat()
     except FileNotFoundError:
@@ -60,7 +69,9 @@ def why_unsafe(place: Path) -> str | None:
         return f"{place}: {error.strerror}"
     if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o022:
         return None
-    return f"{place}: not a folder that only this user may write. Remove it, or set XDG_RUNTIME_DIR."
+    return (
+        f"{place}: not a folder that only this user may write. Remove it, or set XDG_RUNTIME_DIR."
+    )
 
 
 def rates(now: Callable[[], float] = time.time) -> list[Rate]:
@@ -89,11 +100,12 @@ def _read(file: Path) -> Rate:
 
 
 class Published:
-    """Publishes until `close`, on the host's clock: nothing waits for the device. `dtype` gives the model's, of steps
-    without matmuls."""
+    """Publishes until `close`, on the host's clock: nothing waits for the device. `dtype` gives the
+    model's, of steps without matmuls."""
 
-    def __init__(self, device: Any, dtype: Callable[[], Any]) -> None:
-        self._device, self._dtype = device, dtype
+    def __init__(self, device: "torch.device", dtype: Callable[[], "torch.dtype"]) -> None:
+        self._device = device
+        self._dtype = dtype
         self._file = folder() / f"{os.getpid()}.json"
         self._begin()
         with suppress(OSError):
@@ -111,7 +123,8 @@ class Published:
             self._file.unlink()
 
     def note_steps(self, cost: "Cost | None", steps: int) -> None:
-        """Adds steps that each cost so much, None if it is not known; publishes those of a second, if all are."""
+        """Adds steps that each cost so much, None if it is not known; publishes those of a second,
+        if all are."""
         self._steps += steps
         self._all_known = self._all_known and cost is not None
         for key, flops in cost.formats.items() if cost is not None else ():
@@ -119,7 +132,9 @@ class Published:
         passed = time.perf_counter() - self._last
         if passed < INTERVAL_S:
             return
-        done, all_known, flops_by_format = self._steps, self._all_known, self._flops
+        done = self._steps
+        all_known = self._all_known
+        flops_by_format = self._flops
         self._begin()
         if not all_known or why_unsafe(self._file.parent):
             return
@@ -129,7 +144,9 @@ class Published:
         formats = by_precision(self._device, flops_by_format or {(self._dtype(), False): 0})
         device = uuid_of(self._device) if is_gpu(self._device) else str(self._device.type)
         a_second = {name: flops / passed for name, flops in formats.items()}
-        rate = Rate(os.getpid(), Path(sys.argv[0]).name, device, a_second, passed / done, time.time())
+        rate = Rate(
+            os.getpid(), Path(sys.argv[0]).name, device, a_second, passed / done, time.time()
+        )
         with suppress(OSError):  # a full disk is no reason to stop a training
             beside = self._file.with_suffix(".part")
             beside.unlink(missing_ok=True)

@@ -1,4 +1,5 @@
-"""Steps that nothing watches: once enough were alike, hooks come off, and each step is timed by its end alone."""
+"""Steps that nothing watches: once enough were alike, hooks come off, and each step is timed by its
+end alone."""
 
 import math
 import time
@@ -8,27 +9,33 @@ from mfulab.loop.interactive.costs import Cost
 from mfulab.loop.interactive.structure import sequence_number
 from mfulab.timing.clocks import Clock
 
-# Steps alike, one after another, after which hooks come off; twice as many after each step that turned out otherwise.
-ENOUGH, MOST_WANTED = 8, 1024
+# Steps alike, one after another, after which hooks come off; twice as many after each step that
+# turned out otherwise.
+ENOUGH = 8
+MOST_WANTED = 1024
 # Without `window.step()` a step is a forward pass, until the first such call shows that it is not.
 ENOUGH_FORWARDS = 24
 # Hooks return for one step after so much time, and so many steps at least and at most.
-CHECK_S, FEWEST, MOST = 1.0, 16, 65536
+CHECK_S = 1.0
+FEWEST = 16
+MOST = 65536
 # What looking at each call's arguments may cost, as a share of a step.
 LOOK = 1e-3
-# An event costs a GPU's host some microseconds: of the shortest time between two, this many times is one in a thousand.
+# An event costs a GPU's host some microseconds: of the shortest time between two, this many times
+# is one in a thousand.
 MARK_RARELY = 5
 # Ends of steps that are timed to know what one costs.
 TICKS = 200
 CALL_S = 1e-7  # of the loop's own call, around it
 
 
-class Rest:
-    """Steps like those before, from one watched step to the next; autograd's numbers show others cheaply. `clock` marks
-    the end of each `group` of steps, which make `nodes` nodes each, and after `most` of them one is watched. `calls`
-    are what forward passes and notes of a step are called with, None where looking costs too much. `compiled` numbers
-    the steps in which torch compiled. `odd`: the last step was another one; `doubtful`: the next watched one was, so
-    that nothing is known of these."""
+class UnwatchedSteps:
+    """Steps like those before, from one watched step to the next; autograd's numbers show others
+    cheaply. `clock` marks the end of each `group` of steps, which make `nodes` nodes each, and
+    after `most` of them one is watched. `calls` are what forward passes and notes of a step are
+    called with, None where looking costs too much. `compiled` numbers the steps in which torch
+    compiled. `odd`: the last step was another one; `doubtful`: the next watched one was, so that
+    nothing is known of these."""
 
     __slots__ = (
         "_clock", "_most", "_nodes", "_number", "_wanted", "calls", "compiled", "cost", "doubtful", "group", "marks",
@@ -41,14 +48,23 @@ class Rest:
         nodes: int,
         most: int,
         group: int = 1,
-        calls: list[Any] | None = None,
+        calls: list[object] | None = None,
         cost: Cost | None = None,
         samples: int | None = None,
         of_forwards: bool = False,
     ) -> None:
-        self._clock, self._nodes, self._most, self.group = clock, nodes, most, group
-        self.calls, self.cost, self.samples, self.of_forwards = calls, cost, samples, of_forwards
-        self._number, self._wanted = sequence_number(), 0 if calls is None or of_forwards else len(calls)
+        self._clock = clock
+        self._nodes = nodes
+        self._most = most
+        self.group = group
+        self.calls = calls
+        self.cost = cost
+        self.samples = samples
+        self.of_forwards = of_forwards
+        self._number, self._wanted = (
+            sequence_number(),
+            0 if calls is None or of_forwards else len(calls),
+        )
         self.ticks = self.marks = self.seen = 0
         self.compiled: list[int] = []
         self.odd = self.doubtful = False
@@ -62,17 +78,19 @@ class Rest:
             self._clock.mark()
             self.marks += 1
             return False
-        self._number, self.seen = number, 0
+        self._number = number
+        self.seen = 0
         if not ticks % self.group:
             self._clock.mark()
             self.marks += 1
         return ticks < self._most
 
-    def call(self, described: Any) -> bool:
+    def call(self, described: object) -> bool:
         """Looks at a call's arguments; False if they are not those expected."""
         if self.calls is None:
             return True
-        place, self.seen = self.seen, self.seen + 1
+        place = self.seen
+        self.seen = self.seen + 1
         if place < len(self.calls) and self.calls[place] == described:
             return True
         self.seen = -MOST  # equal to no number of calls
@@ -87,21 +105,26 @@ class Rest:
 
 
 class Steadiness:
-    """Judges from watched steps whether the next ones need to be watched. `last` is what showed of the last one, None
-    if that says nothing; `step_s` are host seconds of a step, of those alike."""
+    """Judges from watched steps whether the next ones need to be watched. `last` is what showed of
+    the last one, None if that says nothing; `step_s` are host seconds of a step, of those alike."""
 
     def __init__(self) -> None:
-        self._wanted, self._alike, self._began = ENOUGH, 0, 0.0
+        self._wanted = ENOUGH
+        self._alike = 0
+        self._began = 0.0
         self.last: Any = None
         self.step_s = 0.0
 
-    def note(self, shown: Any, of_forwards: bool) -> bool:
-        """Notes a watched step by what shows of it, None if that says nothing; True if the next need no watching."""
+    def note(self, shown: object, of_forwards: bool) -> bool:
+        """Notes a watched step by what shows of it, None if that says nothing; True if the next
+        need no watching."""
         now = time.perf_counter()
         if shown is None or shown != self.last:
             if self._alike >= self._wanted:
                 self.doubt()
-            self._alike, self.last, self._began = 0, shown, now
+            self._alike = 0
+            self.last = shown
+            self._began = now
             return False
         self._alike += 1
         if self._alike <= self._wanted or not self.step_s:
@@ -110,7 +133,8 @@ class Steadiness:
 
     def doubt(self) -> None:
         """Wants more steps alike, after one that turned out otherwise."""
-        self._wanted, self._alike = min(MOST_WANTED, 2 * self._wanted), 0
+        self._wanted = min(MOST_WANTED, 2 * self._wanted)
+        self._alike = 0
 
     def between_checks(self, resolution_s: float) -> tuple[int, int]:
         """Gives steps from one check to the next, and how many of them share a mark of a clock."""

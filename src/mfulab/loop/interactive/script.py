@@ -1,254 +1,498 @@
-"""A script that is not changed: hooks find its models and where its steps end, measure some of them, and go."""
+"""A script that is not changed: hooks find its models and where its steps end, measure some of
+them, and go."""
 
 import gc
 import itertools
-import json
 import os
 import sys
 import threading
 import time
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
 import torch
-import torch.distributed as dist
 from torch.utils.data import dataloader
 
-from mfulab.core.files import write_text
-from mfulab.core.language import Texts
+from mfulab.core.errors import drop_own_frames
 from mfulab.device import is_gpu
-from mfulab.device.compute import is_first_rank
-from mfulab.loop.interactive.hooks import Hooks, apart
+from mfulab.loop.interactive import structure
+from mfulab.loop.interactive.hooks import Hooks, skip_frame
+from mfulab.loop.interactive.trainings import (
+    PARTS,
+    Optimizers,
+    Told,
+    Training,
+    Trainings,
+)
+from mfulab.loop.interactive.wanted import Wanted, about_children
 from mfulab.loop.interactive.without_data import unwrapped
 from mfulab.timing.clocks import clock_for
 
-# Forward passes without a step of the optimiser that exists, after which each of them counts as a step.
+# Forward passes without a step of the optimiser that exists, after which each of them counts as a
+# step.
 LONG = 512
 STEPS = 50
 SPLIT_STEPS = 8
 
 
 class Script:
-    """Follows the script from the thread that makes this object; its hooks do nothing in threads and forks of it. A
-    step ends with that optimiser's step which comes least often, the last of equals; without one each forward pass of a
-    module is a step. An optimiser that appears later lets the search begin anew. `wanted` are the command's options."""
+    """Follows the script from the thread that makes this object; its hooks do nothing in threads
+    and forks of it. A step ends with that optimiser's step which comes least often, the last of
+    equals; without one each forward pass of a module is a step. Where an optimiser appears later,
+    or the one that ends steps steps no more, the search begins anew."""
 
-    def __init__(self, name: str, **wanted: Any) -> None:
-        self._wanted, self._own = SimpleNamespace(name=name, **wanted), (os.getpid(), threading.get_ident())
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._own = os.getpid(), threading.get_ident()
         self._hooks = Hooks((), self.fail, lambda: None)
-        self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self._in_place = InPlace(
+            self._hooks.guarded(self._called), self._hooks.guarded(self._passed)
+        )
+        self._optimizers = Optimizers()
+        self._trainings = Trainings(self._wanted)
         self._is_over = False
         self._search()
 
     def _search(self) -> None:
         self._roots: dict[int, torch.nn.Module] = {}
         self._inside, self._forwards = set[int](), Counter[int]()
-        self._boundary: Any = None
-        self._window: Any = None
-        self._split: Any = None
-        self._is_stale, self._steps = False, 0
+        self._bound: _Bound | None = None
         self.follow_compiler()
 
     def follow_compiler(self) -> None:
-        """Puts the searching hooks on; again once torch's compiler is imported, so that they are off while it works."""
-        if self._boundary is None and not self._is_over:
+        """Puts the searching hooks on; again once torch's compiler is imported, so that they are
+        off while it works."""
+        if self._bound is None and not self._is_over:
             self._hooks.put_on(_nothing, called=self._called, optimizer=(_nothing, self._noticed))
 
-    def _called(self, module: torch.nn.Module, _: Any) -> None:
-        """Notes a module that no other holds: a model. Without any optimiser its forward passes are steps."""
-        place = id(module)
-        if (place in self._inside and place not in self._roots) or not self._is_own():
+    def _called(self, module: torch.nn.Module, _: object) -> None:
+        """Notes a model's call. Without any optimiser its forward passes are steps."""
+        key = id(module)
+        is_part = key in self._inside and key not in self._roots
+        is_open = self._bound is not None and self._bound.training is not None
+        if is_part or is_open or not self._is_own():
             return
-        if place not in self._roots:
-            members = set(map(id, module.modules()))
-            self._inside |= members
-            if next(module.parameters(), None) is None:
-                return
-            self._roots = {key: root for key, root in self._roots.items() if key not in members} | {place: module}
-        self._forwards[place] = passes = self._forwards[place] + 1
-        is_due = passes > self._wanted.warm_up and (passes & (passes - 1) == 0 or passes == self._wanted.warm_up + 1)
-        if self._boundary is not None or not is_due:
+        if key not in self._roots and not self._add_root(module):
             return
-        if passes >= LONG or not (
-            self._optimizers or any(issubclass(type(item), torch.optim.Optimizer) for item in gc.get_objects())
-        ):
-            self._boundary = module
-            self._open([module])
-            self._handle = module.register_forward_hook(self._hooks.guarded(self._ended))
+        self._forwards[key] += 1
+        if self._bound is None and self._is_step(self._forwards[key]):
+            self._follow_passes(module)
 
-    def _noticed(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Counts an optimiser's step, and awaits the end of the next one of the rarest optimiser."""
+    def _add_root(self, module: torch.nn.Module) -> bool:
+        """Notes a module that no other holds: a model. False for one without weights."""
+        members = set(map(id, module.modules()))
+        self._inside |= members
+        if next(module.parameters(), None) is None:
+            return False
+        outside = {key: root for key, root in self._roots.items() if key not in members}
+        self._roots = {**outside, id(module): module}
+        return True
+
+    def _is_step(self, passes: int) -> bool:
+        """Says whether forward passes of a model count as steps, after so many without a step of
+        an optimiser: at once where none exists. It looks at few of them, since it takes long."""
+        warm_up = self._wanted.warm_up
+        is_power_of_two = passes & (passes - 1) == 0
+        if passes <= warm_up or not (is_power_of_two or passes == warm_up + 1):
+            return False
+        return passes >= LONG or _optimizer_that_exists() is None
+
+    def _follow_passes(self, module: torch.nn.Module) -> None:
+        self._bound = _Bound(module)
+        others = [root for root in self._roots.values() if root is not module]
+        self._open([module], others)
+        if not structure.is_compiled_in_place(module):
+            ended = self._hooks.guarded(self._passed)
+            self._bound.handles.append(module.register_forward_hook(ended))
+
+    def _passed(self, module: torch.nn.Module, *_: object) -> None:
+        """Ends a step that is a forward pass."""
+        if self._bound is not None and self._bound.ends() is module:
+            self._ended()
+
+    def _noticed(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """Counts an optimiser's step; awaits the end of the next one of the rarest, and of those
+        that may take its place."""
         if not self._is_own() or torch._C._current_autograd_node() is not None:
             return
-        if self._boundary is not None:
-            self._is_stale = self._is_stale or optimizer not in self._optimizers
-        steps = self._optimizers[optimizer] = self._optimizers.get(optimizer, 0) + 1
+        is_new = self._optimizers.note(optimizer)
+        bound = self._bound
         self._forwards.clear()
-        if self._boundary is None and steps == min(self._optimizers.values()) >= self._wanted.warm_up:
-            self._boundary = optimizer
-            # Torch walks the global hooks now, and an optimiser's own before them: only there may others change.
-            self._handle = optimizer.register_step_post_hook(self._hooks.guarded(self._ended))
-
-    def _ended(self, *_: Any) -> None:
-        """Follows the end of a step."""
-        if self._is_over or not self._is_own():
+        if bound is None:
+            if self._optimizers.is_rarest(optimizer, self._wanted.warm_up):
+                self._bound = _Bound(optimizer)
+                self._follow(optimizer)
             return
-        if self._is_stale:
-            if self._window is not None:
-                self._window.__exit__(RuntimeError, RuntimeError("another optimiser"), None)
-            self._let_go()
-            self._search()
-        elif self._window is None:
-            self._open([*self._roots.values()])
-        elif self._split is not None:
-            self._split.step()
-            if len(self._split.steps) > SPLIT_STEPS:
-                self._tell()
-        else:
-            if isinstance(self._boundary, torch.optim.Optimizer):
-                self._window.step()
-            self._steps += 1
-            most_s = self._wanted.seconds
-            most = self._wanted.steps or (STEPS if most_s is None else sys.maxsize)
-            if self._steps > most or (most_s is not None and time.perf_counter() - self._began >= most_s):
-                self._close()
-                self._split = Split(self._window.models, self._window.device, self.fail)
+        ends = bound.ends()
+        if optimizer is ends:
+            bound.note_step()
+            return
+        takes_over = bound.shares_weights(optimizer)
+        if takes_over or is_new or not bound.of_steps or self._optimizers.has_retired(ends):
+            self._follow(optimizer)
 
-    def _open(self, models: list[torch.nn.Module]) -> None:
+    def _follow(self, optimizer: torch.optim.Optimizer) -> None:
+        # Torch walks the global hooks now, and an optimiser's own before them: only there may
+        # others change.
+        assert self._bound is not None
+        if optimizer not in self._bound.followed:
+            self._bound.followed.add(optimizer)
+            hook = self._hooks.guarded(self._stepped)
+            self._bound.handles.append(optimizer.register_step_post_hook(hook))
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """Follows the end of a step of an optimiser that ends steps, or will."""
+        bound = self._bound
+        if bound is None or self._is_over or not self._is_own():
+            return
+        if optimizer is bound.ends():
+            self._ended()
+            return
+        mine = self._optimizers.of(optimizer)
+        its = self._optimizers.of(bound.ends())
+        has_gone_on = its is not None and mine is not None and its.last > mine.last
+        if bound.shares_weights(optimizer):
+            if not has_gone_on:
+                bound.pass_on(optimizer)
+                if bound.window is not None and bound.split is None:
+                    bound.window.skip()
+        else:
+            self._leave(has_gone_on)
+
+    def _leave(self, is_other_loop: bool) -> None:
+        """Ends the training that was followed, and searches for the next one. The window that is
+        not full is of no use if the loop itself has changed."""
+        bound = self._bound
+        assert bound is not None
+        if bound.window is not None:
+            if is_other_loop and bound.split is None:
+                error = RuntimeError("another optimiser")
+                bound.window.__exit__(RuntimeError, error, None)
+            else:
+                self._keep()
+        self._note_time()
+        self._let_go()
+        self._search()
+
+    def _ended(self) -> None:
+        """Follows the end of a step."""
+        bound = self._bound
+        if bound is None or self._is_over or not self._is_own():
+            return
+        if not bound.of_steps:
+            if bound.followed:  # a training has begun, of which this pass is a part
+                return
+            bound.note_step()
+        if bound.training is None:
+            with bound.apart():
+                self._open([*self._roots.values()])
+        elif bound.split is not None:
+            bound.split.step()
+            if len(bound.split.steps) > SPLIT_STEPS:
+                with bound.apart():
+                    self._rest()
+        elif bound.window is not None:
+            if bound.of_steps:
+                bound.window.step()
+            bound.measured += 1
+            if self._is_full(bound):
+                with bound.apart():
+                    self._close(None)
+                    bound.split = Split(bound.roots, bound.window.device, self.fail)
+
+    def _is_full(self, bound: "_Bound") -> bool:
+        most_s = self._wanted.seconds
+        most = self._wanted.steps or (STEPS if most_s is None else sys.maxsize)
+        passed_s = time.perf_counter() - bound.opened_s
+        return bound.measured > most or (most_s is not None and passed_s >= most_s)
+
+    def _open(self, models: list[torch.nn.Module], others: Sequence[torch.nn.Module] = ()) -> None:
         from mfulab.loop.interactive.measure import Measurement
 
+        bound = self._bound
+        assert bound is not None
         if Measurement._running is not None:
             raise RuntimeError("the script measures itself")
-        groups = getattr(self._boundary, "param_groups", ())
-        device = next((parameter.device for group in groups for parameter in group["params"]), None)
+        ends = bound.ends()
+        bound.roots = [*models, *others]
+        names = tuple(type(unwrapped(model)).__name__ for model in bound.roots)
+        bound.training = self._trainings.find(bound.roots, names, ends)
         self._hooks.put_on(_nothing, optimizer=(_nothing, self._noticed))
-        self._window = Measurement(models, device=device, ceiling_s=self._wanted.ceiling_s, quiet=True)
-        self._window.__enter__()
-        self._began = time.perf_counter()
-
-    def _close(self, error: BaseException | None = None) -> None:
-        """Ends the window."""
-        if not isinstance(self._boundary, torch.optim.Optimizer):
-            self._window.skip()  # of the last step the forward pass alone is over
-        self._window.__exit__(error and type(error), error, None)
-
-    def _tell(self) -> None:
-        """Prints the ladder, writes the row, and takes every hook off."""
-        window, wanted, split, boundary = self._window, self._wanted, self._split, self._boundary
-        self._let_go()
-        if not window.row:
-            self._is_over = True
+        if bound.training.is_known:
+            bound.roots = []
+            self._roots = {}
             return
-        row = window.row | (split.row() if split else {})
-        text, names = Texts(wanted.language, "script"), [type(unwrapped(model)).__name__ for model in window.models]
-        models, ends = ", ".join(dict.fromkeys(names)) or "—", type(boundary).__name__
-        of_forwards = not isinstance(boundary, torch.optim.Optimizer)
-        if is_first_rank():
-            how = text("forward_step", ends=names[0]) if of_forwards else text("optimizer_step", ends=ends)
-            times = {name: row.get(f"{name}_ms") for name in PARTS}
-            parts = [text(name, ms=f"{ms:.3f}") for name, ms in times.items() if ms is not None]
-            with apart(window.device):
-                from mfulab.core.terminal import Terminal
-                from mfulab.loop.interactive.show import show
+        groups = getattr(ends, "param_groups", ())
+        device = next((parameter.device for group in groups for parameter in group["params"]), None)
+        bound.window = Measurement(
+            models, device=device, ceiling_s=self._wanted.ceiling_s, quiet=True
+        )
+        bound.window.__enter__()
+        bound.opened_s = time.perf_counter()
 
-                console = Terminal(stderr=True)
-                console.print(text("models", models=models, how=how))
-                show(window, console, wanted.language)
-                if parts:
-                    clock, count = text("events" if is_gpu(window.device) else "host"), len(split.steps) - 1
-                    console.print(text("phases", parts=" · ".join(parts), clock=clock, count=count))
-        if wanted.out:
-            rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-            if dist.is_available() and dist.is_initialized():
-                rank, ranks = dist.get_rank(), dist.get_world_size()
-            reasons = {name: reading.reason for name, reading in window.readings.items() if reading.reason}
-            about = {"script": wanted.name, "models": names, "step_of": names[0] if of_forwards else ends}
-            about |= {"rank": rank, "ranks": ranks, "verdict": window.verdict and window.verdict.cause}
-            out = wanted.out.with_name(f"{wanted.out.stem}.rank{rank}{wanted.out.suffix}") if rank else wanted.out
-            try:
-                write_text(out, json.dumps(about | row | {"reasons": reasons}, ensure_ascii=False, default=str) + "\n")
-            except Exception as error:
-                print(f"mfulab measure {wanted.name}: the row is not written: {error}", file=sys.stderr)
-        self._is_over = True
+    def _close(self, error: BaseException | None) -> None:
+        """Ends the window."""
+        bound = self._bound
+        assert bound is not None
+        if not bound.of_steps:
+            bound.window.skip()  # of the last step the forward pass alone is over
+        bound.window.__exit__(error and type(error), error, None)
+
+    def _keep(self, error: BaseException | None = None) -> None:
+        """Closes what is open, and keeps what it told."""
+        bound = self._bound
+        assert bound is not None
+        assert bound.training is not None
+        is_full = bound.split is not None
+        if bound.split is not None:
+            bound.split.close()
+        elif bound.measured > 1:
+            self._close(error)
+        else:
+            bound.window.__exit__(RuntimeError, RuntimeError("too short"), None)
+        if bound.window.row:
+            has_parts = is_full and len(bound.split.steps) > 1
+            told = Told.of(bound.window, bound.split if has_parts else None)
+            bound.training.keep(told, bound.measured, is_full)
+            bound.own_s += bound.measured * told.slowed_s
+        bound.window = bound.split = None
+
+    def _rest(self) -> None:
+        """Tells what was measured, and takes every hook off but the one that sees whether another
+        training follows."""
+        bound = self._bound
+        assert bound is not None
+        assert bound.training is not None
+        self._keep()
+        bound.let_go()
+        self._roots = {}
+        self._trainings.show_at_once(bound.training)
+
+    def _note_time(self) -> None:
+        bound = self._bound
+        if bound is not None and bound.training is not None:
+            bound.training.seconds += bound.seconds
+            bound.training.steps += bound.steps
 
     def end(self, error: BaseException | None = None) -> None:
-        """Ends with the script: tells what was measured by then, or in one sentence why nothing is."""
+        """Ends with the script: tells what was measured by then, or in one sentence why nothing
+        is."""
         if self._is_over or os.getpid() != self._own[0]:
             return
         try:
-            steps, window = self._steps, self._window
-            if window is not None and window.tells(error) and (window.row or steps > 1):
-                if not window.row:
-                    self._close(error)
-                self._tell()
-                return
-            why = "it ended before its main thread called a module with parameters"
-            if error is not None:
-                why = f"ended by {type(error).__name__} after {steps} measured steps"
-            elif seen := max(self._optimizers.values(), default=max(self._forwards.values(), default=0)):
-                why = f"it ended with step {seen}; measuring begins after --warm-up {self._wanted.warm_up} and one more"
-            self._give_up(why, RuntimeError("ended"))
+            bound = self._bound
+            why = self._why_nothing(error) + about_children(self._wanted)
+            is_told = error is None or isinstance(error, KeyboardInterrupt)
+            if bound is not None and bound.window is not None:
+                if is_told:
+                    self._keep(error)
+                else:
+                    bound.window.__exit__(type(error), error, None)
+            self._note_time()
+            self._let_go()
+            if not self._trainings.end() and not self._wanted.is_child:
+                self._give_up(why, RuntimeError("ended"))
+            self._is_over = True
+            self._in_place.close()
         except Exception as failure:
             self.fail(failure)
 
+    def _why_nothing(self, error: BaseException | None) -> str:
+        bound = self._bound
+        warm_up = self._wanted.warm_up
+        measured = bound.measured if bound else 0
+        steps = self._optimizers.most_steps
+        passes = max(self._forwards.values(), default=0)
+        if error is not None:
+            return f"ended by {type(error).__name__} after {measured} measured steps"
+        if bound is not None and measured > 1:
+            return f"{measured} steps went by, and none of them could be timed"
+        if steps:
+            return f"it ended with step {steps}; measuring begins after --warm-up {warm_up} and one more"
+        if passes > warm_up and (idle := _optimizer_that_exists()) is not None:
+            return (
+                f"its {idle} never stepped in {passes} forward passes; they count as steps from the"
+                f" {LONG}th on, or at once where no optimiser exists"
+            )
+        if passes or bound is not None:
+            passes = max(passes, warm_up + 1 if bound else 0)
+            return f"it ended with forward pass {passes}; measuring begins after --warm-up {warm_up} and one more"
+        return "it ended before its main thread called a module with parameters"
+
     def fail(self, error: Exception) -> None:
-        """Says in one sentence what went wrong in measuring, and measures nothing more; the script goes on."""
+        """Says in one sentence what went wrong in measuring, and measures nothing more; the script
+        goes on."""
         if not self._is_over and os.getpid() == self._own[0]:
             self._give_up(f"{type(error).__name__}: {error}", error)
 
     def _give_up(self, why: str, error: Exception) -> None:
         self._is_over = True
-        with suppress(OSError, ValueError):
-            print(f"mfulab measure {self._wanted.name}: nothing is measured: {why}", file=sys.stderr)
         with suppress(Exception):
-            if self._window is not None:
-                self._window.__exit__(type(error), error, error.__traceback__)
+            if self._bound is not None and self._bound.window is not None:
+                self._bound.window.__exit__(type(error), error, error.__traceback__)
         with suppress(Exception):
             self._let_go()
+        self._in_place.close()
+        self._trainings.tell_nothing(why)
 
     def _let_go(self) -> None:
         """Takes every hook off; one that others of its optimiser follow stays and does nothing."""
-        if self._split is not None:
-            self._split.close()
+        if self._bound is not None:
+            self._bound.let_go()
+        self._bound = None
         self._roots.clear()
-        if self._boundary is not None and hasattr(self, "_handle"):
-            hooks = self._handle.hooks_dict_ref() or {}
-            if isinstance(self._boundary, torch.nn.Module) or [*hooks][-1:] == [self._handle.id]:
-                self._handle.remove()
         self._hooks.close()
-        self._boundary = self._window = self._split = None
 
     def _is_own(self) -> bool:
         return (os.getpid(), threading.get_ident()) == self._own
 
 
-PARTS = ("loader", "copy", "forward", "backward", "optimiser", "other")
+class _Bound:
+    """Boundary of the steps of the training that is followed: an optimiser or a model, which it does
+    not hold alive; its window, then its split, and how long it has stepped."""
+
+    def __init__(self, ends: object) -> None:
+        self.of_steps = isinstance(ends, torch.optim.Optimizer)
+        self.handles: list[Any] = []
+        self.roots: list[torch.nn.Module] = []
+        self.followed = weakref.WeakSet[torch.optim.Optimizer]()
+        self.training: Training | None = None
+        self.window: Any = None
+        self.split: Any = None
+        self.measured = 0
+        self.steps = 0
+        self.opened_s = self.own_s = 0.0
+        self.first_s = self.last_s = time.perf_counter()
+        self.pass_on(ends)
+
+    def pass_on(self, ends: object) -> None:
+        """Has another end the steps of the same model: an optimiser made anew."""
+        self.ends = weakref.ref(ends)
+        groups = getattr(ends, "param_groups", ())
+        self._weights = frozenset(id(weight) for group in groups for weight in group["params"])
+
+    def shares_weights(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Says whether an optimiser trains weights of the one that ends steps."""
+        if not self.of_steps:
+            return False
+        given = (weight for group in optimizer.param_groups for weight in group["params"])
+        return any(id(weight) in self._weights for weight in given)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the first step to the last, without those that measuring took."""
+        return max(0.0, self.last_s - self.first_s - self.own_s)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Takes the time inside it for measuring's own."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.own_s += time.perf_counter() - began
+
+    def note_step(self) -> None:
+        """Notes the time of a step's end."""
+        self.steps += 1
+        self.last_s = time.perf_counter()
+        if self.steps == 1 and not self.of_steps:
+            self.first_s = self.last_s  # before it the counter was made
+
+    def let_go(self) -> None:
+        """Ends the split, and removes the hooks that nothing else follows."""
+        if self.split is not None:
+            self.split.close()
+        for handle in self.handles:
+            hooks = handle.hooks_dict_ref() or {}
+            if not self.of_steps or [*hooks][-1:] == [handle.id]:
+                handle.remove()
+        self.handles = []
+        self.roots = []
+        self.followed.clear()
+
+
+class InPlace:
+    """Follows models that `model.compile()` compiles: no hook of a module is called for them.
+    `called` is given a model before each call, `passed` after it."""
+
+    def __init__(self, called: Callable[..., None], passed: Callable[..., None]) -> None:
+        self._called = called
+        self._passed = passed
+        self._undo = ExitStack()
+        compiles = torch.nn.Module.compile
+
+        def compiled(module: torch.nn.Module, *given: object, **options: object) -> None:
+            try:
+                compiles(module, *given, **options)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
+            self._follow(module)
+
+        self._undo.enter_context(patch.object(torch.nn.Module, "compile", compiled))
+
+    def close(self) -> None:
+        """Follows none any more."""
+        self._undo.close()
+        self._called = self._passed = _nothing
+
+    def _follow(self, module: torch.nn.Module) -> None:
+        call = module._compiled_call_impl
+        assert call is not None
+
+        def followed(*given: object, **options: object) -> object:
+            self._called(module, given)
+            try:
+                returned = call(*given, **options)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
+            self._passed(module)
+            return returned
+
+        skip_frame(followed)
+        module._compiled_call_impl = followed
+
+
+def _optimizer_that_exists() -> str | None:
+    """Name of the type of an optimiser in this process; None without one."""
+    for item in gc.get_objects():
+        if issubclass(type(item), torch.optim.Optimizer):
+            return type(item).__name__
+    return None
 
 
 class Split:
-    """Divides steps into phases by marks at the ends of their calls; marks follow one another without a gap. On a GPU
-    they are events of the current stream: nothing waits for them. `steps` names the marks of each, the running one too.
+    """Divides steps into phases by marks at the ends of their calls; marks follow one another
+    without a gap. On a GPU they are events of the current stream: nothing waits for them. `steps`
+    names the marks of each, the running one too.
     """
 
-    def __init__(self, models: list[torch.nn.Module], device: torch.device, failed: Callable[..., None]) -> None:
+    def __init__(
+        self, models: list[torch.nn.Module], device: torch.device, failed: Callable[..., None]
+    ) -> None:
         self._clock, self._thread = clock_for(device), threading.get_ident()
         self.steps: list[list[str]] = [[]]
         self._running = ["other"]
         self._hooks, self._undo = Hooks(models, failed, lambda: None), ExitStack()
         self._undo.callback(self._hooks.close)
         self.close = self._undo.close
-        begin, end = self._hooks.guarded(self._begin), self._hooks.guarded(self._end)
+        begin = self._hooks.guarded(self._begin)
+        end = self._hooks.guarded(self._end)
 
-        def around(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-            def timed(*given: Any, **options: Any) -> Any:
+        def around(name: str, method: Callable[..., object]) -> Callable[..., object]:
+            def timed(*given: object, **options: object) -> object:
                 begin(name)
                 try:
                     return method(*given, **options)
+                except BaseException as error:
+                    drop_own_frames(error)
+                    raise
                 finally:
                     end()
 
@@ -256,17 +500,25 @@ class Split:
 
         engine = around("backward", torch.autograd._engine_run_backward)
         optimizer = (lambda *_: self._begin("optimiser"), lambda *_: self._end())
-        self._hooks.put_on(lambda _: self._begin("forward"), lambda *_: self._end(), None, optimizer, engine)
+        self._hooks.put_on(
+            lambda _: self._begin("forward"), lambda *_: self._end(), None, optimizer, engine
+        )
         loader: Any = dataloader
-        targets = [(loader._BaseDataLoaderIter, "__next__", "loader"), (loader.DataLoader, "__iter__", "loader")]
+        targets = [
+            (loader._BaseDataLoaderIter, "__next__", "loader"),
+            (loader.DataLoader, "__iter__", "loader"),
+        ]
         if is_gpu(device):  # on a CPU nothing is copied to the device
             targets += [(torch.Tensor, "to", "copy"), (torch.Tensor, "cuda", "copy")]
         for owner, method, name in targets:
-            self._undo.enter_context(patch.object(owner, method, around(name, getattr(owner, method))))
+            self._undo.enter_context(
+                patch.object(owner, method, around(name, getattr(owner, method)))
+            )
         self._clock.mark()
 
     def _begin(self, name: str) -> None:
-        """Begins a phase; inside an optimiser's step, which may run a whole step, others have their own time."""
+        """Begins a phase; inside an optimiser's step, which may run a whole step, others have their
+        own time."""
         if threading.get_ident() != self._thread:
             return
         is_own = self._running[-1] in ("other", "optimiser")
@@ -292,12 +544,17 @@ class Split:
         self.steps.append([])
 
     def row(self) -> dict[str, float | None]:
-        """Mean ms of each phase, as a loader may make every nth step wait; None without it. Waits for a GPU to end."""
-        whole, total_s = self.steps[:-1], defaultdict[str, float](float)  # the last one is under way
+        """Mean ms of each phase, as a loader may make every nth step wait; None without it. Waits
+        for a GPU to end."""
+        whole = self.steps[:-1]
+        total_s = defaultdict[str, float](float)  # the last one is under way
         for name, seconds in zip(itertools.chain(*whole), self._clock.intervals(), strict=False):
             total_s[name] += seconds
-        return {f"{name}_ms": 1e3 * total_s[name] / len(whole) if name in total_s else None for name in PARTS}
+        return {
+            f"{name}_ms": 1e3 * total_s[name] / len(whole) if name in total_s else None
+            for name in PARTS
+        }
 
 
-def _nothing(*_: Any) -> None:
+def _nothing(*_: object) -> None:
     """Is what a hook does that is only there for its neighbour."""

@@ -1,5 +1,7 @@
-"""The ladder on a terminal: one line a rung, from busy to useful, with a bar, and why what is missing is missing."""
+"""The ladder on a terminal: one line a rung, from busy to useful, with a bar, and why what is
+missing is missing."""
 
+import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,20 +10,35 @@ from rich.table import Table
 from rich.text import Text
 
 from mfulab.core.language import Texts, verdicts
-from mfulab.core.language.quantities import percent, quantity
+from mfulab.core.language.quantities import in_percent, percent, quantity
 from mfulab.core.terminal import Terminal
-from mfulab.device.samplers.reading import Reading
+from mfulab.device.samplers.reading import UNTOLD, Reading
 from mfulab.mfu import ladder
+from mfulab.mfu.account import Judged
+from mfulab.mfu.three_lines import ThreeLines, device_of, three_lines, verdict_of
+from mfulab.mfu.utilization import percent as percent_of
 from mfulab.mfu.utilization import ratio
 from mfulab.timing.statistics import FEWEST_WINDOWS
 
 BAR = 24
+# Letters of a line where no terminal says how wide it is.
+WIDTH = 100
 # A mean step this much longer or shorter than the median is shown too.
 MEAN_APART = 0.02
 # A mean of all steps this much beside that of those that are timed is shown too.
 ALL_APART = 0.05
+# A share of FLOPs in percent that nothing shows from step to step, above which that is said.
+UNSHOWN_PERCENT = 1.0
 # Flags that say that something else was measured too.
-DISTURBING = {"other_processes", "beside", "held_back", "measuring", "measuring_briefly", "only_counted", "stolen"}
+DISTURBING = {
+    "other_processes",
+    "beside",
+    "held_back",
+    "measuring",
+    "measuring_briefly",
+    "only_counted",
+    "stolen",
+}
 # What MFU is divided by, as the catalogues name it.
 WORDS = ("of_spec", "of_max_clock", "of_actual_clock", "of_measured")
 
@@ -32,106 +49,217 @@ def bar(percent: float) -> str:
     return "█" * filled + "░" * (BAR - filled) + ("▶" if percent > 100 else "")
 
 
-def ladder_table(values: Mapping[str, Any], readings: Mapping[str, Reading], language: str = "en") -> Table:
-    """The measured rungs of the ladder, those beside its order dimmed; why the first is missing in place of a bar."""
-    table, names = Table(box=None, pad_edge=False, show_header=False), Texts(language, "rungs")
-    measured, first = ladder.measured(values), ladder.RUNGS[0].column
+def ladder_table(
+    values: Mapping[str, object], readings: Mapping[str, Reading], language: str = "en"
+) -> Table:
+    """The measured rungs of the ladder, those beside its order dimmed; why the first is missing in
+    place of a bar."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    names = Texts(language, "rungs")
+    measured = ladder.measured(values)
+    first = ladder.RUNGS[0].column
     drop = ladder.largest_drop(values)
     if first in readings and all(rung.column != first for rung in measured):
-        table.add_row(names(first), "—", Text(names.said(readings[first].reason), style="dim"))
+        reason = readings[first].reason or UNTOLD
+        table.add_row(names(first), "—", Text(verdicts.say(reason, language), style="dim"))
     for rung in measured:
-        style = "dim" if not rung.falls else "yellow" if drop and rung.column == drop.below.column else "green"
-        share = f"{rung.percent:.1f}" if rung.percent >= 0.95 or not rung.percent else percent(rung.percent)
-        table.add_row(names(rung.column), f"{share:>6} %", Text(bar(rung.percent), style=style))
+        if not rung.falls:
+            style = "dim"
+        elif drop and rung.column == drop.below.column:
+            style = "yellow"
+        else:
+            style = "green"
+        add_rung(table, names(rung.column), rung.percent, style)
     return table
 
 
+def add_rung(table: Table, name: str, percent: float, style: str = "green") -> None:
+    """Adds a rung to a table: its name, its percent and a bar."""
+    table.add_row(name, f"{in_percent(percent):>8}", Text(bar(percent), style=style))
+
+
 def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
-    """Median step time, and the mean if it is another, throughput, rate, power and memory, as far as measured."""
-    text, parts = Texts(language, "measured"), []
-    if values.get("time_s") is not None:
-        parts.append(text("time", ms=f"{1e3 * values['time_s']:.3f}", count=values.get("steps")))
-        mean = ratio(values.get("window_s"), values.get("steps")) or values["time_s"]
-        if abs(mean - values["time_s"]) > MEAN_APART * values["time_s"]:
-            parts.append(text("mean", ms=f"{1e3 * mean:.3f}"))
-        of_all = values.get("mean_of_all_s") or mean
-        if abs(of_all - mean) > ALL_APART * mean:
-            parts.append(text("mean_of_all", ms=f"{1e3 * of_all:.3f}"))
+    """Median step time, and the mean if it is another, throughput, rate, power and memory, as far
+    as measured."""
+    text = Texts(language, "measured")
+    parts = [] if values.get("time_s") is None else _time_parts(values, text)
     sentences: dict[str, Callable[[float], str]] = {
         "samples_per_s": lambda rate: text("samples", rate=f"{rate:.1f}"),
-        "tflop_s": lambda rate: text("rate", tflop_s=rate, precision=values.get("effective_precision")),
+        "tflop_s": lambda rate: text(
+            "rate", tflop_s=rate, precision=values.get("effective_precision")
+        ),
         "power_w": lambda watts: text("power", watts=watts),
         "energy_j": lambda joules: text("energy", joules=f"{joules:.3g}"),
         "memory_bytes": lambda size: text("memory", bytes=size),
     }
-    parts += [sentence(value) for name, sentence in sentences.items() if (value := values.get(name)) is not None]
-    for key in ("counted", "compiled", "watched"):
-        if (count := values.get(f"{key}_steps")) and not (key == "counted" and values.get("only_counted")):
+    for name, sentence in sentences.items():
+        value = values.get(name)
+        if value is not None:
+            parts.append(sentence(value))
+    left_out = ["compiled", "watched"]
+    if not values.get("only_counted"):
+        left_out.insert(0, "counted")
+    for key in left_out:
+        count = values.get(f"{key}_steps")
+        if count:
             parts.append(text(key, count=count, places=values.get(f"{key}_places")))
     if values.get("slow_places"):
         parts.append(text("slow", places=values["slow_places"]))
     return " · ".join(parts)
 
 
+def _time_parts(values: Mapping[str, Any], text: Texts) -> list[str]:
+    """Median step time, and means that lie apart from it."""
+    median = values["time_s"]
+    parts = [text("time", ms=_ms(median), count=values.get("steps"))]
+    mean = ratio(values.get("window_s"), values.get("steps")) or median
+    if abs(mean - median) > MEAN_APART * median:
+        # Rates of a loop are of its mean step, those of a sweep's row of the undisturbed one.
+        key = "mean" if "mean_of_all_s" in values else "mean_disturbed"
+        parts.append(text(key, ms=_ms(mean)))
+    of_all = values.get("mean_of_all_s") or mean
+    if abs(of_all - mean) > ALL_APART * mean:
+        parts.append(text("mean_of_all", ms=_ms(of_all)))
+    return parts
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f}"
+
+
 def phases_table(phases: Mapping[str, Mapping[str, Any]], language: str = "en") -> Table:
-    """A line a named phase: time of a call, share of the step, FLOPs, and MFU or why there is none."""
-    table, text = Table(box=None, pad_edge=False, show_header=False), Texts(language, "measured")
+    """A line a named phase: time of a call, share of the step, FLOPs, and MFU or why there is
+    none."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    text = Texts(language, "measured")
     for name, values in phases.items():
-        mfu, share = None if values["only_counted"] else values["mfu_percent"], values["step_percent"]
+        mfu = None if values["only_counted"] else values["mfu_percent"]
+        share = values["step_percent"]
         part = "" if share is None else text("of_step", share=share)
         flops = "" if values["flops"] is None else quantity(values["flops"], "FLOP")
-        why = text("only_counted_phase") if values["only_counted"] else values["reason"] or ""
+        why = verdicts.flags(values["reason"], language)
+        if values["only_counted"]:
+            why = text("only_counted_phase")
         last = why if mfu is None else f"MFU {percent(mfu)} % {bar(mfu)}"
-        cells = (name, f"{1e3 * values['mean_s']:.3f} ms × {values['calls']}", part, flops, last)
+        cells = (name, f"{_ms(values['mean_s'])} ms × {values['calls']}", part, flops, last)
         table.add_row(*map(Text, cells))
     return table
 
 
 def show(window: Any, console: Terminal | None = None, language: str = "en") -> None:
-    """Prints a finished window, in colours where the terminal has them: what disturbed it, facts, ladder, verdict."""
-    values, readings, verdict, text = window.row, window.readings, window.verdict, Texts(language, "measured")
-    lines = list[Any]()
-
-    def say(line: str, style: str = "") -> None:
-        lines.append(Text(line, style=style))
-
-    disturbed, others = list[str](), list[str]()
-    for flag in verdict.flags if verdict else ():
-        said = verdicts.sentence(flag.key, flag.numbers, language)
-        (disturbed if flag.key in DISTURBING else others).append(said)
-    # What makes a row no measure of its own device: others' load, throttling, too few steps, a slow ceiling.
-    if (steps := values.get("steps") or 0) < FEWEST_WINDOWS and not values.get("windows"):
-        disturbed.append(text("few_steps", count=steps))
-    if values.get("ceiling_other_processes_percent") is not None:
-        disturbed.append(text("ceiling_beside"))
+    """Prints a finished window, in colours where the terminal has them: what disturbed it, what was
+    found, because of what, and what to try; then facts and ladder."""
+    values = window.row
+    text = Texts(language, "measured")
+    disturbed, others = _flags(window.verdict, language)
+    disturbed += _unsure(values, text)
+    lines: list[Text | Table] = []
     if disturbed:
-        say(text("disturbed", what="; ".join(disturbed)), "bold red")
-    say(facts_line(values, language), "bold")
+        lines.append(Text(text("disturbed", what="; ".join(disturbed)), style="bold red"))
+    lines += first_lines(_three_lines(window, language), language)
+    lines.append(Text(facts_line(values, language)))
     if values.get("windows") and values.get("time_ci_low_s") is None:
-        say(text("no_interval", count=values["windows"]), "dim")
-    lines.append(ladder_table(values, readings, language))
+        lines.append(Text(text("no_interval", count=values["windows"]), style="dim"))
+    lines.append(ladder_table(values, window.readings, language))
     if phases := getattr(window, "phases", None):
         lines.append(phases_table(phases, language))
-    shares = ((text(word), values.get(f"mfu_{word.removeprefix('of_')}_percent")) for word in WORDS)
-    if parts := [text("share", share=percent(value), of=name) for name, value in shares if value is not None]:
-        say(f"MFU: {', '.join(parts)}")
-    if (ofu := values.get("expected_mfu_percent")) is not None:
-        corrected = values.get("ofu_percent")
-        say(text("ofu", share=percent(ofu)) + (text("ofu_corrected", share=percent(corrected)) if corrected else ""))
-    if (attainable := values.get("attainable_mfu_percent")) is not None:
-        gap = attainable - values["mfu_percent"]
-        say(text("attainable", share=percent(attainable), gap=percent(gap)))
-    if verdict is not None:
-        cause = Texts(language).name("cause", verdict.cause)
-        reason = verdicts.sentence(verdict.reason.key, verdict.reason.numbers, language)
-        lines.append(Text.assemble((f"{cause}: ", "bold yellow"), (reason, "yellow")))
-        say(text("try", advice=Texts(language, "advice")(verdict.cause)), "cyan")
-    for other in others:
-        say(text("look", flag=other), "red")
-    labels = {"flops": "FLOPs", "mfu_percent": "MFU", "peak_tflop_s": text("peak")}
-    if values.get("mfu_percent") is not None:
-        labels["attainable_mfu_percent"] = text("attainable_name")
-    for name, label in labels.items():
-        if name in readings and readings[name].value is None and readings[name].reason:
-            say(f"{label}: {readings[name].reason}", "dim")
+    lines += [Text(line) for line in _share_lines(values, text)]
+    lines += [Text(text("look", flag=flag), style="red") for flag in others]
+    lines += [Text(line, style="dim") for line in _missing(window, text)]
     (console or Terminal()).print(Group(*lines))
+
+
+def as_text(window: object, language: str = "en") -> str:
+    """Text that `show` prints of a finished window, without colours."""
+    written = io.StringIO()
+    show(window, Terminal(file=written, width=WIDTH, color_system=None), language)
+    return written.getvalue().rstrip()
+
+
+def as_html(window: object, language: str = "en") -> str:
+    """HTML of what `show` prints of a finished window, for a notebook."""
+    console = Terminal(file=io.StringIO(), width=WIDTH, record=True, force_terminal=True)
+    show(window, console, language)
+    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+
+def _flags(verdict: Judged | None, language: str) -> tuple[list[str], list[str]]:
+    """Sentences of a verdict's flags: those that say that something else was measured too, and the
+    others."""
+    disturbing: list[str] = []
+    others: list[str] = []
+    for flag in verdict.flags if verdict else ():
+        sentence = verdicts.sentence(flag.key, flag.numbers, language)
+        if flag.key in DISTURBING:
+            disturbing.append(sentence)
+        else:
+            others.append(sentence)
+    return disturbing, others
+
+
+def _unsure(values: Mapping[str, Any], text: Texts) -> list[str]:
+    """Sentences on what else spoils a row: too few steps, a ceiling measured beside others."""
+    sentences = []
+    steps = values.get("steps") or 0
+    if steps < FEWEST_WINDOWS and not values.get("windows"):
+        sentences.append(text("few_steps", count=steps))
+    if values.get("ceiling_other_processes_percent") is not None:
+        sentences.append(text("ceiling_beside"))
+    return sentences
+
+
+def _share_lines(values: Mapping[str, Any], text: Texts) -> list[str]:
+    """MFU by each denominator, OFU, and what MFU is attainable, as far as they are known."""
+    lines = []
+    parts = []
+    for word in WORDS:
+        share = values.get(f"mfu_{word.removeprefix('of_')}_percent")
+        if share is not None:
+            parts.append(text("share", share=percent(share), of=text(word)))
+    if parts:
+        lines.append(f"MFU: {', '.join(parts)}")
+    ofu = values.get("expected_mfu_percent")
+    corrected = values.get("ofu_percent")
+    if ofu is not None:
+        line = text("ofu", share=percent(ofu))
+        if corrected:
+            line += text("ofu_corrected", share=percent(corrected))
+        lines.append(line)
+    attainable = values.get("attainable_mfu_percent")
+    if attainable is not None:
+        gap = percent(attainable - values["mfu_percent"])
+        lines.append(text("attainable", share=percent(attainable), gap=gap))
+    return lines
+
+
+def first_lines(found: ThreeLines, language: str) -> list[Text]:
+    """The three lines in their styles."""
+    styles = ("bold", "yellow", "cyan")
+    return [
+        Text(line, style=style) for line, style in zip(found.worded(language), styles, strict=False)
+    ]
+
+
+def _three_lines(window: Any, language: str) -> ThreeLines:
+    values = window.row
+    name = values.get("model") or Texts(language, "lines")("loop")
+    told = {"device": getattr(window, "device", ""), **values}
+    if window.verdict is not None:
+        told |= verdict_of(window.verdict)
+    return three_lines(told, name, device_of(told), language)
+
+
+def _missing(window: Any, text: Texts) -> list[str]:
+    """Lines that say why FLOPs, MFU, a peak or the attainable are missing."""
+    labels = {"flops": "FLOPs", "mfu_percent": "MFU", "peak_tflop_s": text("peak")}
+    if window.row.get("mfu_percent") is not None:
+        labels["attainable_mfu_percent"] = text("attainable_name")
+    lines = []
+    unshown = percent_of(window.row.get("unshown_flops"), window.row.get("flops"))
+    if unshown is not None and unshown > UNSHOWN_PERCENT:
+        lines.append(text("unshown", share=percent(unshown)))
+    for name, label in labels.items():
+        reading = window.readings.get(name)
+        if reading is not None and reading.value is None and reading.reason:
+            lines.append(f"{label}: {verdicts.say(reading.reason, text.language)}")
+    return lines

@@ -9,13 +9,15 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.graph import Node
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mfulab.flops.useful import RealTokens, real_tokens
 
 MOST_NOTED = 4096  # calls of modules after which what was noted is made a hash
-# Autograd's names of operators that cost no FLOPs of a model: elementwise ones, sums, views, losses.
+# Autograd's names of operators that cost no FLOPs of a model: elementwise ones, sums, views,
+# losses.
 CHEAP = frozenset(
     """
     Abs Add AddN AsStrided BinaryCrossEntropyWithLogits Cat Clamp ClampMin Clone Cos CrossEntropyLoss Detach Div
@@ -31,8 +33,9 @@ _GUARD = "not G['__import_torch_dot_nn_dot_modules_dot_module']._global_forward_
 
 
 class Inside(NamedTuple):
-    """Summary of what ran: hashes of modules in order and of shapes given to those with parameters; the elements of
-    these; the first two dimensions of the first tensor whose second is the batch (`batch_first=False`)."""
+    """Summary of what ran: hashes of modules in order and of shapes given to those with parameters;
+    the elements of these; the first two dimensions of the first tensor whose second is the batch
+    (`batch_first=False`)."""
 
     modules: int = 0
     shapes: int = 0
@@ -41,7 +44,8 @@ class Inside(NamedTuple):
 
 
 class Structure:
-    """Notes every module that the thread calls, from one `take` to the next; its caller notes `models` itself."""
+    """Notes every module that the thread calls, from one `take` to the next; its caller notes
+    `models` itself."""
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
         self._roots, self._thread = frozenset(map(id, models)), threading.get_ident()
@@ -49,7 +53,7 @@ class Structure:
         self._given: list[tuple[int, ...]] = []
         self._leading: tuple[int, ...] = ()
 
-    def called(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+    def called(self, module: torch.nn.Module, arguments: tuple[object, ...]) -> None:
         """Notes a call of any module, from whatever calls it."""
         if threading.get_ident() == self._thread and id(module) not in self._roots:
             self.note(module, arguments)
@@ -58,14 +62,18 @@ class Structure:
         """Gives what ran since the last call, and begins anew."""
         if not self._noted:
             return _NOTHING
-        shapes, elements = hash(tuple(self._given)) if self._given else 0, sum(map(math.prod, self._given))
+        shapes = hash(tuple(self._given)) if self._given else 0
+        elements = sum(map(math.prod, self._given))
         inside = Inside(_hash(self._noted), shapes, elements, self._leading)
-        self._noted, self._given, self._leading = [], [], ()
+        self._noted = []
+        self._given = []
+        self._leading = ()
         return inside
 
-    def note(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+    def note(self, module: torch.nn.Module, arguments: tuple[object, ...]) -> None:
         """Notes a call."""
-        fields, noted = module.__dict__, self._noted
+        fields = module.__dict__
+        noted = self._noted
         if "_graph" in fields or "_parameters" not in fields:
             return  # a traced one: torch runs such under its own operators too, in whatever order
         if len(noted) > MOST_NOTED:
@@ -73,31 +81,43 @@ class Structure:
         if not (own := fields["_parameters"]):
             noted.append(type(module))
             return
-        kind = type(module)
         try:
-            for weight in own.values():  # the first that is not None; a generator would take longer
-                if weight is not None:
-                    break
-            form: Any = len(own)
-            if "stride" in fields:
-                form = form, fields["stride"], fields.get("padding"), fields.get("dilation")
-            self._noted += (kind, form) if weight is None else (kind, form, weight.shape, weight.dtype)
-            given = arguments[0] if arguments else None
-            if type(given) is PackedSequence:
-                given = given.data
-            if isinstance(given, torch.Tensor):
-                size = sizes_of(given)
-                self._given.append(size)
-                if len(size) == 3 and not given.is_nested and not self._leading and fields.get("batch_first") is False:
-                    self._leading = tuple(size[:2])
+            noted += _form_of(module, own)
+            self._note_given(fields, arguments)
         except Exception:  # weights that are made in this very call
-            self._noted += (kind, "unknown")
+            self._noted += (type(module), "unknown")
+
+    def _note_given(self, fields: Mapping[str, object], arguments: tuple[object, ...]) -> None:
+        given = arguments[0] if arguments else None
+        if type(given) is PackedSequence:
+            given = given.data
+        if not isinstance(given, torch.Tensor):
+            return
+        size = sizes_of(given)
+        self._given.append(size)
+        is_time_first = fields.get("batch_first") is False and len(size) == 3
+        if is_time_first and not given.is_nested and not self._leading:
+            self._leading = tuple(size[:2])
+
+
+def _form_of(module: torch.nn.Module, own: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Identity of a module with weights: its type, its first weight that is not None, how it steps."""
+    fields = module.__dict__
+    for weight in own.values():  # a generator would take longer
+        if weight is not None:
+            break
+    form: Any = len(own)
+    if "stride" in fields:
+        form = form, fields["stride"], fields.get("padding"), fields.get("dilation")
+    if weight is None:
+        return type(module), form
+    return type(module), form, weight.shape, weight.dtype
 
 
 _NOTHING = Inside()
 
 
-def _hash(noted: list[Any]) -> int:
+def _hash(noted: list[object]) -> int:
     try:
         return hash(tuple(noted))
     except TypeError:  # a module's own `stride` may be a list
@@ -105,13 +125,15 @@ def _hash(noted: list[Any]) -> int:
 
 
 def sizes_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    """A tensor's shape; of a nested one its number of sequences, those of its rows together and, on a CPU, of each."""
+    """A tensor's shape; of a nested one its number of sequences, those of its rows together and, on
+    a CPU, of each."""
     if not tensor.is_nested:
         return tensor.shape
     if tensor.layout != torch.jagged:
         return tuple(tensor._nested_tensor_size().flatten().tolist())  # which lies on the host
     jagged: Any = tensor
-    values, offsets = jagged._values, jagged._offsets  # `values()` would make a node of the graph
+    values = jagged._values
+    offsets = jagged._offsets  # `values()` would make a node of the graph
     lengths = offsets.diff().tolist() if offsets.device.type == "cpu" else ()
     return (offsets.numel() - 1, *values.shape, *sorted(lengths))
 
@@ -119,12 +141,21 @@ def sizes_of(tensor: torch.Tensor) -> tuple[int, ...]:
 def vmapped() -> tuple[int, ...]:
     """Sizes that `torch.vmap` hides from the shapes inside it."""
     stack = torch._C._functorch.get_interpreter_stack() or ()
-    of_vmap = (interpreter for interpreter in stack if interpreter.key() == torch._C._functorch.TransformType.Vmap)
-    return tuple(torch._C._functorch.CVmapInterpreterPtr(interpreter).batchSize() for interpreter in of_vmap)
+    of_vmap = (
+        interpreter
+        for interpreter in stack
+        if interpreter.key() == torch._C._functorch.TransformType.Vmap
+    )
+    return tuple(
+        torch._C._functorch.CVmapInterpreterPtr(interpreter).batchSize() for interpreter in of_vmap
+    )
 
 
-def real_tokens_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> RealTokens | None:
-    """Real tokens of a counted call; looking at the batch is no part of what is counted, nor may it fail."""
+def real_tokens_of(
+    arguments: tuple[object, ...], keywords: Mapping[str, object]
+) -> RealTokens | None:
+    """Real tokens of a counted call; looking at the batch is no part of what is counted, nor may it
+    fail."""
     with suppress(Exception), _disable_current_modes():
         return real_tokens(arguments, keywords)
     return None
@@ -134,18 +165,22 @@ def real_tokens_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> R
 sequence_number = torch._C._autograd._get_sequence_nr
 
 
-def number(outputs: Any) -> int:
-    """Number of the newest node that a backward pass starts from; -1 for a leaf and for what has none."""
+def number(outputs: object) -> int:
+    """Number of the newest node that a backward pass starts from; -1 for a leaf and for what has
+    none."""
     numbers = (node._sequence_nr() for node in _starts(outputs))
     return max((number for number in numbers if number < 2**63), default=-1)
 
 
-def _starts(outputs: Any) -> list[Any]:
-    nodes = (getattr(output, "grad_fn", None) for output in (outputs if isinstance(outputs, Sequence) else [outputs]))
+def _starts(outputs: object) -> list[Node]:
+    nodes = (
+        getattr(output, "grad_fn", None)
+        for output in (outputs if isinstance(outputs, Sequence) else [outputs])
+    )
     return [node for node in nodes if node is not None]
 
 
-def nodes_of(outputs: Any) -> Iterator[Any]:
+def nodes_of(outputs: object) -> Iterator[Node]:
     """Every node of the graph of a backward pass."""
     waiting = _starts(outputs)
     seen = set(waiting)
@@ -158,36 +193,58 @@ def nodes_of(outputs: Any) -> Iterator[Any]:
                 waiting.append(other)
 
 
-def holds_compiled(outputs: Any) -> bool:
-    """True if compiled code, or a higher-order operator, made a node of the graph of a backward pass."""
-    return any(node.name().endswith(("CompiledFunctionBackward", "AutogradOpBackward")) for node in nodes_of(outputs))
+def holds_compiled(outputs: object) -> bool:
+    """True if compiled code, or a higher-order operator, made a node of the graph of a backward
+    pass."""
+    return any(
+        node.name().endswith(("CompiledFunctionBackward", "AutogradOpBackward"))
+        for node in nodes_of(outputs)
+    )
 
 
 def graphs_compiled() -> int:
     """Number of graphs that torch.compile has made in this process; looking imports nothing."""
     dynamo = sys.modules.get("torch._dynamo.utils")
-    return 0 if dynamo is None else dynamo.counters["stats"].get("unique_graphs", 0)
+    if dynamo is None:
+        return 0
+    return dynamo.counters["stats"].get("unique_graphs", 0)
 
 
 def hooks_are_guarded_against() -> bool:
-    """True if code is compiled anew where all modules have a hook: of `super().__call__`, by torch 2.14 and later."""
+    """True if code is compiled anew where all modules have a hook: of `super().__call__`, by torch
+    2.14 and later."""
     with suppress(Exception):  # no other torch has what this one keeps of compiled code
         entries_of = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
-        codes = (code for weakref in sys.modules["torch._dynamo.convert_frame"].input_codes.seen if (code := weakref()))
-        return any(_GUARD in str(entry.guard_manager) for code in codes for entry in entries_of(code))
+        codes = (
+            code
+            for weakref in sys.modules["torch._dynamo.convert_frame"].input_codes.seen
+            if (code := weakref())
+        )
+        return any(
+            _GUARD in str(entry.guard_manager) for code in codes for entry in entries_of(code)
+        )
     return False
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
     """True if a module, or its forward, is compiled."""
-    in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or hasattr(module, "_orig_mod") or hasattr(module.forward, "_torchdynamo_orig_callable")
+    return (
+        is_compiled_in_place(module)
+        or hasattr(module, "_orig_mod")
+        or hasattr(module.forward, "_torchdynamo_orig_callable")
+    )
 
 
-def graph_hash(outputs: Any, begin: int, spans: Sequence[tuple[int, int]]) -> int:
-    """The operators that may cost FLOPs in the graph of a backward pass from `outputs`, by shapes of results and
-    weights; nodes before `begin` and inside `spans`, in order, do not count."""
-    code, starts = 0, [start for start, _ in spans]
+def is_compiled_in_place(module: torch.nn.Module) -> bool:
+    """True if `module.compile()` has compiled its call, for which no hook is called."""
+    return getattr(module, "_compiled_call_impl", None) is not None
+
+
+def graph_hash(outputs: object, begin: int, spans: Sequence[tuple[int, int]]) -> int:
+    """The operators that may cost FLOPs in the graph of a backward pass from `outputs`, by shapes
+    of results and weights; nodes before `begin` and inside `spans`, in order, do not count."""
+    code = 0
+    starts = [start for start, _ in spans]
     for node in nodes_of(outputs):
         number = node._sequence_nr()
         place = bisect_right(starts, number) - 1
@@ -197,5 +254,7 @@ def graph_hash(outputs: Any, begin: int, spans: Sequence[tuple[int, int]]) -> in
         if name.rstrip("0123456789").removesuffix("Backward") not in CHEAP:
             leaves = (getattr(other, "variable", None) for other, _ in node.next_functions)
             weights = tuple(tuple(leaf.shape) for leaf in leaves if leaf is not None)
-            code = hash((code, name, weights, *(tuple(result.shape) for result in node._input_metadata)))
+            code = hash(
+                (code, name, weights, *(tuple(result.shape) for result in node._input_metadata))
+            )
     return code

@@ -12,24 +12,31 @@ Log = Callable[[dict[str, float]], object]
 
 
 class TrainingWindow:
-    """Base of a callback: its window opens after `warm_up` steps, is logged every `every`, and shown at the end. The
-    whole training is kept in the folder `job`, from the process's start: see `mfulab goodput`. `options` are those of
-    `mfulab.measure`. `window` is None before the first steps are over."""
+    """Base of a callback: its window opens after `warm_up` steps, is logged every `every`, and
+    shown at the end. The whole training is kept in the folder `job`, from the process's start: see
+    `mfulab goodput`. `options` are those of `mfulab.measure`. `window` is None before the first
+    steps are over."""
 
-    def __init__(self, *, every: int = 50, warm_up: int = 3, job: Any = None, **options: Any) -> None:
+    def __init__(
+        self, *, every: int = 50, warm_up: int = 3, job: Any = None, **options: Any
+    ) -> None:
         if every < 1 or warm_up < 1:
             raise ValueError(f"every={every}, warm_up={warm_up}: give 1 or more of each")
-        self._every, self._warm_up, self._options = every, warm_up, options
-        self._steps, self._is_open = 0, False
+        self._every = every
+        self._warm_up = warm_up
+        self._options = options
+        self._steps = 0
+        self._is_open = False
         self.window: Measurement | None = None
         self.journal = journal_of(job)
 
-    def _mark(self, span: str, step: int | None = None, **facts: Any) -> None:
+    def _mark(self, span: str, step: int | None = None, **facts: object) -> None:
         if self.journal:
             self.journal.mark(span, step, **facts)
 
     def _begin(self, step: int) -> None:
-        """Begins a training after so many steps of the job, and after the end of one before it that nobody noticed."""
+        """Begins a training after so many steps of the job, and after the end of one before it that
+        nobody noticed."""
         is_joined = dist.is_available() and dist.is_initialized()
         place = {"rank": dist.get_rank(), "world": dist.get_world_size()} if is_joined else {}
         self._mark("restore" if step else "setup", step, **place)
@@ -56,10 +63,13 @@ class TrainingWindow:
             self.window.skip()
 
     def _close(self, error: BaseException | None = None, log: Log | None = None) -> None:
-        """Ends the window: logs the whole and prints the ladder; after an error nothing, after Ctrl-C without a log."""
+        """Ends the window: logs the whole and prints the ladder; after an error nothing, after
+        Ctrl-C without a log."""
         if self._is_open and self.window is not None:
             self._is_open = False
-            self.window.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+            self.window.__exit__(
+                type(error) if error else None, error, error.__traceback__ if error else None
+            )
             if log and (metrics := self.window.metrics()):
                 log(metrics)
             self._mark("measuring", **facts_of(self.window.row))

@@ -7,7 +7,15 @@ from pydantic import Field
 from mfulab.core.configs import REPLICATE, SEED, StepConfig
 from mfulab.core.groups import SIZE, DeviceConfig, KernelConfig, PrecisionConfig, Size, TimingConfig
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import MACHINE_COST, MEDIAN_TIME, TIME_CI_LOW, Percent, TimedRow, column
+from mfulab.core.rows import (
+    MACHINE_COST,
+    MEDIAN_TIME,
+    TIME_CI_LOW,
+    Percent,
+    TimedRow,
+    column,
+    counter_column,
+)
 
 
 class BenchMatmulConfig(StepConfig):
@@ -19,7 +27,12 @@ class BenchMatmulConfig(StepConfig):
     precision: PrecisionConfig
     device: DeviceConfig = DeviceConfig()
     timing: TimingConfig = TimingConfig()
-    first_calls: int | None = Field(None, ge=2, le=1000, description="Number of first calls that are timed together.")
+    first_calls: int | None = Field(
+        None, ge=2, le=1000, description="Number of first calls that are timed together."
+    )
+    transfers: bool = Field(
+        False, description="Time allocation and transfers though a GPU's windows are short."
+    )
     seed: int = SEED
     replicate: int = REPLICATE
 
@@ -41,8 +54,12 @@ class MatmulRow(TimedRow):
     """One measured matmul."""
 
     kernel: str = Field("", description="Name of the implementation.")
-    family: str = Field("", description="CPU, Numba CUDA, CUDA C, Triton, tile language or library.")
-    after: str = Field("", description="Kernel one rung below on the ladder of its family; empty: the lowest.")
+    family: str = Field(
+        "", description="CPU, Numba CUDA, CUDA C, Triton, tile language or library."
+    )
+    after: str = Field(
+        "", description="Kernel one rung below on the ladder of its family; empty: the lowest."
+    )
     adds: str = Field("", description="Technique that this kernel adds to the one below.")
     size: str = Field("", description="Size as asked for: N, MxNxK or BxMxNxK.")
     precision: str = Field("", description="Name of the precision that was asked for.")
@@ -51,49 +68,74 @@ class MatmulRow(TimedRow):
     n: int | None = column("Columns of B and C.")
     k: int | None = column("Columns of A, rows of B.")
     effective_precision: str | None = column("Number format whose rounding the error shows.")
-    time_s: float | None = column("Undisturbed launch, back to back: a CPU's 10th percentile, else the median.")
+    time_s: float | None = column(
+        "Undisturbed launch, back to back: a CPU's 10th percentile, else the median."
+    )
     median_time_s: float | None = MEDIAN_TIME
     machine_cost_percent: float | None = MACHINE_COST
     time_ci_low_s: float | None = TIME_CI_LOW
     time_ci_high_s: float | None = column("Upper end of the 95 % confidence interval of `time_s`.")
-    hot_time_s: float | None = column("Median of repetitions back to back, caches warm.")
-    hot_iqr_s: float | None = column("Interquartile range of the hot repetitions.")
-    cold_time_s: float | None = column("Median launch with caches flushed before each.")
-    cold_iqr_s: float | None = column("Interquartile range of the cold launches.")
+    hot_time_s: float | None = counter_column("Median of repetitions back to back, caches warm.")
+    hot_iqr_s: float | None = counter_column("Interquartile range of the hot repetitions.")
+    cold_time_s: float | None = counter_column("Median launch with caches flushed before each.")
+    cold_iqr_s: float | None = counter_column("Interquartile range of the cold launches.")
     first_call_s: float | None = column("First call, JIT compilation included.")
     first_calls: int | None = column("Number of calls in first_calls_mean_s.")
-    first_calls_mean_s: float | None = column("Mean of the first calls: the time that a script without warm-up prints.")
-    allocation_s: float | None = column("Allocation of A, B and C, whose pages are touched on a CPU.")
+    first_calls_mean_s: float | None = column(
+        "Mean of the first calls: the time that a script without warm-up prints."
+    )
+    allocation_s: float | None = column(
+        "Allocation of A, B and C, whose pages are touched on a CPU."
+    )
     host_to_device_s: float | None = column("Copy of A and B to the GPU from pageable memory.")
     device_to_host_s: float | None = column("Copy of C from the GPU to pageable memory.")
-    host_to_device_pinned_s: float | None = column("Copy of A and B to the GPU from page-locked memory.")
-    device_to_host_pinned_s: float | None = column("Copy of C from the GPU to page-locked memory.")
+    host_to_device_pinned_s: float | None = counter_column(
+        "Copy of A and B to the GPU from page-locked memory."
+    )
+    device_to_host_pinned_s: float | None = counter_column(
+        "Copy of C from the GPU to page-locked memory."
+    )
     end_to_end_s: float | None = column("Time from arrays on the host to the result on the host.")
-    reference_time_s: float | None = column("Time of the interleaved reference, at the quantile of `time_s`.")
+    reference_time_s: float | None = counter_column(
+        "Time of the interleaved reference, at the quantile of `time_s`."
+    )
+    reference_clock_mhz: float | None = counter_column("Mean SM clock while the reference ran.")
     reference_name: str | None = column("Library matmul that was interleaved.")
-    reference_cold_time_s: float | None = column("Time of the reference with caches flushed.")
+    reference_cold_time_s: float | None = counter_column(
+        "Time of the reference with caches flushed."
+    )
     flops: int | None = column("FLOPs of the matmul: 2·batch·m·n·k.")
     bytes_moved: int | None = column("A and B read once, C written once.")
     relative_error: float | None = column("‖C−R‖F / ‖R‖F against float64 of the quantised inputs.")
     max_absolute_error: float | None = column("Largest |C − R| of an element.")
-    tolerance: float | None = column("Largest accepted relative_error; above it the row is `incorrect`.")
-    repetitions: int | None = column("Hot repetitions; each is a group of back-to-back calls.")
-    unheld_repetitions: int | None = column("Hot repetitions on a GPU whose launches may have waited for the host.")
+    tolerance: float | None = column(
+        "Largest accepted relative_error; above it the row is `incorrect`."
+    )
+    repetitions: int | None = counter_column(
+        "Hot repetitions; each is a group of back-to-back calls."
+    )
+    unheld_repetitions: int | None = counter_column(
+        "Hot repetitions on a GPU whose launches may have waited for the host."
+    )
     block: str | None = column("Thread block or tile that was used.")
     grid: str | None = column("Blocks that were launched.")
     registers: int | None = column("Registers per thread, from the compiler.")
-    shared_memory_bytes: int | None = column("Shared memory per block, static and dynamic.")
+    shared_memory_bytes: int | None = counter_column("Shared memory per block, static and dynamic.")
     spill_bytes: int | None = column("Registers spilled to local memory, per thread.")
-    occupancy_percent: Percent | None = column("Theoretical occupancy, from registers and shared memory.")
+    occupancy_percent: Percent | None = column(
+        "Theoretical occupancy, from registers and shared memory."
+    )
     clock_mhz: float | None = column("Mean SM clock while measuring.")
     power_w: float | None = column("Power of the GPU at a moment of sustained calls.")
-    burst_time_s: float | None = column(
+    burst_time_s: float | None = counter_column(
         "Launch on a GPU in 0.02 s of calls after 2 s of rest, before a power limit acts."
     )
-    burst_clock_mhz: float | None = column("SM clock in the burst of burst_time_s.")
-    burst_power_w: float | None = column("Power of the GPU in the burst of burst_time_s.")
+    burst_clock_mhz: float | None = counter_column("SM clock in the burst of burst_time_s.")
+    burst_power_w: float | None = counter_column("Power of the GPU in the burst of burst_time_s.")
     threads: int | None = column("CPU threads used.")
-    other_processes_percent: Percent | None = column("Share of the allowed logical CPUs that others took while timing.")
+    other_processes_percent: Percent | None = column(
+        "Share of the allowed logical CPUs that others took while timing."
+    )
 
 
 MEASUREMENT = Measurement(

@@ -1,4 +1,5 @@
-"""Times one matmul implementation beside the library's in the same run; checks the result before and after."""
+"""Times one matmul implementation beside the library's in the same run; checks the result before
+and after."""
 
 import contextlib
 import importlib
@@ -23,6 +24,7 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.formats import Format
 from mfulab.core.groups import KernelConfig
 from mfulab.core.measurement import Measured
+from mfulab.core.said import Said
 from mfulab.device import ByKind, is_gpu, require_cuda, synchronise, vendors
 from mfulab.device.compute import prepare
 from mfulab.device.cpu import cpu
@@ -38,15 +40,27 @@ from mfulab.timing.device_timer import DeviceTimer
 from mfulab.timing.instruments import Instruments
 from mfulab.timing.pace import Pace, is_short, pace_for
 from mfulab.timing.probe import packed
-from mfulab.timing.repetitions import LONGEST_SPIN_S, Budget, Call, HostTimer, Repetition, interleave, summarise
+from mfulab.timing.repetitions import (
+    LONGEST_SPIN_S,
+    Budget,
+    Call,
+    HostTimer,
+    Repetition,
+    interleave,
+    summarise,
+)
 from mfulab.timing.transfers import median_wall_s, time_transfers
 
 # Of each process; a matmul is steady once nvbench's rule says so.
-PACE = ByKind(cpu=Pace(2, 0.2, 0.4, 0.0, patience_s=1.0), gpu=Pace(3, 0.1, 0.3, 0.0, patience_s=1.0))
-# What goes around the matmul is repeated for so long: most of it after other libraries' threads have ceased to spin.
+PACE = ByKind(
+    cpu=Pace(2, 0.2, 0.4, 0.0, patience_s=1.0), gpu=Pace(3, 0.1, 0.3, 0.0, patience_s=1.0)
+)
+# What goes around the matmul is repeated for so long: most of it after other libraries' threads
+# have ceased to spin.
 AROUND_S = ByKind(cpu=LONGEST_SPIN_S, gpu=0.0)
 
-BURST_S, REST_S = 0.02, 2.0  # of calls before any power limit acts, and of the rest before them
+BURST_S = 0.02
+REST_S = 2.0  # of calls before any power limit acts, and of the rest before them
 
 
 @dataclass(frozen=True)
@@ -60,14 +74,23 @@ class _Bench:
 
     @property
     def is_around(self) -> bool:
-        """True where what goes around the matmul is timed too: in the first process, unless it is short."""
-        return self.config.replicate == 1 and not is_short(self.device, self.config.timing)
+        """True where what goes around the matmul is timed too: in the first process, unless it is
+        short and nobody asked."""
+        return self.config.replicate == 1 and (self.config.transfers or not self.is_short)
+
+    @property
+    def is_short(self) -> bool:
+        """True where a GPU's windows are shorter than its own."""
+        return is_short(self.device, self.config.timing)
 
 
 def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
-    """A row with the times of the matmul; without any time where its error is outside the tolerance."""
+    """A row with the times of the matmul; without any time where its error is outside the
+    tolerance."""
     bench = _prepare(config)
-    shape, form, around_s = bench.shape, bench.form, AROUND_S[bench.device]
+    shape = bench.shape
+    form = bench.form
+    around_s = AROUND_S[bench.device]
     allocate = partial(_allocate, shape, form, bench.device)
     allocation_s = median_wall_s(allocate, bench.device, 3, around_s) if bench.is_around else None
     operands = random_operands(shape, form, bench.device, config.seed)
@@ -81,7 +104,8 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     row = _row(bench, before)
     if not before.correct:
         return Measured(_incorrect(row, before, "at the first call"))
-    row.first_call_s, row.allocation_s = first_call_s, allocation_s
+    row.first_call_s = first_call_s
+    row.allocation_s = allocation_s
     with Instruments(operands.c.device, folder) as instruments:
         repetitions = _timed(bench, call, operands, exact, row, instruments)
     # What timing left in C; a call that returns its result is asked once more.
@@ -94,19 +118,23 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     _fill_times(row, repetitions, config.kernel.name)
     if bench.is_around:
         _fill_around(row, bench, operands)
-        if is_gpu(bench.device) and row.time_s:
+        if is_gpu(bench.device) and row.time_s and not bench.is_short:
             _fill_burst(row, call, operands.c.device, row.time_s)
     return Measured(row, samples)
 
 
 def _prepare(config: BenchMatmulConfig) -> _Bench:
-    """The kernel on its device, with a CPU's threads set; raises UnsupportedError where it cannot run."""
+    """The kernel on its device, with a CPU's threads set; raises UnsupportedError where it cannot
+    run."""
     require_cuda(config.device.type, f"kernel={config.kernel.name}")
     device, threads = prepare(config.device)
-    shape, form = Shape(*config.shape), config.precision.form
+    shape = Shape(*config.shape)
+    form = config.precision.form
     module, _, name = config.kernel.target.rpartition(".")
     with _packages_of(config.kernel):
-        kernel: MatmulKernel = getattr(importlib.import_module(module), name)(form.name, config.kernel.block)
+        kernel: MatmulKernel = getattr(importlib.import_module(module), name)(
+            form.name, config.kernel.block
+        )
     kernel.require(device.type, shape)
     if is_gpu(device):
         return _Bench(config, device.type, kernel, shape, form, None)
@@ -116,8 +144,11 @@ def _prepare(config: BenchMatmulConfig) -> _Bench:
 
 
 def _row(bench: _Bench, checked: Check) -> MatmulRow:
-    kernel, shape, form = bench.kernel, bench.shape, bench.form
-    launch, resources = kernel.launch(shape), kernel.resources()
+    kernel = bench.kernel
+    shape = bench.shape
+    form = bench.form
+    launch = kernel.launch(shape)
+    resources = kernel.resources()
     static = resources.shared_memory_bytes
     return MatmulRow.of(
         bench.config,
@@ -128,7 +159,9 @@ def _row(bench: _Bench, checked: Check) -> MatmulRow:
         **asdict(checked),
         first_calls=bench.config.first_calls,
         flops=shape.flops,
-        bytes_moved=shape.bytes_moved(*(getattr(torch, name).itemsize for name in (form.operand, form.output))),
+        bytes_moved=shape.bytes_moved(
+            *(getattr(torch, name).itemsize for name in (form.operand, form.output))
+        ),
         block=json.dumps(launch.block) if launch.block else None,
         grid=json.dumps(launch.grid) if launch.grid else None,
         registers=resources.registers,
@@ -140,10 +173,17 @@ def _row(bench: _Bench, checked: Check) -> MatmulRow:
 
 
 def _timed(
-    bench: _Bench, call: "_Bound", operands: Operands, exact: torch.Tensor, row: MatmulRow, instruments: Instruments
+    bench: _Bench,
+    call: "_Bound",
+    operands: Operands,
+    exact: torch.Tensor,
+    row: MatmulRow,
+    instruments: Instruments,
 ) -> list[Repetition]:
-    """Repeats the kernel beside the library, where that has the matmul; leaves other inputs behind."""
-    started, timing = time.perf_counter(), bench.config.timing
+    """Repeats the kernel beside the library, where that has the matmul; leaves other inputs
+    behind."""
+    started = time.perf_counter()
+    timing = bench.config.timing
     if bench.config.replicate == 1 and (count := bench.config.first_calls):
         later_s = sum(_one(call, bench.device)[0] for _ in range(count - 1))
         row.first_calls_mean_s = ((row.first_call_s or 0) + later_s) / count
@@ -151,7 +191,9 @@ def _timed(
     if (reference := reference_for(call.kernel, bench.device, call.shape)) is not None:
         # Its own output: the kernel's is checked again afterwards.
         row.reference_name, library = reference
-        contestants[_beside(row)] = _Bound(library, Operands(operands.a, operands.b, torch.empty_like(operands.c)))
+        contestants[_beside(row)] = _Bound(
+            library, Operands(operands.a, operands.b, torch.empty_like(operands.c))
+        )
     seeds = itertools.count(bench.config.seed + 1)
 
     def refresh() -> None:
@@ -159,15 +201,21 @@ def _timed(
         for contestant in contestants.values():
             contestant.prepare()
 
-    short = (timing.window_time_s or 0.0, timing.warm_up_time_s or 0.0) if is_short(bench.device, timing) else ()
-    device, probe = operands.c.device, instruments.probe
-    timer = DeviceTimer(device, *short) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
-    # What others took of a CPU meanwhile; timed beside a reference, a kernel has no share of its own.
+    short = (timing.window_time_s or 0.0, timing.warm_up_time_s or 0.0) if bench.is_short else ()
+    device = operands.c.device
+    probe = instruments.probe
+    timer = (
+        DeviceTimer(device, *short) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
+    )
+    # What others took of a CPU meanwhile; timed beside a reference, a kernel has no share of its
+    # own.
     others = sampling([cpu_sampler(bench.threads)] if bench.threads else [])
     with _launched_with(call.launch), others as readings:
         timed = interleave(contestants, timer, _budget(bench), refresh, probe, instruments.best)
     row.probes = packed(timed.states, torch.get_num_threads())
-    row.disturbed_windows = len({repetition.round for repetition in timed.repetitions if repetition.disturbed})
+    row.disturbed_windows = len(
+        {repetition.round for repetition in timed.repetitions if repetition.disturbed}
+    )
     row.repeated_windows = timed.repeated
     row.other_processes_percent = readings[0]["other_processes_percent"].value if readings else None
     row.probe_s, row.measured_s = probe.spent_s, time.perf_counter() - started
@@ -175,12 +223,20 @@ def _timed(
 
 
 def _fill_around(row: MatmulRow, bench: _Bench, operands: Operands) -> None:
-    """Times what goes around the matmul: from arrays on the host to one on the host, and on a GPU each transfer."""
-    shape, inputs = bench.shape, (operands.a.cpu(), operands.b.cpu())
+    """Times what goes around the matmul: from arrays on the host to one on the host, and on a GPU
+    each transfer."""
+    shape = bench.shape
+    inputs = (operands.a.cpu(), operands.b.cpu())
 
     def end_to_end() -> None:
         """Copies in, converts, multiplies, copies out."""
-        c = torch.empty(shape.batch, shape.m, shape.n, dtype=getattr(torch, bench.form.output), device=bench.device)
+        c = torch.empty(
+            shape.batch,
+            shape.m,
+            shape.n,
+            dtype=getattr(torch, bench.form.output),
+            device=bench.device,
+        )
         fresh = Operands(inputs[0].to(bench.device), inputs[1].to(bench.device), c)
         _result(fresh, _Bound(bench.kernel, fresh)()).cpu()
 
@@ -192,11 +248,16 @@ def _fill_around(row: MatmulRow, bench: _Bench, operands: Operands) -> None:
 
 
 def _fill_burst(row: MatmulRow, call: Call, device: torch.device, time_s: float) -> None:
-    timer, calls = DeviceTimer(device), math.ceil(BURST_S / time_s)
-    read, seen = vendors.of(uuid := uuid_of(device)).probe(uuid, os.getpid()), dict[str, float | None]()
+    timer = DeviceTimer(device)
+    calls = math.ceil(BURST_S / time_s)
+    read, seen = (
+        vendors.of(uuid := uuid_of(device)).probe(uuid, os.getpid()),
+        dict[str, float | None](),
+    )
     timer.during = lambda: seen.update(read())
     burst = timer.burst(call, calls, REST_S)
-    row.burst_time_s, row.burst_clock_mhz = burst.time_s, burst.clock_mhz
+    row.burst_time_s = burst.time_s
+    row.burst_clock_mhz = burst.clock_mhz
     row.burst_power_w = seen.get("instant_power_w")
     timer.settle(call, calls, time_s)
     timer.time(call, calls)
@@ -205,16 +266,20 @@ def _fill_burst(row: MatmulRow, call: Call, device: torch.device, time_s: float)
 
 @contextlib.contextmanager
 def _packages_of(config: KernelConfig) -> Iterator[None]:
-    """Makes the run unsupported where a package is missing; some are imported by the first call only."""
+    """Makes the run unsupported where a package is missing; some are imported by the first call
+    only."""
     try:
         yield
     except ModuleNotFoundError as missing:
-        raise UnsupportedError(f"kernel={config.name} needs the package {missing.name}, not installed here") from None
+        raise UnsupportedError(
+            Said("kernel_needs_package", {"kernel": config.name, "package": missing.name})
+        ) from None
 
 
 @contextlib.contextmanager
 def _launched_with(launch: Launch) -> Iterator[None]:
-    """Notes a CUDA error's name and the launch configuration that met it, if the error itself lacks them."""
+    """Notes a CUDA error's name and the launch configuration that met it, if the error itself lacks
+    them."""
     try:
         yield
     except UnsupportedError:
@@ -228,7 +293,8 @@ def _launched_with(launch: Launch) -> Iterator[None]:
 
 class _Bound:
     def __init__(self, kernel: MatmulKernel, operands: Operands) -> None:
-        self.kernel, self.operands = kernel, operands
+        self.kernel = kernel
+        self.operands = operands
         batch, m, n = operands.c.shape
         self.shape = Shape(batch, m, n, operands.a.shape[2])
         self.launch = kernel.launch(self.shape)
@@ -243,9 +309,11 @@ class _Bound:
 
 
 def _budget(bench: _Bench) -> Budget:
-    timing, pace = bench.config.timing, pace_for(bench.device, bench.config.timing, PACE)
+    timing = bench.config.timing
+    pace = pace_for(bench.device, bench.config.timing, PACE)
     time_s = pace.windows * pace.window_s
-    longest = 10 if bench.device == "cpu" else 20  # rounds on a GPU hold sustained work beside what is timed
+    # rounds on a GPU hold sustained work beside what is timed
+    longest = 10 if bench.device == "cpu" else 20
     limit_s = min(longest * time_s, timing.time_limit_s / 4)
     return Budget(pace.warm_up_s, time_s, limit_s, pace.windows, pace.patience_s, pace.precision)
 
@@ -256,31 +324,48 @@ def _beside(row: MatmulRow) -> str:
 
 
 def _incorrect(row: MatmulRow, checked: Check, when: str) -> MatmulRow:
-    row.status, row.message = "incorrect", f"{when}: {checked}"
-    row.relative_error, row.max_absolute_error = checked.relative_error, checked.max_absolute_error
+    row.status = "incorrect"
+    row.message = f"{when}: {checked}"
+    row.relative_error = checked.relative_error
+    row.max_absolute_error = checked.max_absolute_error
     return row
 
 
 def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str) -> None:
-    hot, cold = summarise(repetitions, kernel, "hot"), summarise(repetitions, kernel, "cold")
+    hot = summarise(repetitions, kernel, "hot")
+    cold = summarise(repetitions, kernel, "cold")
     own = [repetition for repetition in repetitions if repetition.implementation == kernel]
     on_cpu = row.threads is not None
     row.time_s = hot.low_s if on_cpu else hot.median_s
     row.median_time_s = row.hot_time_s = hot.median_s
-    row.hot_iqr_s, row.cold_time_s, row.cold_iqr_s = hot.iqr_s, cold.median_s, cold.iqr_s
+    row.hot_iqr_s = hot.iqr_s
+    row.cold_time_s = cold.median_s
+    row.cold_iqr_s = cold.iqr_s
     row.repetitions = hot.count
     if not on_cpu:
-        row.unheld_repetitions = sum(repetition.temperature == "hot" and not repetition.held for repetition in own)
+        row.unheld_repetitions = sum(
+            repetition.temperature == "hot" and not repetition.held for repetition in own
+        )
     if row.reference_name is not None:
         beside = summarise(repetitions, _beside(row), "hot")
         row.reference_time_s = beside.low_s if on_cpu else beside.median_s
         row.reference_cold_time_s = summarise(repetitions, _beside(row), "cold").median_s
-    clocks = [repetition.clock_mhz for repetition in own if repetition.clock_mhz is not None]
-    row.clock_mhz = statistics.fmean(clocks) if clocks else None
+    row.clock_mhz = _mean_clock(repetitions, kernel)
+    row.reference_clock_mhz = _mean_clock(repetitions, _beside(row))
+
+
+def _mean_clock(repetitions: list[Repetition], implementation: str) -> float | None:
+    clocks = [
+        repetition.clock_mhz
+        for repetition in repetitions
+        if repetition.implementation == implementation and repetition.clock_mhz is not None
+    ]
+    return statistics.fmean(clocks) if clocks else None
 
 
 def _allocate(shape: Shape, form: Format, device: str) -> None:
-    """Allocates A, B and C anew; torch's cache of freed device memory is emptied, and host pages are touched."""
+    """Allocates A, B and C anew; torch's cache of freed device memory is emptied, and host pages
+    are touched."""
     if is_gpu(device):
         torch.cuda.empty_cache()
     batch, m, n, k = shape
@@ -299,4 +384,6 @@ def _one(call: Call, device: str) -> tuple[float, torch.Tensor | None]:
 
 
 def _result(operands: Operands, returned: torch.Tensor | None) -> torch.Tensor:
-    return operands.c if returned is None else returned.view_as(operands.c)
+    if returned is None:
+        return operands.c
+    return returned.view_as(operands.c)

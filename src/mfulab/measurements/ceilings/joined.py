@@ -7,4 +7,6 @@ from mfulab.core.columns import of_link
 class Joined(columns.Joined):
     """The format that a ceiling belongs to."""
 
-    format: str | None = of_link("The number format that matmuls use: of the config's dtype, and TF32.")
+    format: str | None = of_link(
+        "The number format that matmuls use: of the config's dtype, and TF32."
+    )

@@ -1,4 +1,5 @@
-"""One ceiling of this device: the best large matmul in one precision, or the memory bandwidth of a triad."""
+"""One ceiling of this device: the best large matmul in one precision, or the memory bandwidth of a
+triad."""
 
 import time
 from pathlib import Path
@@ -11,19 +12,29 @@ from mfulab.core.files import UnreadableError, read_csv
 from mfulab.core.groups import DeviceConfig, PrecisionConfig
 from mfulab.core.measurement import Measured
 from mfulab.core.replicates import base_name
+from mfulab.core.said import Said, cell_of
 from mfulab.device import is_gpu
 from mfulab.device.compute import emulated, prepare, use_precision
 from mfulab.device.gpu import properties_of
 from mfulab.device.local_peak import peak_of
 from mfulab.device.peaks import memory_peak_gb_s
 from mfulab.measurements.ceilings import CeilingRow, CeilingsConfig
-from mfulab.timing.best_matmul import CAREFUL, QUICK, Search, best_bandwidth, fastest_matmul, sweep_matmuls, sweep_triad
+from mfulab.timing.best_matmul import (
+    CAREFUL,
+    QUICK,
+    Search,
+    best_bandwidth,
+    fastest_matmul,
+    sweep_matmuls,
+    sweep_triad,
+)
 from mfulab.timing.instruments import Instruments
 from mfulab.timing.probe import packed
 
 
 def measure(config: CeilingsConfig, folder: Path) -> Measured:
-    """Measures `config.ceiling`. Every sample holds matmuls back to back; the ceiling is that of the best shape."""
+    """Measures `config.ceiling`. Every sample holds matmuls back to back; the ceiling is that of
+    the best shape."""
     device, threads = prepare(config.device)
     row = CeilingRow(ceiling=config.ceiling, threads=threads if device.type == "cpu" else None)
     probe = Instruments(device, folder).probe
@@ -37,37 +48,52 @@ def measure(config: CeilingsConfig, folder: Path) -> Measured:
     if clocks := [sample["clock_mhz"] for sample in samples if sample.get("clock_mhz")]:
         row.clock_mhz = fmean(clocks)
     row.measured_s = time.perf_counter() - began
-    row.probes, row.probe_s = packed([*states, probe()], torch.get_num_threads()), probe.spent_s
+    row.probes = packed([*states, probe()], torch.get_num_threads())
+    row.probe_s = probe.spent_s
     return Measured(row, [{"replicate": config.replicate, **sample} for sample in samples])
 
 
 def _matmuls(
-    row: CeilingRow, asked: DeviceConfig, precision: PrecisionConfig, device: torch.device, folder: Path, search: Search
+    row: CeilingRow,
+    asked: DeviceConfig,
+    precision: PrecisionConfig,
+    device: torch.device,
+    folder: Path,
+    search: Search,
 ) -> list[dict[str, Any]]:
     effective = use_precision(precision, device)
     reason = emulated(effective, device)
     if reason and effective not in asked.peak_tflop_s:
-        row.emulated, row.message = True, f"{reason}: {effective} is emulated, and MFU in it divides by fp32's ceiling"
+        row.emulated = True
+        emulation = Said("emulated_by", {"why": reason, "precision": effective})
+        row.message = cell_of(emulation)
         return []
     samples = sweep_matmuls(effective, device, search, _found_before(folder))
     peak = peak_of(device, torch.get_num_threads(), effective, asked)
     row.emulated = False
-    row.measured_with, row.measured_shape, row.measured_tflop_s, row.burst_tflop_s = fastest_matmul(samples, device)
-    row.computed_tflop_s, row.max_clock_tflop_s, row.datasheet_tflop_s = peak.spec, peak.max_clock, peak.datasheet
+    row.measured_with, row.measured_shape, row.measured_tflop_s, row.burst_tflop_s = fastest_matmul(
+        samples, device
+    )
+    row.computed_tflop_s = peak.spec
+    row.max_clock_tflop_s = peak.max_clock
+    row.datasheet_tflop_s = peak.datasheet
     row.computed_clock_mhz = peak.spec_clock_mhz
-    row.computed_formula, row.computed_source = peak.formula or None, peak.source or None
-    row.message = peak.reason
+    row.computed_formula = peak.formula or None
+    row.computed_source = peak.source or None
+    row.message = cell_of(peak.reason)
     return samples
 
 
 def _found_before(folder: Path) -> tuple[str, str] | None:
-    """Library and shape of the best matmul that the run's first process found: later ones repeat that alone."""
+    """Library and shape of the best matmul that the run's first process found: later ones repeat
+    that alone."""
     first = base_name(folder.name)
     try:
         (row,) = read_csv(folder.with_name(first) / "row.csv") if first != folder.name else ({},)
     except (OSError, UnreadableError, ValueError):
         return None
-    with_, shape = row.get("measured_with"), row.get("measured_shape")
+    with_ = row.get("measured_with")
+    shape = row.get("measured_shape")
     return (with_, shape) if with_ and shape else None
 
 
@@ -81,5 +107,5 @@ def _memory(row: CeilingRow, device: torch.device, search: Search) -> list[dict[
         row.computed_formula = "memory clock × bus width × 2"
         row.computed_source = "NVML nvmlDeviceGetMaxClockInfo, nvmlDeviceGetMemoryBusWidth"
     else:
-        row.message = "this device does not report its memory clock and bus width, so there is no computed bandwidth"
+        row.message = cell_of(Said("no_bus_width"))
     return samples

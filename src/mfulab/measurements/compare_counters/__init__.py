@@ -5,10 +5,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import Row, column
+from mfulab.core.rows import Row, column, json_column
 from mfulab.measurements.count_flops import CountFlopsConfig
 
-Counter = Literal["torch", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
+Counter = Literal["torch", "torch_profiler", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
 
 
 class CompareCountersConfig(CountFlopsConfig):
@@ -22,7 +22,9 @@ class CounterRow(Row):
     """Another tool's count of one forward pass, beside our own."""
 
     model: str = Field("", description="Name of the model.")
-    batch_size: int | None = column("Samples a step; of each micro-batch with gradient accumulation.")
+    batch_size: int | None = column(
+        "Samples a step; of each micro-batch with gradient accumulation."
+    )
     sequence_length: int | None = column("Tokens a sample; empty for images.")
     counter: str = Field("", description="Name of the other tool.")
     version: str | None = column("Version of the tool.")
@@ -32,7 +34,9 @@ class CounterRow(Row):
     reference_flops: int | None = column("FLOPs by mfulab's count, forward in evaluation mode.")
     deviation_percent: float | None = column("Deviation of flops from reference_flops.")
     explanation: str | None = column("Kinds of layers whose absence explains the number.")
-    uncounted_operators: str | None = column("JSON: operator that the tool says it passed over → calls.")
+    uncounted_operators: str | None = json_column(
+        "operator that the tool says it passed over → calls."
+    )
 
 
 MEASUREMENT = Measurement(

@@ -15,12 +15,14 @@ import torch
 from torch import nn
 
 from mfulab.core.errors import UnsupportedError, is_out_of_memory
-from mfulab.core.language.quantities import quantity
 from mfulab.core.measurement import Measured
+from mfulab.core.said import Said, cell_of, joined
 from mfulab.flops.counter import Operations
 from mfulab.measurements.compare_counters import CompareCountersConfig, Counter, CounterRow
 from mfulab.models.build import LogitsOnly, build, make_batch
 from mfulab.models.counted import count_model
+
+PACKAGES = {"torch_profiler": "torch"}  # of counters that are named otherwise
 
 
 class OtherCount(NamedTuple):
@@ -29,12 +31,15 @@ class OtherCount(NamedTuple):
     printed: float  # the tool's own number
     unit: str  # of that number: `FLOP`, `MAC`, `MAC a sample`, or `MAC, called FLOP`
     flops: float  # the same, two a multiply-add
-    uncounted: dict[str, int]  # operators that the tool itself says it passed over, with their calls
+    uncounted: dict[
+        str, int
+    ]  # operators that the tool itself says it passed over, with their calls
 
 
 def count_by(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> OtherCount:
-    """Has a tool count one forward pass of a model that returns a tensor, in evaluation mode, without its own prints.
-    Raises whatever the tool raises, ImportError where it is not installed."""
+    """Has a tool count one forward pass of a model that returns a tensor, in evaluation mode,
+    without its own prints. Raises whatever the tool raises, ImportError where it is not
+    installed."""
     with redirect_stdout(StringIO()):
         printed, unit, *uncounted = _counted(counter, model, inputs)
     factor = {"FLOP": 1, "MAC a sample": 2 * len(inputs)}.get(unit, 2)
@@ -54,8 +59,14 @@ def _counted(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> tuple[
             from fvcore.nn import FlopCountAnalysis
 
             analysis = FlopCountAnalysis(model, inputs)
-            analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
+            analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(
+                False
+            ).tracer_warnings("none")
             return analysis.total(), "MAC, called FLOP", analysis.unsupported_ops()
+        case "torch_profiler":
+            with torch.profiler.profile(with_flops=True) as seen:
+                model(inputs)
+            return sum(operator.flops for operator in seen.key_averages()), "FLOP"
         case "calflops":
             from calflops import calculate_flops
 
@@ -66,7 +77,9 @@ def _counted(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> tuple[
 
             silent = {"as_strings": False, "print_per_layer_stat": False, "verbose": False}
             shape = tuple(inputs.shape[1:])
-            macs, _ = get_model_complexity_info(model, shape, input_constructor=lambda shape: inputs, **silent)
+            macs, _ = get_model_complexity_info(
+                model, shape, input_constructor=lambda shape: inputs, **silent
+            )
             if macs is None:
                 raise RuntimeError("ptflops gave no number and no reason")
             return macs, "MAC a sample"
@@ -77,29 +90,47 @@ def _counted(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> tuple[
         case "deepspeed":
             from deepspeed.profiling.flops_profiler import get_model_profile
 
-            return get_model_profile(model, args=[inputs], print_profile=False, as_string=False)[0], "FLOP"
+            return get_model_profile(model, args=[inputs], print_profile=False, as_string=False)[
+                0
+            ], "FLOP"
 
 
 @dataclass(frozen=True)
 class Explanation:
     """Explanation of a difference."""
 
-    left_out: Mapping[str, int]  # kinds of layers, each with its FLOPs, whose absence explains the number
+    left_out: Mapping[
+        str, int
+    ]  # kinds of layers, each with its FLOPs, whose absence explains the number
     other_flops: float  # what remains beside them: elementwise operators that the tool counts too
     holds: bool  # whether the rest is small enough to be elementwise operators
-    twice: Mapping[str, int] = field(default_factory=dict)  # in a layer and again in its function, or on another rank
+    twice: Mapping[str, int] = field(
+        default_factory=dict
+    )  # in a layer and again in its function, or on another rank
 
-    def __str__(self) -> str:
+    @property
+    def said(self) -> Said:
+        """The explanation as a sentence."""
         if not self.holds:
-            return "explained by no set of layers left out or counted twice"
-        parts = [
-            f"{what} " + " and ".join(f"{name} ({quantity(flops, 'FLOP', 4)})" for name, flops in kinds.items())
-            for what, kinds in (("leaves out", self.left_out), ("counts twice", self.twice))
-            if kinds
-        ]
+            return Said("unexplained_count")
+        parts = []
+        if self.left_out:
+            parts.append(Said("leaves_out", {"kinds": _listed(self.left_out)}))
+        if self.twice:
+            parts.append(Said("counts_twice", {"kinds": _listed(self.twice)}))
         if self.other_flops:
-            parts.append(f"counts {quantity(self.other_flops, 'FLOP')} of biases and elementwise operators")
-        return "; ".join(parts) or "counts the same"
+            parts.append(Said("counts_elementwise", {"flops": self.other_flops}))
+        return joined(parts) or Said("counts_the_same")
+
+
+def _listed(kinds: Mapping[str, int]) -> Said:
+    """Kinds of layers, each with its FLOPs."""
+    first, *others = (
+        Said("kind_of_layer", {"kind": name, "flops": flops}) for name, flops in kinds.items()
+    )
+    for other in others:
+        first = Said("and", {"first": first, "second": other})
+    return first
 
 
 MOST_DOUBTED = 2
@@ -107,7 +138,8 @@ MOST_DOUBTED = 2
 
 
 def kinds_of_layers(model: torch.nn.Module, operations: Operations) -> dict[str, int]:
-    """Forward FLOPs by kind of layer: its class, and attention apart from the projections around it."""
+    """Forward FLOPs by kind of layer: its class, and attention apart from the projections around
+    it."""
     kinds = collections.Counter[str]()
     for key, total in operations.totals.items():
         if key.direction == "forward" and total.flops:
@@ -117,9 +149,10 @@ def kinds_of_layers(model: torch.nn.Module, operations: Operations) -> dict[str,
 
 
 def explain(counted: float, kinds: Mapping[str, int], other_flops: int) -> Explanation:
-    """Finds the fewest kinds of layers, left out or counted twice, that leave only what elementwise operators explain.
-    `counted` are the tool's FLOPs, `kinds` ours by kind of layer. Up to eight times `other_flops` are taken for
-    elementwise operators: conventions differ by a few FLOPs an element, and MACs have all of it doubled."""
+    """Finds the fewest kinds of layers, left out or counted twice, that leave only what elementwise
+    operators explain. `counted` are the tool's FLOPs, `kinds` ours by kind of layer. Up to eight
+    times `other_flops` are taken for elementwise operators: conventions differ by a few FLOPs an
+    element, and MACs have all of it doubled."""
     whole = sum(kinds.values())
     for size in range(len(kinds) + 1):
         for names in combinations(kinds, size):
@@ -135,12 +168,17 @@ def explain(counted: float, kinds: Mapping[str, int], other_flops: int) -> Expla
 
 
 def measure(config: CompareCountersConfig, folder: Path) -> Measured:
-    """Counts the model by `config.counter` on the CPU; samples: our FLOPs by kind of layer. UnsupportedError if it
-    cannot."""
+    """Counts the model by `config.counter` on the CPU; samples: our FLOPs by kind of layer.
+    UnsupportedError if it cannot."""
     try:
-        installed = version(config.counter)
+        installed = version(PACKAGES.get(config.counter, config.counter))
     except PackageNotFoundError:
-        raise UnsupportedError(f"counter={config.counter} is not installed: pip install {config.counter}") from None
+        raise UnsupportedError(
+            Said(
+                "counter_not_installed",
+                {"counter": str(config.counter), "package": str(config.counter)},
+            )
+        ) from None
     ours = count_model(config.model, config.batch_size, config.sequence_length, mode="inference")
     operations = ours.count.operations
     kinds = kinds_of_layers(ours.model, operations)
@@ -153,7 +191,17 @@ def measure(config: CompareCountersConfig, folder: Path) -> Measured:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        raise UnsupportedError(f"{config.counter} {installed} cannot count {config.model.name}: {error}") from error
+        raise UnsupportedError(
+            Said(
+                "counter_cannot_count",
+                {
+                    "counter": str(config.counter),
+                    "version": str(installed),
+                    "model": config.model.name,
+                    "error": str(error),
+                },
+            )
+        ) from error
     row = CounterRow.of(
         config,
         version=installed,
@@ -162,7 +210,7 @@ def measure(config: CompareCountersConfig, folder: Path) -> Measured:
         flops=theirs.flops,
         reference_flops=forward.flops,
         deviation_percent=100 * (theirs.flops / forward.flops - 1) if forward.flops else None,
-        explanation=str(explain(theirs.flops, kinds, forward.other_flops)),
+        explanation=cell_of(explain(theirs.flops, kinds, forward.other_flops).said),
         uncounted_operators=json.dumps(theirs.uncounted) if theirs.uncounted else None,
     )
     return Measured(row, [{"kind": kind, "flops": flops} for kind, flops in kinds.items()])

@@ -8,6 +8,7 @@ from typing import Any
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_csv
 from mfulab.core.measurement import Measured
+from mfulab.core.said import Said, cell_of, with_sentence
 from mfulab.flops.compare import compare_formulas, looked_up_parameters, transformer_shape
 from mfulab.flops.count import CountError
 from mfulab.flops.counter import Operations, layer_rows
@@ -19,26 +20,38 @@ BYTES = 4
 """An element's size in every `bytes` column; multiply by precision's element size ÷ 4 for another number format."""
 
 Intensities = list[tuple[int, int]]
-COUNTS = ("calls", "flops", "causal_flops", "executed_flops", "other_flops")  # of an operator, in samples.csv
+COUNTS = (
+    "calls",
+    "flops",
+    "causal_flops",
+    "executed_flops",
+    "other_flops",
+)  # of an operator, in samples.csv
 
 
 def measure(config: CountFlopsConfig, folder: Path) -> Measured:
-    """Counts the model; samples: a line an operator and pass. Leaves layers.csv, of a transformer over tokens also
-    formulas.csv, the field's formulas. Raises ModelError, or CountError where a pass fails."""
+    """Counts the model; samples: a line an operator and pass. Leaves layers.csv, of a transformer
+    over tokens also formulas.csv, the field's formulas. Raises ModelError, or CountError where a
+    pass fails."""
     counted = count_model(config.model, config.batch_size, config.sequence_length)
     row = _row(config, counted)
-    intensities = {name: _intensities(counted.count.operations, name) for name in ("forward", "backward")}
+    intensities = {
+        name: _intensities(counted.count.operations, name) for name in ("forward", "backward")
+    }
     ends = _add_pass(row, config, "inference", intensities).ends
     row.least_bytes = BYTES * (ends + (row.parameters or 0) - (row.looked_up_parameters or 0))
     with contextlib.suppress(UnsupportedError):  # of a model without blocks to recompute
-        again = count_model(config.model, config.batch_size, config.sequence_length, checkpointing=True).count
+        again = count_model(
+            config.model, config.batch_size, config.sequence_length, checkpointing=True
+        ).count
         row.recomputed_flops = again.operations.sum("recomputed").executed_flops
         row.checkpointed_activation_bytes = BYTES * again.saved.elements
         row.checkpointed_peak_bytes = BYTES * again.peak.elements
     write_csv(folder / "layers.csv", layer_rows(counted.model, counted.count.operations))
     shape = transformer_shape(counted.model)
     if shape and config.sequence_length:
-        size, length = config.batch_size, config.sequence_length
+        size = config.batch_size
+        length = config.sequence_length
         row.logits_bytes = BYTES * size * length * shape.vocabulary_size
         if shape.causal:
             row.key_value_cache_bytes = BYTES * shape.cache_elements(size * length)
@@ -46,8 +59,14 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
                 _add_generation(row, config, intensities)
         rows = compare_formulas(counted.model, counted.count, size, length)
         write_csv(folder / "formulas.csv", rows)
-    row.intensities, row.layers = json.dumps(intensities), json.dumps(_layers(counted.count.operations))
-    nodes = [(node.name, node.shape, node.saved, node.parameters, *flops) for node, *flops in counted.count.graph]
+    row.intensities, row.layers = (
+        json.dumps(intensities),
+        json.dumps(_layers(counted.count.operations)),
+    )
+    nodes = [
+        (node.name, node.shape, node.saved, node.parameters, *flops)
+        for node, *flops in counted.count.graph
+    ]
     row.graph = json.dumps(nodes) if nodes else None
     return Measured(row, _operator_rows(counted.count.operations))
 
@@ -63,13 +82,17 @@ def _layers(operations: Operations, most: int = 60) -> list[tuple[str, int]]:
 
 
 def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
-    parameters, total = list(counted.model.parameters()), counted.count
+    parameters = list(counted.model.parameters())
+    total = counted.count
     trainable = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-    operations, is_partial = total.operations, total.saved_in_part
-    forward, backward, again = (operations.sum(direction) for direction in ("forward", "backward", "recomputed"))
+    operations = total.operations
+    is_partial = total.saved_in_part
+    forward, backward, again = (
+        operations.sum(direction) for direction in ("forward", "backward", "recomputed")
+    )
     return FlopsRow.of(
         config,
-        message=counted.message,
+        message=cell_of(counted.message),
         counted_on=counted.means,
         parameters=sum(parameter.numel() for parameter in parameters),
         trainable_parameters=trainable,
@@ -86,7 +109,9 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
         optimizer_flops=OPTIMIZERS["adam"] * trainable,
         other_flops=forward.other_flops,
         other_backward_flops=backward.other_flops,
-        uncounted_operators=json.dumps(dict(operations.uncounted)) if operations.uncounted else None,
+        uncounted_operators=json.dumps(dict(operations.uncounted))
+        if operations.uncounted
+        else None,
         unused_modules=", ".join(counted.count.unused) or None,
         forward_bytes=BYTES * forward.elements,
         backward_bytes=BYTES * backward.elements,
@@ -101,11 +126,19 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
     )
 
 
-def _add_pass(row: FlopsRow, config: CountFlopsConfig, mode: Mode, intensities: dict[str, Intensities]) -> ModelCount:
-    """Counts anew in evaluation mode, where dropout is gone and nothing is kept; fills the columns of `mode`."""
+def _add_pass(
+    row: FlopsRow, config: CountFlopsConfig, mode: Mode, intensities: dict[str, Intensities]
+) -> ModelCount:
+    """Counts anew in evaluation mode, where dropout is gone and nothing is kept; fills the columns
+    of `mode`."""
     counted = count_model(config.model, config.batch_size, config.sequence_length, mode=mode)
-    total, peak = counted.count.operations.sum("forward"), counted.count.peak
-    columns = {"flops": total.flops, "causal_flops": total.causal_flops, "other_flops": total.other_flops}
+    total = counted.count.operations.sum("forward")
+    peak = counted.count.peak
+    columns = {
+        "flops": total.flops,
+        "causal_flops": total.causal_flops,
+        "other_flops": total.other_flops,
+    }
     columns |= {"bytes": BYTES * total.elements}
     columns |= {"peak_bytes": BYTES * peak.elements, "peak_fixed_bytes": peak.fixed_bytes}
     for name in FlopsRow.model_fields.keys() & {f"{mode}_{name}" for name in columns}:
@@ -114,17 +147,21 @@ def _add_pass(row: FlopsRow, config: CountFlopsConfig, mode: Mode, intensities: 
     return counted
 
 
-def _add_generation(row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]) -> None:
+def _add_generation(
+    row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]
+) -> None:
     mode: Mode
     for mode in ("prefill", "decoding"):
         try:
             _add_pass(row, config, mode, intensities)
         except CountError as error:
-            row.message = "; ".join(filter(None, [row.message, f"{mode} was not counted: {error}"]))
+            uncounted = Said("mode_not_counted", {"mode": mode, "error": error.said})
+            row.message = with_sentence(row.message, uncounted)
 
 
 def _intensities(operations: Operations, direction: str) -> Intensities:
-    """Executed FLOPs and bytes of one pass, operators that agree in FLOPs a byte to a thousandth summed."""
+    """Executed FLOPs and bytes of one pass, operators that agree in FLOPs a byte to a thousandth
+    summed."""
     sums: dict[str, list[int]] = {}
     for key, total in operations.totals.items():
         if key.direction != direction:

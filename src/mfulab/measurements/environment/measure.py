@@ -12,13 +12,15 @@ import threadpoolctl
 import torch
 
 from mfulab.core.measurement import Measured
+from mfulab.core.said import packed_all
 from mfulab.device import GPU, cpu, gpu, identity, is_gpu, vendors
 from mfulab.device.compute import prepare
 from mfulab.measurements.environment import EnvironmentConfig, EnvironmentRow
 from mfulab.timing.probe import best_now
 
 PROBED_S = 0.2
-# Variables that say where threads run, how many, whether they spin, and what libraries may use of a CPU.
+# Variables that say where threads run, how many, whether they spin, and what libraries may use of a
+# CPU.
 SETTINGS = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMBA_", "GLIBC_TUNABLES", "MALLOC_"),
     *("ATEN_CPU_", "ONEDNN_MAX_", "DNNL_MAX_", "NPY_DISABLE_"),
@@ -26,15 +28,35 @@ SETTINGS = (
 
 # Those that a measured number depends on.
 PACKAGES = (
-    *("mfulab", "torch", "numpy", "numba", "numba-cuda", "cuda-python", "cuda-bindings", "cuda-core", "nvmath-python"),
-    *("triton", "transformers", "nvidia-ml-py", "psutil", "snakemake", "hydra-core", "pandas", "seaborn"),
+    *(
+        "mfulab",
+        "torch",
+        "numpy",
+        "numba",
+        "numba-cuda",
+        "cuda-python",
+        "cuda-bindings",
+        "cuda-core",
+        "nvmath-python",
+    ),
+    *(
+        "triton",
+        "transformers",
+        "nvidia-ml-py",
+        "psutil",
+        "snakemake",
+        "hydra-core",
+        "pandas",
+        "seaborn",
+    ),
 )
 
 
 def measure(config: EnvironmentConfig, folder: Path) -> Measured:
     """One row; None for what this machine does not report."""
     device, _ = prepare(config.device)
-    here, logical = cpu.cpu(), cpu.logical_cpus()
+    here = cpu.cpu()
+    logical = cpu.logical_cpus()
     gpus = next(filter(None, (vendor.describe_all() for vendor in vendors.makers())), [])
     for facts in gpus if is_gpu(device) else ():
         facts.setdefault("sms", _sms(str(facts["uuid"])))
@@ -61,10 +83,13 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
         cpu_governor=cpu.governor(),
         cpu_turbo=cpu.turbo(),
         huge_pages=cpu.huge_pages(),
-        thread_settings=json.dumps({key: os.environ[key] for key in sorted(os.environ) if key.startswith(SETTINGS)}),
+        thread_settings=json.dumps(
+            {key: os.environ[key] for key in sorted(os.environ) if key.startswith(SETTINGS)}
+        ),
     )
-    if device.type == "cpu":  # a GPU's runs know their own: only to look at it must not wake CUDA up
-        row.gpu_unused = identity.unused() or None
+    # a GPU's runs know their own: only to look at it must not wake CUDA up
+    if device.type == "cpu":
+        row.gpu_unused = packed_all(filter(None, [identity.unused()]))
         row.probe_product_s, row.probe_copy_s = best_now(device, PROBED_S)
     return Measured(row)
 
@@ -88,10 +113,15 @@ def operating_system() -> str:
 
 
 def blas_threads() -> dict[str, int]:
-    """Threads of every BLAS and OpenMP pool in this process, by library; torch's own two pools besides."""
+    """Threads of every BLAS and OpenMP pool in this process, by library; torch's own two pools
+    besides."""
     pools = threadpoolctl.threadpool_info()
     threads = {f"{pool['internal_api']} ({pool['prefix']})": pool["num_threads"] for pool in pools}
-    return {**threads, "torch": torch.get_num_threads(), "torch interop": torch.get_num_interop_threads()}
+    return {
+        **threads,
+        "torch": torch.get_num_threads(),
+        "torch interop": torch.get_num_interop_threads(),
+    }
 
 
 def _sms(uuid: str) -> int | None:

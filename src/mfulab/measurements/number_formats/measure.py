@@ -1,4 +1,5 @@
-"""Probes one number format: its parts, and what rounding does to sums, differences and dot products in it."""
+"""Probes one number format: its parts, and what rounding does to sums, differences and dot products
+in it."""
 
 import json
 import math
@@ -8,6 +9,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
+from mfulab.core.said import Said
 from mfulab.measurements.number_formats import NumberFormatsConfig, NumberFormatsRow, rounding
 from mfulab.measurements.number_formats import rounding_modes as modes
 
@@ -23,7 +25,7 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
     """A row with the format's parts and errors; needs no device."""
     name = config.precision.form.name
     if name not in rounding.ROUNDED:
-        raise UnsupportedError(f"{name} is no floating-point format")
+        raise UnsupportedError(Said("no_float_format", {"name": name}))
     form = rounding.ROUNDED[name]
     length = min(config.sum_length, int(rounding.largest(form)))
     values = rounding.terms(form, length, config.seed)
@@ -45,7 +47,9 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
         sigmoid_fails_at=modes.sigmoid_fails_at(form),
         stable_sigmoid_error=_stable_sigmoid_error(form),
         **modes.tolerances(form, scattered),
-        gradient_difference_error=modes.difference_error(form, form.round(torch.linspace(-4, 4, 9).double())),
+        gradient_difference_error=modes.difference_error(
+            form, form.round(torch.linspace(-4, 4, 9).double())
+        ),
         gradcheck_passes=modes.gradcheck_passes(form),
         special_values=json.dumps(modes.special_values(form)),
         nan_patterns=modes.nan_patterns(form),
@@ -57,7 +61,8 @@ def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
 
 
 def _sum_errors(form: rounding.NumberFormat, values: torch.Tensor) -> dict[str, float | None]:
-    exact, ascending = rounding.exact_sum(values), values.sort(dim=1).values
+    exact = rounding.exact_sum(values)
+    ascending = values.sort(dim=1).values
     sums = {
         "naive": rounding.naive_sum(form, values),
         "ascending": rounding.naive_sum(form, ascending),
@@ -73,7 +78,8 @@ def _sum_errors(form: rounding.NumberFormat, values: torch.Tensor) -> dict[str, 
 def _stable_sigmoid_error(form: rounding.NumberFormat) -> float:
     """Largest relative error of the stable sigmoid between -8 and 8."""
     steps = form.round(torch.linspace(-8, 8, 129, dtype=torch.float64))
-    exact, stable = torch.sigmoid(steps), modes.sigmoid(form, steps, stable=True)
+    exact = torch.sigmoid(steps)
+    stable = modes.sigmoid(form, steps, stable=True)
     return float(((stable - exact).abs() / exact).max())
 
 
@@ -81,7 +87,10 @@ def _dot_errors(form: rounding.NumberFormat, length: int, seed: int) -> dict[str
     x, y = (rounding.terms(form, length, seed + step) for step in (1, 2))
     exact = rounding.exact_sum(x * y)
     sums = {"own": form, "fp16": rounding.ROUNDED["fp16"], "fp32": rounding.ROUNDED["fp32"]}
-    return {f"dot_error_{name}": _error(rounding.dot(form, kept, x, y), exact) for name, kept in sums.items()}
+    return {
+        f"dot_error_{name}": _error(rounding.dot(form, kept, x, y), exact)
+        for name, kept in sums.items()
+    }
 
 
 def _error(computed: torch.Tensor, exact: torch.Tensor) -> float | None:

@@ -1,6 +1,7 @@
-"""Rounding: number formats probed by their own arithmetic, and the errors of sums and differences in them. Each
-operation is carried out in float64 and rounded, as float64 has more than twice a format's digits (Figueroa, "When is
-double rounding innocuous?", 1995); in float64 itself it is the hardware's own."""
+"""Rounding: number formats probed by their own arithmetic, and the errors of sums and differences
+in them. Each operation is carried out in float64 and rounded, as float64 has more than twice a
+format's digits (Figueroa, "When is double rounding innocuous?", 1995); in float64 itself it is the
+hardware's own."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +18,8 @@ TRIALS = 32  # independent sequences; each error is their median
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """A binary floating-point format. `round` takes a float64 tensor to the nearest values of the format."""
+    """A binary floating-point format. `round` takes a float64 tensor to the nearest values of the
+    format."""
 
     name: str
     bits: int  # that carry information; tf32 is stored in 32
@@ -36,11 +38,15 @@ def _to_tf32(values: torch.Tensor) -> torch.Tensor:
     """float32 with a significand of 10 explicit bits, to nearest with ties to even."""
     words = values.to(torch.float32).contiguous().view(torch.int32)
     kept = words + 0xFFF + ((words >> 13) & 1) & ~0x1FFF
-    return torch.where(values.isfinite(), kept.view(torch.float32), values.to(torch.float32)).to(torch.float64)
+    return torch.where(values.isfinite(), kept.view(torch.float32), values.to(torch.float32)).to(
+        torch.float64
+    )
 
 
 ROUNDED = {
-    form.name: NumberFormat(form.name, form.bits, _to_tf32 if form.name == "tf32" else _through(form.operand))
+    form.name: NumberFormat(
+        form.name, form.bits, _to_tf32 if form.name == "tf32" else _through(form.operand)
+    )
     for form in formats.FORMATS.values()
     if form.is_floating
 }
@@ -48,7 +54,8 @@ ROUNDED = {
 
 @cache
 def epsilon(form: NumberFormat) -> float:
-    """Distance from 1 to the next larger number: the smallest power of two that 1 can be raised by."""
+    """Distance from 1 to the next larger number: the smallest power of two that 1 can be raised
+    by."""
     step = 1.0
     while 1.0 < form.of(1.0 + step / 2) == 1.0 + step / 2:
         step /= 2
@@ -66,8 +73,10 @@ def smallest_subnormal(form: NumberFormat) -> float:
 
 @cache
 def smallest_normal(form: NumberFormat) -> float:
-    """The smallest power of two after which the next number is still an epsilon away, relatively."""
-    value, relative = 1.0, epsilon(form)
+    """The smallest power of two after which the next number is still an epsilon away,
+    relatively."""
+    value = 1.0
+    relative = epsilon(form)
     while form.of(value / 2 * (1 + relative)) == value / 2 * (1 + relative) > value / 2 > 0:
         value /= 2
     return value
@@ -75,11 +84,13 @@ def smallest_normal(form: NumberFormat) -> float:
 
 @cache
 def largest(form: NumberFormat) -> float:
-    """The largest finite number: the largest power of two, then each smaller bit that still fits."""
+    """The largest finite number: the largest power of two, then each smaller bit that still
+    fits."""
     power = 1.0
     while power * 2 < math.inf and form.of(power * 2) == power * 2:
         power *= 2
-    total, bit = power, power / 2
+    total = power
+    bit = power / 2
     while bit >= power * epsilon(form):
         if math.isfinite(form.of(total + bit)) and form.of(total + bit) == total + bit:
             total += bit
@@ -104,10 +115,13 @@ def bias(form: NumberFormat) -> int:
 
 def last_counted(form: NumberFormat) -> float:
     """End of counting by ones: the first n for which n + 1 rounds to n."""
-    low, high = 1, 2 ** (mantissa_bits(form) + 2)
+    low = 1
+    high = 2 ** (mantissa_bits(form) + 2)
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if form.of(form.of(middle) + 1) <= form.of(middle) else (middle + 1, high)
+        low, high = (
+            (low, middle) if form.of(form.of(middle) + 1) <= form.of(middle) else (middle + 1, high)
+        )
     return float(low)
 
 
@@ -123,7 +137,8 @@ def naive_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
 
 
 def pairwise_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
-    """Sums neighbours, then neighbours of the sums: the error grows with the logarithm of the length."""
+    """Sums neighbours, then neighbours of the sums: the error grows with the logarithm of the
+    length."""
     while values.shape[1] > 1:
         if values.shape[1] % 2:
             values = torch.nn.functional.pad(values, (0, 1))
@@ -132,7 +147,8 @@ def pairwise_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
 
 
 def kahan_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
-    """Sums with what each addition lost carried to the next (Kahan, 1965); values[trials, length] → [trials]."""
+    """Sums with what each addition lost carried to the next (Kahan, 1965); values[trials, length] →
+    [trials]."""
     total = torch.zeros(len(values), dtype=torch.float64)
     lost = torch.zeros_like(total)
     for column in values.T:
@@ -143,8 +159,11 @@ def kahan_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def dot(form: NumberFormat, accumulator: NumberFormat, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Products of numbers of `form` summed up one after the other in `accumulator`; the result is rounded to `form`."""
+def dot(
+    form: NumberFormat, accumulator: NumberFormat, x: torch.Tensor, y: torch.Tensor
+) -> torch.Tensor:
+    """Products of numbers of `form` summed up one after the other in `accumulator`; the result is
+    rounded to `form`."""
     total = torch.zeros(len(x), dtype=torch.float64)
     for left, right in zip(x.T, y.T, strict=True):
         total = accumulator.round(total + left * right)
@@ -152,7 +171,8 @@ def dot(form: NumberFormat, accumulator: NumberFormat, x: torch.Tensor, y: torch
 
 
 def relative_error(computed: torch.Tensor, exact: torch.Tensor) -> float:
-    """Median over the trials of |computed − exact| / |exact|; NaN if a sum left the format's range."""
+    """Median over the trials of |computed − exact| / |exact|; NaN if a sum left the format's
+    range."""
     return float(((computed - exact).abs() / exact.abs()).median())
 
 
@@ -162,11 +182,14 @@ def exact_sum(values: torch.Tensor) -> torch.Tensor:
 
 
 def difference_of_squares(form: NumberFormat, seed: int) -> tuple[float, float]:
-    """Median relative errors of a·a − b·b and of (a − b)·(a + b) for a and b within √epsilon above 1: cancellation."""
+    """Median relative errors of a·a − b·b and of (a − b)·(a + b) for a and b within √epsilon above
+    1: cancellation."""
     near = form.round(1 + math.sqrt(epsilon(form)) * terms(form, 2, seed))
     a, b = near[near[:, 0] != near[:, 1]].T
     pairs = zip(a.tolist(), b.tolist(), strict=True)
-    exact = torch.tensor([float(Fraction(x) ** 2 - Fraction(y) ** 2) for x, y in pairs], dtype=torch.float64)
+    exact = torch.tensor(
+        [float(Fraction(x) ** 2 - Fraction(y) ** 2) for x, y in pairs], dtype=torch.float64
+    )
     squared = form.round(form.round(a * a) - form.round(b * b))
     factored = form.round(form.round(a - b) * form.round(a + b))
     return relative_error(squared, exact), relative_error(factored, exact)

@@ -7,10 +7,19 @@ from pydantic import Field
 from mfulab.core.configs import SEED, StepConfig
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import Row, column
+from mfulab.core.rows import Row, column, counter_column, json_column
 
 Pattern = Literal[
-    "random", "strided", "sequential", "rows", "columns", "host", "page_cache", "disk", "cuda_malloc", "cuda_memcpy"
+    "random",
+    "strided",
+    "sequential",
+    "rows",
+    "columns",
+    "host",
+    "page_cache",
+    "disk",
+    "cuda_malloc",
+    "cuda_memcpy",
 ]
 
 
@@ -24,7 +33,9 @@ class ProbeMemoryConfig(StepConfig):
         " GPU; random pages of a file, in the system's cache or past it; a GPU's memory by cudaMalloc and cudaFree, and"
         " with a cudaMemcpy there and back between them.",
     )
-    working_set_bytes: int = Field(1 << 20, ge=1024, le=1 << 36, description="Size of the memory that is walked.")
+    working_set_bytes: int = Field(
+        1 << 20, ge=1024, le=1 << 36, description="Size of the memory that is walked."
+    )
     device: DeviceConfig = DeviceConfig()
     seed: int = SEED
 
@@ -35,15 +46,17 @@ class MemoryRow(Row):
     pattern: str = Field("", description="Order of the walk.")
     working_set_bytes: int | None = column("Memory that is walked through.")
     level: str | None = column("Smallest cache that holds the working set, or memory.")
-    caches: str | None = column("JSON: cache → bytes, as the device reports them.")
-    accesses: int | None = column("Accesses in one repetition.")
+    caches: str | None = json_column("cache → bytes, as the device reports them.")
+    accesses: int | None = counter_column("Accesses in one repetition.")
     time_per_access_s: float | None = column("Median time of an access over the repetitions.")
     time_low_s: float | None = column("Time of an access in the fastest repetition.")
-    cycles_per_access: float | None = column("Cycles of an access at clock_mhz, which is nominal in a virtual machine.")
+    cycles_per_access: float | None = column(
+        "Cycles of an access at clock_mhz, which is nominal in a virtual machine."
+    )
     clock_mhz: float | None = column("Mean SM clock while measuring.")
     gb_s: float | None = column("Bytes that the walk asks for ÷ time.")
     touched_gb_s: float | None = column("Bytes of the lines that the walk touches ÷ time.")
-    repetitions: int | None = column("Number of walks that were timed.")
+    repetitions: int | None = counter_column("Number of walks that were timed.")
 
 
 MEASUREMENT = Measurement(

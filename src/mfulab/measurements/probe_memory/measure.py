@@ -1,4 +1,5 @@
-"""Walks through a working set and times one access: the caches seen from the program that uses them."""
+"""Walks through a working set and times one access: the caches seen from the program that uses
+them."""
 
 import json
 import statistics
@@ -9,6 +10,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
+from mfulab.core.said import Said
 from mfulab.device import is_gpu, require_cuda
 from mfulab.device.compute import prepare
 from mfulab.device.cpu import caches, cpu
@@ -24,7 +26,8 @@ from mfulab.measurements.probe_memory.memory_access import (
 )
 from mfulab.timing.repetitions import HostTimer
 
-REPETITIONS, REPETITION_S = 7, 0.05
+REPETITIONS = 7
+REPETITION_S = 0.05
 MEMORY = "memory"
 
 
@@ -32,13 +35,15 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
     """One row: the time of an access in one order over one working set."""
     device, _ = prepare(config.device)
     require_cuda(device, "probe_memory")
-    size, pattern, on_gpu = config.working_set_bytes, config.pattern, is_gpu(device)
+    size = config.working_set_bytes
+    pattern = config.pattern
+    on_gpu = is_gpu(device)
     # The chase builds its cycle beside the working set.
     free = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available
     if 3 * size > free:
-        raise UnsupportedError(f"working_set_bytes={size}: {free} bytes are free, and the walk needs three times it")
+        raise UnsupportedError(Said("walk_needs_memory", {"size": str(size), "free": str(free)}))
     if pattern in ("host", *BY_HAND) and not on_gpu:
-        raise UnsupportedError(f"pattern={pattern}: a copy from the host to a GPU, or memory of one")
+        raise UnsupportedError(Said("pattern_of_gpu", {"pattern": pattern}))
     if pattern in BY_HAND:
         walk = hand_walk(pattern, size)
     elif pattern in FILES:
@@ -61,7 +66,9 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
         measured_s=sum(times),
         **rates(walk, times, clock),
     )
-    return Measured(row, [{"window": 0, "sample": at, "time_s": time} for at, time in enumerate(times)])
+    return Measured(
+        row, [{"window": 0, "sample": at, "time_s": time} for at, time in enumerate(times)]
+    )
 
 
 def rates(walk: Walk, times: list[float], clock_mhz: float | None) -> dict[str, float | None]:

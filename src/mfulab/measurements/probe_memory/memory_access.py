@@ -1,4 +1,5 @@
-"""Walks through memory in a known order, on a CPU and on a GPU: what one access costs, by where its data lie."""
+"""Walks through memory in a known order, on a CPU and on a GPU: what one access costs, by where its
+data lie."""
 
 import math
 import mmap
@@ -13,18 +14,26 @@ import numba
 import numpy as np
 
 from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
 from mfulab.device import GPU
 
 LINE = 8  # elements of 8 bytes in a line of 64
-CHASED = (1 << 16, 1 << 20)  # least and most steps of a pointer chase in one call; the next call goes on from there
+CHASED = (
+    1 << 16,
+    1 << 20,
+)  # least and most steps of a pointer chase in one call; the next call goes on from there
 WALKED = 1 << 18  # least elements of any other walk in one call
-BY_HAND = ("cuda_malloc", "cuda_memcpy")  # calls of CUDA's own interface, which return when they are done
+BY_HAND = (
+    "cuda_malloc",
+    "cuda_memcpy",
+)  # calls of CUDA's own interface, which return when they are done
 FILES = {"page_cache": 4096, "disk": 32}  # walks through a file, by reads in one call
 
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk, made once already (all compiled, pages touched), its accesses of 8 bytes, and its lines' bytes."""
+    """A walk, made once already (all compiled, pages touched), its accesses of 8 bytes, and its
+    lines' bytes."""
 
     call: Callable[[], Any]
     accesses: int
@@ -36,7 +45,8 @@ class Walk:
 
 @numba.njit
 def chase(following, place, steps):
-    """Moves place[0] by `steps` steps, each of which needs the one before: nothing can be fetched ahead."""
+    """Moves place[0] by `steps` steps, each of which needs the one before: nothing can be fetched
+    ahead."""
     at = place[0]
     for _ in range(steps):
         at = following[at]
@@ -45,7 +55,8 @@ def chase(following, place, steps):
 
 @numba.njit
 def in_order(values, stride, rounds):
-    """Sum of every `stride`-th element, `rounds` times; the processor sees the next address coming."""
+    """Sum of every `stride`-th element, `rounds` times; the processor sees the next address
+    coming."""
     total = 0
     for _ in range(rounds):
         for place in range(0, len(values), stride):
@@ -55,7 +66,8 @@ def in_order(values, stride, rounds):
 
 @numba.njit
 def by_rows(matrix, rounds):
-    """Sum of a matrix along its rows; of a transposed view down the columns, each element in another line."""
+    """Sum of a matrix along its rows; of a transposed view down the columns, each element in
+    another line."""
     total = 0
     for _ in range(rounds):
         for row in range(matrix.shape[0]):
@@ -65,7 +77,8 @@ def by_rows(matrix, rounds):
 
 
 def cycle(places: int, spacing: int, seed: int) -> np.ndarray:
-    """The next place of each in one random cycle (Sattolo, 1986): [places · spacing] int64, 0 between the places."""
+    """The next place of each in one random cycle (Sattolo, 1986): [places · spacing] int64, 0
+    between the places."""
     order = np.random.default_rng(seed).permutation(places) * spacing
     following = np.zeros(places * spacing, np.int64)
     following[order] = np.roll(order, -1)
@@ -77,13 +90,19 @@ def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
     elements = working_set_bytes // 8
     if pattern == "random":
         following = cycle(elements // LINE, LINE, seed)
-        place, steps = np.zeros(1, np.int64), _steps(elements)
+        place = np.zeros(1, np.int64)
+        steps = _steps(elements)
         return Walk(lambda: chase(following, place, steps), steps, steps * LINE * 8)
-    values, rounds = np.arange(elements, dtype=np.int64), math.ceil(WALKED / elements)
+    values = np.arange(elements, dtype=np.int64)
+    rounds = math.ceil(WALKED / elements)
     if pattern == "strided":
-        return Walk(lambda: in_order(values, LINE, rounds), rounds * (elements // LINE), rounds * elements * 8)
+        return Walk(
+            lambda: in_order(values, LINE, rounds),
+            rounds * (elements // LINE),
+            rounds * elements * 8,
+        )
     if pattern not in ("sequential", "rows", "columns"):
-        raise UnsupportedError(f"pattern={pattern}: a walk of a GPU")
+        raise UnsupportedError(Said("walk_of_gpu", {"pattern": pattern}))
     side = math.isqrt(elements)
     # In order is a matrix of one row: the compiler vectorises both.
     matrix = values[None] if pattern == "sequential" else values[: side * side].reshape(side, side)
@@ -92,10 +111,12 @@ def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
 
 
 def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0) -> Walk:
-    """Reads of 8 bytes at random pages of a file in `folder`, cached or past it; UnsupportedError where there is
-    none."""
+    """Reads of 8 bytes at random pages of a file in `folder`, cached or past it; UnsupportedError
+    where there is none."""
     page = mmap.PAGESIZE
-    places = (np.random.default_rng(seed).permutation(working_set_bytes // page)[: FILES[pattern]] * page).tolist()
+    places = (
+        np.random.default_rng(seed).permutation(working_set_bytes // page)[: FILES[pattern]] * page
+    ).tolist()
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as file:
             for _ in range(max(1, working_set_bytes >> 20)):
@@ -104,7 +125,7 @@ def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0)
             os.fsync(file.fileno())
             direct = getattr(os, "O_DIRECT", None) if pattern == "disk" else 0
             if direct is None:
-                raise UnsupportedError("pattern=disk: this system reads no file past its cache")
+                raise UnsupportedError(Said("no_uncached_reads"))
             descriptor = os.open(file.name, os.O_RDONLY | direct)
         target = mmap.mmap(-1, page)  # as aligned as a device wants it
 
@@ -114,11 +135,16 @@ def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0)
 
         return Walk(read, len(places), len(places) * page)
     except OSError as error:
-        raise UnsupportedError(f"pattern={pattern}: {folder} has no file that can be read so: {error}") from error
+        raise UnsupportedError(
+            Said(
+                "no_file_to_read", {"pattern": pattern, "folder": str(folder), "error": str(error)}
+            )
+        ) from error
 
 
 def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
-    """A walk on a GPU: one thread that chases, or all that sum; `host` is a copy from pinned memory."""
+    """A walk on a GPU: one thread that chases, or all that sum; `host` is a copy from pinned
+    memory."""
     import torch
 
     elements = working_set_bytes // 8
@@ -127,10 +153,17 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
         target = torch.empty_like(pinned, device=GPU)
         return Walk(lambda: target.copy_(pinned, non_blocking=True), elements, elements * 8)
     if pattern != "random":
-        values, side = torch.arange(elements, device=GPU), math.isqrt(elements)
+        values = torch.arange(elements, device=GPU)
+        side = math.isqrt(elements)
         matrix = values[: side * side].view(side, side)
-        # A transposed view is read down the columns; a sum of every 8th element touches each line of 64 bytes once.
-        views = {"sequential": values, "strided": values[::LINE], "rows": matrix, "columns": matrix.t()}
+        # A transposed view is read down the columns; a sum of every 8th element touches each line
+        # of 64 bytes once.
+        views = {
+            "sequential": values,
+            "strided": values[::LINE],
+            "rows": matrix,
+            "columns": matrix.t(),
+        }
         view = views[pattern]
         touched_bytes = 8 * (elements if pattern == "strided" else view.numel())
         return Walk(lambda: view.sum(-1), view.numel(), touched_bytes)
@@ -140,31 +173,53 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
 
     chase_kernel = cuda.jit(chase.py_func)  # by one thread
     following = torch.from_numpy(cycle(elements // LINE, LINE, seed)).cuda()
-    places, place = device_array(following), device_array(torch.zeros(1, dtype=torch.int64, device=GPU))
+    places = device_array(following)
+    place = device_array(torch.zeros(1, dtype=torch.int64, device=GPU))
     steps = _steps(elements)
-    return Walk(lambda: chase_kernel[1, 1, current_stream()](places, place, steps), steps, steps * LINE * 8)
+    return Walk(
+        lambda: chase_kernel[1, 1, current_stream()](places, place, steps), steps, steps * LINE * 8
+    )
 
 
 def hand_walk(pattern: str, working_set_bytes: int) -> Walk:
-    """A GPU's memory taken by cudaMalloc and given back by cudaFree; `cuda_memcpy` fills it from pageable memory and
-    copies it back between them. UnsupportedError with the runtime's words where a call fails."""
+    """A GPU's memory taken by cudaMalloc and given back by cudaFree; `cuda_memcpy` fills it from
+    pageable memory and copies it back between them. UnsupportedError with the runtime's words where
+    a call fails."""
     from cuda.bindings import runtime
 
     here = np.ones(working_set_bytes, np.uint8)
-    kinds, success = runtime.cudaMemcpyKind, runtime.cudaError_t.cudaSuccess
+    kinds = runtime.cudaMemcpyKind
+    success = runtime.cudaError_t.cudaSuccess
 
     def checked(answer: tuple[Any, ...]) -> Any:
         code, *result = answer
         if code != success:
-            raise UnsupportedError(f"pattern={pattern}: {runtime.cudaGetErrorString(code)[1].decode()} ({code.name})")
+            raise UnsupportedError(
+                Said(
+                    "cuda_refused",
+                    {
+                        "pattern": pattern,
+                        "error": str(runtime.cudaGetErrorString(code)[1].decode()),
+                        "name": code.name,
+                    },
+                )
+            )
         return result[0] if result else None
 
     def call() -> None:
         there = checked(runtime.cudaMalloc(here.nbytes))
         try:
             if pattern == "cuda_memcpy":
-                checked(runtime.cudaMemcpy(there, here.ctypes.data, here.nbytes, kinds.cudaMemcpyHostToDevice))
-                checked(runtime.cudaMemcpy(here.ctypes.data, there, here.nbytes, kinds.cudaMemcpyDeviceToHost))
+                checked(
+                    runtime.cudaMemcpy(
+                        there, here.ctypes.data, here.nbytes, kinds.cudaMemcpyHostToDevice
+                    )
+                )
+                checked(
+                    runtime.cudaMemcpy(
+                        here.ctypes.data, there, here.nbytes, kinds.cudaMemcpyDeviceToHost
+                    )
+                )
         finally:
             checked(runtime.cudaFree(there))
 
@@ -172,5 +227,6 @@ def hand_walk(pattern: str, working_set_bytes: int) -> Walk:
 
 
 def _steps(elements: int) -> int:
-    """Steps of one call: a whole cycle, if that is neither too short for a clock nor too long to wait for."""
+    """Steps of one call: a whole cycle, if that is neither too short for a clock nor too long to
+    wait for."""
     return min(max(CHASED[0], elements // LINE), CHASED[1])

@@ -1,4 +1,5 @@
-"""Measures profile_step: one row for a step of a model, measured in this process or by several ranks."""
+"""Measures profile_step: one row for a step of a model, measured in this process or by several
+ranks."""
 
 from pathlib import Path
 
@@ -8,5 +9,8 @@ from mfulab.measurements.profile_step.process import measure_step
 
 
 def measure(config: ProfileStepConfig, folder: Path) -> Measured:
-    """One row for one step; leaves series.csv, operators.csv, on a GPU kernels.csv, and if asked trace.json.gz."""
-    return ranks.measure(config, folder) if config.parallel.processes > 1 else measure_step(config, folder)[0]
+    """One row for one step; leaves series.csv, operators.csv, on a GPU kernels.csv, and if asked
+    trace.json.gz."""
+    if config.parallel.processes > 1:
+        return ranks.measure(config, folder)
+    return measure_step(config, folder)[0]

@@ -14,6 +14,7 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import write_csv
 from mfulab.core.groups import ExecutionConfig, PrecisionConfig
+from mfulab.core.said import Numbers, Said, cell_of, of_source
 from mfulab.device import allocator, synchronise
 from mfulab.device.samplers.reading import Readings
 from mfulab.flops.experts import RoutedTokens
@@ -75,8 +76,11 @@ class Pass(NamedTuple):
     applies: Callable[[Run], bool]
 
 
-def fills(*columns: str, where: Callable[[Run], bool] = lambda run: True) -> Callable[[Callable[[Run], None]], Pass]:
-    """Makes a pass of a function that fills these columns `where` it applies: always, unless said otherwise."""
+def fills(
+    *columns: str, where: Callable[[Run], bool] = lambda run: True
+) -> Callable[[Callable[[Run], None]], Pass]:
+    """Makes a pass of a function that fills these columns `where` it applies: always, unless said
+    otherwise."""
     return lambda fill: Pass(fill, columns, where)
 
 
@@ -93,8 +97,11 @@ def _is_sound(run: Run, mode: str) -> bool:
 @fills("forward_ms", "backward_ms", "optimiser_ms", "other_ms", "phases_percent")
 def phases(run: Run) -> None:
     """Times forward, backward and optimiser in marked steps."""
-    clock, length_s = run.instruments.clock, run.pace.window_s
-    run.readings |= phase_readings(run.step.call, run.step.phases, clock, length_s, run.observed.agreed_s)
+    clock = run.instruments.clock
+    length_s = run.pace.window_s
+    run.readings |= phase_readings(
+        run.step.call, run.step.phases, clock, length_s, run.observed.agreed_s
+    )
 
 
 @fills("memory_bytes")
@@ -112,13 +119,22 @@ def traffic(run: Run) -> None:
 @fills(*operators.READ, where=lambda run: not _is_traced(run))
 def no_trace(run: Run) -> None:
     """Says why a run has no trace."""
-    reason = f"execution={run.config.execution.name}: torch's profiler does not see it"
-    is_foreign = run.config.execution.mode in frameworks.PACKAGES
-    run.readings |= operators.untraced(reason) if is_foreign else operators.untraced()
+    if run.config.execution.mode in frameworks.PACKAGES:
+        unseen = of_source(f"execution={run.config.execution.name}", Said("profiler_blind"))
+        run.readings |= operators.untraced(unseen)
+    else:
+        run.readings |= operators.untraced()
 
 
 @fills(
-    *(*operators.READ, "uncounted_operators", "top_kernels", "top_other_operators", "spent", "modules"),
+    *(
+        *operators.READ,
+        "uncounted_operators",
+        "top_kernels",
+        "top_other_operators",
+        "spent",
+        "modules",
+    ),
     *("executed_ratio", "issued_ratio", "misaligned"),
     where=_is_traced,
 )
@@ -128,17 +144,28 @@ def trace(run: Run) -> None:
         traced = operators.trace_steps(run.step.call, run.device, run.traced_steps)
     readings, run.analysis = operators.trace_readings(traced, run.device, run.observed.time_s)
     run.readings |= readings
-    row, profile, folder = run.row, run.config.profile, run.instruments.folder
+    row = run.row
+    profile = run.config.profile
+    folder = run.instruments.folder
     row.uncounted_operators = operators.uncounted_operators(traced)
     if run.analysis is not None:
-        row.top_kernels, row.top_other_operators = run.analysis.top_kernels(), run.analysis.top_other_operators()
+        row.top_kernels, row.top_other_operators = (
+            run.analysis.top_kernels(),
+            run.analysis.top_other_operators(),
+        )
         row.spent, row.misaligned = json.dumps(run.analysis.spent), run.analysis.misaligned()
         row.executed_ratio, row.issued_ratio = run.analysis.ratios().values()
     if profile.operators and run.config.execution.mode == "eager" and not run.several:
-        again = None if run.pace.is_traced_once else operators.trace_modules(run.step.call, run.device, 1)
+        again = (
+            None
+            if run.pace.is_traced_once
+            else operators.trace_modules(run.step.call, run.device, 1)
+        )
         row.modules = column_of(operators.modules_of(again or traced))
     if profile.operators:
-        write_csv(folder / "operators.csv", operators.operator_table(traced), operators.OPERATOR_COLUMNS)
+        write_csv(
+            folder / "operators.csv", operators.operator_table(traced), operators.OPERATOR_COLUMNS
+        )
         if run.analysis is not None and run.analysis.kernels:
             write_csv(folder / "kernels.csv", run.analysis.kernels, operators.KERNEL_COLUMNS)
     if profile.trace:
@@ -147,16 +174,21 @@ def trace(run: Run) -> None:
 
 @fills("loss", "unread_parameters", "expert_imbalance", "status", "message")
 def loss(run: Run) -> None:
-    """Checks that one more step gives a finite loss; an inference of experts shows where its tokens went."""
-    row, config = run.row, run.config
+    """Checks that one more step gives a finite loss; an inference of experts shows where its tokens
+    went."""
+    row = run.row
+    config = run.config
     shows_experts = config.workload.mode != "training" and config.execution.mode == "eager"
     with RoutedTokens() if shows_experts else nullcontext() as routed:
         row.loss = run.step.loss(run.step.call())
     if routed is not None:
-        row.unread_parameters, row.expert_imbalance = routed.unread_parameters, routed.imbalance
+        row.unread_parameters = routed.unread_parameters
+        row.expert_imbalance = routed.imbalance
     if not math.isfinite(row.loss):
-        row.status, row.loss = "incorrect", None
-        row.message = f"the loss is not finite after {run.observed.steps} steps in {config.precision.name}"
+        row.status = "incorrect"
+        row.loss = None
+        numbers: Numbers = {"steps": run.observed.steps, "precision": config.precision.name}
+        row.message = cell_of(Said("loss_not_finite", numbers))
 
 
 @fills(
@@ -164,8 +196,11 @@ def loss(run: Run) -> None:
     where=lambda run: not run.instruments.on_gpu,  # whose allocator keeps what it was given
 )
 def allocator_states(run: Run) -> None:
-    """Times the step in the allocator's other states, and one page fault, where faults take 1 % of a step or more."""
-    row, warm_up, time_s = run.row, run.observed.warm_up, run.observed.time_s
+    """Times the step in the allocator's other states, and one page fault, where faults take 1 % of
+    a step or more."""
+    row = run.row
+    warm_up = run.observed.warm_up
+    time_s = run.observed.time_s
     row.default_state_page_faults = warm_up.unsettled_faults
     if are_noticed(warm_up.unsettled_faults, warm_up.unsettled_s):
         row.default_state_time_s = warm_up.unsettled_s
@@ -179,7 +214,9 @@ def allocator_states(run: Run) -> None:
         if is_kept:
             run.step.call()
             run.step.call()
-            row.kept_memory_time_s = measure_window(run.step.call, run.instruments.clock, KEPT_S, time_s).median_s
+            row.kept_memory_time_s = measure_window(
+                run.step.call, run.instruments.clock, KEPT_S, time_s
+            ).median_s
 
 
 @fills(
@@ -187,16 +224,21 @@ def allocator_states(run: Run) -> None:
     where=lambda run: bool(run.config.profile.varied_batches) and _is_sound(run, "inference"),
 )
 def recompilations(run: Run) -> None:
-    """Calls the model with batch_size, batch_size + 1, … samples, and counts what torch.compile made anew."""
+    """Calls the model with batch_size, batch_size + 1, … samples, and counts what torch.compile
+    made anew."""
     from torch._dynamo import explain
     from torch._dynamo.utils import counters
 
-    row, config, device = run.row, run.config, run.device
+    row = run.row
+    config = run.config
+    device = run.device
     torch.manual_seed(config.seed)
     model, batch, _ = steps.prepare_model(config, device)
     compiles = config.execution.mode == "compile"
-    call, count = execution.issue(model, batch, config.execution), config.profile.varied_batches
-    dtype, length = batch.inputs.dtype, config.sequence_length
+    call = execution.issue(model, batch, config.execution)
+    count = config.profile.varied_batches
+    dtype = batch.inputs.dtype
+    length = config.sequence_length
     sizes = range(config.batch_size, config.batch_size + count)
     batches = [make_batch(config.model, size, length, device=device, dtype=dtype) for size in sizes]
     inputs = [execution.arrange(model, varied, config.execution)[1].inputs for varied in batches]
@@ -204,7 +246,9 @@ def recompilations(run: Run) -> None:
         if compiles:  # a break is a place in one call at which torch.compile goes back to Python
             row.graph_breaks = explain(model)(inputs[0]).graph_break_count
         torch.compiler.reset()  # what was compiled while timing must not be found again
-        made = [counters["stats"]["unique_graphs"]]  # graphs handed to the compiler, before the calls and after each
+        made = [
+            counters["stats"]["unique_graphs"]
+        ]  # graphs handed to the compiler, before the calls and after each
         synchronise(device)
         began = time.perf_counter()
         for samples in inputs:
@@ -222,8 +266,10 @@ def recompilations(run: Run) -> None:
     where=lambda run: bool(run.config.profile.losses) and _is_sound(run, "training"),
 )
 def losses(run: Run) -> None:
-    """Trains anew from the seed, and where asked the same in float64, in which torch computes eagerly."""
-    config, count = run.config, run.config.profile.losses
+    """Trains anew from the seed, and where asked the same in float64, in which torch computes
+    eagerly."""
+    config = run.config
+    count = run.config.profile.losses
 
     def first_losses(config: ProfileStepConfig, prepared: steps.PreparedModel) -> str:
         step = steps.make(config, run.device, prepared)
@@ -235,7 +281,10 @@ def losses(run: Run) -> None:
         return
     torch.manual_seed(config.seed)
     model, batch, facts = steps.prepare_model(config, run.device)
-    exact = {"precision": PrecisionConfig(name="fp64", dtype="float64"), "execution": ExecutionConfig(name="eager")}
+    exact = {
+        "precision": PrecisionConfig(name="fp64", dtype="float64"),
+        "execution": ExecutionConfig(name="eager"),
+    }
     prepared = steps.PreparedModel(model.double(), batch.double(), facts)
     run.row.exact_losses = first_losses(config.model_copy(update=exact), prepared)
 
@@ -245,10 +294,11 @@ def losses(run: Run) -> None:
     where=lambda run: run.config.profile.exact and _is_sound(run, "inference"),
 )
 def exact_output(run: Run) -> None:
-    """Holds an inference's output against float64's of the same weights, or the model's `exact(inputs)`; a row too far
-    from it has no time. Accepted is the error that a matmul of the deepest sum among its layers may have, once for each
-    layer."""
-    row, config = run.row, run.config
+    """Holds an inference's output against float64's of the same weights, or the model's
+    `exact(inputs)`; a row too far from it has no time. Accepted is the error that a matmul of the
+    deepest sum among its layers may have, once for each layer."""
+    row = run.row
+    config = run.config
     torch.manual_seed(config.seed)
     prepared = steps.prepare_model(config, run.device)
     output = first_tensor(steps.make(config, run.device, prepared).call())
@@ -263,19 +313,35 @@ def exact_output(run: Run) -> None:
     weights = [weight for weight in model.parameters() if weight.ndim > 1]
     deepest = max((weight[0].numel() for weight in weights), default=1)
     tolerance = max(1, len(weights)) * config.precision.form.tolerance(deepest)
-    row.relative_error = float(torch.linalg.vector_norm(output.double() - exact) / torch.linalg.vector_norm(exact))
+    row.relative_error = float(
+        torch.linalg.vector_norm(output.double() - exact) / torch.linalg.vector_norm(exact)
+    )
     if not row.relative_error <= tolerance:  # NaN is wrong, too
-        row.status, row.time_s = "incorrect", None
-        row.message = f"relative error {row.relative_error:.1e}; at most {tolerance:.1e} is accepted"
+        row.status = "incorrect"
+        row.time_s = None
+        numbers = {"error": row.relative_error, "accepted": tolerance}
+        row.message = cell_of(Said("error_too_large", numbers))
 
 
-PASSES = (phases, memory, traffic, no_trace, trace, loss, allocator_states, recompilations, losses, exact_output)
+PASSES = (
+    phases,
+    memory,
+    traffic,
+    no_trace,
+    trace,
+    loss,
+    allocator_states,
+    recompilations,
+    losses,
+    exact_output,
+)
 """Every pass in its order: memory is read before a trace adds its own; what builds a model anew comes last."""
 
 
 def require(config: ProfileStepConfig) -> None:
-    """Raises UnsupportedError for a pass that this execution cannot have, before anything is timed."""
+    """Raises UnsupportedError for a pass that this execution cannot have, before anything is
+    timed."""
     if config.profile.varied_batches and config.execution.mode not in ("eager", "compile"):
-        raise UnsupportedError(f"profile.varied_batches: execution={config.execution.name}: neither eager nor compile")
+        raise UnsupportedError(Said("varied_needs_eager", {"execution": config.execution.name}))
     if config.profile.losses and config.execution.mode == "cuda_graph":
-        raise UnsupportedError("profile.losses: a CUDA graph's first steps pass before it is captured")
+        raise UnsupportedError(Said("graph_hides_losses"))

@@ -1,4 +1,5 @@
-"""Measures one step of training, inference or generating text: warms up, times windows, then makes every pass."""
+"""Measures one step of training, inference or generating text: warms up, times windows, then makes
+every pass."""
 
 import time
 from contextlib import nullcontext
@@ -10,6 +11,7 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
+from mfulab.core.said import Said
 from mfulab.device import allocator, identity
 from mfulab.device.compute import agreed, is_first_rank, prepare, require_float64, use_precision
 from mfulab.device.gpu import restriction_of
@@ -26,8 +28,10 @@ from mfulab.tracing.analysis import Analysis
 
 
 def measure_step(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysis | None]:
-    """Measures the step in this process, which may be one of several; also gives what its trace shows."""
-    is_compiled = config.execution.mode == "compile" and config.replicate == 1  # the process whose `compile_s` counts
+    """Measures the step in this process, which may be one of several; also gives what its trace
+    shows."""
+    # the process whose `compile_s` counts
+    is_compiled = config.execution.mode == "compile" and config.replicate == 1
     try:
         with execution.empty_cache() if is_compiled else nullcontext():
             return _measure(config, folder)
@@ -35,7 +39,12 @@ def measure_step(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Ana
         if "not implemented for" not in str(error):
             raise
         device = identity.resolve(config.device.type)
-        raise UnsupportedError(f"precision={config.precision.name} on {device}: {error}") from error
+        raise UnsupportedError(
+            Said(
+                "precision_refused",
+                {"precision": config.precision.name, "device": str(device), "error": str(error)},
+            )
+        ) from error
 
 
 def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysis | None]:
@@ -50,7 +59,14 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
         made_s = time.perf_counter() - began
         instruments.memory.forget()  # building in fp32, and filling a cache, are not the step
         observed = _warm_up_and_time(config, model_step, pace, instruments)
-    row = _row(config, observed, made_s, instruments, effective_precision=effective_precision, **prepared.facts)
+    row = _row(
+        config,
+        observed,
+        made_s,
+        instruments,
+        effective_precision=effective_precision,
+        **prepared.facts,
+    )
     row.measured_s = time.perf_counter() - began
     run = Run(config, instruments, row, model_step, pace, observed, dict(observed.readings))
     for each_pass in PASSES:  # marks phases, traces, and counts what else was asked for
@@ -61,16 +77,22 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
 
 
 def _prepare(config: ProfileStepConfig) -> tuple[torch.device, str, Pace]:
-    """Sets the device, its threads and switches; gives it, the number format in which matmuls compute, and the pace."""
+    """Sets the device, its threads and switches; gives it, the number format in which matmuls
+    compute, and the pace."""
     require(config)
     frameworks.load(config.execution.mode)
     if config.profile.exact or config.profile.losses:
-        require_float64(torch.device(identity.resolve(config.device.type)), "profile.exact and profile.losses")
+        require_float64(
+            torch.device(identity.resolve(config.device.type)), "profile.exact and profile.losses"
+        )
     device, _ = prepare(config.device, settled=False)
     effective_precision = use_precision(config.precision, device)
     torch.manual_seed(config.seed)
-    pace = replace(pace_for(device.type, config.timing), turn=max(1, config.workload.loader_workers))
-    if config.parallel.processes > 1:  # further windows of one rank would wait for the others for ever
+    pace = replace(
+        pace_for(device.type, config.timing), turn=max(1, config.workload.loader_workers)
+    )
+    # further windows of one rank would wait for the others for ever
+    if config.parallel.processes > 1:
         pace = replace(pace, patience_s=0.0, precision=None)
     return device, "int8" if config.execution.multiplies_integers else effective_precision, pace
 
@@ -80,10 +102,13 @@ def _warm_up_and_time(
 ) -> Observation:
     is_alone = config.parallel.processes == 1
     watch, best = (instruments.probe, instruments.best) if is_alone else (None, UNKNOWN)
-    samplers = instruments.samplers(polled=is_first_rank() or instruments.on_gpu)  # on a CPU the series is rank 0's
+    samplers = instruments.samplers(
+        polled=is_first_rank() or instruments.on_gpu
+    )  # on a CPU the series is rank 0's
 
     def settle() -> None:
-        """Brings the process to the state of a later step, whose peak of memory is without compiling."""
+        """Brings the process to the state of a later step, whose peak of memory is without
+        compiling."""
         allocator.settle()
         if not config.execution.replays:  # what a graph holds is seen only while it is captured
             instruments.memory.forget()
@@ -93,9 +118,14 @@ def _warm_up_and_time(
 
 
 def _row(
-    config: ProfileStepConfig, observed: Observation, made_s: float, instruments: Instruments, **facts: Any
+    config: ProfileStepConfig,
+    observed: Observation,
+    made_s: float,
+    instruments: Instruments,
+    **facts: Any,
 ) -> ProfileRow:
-    steps, warm_up = Stats(observed.step_times_s), observed.warm_up
+    steps = Stats(observed.step_times_s)
+    warm_up = observed.warm_up
     compiles = config.execution.mode not in ("eager", "tensorflow_eager")
     return ProfileRow.of(
         config,
@@ -123,7 +153,13 @@ def _row(
 
 def _samples(config: ProfileStepConfig, observed: Observation) -> list[dict[str, object]]:
     return [
-        {"replicate": config.replicate, "window": number, "sample": place, "time_s": seconds, "counted": counted}
+        {
+            "replicate": config.replicate,
+            "window": number,
+            "sample": place,
+            "time_s": seconds,
+            "counted": counted,
+        }
         for counted, timed in ((True, observed.windows), (False, observed.discarded))
         for number, window in enumerate(timed)
         for place, seconds in enumerate(window.step_times_s)

@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as processes
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.files import read_json, write_json, write_text
 from mfulab.core.groups import ParallelConfig
+from mfulab.core.json_text import parse_json
 from mfulab.core.measurement import Measured
+from mfulab.core.printing import say
+from mfulab.core.said import Said, as_json, from_json
 from mfulab.device import identity, is_gpu, require_cuda
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
 from mfulab.measurements.profile_step.process import measure_step
@@ -27,70 +29,100 @@ from mfulab.models.build import build
 from mfulab.models.step import parameter_dtype
 from mfulab.tracing.analysis import Analysis
 
-CONFIG, REPORT = "job.json", "report.json"
+CONFIG = "job.json"
+REPORT = "report.json"
+UNSUPPORTED = "unsupported.json"  # of a rank that cannot run the step: why
 
 
 def measure(config: ProfileStepConfig, folder: Path) -> Measured:
-    """The row of a whole job, its processes in step: the slowest rank's time, the largest's memory, sums of energy and
-    power, rank 0's files. Raises UnsupportedError for too few devices, or a rank that cannot run the step; RuntimeError
-    with a failed rank's message."""
-    job, wanted, device = config.parallel, config.device, torch.device(identity.resolve(config.device.type))
+    """The row of a whole job, its processes in step: the slowest rank's time, the largest's memory,
+    sums of energy and power, rank 0's files. Raises UnsupportedError for too few devices, or a rank
+    that cannot run the step; RuntimeError with a failed rank's message."""
+    job = config.parallel
+    wanted = config.device
+    device = torch.device(identity.resolve(config.device.type))
     if config.execution.mode != "eager":
-        raise UnsupportedError(f"execution={config.execution.name}: several processes run eagerly")
-    threads, devices = None, float(job.processes)
+        raise UnsupportedError(Said("processes_run_eagerly", {"execution": config.execution.name}))
+    threads = None
+    devices = float(job.processes)
     if is_gpu(device):
         require_cuda(device, f"parallel.processes={job.processes}")
-        parallel.require_devices(job, torch.cuda.device_count(), "a GPU")
+        parallel.require_devices(job, torch.cuda.device_count(), Said("a_gpu"))
     else:
         threads = parallel.threads_per_rank(job, wanted)
-        devices = job.processes if wanted.threads else job.processes * threads / parallel.usable_cores()
-    rank_config = config.model_copy(update={"device": wanted.model_copy(update={"threads": threads or wanted.threads})})
-    place = folder / "ranks"  # beside the row: the nodes of a cluster share its folder, and no other
+        devices = (
+            job.processes if wanted.threads else job.processes * threads / parallel.usable_cores()
+        )
+    rank_config = config.model_copy(
+        update={"device": wanted.model_copy(update={"threads": threads or wanted.threads})}
+    )
+    # beside the row: the nodes of a cluster share its folder, and no other
+    place = folder / "ranks"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     write_text(place / CONFIG, rank_config.model_dump_json(by_alias=True))
     try:
         (_over_nodes if job.nodes > 1 else _on_this_machine)(job, place)
         ranks = [read_json(place / str(rank) / REPORT) for rank in range(job.processes)]
-        shutil.copytree(place / "0", folder, ignore=shutil.ignore_patterns(REPORT), dirs_exist_ok=True)
+        shutil.copytree(
+            place / "0", folder, ignore=shutil.ignore_patterns(REPORT), dirs_exist_ok=True
+        )
     finally:
         shutil.rmtree(place, ignore_errors=True)
     row = _row(ranks, devices, job.nodes)
     with torch.device("meta"):
         model = build(config.model).to(dtype=parameter_dtype(config.precision))
-    row.predicted_sent_bytes = parallel.predicted_bytes(model, job, device, config.workload.gradient_accumulation)
+    row.predicted_sent_bytes = parallel.predicted_bytes(
+        model, job, device, config.workload.gradient_accumulation
+    )
     return Measured(row, ranks[0]["samples"])
 
 
 def _on_this_machine(job: ParallelConfig, place: Path) -> None:
     meeting = f"file:{place / 'store'}"
     try:
-        processes.start_processes(_rank, (meeting, place), job.processes, start_method="spawn", daemon=True)
-    except processes.ProcessRaisedException as error:
-        message = str(error).strip().splitlines()[-1]
-        if "UnsupportedError" in message:
-            raise UnsupportedError(message.partition(": ")[2]) from error
-        raise RuntimeError(f"rank {error.error_index}: {message}") from error
+        parallel.run_ranks(_rank, (meeting, place), job.processes)
+    except RuntimeError as error:
+        _raise_unsupported(place, error)
+        raise
 
 
 def _over_nodes(job: ParallelConfig, place: Path) -> None:
     if shutil.which("srun") is None:
-        raise UnsupportedError(f"parallel.nodes={job.nodes}: ranks are started by srun, which is not here")
+        raise UnsupportedError(Said("no_srun", {"nodes": str(job.nodes)}))
     store = dist.TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
     meeting = f"tcp:{socket.gethostname()}:{store.port}"
     tasks = ("srun", f"--nodes={job.nodes}", f"--ntasks={job.processes}", "--kill-on-bad-exit=1")
     command = [*tasks, sys.executable, "-m", __name__, meeting, str(place)]
-    done = subprocess.run(command, stdout=None, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
-    print(done.stderr, end="", file=sys.stderr)
+    done = subprocess.run(
+        command, stdout=None, stderr=subprocess.PIPE, text=True, errors="replace", check=False
+    )
+    say(done.stderr, end="", file=sys.stderr)
     if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if "Error: " in line] or [f"exit status {done.returncode}"]
+        _raise_unsupported(place)
+        errors = [line for line in done.stderr.splitlines() if "Error: " in line] or [
+            f"exit status {done.returncode}"
+        ]
         first = errors[0].partition("Error: ")[2]
-        if "UnsupportedError" in errors[0]:
-            raise UnsupportedError(first)
         raise RuntimeError(f"a rank failed: {first or errors[0]}")
 
 
+def _raise_unsupported(place: Path, cause: BaseException | None = None) -> None:
+    """Raises the UnsupportedError that a rank has left; does nothing without one."""
+    for left in sorted(place.glob(f"*/{UNSUPPORTED}")):
+        raise UnsupportedError(from_json(read_json(left))) from cause
+
+
 def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> None:
+    """Runs one rank's step; leaves its report, or the reason why the step cannot run."""
+    try:
+        _measure_rank(rank, meeting, place, local)
+    except UnsupportedError as error:
+        write_json(place / str(rank) / UNSUPPORTED, as_json(error.said))
+        raise
+
+
+def _measure_rank(rank: int, meeting: str, place: Path, local: int | None) -> None:
     config = ProfileStepConfig.model_validate_json((place / CONFIG).read_text(encoding="utf-8"))
     own = place / str(rank)
     own.mkdir()
@@ -100,18 +132,28 @@ def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> Non
     kind, _, where = meeting.partition(":")
     host, _, port = where.rpartition(":")
     count = config.parallel.processes
-    store = dist.FileStore(where, count) if kind == "file" else dist.TCPStore(host, int(port), is_master=False)
+    store = (
+        dist.FileStore(where, count)
+        if kind == "file"
+        else dist.TCPStore(host, int(port), is_master=False)
+    )
     parallel.join(rank, config.parallel, store, device)
     measured, analysis = measure_step(config, own)
-    report = {"row": measured.row.model_dump(), "samples": measured.samples, **_communication(analysis)}
-    report["meter"] = rank if is_gpu(device) else socket.gethostname()  # a CPU's counts the whole machine
+    report = {
+        "row": measured.row.model_dump(),
+        "samples": measured.samples,
+        **_communication(analysis),
+    }
+    # a CPU's counts the whole machine
+    report["meter"] = rank if is_gpu(device) else socket.gethostname()
     write_json(own / REPORT, report)
     dist.barrier()
     dist.destroy_process_group()
 
 
 def _communication(analysis: Analysis | None) -> dict[str, Any]:
-    """Steps and length of the traced window, ns of communication, all and exposed, and of each collective."""
+    """Steps and length of the traced window, ns of communication, all and exposed, and of each
+    collective."""
     if analysis is None:
         return {"steps": 0, "length": 0, "communication": 0, "exposed": 0, "collectives": {}}
     share = analysis.readings["communication_total_percent"].value or 0.0
@@ -126,9 +168,12 @@ def _communication(analysis: Analysis | None) -> dict[str, Any]:
 
 
 def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
-    """CPU time of others than the job's ranks on one machine, percent of its CPUs; None where it is not known."""
+    """CPU time of others than the job's ranks on one machine, percent of its CPUs; None where it is
+    not known."""
     loads = [(row.system_utilization_percent, row.other_processes_percent) for row in rows]
-    pairs = [(system, others) for system, others in loads if system is not None and others is not None]
+    pairs = [
+        (system, others) for system, others in loads if system is not None and others is not None
+    ]
     if not pairs or len(pairs) < len(rows):
         return None
     own = sum(system - others for system, others in pairs)
@@ -136,24 +181,30 @@ def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
 
 
 def energy_of_job(job: ProfileRow, metered: Iterable[ProfileRow]) -> None:
-    """Writes sums of energy and power over a job's meters into its row; one that did not answer empties them."""
+    """Writes sums of energy and power over a job's meters into its row; one that did not answer
+    empties them."""
     meters = list(metered)
-    sources, reasons = (json.loads(cell or "{}") for cell in (job.sources, job.reasons))
+    sources, reasons = (parse_json(cell or "{}") for cell in (job.sources, job.reasons))
     for name in ("energy_j", "power_w"):
         values = [getattr(row, name) for row in meters]
         if None in values:
             setattr(job, name, None)
             sources.pop(name, None)
-            reasons[name] = json.loads(meters[values.index(None)].reasons or "{}").get(name, "one rank measured none")
+            reasons[name] = parse_json(meters[values.index(None)].reasons or "{}").get(
+                name, as_json(Said("one_rank_none"))
+            )
         else:
             setattr(job, name, sum(values))
-            sources[name] = f"{sources[name]}, the sum of {len(values)}" if len(values) > 1 else sources[name]
+            sources[name] = (
+                f"{sources[name]}, the sum of {len(values)}" if len(values) > 1 else sources[name]
+            )
     job.sources = json.dumps(sources, ensure_ascii=False)
     job.reasons = json.dumps(reasons, ensure_ascii=False) if reasons else None
 
 
 def _row(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
-    """Rank 0's row, with the time of the slowest rank, the memory of the largest, and what each waited for."""
+    """Rank 0's row, with the time of the slowest rank, the memory of the largest, and what each
+    waited for."""
     rows = [ProfileRow.model_validate(report["row"]) for report in ranks]
     job = rows[0].model_copy()
     slowest = max(rows, key=lambda row: row.time_s or 0)
@@ -162,26 +213,51 @@ def _row(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
     job.devices = devices
     if nodes == 1:
         job.other_processes_percent = others_of_job(rows)
-    job.memory_bytes = max((row.memory_bytes for row in rows if row.memory_bytes is not None), default=None)
-    energy_of_job(job, {report["meter"]: row for report, row in zip(ranks, rows, strict=True)}.values())
-    waited = waits({rank: report["collectives"] for rank, report in enumerate(ranks)}) if ranks[0]["steps"] else {}
-    each_rank = []
-    for rank, (report, row) in enumerate(zip(ranks, rows, strict=True)):
-        rank_row: dict[str, Any] = {"rank": rank, "time_ms": 1e3 * (row.time_s or 0), "memory_bytes": row.memory_bytes}
-        if waited:
-            transfer, waiting = waited[rank]
-            spent = {"communication": report["communication"], "exposed": report["exposed"]}
-            spent |= {"transfer": transfer, "waiting": waiting}
-            rank_row |= {f"{name}_ms": ns / 1e6 / report["steps"] for name, ns in spent.items()}
-        each_rank.append(rank_row)
+    held = [row.memory_bytes for row in rows if row.memory_bytes is not None]
+    job.memory_bytes = max(held, default=None)
+    by_meter = {report["meter"]: row for report, row in zip(ranks, rows, strict=True)}
+    energy_of_job(job, by_meter.values())
+    each_rank: list[dict[str, float | None]] = [
+        {"rank": rank, "time_ms": 1e3 * (row.time_s or 0), "memory_bytes": row.memory_bytes}
+        for rank, row in enumerate(rows)
+    ]
+    if ranks[0]["steps"]:
+        _add_communication(job, each_rank, ranks)
     job.ranks = json.dumps(each_rank)
-    if waited:
-        job.slowest_rank = min(waited, key=lambda rank: waited[rank][1])
-        last = max(waited, key=lambda rank: waited[rank][1])
-        job.transfer_percent, job.waiting_percent = (100 * ns / ranks[last]["length"] for ns in waited[last])
-        job.exposed_communication_ms = max(rank_row["exposed_ms"] for rank_row in each_rank)
     return job
 
 
-if __name__ == "__main__":  # a task of srun: the rank that SLURM names, of the job that the arguments name
-    _rank(int(os.environ["SLURM_PROCID"]), sys.argv[1], Path(sys.argv[2]), int(os.environ["SLURM_LOCALID"]))
+def _add_communication(
+    job: ProfileRow, each_rank: Sequence[dict[str, float | None]], ranks: Sequence[dict[str, Any]]
+) -> None:
+    """Writes each rank's communication and waiting, and which rank the others wait for."""
+    waited = waits({rank: report["collectives"] for rank, report in enumerate(ranks)})
+    if not waited:
+        return
+    for rank, (row, report) in enumerate(zip(each_rank, ranks, strict=True)):
+        transfer, waiting = waited[rank]
+        spent_ns = {
+            "communication": report["communication"],
+            "exposed": report["exposed"],
+            "transfer": transfer,
+            "waiting": waiting,
+        }
+        row |= {f"{name}_ms": ns / 1e6 / report["steps"] for name, ns in spent_ns.items()}
+    exposed_ms = [report["exposed"] / 1e6 / report["steps"] for report in ranks]
+    waiting_ns = {rank: waiting for rank, (_, waiting) in waited.items()}
+    job.slowest_rank = min(waiting_ns, key=waiting_ns.__getitem__)
+    last = max(waiting_ns, key=waiting_ns.__getitem__)
+    transfer, waiting = waited[last]
+    job.transfer_percent = 100 * transfer / ranks[last]["length"]
+    job.waiting_percent = 100 * waiting / ranks[last]["length"]
+    job.exposed_communication_ms = max(exposed_ms)
+
+
+# a task of srun: the rank that SLURM names, of the job that the arguments name
+if __name__ == "__main__":
+    _rank(
+        int(os.environ["SLURM_PROCID"]),
+        sys.argv[1],
+        Path(sys.argv[2]),
+        int(os.environ["SLURM_LOCALID"]),
+    )

@@ -1,13 +1,15 @@
-"""Counts the models of a collection of public runs, and gives each run's MFU against every peak that could be meant."""
+"""Counts the models of a collection of public runs, and gives each run's MFU against every peak
+that could be meant."""
 
 import csv
-import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError, UnknownChoiceError
+from mfulab.core.json_text import parse_json
 from mfulab.core.measurement import Measured
+from mfulab.core.said import Said, as_told, cell_of, joined, of_source
 from mfulab.device.datasheets import UnknownDeviceError, find
 from mfulab.device.peaks import peak
 from mfulab.measurements.published import PUBLISHED, PublishedConfig, PublishedRow
@@ -23,45 +25,67 @@ TRAINED_IN = ("bf16", "fp8", "fp4")
 
 
 def measure(config: PublishedConfig, folder: Path) -> Measured:
-    """A row for each line of `results/reference/published/<published>.csv`: MFU by its speed and FLOPs counted here."""
+    """A row for each line of `results/reference/published/<published>.csv`: MFU by its speed and
+    FLOPs counted here."""
     with (PUBLISHED / f"{config.published}.csv").open(newline="", encoding="utf-8") as file:
-        lines = [{key: value or None for key, value in line.items()} for line in csv.DictReader(file)]
+        lines = [
+            {key: value or None for key, value in line.items()} for line in csv.DictReader(file)
+        ]
     rows = [_row(config.published, line) for line in lines]
     count = sum(row.mfu_percent is not None for row in rows)
-    summary = PublishedRow(published=config.published, message=f"MFU of {count} of {len(rows)} runs")
+    said = Said("mfu_of_runs", {"count": count, "total": len(rows)})
+    summary = PublishedRow(published=config.published, message=cell_of(said))
     return Measured(summary, [row.model_dump(exclude={"hardware", "run"}) for row in rows])
 
 
 def _row(published: str, line: Mapping[str, str | None]) -> PublishedRow:
-    said = {key: value for key, value in line.items() if key in PublishedRow.model_fields and value is not None}
-    row = PublishedRow.model_validate({**said, "published": published})
-    problems: list[str] = []
-    try:
-        sheet = find(row.accelerator or "")
-        row.accelerator, row.architecture = sheet.device, sheet.architecture or sheet.device
-    except UnknownDeviceError as error:
-        problems.append(str(error))
+    """The row of a published run: its device and model as they are known here, its speed, and MFU
+    by our count and by its own convention."""
+    row = PublishedRow.model_validate({**_printed(line), "published": published})
+    problems = _name_device(row)
+    counted: Work | None = None
     try:
         counted = _counted(row.model, line.get("model_arguments") or "{}", row.sequence_length)
+    except UnknownChoiceError:
+        problems.append(of_source(f"model={row.model}", Said("no_model_of_shapes")))
     except ConfigurationError as error:
-        problems.append(f"model={row.model}: no model here has its shapes" if "unknown" in str(error) else str(error))
-        counted = None
+        problems.append(as_told(error))
     if line.get("model_arguments") and row.system:
         row.model = row.system.partition(",")[0]  # shapes that no file in config/model/ has
     _add_speed(row, line, counted)
-    if row.tflop_s_per_device is None and counted is not None:
-        problems.append("no speed is published")
     if row.tflop_s_per_device is not None:
         _add_mfu(row)
         if counted is not None and row.convention:
             _add_convention(row, counted)
-    row.message = "; ".join(problems)
+    elif counted is not None:
+        problems.append(Said("no_published_speed"))
+    row.message = cell_of(joined(problems))
     return row
+
+
+def _printed(line: Mapping[str, str | None]) -> dict[str, str]:
+    """The cells of a line that are columns of the row."""
+    printed = {}
+    for name, value in line.items():
+        if value is not None and name in PublishedRow.model_fields:
+            printed[name] = value
+    return printed
+
+
+def _name_device(row: PublishedRow) -> list[Said]:
+    """Names the accelerator and its architecture as the datasheets here do; why, where none is."""
+    try:
+        sheet = find(row.accelerator or "")
+    except UnknownDeviceError as error:
+        return [as_told(error)]
+    row.accelerator = sheet.device
+    row.architecture = sheet.architecture or sheet.device
+    return []
 
 
 @cache
 def _counted(model: str, arguments: str, sequence_length: int | None) -> Work:
-    changes = json.loads(arguments)
+    changes = parse_json(arguments)
     config = model_config(model)
     if changes:
         vocabulary = changes.get("vocab_size", config.vocabulary_size)
@@ -70,14 +94,16 @@ def _counted(model: str, arguments: str, sequence_length: int | None) -> Work:
 
 
 def _add_speed(row: PublishedRow, line: Mapping[str, str | None], counted: Work | None) -> None:
-    tokens, devices = row.sequence_length, row.accelerators
-    time_s = float(line["time_s"] or 0) if line.get("time_s") else None
+    tokens = row.sequence_length
+    devices = row.accelerators
+    time_s = float(line.get("time_s") or 0)
     if time_s and row.batch_size:
         row.samples_per_s = row.batch_size / time_s
-    if row.samples_per_s and devices and tokens:
-        row.tokens_per_s_per_device = row.samples_per_s * tokens / devices
-    elif row.tokens_per_s_per_device and devices and tokens and not row.samples_per_s:
-        row.samples_per_s = row.tokens_per_s_per_device * devices / tokens
+    if devices and tokens:
+        if row.samples_per_s:
+            row.tokens_per_s_per_device = row.samples_per_s * tokens / devices
+        elif row.tokens_per_s_per_device:
+            row.samples_per_s = row.tokens_per_s_per_device * devices / tokens
     if counted is None:
         return
     row.parameters = round(counted.parameters)
@@ -89,17 +115,24 @@ def _add_speed(row: PublishedRow, line: Mapping[str, str | None], counted: Work 
 
 
 def _add_mfu(row: PublishedRow) -> None:
-    """Fills MFU against each format's dense peak, and the slowest format that could have been as fast."""
-    rate, device = row.tflop_s_per_device or 0.0, row.accelerator or ""
+    """Fills MFU against each format's dense peak, and the slowest format that could have been as
+    fast."""
+    rate = row.tflop_s_per_device or 0.0
+    device = row.accelerator or ""
     peaks = {name: peak(device, name).spec for name in TRAINED_IN}
-    peaks["bf16"] = peaks["bf16"] or peak(device, "fp16").spec  # the same on all devices that have both
+    # the same on all devices that have both
+    peaks["bf16"] = peaks["bf16"] or peak(device, "fp16").spec
     shares = {name: of_peak(TERA * rate, 1.0, peak) or 0.0 for name, peak in peaks.items() if peak}
-    row.mfu_bf16_percent, row.mfu_fp8_percent, row.mfu_fp4_percent = (shares.get(name) for name in TRAINED_IN)
-    if TRAINED_IN[0] in shares:  # where its peak is not known, nothing can be said of the faster ones
+    row.mfu_bf16_percent, row.mfu_fp8_percent, row.mfu_fp4_percent = (
+        shares.get(name) for name in TRAINED_IN
+    )
+    # where its peak is not known, nothing can be said of the faster ones
+    if TRAINED_IN[0] in shares:
         row.slowest_format = next((name for name, share in shares.items() if share <= 100), None)
     chosen = {"fp16": "bf16", None: "bf16"}.get(row.precision, row.precision)
     if chosen in shares:
-        row.mfu_percent, row.mfu_format = shares[chosen], chosen
+        row.mfu_percent = shares[chosen]
+        row.mfu_format = chosen
 
 
 def _add_convention(row: PublishedRow, counted: Work) -> None:

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
-from mfulab.core.files import write_csv
+from mfulab.core.files import write_csv, write_text
+from mfulab.core.json_text import parse_json
 from mfulab.core.measurement import Measured
-from mfulab.measurements.read_trace import ReadTraceConfig
+from mfulab.core.said import Said
+from mfulab.measurements.read_trace import ReadTraceConfig, ranks
 from mfulab.measurements.read_trace.reader import read_file
 from mfulab.tracing.chrome import TraceError
 from mfulab.tracing.operators import KERNEL_COLUMNS
@@ -17,17 +19,22 @@ PRODUCT_COLUMNS = (
 
 
 def measure(config: ReadTraceConfig, folder: Path) -> Measured:
-    """The row of one run of consecutive steps; leaves kernels.csv and products.csv in `folder`. Raises TraceError."""
+    """The row of one run of consecutive steps; leaves kernels.csv, products.csv and a summary of
+    its rank in `folder`. Raises TraceError."""
     path = Path(config.trace.path)
-    windows = read_file(path, steps=config.trace_steps, peaks=config.trace_peaks, label=config.trace.name)
+    windows = read_file(
+        path, steps=config.trace_steps, peaks=config.trace_peaks, label=config.trace.name
+    )
     wanted = config.trace_range or 0
     if wanted >= len(windows):
-        raise TraceError(f"{path}: trace_range={wanted}: it holds {len(windows)} (runs of consecutive steps × devices)")
+        raise TraceError(path, Said("no_such_range", {"asked": wanted, "count": len(windows)}))
     read = windows[wanted]
     if len(windows) > 1:
         others = {"one_of_several": {"count": len(windows), "last": len(windows) - 1}}
-        read.row.notes = json.dumps(json.loads(read.row.notes or "{}") | others)
+        read.row.notes = json.dumps(parse_json(read.row.notes or "{}") | others)
     if read.analysis is not None:
+        if kept := ranks.summary(read):
+            write_text(folder / ranks.SUMMARY, kept.text())
         write_csv(folder / "kernels.csv", read.analysis.kernels, KERNEL_COLUMNS)
         products = [
             {

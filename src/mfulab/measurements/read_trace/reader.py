@@ -9,20 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from mfulab.core.files import found_files
-from mfulab.core.said import Said, packed_all
+from mfulab.core.said import Said, as_json, cell_of, packed_all, said_by
+from mfulab.device.samplers.reading import UNTOLD
 from mfulab.measurements.read_trace import TraceRow
-from mfulab.tracing import graphs, timeline
-from mfulab.tracing.analysis import Analysis, Product, analyse, devices
+from mfulab.tracing import graphs, perfetto, timeline
+from mfulab.tracing.analysis import Analysis, Product, of_device
 from mfulab.tracing.attribution import attribute
 from mfulab.tracing.device_time import DeviceTime
 from mfulab.tracing.formats import read
-from mfulab.tracing.modules import Spans, by_module, column_of
-from mfulab.tracing.trace import Collective, Trace, TraceError
+from mfulab.tracing.modules import ByModule, Spans, column_of
+from mfulab.tracing.of_window import OfWindow
+from mfulab.tracing.parquet import KERNELS
+from mfulab.tracing.trace import Trace, TraceError, fault
 from mfulab.tracing.window import windows
 
 XPLANE = ".xplane.pb"
-ENDINGS = (".json", ".json.gz", ".sqlite", XPLANE, "_results.db")
-_RANK = re.compile(r"rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)  # in the name of a file that does not tell it
+ENDINGS = (".json", ".json.gz", ".sqlite", XPLANE, "_results.db", KERNELS, *perfetto.ENDINGS)
+_RANK = re.compile(
+    r"rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE
+)  # in the name of a file that does not tell it
 LISTED = 10  # uncounted operators that a row names
 MOST_SHAPES = 40  # of which a row keeps FLOPs and times; those after them as one
 MOST_LETTERS = 100  # of an operator's or kernel's name
@@ -31,7 +36,8 @@ MOST_COLLECTIVES = 5000  # of which a row keeps the times
 
 @dataclass
 class Read:
-    """A row of one file, with what it was made of; a file that cannot be read has a failed row alone."""
+    """A row of one file, with what it was made of; a file that cannot be read has a failed row
+    alone."""
 
     row: TraceRow
     analysis: Analysis | None = None
@@ -45,32 +51,44 @@ def read_file(
     label: str = "",
     capture: Path | None = None,
 ) -> list[Read]:
-    """A row for each run of consecutive steps in a trace, gzip or not, and of several devices for each. `steps`:
-    their number, where the file does not tell; `peaks`: dense ones by format in TFLOP/s that the user states;
-    `capture`: the trace of the capture of graphs that this one replays, by default one beside it. Raises TraceError
-    with the reason."""
+    """A row for each run of consecutive steps in a trace, gzip or not, and of several devices for
+    each. `steps`: their number, where the file does not tell; `peaks`: dense ones by format in
+    TFLOP/s that the user states; `capture`: the trace of the capture of graphs that this one
+    replays, by default one beside it. Raises TraceError with the reason."""
     if steps is not None and steps < 1:
-        raise TraceError(f"{path}: steps={steps}: a trace holds one step or more")
+        raise TraceError(path, Said("steps_below_one", {"steps": steps}))
     captured = capture or graphs.beside(path)
     try:
-        traces, captures = read(path), read(captured) if captured else []
+        traces = read(path)
+        captures = read(captured) if captured else []
         if captures:  # as many processes, or the first of those
             held = [captures[min(number, len(captures) - 1)] for number in range(len(traces))]
             traces = [graphs.joined(*both) for both in zip(traces, held, strict=True)]
         return [row for trace in traces for row in _rows(trace, steps, label, peaks)]
-    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
-        why = f"{type(error).__name__}: {str(error)[:120]}"
-        raise TraceError(f"{path}: damaged, or of a kind that is not known here ({why})") from error
+    except (
+        TypeError,
+        ValueError,
+        LookupError,
+        ArithmeticError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        raise TraceError(path, Said("damaged_or_unknown", {"error": fault(error)})) from error
 
 
-def _rows(trace: Trace, steps: int | None, label: str, peaks: Mapping[str, float] | None) -> list[Read]:
-    attribution, spans = attribute(trace), Spans(trace)
+def _rows(
+    trace: Trace, steps: int | None, label: str, peaks: Mapping[str, float] | None
+) -> list[Read]:
+    attribution = attribute(trace)
+    spans = Spans(trace)
     rows = []
     for window in windows(trace, steps):
-        for device in [*sorted(devices(trace, window))] or (None,):
-            analysis = analyse(trace, window, attribution, device)
+        held = OfWindow(trace, attribution, window)
+        by_module = ByModule(held, spans)
+        for device in sorted(held.devices) or (None,):
+            analysis = of_device(held, device)
             row = trace_row(trace, analysis, label, peaks)
-            row.modules = column_of(by_module(trace, attribution, window, spans, analysis.device))
+            row.modules = column_of(by_module.of(analysis.device))
             if isinstance(analysis.told, DeviceTime):
                 row.timeline = timeline.short(analysis.told)
             rows.append(Read(row, analysis))
@@ -80,16 +98,18 @@ def _rows(trace: Trace, steps: int | None, label: str, peaks: Mapping[str, float
 def failed(path: Path, error: Exception) -> Read:
     """The row of a file that could not be read."""
     name = path.name.split(".")[0]
-    return Read(TraceRow(trace=path.name, model=name, status="unsupported", message=str(error)))
+    why = cell_of(said_by(error))
+    return Read(TraceRow(trace=path.name, model=name, status="unsupported", message=why))
 
 
 def files(given: Iterable[str]) -> list[Path]:
-    """Paths, folders (their traces) and globs as files, each once, in order. Raises TraceError for one of no file."""
+    """Paths, folders (their traces) and globs as files, each once, in order. Raises TraceError for
+    one of no file."""
     files: dict[Path, None] = {}
     for word in given:
         matches = found_files(word, ENDINGS)
         if not matches:
-            raise TraceError(f"{word}: no file is there ({' or '.join(ENDINGS)})")
+            raise TraceError(word, Said("no_trace_there", {"endings": ", ".join(ENDINGS)}))
         if len(matches) > 1:
             matches = [path for path in matches if not _is_copy(path, matches)]
         files |= dict.fromkeys(matches)
@@ -98,17 +118,28 @@ def files(given: Iterable[str]) -> list[Path]:
 
 def _is_copy(path: Path, others: Sequence[Path]) -> bool:
     name = path.name.removesuffix(".gz")
-    beside = [other.name for other in others if other.parent == path.parent and other.name.endswith(XPLANE)]
+    beside = [
+        other.name
+        for other in others
+        if other.parent == path.parent and other.name.endswith(XPLANE)
+    ]
     copied = [name.removesuffix(XPLANE) + ".trace.json" for name in beside]
     return bool(beside) and name in ("perfetto_trace.json", *copied)
 
 
-def trace_row(trace: Trace, analysis: Analysis, label: str = "", peaks: Mapping[str, float] | None = None) -> TraceRow:
+def trace_row(
+    trace: Trace, analysis: Analysis, label: str = "", peaks: Mapping[str, float] | None = None
+) -> TraceRow:
     """The row of one window. `peaks` are dense peaks by format in TFLOP/s that the user states."""
-    window, properties = analysis.window, trace.device_properties(analysis.device)
+    window = analysis.window
+    properties = trace.device_properties(analysis.device)
     major = properties.get("computeMajor")
     rank, world, job = _place(trace, analysis)
-    held = analysis.collectives if job and sum(map(len, analysis.collectives.values())) <= MOST_COLLECTIVES else {}
+    held = (
+        analysis.collectives
+        if job and sum(map(len, analysis.collectives.values())) <= MOST_COLLECTIVES
+        else {}
+    )
     row = TraceRow(
         trace=trace.path.name,
         model=label or trace.path.name.split(".")[0],
@@ -134,7 +165,7 @@ def trace_row(trace: Trace, analysis: Analysis, label: str = "", peaks: Mapping[
         collectives=json.dumps(held) if held else None,
         given_peaks=json.dumps(dict(peaks)) if peaks else None,
         notes=packed_all(analysis.notes),
-        collective_sizes=_collective_sizes(trace, analysis),
+        collective_sizes=_collective_sizes(analysis),
         products=_products(analysis),
         operators=_operators(analysis),
     )
@@ -143,14 +174,18 @@ def trace_row(trace: Trace, analysis: Analysis, label: str = "", peaks: Mapping[
 
 
 def _fill(row: TraceRow, analysis: Analysis) -> None:
-    """Sets what was read and counted in the window, and the reason of each column that stays empty."""
+    """Sets what was read and counted in the window, and the reason of each column that stays
+    empty."""
     reasons: dict[str, Any] = {
-        name: reading.reason for name, reading in analysis.readings.items() if reading.value is None
+        name: as_json(reading.reason or UNTOLD)
+        for name, reading in analysis.readings.items()
+        if reading.value is None
     }
     for name in analysis.readings.keys() - reasons.keys():
         setattr(row, name, analysis.readings[name].value)
     if analysis.on_gpu:
-        row.utilization_percent, row.utilization_source = row.kernel_busy_percent, "kernel-busy, read from the trace"
+        row.utilization_percent = row.kernel_busy_percent
+        row.utilization_source = "kernel-busy, read from the trace"
     _count(row, analysis, reasons)
     if row.device is None:
         reasons["device"] = {"no_device_name" if analysis.on_gpu else "no_cpu_name": {}}
@@ -158,79 +193,132 @@ def _fill(row: TraceRow, analysis: Analysis) -> None:
 
 
 def _place(trace: Trace, analysis: Analysis) -> tuple[int | None, int | None, str | None]:
-    """Rank of a window, its job's number of ranks, and the job's name, which the rows of its ranks share."""
-    rank, world, name = trace.distributed("rank"), trace.distributed("world_size"), trace.path.name
+    """Rank of a window, its job's number of ranks, and the job's name, which the rows of its ranks
+    share."""
+    rank = trace.distributed("rank")
+    world = trace.distributed("world_size")
+    name = trace.path.name
     job = None if analysis.device is None else name  # of the devices of one process
     if trace.ranks > 1:
         job = name
     elif world and world > 1:
         job = f"{trace.path.parent.name}/{world} ranks"
     elif rank is None and job is None and (named := _RANK.search(name)):
-        rank, job = int(named[1]), f"{trace.path.parent.name}/{_RANK.sub('rank*', name, count=1)}"
+        rank = int(named[1])
+        job = f"{trace.path.parent.name}/{_RANK.sub('rank*', name, count=1)}"
     return analysis.device if rank is None else rank, world, job
 
 
 def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
-    steps, uncounted = analysis.window.steps, analysis.uncounted
-    lost = sum(time for time, _ in uncounted.values())
-    counted = sum(product.time_ns for product in analysis.counted)
-    if lost:
-        row.uncounted_percent = 100 * lost / (lost + counted)
-        longest, wall = sorted(uncounted.items(), key=lambda item: -item[1][0])[:LISTED], analysis.window.length
-        shares = {name: [round(100 * time / wall, 2), {why.key: why.numbers}] for name, (time, why) in longest}
-        row.uncounted_operators = json.dumps(shares, ensure_ascii=False)
-    flops, executed = analysis.flops(), analysis.flops("executed_flops", recomputed=True)
+    """Sets FLOPs of a step, by format and as executed, and what is known of their bytes."""
+    _set_uncounted(row, analysis)
+    flops = analysis.flops()
+    executed = analysis.flops("executed_flops", recomputed=True)
     if not sum(executed.values()):
-        why = next((reason for _, reason in uncounted.values()), Said("no_matmul"))
+        why = next((reason for _, reason in analysis.uncounted.values()), Said("no_matmul"))
         reasons["flops"] = {why.key: why.numbers}
         return
-    row.flops, row.executed_flops = sum(flops.values()) / steps, sum(executed.values()) / steps
+    steps = analysis.window.steps
+    row.flops = sum(flops.values()) / steps
+    row.executed_flops = sum(executed.values()) / steps
     row.causal_flops = sum(analysis.flops("causal_flops").values()) / steps
-    row.flops_by_format, row.executed_by_format = (
-        json.dumps({name: count / steps for name, count in of.items()}) for of in (flops, executed)
-    )
+    row.flops_by_format = _by_format(flops, steps)
+    row.executed_by_format = _by_format(executed, steps)
     row.executed_ratio, row.issued_ratio = analysis.ratios().values()
     row.misaligned = analysis.misaligned()
-    if without := [product.name for product in analysis.needed if product.call_bytes is None]:
-        reasons["bytes_moved"] = {"no_bytes": {"operator": without[0]}}
-    else:
-        row.bytes_moved = sum(product.calls * (product.call_bytes or 0) for product in analysis.needed) / steps or None
-    row.effective_precision = row.precision = max(flops, key=lambda name: flops[name]) if flops else None
-    row.flops_source = "recorded shapes"
+    _set_bytes(row, analysis, reasons)
+    if flops:
+        row.effective_precision = row.precision = max(flops, key=lambda name: flops[name])
+    row.flops_source = cell_of(Said("recorded_shapes"))
+
+
+def _by_format(flops: Mapping[str, int], steps: int) -> str:
+    return json.dumps({name: count / steps for name, count in flops.items()})
+
+
+def _set_uncounted(row: TraceRow, analysis: Analysis) -> None:
+    """Sets the share of matmuls of unknown FLOPs, and the longest of these with the reason."""
+    uncounted = sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])
+    lost = sum(time for _, (time, _) in uncounted)
+    if not lost:
+        return
+    counted = sum(product.time_ns for product in analysis.counted)
+    row.uncounted_percent = 100 * lost / (lost + counted)
+    shares = {}
+    for name, (time, why) in uncounted[:LISTED]:
+        shares[name] = [round(100 * time / analysis.window.length, 2), {why.key: why.numbers}]
+    row.uncounted_operators = json.dumps(shares, ensure_ascii=False)
+
+
+def _set_bytes(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
+    """Sets bytes of the matmuls of a step, or which of them does not tell its own."""
+    moved = 0.0
+    for product in analysis.needed:
+        if product.call_bytes is None:
+            reasons["bytes_moved"] = {"no_bytes": {"operator": product.name}}
+            return
+        moved += product.calls * product.call_bytes
+    row.bytes_moved = moved / analysis.window.steps or None
 
 
 def _products(analysis: Analysis) -> str | None:
-    """JSON: of each shape its format, sides, FLOPs and time of a window, and that time at its fastest call's speed."""
-    shapes, summaries = defaultdict[Any, list[Product]](list), []
+    """JSON: of each shape its format, sides, FLOPs and time of a window, and that time at its
+    fastest call's speed."""
+    shapes = defaultdict[Any, list[Product]](list)
     for product in analysis.needed:
         if product.time_ns and product.flops:
             shapes[product.format, product.matmul or (product.name, product.shapes)].append(product)
-    for (product_format, _), same in shapes.items():
-        time, flops, calls = (sum(getattr(product, name) for product in same) for name in ("time_ns", "flops", "calls"))
-        best = min(time, calls * min(product.shortest_ns or product.time_ns for product in same))
-        summary = {"format": product_format, "matmul": same[0].matmul, "flops": flops, "time_ns": time, "best_ns": best}
-        summaries.append(summary)
-    longest = sorted(summaries, key=lambda shape: -shape["time_ns"])
+    longest = sorted(map(_shape_summary, shapes.values()), key=lambda shape: -shape["time_ns"])
     if rest := longest[MOST_SHAPES:]:  # as one, without a shape
-        summed = {name: sum(shape[name] for shape in rest) for name in ("flops", "time_ns", "best_ns")}
+        summed = {}
+        for name in ("flops", "time_ns", "best_ns"):
+            summed[name] = sum(shape[name] for shape in rest)
         longest[MOST_SHAPES:] = [{"format": None, "matmul": None, **summed}]
     return json.dumps(longest) if longest else None
 
 
+def _shape_summary(same: Sequence[Product]) -> dict[str, Any]:
+    """Sums of the products of one shape."""
+    time = sum(product.time_ns for product in same)
+    calls = sum(product.calls for product in same)
+    shortest = min(product.shortest_ns or product.time_ns for product in same)
+    return {
+        "format": same[0].format,
+        "matmul": same[0].matmul,
+        "flops": sum(product.flops for product in same),
+        "time_ns": time,
+        "best_ns": min(time, calls * shortest),
+    }
+
+
 def _operators(analysis: Analysis) -> str | None:
     longest = sorted(analysis.operators, key=lambda operator: -operator.time_ns)
-    listed = [{**vars(operator), "operator": operator.operator[:MOST_LETTERS]} for operator in longest[:MOST_SHAPES]]
+    listed = [
+        {**vars(operator), "operator": operator.operator[:MOST_LETTERS]}
+        for operator in longest[:MOST_SHAPES]
+    ]
     for line in listed:
         line["reason"] = line["reason"] and {line["reason"].key: line["reason"].numbers}
     if rest := longest[MOST_SHAPES:]:
-        listed.append({"kind": "rest", "time_ns": sum(operator.time_ns for operator in rest), "calls": len(rest)})
+        listed.append(
+            {
+                "kind": "rest",
+                "time_ns": sum(operator.time_ns for operator in rest),
+                "calls": len(rest),
+            }
+        )
     return json.dumps(listed, ensure_ascii=False) if listed else None
 
 
-def _collective_sizes(trace: Trace, analysis: Analysis) -> str | None:
-    """JSON: of each kind and size of collective ns of its kernels in the window, in order of their begin."""
-    nanoseconds = defaultdict[Collective, list[int]](list)
-    for begin, end, device, what in sorted(trace.collectives):
-        if analysis.window.begin <= begin < analysis.window.end and analysis.device in (None, device):
-            nanoseconds[what].append(end - begin)
-    return json.dumps([[*what, times] for what, times in nanoseconds.items()]) if nanoseconds else None
+def _collective_sizes(analysis: Analysis) -> str | None:
+    """JSON: of each kind and size of collective ns of its kernels in the window, in order of their
+    begin."""
+    nanoseconds = defaultdict[tuple[str, int, int], list[int]](list)
+    for transfer in analysis.held.transfers(analysis.device):
+        if analysis.window.begin <= transfer.begin < analysis.window.end:
+            what = transfer.collective
+            key = what.kind, what.bytes, what.processes
+            nanoseconds[key].append(transfer.end - transfer.begin)
+    if nanoseconds:
+        return json.dumps([[*what, times] for what, times in nanoseconds.items()])
+    return None

@@ -7,18 +7,22 @@ from pydantic import Field
 from mfulab.core.configs import SEED, StepConfig
 from mfulab.core.groups import DeviceConfig, PrecisionConfig
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import Percent, Row, column
+from mfulab.core.rows import Percent, Row, column, counter_column, json_column
 
 
 class ReadUtilizationConfig(StepConfig):
     """A load of known utilization, and how often its device is asked."""
 
     axes: ClassVar[tuple[str, ...]] = ("load", "polling_period_s", "precision")
-    load: Literal["idle", "spin_one", "copies", "duty_25", "duty_50", "duty_75", "padded", "steady", "bursty"] = Field(
+    load: Literal[
+        "idle", "spin_one", "copies", "duty_25", "duty_50", "duty_75", "padded", "steady", "bursty"
+    ] = Field(
         "steady",
         description="Load: nothing; a core or SM spinning; a thread copying; matmuls part of the time; half padding.",
     )
-    polling_period_s: float = Field(0.2, ge=1e-3, le=60, description="Seconds between two single readings.")
+    polling_period_s: float = Field(
+        0.2, ge=1e-3, le=60, description="Seconds between two single readings."
+    )
     load_time_s: float = Field(4.0, gt=0, le=600, description="Length of the loop.")
     precision: PrecisionConfig
     device: DeviceConfig = DeviceConfig()
@@ -26,39 +30,60 @@ class ReadUtilizationConfig(StepConfig):
 
 
 class ReadingRow(Row):
-    """Counters of a load of known utilization: each percentage is a share of what the truth is a share of."""
+    """Counters of a load of known utilization: each percentage is a share of what the truth is a
+    share of."""
 
     load: str = Field("", description="Name of the load.")
     precision: str = Field("", description="Name of the precision that was asked for.")
     polling_period_s: float | None = column("Seconds between two single readings.")
-    window_s: float | None = column("Length of the loop.")
+    window_s: float | None = counter_column("Length of the loop.")
     units: int | None = column("CPU cores that the process's threads can fill, or SMs.")
     duty_percent: Percent | None = column("Share of the window at work, by the loop's own clock.")
-    truth_percent: Percent | None = column("duty_percent × share of the units that the load occupies.")
-    useful_percent: Percent | None = column("Share of the executed FLOPs that is no padding.")
+    truth_percent: Percent | None = column(
+        "duty_percent × share of the units that the load occupies."
+    )
+    useful_percent: Percent | None = counter_column(
+        "Share of the executed FLOPs that is no padding."
+    )
     flops: int | None = column("FLOPs executed in the window.")
-    useful_flops: int | None = column("FLOPs of matmuls without padding.")
-    mfulab_percent: Percent | None = column("Utilization by mfulab, as utilization_percent of every profiled step.")
+    useful_flops: int | None = counter_column("FLOPs of matmuls without padding.")
+    mfulab_percent: Percent | None = column(
+        "Utilization by mfulab, as utilization_percent of every profiled step."
+    )
     psutil_process_percent: Percent | None = column("psutil's Process.cpu_percent ÷ cores.")
-    psutil_machine_percent: Percent | None = column("psutil.cpu_percent: all logical CPUs, everyone.")
-    proc_stat_percent: Percent | None = column("Busy share of the allowed logical CPUs by /proc/stat, everyone.")
+    psutil_machine_percent: Percent | None = column(
+        "psutil.cpu_percent: all logical CPUs, everyone."
+    )
+    proc_stat_percent: Percent | None = column(
+        "Busy share of the allowed logical CPUs by /proc/stat, everyone."
+    )
     cgroup_percent: Percent | None = column("CPU time of the cgroup ÷ cores.")
-    profiler_percent: Percent | None = column("Time in operators, on a GPU in kernels, by torch.profiler in a second.")
-    nvml_percent: Percent | None = column("Utilization by nvidia-smi: share of time with a kernel running.")
+    profiler_percent: Percent | None = column(
+        "Time in operators, on a GPU in kernels, by torch.profiler in a second."
+    )
+    nvml_percent: Percent | None = column(
+        "Utilization by nvidia-smi: share of time with a kernel running."
+    )
     sm_active_percent: Percent | None = column("Share of SMs with a warp resident (GPM).")
     tensor_active_percent: Percent | None = column("Cycles in which a tensor pipe worked (GPM).")
     other_processes_percent: Percent | None = column("CPU time of other processes during the loop.")
     before_percent: Percent | None = column("Last single reading before the loop.")
     during_percent: Percent | None = column("Single reading nearest to the middle of the loop.")
-    after_percent: Percent | None = column("First single reading whose period begins after the loop.")
+    after_percent: Percent | None = column(
+        "First single reading whose period begins after the loop."
+    )
     polls: int | None = column("Number of readings whose period lies inside the loop.")
-    polled_mean_percent: Percent | None = column("Mean of the single readings.")
-    polled_low_percent: Percent | None = column("Lowest of the single readings.")
-    polled_high_percent: Percent | None = column("Highest of the single readings.")
-    memory_utilization_percent: Percent | None = column("Share of time in which memory was accessed, by NVML.")
-    memory_used_percent: Percent | None = column("Memory in use ÷ total, the most that was polled.")
-    sources: str | None = column("JSON: column → source of its value, and over how many seconds.")
-    reasons: str | None = column("JSON: column → reason why it is empty.")
+    polled_mean_percent: Percent | None = counter_column("Mean of the single readings.")
+    polled_low_percent: Percent | None = counter_column("Lowest of the single readings.")
+    polled_high_percent: Percent | None = counter_column("Highest of the single readings.")
+    memory_utilization_percent: Percent | None = counter_column(
+        "Share of time in which memory was accessed, by NVML."
+    )
+    memory_used_percent: Percent | None = counter_column(
+        "Memory in use ÷ total, the most that was polled."
+    )
+    sources: str | None = json_column("column → source of its value, and over how many seconds.")
+    reasons: str | None = json_column("column → reason why it is empty.")
 
 
 MEASUREMENT = Measurement(

@@ -11,4 +11,6 @@ class Joined(columns.Joined):
     ceiling: str | None = of_link("The ceiling of its precision, with its conditions.")
     tflop_s: float | None = column("Useful FLOPs ÷ time.")
     mfu_percent: float | None = column("Useful FLOPs ÷ time ÷ peak by `mfu_basis`.")
-    mfu_basis: str | None = column("Peak that mfu_percent divides by: `spec` on a GPU, `measured` on a CPU.")
+    mfu_basis: str | None = column(
+        "Peak that mfu_percent divides by: `spec` on a GPU, `measured` on a CPU."
+    )

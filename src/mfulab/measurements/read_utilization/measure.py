@@ -1,4 +1,5 @@
-"""Runs a load whose utilization is known by construction, and reads every counter of the device meanwhile."""
+"""Runs a load whose utilization is known by construction, and reads every counter of the device
+meanwhile."""
 
 import statistics
 import time
@@ -10,10 +11,18 @@ import torch
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.measurement import Measured
+from mfulab.core.said import Said
 from mfulab.device import ByKind, is_gpu, require_cuda
 from mfulab.device.compute import allow_tf32, cores_filled, effective_precision, prepare
 from mfulab.device.samplers.cpu_sampler import cpu_sampler
-from mfulab.device.samplers.reading import Reading, Readings, Watched, first_available, sampler, sampling
+from mfulab.device.samplers.reading import (
+    Reading,
+    Readings,
+    Watched,
+    first_available,
+    sampler,
+    sampling,
+)
 from mfulab.device.samplers.selection import fill
 from mfulab.device.samplers.series import read_series
 from mfulab.measurements.read_utilization import ReadingRow, ReadUtilizationConfig
@@ -21,7 +30,9 @@ from mfulab.models.loads import LOADS, Loader, Ran, filled
 from mfulab.timing.instruments import Instruments
 from mfulab.tracing.operators import BlockTrace
 
-PRECISIONS = ByKind(cpu=("fp64", "fp32", "bf16", "fp16"), gpu=("fp64", "fp32", "tf32", "bf16", "fp16"))
+PRECISIONS = ByKind(
+    cpu=("fp64", "fp32", "bf16", "fp16"), gpu=("fp64", "fp32", "tf32", "bf16", "fp16")
+)
 TRACED_S = 1.0
 LEAST_POLLS = 2  # before the loop, and after it
 # The shortest period over which a counter of the device says anything.
@@ -42,7 +53,8 @@ OF_CPU = {
     "psutil_process_percent": "psutil_process_percent",
     "psutil_machine_percent": "psutil_machine_percent",
 }
-NO_GPU, NO_CPU = "a counter of NVIDIA GPUs", "a counter of CPUs"
+NO_GPU = Said("counter_of_gpus")
+NO_CPU = Said("counter_of_cpus")
 
 
 def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
@@ -51,9 +63,22 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
     require_cuda(device, f"load={config.load}")
     if effective_precision(config.precision, device) not in PRECISIONS[device.type]:
         choices = ", ".join(PRECISIONS[device.type])
-        raise UnsupportedError(f"precision={config.precision.name}: on {device.type} loads multiply in {choices}")
+        raise UnsupportedError(
+            Said(
+                "loads_multiply_in",
+                {
+                    "precision": config.precision.name,
+                    "device": device.type,
+                    "choices": str(choices),
+                },
+            )
+        )
     allow_tf32(config.precision.tf32)
-    units = torch.cuda.get_device_properties(device).multi_processor_count if is_gpu(device) else cores_filled()
+    units = (
+        torch.cuda.get_device_properties(device).multi_processor_count
+        if is_gpu(device)
+        else cores_filled()
+    )
     loader = Loader(LOADS[config.load], device, getattr(torch, config.precision.dtype), config.seed)
     loader.run(min(0.5, config.load_time_s))
     traced = _traced(loader, device, folder / "trace.json")
@@ -83,7 +108,9 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
 def _watched(
     loader: Loader, config: ReadUtilizationConfig, instruments: Instruments
 ) -> tuple[Ran, Readings, float, float]:
-    period, series, on_gpu = config.polling_period_s, instruments.series.open(), instruments.on_gpu
+    period = config.polling_period_s
+    series = instruments.series.open()
+    on_gpu = instruments.on_gpu
     _wait(lambda: series.polls() >= LEAST_POLLS, LONGEST_START_S)
     usual = instruments.samplers(polled=False)
     others = (cpu_sampler if on_gpu else psutil_sampler)(cores_filled())
@@ -94,7 +121,8 @@ def _watched(
     seen = series.polls()
     _wait(lambda: series.polls() >= seen + LEAST_POLLS + 1, 4 * period + 1)
     best = readings[0] | first_available(readings[1:-1])
-    absent, unknown = Reading(None, "%", "NVML", reason=NO_GPU), Reading(None, "%", "CPU", reason=NO_CPU)
+    absent = Reading(None, "%", "NVML", reason=NO_GPU)
+    unknown = Reading(None, "%", "CPU", reason=NO_CPU)
     sampled = {column: best.get(name, absent) for column, name in SAMPLED.items()}
     sampled |= {column: unknown if on_gpu else best[name] for column, name in OF_CPU.items()}
     return ran, sampled, began, ended
@@ -102,13 +130,16 @@ def _watched(
 
 @sampler
 def psutil_sampler(cores: float) -> Watched:
-    """psutil as its documentation shows it: `cpu_percent` of the process and of the machine between two calls."""
-    process, began_s = psutil.Process(), time.perf_counter()
+    """psutil as its documentation shows it: `cpu_percent` of the process and of the machine between
+    two calls."""
+    process = psutil.Process()
+    began_s = time.perf_counter()
     process.cpu_percent()
     psutil.cpu_percent()
     yield
     window_s = time.perf_counter() - began_s
-    own, machine = process.cpu_percent() / cores, psutil.cpu_percent()
+    own = process.cpu_percent() / cores
+    machine = psutil.cpu_percent()
     return {
         "psutil_process_percent": Reading(own, "%", "psutil.Process.cpu_percent ÷ cores", window_s),
         "psutil_machine_percent": Reading(machine, "%", "psutil.cpu_percent", window_s),
@@ -116,7 +147,8 @@ def psutil_sampler(cores: float) -> Watched:
 
 
 def _traced(loader: Loader, device: torch.device, path: Path) -> Readings:
-    """Share of a second of the load that torch.profiler sees: in kernels on a GPU, in operators on a CPU."""
+    """Share of a second of the load that torch.profiler sees: in kernels on a GPU, in operators on
+    a CPU."""
     trace = BlockTrace(device, path)
     trace.start()
     loader.run(TRACED_S)
@@ -125,52 +157,83 @@ def _traced(loader: Loader, device: torch.device, path: Path) -> Readings:
     if is_gpu(device):
         return {"profiler_percent": analysis["kernel_busy_percent"]}
     parts = [analysis[name] for name in ("matmul_percent", "other_operators_percent")]
-    # A trace without any operator is one of a load that calls none: torch.profiler sees nothing of it.
+    # A trace without any operator is one of a load that calls none: torch.profiler sees nothing of
+    # it.
     percent = sum(part.value or 0.0 for part in parts)
     return {"profiler_percent": Reading(percent, "%", "torch.profiler, operators ÷ time", TRACED_S)}
 
 
-def polled(lines: Sequence[Line], began: float, ended: float, period: float, tick: float) -> Readings:
-    """Readings before, amid and after a loop, and all whose `period` lies inside; `began`, `ended` by the lines'
-    clock."""
-    source = f"polled each {period:g} s"
-    readings_at = ((line["monotonic_s"] or 0.0, line.get("utilization_percent")) for line in lines if period >= tick)
-    stamped = [(stamp, value) for stamp, value in readings_at if value is not None]
-    inside = [(stamp, value) for stamp, value in stamped if stamp - period >= began and stamp <= ended]
-    before = [value for stamp, value in stamped if stamp <= began]
-    after = [value for stamp, value in stamped if stamp - period >= ended]
-    outer = {"before": before[-1] if before else None, "after": after[0] if after else None}
-    inner: dict[str, float | None] = dict.fromkeys(("during", "polled_mean", "polled_low", "polled_high"))
+def polled(
+    lines: Sequence[Line], began: float, ended: float, period: float, tick: float
+) -> Readings:
+    """Readings before, amid and after a loop, and all whose `period` lies inside; `began`, `ended`
+    by the lines' clock."""
+    why_outer = Said("no_reading_there")
+    why_inner = Said("no_period_inside", {"period": period, "loop": ended - began})
+    if period < tick:
+        why_outer = Said("period_below_tick", {"period": period, "tick": tick})
+        why_inner = why_outer
+        lines = ()
+    inside: list[tuple[float, float]] = []
+    before: float | None = None  # the last value
+    after: float | None = None  # the first value
+    for line in lines:
+        stamp = line["monotonic_s"] or 0.0
+        value = line.get("utilization_percent")
+        if value is None:
+            continue
+        if stamp <= began:
+            before = value
+        if stamp - period >= began and stamp <= ended:
+            inside.append((stamp, value))
+        if stamp - period >= ended and after is None:
+            after = value
+    during = mean = low = high = None
     if inside:
         values = [value for _, value in inside]
-        inner["during"] = min(inside, key=lambda sample: abs(sample[0] - (began + ended) / 2))[1]
-        inner |= {"polled_mean": statistics.fmean(values), "polled_low": min(values), "polled_high": max(values)}
-    why_outer = "no reading fell there"
-    why_inner = f"no period of {period:g} s lies inside the loop of {ended - began:.2g} s"
-    if period < tick:
-        why_outer = why_inner = f"the period of {period:g} s is shorter than the counter's own, {tick:g} s"
-    readings = {"polls": Reading(len(inside), "", source)}
-    for values_by_column, why in ((outer, why_outer), (inner, why_inner)):
-        for name, value in values_by_column.items():
-            readings[f"{name}_percent"] = Reading(value, "%", source, reason=why if value is None else "")
-    return readings
+        during = min(inside, key=lambda sample: abs(sample[0] - (began + ended) / 2))[1]
+        mean = statistics.fmean(values)
+        low = min(values)
+        high = max(values)
+    source = f"polled each {period:g} s"
+
+    def reading(value: float | None, why: Said) -> Reading:
+        return Reading(value, "%", source, reason=why if value is None else None)
+
+    return {
+        "polls": Reading(len(inside), "", source),
+        "before_percent": reading(before, why_outer),
+        "after_percent": reading(after, why_outer),
+        "during_percent": reading(during, why_inner),
+        "polled_mean_percent": reading(mean, why_inner),
+        "polled_low_percent": reading(low, why_inner),
+        "polled_high_percent": reading(high, why_inner),
+    }
 
 
 def _memory(lines: Sequence[Line], began: float, ended: float, device: torch.device) -> Readings:
-    """Memory accessed and memory filled in percent: only the second is what people take the first for."""
+    """Memory accessed and memory filled in percent: only the second is what people take the first
+    for."""
     inside = [line for line in lines if began <= (line["monotonic_s"] or 0.0) <= ended]
     if is_gpu(device):
-        total, used = torch.cuda.get_device_properties(device).total_memory, "device_memory_bytes"
+        total = torch.cuda.get_device_properties(device).total_memory
+        used = "device_memory_bytes"
     else:
-        total, used = psutil.virtual_memory().total, "process_memory_bytes"
+        total = psutil.virtual_memory().total
+        used = "process_memory_bytes"
     held = [value for line in inside if (value := line.get(used)) is not None]
     accessed = [value for line in inside if (value := line.get("memory_utilization_percent"))]
-    none_fell = "no reading fell into the loop"
+    none_fell = Said("no_reading_inside")
     percent = 100 * max(held) / total if held else None
     mean = statistics.fmean(accessed) if accessed else None
-    reason = "" if accessed else none_fell if is_gpu(device) else NO_GPU
+    if accessed:
+        reason = None
+    elif is_gpu(device):
+        reason = none_fell
+    else:
+        reason = NO_GPU
     return {
-        "memory_used_percent": Reading(percent, "%", used, reason="" if held else none_fell),
+        "memory_used_percent": Reading(percent, "%", used, reason=None if held else none_fell),
         "memory_utilization_percent": Reading(mean, "%", "NVML", reason=reason),
     }
 

@@ -1,4 +1,5 @@
-"""The Hangul font NanumGothic (NAVER, SIL Open Font License), for figures, and cut to the letters of a page."""
+"""The Hangul font NanumGothic (NAVER, SIL Open Font License), for figures, and cut to the letters
+of a page."""
 
 import base64
 import logging
@@ -19,11 +20,16 @@ def paths() -> dict[int, Path]:
     """The font's files by weight; none where the package is not installed."""
     package = find_spec("koreanize_matplotlib")
     folder = Path(package.origin).parent / "fonts" if package and package.origin else Path()
-    return {weight: folder / file for weight, file in FILES.items() if package and (folder / file).exists()}
+    return {
+        weight: folder / file
+        for weight, file in FILES.items()
+        if package and (folder / file).exists()
+    }
 
 
 def families() -> list[str]:
-    """The fonts of all figures, in the order in which a glyph is looked for; registers the Hangul one."""
+    """The fonts of all figures, in the order in which a glyph is looked for; registers the Hangul
+    one."""
     fonts = font_manager.fontManager.ttflist
     for weight, path in paths().items():
         if not any(font.fname == str(path) and font.weight == weight for font in fonts):
@@ -34,7 +40,9 @@ def families() -> list[str]:
 
 def faces(text: str) -> str:
     """CSS that brings the font's glyphs for the Hangul of `text` with it; empty without one."""
-    letters = sorted({letter for letter in set(text) if "ᄀ" <= letter <= "ᇿ" or "가" <= letter <= "힣"})
+    letters = sorted(
+        {letter for letter in set(text) if "ᄀ" <= letter <= "ᇿ" or "가" <= letter <= "힣"}
+    )
     if not letters:
         return ""
     return "".join(
@@ -45,9 +53,13 @@ def faces(text: str) -> str:
 
 
 def _cut(path: Path, letters: str) -> str:
-    logging.getLogger("fontTools.subset").setLevel(logging.ERROR)  # it tells of editing tables that no reader needs
+    logging.getLogger("fontTools.subset").setLevel(
+        logging.ERROR
+    )  # it tells of editing tables that no reader needs
     font = TTFont(path, recalcTimestamp=False)
-    cutter = subset.Subsetter(subset.Options(layout_features=[], hinting=False, notdef_outline=True))
+    cutter = subset.Subsetter(
+        subset.Options(layout_features=[], hinting=False, notdef_outline=True)
+    )
     cutter.populate(text=letters)
     cutter.subset(font)
     font.flavor = "woff"

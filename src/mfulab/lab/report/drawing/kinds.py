@@ -1,4 +1,5 @@
-"""Points, lines, bars, stacks and cells, drawn by seaborn from rows, a mark a row; nothing is estimated again."""
+"""Points, lines, bars, stacks and cells, drawn by seaborn from rows, a mark a row; nothing is
+estimated again."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 
 from mfulab.lab.report.drawing import runs, style
 from mfulab.lab.report.frames import DataFrame, Series
@@ -15,109 +17,251 @@ from mfulab.lab.report.frames import DataFrame, Series
 
 @contextmanager
 def _unlabelled(axes: Axes) -> Iterator[None]:
-    """Keeps the axes' labels, in whose place seaborn writes names of columns; where one stands it makes no ticks."""
+    """Keeps the axes' labels, in whose place seaborn writes names of columns; where one stands it
+    makes no ticks."""
     words = {"xlabel": axes.get_xlabel(), "ylabel": axes.get_ylabel()}
     axes.set(xlabel=words["xlabel"] or " ", ylabel=words["ylabel"] or " ")
     yield
     axes.set(**words)
 
 
-def points(axes: Axes, rows: DataFrame, x: str, y: str, *told: str, interval: Sequence[str] = (), **look: Any) -> None:
-    """A point a row at `x` and `y`, with `told` in its title; `interval` are columns of the ends, of x if named so."""
+def points(
+    axes: Axes,
+    rows: DataFrame,
+    x: str,
+    y: str,
+    *told: str,
+    interval: Sequence[str] = (),
+    **look: Any,
+) -> None:
+    """A point a row at `x` and `y`, with `told` in its title; `interval` are columns of the ends,
+    of x if named so."""
     looks = [look[word] for word in ("hue", "style", "size") if look.get(word)]
     read = dict.fromkeys([x, y, *told, *looks, *interval, *runs.NAMED, runs.DOUBTFUL])
     rows = rows.filter([*read]).dropna(subset=[x, y])  # not all columns, which are many
     if rows.empty:
         return
-    usual = {"color": style.PALETTE[0], "s": 49, "linewidth": 0, "zorder": 3, "rasterized": len(rows) > style.MANY}
+    usual = {
+        "color": style.PALETTE[0],
+        "s": 49,
+        "linewidth": 0,
+        "zorder": 3,
+        "rasterized": len(rows) > style.MANY,
+    }
     with _unlabelled(axes):
         sns.scatterplot(rows, x=x, y=y, legend=False, ax=axes, **usual | look)
     runs.mark(axes.collections[-1], rows, *(told or (x, y)))
     if interval:
         of, side = (x, "xerr") if interval[0].startswith(x) else (y, "yerr")
-        low, high = rows[of] - rows[interval[0]], rows[interval[1]] - rows[of]
+        low = rows[of] - rows[interval[0]]
+        high = rows[interval[1]] - rows[of]
         reach = {side: [low.clip(lower=0).fillna(0), high.clip(lower=0).fillna(0)]}
         ink = rows[look["hue"]].map(look["palette"]).tolist()
         axes.errorbar(rows[x], rows[y], **reach, fmt="none", ecolor=ink, elinewidth=1.3)
 
 
-def lines(axes: Axes, rows: DataFrame, x: str, y: str, *told: str, by: Sequence[str] = (), dash: str = "",
-          dashes: Mapping[Any, Any] | None = None, linewidth: float = 2, **look: Any) -> None:  # fmt: skip
-    """A line for each distinct value of `by` (default: of hue and dash), in the order of its rows, with its points."""
+def lines(
+    axes: Axes,
+    rows: DataFrame,
+    x: str,
+    y: str,
+    *told: str,
+    by: Sequence[str] = (),
+    dash: str = "",
+    dashes: Mapping[Any, Any] | None = None,
+    linewidth: float = 2,
+    **look: Any,
+) -> None:
+    """A line for each distinct value of `by` (default: of hue and dash), in the order of its rows,
+    with its points."""
     rows = rows.dropna(subset=[x, y])
     if rows.empty:
         return
     keys = [*by] or list(filter(None, dict.fromkeys([look.get("hue"), dash])))
     series = rows.groupby(keys, dropna=False, sort=False).ngroup() if keys else 0
-    inks = {"color": style.PALETTE[0]} | {word: look[word] for word in ("hue", "palette", "color") if word in look}
+    inks = {"color": style.PALETTE[0]} | {
+        word: look[word] for word in ("hue", "palette", "color") if word in look
+    }
     kinds = {"style": dash, "dashes": dashes} if dashes else {}
     with _unlabelled(axes):
-        sns.lineplot(rows.assign(series=series), x=x, y=y, **inks, **kinds, units="series", estimator=None,
-                     sort=False, legend=False, ax=axes, linewidth=linewidth, marker="", markersize=0)  # fmt: skip
+        sns.lineplot(
+            rows.assign(series=series),
+            x=x,
+            y=y,
+            **inks,
+            **kinds,
+            units="series",
+            estimator=None,
+            sort=False,
+            legend=False,
+            ax=axes,
+            linewidth=linewidth,
+            marker="",
+            markersize=0,
+        )
     points(axes, rows, x, y, *told, **look)
 
 
-def bars(axes: Axes, rows: DataFrame, value: str, name: str, *told: str, order: Sequence[str] | None = None,
-         words: str = "", pale: str = "", start: str = "", upright: bool = False, fontsize: float = 9,
-         labelsize: float = 0, **look: Any) -> None:  # fmt: skip
-    """A bar a row, the first above (left if `upright`), from the column `start` on, `words` behind it, pale where the
-    column `pale` is false. Without hue and order every row has a line of its own."""
-    own = order is None and "hue" not in look
-    names = list(rows[name] if own else order or dict.fromkeys(rows[name]))
-    lane_order = [str(place) for place in range(len(rows))] if own else names
-    lanes = rows.assign(lane=lane_order if own else rows[name]).dropna(subset=[value])
-    lanes = lanes.sort_values("lane", key=lambda lane: lane.map(lane_order.index), kind="stable")
-    if "hue" in look:
-        look["hue_order"] = [*look["palette"]]
-        lanes = lanes.sort_values(look["hue"], key=lambda hue: hue.map(look["hue_order"].index), kind="stable")
-    before, place = len(axes.patches), {"x": "lane", "y": value} if upright else {"x": value, "y": "lane"}
+def bars(
+    axes: Axes,
+    rows: DataFrame,
+    value: str,
+    name: str,
+    *told: str,
+    order: Sequence[str] | None = None,
+    words: str = "",
+    pale: str = "",
+    start: str = "",
+    upright: bool = False,
+    fontsize: float = 9,
+    labelsize: float = 0,
+    **look: Any,
+) -> None:
+    """A bar a row, the first above (left if `upright`), from the column `start` on, `words` behind
+    it, pale where the column `pale` is false. Without hue and order every row has a line of its
+    own."""
+    lanes, names = _lanes(rows, value, name, order, look)
+    drawn: list[Rectangle] = []
     if len(lanes):
-        usual = {"color": style.PALETTE[0], "linewidth": 0, "width": 0.7, "orient": "x" if upright else "y"} | look
-        usual |= {"bottom" if upright else "left": lanes[start].to_numpy()} if start else {}
-        with _unlabelled(axes):
-            sns.barplot(lanes, **place, order=lane_order, errorbar=None, saturation=1, legend=False, ax=axes, **usual)
-    drawn = axes.patches[before:]
+        if start:
+            look["bottom" if upright else "left"] = lanes[start].to_numpy()
+        drawn = _drawn_bars(axes, lanes, value, upright, look)
     runs.mark(drawn, lanes, *(told or (value,)))
-    for bar, differs in zip(drawn, lanes[pale] if pale else (), strict=False):
-        bar.set_alpha(None if differs else style.PALE)
+    if pale:
+        for bar, differs in zip(drawn, lanes[pale], strict=True):
+            bar.set_alpha(None if differs else style.PALE)
     (axes.set_xticks if upright else axes.set_yticks)(range(len(names)), names)
     axes.grid(axis="x" if upright else "y", visible=False)
     if labelsize:
         axes.tick_params(axis="y", labelsize=labelsize)
-    behind = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
-    for bar, label in zip(drawn, lanes[words] if words else (), strict=False):
-        end = (bar.get_x() + bar.get_width(), bar.get_y() + bar.get_height() / 2)
+    if words:
+        _write_behind(axes, drawn, lanes[words], fontsize)
+
+
+LANES = "lane"  # the column of a bar's line
+
+
+def _lanes(
+    rows: DataFrame, value: str, name: str, order: Sequence[str] | None, look: style.Look
+) -> tuple[DataFrame, list[str]]:
+    """Rows with a value in the order in which seaborn draws them, each with its LANES, and the names
+    of these lines; the order of lines and hues is added to `look`."""
+    names = list(order or dict.fromkeys(rows[name]))
+    lanes = rows.assign(**{LANES: rows[name]})
+    look["order"] = names
+    if order is None and "hue" not in look:
+        names = list(rows[name])
+        look["order"] = [str(place) for place in range(len(rows))]
+        lanes[LANES] = look["order"]
+    lanes = lanes.dropna(subset=[value])
+    lanes = lanes.sort_values(LANES, key=lambda lane: lane.map(look["order"].index), kind="stable")
+    if "hue" in look:
+        hues = look["hue_order"] = [*look["palette"]]
+        lanes = lanes.sort_values(look["hue"], key=lambda hue: hue.map(hues.index), kind="stable")
+    return lanes, names
+
+
+def _drawn_bars(
+    axes: Axes, lanes: DataFrame, value: str, upright: bool, look: style.Look
+) -> list[Rectangle]:
+    """The bars that seaborn draws, one a row in its order."""
+    before = len(axes.patches)
+    place = {"x": LANES, "y": value} if upright else {"x": value, "y": LANES}
+    usual = {
+        "color": style.PALETTE[0],
+        "linewidth": 0,
+        "width": 0.7,
+        "orient": "x" if upright else "y",
+        "errorbar": None,
+        "saturation": 1,
+        "legend": False,
+    }
+    with _unlabelled(axes):
+        sns.barplot(lanes, **place, ax=axes, **usual | look)
+    return list(axes.patches[before:])
+
+
+def _write_behind(axes: Axes, drawn: Sequence[Rectangle], words: Series, fontsize: float) -> None:
+    """Writes words behind the ends of bars."""
+    paper = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
+    place = {"textcoords": "offset points", "va": "center", "fontsize": fontsize, "bbox": paper}
+    for bar, label in zip(drawn, words, strict=True):
         if label:
-            axes.annotate(label, end, (5, 0), textcoords="offset points", va="center", fontsize=fontsize, bbox=behind)
+            end = (bar.get_x() + bar.get_width(), bar.get_y() + bar.get_height() / 2)
+            axes.annotate(label, end, (5, 0), **place)
 
 
-def stacks(axes: Axes, rows: DataFrame, parts: Mapping[str, str], name: str, *told: str, **look: Any) -> None:
-    """A bar a row of its columns `parts`, each in its colour, one behind another; what is missing takes nothing."""
+def stacks(
+    axes: Axes, rows: DataFrame, parts: Mapping[str, str], name: str, *told: str, **look: Any
+) -> None:
+    """A bar a row of its columns `parts`, each in its colour, one behind another; what is missing
+    takes nothing."""
     start = pd.Series(0.0, rows.index)
     for part, color in parts.items():
         here = rows.assign(**{part: rows[part].astype(float).fillna(0)})
         edge: style.Look = {"edgecolor": style.PAPER, "linewidth": 0.6} | look
-        bars(axes, here.assign(start=start), part, name, *(told or (part,)), color=color, start="start", **edge)
+        bars(
+            axes,
+            here.assign(start=start),
+            part,
+            name,
+            *(told or (part,)),
+            color=color,
+            start="start",
+            **edge,
+        )
         start = start + here[part]
 
 
-def cells(axes: Axes, table: DataFrame, words: DataFrame, rows: DataFrame, across: str, down: str, *told: str,
-          small: float = 10, **look: Any) -> None:  # fmt: skip
-    """A heat map with `words` in its cells; a row of `rows` belongs to the cell of its columns `across` and `down`."""
-    sns.heatmap(table, ax=axes, annot=words, fmt="", annot_kws={"fontsize": small}, linewidths=1, linecolor=style.PAPER,
-                **{"cmap": "crest"} | look)  # fmt: skip
+def cells(
+    axes: Axes,
+    table: DataFrame,
+    words: DataFrame,
+    rows: DataFrame,
+    across: str,
+    down: str,
+    *told: str,
+    small: float = 10,
+    **look: Any,
+) -> None:
+    """A heat map with `words` in its cells; a row of `rows` belongs to the cell of its columns
+    `across` and `down`."""
+    sns.heatmap(
+        table,
+        ax=axes,
+        annot=words,
+        fmt="",
+        annot_kws={"fontsize": small},
+        linewidths=1,
+        linecolor=style.PAPER,
+        **{"cmap": "crest"} | look,
+    )
     for words_in_cell in axes.texts:  # in a dark page the paper's white would be black
-        words_in_cell.set_color(style.ON_DEEP if to_hex(words_in_cell.get_color()) == style.PAPER else style.ON_PALE)
-    places = (table.columns.get_indexer(rows[across]) + 0.5, table.index.get_indexer(rows[down]) + 0.5)
+        words_in_cell.set_color(
+            style.ON_DEEP if to_hex(words_in_cell.get_color()) == style.PAPER else style.ON_PALE
+        )
+    places = (
+        table.columns.get_indexer(rows[across]) + 0.5,
+        table.index.get_indexer(rows[down]) + 0.5,
+    )
     runs.cells(axes, rows, *places, *told)
     axes.set(xlabel="", ylabel="")
     axes.grid(visible=False)
     axes.tick_params(axis="y", labelrotation=0)
 
 
-def lanes(axes: Axes, rows: DataFrame, name: str, order: Sequence[Any], hue: str = "", hues: Sequence[Any] = (),
-          apart: float = 0.1, **look: Any) -> Series:  # fmt: skip
-    """The heights of rows whose names are lines of the y axis, the first below; hues stand `apart`, the first above."""
+def lanes(
+    axes: Axes,
+    rows: DataFrame,
+    name: str,
+    order: Sequence[Any],
+    hue: str = "",
+    hues: Sequence[Any] = (),
+    apart: float = 0.1,
+    **look: Any,
+) -> Series:
+    """The heights of rows whose names are lines of the y axis, the first below; hues stand `apart`,
+    the first above."""
     axes.set_yticks(range(len(order)), list(order), **look)
     axes.set_ylim(-0.6, len(order) - 0.4)
     heights = rows[name].map({value: place for place, value in enumerate(order)}).astype(float)

@@ -17,27 +17,27 @@ GAP = 1.5  # points between two labels
 ALIGNED = {"left": 0.0, "center": 0.5, "right": 1.0}
 NEAR = 20  # points from which on a label needs a leader
 # Offsets of a label in points with its alignment, nearest first.
-PLACES: Sequence[tuple[float, float, str]] = [
-    place
-    for reach in (8, 14, 22, 32, 44)
-    for place in (
-        *((reach, 0, "left"), (-reach, 0, "right"), (0, reach + 3, "center"), (0, -reach - 3, "center")),
-        *((0.8 * reach, reach, "left"), (0.8 * reach, -reach, "left")),
-        *((-0.8 * reach, reach, "right"), (-0.8 * reach, -reach, "right")),
-    )
-]
+PLACES: list[tuple[float, float, str]] = []
+for reach in (8, 14, 22, 32, 44):
+    PLACES += [(reach, 0, "left"), (-reach, 0, "right")]
+    PLACES += [(0, reach + 3, "center"), (0, -reach - 3, "center")]
+    PLACES += [(0.8 * reach, reach, "left"), (0.8 * reach, -reach, "left")]
+    PLACES += [(-0.8 * reach, reach, "right"), (-0.8 * reach, -reach, "right")]
 LEADER: Look = {"arrowstyle": "-", "shrinkB": 4, "gid": "leader"}
-USUAL, SMALLEST = 10, 6  # font sizes in points; where even the latter do not fit, the lowest lines go unnamed
+USUAL = 10
+SMALLEST = 6  # font sizes in points; where even the latter do not fit, the lowest lines go unnamed
 _waiting: WeakKeyDictionary[Figure, list[Callable[[], object]]] = WeakKeyDictionary()
 
 
 def later(place: Callable[..., object], axes: Axes, *given: object) -> None:
-    """Places labels by a function below, with what it is given, once `settle` knows where things are."""
+    """Places labels by a function below, with what it is given, once `settle` knows where things
+    are."""
     _waiting.setdefault(axes.figure, []).append(partial(place, axes, *given))
 
 
 def settle(figure: Figure) -> None:
-    """Lays the figure out, and again with the labels that waited. Call it when panels, limits and legend are final."""
+    """Lays the figure out, and again with the labels that waited. Call it when panels, limits and
+    legend are final."""
     engine = figure.get_layout_engine()
     engine.execute(figure)  # not `draw_without_rendering`, which draws everything once more
     if waiting := _waiting.pop(figure, []):
@@ -49,25 +49,33 @@ def settle(figure: Figure) -> None:
 def at_line_ends(
     axes: Axes, x: Iterable[float], y: Iterable[float], names: Iterable[str], colors: Iterable[str]
 ) -> None:
-    """Names lines, whose last points are at `x` and `y`, in the right margin, in order and apart; for `later`."""
+    """Names lines, whose last points are at `x` and `y`, in the right margin, in order and apart;
+    for `later`."""
     room = axes.get_window_extent().height * 72 / axes.figure.dpi
     ends = sorted(zip(x, y, names, colors, strict=True), key=lambda end: end[1])
     size = max(SMALLEST, min(USUAL, (room / max(len(ends), 1) - GAP) / 1.25))
     ends = ends[-int(room / (SMALLEST * 1.25 + GAP)) :]
     height = (size * 1.25 + GAP) / room
     to_fraction = axes.transData + axes.transAxes.inverted()
-    wanted = sorted(((to_fraction.transform((x, y))[1], (x, y), name, color) for x, y, name, color in ends))
+    wanted = sorted(
+        ((to_fraction.transform((x, y))[1], (x, y), name, color) for x, y, name, color in ends)
+    )
     top = 1 - height / 2  # a label's centre: its upper half stays under the panel's title
     placed = top * _apart([want / top for want, *_ in wanted], height / top)
     look: Look = {"textcoords": "axes fraction", "annotation_clip": False}
     look |= {"fontsize": size, "color": INK, "va": "center"}
     leader = LEADER | {"linewidth": 0.8, "shrinkA": 1, "relpos": (0, 0.5)}
+    furthest = max((end[0] for _, end, *_ in wanted), default=0)
     for (_, end, name, color), place in zip(wanted, placed, strict=True):
-        axes.annotate(name, end, (1.03, place), **look, arrowprops=leader | {"color": color})
+        # A leader over a part of the panel must not pass for a line of the data.
+        dash = "-" if end[0] == furthest else (0, (1, 3))
+        arrow = leader | {"color": color, "linestyle": dash}
+        axes.annotate(name, end, (1.03, place), **look, arrowprops=arrow)
 
 
 def _apart(wanted: Sequence[float], height: float) -> np.ndarray:
-    """Positions in [0, 1] near the wanted ones (ascending), `height` apart: pool adjacent violators."""
+    """Positions in [0, 1] near the wanted ones (ascending), `height` apart: pool adjacent
+    violators."""
     blocks: list[tuple[float, int]] = []  # (start, members)
     for start in wanted:
         count = 1
@@ -76,16 +84,21 @@ def _apart(wanted: Sequence[float], height: float) -> np.ndarray:
             start = (below * members + (start - members * height) * count) / (members + count)
             count += members
         blocks.append((start, count))
-    positions = [start + index * height for start, members in blocks for index in range(members)]
+    positions = []
+    for start, members in blocks:
+        positions += [start + index * height for index in range(members)]
     least = height * np.arange(len(positions))  # leave room for those below, and for those above
     return np.maximum(np.minimum(positions, 1 - least[::-1]), least)
 
 
 def beside_points(
-    axes: Axes, points: Sequence[tuple[float, float, str]], obstacles: Places = (), lines: Places = ()
+    axes: Axes,
+    points: Sequence[tuple[float, float, str]],
+    obstacles: Places = (),
+    lines: Places = (),
 ) -> None:
-    """Names points (x, y, name), each at the nearest place free of `obstacles`, labels and, if possible, `lines`; a
-    label that finds none is left out. Give it to `later`."""
+    """Names points (x, y, name), each at the nearest place free of `obstacles`, labels and, if
+    possible, `lines`; a label that finds none is left out. Give it to `later`."""
     renderer = axes.figure.canvas.get_renderer()
     inside = axes.get_window_extent(renderer).extents
     scale = axes.figure.dpi / 72
@@ -94,11 +107,16 @@ def beside_points(
     taken = np.vstack([taken, *texts]) if texts else taken
     crossed = _around(axes, lines, 2 * scale)
     for x, y, name in points:
-        label = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=USUAL, color=INK, va="center")
+        label = axes.annotate(
+            name, (x, y), (0, 0), textcoords="offset points", fontsize=USUAL, color=INK, va="center"
+        )
         label.set_path_effects([withStroke(linewidth=2.5, foreground=PAPER)])
         center = axes.transData.transform((x, y))
         extent = label.get_window_extent(renderer).size + 2 * GAP * scale
-        tries = (_free(center, extent, inside, boxes, scale) for boxes in (np.vstack([taken, crossed]), taken))
+        tries = (
+            _free(center, extent, inside, boxes, scale)
+            for boxes in (np.vstack([taken, crossed]), taken)
+        )
         if (free := next(filter(None, tries), None)) is None:
             label.remove()
             continue
@@ -107,7 +125,9 @@ def beside_points(
         label.set(ha=align, position=(dx, dy))
         if abs(dx) + abs(dy) > NEAR:
             leader = LEADER | {"color": MUTED, "linewidth": 0.6, "shrinkA": 0}
-            axes.annotate("", (x, y), (dx * 0.92, dy * 0.85), textcoords="offset points", arrowprops=leader)
+            axes.annotate(
+                "", (x, y), (dx * 0.92, dy * 0.85), textcoords="offset points", arrowprops=leader
+            )
             label.remove()
             axes.add_artist(label)  # drawn next after its leader: so the page knows whose it is
 
@@ -121,18 +141,25 @@ def _around(axes: Axes, points: Places, reach: float) -> np.ndarray:
 def _free(
     center: np.ndarray, size: np.ndarray, inside: np.ndarray, taken: np.ndarray, scale: float
 ) -> tuple[tuple[float, float, str], np.ndarray] | None:
-    """The nearest place about `center` where a label of `size` pixels is free, with the boxes that it takes there."""
+    """The nearest place about `center` where a label of `size` pixels is free, with the boxes that
+    it takes there."""
     width, height = size
     for dx, dy, align in PLACES:
         left, middle = center + np.array([dx, dy]) * scale - (width * ALIGNED[align], 0)
         extent = (left, middle - height / 2, left + width, middle + height / 2)
         boxes = np.array([extent])
-        if abs(dx) + abs(dy) > NEAR:  # small ones along the leader, from where it has left its point, keep others off
+        # small ones along the leader, from where it has left its point, keep others off
+        if abs(dx) + abs(dy) > NEAR:
             leader = center + np.outer(np.arange(3, 10) / 10, (dx, dy)) * scale
             boxes = np.vstack([boxes, np.hstack([leader - 1, leader + 1])])
         if (np.array(extent[:2]) < inside[:2]).any() or (np.array(extent[2:]) > inside[2:]).any():
             continue
-        wanted, others = boxes[:, None], taken[None]
-        if not ((wanted[..., :2] < others[..., 2:]) & (others[..., :2] < wanted[..., 2:])).all(axis=-1).any():
+        wanted = boxes[:, None]
+        others = taken[None]
+        if (
+            not ((wanted[..., :2] < others[..., 2:]) & (others[..., :2] < wanted[..., 2:]))
+            .all(axis=-1)
+            .any()
+        ):
             return (dx, dy, align), boxes
     return None

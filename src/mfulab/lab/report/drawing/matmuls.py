@@ -12,21 +12,29 @@ def square(rows: pd.DataFrame) -> pd.DataFrame:
 
 def cube(rows: pd.DataFrame) -> pd.Series:
     """True for a matmul of n × n × n."""
-    return (rows["m"] == rows["n"]) & (rows["n"] == rows["k"]) & (rows["batch"].fillna(1) == 1)
+    is_square = rows["m"] == rows["n"]
+    is_deep = rows["n"] == rows["k"]
+    is_single = rows["batch"].fillna(1) == 1
+    return is_square & is_deep & is_single
 
 
 def fastest(rows: pd.DataFrame) -> pd.DataFrame:
-    """Fastest row of each machine, implementation, size and precision, with the implementation's `family`."""
-    rows = rows.sort_values("time_s").drop_duplicates(["machine", "kernel", "size", "precision"])
-    families = rows["family"].where(rows["family"] != "", rows["kernel"].str.split("_").str[0])
-    return rows.assign(family=families.mask(rows["kernel"] == "numpy", "library"))
+    """Fastest row of each machine, implementation, size and precision, with the implementation's
+    `family`."""
+    rows = rows.sort_values("time_s")
+    rows = rows.drop_duplicates(["machine", "kernel", "size", "precision"])
+    first_words = rows["kernel"].str.split("_").str[0]
+    families = rows["family"].where(rows["family"] != "", first_words)
+    families = families.mask(rows["kernel"] == "numpy", "library")
+    return rows.assign(family=families)
 
 
 def most_shared(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of each machine's largest size that NEARLY_ALL of the most implementations of any size have."""
+    """Rows of each machine and format at its largest size that NEARLY_ALL of the most
+    implementations of any size have."""
     chosen = []
-    for _, here in rows.groupby("machine", sort=False):
-        counts = here.groupby(["precision", "n"])["kernel"].nunique().reset_index(name="kernels")
-        best = counts[counts["kernels"] >= NEARLY_ALL * counts["kernels"].max()].sort_values(["n", "kernels"]).iloc[-1]
-        chosen.append(here[(here["precision"] == best["precision"]) & (here["n"] == best["n"])])
+    for _, here in rows.groupby(["machine", "precision"], sort=False):
+        kernels = here.groupby("n")["kernel"].nunique()
+        sizes = kernels.index[kernels >= NEARLY_ALL * kernels.max()]
+        chosen.append(here[here["n"] == sizes.max()])
     return pd.concat(chosen) if chosen else rows

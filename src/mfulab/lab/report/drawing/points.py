@@ -1,4 +1,5 @@
-"""Runs as points: colour is the precision, size the batch, shape the mode; doubtful ones are hollow."""
+"""Runs as points: colour is the precision, size the batch, shape the mode; doubtful ones are
+hollow."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,23 +15,37 @@ KEPT_CLEAR = 400  # points that labels keep off; among more there is no free pla
 
 
 def scatter(
-    axes: Axes, rows: DataFrame, x: str, y: str, colors: Mapping[str, str], shapes: Mapping[str, str] | None = None
+    axes: Axes,
+    rows: DataFrame,
+    x: str,
+    y: str,
+    colors: Mapping[str, str],
+    shapes: Mapping[str, str] | None = None,
 ) -> None:
-    """One point a row at its columns `x` and `y`; `colors` by precision, `shapes` by mode; doubtful rows are hollow."""
-    if len(rows) > style.MANY:  # of marks that would lie on one another, to three digits, one is enough
+    """One point a row at its columns `x` and `y`; `colors` by precision, `shapes` by mode; doubtful
+    rows are hollow."""
+    # of marks that would lie on one another, to three digits, one is enough
+    if len(rows) > style.MANY:
         mantissas, exponents = np.frexp(rows[[x, y]])
         looks = rows[["precision", "mode", "batch_size", runs.DOUBTFUL]]
         rows = rows[~np.ldexp(mantissas.round(3), exponents).join(looks).duplicated()]
-    area = 36 + 16 * np.log2(rows["batch_size"].fillna(1).clip(lower=1))  # points², by the number of doublings
+    area = 36 + 16 * np.log2(
+        rows["batch_size"].fillna(1).clip(lower=1)
+    )  # points², by the number of doublings
     look: style.Look = {"s": area, "alpha": 0.85, "edgecolor": style.PAPER, "linewidth": 0.5}
     look |= {"style": "mode", "markers": shapes} if shapes else {}
     kinds.points(axes, rows, x, y, hue="precision", palette=colors, **look)
 
 
 def panels(
-    figure: Figure, rows: DataFrame, place: tuple[str, str], shapes: Mapping[str, str] | None = None, **shared: Any
+    figure: Figure,
+    rows: DataFrame,
+    place: tuple[str, str],
+    shapes: Mapping[str, str] | None = None,
+    **shared: Any,
 ) -> Iterator[tuple[Axes, DataFrame]]:
-    """Yields a panel a machine with its points at two columns, for its scales and lines; then names the models."""
+    """Yields a panel a machine with its points at two columns, for its scales and lines; then names
+    the models."""
     for axes, here in style.by_machine(figure, rows, **shared):
         scatter(axes, here, *place, style.usual_colors(rows["precision"]), shapes)
         yield axes, here
@@ -38,15 +53,20 @@ def panels(
 
 
 def legend(figure: Figure, rows: DataFrame, text: Texts, entries: Legend) -> None:
-    """Puts the colours of precisions, `entries` and the meaning of hollow and of large points below the title."""
+    """Puts the colours of precisions, `entries` and the meaning of hollow and of large points below
+    the title."""
     colors = style.dots(style.usual_colors(rows["precision"]), text, "precision")
     sizes = [style.dot(style.MUTED, text("dot_size"))] if rows["batch_size"].nunique() > 1 else []
     style.legend(figure, [*colors, *entries, *runs.key(figure, text), *sizes])
 
 
 def name_highest(axes: Axes, rows: DataFrame, x: str, y: str, every: int = 3) -> None:
-    """Names each model's highest point, off the others and, with room, off each `every`-th point of the lines."""
-    lines = [place for line in axes.lines for place in line.get_xydata()[::every].tolist() if place[1] == place[1]]
+    """Names each model's highest point, off the others and, with room, off each `every`-th point of
+    the lines."""
+    lines = []
+    for line in axes.lines:
+        known = line.get_xydata()[::every]
+        lines += known[~np.isnan(known[:, 1])].tolist()
     highest = rows.loc[rows.groupby("model")[y].idxmax()].nlargest(NAMED, y)
     named = highest[[x, y, "model"]].itertuples(index=False, name=None)
     others = rows[[x, y]].head(KEPT_CLEAR).itertuples(index=False, name=None)

@@ -1,4 +1,5 @@
-"""Marks of runs: each tells its run while the pointer rests on it, and is hollow where the run is doubtful."""
+"""Marks of runs: each tells its run while the pointer rests on it, and is hollow where the run is
+doubtful."""
 
 import re
 import zlib
@@ -25,9 +26,13 @@ from mfulab.lab.report.drawing import Legend, style
 NAMED = ("recorded", "hardware", "run")  # the columns that name a run
 DOUBTFUL = "doubtful"  # the column of a figure's rows
 UNSEEN = (0.0, 0.0, 0.0, 0.0)  # not "none", on which no pointer rests
-RIM = (0.46, 0.38)  # of a cell, most of which are wider than high: what is left out reaches so far from its middle
+RIM = (
+    0.46,
+    0.38,
+)  # of a cell, most of which are wider than high: what is left out reaches so far from its middle
 EDGE = 1.6  # points: the rim of a hollow mark
-# Matplotlib writes a collection's URLs as links, an element each; what begins so is no link but a title.
+# Matplotlib writes a collection's URLs as links, an element each; what begins so is no link but a
+# title.
 MARK = "hover:"
 LINK = re.compile(rf'<a xlink:href="{MARK}(\w*):([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
 
@@ -37,17 +42,22 @@ _with_hollow: WeakSet[Figure] = WeakSet()
 
 def key(figure: Figure, text: Texts) -> Legend:
     """A legend's entry for hollow marks; none where the figure has none."""
-    return [style.dot(style.MUTED, text("hollow"), fillstyle="none")] if figure in _with_hollow else []
+    if figure in _with_hollow:
+        return [style.dot(style.MUTED, text("hollow"), fillstyle="none")]
+    return []
 
 
 def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
-    """Titles of points or bars, one a row in its order: run and columns `values`; doubtful ones become hollow."""
+    """Titles of points or bars, one a row in its order: run and columns `values`; doubtful ones
+    become hollow."""
     hollow = rows[DOUBTFUL].to_numpy(dtype=bool)
     if isinstance(drawn, PathCollection):
         drawn.set_urls(_titles(rows, values) if len(rows) <= style.MANY else None)
         if hollow.any():
             faces = np.resize(drawn.get_facecolor(), (len(hollow), 4))
-            edges = np.resize(drawn.get_edgecolor() if len(drawn.get_edgecolor()) else faces, (len(hollow), 4))
+            edges = np.resize(
+                drawn.get_edgecolor() if len(drawn.get_edgecolor()) else faces, (len(hollow), 4)
+            )
             widths = np.resize(drawn.get_linewidths(), len(hollow)).astype(float)
             edges[hollow], faces[hollow], widths[hollow] = faces[hollow], to_rgba(style.PAPER), EDGE
             drawn.set(facecolor=faces, edgecolor=edges, linewidth=widths)
@@ -61,12 +71,17 @@ def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
 
 
 def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: str) -> None:
-    """Titles of a heat map's cells, with middles at `x` and `y`, after their words; doubtful ones keep a rim."""
+    """Titles of a heat map's cells, with middles at `x` and `y`, after their words; doubtful ones
+    keep a rim."""
     corners = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)])
     middles = np.column_stack([x, y]).astype(float)
     faces = [style.PAPER if doubtful else UNSEEN for doubtful in rows[DOUBTFUL]]
     squares = middles[:, None] + corners * np.where(rows[[DOUBTFUL]], RIM, 0.5)[:, None]
-    axes.add_collection(PolyCollection(squares, facecolors=faces, linewidth=0, urls=_titles(rows, values), zorder=2.5))
+    axes.add_collection(
+        PolyCollection(
+            squares, facecolors=faces, linewidth=0, urls=_titles(rows, values), zorder=2.5
+        )
+    )
     hollow = {tuple(middle) for middle in middles[rows[DOUBTFUL].to_numpy(dtype=bool)]}
     for words in axes.texts:
         if words.get_position() in hollow:
@@ -77,11 +92,20 @@ def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: s
 
 def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
     titles = []
-    rows = rows if set(NAMED) <= set(rows) else rows.assign(recorded=False, hardware="")  # of no machine
-    for recorded, hardware, run, *numbers in rows[[*NAMED, *values]].itertuples(index=False, name=None):
-        parts = [f"{name} {significant(value)}" for name, value in zip(values, numbers, strict=True) if pd.notna(value)]
+    # of no machine
+    rows = rows if set(NAMED) <= set(rows) else rows.assign(recorded=False, hardware="")
+    for recorded, hardware, run, *numbers in rows[[*NAMED, *values]].itertuples(
+        index=False, name=None
+    ):
+        parts = [
+            f"{name} {significant(value)}"
+            for name, value in zip(values, numbers, strict=True)
+            if pd.notna(value)
+        ]
         whose = "recorded/" * bool(recorded)
-        checksum = zlib.crc32(f"{whose}{hardware}/{run}".encode(errors="replace"))  # that the page links it by
+        checksum = zlib.crc32(
+            f"{whose}{hardware}/{run}".encode(errors="replace")
+        )  # that the page links it by
         titles.append(f"{MARK}{checksum:08x}:{short(run)}: {', '.join(parts)}")
     return titles
 

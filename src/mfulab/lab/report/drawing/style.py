@@ -1,5 +1,7 @@
-"""The look that all figures share: sizes for a projector, colours that everyone can tell apart, who measured when."""
+"""The look that all figures share: sizes for a projector, colours that everyone can tell apart, who
+measured when."""
 
+import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, count, product
@@ -8,11 +10,13 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib import legend as mpl_legend
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from rich.cells import cell_len as letters
 
 from mfulab.core.groups import WorkloadConfig
@@ -22,16 +26,30 @@ from mfulab.lab.report.drawing import fonts
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5f6b7a", "#dde2e8", "#ffffff"
 ON_PALE, ON_DEEP = "#262626", "#fefefe"  # of words on a colour that no theme of the page changes
-# seaborn's "colorblind" without its yellow, its pale pink and one of two near blues: readable on white and on black.
-PALETTE = tuple(sns.color_palette("colorblind").as_hex()[index] for index in (0, 1, 2, 3, 4, 5, 9, 7))
+# seaborn's "colorblind" without its yellow, its pale pink and one of two near blues: readable on
+# white and on black.
+PALETTE = tuple(
+    sns.color_palette("colorblind").as_hex()[index] for index in (0, 1, 2, 3, 4, 5, 9, 7)
+)
 SIZE = (10.0, 5.625)  # inches: 16:9, 1920 × 1080 at DPI
 DPI = 192
+SLIDE_HEIGHT = 4.85  # inches of a slide that a figure takes; the rest is its sentence
+SMALLEST = 9.2  # points on a slide: 24 of its 1080 pixels
+LEGEND_WIDTH = 690  # points that a legend may take
 LEAST = 6.0  # points: a legend in smaller letters cannot be read
+WIDTH = 90  # letters below all panels that stand beside one another
 LETTERS = 128  # of the provenance: what fits the width of a figure
 MANY = 1500  # points beyond which an SVG holds them as one picture
 PALE = 0.35  # opacity of differences within the intervals
-Look: TypeAlias = dict[str, Any]  # how something is drawn: options of `kinds`, seaborn and matplotlib
-LIMIT: Look = {"color": MUTED, "linewidth": 1, "linestyle": (0, (4, 3))}  # what values are held against
+Look: TypeAlias = dict[
+    str, Any
+]  # how something is drawn: options of `kinds`, seaborn and matplotlib
+LEGEND: Look = {"loc": "upper left", "handletextpad": 0.4, "columnspacing": 1.4}
+LIMIT: Look = {
+    "color": MUTED,
+    "linewidth": 1,
+    "linestyle": (0, (4, 3)),
+}  # what values are held against
 Dash: TypeAlias = str | tuple[float, ...]
 WHEN = ("started_at", "commit")  # columns that the provenance tells
 PRECISIONS = ("fp32", "bf16", "fp16", "tf32", "fp8", "fp64", "amp_bf16", "amp_fp16")
@@ -41,7 +59,10 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 def theme() -> rc_context:
     """A context in which figures are drawn; nothing leaks into the caller's matplotlib."""
-    look: Look = sns.axes_style("whitegrid") | {"font.family": fonts.families(), "axes.titleweight": "bold"}
+    look: Look = sns.axes_style("whitegrid") | {
+        "font.family": fonts.families(),
+        "axes.titleweight": "bold",
+    }
     for value, names in (
         (INK, ("axes.labelcolor", "text.color", "xtick.labelcolor", "ytick.labelcolor")),
         (MUTED, ("axes.edgecolor", "xtick.color", "ytick.color")),
@@ -51,33 +72,49 @@ def theme() -> rc_context:
         (False, ("axes.spines.top", "axes.spines.right", "legend.frameon")),
     ):
         look |= dict.fromkeys(names, value)
-    look |= {"grid.color": GRID, "figure.facecolor": PAPER, "axes.titlelocation": "left", "lines.linewidth": 2}
-    look |= {"lines.markersize": 7, "svg.fonttype": "path", "svg.hashsalt": "mfulab", "pdf.fonttype": 42}
+    look |= {
+        "grid.color": GRID,
+        "figure.facecolor": PAPER,
+        "axes.titlelocation": "left",
+        "lines.linewidth": 2,
+    }
+    look |= {
+        "lines.markersize": 7,
+        "svg.fonttype": "path",
+        "svg.hashsalt": "mfulab",
+        "pdf.fonttype": 42,
+    }
     return rc_context(look)
 
 
 def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
-    """The machines that get a panel: those measured here before recorded ones, GPUs before CPUs, then by name."""
-    distinct = rows[["recorded", "machine"]].assign(is_cpu=rows["device"] == "cpu" if "device" in rows else False)
+    """The machines that get a panel: those measured here before recorded ones, GPUs before CPUs,
+    then by name."""
+    distinct = rows[["recorded", "machine"]].assign(
+        is_cpu=rows["device"] == "cpu" if "device" in rows else False
+    )
     ordered = distinct.drop_duplicates().sort_values(["recorded", "is_cpu", "machine"])
     return list(dict.fromkeys(ordered["machine"]))[:most]
 
 
-def one_machine(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the first machine that would get a panel."""
-    return rows[rows["machine"].isin(machines(rows, 1))]
-
-
 def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
-    """The modes that there are, each with its word, in one order for the panels and legends of all figures."""
+    """The modes that there are, each with its word, in one order for the panels and legends of all
+    figures."""
     usual = dict.fromkeys(get_args(WorkloadConfig.model_fields["mode"].annotation))
     present = rows["mode"].unique()
-    return {mode: text.name("mode", mode) for mode in usual | dict.fromkeys(sorted(present)) if mode in present}
+    return {
+        mode: text.name("mode", mode)
+        for mode in usual | dict.fromkeys(sorted(present))
+        if mode in present
+    }
 
 
 def usual_colors(values: Iterable[str], usual: Sequence[str] = PRECISIONS) -> dict[str, str]:
-    """A colour for each of a few values: of the usual ones the same one in all figures, of others one that is free."""
-    present = set(pd.unique(values) if isinstance(values, pd.Series) else values)  # many rows, few values
+    """A colour for each of a few values: of the usual ones the same one in all figures, of others
+    one that is free."""
+    present = set(
+        pd.unique(values) if isinstance(values, pd.Series) else values
+    )  # many rows, few values
     places = {value: place for place, value in enumerate(usual) if value in present}
     free = chain(sorted(set(range(len(PALETTE))) - set(places.values())), count())
     places |= {value: next(free) for value in sorted(present - set(places))}
@@ -85,13 +122,19 @@ def usual_colors(values: Iterable[str], usual: Sequence[str] = PRECISIONS) -> di
 
 
 def colors(values: Iterable[str]) -> dict[str, str]:
-    """A colour for each distinct value, in the order given; they repeat beyond eight, where `shapes` differ."""
-    return {value: PALETTE[index % len(PALETTE)] for index, value in enumerate(dict.fromkeys(values))}
+    """A colour for each distinct value, in the order given; they repeat beyond eight, where
+    `shapes` differ."""
+    return {
+        value: PALETTE[index % len(PALETTE)] for index, value in enumerate(dict.fromkeys(values))
+    }
 
 
 def shapes(values: Iterable[str]) -> dict[str, str]:
     """A marker for each distinct value: the next one wherever `colors` begin again."""
-    return {value: MARKERS[index // len(PALETTE) % len(MARKERS)] for index, value in enumerate(dict.fromkeys(values))}
+    return {
+        value: MARKERS[index // len(PALETTE) % len(MARKERS)]
+        for index, value in enumerate(dict.fromkeys(values))
+    }
 
 
 def blank(title: str, footer: str) -> Figure:
@@ -106,21 +149,29 @@ def blank(title: str, footer: str) -> Figure:
 
 
 def arrange(figure: Figure, top: float = 0.76) -> None:
-    """Puts title, legend, provenance and panels at their places; `top` inches are for title and legend."""
+    """Puts title, legend, provenance and panels at their places; `top` inches are for title and
+    legend."""
     height = figure.get_figheight()
     for words, place in zip(figure.texts, (1 - 0.14 / height, 0.07 / height), strict=False):
         words.set_y(place)
     for row in figure.legends:
         row.set_bbox_to_anchor((0.003, 1 - 0.39 / height), transform=figure.transFigure)
-    top, bottom = (top if figure.legends else 0.45) / height, 0.25 / height
+    top = (top if figure.legends else 0.45) / height
+    bottom = 0.25 / height
     figure.get_layout_engine().set(rect=(0.01, bottom, 0.98, 1 - top - bottom))
 
 
 def panels(
-    figure: Figure, rows: Sequence[str], columns: Sequence[str], x: str | Sequence[str] = "", y: str = "",
-    lines: int | None = None, **shared: Any,
-) -> np.ndarray:  # fmt: skip
-    """A grid of axes with titles where rows or columns vary, `x` and `y` at its outer axes, as high as `lines` need."""
+    figure: Figure,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    x: str | Sequence[str] = "",
+    y: str = "",
+    lines: int | None = None,
+    **shared: Any,
+) -> np.ndarray:
+    """A grid of axes with titles where rows or columns vary, `x` and `y` at its outer axes, as high
+    as `lines` need."""
     figure.set_size_inches(SIZE[0], SIZE[1] * (1 + 0.5 * (len(rows) - 1)))
     arrange(figure)
     grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
@@ -139,35 +190,69 @@ def panels(
 
 
 def by_machine(
-    figure: Figure, rows: pd.DataFrame, titled: Callable[[pd.DataFrame], str] = lambda rows: "", **shared: Any
+    figure: Figure,
+    rows: pd.DataFrame,
+    titled: Callable[[pd.DataFrame], str] = lambda rows: "",
+    **shared: Any,
 ) -> list[tuple[Axes, pd.DataFrame]]:
-    """A panel a machine, from left to right, with its rows; `titled` is what stands behind the machine's name."""
+    """A panel a machine, from left to right, with its rows; `titled` is what stands behind the
+    machine's name."""
     parts = {name: frames.those(rows, rows["machine"] == name) for name in machines(rows)}
     titles = [" · ".join(filter(None, [name, titled(here)])) for name, here in parts.items()]
     return list(zip(panels(figure, [""], titles, **shared)[0], parts.values(), strict=True))
 
 
 def facets(
-    figure: Figure, rows: pd.DataFrame, text: Texts, case: str, cases: Mapping[Any, str] | int, **shared: Any
+    figure: Figure,
+    rows: pd.DataFrame,
+    text: Texts,
+    case: str,
+    cases: Mapping[Any, str] | int,
+    **shared: Any,
 ) -> list[tuple[Axes, pd.DataFrame]]:
-    """A panel a machine, if any, and value of `case`, of `cases` with titles or the first so many; with its rows. One
-    that has none says so; a row or column of such panels is left out."""
+    """A panel a machine, if any, and value of `case`, of `cases` with titles or the first so many;
+    with its rows. One that has none is not drawn, nor is a row or column of such panels."""
     rows = rows if "machine" in rows else rows.assign(machine="")
-    cases = {value: value for value in rows[case].drop_duplicates()[:cases]} if isinstance(cases, int) else cases
+    cases = (
+        {value: value for value in rows[case].drop_duplicates()[:cases]}
+        if isinstance(cases, int)
+        else cases
+    )
     rows = rows[rows[case].isin(cases)]
     names = machines(rows)
     rows = rows[rows["machine"].isin(names)]
     cases = {value: title for value, title in cases.items() if (rows[case] == value).any()}
-    grid = zip(panels(figure, names, list(cases.values()), **shared).flat, product(names, cases), strict=True)
-    cells = [(axes, rows[(rows["machine"] == name) & (rows[case] == value)]) for axes, (name, value) in grid]
-    for axes in (axes for axes, here in cells if here.empty):
-        axes.text(0.5, 0.5, text("no_run"), transform=axes.transAxes, color=MUTED, ha="center")
-        axes.tick_params(labelleft=bool(shared.get("sharey")))  # a scale of nothing
+    grid = panels(figure, names, list(cases.values()), **shared)
+    cells = [
+        (axes, rows[(rows["machine"] == name) & (rows[case] == value)])
+        for axes, (name, value) in zip(grid.flat, product(names, cases), strict=True)
+    ]
+    drawn = np.array([len(here) > 0 for _, here in cells]).reshape(grid.shape)
+    if not drawn.all():
+        _hide(grid, drawn)
     return cells
 
 
-def in_rows(figure: Figure, rows: pd.DataFrame, columns: Sequence[str], **shared: Any) -> list[tuple[Any, Any]]:
-    """A row of panels a machine, at most two of them, a panel for each title of `columns`; with the machine's rows."""
+def _hide(grid: np.ndarray, drawn: np.ndarray) -> None:
+    """Hides the panels that are not drawn; the outermost others get their names and numbers of
+    axes."""
+    for axes in grid[~drawn]:
+        axes.set_visible(False)
+    for line, is_drawn in zip(grid, drawn, strict=True):
+        first = line[is_drawn][0]
+        first.set_ylabel(line[0].get_ylabel())
+        first.tick_params(labelleft=True)
+    for line, is_drawn in zip(grid.T, drawn.T, strict=True):
+        last = line[is_drawn][-1]
+        last.set_xlabel(line[-1].get_xlabel())
+        last.tick_params(labelbottom=True)
+
+
+def in_rows(
+    figure: Figure, rows: pd.DataFrame, columns: Sequence[str], **shared: Any
+) -> list[tuple[Any, Any]]:
+    """A row of panels a machine, at most two of them, a panel for each title of `columns`; with the
+    machine's rows."""
     names = machines(rows, 2)
     grid = panels(figure, names, columns, **shared)
     return [(row, rows[rows["machine"] == name]) for row, name in zip(grid, names, strict=True)]
@@ -184,20 +269,66 @@ def resize(figure: Figure, height: float) -> None:
     arrange(figure)
 
 
+def for_slide(figure: Figure) -> None:
+    """Leaves room for a sentence of three lines below a figure, and makes no letter smaller than
+    SMALLEST; call it once all is drawn."""
+    figure.set_figheight(SLIDE_HEIGHT)
+    lines = max((_slide_legend(figure, row) for row in list(figure.legends)), default=1)
+    arrange(figure, _top(lines))
+    for words in figure.findobj(Text):
+        words.set_fontsize(max(SMALLEST, words.get_fontsize()))
+    for axes in figure.axes:
+        labelled = [*axes.get_xticklabels(which="both"), *axes.get_yticklabels(which="both")]
+        least = min((label.get_fontsize() for label in labelled), default=SMALLEST)
+        axes.tick_params(which="both", labelsize=max(SMALLEST, least))
+
+
+def _slide_legend(figure: Figure, row: mpl_legend.Legend) -> int:
+    """Lays a legend out in letters that a slide needs; gives the number of its lines."""
+    names = [words.get_text() for words in row.get_texts()]
+    width = _legend_width(names)
+    size = max(SMALLEST, min(11, LEGEND_WIDTH / width))
+    lines = math.ceil(size * width / LEGEND_WIDTH)
+    handles = row.legend_handles
+    row.remove()
+    look = {**LEGEND, "fontsize": size, "ncols": -(-len(names) // lines)}
+    figure.legend(handles=handles, labels=names, **look).set_in_layout(False)
+    return lines
+
+
+def _legend_width(names: Sequence[str]) -> float:
+    """Width of a legend of one line in letters' heights."""
+    return sum(3.3 + 0.6 * letters(name) for name in names)
+
+
+def _top(lines: int) -> float:
+    """Inches above the panels, for the title and a legend of so many lines."""
+    return 0.5 + 0.2 * lines if lines > 1 else 0.76
+
+
 def fit(figure: Figure, lines: int) -> None:
-    """Makes a figure of few lines (bars, models) as low as they need; call it after `panels` or before `subplots`."""
+    """Makes a figure of few lines (bars, models) as low as they need; call it after `panels` or
+    before `subplots`."""
     resize(figure, min(figure.get_figheight(), 2.2 + 0.55 * max(3, lines)))
 
 
 def dot(color: str, label: str, marker: str = "o", **look: Any) -> Line2D:
     """A legend's entry for points."""
-    return Line2D([], [], color=color, label=label, marker=marker, linestyle="", markeredgewidth=2, **look)
+    return Line2D(
+        [], [], color=color, label=label, marker=marker, linestyle="", markeredgewidth=2, **look
+    )
 
 
-def dots(colors: Mapping[Any, str], text: Texts, kind: str = "", marker: str | Mapping[Any, str] = "o") -> list[Line2D]:
-    """A legend's entry for each value: its name of that kind, or its own text; `marker` is of all, or one a value."""
+def dots(
+    colors: Mapping[Any, str], text: Texts, kind: str = "", marker: str | Mapping[Any, str] = "o"
+) -> list[Line2D]:
+    """A legend's entry for each value: its name of that kind, or its own text; `marker` is of all,
+    or one a value."""
     markers = dict.fromkeys(colors, marker) if isinstance(marker, str) else marker
-    return [dot(color, text.name(kind, name) if kind else text(name), markers[name]) for name, color in colors.items()]
+    return [
+        dot(color, text.name(kind, name) if kind else text(name), markers[name])
+        for name, color in colors.items()
+    ]
 
 
 def line(color: str, label: str, dash: Dash = "") -> Line2D:
@@ -207,31 +338,41 @@ def line(color: str, label: str, dash: Dash = "") -> Line2D:
 
 def within(differences: pd.Series, text: Texts) -> list[Line2D]:
     """A legend's entry for differences within the intervals; none where there are none."""
-    return [dot(MUTED, text("within"), "s", alpha=PALE)] if differences.any() else []
+    if differences.any():
+        return [dot(MUTED, text("within"), "s", alpha=PALE)]
+    return []
 
 
 def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
-    """Puts what direct labels do not say below the title, in one row if it can be read; after `panels` and `fit`."""
+    """Puts what direct labels do not say below the title, in one row if it can be read; after
+    `panels` and `fit`."""
     if not entries:
         return
-    size = min(11, 88 / len(entries), 690 / sum(3.3 + 0.6 * letters(entry.get_label()) for entry in entries))
+    width = _legend_width([entry.get_label() for entry in entries])
+    size = min(11, 88 / len(entries), LEGEND_WIDTH / width)
     columns = columns or (4 if size < LEAST else len(entries))
     lines = -(-len(entries) // columns)
-    row = {"loc": "upper left", "handletextpad": 0.4, "columnspacing": 1.4, "fontsize": size if lines == 1 else 9}
-    figure.legend(handles=list(entries), ncols=columns, **row).set_in_layout(False)
+    look = {**LEGEND, "fontsize": size if lines == 1 else 9}
+    figure.legend(handles=list(entries), ncols=columns, **look).set_in_layout(False)
     if lines > 1:
         figure.set_figheight(figure.get_figheight() + 0.2 * lines)
-    arrange(figure, 0.5 + 0.2 * lines if lines > 1 else 0.76)
+    arrange(figure, _top(lines))
 
 
 def provenance(rows: pd.DataFrame) -> str:
     """The line under every figure: machine, date and code."""
-    starts, commits = (sorted(filter(None, pd.unique(rows.get(name, pd.Series(dtype=str))))) for name in WHEN)
+    starts, commits = (
+        sorted(filter(None, pd.unique(rows.get(name, pd.Series(dtype=str))))) for name in WHEN
+    )
+    if "recorded" in rows and "commit" in rows:  # one's own first: they are not cut off
+        own = set(rows.loc[~rows["recorded"], "commit"])
+        commits.sort(key=lambda commit: commit not in own)
     span = " … ".join(dict.fromkeys(start[:10] for start in (*starts[:1], *starts[-1:])))
     commit = ", ".join(commit[:7] + "-dirty" * commit.endswith("-dirty") for commit in commits[:2])
     code = f"mfulab {commit}{'…' * (len(commits) > 2)}" if commits else ""
     dates_and_code = " · ".join(filter(None, [span, code]))
-    names, room = ", ".join(machines(rows) if "machine" in rows else []), LETTERS - letters(dates_and_code)
+    names = ", ".join(machines(rows) if "machine" in rows else [])
+    room = LETTERS - letters(dates_and_code)
     if letters(names) > room:
         names = f"{names[: room * len(names) // letters(names) - 2]} …"
     return " · ".join(filter(None, [names, dates_and_code]))

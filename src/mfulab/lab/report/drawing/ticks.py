@@ -14,7 +14,8 @@ BETWEEN = 0.6  # of a font's size: what is free between two labels
 
 
 def doublings(axes: Axes, values: Iterable[float], unit: str = "") -> None:
-    """A logarithmic x axis in powers of two, with ticks at those of the values that fit beside one another."""
+    """A logarithmic x axis in powers of two, with ticks at those of the values that fit beside one
+    another."""
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(_Fitting(values, unit))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -22,15 +23,20 @@ def doublings(axes: Axes, values: Iterable[float], unit: str = "") -> None:
 
 
 def _named(value: float, unit: str) -> str:
-    """A value with its unit; a factor below 1 as a fraction, which reads better than its six digits."""
-    return f"1/{1 / value:g}{unit}" if unit and 0 < value < 1 else f"{value:g}{unit}"
+    """A value with its unit; a factor below 1 as a fraction, which reads better than its six
+    digits."""
+    if unit and 0 < value < 1:
+        return f"1/{1 / value:g}{unit}"
+    return f"{value:g}{unit}"
 
 
 class _Fitting(Locator):
-    """All values in view that fit the axis's final width; else powers of two, else each second of them, and so on."""
+    """All values in view that fit the axis's final width; else powers of two, else each second of
+    them, and so on."""
 
     def __init__(self, values: Iterable[float], unit: str) -> None:
-        self._values, self._unit = sorted(set(values)), unit
+        self._values = sorted(set(values))
+        self._unit = unit
         self._points = float(rcParams["xtick.labelsize"])
 
     def __call__(self) -> list[float]:
@@ -40,28 +46,44 @@ class _Fitting(Locator):
         values = [value for value in self._values if vmin <= value <= vmax]
         powers = [value for value in values if math.log2(value).is_integer()]
         thinned = powers if len(powers) > 1 else values
-        start = thinned.index(1) if 1 in thinned else 0  # the start of batch sizes, the baseline of ratios
+        # the start of batch sizes, the baseline of ratios
+        start = thinned.index(1) if 1 in thinned else 0
         size = self._points * self.axis.axes.figure.dpi / 72
-        for choice in [values, *(thinned[start % step :: step] for step in range(1, len(thinned) + 1))]:
+        for choice in [
+            values,
+            *(thinned[start % step :: step] for step in range(1, len(thinned) + 1)),
+        ]:
             widths = size * DIGIT * np.array([len(_named(value, self._unit)) for value in choice])
-            places = self.axis.axes.bbox.width * np.log2(np.array(choice) / vmin) / np.log2(vmax / vmin)
+            places = (
+                self.axis.axes.bbox.width * np.log2(np.array(choice) / vmin) / np.log2(vmax / vmin)
+            )
             if (np.diff(places) >= (widths[1:] + widths[:-1]) / 2 + size * BETWEEN).all():
                 return choice
         return []
 
 
 def decades(axis: Axis, most: int = 8) -> None:
-    """Makes an axis logarithmic, with at most so many ticks, at 1, 2 and 5 too in few decades; its limits are final."""
+    """Makes an axis logarithmic, with at most so many ticks, at 1, 2 and 5 too in few decades; its
+    limits are final."""
     (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
     low, high = axis.get_view_interval()
-    between = (1, 2, 5) if high / low < 10**1.7 else (1, 3) if high / low < 10**2.7 else (1,)
+    between: tuple[int, ...]
+    if high / low < 10**1.7:
+        between = (1, 2, 5)
+    elif high / low < 10**2.7:
+        between = (1, 3)
+    else:
+        between = (1,)
     axis.set_major_locator(LogLocator(subs=between, numticks=most))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter((lambda value, _: f"{value:g}") if low >= 1e-4 and high < 1e5 else _power)
+    axis.set_major_formatter(
+        (lambda value, _: f"{value:g}") if low >= 1e-4 and high < 1e5 else _power
+    )
 
 
 def zero_at_left(axes: Axes, values: Iterable[float]) -> float:
-    """Makes the x axis logarithmic, its left edge standing for zero where a value is zero; returns the edge."""
+    """Makes the x axis logarithmic, its left edge standing for zero where a value is zero; returns
+    the edge."""
     distinct = {*values}
     positive = [value for value in distinct if value > 0] or [1e-16]
     edge = 10.0 ** (math.floor(math.log10(min(positive))) - 1)
@@ -71,19 +93,26 @@ def zero_at_left(axes: Axes, values: Iterable[float]) -> float:
         decades(axes.xaxis)
         shown = axes.xaxis.get_major_formatter()
         away = edge * (axes.get_xlim()[1] / edge) ** 0.08
-        axes.set_xticks([edge, *(place for place in axes.get_xticks() if away < place <= 3 * max(positive))])
-        axes.xaxis.set_major_formatter(lambda value, place: "0" if math.isclose(value, edge) else shown(value, place))
+        axes.set_xticks(
+            [edge, *(place for place in axes.get_xticks() if away < place <= 3 * max(positive))]
+        )
+        axes.xaxis.set_major_formatter(
+            lambda value, place: "0" if math.isclose(value, edge) else shown(value, place)
+        )
     return edge
 
 
 def _power(value: float, _: object) -> str:
     exponent = math.floor(math.log10(value) + 1e-9)
     factor = f"{value / 10.0**exponent:.0f}"
-    return f"$10^{{{exponent}}}$" if factor == "1" else rf"${factor}\cdot10^{{{exponent}}}$"
+    if factor == "1":
+        return f"$10^{{{exponent}}}$"
+    return rf"${factor}\cdot10^{{{exponent}}}$"
 
 
 def speeds(axes: Axes) -> None:
-    """A logarithmic y axis that holds TFLOP/s says FLOP/s with prefixes: CPU and GPU are a factor of 10⁴ apart."""
+    """A logarithmic y axis that holds TFLOP/s says FLOP/s with prefixes: CPU and GPU are a factor
+    of 10⁴ apart."""
     decades(axes.yaxis)
     axes.yaxis.set_major_formatter(lambda tflop_s, _: EngFormatter().format_eng(tflop_s * 1e12))
     axes.set_ylabel("FLOP/s")

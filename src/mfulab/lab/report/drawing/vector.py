@@ -1,89 +1,273 @@
-"""A figure as SVG inside the page: its own ids, as wide as the page, and in the colours of the page's theme."""
+"""A figure as SVG inside the page: its own ids, as wide as the page, and in the colours of the
+page's theme. One tree is parsed, checked, edited and written, so that nothing else gets in."""
 
 import re
+from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from mfulab.core.files import UnreadableError, read_text
 from mfulab.lab.report.drawing import style
 from mfulab.lab.report.figures import FAILED
 
-# What a drawing of Matplotlib consists of; metadata is left out of the page.
-ELEMENT = re.compile(
-    r"\{[^}]*\}(svg|g|defs|path|use|style|clipPath|rect|text|tspan|image|title|desc|polygon|line|circle|ellipse"
-    r"|metadata|RDF|Work|type|date|format|creator|Agent)"
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+# What Matplotlib draws with. Its metadata and its style sheet are left out.
+ELEMENTS = frozenset({"svg", "g", "defs", "path", "use", "clipPath", "rect", "title", "image"})
+LEFT_OUT = frozenset({f"{NAMESPACE}metadata", f"{NAMESPACE}style"})
+NUMBERS = re.compile(r"[-+\d.,e\s]*(?:pt)?")
+ATTRIBUTES = {
+    "id": re.compile(r"[\w.-]+"),
+    "data-run": re.compile(r"\w*"),
+    "href": re.compile(r"#[\w.-]+|data:image/png;base64,[\w+/=\s]*"),
+    "clip-path": re.compile(r"url\(#[\w.-]+\)"),
+    "transform": re.compile(r"(?:\s*(?:translate|rotate|scale|matrix)\([-+\d.,e\s]*\))*"),
+    "d": re.compile(r"[MLHVCSQTAZmlhvcsqtaz\d\s.,e+-]*"),
+    "version": NUMBERS,
+    "viewBox": NUMBERS,
+    "x": NUMBERS,
+    "y": NUMBERS,
+    "width": NUMBERS,
+    "height": NUMBERS,
+}
+PROPERTIES = frozenset(
+    {
+        "fill",
+        "fill-opacity",
+        "fill-rule",
+        "opacity",
+        "stroke",
+        "stroke-dasharray",
+        "stroke-dashoffset",
+        "stroke-linecap",
+        "stroke-linejoin",
+        "stroke-miterlimit",
+        "stroke-opacity",
+        "stroke-width",
+    }
 )
-# Nothing before the element that could hold another.
-BEGINNING = re.compile(r"\s*(<\?xml[^>]*\?>)?\s*(<!DOCTYPE[^>\[]*>)?\s*(?=<svg[\s>])")
-GLYPH = re.compile(r'<path id="([\w-]+-[0-9a-f]+)"([^>]*)/>')  # a letter of Matplotlib, by font and number
-LETTER = re.compile(r'<use xlink:href="#([\w-]+-[0-9a-f]+)"(?: transform="translate\(([-\d.]+) 0\)")?/>')
-REFERENCE = re.compile(r'(href="#|url\(#)([^")]+)')
+VALUE = re.compile(r"#[0-9a-f]{3,8}|[a-z]+|[-\d.,\s]+")
+MOST = 1 << 25  # bytes of a file; the drawing of 20,000 runs takes a tenth
+DEEPEST = 32  # elements within one another; Matplotlib's are nine
+
+GLYPH = re.compile(r"[\w-]+-[0-9a-f]+")  # a letter of Matplotlib, by font and number
+MOVED = re.compile(r"translate\(([-\d.]+) 0\)")
+READ_BY_SCRIPT = re.compile(
+    r"(axis|heading|leader|legend|panel|provenance|text|title|value)(?:_\d+)?"
+)
 CURVE = r"C(?: [-\d.e]+){6} "
-CIRCLE = re.compile(rf'<path d="M ([\d.]+) ([\d.]+) (?:{CURVE}){{3}}C(?: [-\d.e]+){{5}} ([\d.]+) (?:{CURVE}){{4}}z ?"')
-LOADS = re.compile(r"url\((?!['\"]?#)|@import|javascript:|expression\(", re.IGNORECASE)
-COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+CIRCLE = re.compile(
+    rf"M ([\d.]+) ([\d.]+) (?:{CURVE}){{3}}C(?: [-\d.e]+){{5}} ([\d.]+) (?:{CURVE}){{4}}z"
+)
+# Coordinates need no more than a hundredth of a point; factors below one, such as a glyph's scale,
+# keep theirs.
+LONG = re.compile(r"(?<![\d.])[1-9]\d*\.\d{3,}")
+ROUNDED = ("d", "transform", "x", "y", "width", "height", "cx", "cy", "r")
+THEME = {
+    style.INK: "ink",
+    style.MUTED: "muted",
+    style.GRID: "grid",
+    style.PAPER: "paper",
+    **{color: f"c{index}" for index, color in enumerate(style.PALETTE)},
+}
 
 
-def inline(svg: str, name: str, glyphs: dict[str, str]) -> str:
-    """The element of an SVG file as part of a page, `name` in its ids; outlines of letters are put into `glyphs`.
-    Classes are what the page's script reads of the drawing: panels, axes, texts, legend and title."""
-    svg = svg[svg.index("<svg") :]
-    head, body = svg.split(">", 1)
-    head = re.sub(r' (width|height)="[^"]*"', "", head).replace("<svg", f'<svg id="svg-{name}"', 1)
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", body))
-    names = {}  # of the drawing's letters in the page
-    for glyph, outline in GLYPH.findall(body):
-        names[glyph] = next((letter for letter, drawn in glyphs.items() if drawn == outline), f"L{len(glyphs)}")
-        glyphs[names[glyph]] = outline
-    body = GLYPH.sub("", body).replace("<defs></defs>", "")
-    body = LETTER.sub(lambda match: f'<use href="#{names[match[1]]}" x="{match[2] or 0}"/>', body)
-    body = CIRCLE.sub(lambda match: _circle(*map(float, match.groups())), body)
-    classes = r' id="(axis|heading|leader|legend|panel|provenance|text|title|value)(?:_\d+)?"'
-    body = re.sub(classes, r' class="\1"', body.replace("matplotlib.", ""))
-    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body)) - set(glyphs)
-    body = re.sub(r' id="([^"]+)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", body)
-    names |= {letter: letter for letter in glyphs}  # in a power, letters are raised: those uses keep their drawing's id
-    body = REFERENCE.sub(lambda match: match[1] + names.get(match[2], f"{name}-{match[2]}"), body)
-    body = body.replace('xlink:href="#L', 'href="#L')  # by which the page's script finds letters, raised ones too
-    # Coordinates need no more than a hundredth of a point; factors below one, such as a glyph's scale, keep theirs.
-    body = re.sub(r"(?<![\d.])[1-9]\d*\.\d{3,}", lambda number: f"{float(number.group()):.2f}", body)
-    inks = {style.INK: "ink", style.MUTED: "muted", style.GRID: "grid", style.PAPER: "paper"}
-    for color, variable in (inks | {color: f"c{index}" for index, color in enumerate(style.PALETTE)}).items():
-        body = body.replace(color, f"var(--{variable})")
-    return f"{head}>{body}"
+class NotADrawingError(ValueError):
+    """An SVG that holds more than shapes and titles; the message names what."""
 
 
-def _circle(x: float, bottom: float, top: float) -> str:
-    return f'<circle cx="{x:.2f}" cy="{(bottom + top) / 2:.2f}" r="{(bottom - top) / 2:.2f}"'
-
-
-def saved(folder: Path | None, name: str) -> str | None:
-    """The figure's SVG as it was drawn before; None if it could not be, or the file holds more than a drawing."""
-    try:
-        svg = read_text(folder / f"{name}.svg") if folder else ""
-    except (FileNotFoundError, UnreadableError):
+def saved(folder: Path | None, name: str) -> Element | None:
+    """The figure as it was drawn before; None if it could not be, or the file holds more than a
+    drawing."""
+    if folder is None:
         return None
-    return COMMENT.sub("", svg) if is_drawing(svg) and f'id="{FAILED}"' not in svg else None
-
-
-def is_drawing(svg: str) -> bool:
-    """True if an SVG only draws: shapes and texts that refer to one another, without CDATA and instructions."""
-    begins = BEGINNING.match(svg)
-    if begins is None or "<?" in svg[begins.end() :] or "<!" in COMMENT.sub("", svg[begins.end() :]):
-        return False
     try:
-        elements = list(ElementTree.fromstring(svg).iter())  # noqa: S314 (no entities: see above)
-    except ElementTree.ParseError:
-        return False
-    return all(
-        ELEMENT.fullmatch(str(element.tag))
-        and all(_is_harmless(key.rpartition("}")[2], value) for key, value in element.attrib.items())
-        and not LOADS.search(element.text or "")
-        for element in elements
-    )
+        drawing = parsed(read_text(folder / f"{name}.svg", MOST))
+    except (FileNotFoundError, UnreadableError, NotADrawingError):
+        return None
+    if any(element.get("id") == FAILED for element in drawing.iter()):
+        return None
+    return drawing
 
 
-def _is_harmless(key: str, value: str) -> bool:
-    loads = not value.startswith(("#", "data:image/png;base64,")) if key in ("href", "src") else LOADS.search(value)
-    return not key.lower().startswith("on") and not loads
+def parsed(svg: str) -> Element:
+    """The tree of an SVG, without namespaces, comments, metadata and style sheets. Raises
+    NotADrawingError for any element, attribute or value that a drawing of Matplotlib lacks."""
+    if "<!ENTITY" in svg:
+        raise NotADrawingError("it declares entities")
+    try:
+        drawing = _checked(ElementTree.fromstring(svg))  # noqa: S314 (no entities: see above)
+    except ElementTree.ParseError as error:
+        raise NotADrawingError(f"it is not XML ({error})") from error
+    if drawing.tag != "svg":
+        raise NotADrawingError(f"it is a {drawing.tag}")
+    _check_references(drawing)
+    return drawing
+
+
+def _checked(element: Element, depth: int = 0) -> Element:
+    tag = element.tag.removeprefix(NAMESPACE)
+    if tag not in ELEMENTS:
+        raise NotADrawingError(f"it holds the element {tag[:80]}")
+    if depth > DEEPEST:
+        raise NotADrawingError(f"its elements are more than {DEEPEST} deep")
+    made = Element(tag, _checked_attributes(element))
+    if tag == "title":
+        if len(element):  # a browser would read them as HTML
+            raise NotADrawingError("a title holds elements")
+        made.text = element.text
+        return made
+    for child in element:
+        if child.tag not in LEFT_OUT:
+            made.append(_checked(child, depth + 1))
+    return made
+
+
+def _checked_attributes(element: Element) -> dict[str, str]:
+    kept = {}
+    for key, value in element.items():
+        name = key.rpartition("}")[2]
+        if name == "style":
+            kept[name] = _checked_style(value)
+            continue
+        allowed = ATTRIBUTES.get(name)
+        if allowed is None or not allowed.fullmatch(value):
+            raise NotADrawingError(f"it holds {name[:80]}={value[:80]!r}")
+        kept[name] = " ".join(value.split())
+    return kept
+
+
+def _checked_style(text: str) -> str:
+    """The declarations, in the colours of the page's theme."""
+    kept = []
+    for declaration in text.split(";"):
+        name, _, value = (part.strip() for part in declaration.partition(":"))
+        if not name:
+            continue
+        if name == "clip-path" and ATTRIBUTES[name].fullmatch(value):
+            kept.append(f"{name}: {value}")
+            continue
+        if name not in PROPERTIES or not VALUE.fullmatch(value):
+            raise NotADrawingError(f"it holds the style {declaration[:80]!r}")
+        if value in THEME:
+            value = f"var(--{THEME[value]})"
+        kept.append(f"{name}: {value}")
+    return "; ".join(kept)
+
+
+def _check_references(drawing: Element) -> None:
+    """Raises NotADrawingError for a reference to what refers on: few of these draw without end."""
+    tags = {f"#{element.get('id')}": element.tag for element in drawing.iter()}
+    for element in drawing.iter("use"):
+        if tags.get(element.get("href", ""), "path") != "path":
+            raise NotADrawingError("it uses more than a shape")
+    for clip in drawing.iter("clipPath"):
+        for inner in clip:
+            if inner.tag not in ("rect", "path") or "clip-path" in inner.attrib:
+                raise NotADrawingError("it is clipped by more than a shape")
+
+
+def inline(drawing: Element, name: str, glyphs: dict[str, str]) -> str:
+    """A parsed drawing as part of a page, `name` in its ids; outlines of letters are put into
+    `glyphs`. Classes are what the page's script reads of the drawing: panels, axes, texts, legend
+    and title."""
+    letters = _move_letters(drawing, glyphs)
+    used: set[str] = set()
+    for element in drawing.iter():
+        used.update(_references(element))
+    for element in drawing.iter():
+        _name(element, name, used)
+        _refer(element, name, letters)
+        _round(element)
+    drawing.attrib = {
+        "id": f"svg-{name}",
+        "viewBox": drawing.get("viewBox", ""),
+        "stroke-linejoin": "round",
+        "stroke-linecap": "butt",
+    }
+    return "".join(_written(drawing))
+
+
+def _move_letters(drawing: Element, glyphs: dict[str, str]) -> dict[str, str]:
+    """Takes outlines of letters out of the drawing into the page's; returns each one's name
+    there."""
+    known = {outline: letter for letter, outline in glyphs.items()}
+    moved = {}
+    for parent in list(drawing.iter()):
+        kept = []
+        for child in parent:
+            glyph = child.attrib.pop("id", "") if child.tag == "path" else ""
+            if not GLYPH.fullmatch(glyph):
+                child.attrib |= {"id": glyph} if glyph else {}
+                kept.append(child)
+                continue
+            outline = _written_attributes(child)
+            letter = known.setdefault(outline, f"L{len(known)}")
+            glyphs[letter] = outline
+            moved[glyph] = letter
+        parent[:] = [child for child in kept if len(child) or child.tag != "defs"]
+    return moved
+
+
+def _references(element: Element) -> Iterator[str]:
+    """Ids that an element refers to."""
+    for key in ("href", "clip-path", "style"):
+        yield from re.findall(r"#([\w.-]+)", element.get(key, ""))
+
+
+def _name(element: Element, drawing: str, used: set[str]) -> None:
+    """Gives an element an id only where another refers to it, and the class that the page's script
+    looks for."""
+    own = element.attrib.pop("id", "")
+    if known := READ_BY_SCRIPT.fullmatch(own.removeprefix("matplotlib.")):
+        element.set("class", known[1])
+    elif own in used:
+        element.set("id", f"{drawing}-{own}")
+
+
+def _refer(element: Element, drawing: str, letters: dict[str, str]) -> None:
+    reference = element.get("href", "").removeprefix("#")
+    if element.tag == "use" and reference in letters:
+        element.set("href", f"#{letters[reference]}")
+        place = MOVED.fullmatch(element.get("transform", "translate(0 0)"))
+        if place:  # those of a power are raised, and keep how
+            element.attrib.pop("transform", None)
+            element.set("x", place[1])
+    elif element.tag == "use":
+        element.set("href", f"#{drawing}-{reference}")
+    for key in ("clip-path", "style"):
+        if "url(#" in element.get(key, ""):
+            element.set(key, element.get(key, "").replace("url(#", f"url(#{drawing}-"))
+
+
+def _round(element: Element) -> None:
+    circle = CIRCLE.fullmatch(element.get("d", "")) if element.tag == "path" else None
+    if circle:
+        x, bottom, top = map(float, circle.groups())
+        element.tag = "circle"
+        del element.attrib["d"]
+        radius = (bottom - top) / 2
+        element.attrib |= {"cx": f"{x}", "cy": f"{bottom - radius}", "r": f"{radius}"}
+    for key in ROUNDED:
+        if key in element.attrib:
+            element.set(key, LONG.sub(_hundredths, element.get(key, "")))
+
+
+def _hundredths(number: re.Match[str]) -> str:
+    return f"{float(number.group()):.2f}"
+
+
+def _written(element: Element) -> Iterator[str]:
+    is_empty = not element.text and not len(element)
+    yield f"<{element.tag}{_written_attributes(element)}{'/' * is_empty}>"
+    if is_empty:
+        return
+    yield escape(element.text or "")
+    for child in element:
+        yield from _written(child)
+    yield f"</{element.tag}>"
+
+
+def _written_attributes(element: Element) -> str:
+    return "".join(f' {key}="{escape(value)}"' for key, value in element.items())

@@ -1,38 +1,62 @@
-"""The cost of autograd where nobody wants gradients: time beside no_grad, and the memory of graphs that are kept."""
+"""The cost of autograd where nobody wants gradients: time beside no_grad, and the memory of graphs
+that are kept."""
 
 from mfulab.core.groups import LEAKED_STEPS
+from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
 from mfulab.lab.report.frames import DataFrame, Tables, against, one_each, steps
 
-TOPIC, ORDER = "execution", 10
+TOPIC = "execution"
+ORDER = 10
+CLAIM = claims.side_of("relative", 100.0)
 CASE = ["machine", "model", "precision", "sequence_length", "batch_size"]
 WAYS = ("no_grad", "inference_mode", "recorded", "leaked")
-COLORS = dict(zip(WAYS, (style.MUTED, style.PALETTE[0], style.PALETTE[2], style.PALETTE[1]), strict=True))
+COLORS = dict(
+    zip(WAYS, (style.MUTED, style.PALETTE[0], style.PALETTE[2], style.PALETTE[1]), strict=True)
+)
 LEAST = 0.5  # % of a time: less is no difference
 MOST = 8  # cases that get a line each
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Eager inference in ways beside no_grad, `relative` to its time in percent; a leak keeps `graph_bytes` a step."""
+    """Eager inference in ways beside no_grad, `relative` to its time in percent; a leak keeps
+    `graph_bytes` a step."""
     timed = steps(tables, "time_s", mode="inference", execution="eager", autograd=WAYS)
     timed = one_each(timed, [*CASE, "autograd"])
     timed = against(timed, timed[timed["autograd"] == "no_grad"], CASE, "_no_grad")
     timed = timed[timed.groupby(CASE, dropna=False)["autograd"].transform("nunique") > 1]
     timed = timed[timed["machine"].isin(style.machines(timed, 2))]
     # The cases that are drawn, and spoken of: those in which the ways differ most.
-    differs = (timed["factor"] - 1).abs().groupby([timed["model"], timed["batch_size"]]).transform("max")
+    differs = (
+        (timed["factor"] - 1).abs().groupby([timed["model"], timed["batch_size"]]).transform("max")
+    )
     timed = timed[differs.rank(method="dense", ascending=False) <= MOST]
     once = timed.assign(once=timed["memory_bytes"].where(timed["autograd"] == "recorded"))
-    graph_bytes = (timed["memory_bytes"] - once.groupby(CASE, dropna=False)["once"].transform("first")) / LEAKED_STEPS
-    return timed.assign(relative=100 * timed["factor"], graph_bytes=graph_bytes.where(timed["autograd"] == "leaked"))
+    graph_bytes = (
+        timed["memory_bytes"] - once.groupby(CASE, dropna=False)["once"].transform("first")
+    ) / LEAKED_STEPS
+    return timed.assign(
+        relative=100 * timed["factor"], graph_bytes=graph_bytes.where(timed["autograd"] == "leaked")
+    )
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The case where recording costs most time, beyond what processes differ by, and the graph that holds most."""
-    words, off = [], (rows["relative"] - 100).where(rows["apart"], 0)
-    for way, key, none, sign in (("recorded", "slower", "no_slower", 1), ("inference_mode", "faster", "no_faster", -1)):
+    """The case where recording costs most time, beyond what processes differ by, and the graph that
+    holds most."""
+    words = []
+    off = (rows["relative"] - 100).where(rows["apart"], 0)
+    for way, key, none, sign in (
+        ("recorded", "slower", "no_slower", 1),
+        ("inference_mode", "faster", "no_faster", -1),
+    ):
         if len(gaps := sign * off[rows["autograd"] == way]):
-            words.append(text(key if gaps.max() >= LEAST else none, row=rows.loc[gaps.idxmax()], share=gaps.max()))
+            words.append(
+                text(
+                    key if gaps.max() >= LEAST else none,
+                    row=rows.loc[gaps.idxmax()],
+                    share=gaps.max(),
+                )
+            )
     if (rows["graph_bytes"] > 0).any():
         largest = rows.loc[rows["graph_bytes"].idxmax()]
         words.append(text("leaks", row=largest, later=1000 * largest["graph_bytes"]))
@@ -40,18 +64,29 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """For each machine, a line a case: time relative to no_grad on the left, peak memory on the right."""
+    """For each machine, a line a case: time relative to no_grad on the left, peak memory on the
+    right."""
     shown = rows.assign(memory_mib=rows["memory_bytes"] / 2**20)
-    shown["case"] = [text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()]
-    cases = list(shown.sort_values(["model", "batch_size"], kind="stable")["case"].drop_duplicates())[::-1]
+    shown["case"] = [
+        text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()
+    ]
+    cases = list(
+        shown.sort_values(["model", "batch_size"], kind="stable")["case"].drop_duplicates()
+    )[::-1]
     lines = len(cases) if shown["machine"].nunique() == 1 else None
     colors = {way: color for way, color in COLORS.items() if (shown["autograd"] == way).any()}
     look: style.Look = {"hue": "autograd", "palette": colors}
-    for (left, right), here in style.in_rows(figure, shown, [text("times"), text("memory")], sharey=True, lines=lines):
-        here = here.assign(place=kinds.lanes(left, here, "case", cases, hue="autograd", hues=[*colors], apart=0.18))
+    for (left, right), here in style.in_rows(
+        figure, shown, [text("times"), text("memory")], sharey=True, lines=lines
+    ):
+        here = here.assign(
+            place=kinds.lanes(left, here, "case", cases, hue="autograd", hues=[*colors], apart=0.18)
+        )
         kinds.points(left, here, "relative", "place", "relative", "time_s", **look)
         kinds.points(right, here, "memory_mib", "place", "memory_bytes", **look)
         left.axvline(100, color=style.MUTED, linewidth=1)
-        left.set_xlim(min(90.0, 0.95 * here["relative"].min()), max(110.0, 1.05 * here["relative"].max()))
+        left.set_xlim(
+            min(90.0, 0.95 * here["relative"].min()), max(110.0, 1.05 * here["relative"].max())
+        )
         ticks.decades(right.xaxis, 5)
     return style.dots(colors, text, "autograd")

@@ -1,25 +1,30 @@
 """Speed of one kernel over its thread blocks or tiles."""
 
+from mfulab.lab.report import selection
 from mfulab.lab.report.drawing import Figure, Texts, kinds, significant, style
-from mfulab.lab.report.frames import DataFrame, Tables, most, ok, own, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
-TOPIC, ORDER = "kernels", 3
+TOPIC = "kernels"
+ORDER = 3
 FEWEST = 4  # blocks that make a picture
 SIDES = r"(?P<block_x>[\d.]+)(?:[^\d.]+(?P<block_y>[\d.]+))?"
 
 
 def rows(tables: Tables) -> DataFrame:
-    """The kernel, size and precision with the most blocks on one machine, and their sides; measured before recorded."""
+    """The kernel, size and precision with the most blocks on one machine, and their sides; measured
+    before recorded."""
     timed = with_machine(tables, ok(tables["matmul"], "tflop_s"))
     timed = timed.join(timed["block"].str.extract(SIDES).astype(float)).dropna(subset=["block_x"])
-    timed, keys = timed.assign(block_y=timed["block_y"].fillna(1.0)), ["machine", "kernel", "size", "precision"]
+    timed = timed.assign(block_y=timed["block_y"].fillna(1.0))
+    keys = ["machine", "kernel", "size", "precision"]
     blocks = timed.groupby(["recorded", *keys])["block"].transform("nunique")
-    return most(own(timed[blocks >= FEWEST]), keys, "block")
+    return selection.largest(selection.pick(timed[blocks >= FEWEST], "recorded"), keys, "block")
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """The best and the worst block."""
-    best, worst = rows.loc[rows["tflop_s"].idxmax()], rows.loc[rows["tflop_s"].idxmin()]
+    best = rows.loc[rows["tflop_s"].idxmax()]
+    worst = rows.loc[rows["tflop_s"].idxmin()]
     factor = best["tflop_s"] / worst["tflop_s"]
     return text("finding_one" if factor == 1 else "finding", best=best, worst=worst, factor=factor)
 
@@ -28,11 +33,29 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A heat map of GFLOP/s; first side across, second down."""
     fastest = rows.sort_values("tflop_s", ascending=False).drop_duplicates(["block_x", "block_y"])
     table = fastest.pivot_table(index="block_y", columns="block_x", values="tflop_s") * 1e3
-    axes, look = figure.subplots(), style.Look(small=12, cbar_kws={"label": "GFLOP/s"})
-    kinds.cells(axes, table, table.map(significant), fastest, "block_x", "block_y", "tflop_s", "time_s", **look)
+    axes = figure.subplots()
+    look = style.Look(small=12, cbar_kws={"label": "GFLOP/s"})
+    kinds.cells(
+        axes,
+        table,
+        table.map(significant),
+        fastest,
+        "block_x",
+        "block_y",
+        "tflop_s",
+        "time_s",
+        **look,
+    )
     axes.invert_yaxis()
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_ticklabels([label.get_text().removesuffix(".0") for label in axis.get_ticklabels()])
+        axis.set_ticklabels(
+            [label.get_text().removesuffix(".0") for label in axis.get_ticklabels()]
+        )
     first = rows.iloc[0]
-    where = (first["kernel"], first["size"], text.name("precision", first["precision"]), first["machine"])
+    where = (
+        first["kernel"],
+        first["size"],
+        text.name("precision", first["precision"]),
+        first["machine"],
+    )
     axes.set(title=" · ".join(where), xlabel=text("block_x"), ylabel=text("block_y"))

@@ -4,7 +4,8 @@ from mfulab.lab.planning.naming import short
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, quantity, style
 from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
 
-TOPIC, ORDER = "roofline", 1
+TOPIC = "roofline"
+ORDER = 1
 RING = style.PALETTE[1]
 
 
@@ -14,34 +15,62 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The fastest format, and what share of the computed peak was reached; on a CPU why that may be over 100 %."""
+    """The fastest format, and what share of the computed peak was reached; on a CPU why that may be
+    over 100 %."""
     best = rows.loc[rows["measured_tflop_s"].idxmax()]
     share = 100 * best["measured_tflop_s"] / best["computed_tflop_s"]
     words = [text("finding" if share == share else "finding_unknown", best=best, share=share)]
-    return " ".join([*words, *([text("boosted")] if share > 100 and best["device"] == "cpu" else [])])
+    return " ".join(
+        [*words, *([text("boosted")] if share > 100 and best["device"] == "cpu" else [])]
+    )
 
 
 def _words(row: Series, text: Texts) -> tuple[str, str]:
-    """A ceiling's format, with what its run has besides, such as fewer threads; and its speed and share."""
+    """A ceiling's format, with what its run has besides, such as fewer threads; and its speed and
+    share."""
     extra = row["run"].removeprefix(f"ceiling={row['ceiling']}").removeprefix(",")
+    name = ", ".join(filter(None, [text.name("precision", row["ceiling"]), short(extra)]))
+    speed = quantity(row["measured_tflop_s"] * 1e12, "FLOP/s")
     share = 100 * row["measured_tflop_s"] / row["computed_tflop_s"]
-    behind = [quantity(row["measured_tflop_s"] * 1e12, "FLOP/s")]
-    behind += [text("share", share=f"{share:.0f}")] if share == share else []
-    return "\n".join(filter(None, [text.name("precision", row["ceiling"]), short(extra)])), "\n".join(behind)
+    if share != share:
+        return name, speed
+    return name, f"{speed}\n{text('share', share=f'{share:.0f}')}"
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """One panel a machine: a bar to the measured ceiling, a ring at the computed peak."""
-    for axes, here in style.by_machine(figure, rows, x="TFLOP/s", lines=rows["machine"].value_counts().max()):
+    most = rows["machine"].value_counts().max()
+    panels = style.by_machine(figure, rows, x="TFLOP/s")
+    style.resize(figure, 1.8 + 0.36 * max(4, most))
+    for axes, here in panels:
         here = here.sort_values("measured_tflop_s", ascending=False)
         names, behind = zip(*(_words(row, text) for _, row in here.iterrows()), strict=True)
         here = here.assign(name=names, place=range(len(here)))
-        kinds.bars(axes, here, "measured_tflop_s", "name", "measured_tflop_s", "computed_tflop_s", width=0.55)
-        axes.plot(here["computed_tflop_s"], here["place"], "o", color=RING, fillstyle="none", ms=10, markeredgewidth=2)
+        kinds.bars(
+            axes,
+            here,
+            "measured_tflop_s",
+            "name",
+            "measured_tflop_s",
+            "computed_tflop_s",
+            width=0.55,
+        )
+        axes.plot(
+            here["computed_tflop_s"],
+            here["place"],
+            "o",
+            color=RING,
+            fillstyle="none",
+            ms=10,
+            markeredgewidth=2,
+        )
         far = here[["measured_tflop_s", "computed_tflop_s"]].max(axis=1)
         for label, *end in zip(behind, far, here["place"], strict=True):
-            axes.annotate(label, end, (10, 0), textcoords="offset points", va="center", fontsize=10)
+            axes.annotate(label, end, (10, 0), textcoords="offset points", va="center", fontsize=9)
         axes.set_xlim(0, 1.5 * far.max())
         room = max(0.0, (3 - len(here)) / 2)  # a single bar is no wall
         axes.set_ylim(len(here) - 0.4 + room, -0.6 - room)
-    return [style.dot(style.PALETTE[0], text("measured"), "s"), style.dot(RING, text("computed"), fillstyle="none")]
+    return [
+        style.dot(style.PALETTE[0], text("measured"), "s"),
+        style.dot(RING, text("computed"), fillstyle="none"),
+    ]

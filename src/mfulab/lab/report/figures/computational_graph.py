@@ -1,76 +1,139 @@
-"""Autograd's graph of a small network: its operators forward, what each saves, and the nodes of the backward pass."""
-
-import json
+"""Autograd's graph of a small network: its operators forward, what each saves, and the nodes of the
+backward pass."""
 
 from matplotlib.axes import Axes
 
+from mfulab.core.json_text import parse_json
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Texts, kinds, quantity, style
 from mfulab.lab.report.figures.training_phases import COLORS
-from mfulab.lab.report.frames import DataFrame, Tables, ok, own
+from mfulab.lab.report.frames import DataFrame, Tables, ok
 
-TOPIC, ORDER = "execution", 11
-FIELDS = ["node", "shape", "saved", "leaves", "forward_flops", "backward_flops"]  # of a node, in the column's order
-WIDE, APART = 3.0, 5.6  # of a box, and from the left edge of one pass to that of the other
+TOPIC = "execution"
+ORDER = 11
+CLAIM = claims.COUNTED
+FIELDS = [
+    "node",
+    "shape",
+    "saved",
+    "leaves",
+    "forward_flops",
+    "backward_flops",
+]  # of a node, in the column's order
+WIDE = 3.0
+APART = 5.6  # of a box, and from the left edge of one pass to that of the other
 
 
 def rows(tables: Tables) -> DataFrame:
-    """A row a node, forward, of the shortest graph in which most kinds of layers multiply, for its largest batch."""
+    """A row a node, forward, of the shortest graph in which most kinds of layers multiply, for its
+    largest batch."""
     counted = ok(tables["flops"], "activation_bytes")
-    counted = own(counted[counted["graph"].fillna("") != ""])
-    counted = counted.assign(nodes=counted["graph"].map(json.loads))
+    counted = selection.pick(counted[counted["graph"].fillna("") != ""], "recorded")
+    counted = counted.assign(nodes=counted["graph"].map(parse_json))
     multiplying = counted["nodes"].map(lambda nodes: [name for name, *_, flops in nodes if flops])
-    counted = counted.assign(kinds=multiplying.map(lambda names: len({*names})), length=counted["nodes"].map(len))
+    counted = counted.assign(
+        kinds=multiplying.map(lambda names: len({*names})), length=counted["nodes"].map(len)
+    )
     counted = counted[multiplying.map(len) > 1]
-    order = counted.sort_values(["kinds", "length", "model", "batch_size"], ascending=[False, True, True, False])
-    first = order[:1].to_dict("records")
-    nodes = [{**row, **dict(zip(FIELDS, node, strict=True))} for row in first for node in row["nodes"]]
+    order = counted.sort_values(
+        ["kinds", "length", "model", "batch_size"], ascending=[False, True, True, False]
+    )
+    nodes = []
+    for row in order[:1].to_dict("records"):
+        for node in row["nodes"]:
+            nodes.append(row | dict(zip(FIELDS, node, strict=True)))
     return DataFrame(nodes, columns=[*counted, *FIELDS[:4]])
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The backward pass's FLOPs beside the forward pass's, the layer that multiplies once, and what is held."""
-    forward, backward = rows["forward_flops"].sum(), rows["backward_flops"].sum()
-    words = [text("finding", row=rows.iloc[0], factor=backward / forward, forward=forward, backward=backward)]
+    """The backward pass's FLOPs beside the forward pass's, the layer that multiplies once, and what
+    is held."""
+    forward = rows["forward_flops"].sum()
+    backward = rows["backward_flops"].sum()
+    words = [
+        text(
+            "finding",
+            row=rows.iloc[0],
+            factor=backward / forward,
+            forward=forward,
+            backward=backward,
+        )
+    ]
     once = rows[(rows["forward_flops"] > 0) & (rows["backward_flops"] == rows["forward_flops"])]
     words += [text("once", node=once["node"].iloc[0])] if len(once) else []
     return " ".join([*words, text("held", row=rows.iloc[0])])
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """Forward boxes from above on the left, backward ones from below on the right; saved shapes between the two."""
+    """Forward boxes from above on the left, backward ones from below on the right; saved shapes
+    between the two."""
     style.resize(figure, 1.4 + 0.62 * len(rows))
-    axes, numbered = figure.subplots(), rows.assign(width=WIDE, name=[str(place) for place in range(len(rows))])
-    behind, middle, last = APART + WIDE, WIDE / 2, len(rows) - 1
+    axes = figure.subplots()
+    numbered = rows.assign(width=WIDE, name=[str(place) for place in range(len(rows))])
+    behind = APART + WIDE
+    middle = WIDE / 2
+    last = len(rows) - 1
     for way, start in (("forward", 0.0), ("backward", APART)):
-        here, color = numbered.assign(start=start), COLORS[f"{way}_ms"]
+        here = numbered.assign(start=start)
+        color = COLORS[f"{way}_ms"]
         kinds.bars(axes, here, "width", "name", f"{way}_flops", start="start", color=color)
     for line, row in enumerate(rows.to_dict("records")):
         for name, start, way, ink in (
             (row["node"].removesuffix("Backward0"), 0, "forward", style.ON_DEEP),
             (row["node"], APART, "backward", style.ON_PALE),
         ):
-            words = [name, *([quantity(row[f"{way}_flops"], "FLOP")] if row[f"{way}_flops"] else [])]
-            axes.text(start + middle, line, "\n".join(words), ha="center", va="center", color=ink, fontsize=9)
+            words = [
+                name,
+                *([quantity(row[f"{way}_flops"], "FLOP")] if row[f"{way}_flops"] else []),
+            ]
+            axes.text(
+                start + middle,
+                line,
+                "\n".join(words),
+                ha="center",
+                va="center",
+                color=ink,
+                fontsize=9,
+            )
         if line < last:
             _arrow(axes, (middle, line + 0.36), (middle, line + 0.64))
             _arrow(axes, (APART + middle, line + 0.64), (APART + middle, line + 0.36))
-            axes.text(middle + 0.1, line + 0.5, _shape(row["shape"]), va="center", fontsize=8, color=style.MUTED)
+            axes.text(
+                middle + 0.1,
+                line + 0.5,
+                _shape(row["shape"]),
+                va="center",
+                fontsize=8,
+                color=style.MUTED,
+            )
         if row["saved"]:
             _arrow(axes, (WIDE + 0.05, line), (APART - 0.05, line))
             saved = "\n".join(name or _shape(shape) for name, shape in row["saved"] if shape)
             paper: style.Look = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1}
-            axes.text((WIDE + APART) / 2, line, saved, ha="center", va="center", fontsize=8, bbox=paper)
+            axes.text(
+                (WIDE + APART) / 2, line, saved, ha="center", va="center", fontsize=8, bbox=paper
+            )
         if row["leaves"]:
             _arrow(axes, (behind + 0.05, line), (behind + 0.4, line))
             axes.text(behind + 0.5, line, "\n".join(row["leaves"]), va="center", fontsize=8)
-    for x, name in ((0, "forward"), (WIDE + 0.9, "saved"), (APART, "backward"), (behind + 0.5, "gradients")):
+    for x, name in (
+        (0, "forward"),
+        (WIDE + 0.9, "saved"),
+        (APART, "backward"),
+        (behind + 0.5, "gradients"),
+    ):
         axes.text(x, -0.75, text(name), fontweight="bold", va="center")
     axes.set(xlim=(-0.05, 11.4), ylim=(len(rows) - 0.5, -1))
     axes.axis("off")
 
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": style.MUTED, "shrinkA": 0, "shrinkB": 0})
+    axes.annotate(
+        "",
+        end,
+        start,
+        arrowprops={"arrowstyle": "->", "color": style.MUTED, "shrinkA": 0, "shrinkB": 0},
+    )
 
 
 def _shape(sides: list[int]) -> str:

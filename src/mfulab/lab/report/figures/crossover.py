@@ -2,45 +2,74 @@
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
-from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, matmuls, style, ticks
+from mfulab.lab.report import selection
+from mfulab.lab.report.drawing import Texts, matmuls, specs, style, ticks
 from mfulab.lab.report.figures import transfers
-from mfulab.lab.report.frames import DataFrame, Series, Tables, most, ok, preferred, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
 
-TOPIC, ORDER = "kernels", 4
+TOPIC = "kernels"
+ORDER = 4
+REASONS = ("contradict",)  # it compares machines
 COLORS = dict(zip(("cpu", "gpu", "kernel"), style.PALETTE, strict=False))
-SIDES = {"cpu": "no_cpu", "gpu": "no_gpu"}  # and what is said where one has no rows
+SIDES = ("cpu", "gpu")
+COPIES = [part for part in transfers.PARTS if part != "time_s"]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """The fastest matmul of each size on one CPU and on one GPU, in one precision; a GPU's kernel alone as a line."""
+    """The fastest matmul of each size on one CPU and on one GPU, in one precision; none unless both
+    measured a common size."""
     timed = matmuls.square(with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s")))
-    timed = timed.assign(side="cpu", whole_s=timed[list(transfers.PARTS)].sum(axis=1))
+    timed = timed.assign(side="cpu")
     timed["side"] = timed["side"].where(timed["host_to_device_s"].isna(), "gpu")
-    timed = preferred(timed, timed["n"] % transfers.WHOLE == 0)
+    timed = selection.pick(timed, "uneven")
     sides = timed.groupby("precision")["side"].transform("nunique")
-    timed = most(timed[sides == sides.max()], ["precision"])
-    of_sides = [style.one_machine(timed[timed["side"] == side]) for side in SIDES]
-    best = pd.concat([side.loc[side.groupby("n")["whole_s"].idxmin()] for side in of_sides])
-    return best.assign(line=best["side"], seconds=best["whole_s"]) if len(best["n"].unique()) > 1 else best.head(0)
+    timed = selection.largest(timed[sides == sides.max()], ["precision"])
+    of_sides = [selection.one_machine(timed[timed["side"] == side]) for side in SIDES]
+    best = pd.concat([_fastest(side) for side in of_sides])
+    sizes = [set(best.loc[best["side"] == side, "n"]) for side in SIDES]
+    if len(best["n"].unique()) > 1 and sizes[0] & sizes[1]:
+        return best.assign(line=best["side"], seconds=best["whole_s"])
+    return best.head(0)
+
+
+def _fastest(side: DataFrame) -> DataFrame:
+    """The fastest kernel of each size, `whole_s` with copies; these belong to no kernel, so that the
+    median of all is theirs."""
+    sizes = side.groupby("n")
+    copies_s = sizes[COPIES].transform("median").sum(axis=1)
+    best = side.loc[sizes["time_s"].idxmin()]
+    return best.assign(whole_s=best["time_s"] + copies_s[best.index])
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """From which size on the GPU wins for good, by its kernel alone too; or what is missing to tell."""
+    """From which size on the GPU wins for good, and by its kernel alone; nothing without a size that
+    both have."""
     best = rows.drop_duplicates(["side", "n"]).set_index("n", drop=False).sort_index()
     cpu, gpu = (best[best["side"] == side] for side in SIDES)
-    if cpu.empty or gpu.empty:
-        here = pd.concat([cpu, gpu])
-        return text("cpu_alone" if gpu.empty else "gpu_alone", small=here.iloc[0], large=here.iloc[-1])
     shared = cpu.index.intersection(gpu.index)
-    names = {"cpu": cpu["machine"].iloc[0], "gpu": gpu["machine"].iloc[0]}
     if shared.empty:
-        return text("apart", **names, cpu_n=_sizes(cpu), gpu_n=_sizes(gpu))
-    cpu_s, whole_s, kernel_s = cpu.loc[shared, "whole_s"], gpu.loc[shared, "whole_s"], gpu.loc[shared, "time_s"]
-    won, alone = _from(whole_s < cpu_s), _from(kernel_s < cpu_s)
+        return ""
+    names = {"cpu": cpu["machine"].iloc[0], "gpu": gpu["machine"].iloc[0]}
+    cpu_s = cpu.loc[shared, "whole_s"]
+    whole_s = gpu.loc[shared, "whole_s"]
+    kernel_s = gpu.loc[shared, "time_s"]
+    won = _from(whole_s < cpu_s)
+    alone = _from(kernel_s < cpu_s)
     at = shared[-1] if won is None else won
-    words = [text("never" if won is None else "wins", **names, size=f"{at:.0f}", cpu_s=cpu_s[at], gpu_s=whole_s[at])]
-    words += [text("kernel_wins", size=f"{alone:.0f}")] if alone is not None and alone != won else []
+    words = [
+        text(
+            "never" if won is None else "wins",
+            **names,
+            size=f"{at:.0f}",
+            cpu_s=cpu_s[at],
+            gpu_s=whole_s[at],
+        )
+    ]
+    words += (
+        [text("kernel_wins", size=f"{alone:.0f}")] if alone is not None and alone != won else []
+    )
     return " ".join(words)
 
 
@@ -51,21 +80,37 @@ def _from(faster: Series) -> float | None:
     return float(won[0]) if len(won) else None
 
 
-def _sizes(rows: DataFrame) -> str:
-    return "–".join(dict.fromkeys(f"{rows.index[place]:.0f}³" for place in (0, -1)))
+def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
+    """Rows of both sides, and the GPU's once more with its kernels alone, in one panel that names
+    the machines."""
+    kernels = rows[rows["side"] == "gpu"]
+    alone = kernels.assign(line="kernel", seconds=kernels["time_s"])
+    form = text.name("precision", rows["precision"].iloc[0])
+    title = " · ".join([*dict.fromkeys(rows["machine"]), form])
+    both = pd.concat([rows, alone]).sort_values("n")
+    return both.assign(panel=title, machine="")
 
 
-def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Time over size on logarithmic axes: a line of the CPU, of the GPU, and of the GPU's kernel alone."""
-    axes, kernels = figure.subplots(), rows[rows["side"] == "gpu"]
-    shown = pd.concat([rows, kernels.assign(line="kernel", seconds=kernels["time_s"])]).sort_values("n")
-    kinds.lines(axes, shown, "n", "seconds", "n", "seconds", hue="line", palette=COLORS)
-    axes.set(xscale="log", yscale="log", xlabel=text("size"), ylabel=text("time"))
-    sizes = [size for size in sorted(rows["n"].unique()) if float(np.log2(size)).is_integer()]
-    axes.set_xticks(sizes, [f"{size:.0f}" for size in sizes], fontsize=9)
+def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
+    """Logarithmic axes, with the sizes that are powers of two."""
+    axes.set(xscale="log", yscale="log")
+    sizes = sorted(rows["n"].unique())
+    powers = [size for size in sizes if float(np.log2(size)).is_integer()]
+    axes.set_xticks(powers, [f"{size:.0f}" for size in powers], fontsize=9)
     axes.minorticks_off()
     ticks.decades(axes.yaxis)
-    axes.set_title(" · ".join([*dict.fromkeys(rows["machine"]), text.name("precision", rows["precision"].iloc[0])]))
-    present = {line: color for line, color in COLORS.items() if (shown["line"] == line).any()}
-    absent = [style.dot("none", text(none)) for side, none in SIDES.items() if side not in present]
-    return style.dots(present, text) + absent
+
+
+draw = specs.Lines(
+    x="n",
+    y="seconds",
+    told=("n", "seconds"),
+    x_label="size",
+    y_label="time",
+    facet="panel",
+    hue="line",
+    colors=specs.present(COLORS),
+    marker="o",
+    dressed=_dressed,
+    finished=_finished,
+)

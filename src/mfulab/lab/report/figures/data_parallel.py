@@ -1,10 +1,26 @@
-"""Scaling of several processes, and what each of them spends on communication that compute does not hide."""
+"""Scaling of several processes, and what each of them spends on communication that compute does not
+hide."""
 
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style
-from mfulab.lab.report.frames import DataFrame, Series, Tables, against, apart, ok, one_each, preferred, with_machine
+from mfulab.lab.report.frames import (
+    DataFrame,
+    Series,
+    Tables,
+    against,
+    apart,
+    ok,
+    one_each,
+    preferred,
+    with_machine,
+)
 
-TOPIC, ORDER = "training", 10
-# What a job and the single process beside it have in common; a ceiling's name holds a CPU's threads.
+TOPIC = "training"
+ORDER = 10
+CLAIM = claims.side_of("efficiency", 100.0)
+REASONS = selection.BESIDE_ONE
+# What a job and the single process beside it have in common; a ceiling's name holds a CPU's
+# threads.
 ALIKE = ["machine", "model", "workload", "batch_size", "sequence_length", "precision", "ceiling"]
 OWN = ["processes", "wrapper", "bucket_mb", "slowed_rank"]
 PARTS = {"computes": style.PALETTE[0], "not_hidden": style.PALETTE[1]}
@@ -12,14 +28,17 @@ MOST = 12  # jobs a machine
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Jobs of several processes beside the same step in one: `efficiency` is their speed ÷ (processes × its speed)."""
+    """Jobs of several processes beside the same step in one: `efficiency` is their speed ÷
+    (processes × its speed)."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s", "time_s"))
     timed = timed[(timed["mode"] == "training") & (timed["execution"] == "eager")]
     timed = one_each(timed, [*ALIKE, *OWN])
     alone = timed[timed["processes"].fillna(1) == 1].drop_duplicates(ALIKE)
     jobs = timed[(timed["processes"] > 1) & timed["ranks"].ne("")]
     jobs = jobs.merge(alone[[*ALIKE, "samples_per_s"]], on=ALIKE, suffixes=("", "_alone"))
-    return jobs.assign(efficiency=100 * jobs["samples_per_s"] / jobs["processes"] / jobs["samples_per_s_alone"])
+    return jobs.assign(
+        efficiency=100 * jobs["samples_per_s"] / jobs["processes"] / jobs["samples_per_s_alone"]
+    )
 
 
 def job(row: Series, text: Texts) -> str:
@@ -29,49 +48,102 @@ def job(row: Series, text: Texts) -> str:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Best and worst scaling, its exposed communication, FSDP2 against DDP, bytes against formula, who is slow."""
+    """Best and worst scaling, its exposed communication, FSDP2 against DDP, bytes against formula,
+    who is slow."""
     plain = preferred(rows, rows["slowed_rank"].isna())
-    best, worst = plain.loc[plain["efficiency"].idxmax()], plain.loc[plain["efficiency"].idxmin()]
+    best = plain.loc[plain["efficiency"].idxmax()]
+    worst = plain.loc[plain["efficiency"].idxmin()]
     # The time of equal work is the inverse of the efficiency.
     within = ~apart(plain, best, ratio=best["efficiency"] / plain["efficiency"])
-    alike, tied = len(plain) > 1 and within[worst.name], 1 + int(within.drop(best.name).sum())
-    key = "alike" if alike else "finding" if best["mfu_percent"] >= 0 else "finding_without"
-    values = {"best": best, "worst": worst, "best_job": job(best, text), "worst_job": job(worst, text), "tied": tied}
-    words = [text(key, **values), *([text("worst", **values)] if len(plain) > 1 and not alike else [])]
+    alike = len(plain) > 1 and within[worst.name]
+    tied = 1 + int(within.drop(best.name).sum())
+    if alike:
+        key = "alike"
+    elif best["mfu_percent"] >= 0:
+        key = "finding"
+    else:
+        key = "finding_without"
+    values = {
+        "best": best,
+        "worst": worst,
+        "best_job": job(best, text),
+        "worst_job": job(worst, text),
+        "tied": tied,
+    }
+    words = [
+        text(key, **values),
+        *([text("worst", **values)] if len(plain) > 1 and not alike else []),
+    ]
     if worst["exposed_communication_ms"] >= 0:
         words.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
     largest_bucket = plain[plain["wrapper"] == "ddp"].sort_values("bucket_mb", ascending=False)
-    sharded = against(plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp")
+    sharded = against(
+        plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp"
+    )
     if len(sharded := sharded[sharded["apart"]]):
         furthest = sharded.loc[sharded["factor"].sub(1).abs().idxmax()]
         key = "sharded" if furthest["factor"] > 1 else "sharded_faster"
-        words.append(text(key, job=job(furthest, text), ratio=max(furthest["factor"], 1 / furthest["factor"])))
-    off = (100 * (rows["sent_bytes"] / rows["predicted_sent_bytes"].where(rows["predicted_sent_bytes"] > 0) - 1)).abs()
+        words.append(
+            text(
+                key, job=job(furthest, text), ratio=max(furthest["factor"], 1 / furthest["factor"])
+            )
+        )
+    off = (
+        100
+        * (
+            rows["sent_bytes"]
+            / rows["predicted_sent_bytes"].where(rows["predicted_sent_bytes"] > 0)
+            - 1
+        )
+    ).abs()
     if off.notna().any():
         furthest = rows.loc[off.idxmax()]
-        words.append(text("sent", job=job(furthest, text), sent=furthest["sent_bytes"], deviation=off.max()))
+        words.append(
+            text("sent", job=job(furthest, text), sent=furthest["sent_bytes"], deviation=off.max())
+        )
     slowed = rows[rows["slowed_rank"].notna() & rows["slowest_rank"].notna()].head(1)
     return " ".join([*words, *(text("named", job=row) for _, row in slowed.iterrows())])
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """For each machine efficiency by job, and beside it the step with the communication that compute does not hide."""
-    rows = rows.sort_values("efficiency", ascending=False, kind="stable").groupby("machine", sort=False).head(MOST)
+    """For each machine efficiency by job, and beside it the step with the communication that
+    compute does not hide."""
+    rows = (
+        rows.sort_values("efficiency", ascending=False, kind="stable")
+        .groupby("machine", sort=False)
+        .head(MOST)
+    )
     shares = rows[["efficiency", "mfu_percent"]].to_numpy()
     rows = rows.assign(
         job=[job(row, text) for _, row in rows.iterrows()],
         computes=1e3 * rows["time_s"] - rows["exposed_communication_ms"].fillna(0),
         not_hidden=rows["exposed_communication_ms"],
-        words=[", MFU ".join(text("share_of", share=share) for share in both if share == share) for both in shares],
+        words=[
+            ", MFU ".join(text("share_of", share=share) for share in both if share == share)
+            for both in shares
+        ],
     )
-    titles, units = ([*map(text, names)] for names in (("efficiency", "step"), ("percent", "milliseconds")))
+    titles, units = (
+        [*map(text, names)] for names in (("efficiency", "step"), ("percent", "milliseconds"))
+    )
     panels = style.in_rows(figure, rows, titles, x=units)
-    style.resize(figure, len(panels) * (1.2 + 0.42 * max(3, rows["machine"].value_counts().max())) + 0.8)
+    style.resize(
+        figure, len(panels) * (1.2 + 0.42 * max(3, rows["machine"].value_counts().max())) + 0.8
+    )
     for (left, right), here in panels:
         left.axvline(100, **style.LIMIT)
         told = ("efficiency", "samples_per_s", "exposed_communication_ms")
         kinds.bars(
-            left, here, told[0], "job", *told, words="words", fontsize=8, labelsize=8, color=style.MUTED, width=0.6
+            left,
+            here,
+            told[0],
+            "job",
+            *told,
+            words="words",
+            fontsize=8,
+            labelsize=8,
+            color=style.MUTED,
+            width=0.6,
         )
         left.set(xlim=(0, 1.7 * max(100, here["efficiency"].max())), xticks=[0, 50, 100])
         kinds.stacks(right, here, PARTS, "job", "time_s", "exposed_communication_ms", width=0.6)

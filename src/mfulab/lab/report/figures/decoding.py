@@ -1,24 +1,47 @@
-"""Generating text: the share of the memory's bandwidth beside that of the arithmetic, by batch size; prompts too."""
+"""Generating text: the share of the memory's bandwidth beside that of the arithmetic, by batch
+size; prompts too."""
 
-from mfulab.lab.report.drawing import Figure, Legend, Texts, curves, kinds, labels, significant, style, ticks
+from mfulab.lab.report import claims, selection
+from mfulab.lab.report.drawing import (
+    Figure,
+    Legend,
+    Texts,
+    curves,
+    kinds,
+    labels,
+    significant,
+    style,
+    ticks,
+)
 from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
-TOPIC, ORDER = "batch_size", 2
+TOPIC = "batch_size"
+ORDER = 2
+CLAIM = claims.below("mfu_percent", "mbu_percent")
+REASONS = selection.BESIDE_ONE
 DASHES: style.Look = {"mbu_percent": "", "mfu_percent": (4, 2)}
 MARKERS = {"decoding": "o", "prefill": "s"}
 CONTEXT = ["machine", "model", "precision", "execution", "sequence_length"]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs of series of decoding with at least two batch sizes, and of prefill, which has no MBU here."""
+    """Series of two batch sizes or more: of each model and machine the decoding with the longest
+    context that is nearest to the memory's limit, and the prefill of the same prompts."""
     steps = ok(tables["profile"], *DASHES)
     steps = curves.series(with_machine(tables, steps[steps["mode"].isin(MARKERS)]))
     decoding = steps["mode"] == "decoding"
-    return steps.assign(mbu_percent=steps["mbu_percent"].where(decoding)) if decoding.any() else steps.head(0)
+    if not decoding.any():
+        return steps.head(0)
+    first, _ = curves.ends(steps[decoding])
+    order = first.sort_values(["sequence_length", "mbu_percent"], ascending=False)
+    shown = order.drop_duplicates(["machine", "model"])[CONTEXT]
+    steps = steps.assign(mbu_percent=steps["mbu_percent"].where(decoding))
+    return steps.merge(shown, on=CONTEXT)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The series of decoding nearest to the memory's limit; then its cache, the longest prompt, and the experts."""
+    """The series of decoding nearest to the memory's limit; then its cache, the longest prompt, and
+    the experts."""
     decoded = rows[rows["mode"] == "decoding"]
     if decoded.empty:
         return text("prefill", row=rows.loc[rows["mfu_percent"].idxmax()])
@@ -27,21 +50,39 @@ def finding(rows: DataFrame, text: Texts) -> str:
     key = "finding_one" if small["batch_size"] == large["batch_size"] else "finding"
     words = [text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])]
     words += [text("cache", large=large)] if large["key_value_cache_bytes"] >= 0 else []
-    prompts, tokens = (rows[rows["mode"] == mode].drop_duplicates(CONTEXT) for mode in ("prefill", "decoding"))
+    prompts, tokens = (
+        rows[rows["mode"] == mode].drop_duplicates(CONTEXT) for mode in ("prefill", "decoding")
+    )
     both = prompts.merge(tokens, on=CONTEXT, suffixes=("", "_token"))
     words += [text("prompt", row=row) for _, row in both.nlargest(1, "sequence_length").iterrows()]
     routed = decoded.dropna(subset=["expert_imbalance"])  # mixtures of experts
-    for _, uneven in routed.sort_values(["batch_size", "expert_imbalance"], kind="stable").tail(1).iterrows():
-        key, times = "experts_even" if uneven["expert_imbalance"] <= 1 else "experts", uneven["expert_imbalance"]
-        words.append(text(key, model=uneven["model"], batch=int(uneven["batch_size"]), times=significant(times)))
+    for _, uneven in (
+        routed.sort_values(["batch_size", "expert_imbalance"], kind="stable").tail(1).iterrows()
+    ):
+        key = "experts_even" if uneven["expert_imbalance"] <= 1 else "experts"
+        times = uneven["expert_imbalance"]
+        words.append(
+            text(
+                key,
+                model=uneven["model"],
+                batch=int(uneven["batch_size"]),
+                times=significant(times),
+            )
+        )
     return " ".join(words)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A panel a machine, both axes logarithmic; MBU solid, MFU dashed, colour is the precision, squares are prompts."""
+    """A panel a machine, both axes logarithmic; MBU solid, MFU dashed, colour is the precision,
+    squares are prompts."""
     colors = style.usual_colors(rows["precision"])
     shares = rows.melt([*rows.columns.drop([*DASHES])], [*DASHES], "share_of", "share")
-    look: style.Look = {"by": [*curves.KEYS, "share_of"], "hue": "precision", "palette": colors, "dash": "share_of"}
+    look: style.Look = {
+        "by": [*curves.KEYS, "share_of"],
+        "hue": "precision",
+        "palette": colors,
+        "dash": "share_of",
+    }
     look |= {"dashes": DASHES, "style": "mode", "markers": MARKERS}
     for axes, here in style.by_machine(figure, rows, sharex=True, x=text("batch_size")):
         lines = shares[shares["machine"] == here["machine"].iloc[0]].sort_values("batch_size")
@@ -52,11 +93,22 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         ticks.decades(axes.yaxis)
         axes.set_ylabel(text("share"))
         ends = here.groupby(curves.KEYS, sort=False, dropna=False).tail(1)
-        ends = ends.assign(share=ends["mbu_percent"].fillna(ends["mfu_percent"])).sort_values("share")
+        ends = ends.assign(share=ends["mbu_percent"].fillna(ends["mfu_percent"])).sort_values(
+            "share"
+        )
         ends = ends.drop_duplicates(["model", "sequence_length", "mode"], keep="last")
         several = rows["sequence_length"].nunique() > 1
-        names = [text("context", row=row) if several else row["model"] for _, row in ends.iterrows()]
-        labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["share"], names, [style.INK] * len(ends))
+        names = [
+            text("context", row=row) if several else row["model"] for _, row in ends.iterrows()
+        ]
+        labels.later(
+            labels.at_line_ends,
+            axes,
+            ends["batch_size"],
+            ends["share"],
+            names,
+            [style.INK] * len(ends),
+        )
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
     entries += [style.line(style.MUTED, text(column), dash) for column, dash in DASHES.items()]
     modes = dict.fromkeys(MARKERS, style.MUTED) if rows["mode"].nunique() > 1 else {}

@@ -1,6 +1,8 @@
 """Energy: FLOPs per joule against MFU."""
 
-from mfulab.lab.report.drawing import Figure, Texts, points, ticks
+from matplotlib.axes import Axes
+
+from mfulab.lab.report.drawing import Legend, Texts, specs, style, ticks
 from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC = "energy"
@@ -8,22 +10,35 @@ TOPIC = "energy"
 
 def rows(tables: Tables) -> DataFrame:
     """Runs whose energy was measured."""
-    measured = with_machine(tables, ok(tables["profile"], "flops_per_j", "mfu_percent", "samples_per_j"))
+    needed = ("flops_per_j", "mfu_percent", "samples_per_j")
+    measured = with_machine(tables, ok(tables["profile"], *needed))
     measured = measured[measured["flops_per_j"] > 0]  # without FLOPs nothing is compared
-    return measured.assign(gflop_per_j=measured["flops_per_j"] / 1e9)
+    gflop_per_j = measured["flops_per_j"] / 1e9
+    return measured.assign(gflop_per_j=gflop_per_j, sample_j=1 / measured["samples_per_j"])
 
 
-def finding(rows: DataFrame, text: Texts) -> str:
-    """The most and the least efficient run."""
-    best, worst = rows.loc[rows["flops_per_j"].idxmax()], rows.loc[rows["flops_per_j"].idxmin()]
-    values = {"factor": best["flops_per_j"] / worst["flops_per_j"], "sample_j": 1 / best["samples_per_j"]}
-    return text("finding_one" if values["factor"] == 1 else "finding", best=best, worst=worst, **values)
+finding = specs.Extremes("flops_per_j")
 
 
-def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine; colour is the precision, size the batch."""
-    place = "mfu_percent", "gflop_per_j"
-    for axes, here in points.panels(figure, rows, place, x=text("mfu"), y="GFLOP/J", sharey=True):
-        axes.set(xlim=(0, 1.3 * here["mfu_percent"].max()))
-        ticks.decades(axes.yaxis)
-    points.legend(figure, rows, text, [])
+def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
+    axes.set(xlim=(0, 1.3 * here["mfu_percent"].max()))
+    ticks.decades(axes.yaxis)
+
+
+def _sizes(rows: DataFrame, text: Texts) -> Legend:
+    if rows["batch_size"].nunique() > 1:
+        return [style.dot(style.MUTED, text("dot_size"))]
+    return []
+
+
+draw = specs.Runs(
+    x="mfu_percent",
+    y="gflop_per_j",
+    x_label="mfu",
+    hue="precision",
+    kind="precision",
+    colors=style.usual_colors,
+    finished=_finished,
+    entries=_sizes,
+    shared={"sharey": True, "y": "GFLOP/J"},
+)

@@ -1,53 +1,77 @@
-"""Equal devices of several participants: the time of the same run on each, relative to the median of all."""
+"""Equal devices of several participants: the time of the same run on each, relative to the median
+of all."""
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from mfulab.lab.planning.naming import short
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, most, ok, own
+from mfulab.lab.report import selection, trust
+from mfulab.lab.report.drawing import Texts, runs, specs, ticks
+from mfulab.lab.report.frames import DataFrame, Tables, ok
 from mfulab.lab.tables.merge import OF
 
-TOPIC, ORDER = "trust", 1
+TOPIC = "trust"
+ORDER = 1
 COLUMNS = ["hardware", "recorded", "run", "status", "started_at", "commit", "time_s", runs.DOUBTFUL]
 MOST = 24  # runs, those that differ most
 RATIOS = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs that two participants or more measured on devices of one kind, with `kind`, `relative` and `range`."""
-    parts = [ok(trust.with_doubts(tables[name])[COLUMNS], "time_s") for name in ("profile", "matmul")]
-    timed = own(pd.concat(parts, ignore_index=True))
+    """Runs that two participants or more measured on devices of one kind, with `kind`, `relative`
+    and `range`."""
+    parts = [
+        ok(trust.with_doubts(tables[name])[COLUMNS], "time_s") for name in ("profile", "matmul")
+    ]
+    timed = selection.pick(pd.concat(parts, ignore_index=True), "recorded")
     timed = timed[timed["hardware"].str.contains(OF, regex=False)]
     names = timed["hardware"].str.split(OF, n=1).str
     timed = timed.assign(kind=names[0], who=names[-1], what=timed["run"].map(short))
     alike = timed.groupby(["kind", "run"])
-    usual, most, least = (alike["time_s"].transform(statistic) for statistic in ("median", "max", "min"))
+    usual, most, least = (
+        alike["time_s"].transform(statistic) for statistic in ("median", "max", "min")
+    )
     timed = timed.assign(relative=timed["time_s"] / usual, range=most / least)
     return timed[alike["who"].transform("nunique") > 1]
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Tells how far the same run differs between participants of the commonest kind, and on which run most."""
-    here = most(rows, ["kind"], "who")
+    """Tells how far the same run differs between participants of the commonest kind, and on which
+    run most."""
+    here = selection.largest(rows, ["kind"], "who")
     distinct = here.drop_duplicates("run")
     worst = here[here["run"] == distinct.loc[distinct["range"].idxmax(), "run"]]
-    slow, fast = worst.loc[worst["relative"].idxmax()], worst.loc[worst["relative"].idxmin()]
-    values = {"participants": here["who"].nunique(), "runs": len(distinct), "usual": distinct["range"].median()}
+    slow = worst.loc[worst["relative"].idxmax()]
+    fast = worst.loc[worst["relative"].idxmin()]
+    values = {
+        "participants": here["who"].nunique(),
+        "runs": len(distinct),
+        "usual": distinct["range"].median(),
+    }
     return text("finding", slow=slow, fast=fast, **values)
 
 
-def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a kind of device, a line a run, a dot a participant; the line in the middle is the median."""
-    order = rows.groupby("what")["range"].max().nlargest(MOST).sort_values().index
+def _order(rows: DataFrame) -> list[str]:
+    """The runs that differ most, the furthest above."""
+    return list(rows.groupby("what")["range"].max().nlargest(MOST).sort_values().index)
+
+
+def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
     furthest = max(1.3, 1.1 * np.exp(np.abs(np.log(rows["relative"])).max()))
-    names = {kind: kind for kind in sorted(rows["kind"].unique())}
-    for axes, here in style.facets(figure, rows, text, "kind", names, sharex=True, sharey=True):
-        here = here[here["what"].isin(order)]
-        axes.axvline(1, **style.LIMIT)
-        here = here.assign(place=kinds.lanes(axes, here, "what", order))
-        look: style.Look = {"alpha": 0.75, "s": 36, "edgecolor": style.PAPER, "linewidth": 0.5}
-        kinds.points(axes, here, "relative", "place", "time_s", **look)
-        ticks.doublings(axes, RATIOS)
-        axes.set(xlim=(1 / furthest, furthest), xlabel=text("axis"))
+    ticks.doublings(axes, RATIOS)
+    axes.set_xlim(1 / furthest, furthest)
+
+
+draw = specs.Dots(
+    x="relative",
+    y="what",
+    told=("time_s",),
+    x_label="axis",
+    facet="kind",
+    reference=1,
+    order=_order,
+    finished=_finished,
+    shared={"sharex": True, "sharey": True},
+    look=specs.MANY_DOTS,
+)

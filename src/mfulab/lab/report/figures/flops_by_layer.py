@@ -1,60 +1,116 @@
 """FLOPs of a model's forward pass by layer."""
 
-import json
 import re
+from typing import Any
 
 import numpy as np
 
-from mfulab.lab.report.drawing import Figure, Texts, kinds, style
-from mfulab.lab.report.frames import DataFrame, Tables, ok, own, preferred
+from mfulab.core.json_text import parse_json
+from mfulab.lab.report import claims, selection
+from mfulab.lab.report.drawing import Texts, specs
+from mfulab.lab.report.frames import DataFrame, Tables, ok
 
-TOPIC, ORDER = "flops", 1
-PANELS, BARS = 3, 12  # models, and layers of each
-LONGEST, INNER = 26, re.compile(r"(\w)\w*\.")  # letters of a layer's name; its modules, of which one letter stays
+TOPIC = "flops"
+ORDER = 1
+CLAIM = claims.COUNTED
+PANELS = 3
+BARS = 8  # models, and kinds of layers of each
+LONGEST = 26
+# The number of a repeated block.
+BLOCK = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def rows(tables: Tables) -> DataFrame:
-    """A row a layer of the models with the fewest FLOPs, in their order, and one of what is not among the largest."""
+    """A row a kind of layer of the models that were profiled most, largest first, and one of what is
+    not among the largest. Layers of repeated blocks are of a kind where they do equal work."""
     counted = ok(tables["flops"], "forward_flops")
-    counted = own(counted[(counted["layers"] != "") & (counted["forward_flops"] > 0)])
-    counted = preferred(counted, counted["layers"].str.count(r"\[") > 2)  # one layer is no comparison
-    counted = counted.assign(a_sample=counted["forward_flops"] / counted["batch_size"]).sort_values("a_sample")
-    lines = [
-        {**row, "layer": layer, "part": flops / row["forward_flops"], "place": place}
-        for row in counted.drop_duplicates("model").head(PANELS).to_dict("records")
-        for place, (layer, flops) in enumerate(_largest(row))
-    ]
-    return DataFrame(lines, columns=[*counted, "layer", "part", "place"])
+    counted = counted[(counted["layers"] != "") & (counted["forward_flops"] > 0)]
+    counted = selection.pick(counted, "recorded", "few_layers", "synthetic")
+    profiled = counted["model"].map(tables["profile"]["model"].value_counts()).fillna(0)
+    counted = counted.assign(profiled=profiled).sort_values(
+        ["profiled", "forward_flops"], ascending=[False, True], kind="stable"
+    )
+    lines = []
+    for row in counted.drop_duplicates("model").head(PANELS).to_dict("records"):
+        for place, (layer, times, flops) in enumerate(_largest(row)):
+            share = {"part": flops / row["forward_flops"], "place": place, "times": times}
+            lines.append({**row, "layer": layer} | share)
+    return DataFrame(lines, columns=[*counted, "layer", "part", "place", "times"])
 
 
-def _largest(row: dict[str, object]) -> list[tuple[str, float]]:
-    layers = json.loads(str(row["layers"]))
-    least = sorted((flops for _, flops in layers), reverse=True)[:BARS][-1]
-    largest = [(layer, flops) for layer, flops in layers if flops >= least][:BARS]
-    remainder = float(row["forward_flops"]) - sum(flops for _, flops in largest)  # type: ignore[arg-type]
-    return [*largest, ("", remainder)] if remainder > 0 else largest
+def _largest(row: dict[str, Any]) -> list[tuple[str, int, float]]:
+    """Kinds of layers with how many there are and the FLOPs of all, the largest first; the rest has
+    no name."""
+    kinds_of_layers: dict[tuple[str, float], list[str]] = {}
+    for layer, flops in parse_json(row["layers"]):
+        kinds_of_layers.setdefault((BLOCK.sub("*", layer), flops), []).append(layer)
+    summed = []
+    for (pattern, flops), layers in kinds_of_layers.items():
+        name = pattern if len(layers) > 1 else layers[0]
+        summed.append((name, len(layers), flops * len(layers)))
+    summed.sort(key=lambda kind: -kind[2])
+    largest = summed[:BARS]
+    remainder = row["forward_flops"] - sum(flops for _, _, flops in largest)
+    return [*largest, ("", 0, remainder)] if remainder > 0 else largest
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Each model's largest layer, and how many of its largest do half of its FLOPs; the most uneven model first."""
+    """Each model's largest layer, or kind of equal layers; the most uneven model first."""
     words = {}
     for _, here in rows.groupby("model", sort=False):
         named = here[here["layer"] != ""].sort_values("part", ascending=False, kind="stable")
-        largest, parts = named.iloc[0], named["part"].to_numpy()
-        half = int(np.searchsorted(parts.cumsum(), 0.5)) + 1
-        alike = len(parts) > 1 and bool(np.isclose(parts, parts[0]).all())
-        key = "one" if len(here) == 1 else "alike" if alike else "finding" if half == 1 else "half"
-        key = key if parts.sum() >= 0.5 or alike else "many"
-        words[text(key, row=largest, share=100 * largest["part"], half=half, count=len(parts))] = parts[0]
+        largest = named.iloc[0]
+        alike = int(np.isclose(named["part"], largest["part"]).sum())
+        if len(here) == 1:
+            key = "one"
+        elif alike > 1:
+            key = "alike"
+        else:
+            key = "several" if largest["times"] > 1 else "finding"
+        told = text(key, row=largest, share=100 * largest["part"], count=alike)
+        words[told] = largest["part"]
     return " ".join(sorted(words, key=lambda sentence: -words[sentence]))
 
 
-def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a model, a bar a layer in the model's order, as long as its share."""
-    models = {model: text.name("model", model) for model in rows["model"]}
-    for axes, here in style.facets(figure, rows, text, "model", models, lines=rows["model"].value_counts().max() - 3):
-        short = [layer if len(layer) <= LONGEST else INNER.sub(r"\1.", layer) for layer in here["layer"]]
-        here = here.assign(share=100 * here["part"], named=[layer[-LONGEST:] or text("rest") for layer in short])
-        here = here.assign(words=[text("of_whole", share=share) for share in here["share"]])
-        kinds.bars(axes, here, "share", "named", "forward_flops", words="words", fontsize=8, labelsize=8)
-        axes.set(xlim=(0, 1.35 * here["share"].max()), xlabel=text("share"))
+def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
+    """Rows with the words of their models, layers and shares."""
+    share = 100 * rows["part"]
+    return rows.assign(
+        panel=specs.names("model", rows["model"], text),
+        share=share,
+        named=_names(rows, text),
+        words=[text("of_whole", share=value) for value in share],
+    )
+
+
+draw = specs.Bars(
+    x="share",
+    y="named",
+    told=("forward_flops",),
+    words="words",
+    x_label="share",
+    facet="panel",
+    alike=False,
+    room=1.35,
+    dressed=_dressed,
+    look={"fontsize": 8, "labelsize": 8},
+)
+
+
+def _names(rows: DataFrame, text: Texts) -> list[str]:
+    """Names of kinds of layers, as short as a panel needs, with how many there are."""
+    names = []
+    for layer, times in zip(rows["layer"], rows["times"], strict=True):
+        name = _end(layer) or text("rest")
+        names.append(f"{times} × {name}" if times > 1 else name)
+    return names
+
+
+def _end(layer: str) -> str:
+    """The last modules of a layer's path, as many as a panel has room for."""
+    modules = layer.split(".")
+    shown = layer
+    while len(shown) > LONGEST and len(modules) > 1:
+        modules = modules[1:]
+        shown = f"…{'.'.join(modules)}"
+    return shown[-LONGEST:]

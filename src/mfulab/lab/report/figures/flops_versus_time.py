@@ -1,57 +1,100 @@
-"""Fewer FLOPs need not be less time: each model's FLOPs a sample against its time a sample."""
+"""Fewer FLOPs need not be less time: models alike in all else, their FLOPs beside their time."""
 
-import numpy as np
+import pandas as pd
 
-from mfulab.lab.report.drawing import Figure, Legend, Texts, points, style, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, comparable, steps
+from mfulab.lab.report import selection
+from mfulab.lab.report.drawing import Texts, specs, style
+from mfulab.lab.report.frames import DataFrame, Tables, ok, steps
 
-TOPIC, ORDER = "flops", 2
-PLACE = ("flops_per_sample", "time_per_sample")
+TOPIC = "flops"
+ORDER = 2
 ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
+# What `quality` calls the way that a model saves FLOPs.
+TRAINED = {"pooled_cnn": "pooled", "separable_cnn": "separable", "pruned_cnn": "structured"}
+PARTS = dict(zip(("flops", "time"), style.PALETTE, strict=False))
+MOST = 8
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Eager runs that other models' runs can be held against: alike in all but the model."""
+    """Eager runs of one machine that are alike in all but the model: those of the experiment on it,
+    else the group of the most models; `flops_percent` and `time_percent` are of the one with the
+    most FLOPs, `points` what a trained model of its kind loses in accuracy."""
     timed = steps(tables, "flops", "time_s", "batch_size", execution="eager").query("flops > 0")
-    timed = timed.drop_duplicates([*ALIKE, "model"])
-    timed = timed.assign(models=timed.groupby(ALIKE)["model"].transform("nunique")).query("models > 1")
-    timed = timed.sort_values(["models", "batch_size"])
-    # One point a model and precision: of its batch sizes, the one that most models share.
-    keys = [key for key in ALIKE if key != "batch_size"]
-    timed = timed.drop_duplicates([*keys, "model"], keep="last").sort_index()
-    flops, time_s, size = (timed[name] for name in ("flops", "time_s", "batch_size"))
-    return timed.assign(flops_per_sample=flops / size, time_per_sample=time_s / size, speed=flops / time_s)
+    timed = selection.pick(timed, "incomparable")  # not what spins by design
+    timed = _several(timed.drop_duplicates([*ALIKE, "model"]))
+    if timed.empty:
+        return timed
+    timed = selection.pick(timed, "other_experiment")
+    timed = _several(selection.one_machine(timed))
+    groups = timed.groupby(ALIKE, dropna=False, sort=False)
+    _, here = max(groups, key=lambda group: len(group[1]))
+    here = here.sort_values("flops", ascending=False).head(MOST)
+    whole = here.iloc[0]
+    lost = ok(tables["quality"], "accuracy_change_points").drop_duplicates("compression")
+    points = lost.set_index("compression")["accuracy_change_points"]
+    return here.assign(
+        flops_percent=100 * here["flops"] / whole["flops"],
+        time_percent=100 * here["time_s"] / whole["time_s"],
+        points=here["model"].map(TRAINED).map(points),
+        flops_per_sample=here["flops"] / here["batch_size"],
+        time_per_sample=here["time_s"] / here["batch_size"],
+        speed=here["flops"] / here["time_s"],
+    )
+
+
+def _several(rows: DataFrame) -> DataFrame:
+    """Rows that another model can be held against."""
+    if rows.empty:
+        return rows
+    return rows[rows.groupby(ALIKE, dropna=False)["model"].transform("nunique") > 1]
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The two comparable runs, alike in all but the model, whose FLOPs mislead most about their times."""
-    sound = rows[comparable(rows)]  # not what spins by design
-    sound = sound[sound.groupby(ALIKE)["model"].transform("nunique") > 1]
-    rows = rows if sound.empty else sound
-    groups = rows.groupby(ALIKE)["speed"]
-    widest = (groups.transform("max") / groups.transform("min")).idxmax()
-    alike = rows[(rows[ALIKE] == rows.loc[widest, ALIKE]).all(axis=1)]
-    ends = alike.sort_values(["speed", "flops_per_sample"]).iloc[[0, -1]].sort_values("flops_per_sample")
-    small, large = (row for _, row in ends.iterrows())
-    ratios = {name: large[f"{name}_per_sample"] / small[f"{name}_per_sample"] for name in ("flops", "time")}
-    return text("finding", large=large, small=small, **ratios)
+    """The two models whose FLOPs mislead most about their times; empty without two."""
+    if len(rows) < 2:
+        return ""
+    ends = rows.sort_values(["speed", "flops_per_sample"]).iloc[[0, -1]]
+    small, large = (row for _, row in ends.sort_values("flops_per_sample").iterrows())
+    flops = large["flops_per_sample"] / small["flops_per_sample"]
+    time = large["time_per_sample"] / small["time_per_sample"]
+    words = [text("finding", large=large, small=small, flops=flops, time=time)]
+    trained = rows.dropna(subset=["points"])
+    if len(trained):
+        words.append(text("accuracy", row=trained.loc[trained["points"].idxmin()]))
+    return " ".join(words)
 
 
-def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A panel a machine and mode, both axes logarithmic; along a dashed line FLOP/s are the same."""
-    colors = style.usual_colors(rows["precision"])
-    modes = style.modes(rows, text)
-    panels = style.facets(figure, rows, text, "mode", modes, x=text("flops"), y=text("time"), sharex=True)
-    for axes, here in panels:
-        points.scatter(axes, here, *PLACE, colors)
-        axes.set(xscale="log", yscale="log", ymargin=0.1)
-        ticks.decades(axes.yaxis)
-    for axes, here in panels:
-        # Dashed lines of equal FLOP/s, a power of ten each, behind the points and without moving the limits.
-        (left, right), limits, speeds = axes.get_xlim(), axes.get_ylim(), np.log10(here["speed"])
-        across = np.geomspace(left, right, 60)
-        for power in range(int(np.floor(speeds.min())), int(np.ceil(speeds.max())) + 1) if len(here) else ():
-            axes.plot(across, across / 10.0**power, color=style.MUTED, linestyle="--", linewidth=0.8, zorder=0)
-        axes.set(xlim=(left, right), ylim=limits)
-        points.name_highest(axes, here, *PLACE, every=1)
-    return [*style.dots(colors, text, "precision"), style.line(style.MUTED, text("speed"), (4, 2))]
+def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
+    """Two rows a model, its FLOPs and its time, with its accuracy behind its name."""
+    names = []
+    for _, row in rows.iterrows():
+        known = row["points"] == row["points"]
+        names.append(text("named", row=row) if known else row["model"])
+    parts = []
+    for part in PARTS:
+        share = rows[f"{part}_percent"]
+        words = specs.shares(share, text)
+        parts.append(rows.assign(named=names, part=part, share=share, words=words))
+    return pd.concat(parts)
+
+
+def _titled(here: DataFrame, text: Texts) -> str:
+    first = here.iloc[0]
+    words = [text.name(kind, first[kind]) for kind in ("mode", "precision")]
+    return " · ".join([*words, text("batch", row=first)])
+
+
+draw = specs.Bars(
+    x="share",
+    y="named",
+    told=("flops", "time_s", "mfu_percent"),
+    words="words",
+    x_label="share",
+    hue="part",
+    colors=specs.present(PARTS),
+    height=2,
+    room=1.12,
+    dressed=_dressed,
+    titled=_titled,
+    look={"fontsize": 10, "labelsize": 10},
+)

@@ -1,18 +1,25 @@
 """One model in several frameworks: time, compile time and MFU."""
 
 import itertools
-import json
 
-from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, significant, style
+from matplotlib.axes import Axes
+
+from mfulab.core.json_text import parse_json
+from mfulab.lab.report import claims, selection
+from mfulab.lab.report.drawing import Texts, percent, significant, specs, style
 from mfulab.lab.report.frames import INTERVAL, DataFrame, Tables, apart, one_each, steps
 
-TOPIC, ORDER = "execution", 2
+TOPIC = "execution"
+ORDER = 2
+CLAIM = claims.ordered("time_s", ["model", "mode", "batch_size"])
+REASONS = selection.BESIDE_ONE
 ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
 EXECUTIONS = ("eager", "compile", *ELSEWHERE)
+COLORS = dict(zip(EXECUTIONS, style.PALETTE, strict=False))
 CASE = ["model", "mode", "batch_size"]
-MOST = 3  # cases that get a panel each
 VANISHED = 1e-6  # of the first loss
-TOLERANCE_PERCENT = 1.0  # of a loss: the order of additions differs, and each update carries its rounding on
+# of a loss: the order of additions differs, and each update carries its rounding on
+TOLERANCE_PERCENT = 1.0
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -20,57 +27,104 @@ def rows(tables: Tables) -> DataFrame:
     timed = steps(tables, "time_s", execution=EXECUTIONS, precision="fp32")
     timed = timed.assign(other=timed["execution"].isin(ELSEWHERE))
     timed = timed[timed.groupby(["machine", *CASE])["other"].transform("any")]
-    timed = one_each(style.one_machine(timed), [*CASE, "execution"])
-    return timed.assign(order=timed["execution"].map(EXECUTIONS.index)).sort_values([*CASE, "order"])
+    timed = one_each(selection.one_machine(timed), [*CASE, "execution"])
+    return timed.assign(order=timed["execution"].map(EXECUTIONS.index)).sort_values(
+        [*CASE, "order"]
+    )
 
 
 def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
-    """Steps before a loss vanishes, and the largest deviation, in percent of a step's largest loss."""
+    """Steps before a loss vanishes, and the largest deviation, in percent of a step's largest
+    loss."""
     steps = [*zip(*curves.values(), strict=False)]
     compared = list(itertools.takewhile(lambda losses: min(losses) > VANISHED * steps[0][0], steps))
-    return len(compared), 100 * max(((max(losses) - min(losses)) / max(losses) for losses in compared), default=0.0)
+    return len(compared), 100 * max(
+        ((max(losses) - min(losses)) / max(losses) for losses in compared), default=0.0
+    )
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The case whose executions lie furthest apart, the longest compilation, and how far the losses agree."""
+    """The case whose executions lie furthest apart, the longest compilation, and how far the losses
+    agree."""
+    words = _compared(rows, text)
+    for _, row in rows.dropna(subset=["compile_s"]).nlargest(1, "compile_s").iterrows():
+        words.append(text("compiled", name=text(row.execution), time=row["compile_s"]))
+    return " ".join([*words, *_losses(rows, text)])
+
+
+def _compared(rows: DataFrame, text: Texts) -> list[str]:
+    """The case whose executions lie furthest apart, and those that are as fast as its fastest."""
     cases = [case.sort_values("time_s") for _, case in rows.groupby(CASE, sort=False)]
     ranked = [case for case in cases if len(case) > 1 and apart(case.iloc[-1], case.iloc[0])]
     here = max(ranked or cases, key=lambda case: case["time_s"].iloc[-1] / case["time_s"].iloc[0])
-    fast, slow = here.iloc[0], here.iloc[-1]
-    values = {"row": fast, "fast": text(fast.execution), "slow": text(slow.execution), "longer": slow["time_s"]}
-    words = [text("finding" if ranked else "finding_alike" if len(here) > 1 else "finding_one", **values)]
-    beside = here.iloc[1:][~apart(here.iloc[1:], fast)] if ranked else here.head(0)
-    others = ", ".join(map(text, beside["execution"]))
-    words += [text("as_fast", fast=values["fast"], others=others)] if others else []
-    for _, row in rows.dropna(subset=["compile_s"]).nlargest(1, "compile_s").iterrows():
-        words.append(text("compiled", name=text(row.execution), time=row["compile_s"]))
-    with_losses = rows[rows["losses"].fillna("") != ""]  # of the first case that has them
-    with_losses = with_losses.merge(with_losses[CASE].head(1), on=CASE)
-    curves = {row.execution: json.loads(row.losses) for row in with_losses.itertuples()}
-    if len(curves) > 1:
-        steps, share = alike(curves)
-        key = "all_steps" if steps == min(map(len, curves.values())) else "until_vanished"
-        span = text(key, steps=steps, row=with_losses.iloc[0])
-        key = "losses" if share <= TOLERANCE_PERCENT else "losses_differ"
-        values = {"share": significant(share, 2), "tolerance": f"{TOLERANCE_PERCENT:g}", "row": with_losses.iloc[0]}
-        words.append(text(key if steps else "losses_vanish", span=span, count=len(curves), **values))
-    return " ".join(words)
+    fast = here.iloc[0]
+    slow = here.iloc[-1]
+    alone = ("finding_one", "finding_alike")[len(here) > 1]
+    key = "finding" if ranked else alone
+    names = {"fast": text(fast.execution), "slow": text(slow.execution)}
+    words = [text(key, row=fast, longer=slow["time_s"], **names)]
+    if not ranked:
+        return words
+    others = here.iloc[1:]
+    beside = others.loc[~apart(others, fast), "execution"]
+    if len(beside):
+        words.append(text("as_fast", fast=names["fast"], others=", ".join(map(text, beside))))
+    return words
 
 
-def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a case, a bar an execution; MFU and compile time behind it."""
-    shares = rows["mfu_percent"].map(lambda share: "" if share != share else f"{percent(share)} %\n")
-    times = rows["compile_s"].map(lambda time: "" if time != time else text("after", time=time))
-    rows = rows.assign(
+def _losses(rows: DataFrame, text: Texts) -> list[str]:
+    """Sentence on how far the losses of the first case with several agree; none without two."""
+    trained = rows[rows["losses"].fillna("") != ""]
+    trained = trained.merge(trained[CASE].head(1), on=CASE)
+    curves = {row.execution: parse_json(row.losses) for row in trained.itertuples()}
+    if len(curves) < 2:
+        return []
+    first = trained.iloc[0]
+    steps, share = alike(curves)
+    if not steps:
+        return [text("losses_vanish", count=len(curves), row=first)]
+    is_whole = steps == min(map(len, curves.values()))
+    span = text("all_steps" if is_whole else "until_vanished", steps=steps, row=first)
+    key = "losses" if share <= TOLERANCE_PERCENT else "losses_differ"
+    tolerance = f"{TOLERANCE_PERCENT:g}"
+    shown = significant(share, 2)
+    return [text(key, span=span, count=len(curves), share=shown, tolerance=tolerance)]
+
+
+def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
+    """Rows with their case's and execution's words, and MFU and compile time behind each bar."""
+    behind = []
+    for share, compile_s in rows[["mfu_percent", "compile_s"]].itertuples(index=False):
+        words = [f"{percent(share)} %"] if share == share else []
+        if compile_s == compile_s:
+            words.append(text("after", time=compile_s))
+        behind.append("\n".join(words))
+    return rows.assign(
         case=[text("case", row=row) for row in rows.itertuples()],
-        name=[text(name) for name in rows["execution"]],
+        name=rows["execution"].map(text),
         time_ms=1e3 * rows["time_s"],
-        behind=(shares + times).str.strip(),
+        behind=behind,
     )
-    names = list(dict.fromkeys(rows.sort_values("order")["name"]))
-    look: style.Look = {"hue": "execution", "palette": dict(zip(EXECUTIONS, style.PALETTE, strict=False))}
-    look |= {"order": names, "dodge": False, "words": "behind", "fontsize": 8}
-    for axes, here in style.facets(figure, rows, text, "case", MOST, x=text("time"), sharey=True, lines=len(names) + 1):
-        kinds.bars(axes, here, "time_ms", "name", *INTERVAL, "mfu_percent", **look)
-        axes.set_xlim(0, 2.4 * here["time_ms"].max())
-        axes.locator_params(axis="x", nbins=4)
+
+
+def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
+    axes.locator_params(axis="x", nbins=4)
+
+
+draw = specs.Bars(
+    x="time_ms",
+    y="name",
+    told=(*INTERVAL, "mfu_percent"),
+    words="behind",
+    x_label="time",
+    facet="case",
+    hue="execution",
+    colors=specs.present(COLORS),
+    keyed=False,
+    height=1.2,
+    room=2.4,
+    dressed=_dressed,
+    finished=_finished,
+    shared={"sharey": True},
+    look={"dodge": False, "fontsize": 8},
+)

@@ -1,21 +1,41 @@
-"""Speed by source and workers of a DataLoader, and MFU against the time that the loop does not wait for it."""
+"""Speed by source and workers of a DataLoader, and MFU against the time that the loop does not wait
+for it."""
 
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style
-from mfulab.lab.report.frames import DataFrame, Tables, against, apart, most, one_each, preferred, steps
+from mfulab.lab.report.frames import (
+    DataFrame,
+    Tables,
+    against,
+    apart,
+    one_each,
+    preferred,
+    steps,
+)
 
-TOPIC, ORDER = "training", 8
+TOPIC = "training"
+ORDER = 8
+CLAIM = claims.side_of("kept", 100.0)
 ALIKE = ["machine", "model", "mode", "batch_size", "sequence_length", "precision", "execution"]
-VARIED, VARIED_MARK = ["loader_prefetch", "loader_epoch", "loader_persistent", "loader_pinned"], "D"
+VARIED = ["loader_prefetch", "loader_epoch", "loader_persistent", "loader_pinned"]
+VARIED_MARK = "D"
 LOADER = ["loader_source", "loader_workers", *VARIED]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs fed by a DataLoader beside the step with a batch on the device; `kept` is MFU in percent of that step's."""
+    """Runs fed by a DataLoader beside the step with a batch on the device; `kept` is MFU in percent
+    of that step's."""
     timed = steps(tables, "samples_per_s", "time_s").fillna({"sequence_length": 0})
     here = one_each(timed[timed["input"] == "device"], [*ALIKE, "workload"])
     here = here[here["workload"].isin(["training", "inference"])]
-    fed = timed[(timed["input"] == "host") & timed["input_wait_percent"].notna() & (timed["loader_source"] != "")]
-    fed = against(one_each(fed, [*ALIKE, *LOADER]), here, ALIKE, "_device", "samples_per_s", "mfu_percent")
+    fed = timed[
+        (timed["input"] == "host")
+        & timed["input_wait_percent"].notna()
+        & (timed["loader_source"] != "")
+    ]
+    fed = against(
+        one_each(fed, [*ALIKE, *LOADER]), here, ALIKE, "_device", "samples_per_s", "mfu_percent"
+    )
     return fed.assign(
         kept=100 * fed["samples_per_s"] / fed["samples_per_s_device"],
         not_waiting=100 - fed["input_wait_percent"],
@@ -24,41 +44,63 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The longest wait in the loop itself, the workers that shorten it, and those that are too many."""
+    """The longest wait in the loop itself, the workers that shorten it, and those that are too
+    many."""
     usual = preferred(rows, rows["usual"])
     itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
     worst = itself.loc[itself["input_wait_percent"].idxmax()]
-    words = [text("finding", worst=worst)] + ([] if apart(worst, suffix="_device") else [text("overlap")])
+    words = [text("finding", worst=worst)] + (
+        [] if apart(worst, suffix="_device") else [text("overlap")]
+    )
     keys = [*ALIKE, "loader_source"]
     alike = usual[(usual[keys] == worst[keys]).all(axis=1)]
     better = alike[(alike["kept"] > worst["kept"]) & apart(alike, worst)]
     if len(alike) > 1 and better.empty:
         words.append(text("no_better"))
     elif len(alike) > 1:
-        best, most = better.loc[better["kept"].idxmax()], alike.loc[alike["loader_workers"].idxmax()]
+        best = better.loc[better["kept"].idxmax()]
+        most = alike.loc[alike["loader_workers"].idxmax()]
         key = "beyond" if apart(most, best) else "beyond_alike"
-        words += [text("best", row=best), *([text(key, row=most)] if most["kept"] < best["kept"] else [])]
+        words += [
+            text("best", row=best),
+            *([text(key, row=most)] if most["kept"] < best["kept"] else []),
+        ]
     off = (rows["kept"] - rows["not_waiting"]).abs().median()
     return " ".join([*words, text("tracks", deviation=percent(off), count=len(rows))])
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """For each machine speed by workers, a line a source, and MFU against the time not spent waiting."""
+    """For each machine speed by workers, a line a source, and MFU against the time not spent
+    waiting."""
     sources = style.colors(sorted(set(rows["loader_source"])))
     counts = sorted(set(rows["loader_workers"]))
-    rows = rows.assign(place=rows["loader_workers"].map(counts.index)).sort_values("loader_workers", kind="stable")
+    rows = rows.assign(place=rows["loader_workers"].map(counts.index)).sort_values(
+        "loader_workers", kind="stable"
+    )
     look: style.Look = {"hue": "loader_source", "palette": sources}
     marked: style.Look = look | {"style": "usual", "markers": {True: "o", False: VARIED_MARK}}
     told = ("samples_per_s", "input_wait_percent")
-    titles, across = ([*map(text, names)] for names in (("speed", "explained"), ("workers", "not_waiting")))
+    titles, across = (
+        [*map(text, names)] for names in (("speed", "explained"), ("workers", "not_waiting"))
+    )
     for (left, right), here in style.in_rows(figure, rows, titles, x=across):
-        alike = most(here, ALIKE)  # one model's speeds on one axis
+        alike = selection.largest(here, ALIKE)  # one model's speeds on one axis
         kinds.lines(left, alike[alike["usual"]], "place", "samples_per_s", *told, **look)
-        kinds.points(left, alike[~alike["usual"]], "place", "samples_per_s", *told, marker=VARIED_MARK, **look)
+        kinds.points(
+            left,
+            alike[~alike["usual"]],
+            "place",
+            "samples_per_s",
+            *told,
+            marker=VARIED_MARK,
+            **look,
+        )
         left.axhline(alike["samples_per_s_device"].iloc[0], **style.LIMIT)
         left.set_xticks(range(len(counts)), [f"{count:g}" for count in counts])
         left.set(xlim=(-0.3, len(counts) - 0.7), ylim=(0, None), ylabel=text("samples"))
-        kinds.points(right, here, "not_waiting", "kept", "not_waiting", "kept", "mfu_percent", **marked)
+        kinds.points(
+            right, here, "not_waiting", "kept", "not_waiting", "kept", "mfu_percent", **marked
+        )
         right.axline((0, 0), (100, 100), **style.LIMIT)
         right.set(xlim=(0, 105), ylim=(0, max(105, 1.05 * here["kept"].max())), ylabel=text("kept"))
     varied = [] if rows["usual"].all() else [style.dot(style.MUTED, text("varied"), VARIED_MARK)]

@@ -2,77 +2,165 @@
 
 import textwrap
 
-import pandas as pd
+from matplotlib.axes import Axes
 
 from mfulab.core.language import verdicts
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, matmuls, style, ticks
-from mfulab.lab.report.frames import DataFrame, Series, Tables, most, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, preferred, with_machine
 
-TOPIC, ORDER = "kernels", 1
+TOPIC = "kernels"
+ORDER = 1
+CLAIM = claims.side_of("share_of_reference_percent", 100.0)
 SHARE = "share_of_reference_percent"
+LADDER = ["machine", "precision"]
+MOST_MACHINES = 2
+MOST_FORMATS = 2  # of a machine
+FEW_RUNGS = 3  # besides libraries: fewer are no second ladder
+MOST_RUNGS = 24
+BAR = 0.27  # inches
+TITLE = 29  # letters a line, of two panels beside one another
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Each machine's largest square matmul that nearly all implementations share; others at their own, named so."""
-    square = matmuls.square(with_machine(tables, ok(tables["matmul"], SHARE)))
+    """Square matmuls of each machine in the formats with most rungs, at the largest size that nearly
+    all share; `elsewhere` names those that were measured at other sizes alone."""
+    measured = with_machine(tables, ok(tables["matmul"], SHARE))
+    measured = measured[matmuls.cube(measured)]
+    measured = measured[measured["machine"].isin(style.machines(measured, MOST_MACHINES))]
+    square = _of_tallest_formats(matmuls.fastest(measured))
     shared = matmuls.most_shared(square)
-    sizes = shared.drop_duplicates("machine")[["machine", "precision", "n"]]
-    smaller = square.merge(sizes, on=["machine", "precision"], suffixes=("", "_shared")).query("n < n_shared")
-    smaller = smaller.sort_values("n").drop(columns="n_shared")
-    rungs = pd.concat([smaller, shared], ignore_index=True).drop_duplicates(["machine", "kernel"], keep="last")
-    own = rungs.groupby("machine")["n"].transform("max") == rungs["n"]
-    return rungs.assign(kernel=rungs["kernel"].where(own, rungs["kernel"] + rungs["n"].map(" ({:.0f}³)".format)))
+    if shared.empty:
+        return shared.assign(elsewhere="")
+    elsewhere = {}
+    for ladder, here in square.groupby(LADDER):
+        shown = shared.loc[(shared[LADDER] == list(ladder)).all(axis=1), "kernel"]
+        elsewhere[ladder] = ", ".join(sorted({*here["kernel"]} - {*shown}))
+    ladders = shared[LADDER].itertuples(index=False, name=None)
+    return shared.assign(elsewhere=[elsewhere[ladder] for ladder in ladders])
+
+
+def _of_tallest_formats(square: DataFrame) -> DataFrame:
+    """Rows of each machine's format with most rungs, and of a second one with FEW_RUNGS or more."""
+    if square.empty:
+        return square
+    rungs = square[square["family"] != "library"].groupby(LADDER)["kernel"].nunique()
+    kernels = square.groupby(LADDER)["kernel"].nunique()
+    heights = DataFrame({"kernels": kernels, "rungs": rungs}).fillna(0)
+    heights = heights.sort_values(["kernels", "rungs"], ascending=False, kind="stable")
+    place = heights.groupby("machine", sort=False).cumcount()
+    is_tall = heights["rungs"] >= FEW_RUNGS
+    shown = set(heights.index[(place == 0) | ((place < MOST_FORMATS) & is_tall)])
+    ladders = square[LADDER].itertuples(index=False, name=None)
+    return square[[ladder in shown for ladder in ladders]]
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """From the lowest rung to the highest on the machine with the most rungs."""
-    all_sizes = most(rows, ["machine"])
-    here = all_sizes[all_sizes["n"] == all_sizes["n"].max()].sort_values(SHARE)
-    low, high = here.iloc[0], here.iloc[-1]
-    values = {"factor": high[SHARE] / low[SHARE], "reference": high["reference_name"] or text("library")}
+    """From the lowest rung to the highest in the machine's format with most rungs; the highest of
+    another format."""
+    here = selection.largest(rows, LADDER).sort_values(SHARE)
+    here = preferred(here, here["family"] != "library")  # a library is no rung below itself
+    low = here.iloc[0]
+    high = here.iloc[-1]
+    values = {
+        "factor": high[SHARE] / low[SHARE],
+        "reference": high["reference_name"] or text("library"),
+    }
     words = [text("finding" if len(here) > 1 else "finding_one", low=low, high=high, **values)]
-    slow = ", ".join(all_sizes.loc[all_sizes["n"] < high["n"], "kernel"])
-    words += [text("finding_smaller", kernels=slow)] if slow else []
+    beside = rows[(rows["machine"] == high["machine"]) & (rows["family"] != "library")]
+    for _, row in beside[beside["precision"] != high["precision"]].nlargest(1, SHARE).iterrows():
+        words.append(text("finding_beside", row=row))
+    if elsewhere := high["elsewhere"]:
+        words.append(text("finding_elsewhere", kernels=elsewhere))
     for below, rung in out_of_order(here):
-        lower = rung["occupancy_percent"] < below["occupancy_percent"]
-        reasons = [verdicts.flags(rung["verdict_flags"], text.language)] if rung["verdict_flags"] else []
-        reasons += [text("spills", bytes=int(rung["spill_bytes"]))] if rung["spill_bytes"] > 0 else []
-        reasons += [text("occupancy", rung=rung, below=below)] if lower else []
-        because = "; ".join(reasons) or text("unexplained")
-        words.append(text("out_of_order", rung=rung["kernel"], below=below["kernel"], because=because))
+        because = "; ".join(_reasons(below, rung, text)) or text("unexplained")
+        names = {"rung": rung["kernel"], "below": below["kernel"]}
+        words.append(text("out_of_order", **names, because=because))
     return " ".join(words)
 
 
+def _reasons(below: Series, rung: Series, text: Texts) -> list[str]:
+    """Reasons why a rung is no faster than the one below it."""
+    reasons = []
+    if rung["verdict_flags"]:
+        reasons.append(verdicts.flags(rung["verdict_flags"], text.language))
+    if rung["spill_bytes"] > 0:
+        reasons.append(text("spills", bytes=int(rung["spill_bytes"])))
+    if rung["occupancy_percent"] < below["occupancy_percent"]:
+        reasons.append(text("occupancy", rung=rung, below=below))
+    return reasons
+
+
 def out_of_order(here: DataFrame) -> list[tuple[Series, Series]]:
-    """Pairs (below, rung) on one machine of a rung that is no faster than the one below it; libraries are beside."""
+    """Pairs (below, rung) on one machine of a rung that is no faster than the one below it;
+    libraries are beside."""
     rungs = {rung["kernel"]: rung for _, rung in here[here["family"] != "library"].iterrows()}
     pairs = [(rungs[rung["after"]], rung) for rung in rungs.values() if rung["after"] in rungs]
     return [(below, rung) for below, rung in pairs if rung[SHARE] <= below[SHARE]]
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Bars on a logarithmic scale, slowest below, each with its share; of one machine also what each rung adds."""
-    panels = style.by_machine(
-        figure, rows, lambda here: f"{here['n'].max():.0f}³ · {text.name('precision', here['precision'].iloc[0])}"
-    )
-    style.fit(figure, int(rows.groupby("machine").size().max()))
+    """Machines below one another, a panel a format, a bar a rung on one logarithmic scale, slowest
+    below, each with its share; of a single ladder also what each rung adds."""
+    machines = {}
+    for name in style.machines(rows):
+        here = rows[rows["machine"] == name]
+        ladders = [part for _, part in here.groupby("precision", sort=False)]
+        machines[name] = [_tallest(part, text) for part in sorted(ladders, key=len, reverse=True)]
+    across = max(map(len, machines.values()))
+    heights = [max(map(len, ladders)) for ladders in machines.values()]
+    named = [""] * across
+    grid = style.panels(figure, [*machines], named, sharex=True, height_ratios=heights)
+    style.resize(figure, 1.8 + 0.8 * len(machines) + BAR * max(6, sum(heights)))
     colors = style.usual_colors(rows["family"], style.FAMILIES)
-    for axes, here in panels:
-        here = here.sort_values(SHARE, ascending=False).head(24)
-        here = here.assign(words=[text("share_of", share=share) for share in here[SHARE]])
-        small = 8 if len(here) > 14 else 10
-        axes.axvline(100, color=style.MUTED, linewidth=1.2)
-        look: style.Look = {"hue": "family", "palette": colors, "dodge": False, "words": "words", "fontsize": small}
-        kinds.bars(axes, here, SHARE, "kernel", SHARE, "tflop_s", "time_s", labelsize=small + 1, **look)
-        for height, adds in enumerate(map(text.said, here["adds"]) if len(panels) == 1 else ()):
-            short = textwrap.shorten(adds, 72 * len(adds) // max(1, style.letters(adds)), placeholder=" …")
-            beside = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": small, "color": style.MUTED}
-            axes.text(1.01, height, style.wrapped(adds, 44) if len(here) <= 14 and adds else short, **beside)
-        axes.set_xlim(here[SHARE].min() / 2, max(150.0, here[SHARE].max()) * 8)
+    look: style.Look = {"hue": "family", "palette": colors, "dodge": False, "words": "words"}
+    for line, ladders in zip(grid, machines.values(), strict=True):
+        for axes in line[len(ladders) :]:
+            axes.set_visible(False)
+        for axes, here in zip(line, ladders, strict=False):
+            axes.set_title(_title(here, text, across))
+            axes.axvline(100, color=style.MUTED, linewidth=1.2)
+            told = (SHARE, "tflop_s", "time_s")
+            kinds.bars(axes, here, SHARE, "kernel", *told, fontsize=9, labelsize=9, **look)
+    if len(machines) == across == 1:
+        _say_what_is_added(grid[0, 0], next(iter(machines.values()))[0], text)
+    shares = rows[SHARE]
+    grid[0, 0].set_xlim(shares.min() / 2, max(150.0, shares.max()) * (8 if across == 1 else 12))
+    references = {*rows["reference_name"]} - {""}
+    reference = references.pop() if len(references) == 1 else text("library")
+    label = style.wrapped(text("share", reference=reference), style.WIDTH // (2 * across - 1))
+    for axes in grid[-1]:
         ticks.decades(axes.xaxis, 5)
-        references = {*here["reference_name"]} - {""}
-        share = text("share", reference=references.pop() if len(references) == 1 else text("library"))
-        axes.set_xlabel(style.wrapped(share, 64 // len(panels)))
-        if len(panels) > 1:  # beside names of kernels, a panel is narrow
-            axes.set_title(style.wrapped(" ".join(axes.get_title("left").split()), 52 // len(panels)))
+        axes.set_xlabel(label)
     return style.dots(colors, text, "family", "s")
+
+
+def _tallest(here: DataFrame, text: Texts) -> DataFrame:
+    """The fastest rungs of a ladder, fastest first, each with the words behind its bar."""
+    here = here.sort_values(SHARE, ascending=False).head(MOST_RUNGS)
+    return here.assign(words=[text("share_of", share=share) for share in here[SHARE]])
+
+
+def _title(here: DataFrame, text: Texts, across: int) -> str:
+    first = here.iloc[0]
+    form = text.name("precision", first["precision"])
+    words = f"{first['machine']} · {first['n']:.0f}³\u00a0·\u00a0{form}"  # on one line
+    return words if across == 1 else style.wrapped(words, TITLE)
+
+
+def _say_what_is_added(axes: Axes, here: DataFrame, text: Texts) -> None:
+    """Writes to the right of each bar what its rung does that the one below does not."""
+    for height, (kernel, adds) in enumerate(zip(here["kernel"], here["adds"], strict=True)):
+        word = text.name("adds", kernel)
+        adds = adds if word == kernel else word
+        latin = len(adds) / max(1, style.letters(adds))
+        line = textwrap.shorten(adds, int(72 * latin), placeholder=" …")
+        axes.text(
+            1.01,
+            height,
+            line,
+            transform=axes.get_yaxis_transform(),
+            va="center",
+            fontsize=9,
+            color=style.MUTED,
+        )

@@ -1,37 +1,62 @@
 """The memory hierarchy as a pyramid: cycles and time of a dependent access at each level."""
 
 import numpy as np
+from matplotlib.axes import Axes
 
+from mfulab.lab.report import selection
 from mfulab.lab.report.drawing import Figure, Texts, kinds, significant, style
 from mfulab.lab.report.figures import memory_hierarchy
 from mfulab.lab.report.frames import DataFrame, Series, Tables
 
-TOPIC, ORDER = "memory", 3
+TOPIC = "memory"
+ORDER = 3
+REASONS = selection.TOGETHER
 WORDS = ("memory", "page_cache", "disk")  # levels with a word of their own
 DEPENDENT = ("random", "page_cache", "disk")  # patterns in which each access waits for the last one
+
+# Cycles that the accounting text prints; registers are not measured here, as they have no address.
+PRINTED = {
+    "registers": "1–5",
+    "L1": "3–10",
+    "L2": "10–20",
+    "L3": "40–75",
+    "memory": "200–300",
+    "disk": "50,000–100,000",
+}
 
 
 def rows(tables: Tables) -> DataFrame:
     """The fastest working set of each level on one machine, the nearest level first."""
     walked = memory_hierarchy.rows(tables)
-    walked = walked[walked["pattern"].isin(DEPENDENT) & (walked["level"] != "")].sort_values("time_per_access_s")
+    walked = walked[walked["pattern"].isin(DEPENDENT) & (walked["level"] != "")].sort_values(
+        "time_per_access_s"
+    )
     return walked.drop_duplicates("level").reset_index(drop=True)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """The nearest level against the farthest, and the largest step between two neighbours."""
-    first, last = rows.iloc[0], rows.iloc[-1]
+    first = rows.iloc[0]
+    last = rows.iloc[-1]
     if len(rows) == 1:
         return text("one", level=_name(first, text), cost=_cost(first, text), row=first)
     steps = rows["time_per_access_s"] / rows["time_per_access_s"].shift()
     names = {"near": _name(first, text), "far": _name(last, text)}
     costs = {"near_cost": _cost(first, text), "far_cost": _cost(last, text)}
-    words = [text("finding", **names, **costs, factor=last["time_per_access_s"] / first["time_per_access_s"])]
+    words = [
+        text(
+            "finding",
+            **names,
+            **costs,
+            factor=last["time_per_access_s"] / first["time_per_access_s"],
+        )
+    ]
     if len(rows) > 2 and steps.max() > 1:
         place = int(steps.idxmax())
         upper, lower = (_name(rows.iloc[at], text) for at in (place - 1, place))
         words.append(text("step", upper=upper, lower=lower, factor=steps.max()))
-    hierarchy, clocks = text.within("memory_hierarchy"), rows["nominal_mhz"].dropna().head(1)
+    hierarchy = text.within("memory_hierarchy")
+    clocks = rows["nominal_mhz"].dropna().head(1)
     return " ".join([*words, *(hierarchy("nominal", clock=f"{clock:,.0f}") for clock in clocks)])
 
 
@@ -46,15 +71,53 @@ def _cost(row: Series, text: Texts) -> str:
     return text("time_alone" if cycles != cycles else "cost", row=row, cycles=significant(cycles))
 
 
+def _beside(row: Series, text: Texts) -> str:
+    """The cost of an access, and what the text prints for its level."""
+    printed = PRINTED.get(str(row["level"]))
+    cost = _cost(row, text)
+    return f"{cost} · {text('printed', cycles=printed)}" if printed else cost
+
+
+def _registers(axes: Axes, text: Texts) -> None:
+    """A line above the nearest level: what the text prints of registers, and that it is not
+    measured."""
+    axes.set_ylim(axes.get_ylim()[0], -1.4)
+    axes.set_yticks([-1, *axes.get_yticks()], [text("registers"), *_labels(axes)])
+    words = text("registers_unmeasured", cycles=PRINTED["registers"])
+    axes.text(0, -1, words, ha="center", va="center", fontsize=11, color=style.MUTED)
+
+
+def _labels(axes: Axes) -> list[str]:
+    return [label.get_text() for label in axes.get_yticklabels()]
+
+
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A bar a level about one middle, as long as the logarithm of its time, its numbers behind it."""
+    """A bar a level about one middle, as long as the logarithm of its time; behind it its numbers and
+    the text's."""
     style.fit(figure, len(rows))
-    axes, fastest = figure.subplots(), rows["time_per_access_s"].min()
+    axes = figure.subplots()
+    fastest = rows["time_per_access_s"].min()
     width = 1 + np.log10(rows["time_per_access_s"] / fastest)
-    words = [_cost(row, text) for _, row in rows.iterrows()]
-    shown = rows.assign(width=width, start=-width / 2, named=[_name(row, text) for _, row in rows.iterrows()])
+    words = [_beside(row, text) for _, row in rows.iterrows()]
+    named = [_name(row, text) for _, row in rows.iterrows()]
+    shown = rows.assign(width=width, start=-width / 2, named=named)
     told = ("working_set_bytes", "time_per_access_s", "cycles_per_access")
-    kinds.bars(axes, shown.assign(words=words), "width", "named", *told, start="start", words="words", fontsize=11)
+    kinds.bars(
+        axes,
+        shown.assign(words=words),
+        "width",
+        "named",
+        *told,
+        start="start",
+        words="words",
+        fontsize=11,
+    )
     reach = width.max() / 2
+    _registers(axes, text)
     axes.spines[["left", "bottom"]].set_visible(False)
-    axes.set(xlim=(-1.1 * reach, 1.9 * reach), xticks=[], xlabel=text("time"), title=rows["machine"].iloc[0])
+    axes.set(
+        xlim=(-1.1 * reach, 3.2 * reach),
+        xticks=[],
+        xlabel=text("time"),
+        title=rows["machine"].iloc[0],
+    )

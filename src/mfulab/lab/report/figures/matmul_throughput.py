@@ -1,17 +1,23 @@
 """One matmul in every implementation: throughput against its size."""
 
-from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, labels, matmuls, style, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, most, ok, preferred, with_machine
+from functools import partial
 
-TOPIC, ORDER = "kernels", 0
+from matplotlib.axes import Axes
+
+from mfulab.lab.report import selection
+from mfulab.lab.report.drawing import Texts, matmuls, specs, style, ticks
+from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
+
+TOPIC = "kernels"
+ORDER = 0
 
 
 def rows(tables: Tables) -> DataFrame:
     """Square matmuls of the precision that most implementations share."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "n")))
-    square = most(square, ["precision"], "kernel").sort_values("n")
-    # A recorded machine of one or two sizes has no curve: `kernel_ladder` has its implementations.
-    return preferred(square, ~square["recorded"] | (square.groupby("machine")["n"].transform("nunique") > 2))
+    square = selection.largest(square, ["precision"], "kernel").sort_values("n")
+    # `kernel_ladder` has the implementations of a machine without a curve.
+    return selection.pick(square, "short")
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -19,22 +25,36 @@ def finding(rows: DataFrame, text: Texts) -> str:
     here = rows[rows["machine"] == rows["machine"].iloc[0]]
     shared = here.groupby("n")["kernel"].nunique()
     here = here[here["n"] == shared[shared == shared.max()].index.max()]
-    best, worst = here.loc[here["tflop_s"].idxmax()], here.loc[here["tflop_s"].idxmin()]
+    best = here.loc[here["tflop_s"].idxmax()]
+    worst = here.loc[here["tflop_s"].idxmin()]
     values = {"factor": best["tflop_s"] / worst["tflop_s"], "error": here["relative_error"].max()}
-    return text("finding_one" if values["factor"] == 1 else "finding", best=best, worst=worst, **values)
+    return text(
+        "finding_one" if values["factor"] == 1 else "finding", best=best, worst=worst, **values
+    )
 
 
-def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """FLOP/s with the measured ceiling above, a panel a machine; a family has one colour, a line its kernel's name."""
-    colors = style.usual_colors(rows["family"], style.FAMILIES)
-    for axes, here in style.by_machine(figure, rows, sharex=True, x=text("size")):
-        kinds.lines(axes, here, "n", "tflop_s", by=["kernel"], hue="family", palette=colors, s=25)
-        ticks.doublings(axes, rows["n"])
-        axes.set(yscale="log", ymargin=0.1)
-        for ceiling in here["ceiling_tflop_s"].dropna().nlargest(1):
-            axes.axhline(ceiling, **style.LIMIT)
-            axes.text(0.01, ceiling, text("ceiling"), transform=axes.get_yaxis_transform(), va="bottom", fontsize=9)
-        ticks.speeds(axes)
-        last = here.groupby("kernel").last().reset_index()
-        labels.later(labels.at_line_ends, axes, last["n"], last["tflop_s"], last["kernel"], last["family"].map(colors))
-    return style.dots(colors, text, "family", "s")
+def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
+    """Speeds on logarithmic axes, with the measured ceiling above."""
+    ticks.doublings(axes, rows["n"])
+    axes.set(yscale="log", ymargin=0.1)
+    for ceiling in here["ceiling_tflop_s"].dropna().nlargest(1):
+        axes.axhline(ceiling, **style.LIMIT)
+        place = {"transform": axes.get_yaxis_transform(), "va": "bottom", "fontsize": 9}
+        axes.text(0.01, ceiling, text("ceiling"), **place)
+    ticks.speeds(axes)
+
+
+draw = specs.Lines(
+    x="n",
+    y="tflop_s",
+    x_label="size",
+    hue="family",
+    kind="family",
+    colors=partial(style.usual_colors, usual=style.FAMILIES),
+    marker="s",
+    by=["kernel"],
+    named="kernel",
+    finished=_finished,
+    shared={"sharex": True},
+    look={"s": 25},
+)

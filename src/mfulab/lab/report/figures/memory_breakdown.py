@@ -1,25 +1,45 @@
-"""Memory by what holds it: weights, gradients, optimiser state, activations, cache, technique by technique."""
+"""Memory by what holds it: weights, gradients, optimiser state, activations, cache, technique by
+technique."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from mfulab.device.datasheets import find
 from mfulab.flops.memory import StepMemory, training_memory
-from mfulab.lab.report import trust
-from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, quantity, runs, style
+from mfulab.lab.report import claims, selection, trust
+from mfulab.lab.report.drawing import (
+    Figure,
+    Legend,
+    Texts,
+    kinds,
+    percent,
+    quantity,
+    runs,
+    specs,
+    style,
+)
 from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, steps
 
-TOPIC, ORDER = "memory", 0
+TOPIC = "memory"
+ORDER = 0
+CLAIM = claims.COUNTED
+REASONS = ("contradict", "recorded")  # counted rows are beside measured ones
 PARTS = [part.name for part in fields(StepMemory)]
 COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (0, 4, 5, 1, 2, 3)), strict=True))
 CARDS = ("GeForce RTX 4090", "H100 SXM5 80GB", "H200 SXM", "B200 HGX", "Instinct MI300X")
 CAPACITIES = sorted((find(card).memory_gb or 0.0, card) for card in CARDS)
 MOST = 3  # models that get a panel each
 BYTES = 4  # an element, as counted
-TRAINING: dict[str, Any] = {"element_bytes": 4, "optimizer": "adam", "checkpointing": False, "devices": 1}
+TRAINING: dict[str, Any] = {
+    "element_bytes": 4,
+    "optimizer": "adam",
+    "checkpointing": False,
+    "devices": 1,
+}
 MIXED = TRAINING | {"element_bytes": 2, "master_copy": True}
 AUTOCAST = TRAINING | {"element_bytes": 2, "autocast": True}
 # From the usual to the leanest, each with what differs.
@@ -42,18 +62,28 @@ NEEDED = ("parameters", "trainable_parameters", "activation_bytes", "checkpointe
 
 
 def rows(tables: Tables) -> DataFrame:
-    """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that step was measured."""
-    counted = ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
+    """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that
+    step was measured."""
+    counted = (
+        ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
+    )
     profile = steps(tables, "memory_bytes", mode="training", execution="eager")
     plain = profile["gradient_accumulation"].fillna(1) == 1
-    measured = trust.with_doubts(style.one_machine(profile[plain]))  # peaks of plain training, own ones before recorded
+    measured = trust.with_doubts(
+        selection.one_machine(profile[plain])
+    )  # peaks of plain training, own ones before recorded
     size = counted["batch_size"] * counted["sequence_length"].fillna(1)
     counted = counted.assign(seen=counted["run"].isin(measured["flops_run"]), size=size)
-    counted = counted.sort_values(["seen", "size"], ascending=False, kind="stable").drop_duplicates("model")
+    counted = counted.sort_values(["seen", "size"], ascending=False, kind="stable").drop_duplicates(
+        "model"
+    )
     seen = counted[counted["seen"]].nlargest(1, "parameters")
     largest = counted.drop(seen.index).nlargest(MOST - len(seen), "parameters")
     counted = pd.concat([seen, largest]).sort_values("parameters")
-    return DataFrame(line for row in counted.to_dict("records") for line in _of_model(row, measured))
+    lines = []
+    for row in counted.to_dict("records"):
+        lines += _of_model(row, measured)
+    return DataFrame(lines)
 
 
 def _of_model(row: Mapping[str, Any], measured: DataFrame) -> list[dict[str, Any]]:
@@ -73,19 +103,27 @@ def _of_model(row: Mapping[str, Any], measured: DataFrame) -> list[dict[str, Any
     return lines
 
 
-def _training(row: Mapping[str, Any], *, checkpointing: bool, devices: int, **options: Any) -> StepMemory:
-    saved, fixed = row["checkpointed_activation_bytes" if checkpointing else "activation_bytes"], 0
+def _training(
+    row: Mapping[str, Any], *, checkpointing: bool, devices: int, **options: Any
+) -> StepMemory:
+    saved = row["checkpointed_activation_bytes" if checkpointing else "activation_bytes"]
+    fixed = 0
     if pd.notna(row["activation_fixed_bytes"]) and not checkpointing:
         fixed = int(row["activation_fixed_bytes"])
     options |= {"activation_elements": int(saved) // BYTES, "activation_fixed_bytes": fixed}
-    memory = training_memory(int(row["parameters"]), trainable=int(row["trainable_parameters"]), **options)
+    memory = training_memory(
+        int(row["parameters"]), trainable=int(row["trainable_parameters"]), **options
+    )
     return memory.sharded(devices)
 
 
 def _are(measured: DataFrame, options: Mapping[str, Any]) -> Series:
-    """True for each measured step of a way: of its format, optimiser and checkpointing, on one device."""
+    """True for each measured step of a way: of its format, optimiser and checkpointing, on one
+    device."""
     settings = {
-        "element_bytes": measured["dtype"].map({"bfloat16": 2, "float16": 2, "float64": 8}).fillna(4),
+        "element_bytes": measured["dtype"]
+        .map({"bfloat16": 2, "float16": 2, "float64": 8})
+        .fillna(4),
         "autocast": measured["autocast"].fillna(False),
         "optimizer": measured["optimizer"].replace("adamw", "adam"),
         "checkpointing": measured["checkpointing"].fillna(False),
@@ -93,17 +131,25 @@ def _are(measured: DataFrame, options: Mapping[str, Any]) -> Series:
         "master_copy": False,
     }
     wanted = {"autocast": False, "master_copy": False, **options}
-    return DataFrame({name: values == wanted[name] for name, values in settings.items()}, measured.index).all(axis=1)
+    return DataFrame(
+        {name: values == wanted[name] for name, values in settings.items()}, measured.index
+    ).all(axis=1)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The largest model: what fp32 with Adam holds, what the leanest way holds, and cards that suffice; deviations."""
+    """The largest model: what fp32 with Adam holds, what the leanest way holds, and cards that
+    suffice; deviations."""
     largest = rows[rows["model"] == rows.loc[rows["total"].idxmax(), "model"]].set_index("way")
-    plain, ways = largest.loc["fp32_adam"], largest.drop(index=INFERENCE, errors="ignore")
+    plain = largest.loc["fp32_adam"]
+    ways = largest.drop(index=INFERENCE, errors="ignore")
     least = ways.loc[ways["total"].idxmin()]
     state = 100 * plain[["gradients", "optimizer_state"]].sum() / plain["total"]
     words = [text("finding", row=plain, state=percent(state), **_needed(plain["total"], text))]
-    words += [text("least", way=least.name, **_needed(least["total"], text))] if least["total"] < plain["total"] else []
+    words += (
+        [text("least", way=least.name, **_needed(least["total"], text))]
+        if least["total"] < plain["total"]
+        else []
+    )
     measured = rows[rows["measured_bytes"] > 0]
     if len(measured):
         deviation = (100 * (measured["total"] / measured["measured_bytes"] - 1)).abs()
@@ -112,41 +158,73 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _needed(needed: float, text: Texts) -> dict[str, str]:
-    """Four digits of the memory needed, as a card's memory has three, and the smallest card that holds it."""
+    """Four digits of the memory needed, as a card's memory has three, and the smallest card that
+    holds it."""
     suffice = [card for capacity, card in CAPACITIES if capacity * 1e9 >= needed]
     fits = text("fits", card=suffice[0]) if suffice else text("fits_none", card=CAPACITIES[-1][1])
     return {"needed": quantity(needed, "B", 4), "fits": fits}
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A panel a model, a stacked bar a way; lines are capacities of cards, diamonds measured peaks."""
-    present = [way for way in (*WAYS, INFERENCE) if (rows["way"] == way).any()]
-    rows = rows.assign(name=[text.name("memory_way", way) for way in rows["way"]])
-    order = [text.name("memory_way", way) for way in present]
-    titles = {
-        row.model: text("tokens" if row.sequence_length == row.sequence_length else "samples", row=row)
-        for row in rows.drop_duplicates("model").itertuples()
-    }
-    panels = style.facets(figure, rows, text, "model", titles, sharey=True)
+    """A panel a model, a stacked bar a way; lines are capacities of cards, diamonds measured
+    peaks."""
+    rows = rows.assign(
+        name=specs.names("memory_way", rows["way"], text),
+        place=rows["way"].map([*WAYS, INFERENCE].index),
+    )
+    order = list(rows.sort_values("place")["name"].drop_duplicates())
     colors = {part: color for part, color in COLORS.items() if rows[part].any()}
-    for axes, here in panels:
-        most = here[["total", "measured_bytes"]].astype(float).max(axis=None)
-        unit, letter = (1e9, "GB") if here["total"].max() >= 1e9 else (1e6, "MB")
-        formulas = here.assign(doubtful=False, **{f"{part} ": here[part] / unit for part in colors})
-        parts = {f"{part} ": color for part, color in colors.items()}
-        kinds.stacks(axes, formulas, parts, "name", *colors, "total", order=order, width=0.8, labelsize=9)
-        here = here.assign(place=here["way"].map(present.index), peak=here["measured_bytes"].astype(float) / unit)
-        kinds.points(axes, here, "peak", "place", "measured_bytes", "total", color=style.INK, marker="D", s=25)
-        axes.set(xlim=(0, 1.1 * most / unit), xlabel=letter)
-        axes.set_ylim(len(order) + 3.2, -0.6)  # room for the names of cards, below the bars
-        # A line at the memory of each card that lies in view, named along it, none closer to another than is read.
-        end, last = axes.get_xlim()[1], 0.0
-        words = {"rotation": 90, "fontsize": 7, "ha": "right", "va": "bottom", "color": style.MUTED}
-        words["bbox"] = {"facecolor": style.PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
-        for place, card in ((capacity * 1e9 / unit, card) for capacity, card in CAPACITIES):
-            if last + 0.06 * end < place < end:
-                axes.axvline(place, **style.LIMIT)
-                axes.text(place, 0.02, card, transform=axes.get_xaxis_transform(), **words)
-                last = place
-    peaks = [style.dot(style.INK, text("peak"), "D")] if rows["measured_bytes"].notna().any() else []
-    return style.dots(colors, text, "memory_part", "s") + peaks
+    rows = rows.assign(place=rows["name"].map(order.index))
+    titles = _titles(rows, text)
+    for axes, here in style.facets(figure, rows, text, "model", titles, sharey=True):
+        bytes_a_unit, letter = (1e9, "GB") if here["total"].max() >= 1e9 else (1e6, "MB")
+        _bars_and_peaks(axes, here, colors, order, bytes_a_unit)
+        axes.set_xlabel(letter)
+        _cards(axes, bytes_a_unit)
+    entries = style.dots(colors, text, "memory_part", "s")
+    if rows["measured_bytes"].notna().any():
+        entries.append(style.dot(style.INK, text("peak"), "D"))
+    return entries
+
+
+def _titles(rows: DataFrame, text: Texts) -> dict[str, str]:
+    """Titles of panels by model: its batch, in tokens where it reads sequences."""
+    titles = {}
+    for row in rows.drop_duplicates("model").itertuples():
+        reads_tokens = row.sequence_length == row.sequence_length
+        titles[row.model] = text("tokens" if reads_tokens else "samples", row=row)
+    return titles
+
+
+def _bars_and_peaks(
+    axes: Axes, here: DataFrame, colors: Mapping[str, str], order: list[str], bytes_a_unit: float
+) -> None:
+    """Bars of what the formulas say, in units, and diamonds of what was measured."""
+    parts = {f"{part} ": color for part, color in colors.items()}
+    shown = here[[*colors]].div(bytes_a_unit).add_suffix(" ")
+    formulas = here.assign(doubtful=False).join(shown)
+    look: style.Look = {"order": order, "width": 0.8, "labelsize": 9}
+    kinds.stacks(axes, formulas, parts, "name", *colors, "total", **look)
+    measured = here["measured_bytes"].astype(float)
+    peaks = here.assign(peak=measured / bytes_a_unit)
+    diamonds: style.Look = {"color": style.INK, "marker": "D", "s": 25}
+    kinds.points(axes, peaks, "peak", "place", "measured_bytes", "total", **diamonds)
+    most = max(here["total"].max(), measured.fillna(0).max())
+    axes.set_xlim(0, 1.1 * most / bytes_a_unit)
+    axes.set_ylim(len(order) + 3.2, -0.6)  # room for the names of cards, below the bars
+
+
+def _cards(axes: Axes, bytes_a_unit: float) -> None:
+    """A line at the memory of each card that lies in view, named along it, none closer to another
+    than is read."""
+    end = axes.get_xlim()[1]
+    last = 0.0
+    paper = {"facecolor": style.PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
+    words: style.Look = {"rotation": 90, "fontsize": 7, "ha": "right", "va": "bottom"}
+    words |= {"color": style.MUTED, "bbox": paper, "transform": axes.get_xaxis_transform()}
+    for capacity_gb, card in CAPACITIES:
+        place = capacity_gb * 1e9 / bytes_a_unit
+        if last + 0.06 * end < place < end:
+            axes.axvline(place, **style.LIMIT)
+            axes.text(place, 0.02, card, **words)
+            last = place

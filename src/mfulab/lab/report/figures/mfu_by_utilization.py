@@ -1,35 +1,49 @@
-"""MFU against device utilization of a large sweep: a point a run, with room where most devices are nearly all busy."""
+"""MFU against device utilization of a large sweep: a point a run, with room where most devices are
+nearly all busy."""
 
 import numpy as np
 
+from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Figure, Texts, points, style
 from mfulab.lab.report.figures import mfu_versus_utilization
 from mfulab.lab.report.frames import DataFrame, Tables
 
-TOPIC, ORDER = "ladder", 1
+TOPIC = "ladder"
+ORDER = 1
+CLAIM = claims.below("mfu_percent", "utilization_percent")
 NEAR = 95  # percent busy: from there on utilization tells runs no longer apart
 
 
 def rows(tables: Tables) -> DataFrame:
     """All runs with both measures, where they are more than the first figure has lines."""
     measured = mfu_versus_utilization.of_all_machines(tables)
-    return measured if len(measured) > mfu_versus_utilization.MOST else measured.iloc[:0]
+    if len(measured) > mfu_versus_utilization.MOST:
+        return measured
+    return measured.iloc[:0]
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """The runs that utilization cannot tell apart, and the range of their MFU."""
     near = rows.loc[rows["utilization_percent"] >= NEAR, "mfu_percent"]
     counts = {"count": len(near), "total": len(rows), "near": NEAR}
-    return text("finding" if len(near) > 1 else "finding_few", **counts, half=near.median(), high=near.max())
+    return text(
+        "finding" if len(near) > 1 else "finding_few", **counts, half=near.median(), high=near.max()
+    )
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine; colour is the precision, shape the mode, size the batch. Zero has a place on both axes."""
-    modes, top = style.modes(rows, text), max(110.0, 1.3 * rows["mfu_percent"].max())
+    """A panel a machine; colour is the precision, shape the mode, size the batch. Zero has a place
+    on both axes."""
+    modes = style.modes(rows, text)
+    top = max(110.0, 1.3 * rows["mfu_percent"].max())
     shapes = dict(zip(modes, style.MARKERS, strict=False))
     # As far apart as distances from 102 % are on a logarithmic axis.
-    spread = (lambda busy: -np.log10(np.maximum(102 - np.asarray(busy), 0.1)), lambda place: 102 - 10.0**-place)
-    place, names = ("utilization_percent", "mfu_percent"), {"x": text("utilization"), "y": text("mfu")}
+    spread = (
+        lambda busy: -np.log10(np.maximum(102 - np.asarray(busy), 0.1)),
+        lambda place: 102 - 10.0**-place,
+    )
+    place = ("utilization_percent", "mfu_percent")
+    names = {"x": text("utilization"), "y": text("mfu")}
     for axes, here in points.panels(figure, rows, place, shapes, **names, sharey=True):
         axes.set_yscale("symlog", linthresh=1, linscale=0.5)
         axes.set_yticks([0, 1, 3, 10, 30, 100], ["0", "1", "3", "10", "30", "100"])
@@ -37,4 +51,9 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         axes.set_xscale("function", functions=spread)
         axes.set_xticks([0, 50, 80, 90, 95, 100])
         axes.set(ylim=(-0.08, top), xlim=(max(0.0, here["utilization_percent"].min() - 5), 101.2))
-    points.legend(figure, rows, text, [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()])
+    points.legend(
+        figure,
+        rows,
+        text,
+        [style.dot(style.MUTED, word, shapes[mode]) for mode, word in modes.items()],
+    )

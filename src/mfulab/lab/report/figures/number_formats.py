@@ -1,18 +1,26 @@
-"""Number formats: how their bits are spent, and what sums lose in them by the way they are added."""
+"""Number formats: how their bits are spent, and what sums lose in them by the way they are
+added."""
 
 from matplotlib.ticker import NullFormatter
 
-from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
+from mfulab.lab.report import claims
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, specs, style, ticks
 from mfulab.lab.report.frames import DataFrame, Tables, ok
 
-TOPIC, ORDER = "precision", 3
-PARTS = dict(zip(("sign", "exponent_bits", "mantissa_bits"), style.PALETTE[7:4:-1], strict=True))  # with colours
+TOPIC = "precision"
+ORDER = 3
+CLAIM = claims.COUNTED
+PARTS = dict(
+    zip(("sign", "exponent_bits", "mantissa_bits"), style.PALETTE[7:4:-1], strict=True)
+)  # with colours
 RUNGS = ("naive_sum_error", "pairwise_sum_error", "kahan_sum_error")
 
 
 def rows(tables: Tables) -> DataFrame:
     """One row a format, the widest last; integers have no exponent and are left out."""
-    formats = ok(tables["formats"], "bits", "exponent_bits", "mantissa_bits").drop_duplicates("precision")
+    formats = ok(tables["formats"], "bits", "exponent_bits", "mantissa_bits").drop_duplicates(
+        "precision"
+    )
     formats = formats[formats["exponent_bits"] > 0]
     return formats.assign(sign=1).sort_values(["bits", "mantissa_bits"])
 
@@ -22,23 +30,29 @@ def finding(rows: DataFrame, text: Texts) -> str:
     summed = rows.dropna(subset=["naive_sum_error", "kahan_sum_error"])
     if len(summed):
         return text("finding", worst=summed.loc[summed["naive_sum_error"].idxmax()])
-    low, high = rows.iloc[0], rows.iloc[-1]
+    low = rows.iloc[0]
+    high = rows.iloc[-1]
     return text("finding_bits" if low["bits"] < high["bits"] else "finding_one", low=low, high=high)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Left the bits as stacked bars; right relative errors of three ways to add, exact sums at the left edge."""
+    """Left the bits as stacked bars; right relative errors of three ways to add, exact sums at the
+    left edge."""
     bits, errors = figure.subplots(1, 2, width_ratios=[1, 1.4])
-    rows = rows.assign(name=[text.name("precision", precision) for precision in rows["precision"]])
+    rows = rows.assign(name=specs.names("precision", rows["precision"], text))
     kinds.stacks(bits, rows.iloc[::-1], PARTS, "name", width=0.6)
-    bits.set(xlabel=text("bits"), xlim=(0, 1.05 * rows[list(PARTS)].sum(axis=1).max()))
-    colors, markers = (dict(zip(RUNGS, looks, strict=False)) for looks in (style.PALETTE, style.MARKERS))
-    edge = ticks.zero_at_left(errors, rows[list(RUNGS)].to_numpy(dtype=float).ravel())
-    sums = rows.melt([*rows.columns.drop([*RUNGS])], [*RUNGS], "way", "error")
+    widest = rows[[*PARTS]].sum(axis=1).max()
+    bits.set(xlabel=text("bits"), xlim=(0, 1.05 * widest))
+    colors = dict(zip(RUNGS, style.PALETTE, strict=False))
+    markers = dict(zip(RUNGS, style.MARKERS, strict=False))
+    edge = ticks.zero_at_left(errors, rows[[*RUNGS]].to_numpy(dtype=float).ravel())
+    kept = rows.columns.drop([*RUNGS])
+    sums = rows.melt([*kept], [*RUNGS], "way", "error")
     place = kinds.lanes(errors, sums, "name", list(rows["name"]))
     sums = sums.assign(place=place, shown=sums["error"].clip(lower=edge))
-    look: style.Look = {"hue": "way", "palette": colors, "style": "way", "markers": markers, "s": 81, "alpha": 0.85}
-    kinds.points(errors, sums, "shown", "place", "error", clip_on=False, **look)
+    look: style.Look = {"hue": "way", "palette": colors, "style": "way", "markers": markers}
+    look |= {"s": 81, "alpha": 0.85, "clip_on": False}
+    kinds.points(errors, sums, "shown", "place", "error", **look)
     errors.xaxis.set_minor_formatter(NullFormatter())
     errors.grid(axis="y", visible=False)
     errors.set(xlabel=text("error"), yticklabels=[])

@@ -1,16 +1,22 @@
-"""Gain of number formats: samples per second relative to fp32, each model at its largest batch that has both."""
+"""Gain of number formats: samples per second relative to fp32, each model at its largest batch that
+has both."""
 
 from functools import partial
 
+from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import relative
 from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
-TOPIC, ORDER = "precision", 0
+TOPIC = "precision"
+ORDER = 0
+CLAIM = claims.side_of("speedup", 1.0)
 
 
 def rows(tables: Tables) -> DataFrame:
     """Runs in another format than fp32 beside the same run in fp32."""
-    return relative.against(with_machine(tables, ok(tables["profile"], "samples_per_s")), "precision", "fp32")
+    return relative.against(
+        with_machine(tables, ok(tables["profile"], "samples_per_s")), "precision", "fp32"
+    )
 
 
 finding = partial(relative.finding, axis="precision")

@@ -1,55 +1,94 @@
-"""Time of pruned models against the same model before, beside the share of the weights that is left."""
+"""Time of pruned models against the same model before, beside the share of the weights that is
+left."""
 
+from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
 from mfulab.lab.report.frames import DataFrame, Tables, against, one_each, steps
 
-TOPIC, ORDER = "flops", 3
+TOPIC = "flops"
+ORDER = 3
+CLAIM = claims.side_of("relative", 100.0)
 ALIKE = ["machine", "model", "workload", "batch_size", "precision", "execution"]
 COLORS = dict(zip(("masked", "structured", "two_of_four"), style.PALETTE, strict=False))
 MOST = 3  # batch sizes that get a panel each
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Pruned steps in percent of the whole model's time (`relative`), weights (`left`) and FLOPs (`executed`)."""
+    """Pruned steps in percent of the whole model's time (`relative`), weights (`left`) and FLOPs
+    (`executed`)."""
     timed = steps(tables, "time_s")
     whole = one_each(timed[timed["pruning"] == "none"], ALIKE)
     pruned = one_each(timed[timed["pruning"].isin(COLORS)], [*ALIKE, "pruning", "pruned_share"])
     pruned = against(pruned, whole, ALIKE, "_whole", "executed_flops")
-    left, executed = 100 * (1 - pruned["pruned_share"]), pruned["executed_flops"] / pruned["executed_flops_whole"]
+    left = 100 * (1 - pruned["pruned_share"])
+    executed = pruned["executed_flops"] / pruned["executed_flops_whole"]
     return pruned.assign(
         relative=100 * pruned["factor"],
         left=left,
         executed=100 * executed,
-        nominal=left.where(pruned["pruning"] != "structured", 100 * executed),  # a smaller model is counted as it is
+        nominal=left.where(
+            pruned["pruning"] != "structured", 100 * executed
+        ),  # a smaller model is counted as it is
     )
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """For each way, its most pruned and then fastest case: time, weights that are left, and FLOPs by both counts."""
+    """For each way, its most pruned and then fastest case: time, weights that are left, and FLOPs
+    by both counts."""
     order = rows.sort_values(["pruned_share", "apart", "relative"], ascending=[False, False, True])
-    order = order.drop_duplicates("pruning").sort_values("pruning", key=lambda way: way.map([*COLORS].index))
-    words, several = [], rows["machine"].nunique() > 1
+    order = order.drop_duplicates("pruning").sort_values(
+        "pruning", key=lambda way: way.map([*COLORS].index)
+    )
+    words = []
+    several = rows["machine"].nunique() > 1
     for _, best in order.iterrows():
         words += [f"{best['machine']}:"] * several
-        words.append(text("finding" if best["apart"] else "finding_alike", best=best, pruned=100 - best["left"]))
+        if not best["apart"]:
+            key = "finding_alike"
+        elif best["relative"] > 100:
+            key = "finding_slower"
+        else:
+            key = "finding"
+        words.append(text(key, best=best, pruned=100 - best["left"], factor=best["factor"]))
         words += [text("executed", best=best)] if best["executed"] >= 0 else []
     return " ".join(words)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine and batch size: time over the pruned share, and the line on which weights left decide it."""
+    """A panel a machine and batch size: time over the pruned share, and the line on which weights
+    left decide it."""
     shown = rows[rows["machine"].isin(style.machines(rows, 2))].sort_values("pruned_share")
-    batches = {batch: text("batch", batch=int(batch)) for batch in sorted(shown["batch_size"].unique())[:MOST]}
+    batches = {
+        batch: text("batch", batch=int(batch))
+        for batch in sorted(shown["batch_size"].unique())[:MOST]
+    }
     shown = shown.assign(pruned_percent=100 - shown["left"])
     colors = {way: color for way, color in COLORS.items() if (shown["pruning"] == way).any()}
-    longest = shown.groupby("machine")["relative"].max()  # a machine's own scale: others may take many times as long
-    for axes, here in style.facets(figure, shown, text, "batch_size", batches, y=text("time"), sharey="row"):
+    longest = shown.groupby("machine")[
+        "relative"
+    ].max()  # a machine's own scale: others may take many times as long
+    for axes, here in style.facets(
+        figure, shown, text, "batch_size", batches, y=text("time"), sharey="row"
+    ):
         axes.plot([0, 100], [100, 0], linestyle="--", color=style.MUTED, linewidth=1)
         told = ("pruned_share", "relative", "time_s")
         pale = here["apart"].map({True: 1.0, False: style.PALE}).tolist()
-        kinds.lines(axes, here, "pruned_percent", "relative", *told, hue="pruning", palette=colors, alpha=pale)
+        kinds.lines(
+            axes,
+            here,
+            "pruned_percent",
+            "relative",
+            *told,
+            hue="pruning",
+            palette=colors,
+            alpha=pale,
+        )
         axes.set(xlim=(0, 100), xlabel=text("pruned"))
         for machine in here["machine"].unique():
             axes.set_ylim(0, 1.1 * max(100, longest[machine]))
-    keys = style.dots(colors, text, "pruning") + style.within(~shown["apart"], text) + runs.key(figure, text)
+    keys = (
+        style.dots(colors, text, "pruning")
+        + style.within(~shown["apart"], text)
+        + runs.key(figure, text)
+    )
     style.legend(figure, [*keys, style.line(style.MUTED, text("left"), (4, 2))])

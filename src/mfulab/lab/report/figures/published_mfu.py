@@ -1,15 +1,18 @@
-"""MFU of public training runs by number of accelerators, one panel a model, and where one's own run of it stands."""
+"""MFU of public training runs by number of accelerators, one panel a model, and where one's own run
+of it stands."""
+
+import textwrap
 
 import pandas as pd
 
 from mfulab.core.formats import FORMATS
-from mfulab.lab.report import trust
+from mfulab.lab.report import selection, trust
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style
-from mfulab.lab.report.frames import DataFrame, Tables, ok, preferred
+from mfulab.lab.report.frames import DataFrame, Tables, ok
 
-TOPIC, ORDER = "published", 1
+TOPIC = "published"
+ORDER = 1
 MOST = 4  # panels
-SEVERAL = 5  # numbers of devices that make a series
 FULL = 100.0
 FAMILIES = {"8.0": "Ampere", "9.0": "Hopper", "10.0": "Blackwell", "10.3": "Blackwell Ultra"}
 FAMILIES |= {"gfx942": "CDNA 3", "gfx950": "CDNA 4"}
@@ -18,48 +21,72 @@ SIXTEEN_BITS = [form.name for form in FORMATS.values() if form.bits == 16]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Public runs of the models with most of them, and training steps of the same models measured here in 16 bits."""
+    """Public runs of the models with most of them, and training steps of the same models measured
+    here in 16 bits."""
     public = ok(tables["published"], "mfu_bf16_percent", "accelerators")
     # The models that ran on the most devices, of those with several sizes of machine, if any.
-    ranked = public.groupby("model")["accelerators"].agg(["max", "nunique", "size"])
-    ranked = preferred(ranked, ranked["nunique"] >= SEVERAL)
+    ranked = selection.pick(public, "little_scaled")
+    ranked = ranked.groupby("model")["accelerators"].agg(["max", "size"])
     models = list(ranked.sort_values(["max", "size"], ascending=False).index[:MOST])
     public = public[public["model"].isin(models)]
     public = public.assign(family=public["architecture"].replace(FAMILIES), doubtful=False)
-    # Their MFU is of the peak of the format that their matmuls used: of another, it is no share of the 16-bit peak.
+    # Their MFU is of the peak of the format that their matmuls used: of another, it is no share of
+    # the 16-bit peak.
     mine = trust.with_doubts(ok(tables["profile"], "mfu_percent"))
     mine = mine[mine["model"].isin(models) & (mine["mode"] == "training")]
     mine = mine[mine["effective_precision"].isin(SIXTEEN_BITS)].assign(
         family=OWN,
-        accelerators=lambda step: step["devices"].fillna(step["processes"]).fillna(1).round().clip(lower=1),
+        accelerators=lambda step: (
+            step["devices"].fillna(step["processes"]).fillna(1).round().clip(lower=1)
+        ),
         mfu_bf16_percent=lambda step: step["mfu_percent"],
     )
     together = pd.concat([public, mine.reindex(columns=public.columns)]) if len(mine) else public
-    return together.assign(place=together["model"].map(models.index)).sort_values(["place", "accelerators"])
+    return together.assign(place=together["model"].map(models.index)).sort_values(
+        ["place", "accelerators"]
+    )
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The widest fall from few to many devices of one kind, and how many runs exceed the 16-bit peak."""
+    """The widest fall from few to many devices of one kind, and how many runs exceed the 16-bit
+    peak."""
     public = rows[rows["family"] != OWN]
     above = int((public["mfu_bf16_percent"] > FULL).sum())
     words = text("above" if above else "none_above", above=above, count=len(public))
-    best = public.groupby(["model", "accelerator", "accelerators"])["mfu_bf16_percent"].max().reset_index()
+    best = (
+        public.groupby(["model", "accelerator", "accelerators"])["mfu_bf16_percent"]
+        .max()
+        .reset_index()
+    )
     ends = [best.groupby(["model", "accelerator"], as_index=False).nth(place) for place in (0, -1)]
     falls = ends[0].merge(ends[1], on=["model", "accelerator"], suffixes=("_few", "_many"))
     falls = falls.assign(ratio=falls["mfu_bf16_percent_many"] / falls["mfu_bf16_percent_few"])
     falls = falls.query("accelerators_few < accelerators_many and ratio < 1")
     falls = falls.sort_values(["ratio", "model", "accelerator"])
-    return f"{text('finding', **falls.iloc[0])} {words}" if len(falls) else words
+    if len(falls):
+        return f"{text('finding', **falls.iloc[0])} {words}"
+    return words
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A point a run; the dashed line is the 16-bit peak, above which matmuls ran in a faster format."""
+    """A point a run; the dashed line is the 16-bit peak, above which matmuls ran in a faster
+    format."""
     present = set(rows["family"])
-    public = [name for name in dict.fromkeys([*FAMILIES.values(), *rows["family"]]) if name in present - {OWN}]
+    public = [
+        name
+        for name in dict.fromkeys([*FAMILIES.values(), *rows["family"]])
+        if name in present - {OWN}
+    ]
     colors = style.colors(public) | {OWN: style.INK}
     markers = {name: style.MARKERS[place % 7] for place, name in enumerate(public)} | {OWN: "*"}
     top = 1.06 * max(FULL, rows["mfu_bf16_percent"].max())
-    look: style.Look = {"hue": "family", "palette": colors, "style": "family", "markers": markers, "alpha": 0.75}
+    look: style.Look = {
+        "hue": "family",
+        "palette": colors,
+        "style": "family",
+        "markers": markers,
+        "alpha": 0.75,
+    }
     words = {"x": text("accelerators"), "y": text("mfu_of_16_bits")}
     for axes, here in style.facets(figure, rows, text, "model", MOST, **words, sharey=True):
         axes.axhline(FULL, **style.LIMIT)
@@ -72,6 +99,11 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         axes.minorticks_off()
         axes.set_ylim(0, top)
     entries = [style.dot(colors[family], family, markers[family]) for family in public]
-    # Attribution that MLPerf's rules ask for, at the right of the provenance.
-    figure.text(0.985, 0.07 / figure.get_figheight(), text("derived"), ha="right", fontsize=9, color=style.MUTED)
+    # Attribution that MLPerf's rules ask for, at the right of the provenance, which leaves it room.
+    derived = text("derived")
+    provenance = next(words for words in figure.texts if words.get_gid() == "provenance")
+    room = style.LETTERS - style.letters(derived)
+    provenance.set_text(textwrap.shorten(provenance.get_text(), room, placeholder=" …"))
+    place = {"ha": "right", "fontsize": 9, "color": style.MUTED}
+    figure.text(0.985, 0.07 / figure.get_figheight(), derived, gid="provenance", **place)
     return entries + ([style.dot(style.INK, text("you_are_here"), "*")] if OWN in present else [])

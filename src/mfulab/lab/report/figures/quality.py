@@ -1,25 +1,48 @@
-"""Errors of cheaper models on real images beside their time, FLOPs and bytes: what each way buys and what it costs."""
+"""Errors of cheaper models on real images beside their time, FLOPs and bytes: what each way buys
+and what it costs."""
 
 from typing import get_args
 
+from mfulab.lab.report import selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style
-from mfulab.lab.report.frames import DataFrame, Series, Tables, most, ok, one_each, own, with_machine
+from mfulab.lab.report.frames import (
+    DataFrame,
+    Series,
+    Tables,
+    ok,
+    one_each,
+    with_machine,
+)
 from mfulab.measurements.quality import Compression
 
-TOPIC, ORDER = "flops", 2
+TOPIC = "flops"
+ORDER = 2
+REASONS = selection.TOGETHER
 WAYS = get_args(Compression)
 WHOLE = WAYS[0]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """A row a way of one machine, in percent of the whole model's; flags tell differences beyond their interval."""
-    needed = ("accuracy_percent", "whole_accuracy_percent", "time_percent", "flops", "whole_flops", "weight_bytes")
-    ways = own(with_machine(tables, ok(tables["quality"], *needed, "whole_weight_bytes")))
-    ways = most(ways[ways["compression"].isin(WAYS)], ["machine"])
-    ways = one_each(ways, ["compression"]).sort_values("compression", key=lambda way: way.map(WAYS.index))
+    """A row a way of one machine, in percent of the whole model's; flags tell differences beyond
+    their interval."""
+    needed = (
+        "accuracy_percent",
+        "whole_accuracy_percent",
+        "time_percent",
+        "flops",
+        "whole_flops",
+        "weight_bytes",
+    )
+    ways = with_machine(tables, ok(tables["quality"], *needed, "whole_weight_bytes"))
+    ways = selection.one_machine(ways[ways["compression"].isin(WAYS)])
+    ways = one_each(ways, ["compression"]).sort_values(
+        "compression", key=lambda way: way.map(WAYS.index)
+    )
     change = ways["accuracy_percent"] - ways["whole_accuracy_percent"]
     apart = change.abs() > ways["change_half_points"].fillna(0)
-    low, high = (ways[f"time_{end}_percent"].fillna(ways["time_percent"]) for end in ("low", "high"))
+    low, high = (
+        ways[f"time_{end}_percent"].fillna(ways["time_percent"]) for end in ("low", "high")
+    )
     return ways.assign(
         errors=100 - ways["accuracy_percent"],
         change=change,
@@ -33,18 +56,23 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The fastest way that keeps the accuracy within its interval, the one that loses most, and the least FLOPs."""
+    """The fastest way that keeps the accuracy within its interval, the one that loses most, and the
+    least FLOPs."""
     ways = rows[rows["compression"] != WHOLE]
     if ways.empty:
         return text("whole", row=rows.iloc[0])
     accurate = ways[ways["faster"] & ~ways["worse"]].nsmallest(1, "time_percent")
-    words = [text("whole", row=ways.assign(accuracy_percent=ways["whole_accuracy_percent"]).iloc[0])]
+    words = [
+        text("whole", row=ways.assign(accuracy_percent=ways["whole_accuracy_percent"]).iloc[0])
+    ]
     best = [text("finding", row=row, span=_span(row)) for _, row in accurate.iterrows()]
     words += best or [text("none_kept", count=len(ways))]
     if ways["worse"].any():
         worst = ways.loc[ways["change"].where(ways["worse"]).idxmin()]
         reach = f" ± {worst['change_half_points']:.1f}" if worst["change_half_points"] >= 0 else ""
-        words.append(text("worst", row=worst, lost=-worst["change"], reach=reach, span=_span(worst)))
+        words.append(
+            text("worst", row=worst, lost=-worst["change"], reach=reach, span=_span(worst))
+        )
     fewer = ways[(ways["flops_percent"] < 100) & ~ways["faster"]].nsmallest(1, "flops_percent")
     words += [text("fewer", row=row, span=_span(row)) for _, row in fewer.iterrows()]
     return " ".join(words)
@@ -52,24 +80,48 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 def _span(row: Series) -> str:
     """The interval of the time in percent, in brackets; empty without one."""
-    low, high = row["time_low_percent"], row["time_high_percent"]
+    low = row["time_low_percent"]
+    high = row["time_high_percent"]
     return f" ({percent(low)}–{percent(high)})" if low <= high else ""
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A line a way; a panel each of errors, time, FLOPs and bytes: in all of them shorter is better."""
-    shown = {"errors": "differs", "time_percent": "timed", "flops_percent": "within", "bytes_percent": "within"}
-    grid = style.panels(figure, [""], [text("errors"), text("time"), text("flops"), text("bytes")], sharey=True)[0]
+    """A line a way; a panel each of errors, time, FLOPs and bytes: in all of them shorter is
+    better."""
+    shown = {
+        "errors": "differs",
+        "time_percent": "timed",
+        "flops_percent": "within",
+        "bytes_percent": "within",
+    }
+    grid = style.panels(
+        figure, [""], [text("errors"), text("time"), text("flops"), text("bytes")], sharey=True
+    )[0]
     style.resize(figure, 2.0 + 0.3 * len(rows))
-    rows = rows.assign(named=[text.name("compression", way) for way in rows["compression"]], within=True)
+    rows = rows.assign(
+        named=[text.name("compression", way) for way in rows["compression"]], within=True
+    )
     half = [f" ± {reach:.1f}" if reach >= 0 else "" for reach in rows["accuracy_half_points"]]
-    look: style.Look = {"order": list(rows["named"]), "words": "words", "fontsize": 8, "labelsize": 9}
+    look: style.Look = {
+        "order": list(rows["named"]),
+        "words": "words",
+        "fontsize": 8,
+        "labelsize": 9,
+    }
     for axes, (name, pale) in zip(grid, shown.items(), strict=True):
         whole = 1 if name == "errors" else 100
         words = rows[name].map(lambda share: text("share_of", share=share))
-        here = rows.assign(words=rows[name].map("{:.1f}".format) + half if name == "errors" else words)
+        here = rows.assign(
+            words=rows[name].map("{:.1f}".format) + half if name == "errors" else words
+        )
         if name != "errors":
             axes.axvline(100, **style.LIMIT)
         kinds.bars(axes, here, name, "named", name, "accuracy_percent", "time_s", pale=pale, **look)
-        axes.set(xlim=(0, 1.8 * max(rows[name].max(), whole)), xlabel=text("of_images" if whole == 1 else "of_whole"))
-    return [style.dot("none", text("behind")), *style.within(~(rows["differs"] & rows["timed"]), text)]
+        axes.set(
+            xlim=(0, 1.8 * max(rows[name].max(), whole)),
+            xlabel=text("of_images" if whole == 1 else "of_whole"),
+        )
+    return [
+        style.dot("none", text("behind")),
+        *style.within(~(rows["differs"] & rows["timed"]), text),
+    ]

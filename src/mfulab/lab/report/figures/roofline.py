@@ -1,36 +1,59 @@
-"""Every run under its roofs: arithmetic intensity against speed; steps read from traces have computed roofs alone."""
+"""Every run under its roofs: arithmetic intensity against speed; steps read from traces have
+computed roofs alone."""
 
 import numpy as np
 import pandas as pd
 
-from mfulab.lab.report import trust
+from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Figure, Texts, points, quantity, style, ticks
-from mfulab.lab.report.frames import READ, DataFrame, Tables, ok, preferred, with_machine, with_traces
+from mfulab.lab.report.frames import (
+    DataFrame,
+    Tables,
+    ok,
+    with_machine,
+    with_traces,
+)
 
-TOPIC, ORDER = "roofline", 0
+TOPIC = "roofline"
+ORDER = 0
+CLAIM = claims.side_of("roof_percent", 100.0)
+FEWEST = 1  # a run is held against its roofs
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs with an intensity, a speed and both measured ceilings, and steps of traces with both computed ones."""
-    needed, traces = ("tflop_s", "arithmetic_intensity"), with_traces({**tables, "profile": tables["profile"].head(0)})
+    """Runs with an intensity, a speed and both measured ceilings, and steps of traces with both
+    computed ones."""
+    needed = ("tflop_s", "arithmetic_intensity")
+    traces = with_traces({**tables, "profile": tables["profile"].head(0)})
     steps = ok(tables["profile"], *needed, "ceiling_tflop_s", "ceiling_gb_s")
     read = ok(traces, *needed, "peak_tflop_s", "peak_gb_s", "mfu_percent")
     steps = pd.concat([steps, read], ignore_index=True) if len(read) else steps
-    roofs = {f"roof_{unit}": steps[f"ceiling_{unit}"].fillna(steps[f"peak_{unit}"]) for unit in ("tflop_s", "gb_s")}
+    roofs = {
+        f"roof_{unit}": steps[f"ceiling_{unit}"].fillna(steps[f"peak_{unit}"])
+        for unit in ("tflop_s", "gb_s")
+    }
     steps = with_machine(tables, steps.assign(**roofs))
-    return preferred(steps, ~(steps["recorded"] & steps["hardware"].str.endswith(READ)))
+    memory = steps["arithmetic_intensity"] * steps["roof_gb_s"] / 1e3  # what it lets a run reach
+    roof = np.minimum(steps["roof_tflop_s"], memory)
+    steps = steps.assign(memory_tflop_s=memory, roof_percent=100 * steps["tflop_s"] / roof)
+    return selection.pick(steps, "recorded_trace")
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Number of runs that memory limits, the run closest to its roof, and the one furthest above memory's."""
-    memory = rows["arithmetic_intensity"] * rows["roof_gb_s"] / 1e3  # what it lets a run reach, TFLOP/s
-    limited = memory < rows["roof_tflop_s"]
-    share = 100 * rows["tflop_s"] / np.minimum(rows["roof_tflop_s"], memory)
+    """Number of runs that memory limits, the run closest to its roof, and the one furthest above
+    memory's."""
+    limited = rows["memory_tflop_s"] < rows["roof_tflop_s"]
+    share = rows["roof_percent"]
     above = limited & (share > trust.ABOVE)
     under = share if above.all() else share[~above]
     keys = rows["batch_size"].notna().map({True: "run", False: "run_of_trace"})
-    best, named = rows.loc[under.idxmax()], text(keys[under.idxmax()], best=rows.loc[under.idxmax()])
-    values = {"share": under.max(), "median": share.median(), "measured": int(pd.notna(best["ceiling_tflop_s"]))}
+    best = rows.loc[under.idxmax()]
+    named = text(keys[under.idxmax()], best=rows.loc[under.idxmax()])
+    values = {
+        "share": under.max(),
+        "median": share.median(),
+        "measured": int(pd.notna(best["ceiling_tflop_s"])),
+    }
     words = [text("finding", limited=int(limited.sum()), total=len(rows), run=named, **values)]
     if above.any() and not above.all():
         furthest = share[above].idxmax()
@@ -40,36 +63,68 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """One panel a machine: solid roofs are measured, dashed computed; colour is the precision, a label the height."""
+    """One panel a machine: solid roofs are measured, dashed computed; colour is the precision, a
+    label the height."""
     colors = style.usual_colors(rows["precision"])
-    for axes, here in points.panels(figure, rows, ("arithmetic_intensity", "tflop_s"), x=text("intensity")):
-        bandwidth, peak_bandwidth = here["roof_gb_s"].iloc[0] / 1e3, here["peak_gb_s"].iloc[0] / 1e3
-        low = min(here["arithmetic_intensity"].min() / 3, 0.3 * here["roof_tflop_s"].min() / bandwidth)
-        high = max(here["arithmetic_intensity"].max() * 12, 12 * here["roof_tflop_s"].max() / bandwidth)
-        x, roofs = np.geomspace(low, high, 200), {}
+    for axes, here in points.panels(
+        figure, rows, ("arithmetic_intensity", "tflop_s"), x=text("intensity")
+    ):
+        bandwidth = here["roof_gb_s"].iloc[0] / 1e3
+        peak_bandwidth = here["peak_gb_s"].iloc[0] / 1e3
+        low = min(
+            here["arithmetic_intensity"].min() / 3, 0.3 * here["roof_tflop_s"].min() / bandwidth
+        )
+        high = max(
+            here["arithmetic_intensity"].max() * 12, 12 * here["roof_tflop_s"].max() / bandwidth
+        )
+        x = np.geomspace(low, high, 200)
+        roofs = {}
         for precision, group in here.groupby("precision", sort=False):
-            ceiling, peak = group["ceiling_tflop_s"].iloc[0], group["peak_tflop_s"].iloc[0]
+            ceiling = group["ceiling_tflop_s"].iloc[0]
+            peak = group["peak_tflop_s"].iloc[0]
             height = ceiling if ceiling == ceiling else peak
-            roofs[f"{text.name('precision', precision)} {quantity(height * 1e12, 'FLOP/s')}"] = height
+            roofs[f"{text.name('precision', precision)} {quantity(height * 1e12, 'FLOP/s')}"] = (
+                height
+            )
             # Of a peak without a bandwidth only what is higher than the measured roof is known.
-            computed = peak if peak_bandwidth == peak_bandwidth else np.where(x > ceiling / bandwidth, peak, np.nan)
+            computed = (
+                peak
+                if peak_bandwidth == peak_bandwidth
+                else np.where(x > ceiling / bandwidth, peak, np.nan)
+            )
             slope = peak_bandwidth if peak_bandwidth == peak_bandwidth else np.inf
             axes.plot(x, np.minimum(ceiling, x * bandwidth), color=colors[precision], linewidth=1.6)
-            axes.plot(x, np.minimum(computed, x * slope), color=colors[precision], linewidth=1, linestyle="--")
+            axes.plot(
+                x,
+                np.minimum(computed, x * slope),
+                color=colors[precision],
+                linewidth=1,
+                linestyle="--",
+            )
         axes.set(xscale="log", yscale="log", xlim=(low, high))
-        lowest, highest = here["tflop_s"].min() / 3, axes.get_ylim()[1]
-        axes.set_ylim(lowest, highest * (highest / lowest) ** (0.06 + 0.04 * len(roofs)))  # room for the names of roofs
+        lowest = here["tflop_s"].min() / 3
+        highest = axes.get_ylim()[1]
+        axes.set_ylim(
+            lowest, highest * (highest / lowest) ** (0.08 + 0.06 * len(roofs))
+        )  # room for the names of roofs
         ticks.decades(axes.xaxis)
         ticks.speeds(axes)
-        end, start = high / (high / low) ** 0.02, low * (high / low) ** 0.06
-        # Roofs are named at their right ends and the slope of memory at its start, on the side where no run can be.
+        end = high / (high / low) ** 0.02
+        start = low * (high / low) ** 0.06
+        # Roofs are named at their right ends and the slope of memory at its start, on the side
+        # where no run can be.
         above = {"va": "bottom", "fontsize": 10}
         ordered = sorted(roofs, key=roofs.__getitem__, reverse=True)
         place = {"textcoords": "offset points", "ha": "right"}
-        axes.annotate("\n".join(ordered), (end, roofs[ordered[0]]), (0, 3), **place, **above)
+        highest_roof = here[["peak_tflop_s", "roof_tflop_s"]].max(axis=None)
+        axes.annotate("\n".join(ordered), (end, highest_roof), (0, 3), **place, **above)
         angle = np.degrees(np.arctan2(start * bandwidth, start))
         along = {"rotation": angle, "transform_rotates_text": True, "rotation_mode": "anchor"}
-        axes.text(start, 1.12 * start * bandwidth, quantity(bandwidth * 1e12, "B/s"), **along, **above)
-    entries = [style.line(style.MUTED, text("measured"))] if rows["ceiling_tflop_s"].notna().any() else []
+        axes.text(
+            start, 1.12 * start * bandwidth, quantity(bandwidth * 1e12, "B/s"), **along, **above
+        )
+    entries = (
+        [style.line(style.MUTED, text("measured"))] if rows["ceiling_tflop_s"].notna().any() else []
+    )
     entries += [style.line(style.MUTED, text("computed"), (4, 2))]
     points.legend(figure, rows, text, entries)

@@ -1,17 +1,37 @@
 """One run in time: what the device reported while it ran, the measured window marked."""
 
-from mfulab.lab.report import trust
+from mfulab.lab.report import claims, trust
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, runs, style
 from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
-TOPIC, ORDER = "series", 0
-VALUES = ("utilization_percent", "system_utilization_percent", "clock_mhz", "power_w", "temperature_c")
+TOPIC = "series"
+ORDER = 0
+CLAIM = claims.below("mfu_percent", "utilization_percent")
+VALUES = (
+    "utilization_percent",
+    "system_utilization_percent",
+    "clock_mhz",
+    "power_w",
+    "temperature_c",
+)
 
 
 def rows(tables: Tables) -> DataFrame:
-    """The series of the run with the most readings in its window, the busiest of these, of this machine first."""
+    """The series of the run with the most readings in its window, the busiest of these, of this
+    machine first."""
     keys = ["hardware", "recorded", "run"]
-    columns = [*keys, "model", "mode", "precision", "batch_size", "mfu_percent", "started_at", "commit", runs.DOUBTFUL]
+    columns = [
+        *keys,
+        "model",
+        "mode",
+        "precision",
+        "batch_size",
+        "mfu_percent",
+        "started_at",
+        "commit",
+        runs.DOUBTFUL,
+        trust.REACH,
+    ]
     profiled = trust.with_doubts(tables["profile"])[[*columns, "status", "utilization_percent"]]
     profiled = ok(profiled, "utilization_percent", "mfu_percent")
     series = tables["series"]
@@ -19,7 +39,9 @@ def rows(tables: Tables) -> DataFrame:
         return series
     series = series.assign(read=series["in_window"] & series["utilization_percent"].notna())
     profiled = profiled.merge(series.groupby(keys, as_index=False)["read"].sum(), on=keys)
-    wanted = profiled.sort_values(["recorded", "read", "utilization_percent"], ascending=[True, False, False]).head(1)
+    wanted = profiled.sort_values(
+        ["recorded", "read", "utilization_percent"], ascending=[True, False, False]
+    ).head(1)
     return with_machine(tables, tables["series"].merge(wanted[columns], on=keys))
 
 
@@ -34,16 +56,24 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A strip a quantity over time; the window is shaded, its MFU a line across the first strip."""
     values = [name for name in VALUES if name in rows and rows[name].notna().any()]
     strips = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
-    inside, mfu = rows.loc[rows["in_window"], "time_s"], rows["mfu_percent"].iloc[0]
+    inside = rows.loc[rows["in_window"], "time_s"]
+    mfu = rows["mfu_percent"].iloc[0]
     for axes, name, color in zip(strips, values, style.PALETTE, strict=False):
         if len(inside):
-            axes.axvspan(min(0.0, inside.min()), inside.max(), color=style.GRID, alpha=0.6, linewidth=0)
-        kinds.lines(axes, rows, "time_s", name, name, "mfu_percent", color=color, linewidth=1.5, s=12)
+            axes.axvspan(
+                min(0.0, inside.min()), inside.max(), color=style.GRID, alpha=0.6, linewidth=0
+            )
+        kinds.lines(
+            axes, rows, "time_s", name, name, "mfu_percent", color=color, linewidth=1.5, s=12
+        )
         axes.set_title(text(f"series_{name}"), fontsize=11)
         axes.set_ylim(0, 1.15 * max(rows[name].max(), 100 if name.endswith("percent") else 0))
-    first, named = strips[0], f"MFU\n{text('share_of', share=mfu)}"
+    first = strips[0]
+    named = f"MFU\n{text('share_of', share=mfu)}"
     first.set_ylim(top=max(first.get_ylim()[1], 1.15 * mfu))
     first.axhline(mfu, color=style.PALETTE[3], linewidth=1.5, linestyle=(0, (4, 3)))
     first.text(1.01, mfu, named, transform=first.get_yaxis_transform(), va="center", fontsize=10)
     strips[-1].set_xlabel(text("time"))
-    return [style.dot(style.GRID, text("window", row=rows.iloc[0]), "s")] if len(inside) else []
+    if len(inside):
+        return [style.dot(style.GRID, text("window", row=rows.iloc[0]), "s")]
+    return []

@@ -1,13 +1,17 @@
 """Time of one step against batch size, one line a model and precision."""
 
 import numpy as np
+from matplotlib.axes import Axes
 
-from mfulab.lab.report import frames, trust
-from mfulab.lab.report.drawing import Figure, Legend, Texts, curves, kinds, labels, style, ticks
-from mfulab.lab.report.frames import INTERVAL, DataFrame, Tables, ok, preferred, those, with_machine
+from mfulab.lab.report import claims, frames, selection, trust
+from mfulab.lab.report.drawing import Texts, curves, specs, style, ticks
+from mfulab.lab.report.frames import INTERVAL, DataFrame, Series, Tables, ok, those, with_machine
 
-TOPIC, ORDER = "batch_size", 0
+TOPIC = "batch_size"
+ORDER = 0
+CLAIM = claims.rising("samples_per_s", curves.KEYS, "batch_size")
 MODES = ("training", "inference")  # of the others the figure `decoding` has the series
+ENDS_MS = ("time_ci_low_ms", "time_ci_high_ms")
 MOST_NAMED = 8  # lines of a panel that have a label
 
 
@@ -15,54 +19,90 @@ def rows(tables: Tables) -> DataFrame:
     """Runs of series with at least two batch sizes; of plain eager steps, where there are any."""
     timed = ok(tables["profile"], "time_s", "samples_per_s")
     series = curves.series(with_machine(tables, those(timed, timed["mode"].isin(MODES))))
-    return preferred(series, (series["execution"] == "eager") & (series["workload"] == series["mode"]))
+    return selection.pick(series, "synthetic", "variant")
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The series that gain most and least from a larger batch; those that are not comparable are counted."""
+    """The series that gain most and least from a larger batch; those that are not comparable are
+    counted."""
     first, last = curves.ends(rows)
-    paired = first["batch_size"] < last["batch_size"]  # of the others an impossible end was left out
+    # of the others an impossible end was left out
+    paired = first["batch_size"] < last["batch_size"]
     if not paired.any():
         return text("single")
-    first, last = first[paired], last[paired]
+    first = first[paired]
+    last = last[paired]
     sound = frames.comparable(first) & frames.comparable(last)
-    left_out = int((~sound).sum()) if sound.any() else 0
-    first, last = frames.preferred(first, sound), frames.preferred(last, sound)
+    first = frames.preferred(first, sound)
+    last = frames.preferred(last, sound)
     gain = last["samples_per_s"] / first["samples_per_s"]
-    best, least = (
-        {"run": curves.named(last.loc[at], text), "small": first.loc[at], "large": last.loc[at], "gain": gain[at]}
-        for at in (gain.idxmax(), gain.idxmin())
-    )
+    best, least = (_gain(at, first, last, gain, text) for at in (gain.idxmax(), gain.idxmin()))
     words = [text("finding" if gain.max() > 1 else "finding_none", **best, count=len(gain))]
     if gain.max() > gain.min():
-        key = "least_gains" if gain.min() > 1 else "least_same" if gain.min() == 1 else "least_loses"
+        if gain.min() > 1:
+            key = "least_gains"
+        elif gain.min() == 1:
+            key = "least_same"
+        else:
+            key = "least_loses"
         words.append(text(key, **least, loss=1 / gain.min()))
-    words += [text("left_out", count=left_out)] if left_out else [] if sound.any() else [text("faulty")]
-    falling = int(trust.falling(rows).sum())
-    return " ".join([*words, *([text("falling", count=falling)] if falling else [])])
+    words += selection.unranked_words(sound, text)
+    if falling := int(trust.falling(rows).sum()):
+        words.append(text("falling", count=falling))
+    return " ".join(words)
 
 
-def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A panel a machine and mode, logarithmic; colour is the precision, bars are 95 % confidence intervals."""
-    colors, modes = style.usual_colors(rows["precision"]), style.modes(rows, text)
-    keys = ["model", "precision", "workload", "execution", "sequence_length"]
-    look: style.Look = {"by": keys, "hue": "precision", "palette": colors, "s": 25}
-    panels = style.facets(figure, rows, text, "mode", modes, x=text("batch_size"), y=text("time"), sharex=True)
-    for axes, here in panels:
-        if here.empty:
-            continue
-        kinds.lines(axes, here, "batch_size", "time_s", interval=INTERVAL[1:], **look)
-        ticks.doublings(axes, rows["batch_size"])
-        # Values decide the limits: an interval of two windows may be wider than any panel, and then runs out of it.
-        values = rows.loc[rows["machine"].isin(here["machine"]), "time_s"]
-        axes.set_ylim(values.min() / 2, values.max() * 2)
-        ticks.decades(axes.yaxis)
-        ends = here.groupby(keys, sort=False, dropna=False).tail(1)
-        if len(ends) > MOST_NAMED:  # one a model, at its highest
-            ends = ends.sort_values("time_s").drop_duplicates("model", keep="last")
-            ends = ends.iloc[np.linspace(0, len(ends) - 1, min(len(ends), MOST_NAMED)).round().astype(int)]
-        precisions = ends["precision"].map(lambda name: f" {text.name('precision', name)}" if len(colors) > 1 else "")
-        names = [*map("".join, zip(ends["model"], precisions, strict=True))]
-        shades = ends["precision"].map(colors)
-        labels.later(labels.at_line_ends, axes, ends["batch_size"], ends["time_s"], names, shades)
-    return [style.line(color, text.name("precision", name)) for name, color in colors.items()]
+def _gain(
+    at: int, first: DataFrame, last: DataFrame, gain: Series, text: Texts
+) -> dict[str, object]:
+    """Values that are told of one series: its name, its ends, and how many times as fast the last is."""
+    run = curves.named(last.loc[at], text)
+    return {"run": run, "small": first.loc[at], "large": last.loc[at], "gain": gain[at]}
+
+
+def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
+    """Rows in milliseconds, with the names of their lines."""
+    named = rows["model"]
+    if rows["precision"].nunique() > 1:
+        named = named + " " + specs.names("precision", rows["precision"], text)
+    times = rows[INTERVAL].mul(1e3).set_axis(["time_ms", *ENDS_MS], axis=1)
+    return rows.assign(named=named).join(times)
+
+
+def _named(ends: DataFrame) -> DataFrame:
+    """The ends of at most MOST_NAMED lines; of more one a model, at its highest."""
+    if len(ends) <= MOST_NAMED:
+        return ends
+    ends = ends.sort_values("time_ms").drop_duplicates("model", keep="last")
+    places = np.linspace(0, len(ends) - 1, min(len(ends), MOST_NAMED)).round()
+    return ends.iloc[places.astype(int)]
+
+
+def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
+    """Logarithmic axes. Values decide the limits: an interval of two windows may be wider than any
+    panel, and then runs out of it."""
+    if here.empty:
+        return
+    ticks.doublings(axes, rows["batch_size"])
+    values = rows.loc[rows["machine"].isin(here["machine"]), "time_ms"]
+    axes.set_ylim(values.min() / 2, values.max() * 2)
+    ticks.decades(axes.yaxis)
+
+
+draw = specs.Lines(
+    x="batch_size",
+    y="time_ms",
+    x_label="batch_size",
+    y_label="time",
+    facet="mode",
+    hue="precision",
+    kind="precision",
+    colors=style.usual_colors,
+    by=["model", "precision", "workload", "execution", "sequence_length"],
+    named="named",
+    ends=_named,
+    dressed=_dressed,
+    finished=_finished,
+    shared={"sharex": True},
+    look={"interval": ENDS_MS, "s": 25},
+)

@@ -3,13 +3,36 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mfulab.lab.report.drawing import Figure, Texts, kinds, labels, percent, runs, style
-from mfulab.lab.report.frames import DataFrame, Series, Tables, against, apart, one_each, preferred, steps
+import pandas as pd
 
-TOPIC, ORDER = "training", 0
+from mfulab.lab.report import claims, selection
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style
+from mfulab.lab.report.frames import (
+    DataFrame,
+    Series,
+    Tables,
+    against,
+    apart,
+    one_each,
+    preferred,
+    steps,
+)
+
+TOPIC = "training"
+ORDER = 0
+CLAIM = claims.side_of("relative", 100.0)
+REASONS = (
+    "contradict",
+    "doubtful",
+    "unsure",
+    "recorded",
+    "elsewhere",
+)  # a single layer trains, too
 PLAIN = "training"  # the workload that others are held against, in fp32 where that was measured
 WORDS = ("forward_ms", "backward_ms", "optimiser_ms", "other_ms")
-COLORS = dict(zip(WORDS, (style.PALETTE[0], style.PALETTE[5], style.PALETTE[1], "#b3bac4"), strict=True))
+COLORS = dict(
+    zip(WORDS, (style.PALETTE[0], style.PALETTE[5], style.PALETTE[1], "#b3bac4"), strict=True)
+)
 CASE = ["machine", "model", "batch_size"]
 MOST = 2  # cases that get a panel each
 MOST_BARS = 14
@@ -17,8 +40,11 @@ WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Eager training steps with phases; `relative` is the time a sample in percent of the same model's plain step."""
-    timed = steps(tables, *WORDS, "samples_per_s", "mfu_percent", mode="training", execution="eager")
+    """Eager training steps with phases; `relative` is the time a sample in percent of the same
+    model's plain step."""
+    timed = steps(
+        tables, *WORDS, "samples_per_s", "mfu_percent", mode="training", execution="eager"
+    )
     # Plainly fed: the figure `input` has the others.
     timed = timed[~(timed["loader_workers"] > 0) & timed["loader_source"].isin(["", "random"])]
     plain = timed[timed["workload"] == PLAIN]
@@ -28,14 +54,33 @@ def rows(tables: Tables) -> DataFrame:
     keys = [*CASE, "sequence_length"]
     timed = one_each(timed, [*keys, "workload", "precision"])
     timed["is_plain"] = (timed["workload"] == PLAIN) & (timed["precision"] == usual)
-    timed = against(timed, timed[timed["is_plain"]], keys, "_plain", "samples_per_s", "memory_bytes")
+    timed = against(
+        timed, timed[timed["is_plain"]], keys, "_plain", "samples_per_s", "memory_bytes"
+    )
     relative = 100 * timed["samples_per_s_plain"] / timed["samples_per_s"]
-    return timed.assign(
+    timed = timed.assign(
         relative=relative,
         apart=apart(timed, suffix="_plain", ratio=relative / 100),
         share=100 * timed["optimiser_ms"] / timed[list(WORDS)].sum(axis=1),
         precision_differs=timed["precision"] != usual,
     )
+    return _of_few_cases(timed)
+
+
+def _of_few_cases(rows: DataFrame) -> DataFrame:
+    """Rows of one machine's cases with most techniques, and of the techniques that have a bar; all
+    of them where no case has two techniques."""
+    rows = selection.one_machine(rows)
+    names = rows["workload"] + " " + rows["precision"]
+    cases = [tuple(case) for case in rows[CASE].itertuples(index=False, name=None)]
+    cases = pd.Series(cases, rows.index)
+    counts = names.groupby(cases, sort=False).nunique().sort_values(ascending=False, kind="stable")
+    enough = counts[counts >= max(2, counts.max() / 2)].index[:MOST]
+    if enough.empty:
+        return rows
+    first = rows[cases == enough[0]].sort_values(["is_plain", "relative"], ascending=[False, True])
+    shown = names[first.index].drop_duplicates()[:MOST_BARS]
+    return rows[cases.isin(enough) & names.isin(shown)]
 
 
 def technique(row: Mapping[str, Any] | Series, text: Texts) -> str:
@@ -46,16 +91,27 @@ def technique(row: Mapping[str, Any] | Series, text: Texts) -> str:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The plain step whose optimiser weighs most, what is fastest there, and what checkpointing trades."""
+    """The plain step whose optimiser weighs most, what is fastest there, and what checkpointing
+    trades."""
     plain = rows[rows["is_plain"]]
+    if plain.empty:  # all of them are doubtful: nothing is held against them
+        return ""
     worst = plain.loc[plain["share"].idxmax()]
-    words = [text("finding", row=worst)] + ([text("busy", row=worst)] if worst["utilization_percent"] >= 0 else [])
-    others = rows[(rows[CASE] == worst[CASE]).all(axis=1) & ~rows["is_plain"] & rows["mfu_percent"].notna()]
+    words = [text("finding", row=worst)] + (
+        [text("busy", row=worst)] if worst["utilization_percent"] >= 0 else []
+    )
+    others = rows[
+        (rows[CASE] == worst[CASE]).all(axis=1) & ~rows["is_plain"] & rows["mfu_percent"].notna()
+    ]
     if not others.empty:
         faster = others["apart"] & (others["relative"] < 100)
         best = others.loc[preferred(others, faster)["relative"].idxmin()]
         beside = ~apart(others, best, ratio=others["relative"] / best["relative"]).drop(best.name)
-        values = {"technique": technique(best, text), "factor": 100 / best["relative"], "tied": 1 + int(beside.sum())}
+        values = {
+            "technique": technique(best, text),
+            "factor": 100 / best["relative"],
+            "tied": 1 + int(beside.sum()),
+        }
         words.append(text("faster" if faster.any() else "no_faster", row=best, **values))
         alike = int((~others["apart"]).sum())
         words += [text("overlaps", count=alike, total=len(others))] if alike else []
@@ -65,51 +121,76 @@ def finding(rows: DataFrame, text: Texts) -> str:
     left = again["memory_bytes"] / again["memory_bytes_plain"].where(~again["precision_differs"])
     if left.notna().any():
         case = again.loc[left.idxmin()]
-        words.append(text("traded", row=case, fast=1 / case["samples_per_s_plain"], slow=1 / case["samples_per_s"]))
+        words.append(
+            text(
+                "traded",
+                row=case,
+                fast=1 / case["samples_per_s_plain"],
+                slow=1 / case["samples_per_s"],
+            )
+        )
         words += [] if case["apart"] else [text("overlap")]
     return " ".join(words)
 
 
-def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine and case, a bar a technique; one panel with a bar a case if no case has two techniques."""
-    shown = style.one_machine(rows)
-    shown = shown.assign(
-        case=[text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()],
-        name=[technique(row, text) for row in shown[["workload", "precision", "precision_differs"]].to_dict("records")],
-        differs=shown["apart"] | shown["is_plain"],
+def _shown(rows: DataFrame, text: Texts) -> DataFrame:
+    """Rows with the words of their case and technique, the plain step and the fastest first; a case
+    a bar where none has two techniques."""
+    techniques = rows[["workload", "precision", "precision_differs"]].to_dict("records")
+    cases = rows[["model", "batch_size"]].itertuples(index=False)
+    rows = rows.assign(
+        name=[technique(row, text) for row in techniques],
+        case=[text("case", model=model, batch=int(batch)) for model, batch in cases],
     )
-    counts = shown.groupby("case", sort=False)["name"].nunique().sort_values(ascending=False, kind="stable")
-    cases = list(counts[counts >= max(2, counts.max() / 2)].index[:MOST])
-    if not cases:
-        shown, cases = shown.assign(name=shown["case"], case=""), [""]
-    shown = shown[shown["case"].isin(cases)].sort_values(["is_plain", "relative"], ascending=[False, True])
+    rows = rows.sort_values(["is_plain", "relative"], ascending=[False, True])
+    if rows.groupby("case")["name"].nunique().max() < 2:
+        return rows.assign(name=rows["case"], case="")
+    return rows
+
+
+def _parts(here: DataFrame, longest: float) -> DataFrame:
+    """The phases as parts of bars whose length is the time; what is longer is cut off."""
+    phases = here[[*WORDS]]
+    ends = phases.cumsum(axis=1).mul(here["relative"] / phases.sum(axis=1), axis=0)
+    ends = ends.clip(upper=longest)
+    return ends.sub(ends.shift(axis=1).fillna(0)).add_suffix(" %")
+
+
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
+    """A panel a machine and case, a bar a technique; one panel with a bar a case if no case has two
+    techniques."""
+    shown = _shown(rows, text)
+    cases = list(shown["case"].value_counts(sort=True).index[:MOST])
     names = list(dict.fromkeys(shown.loc[shown["case"] == cases[0], "name"]))[:MOST_BARS]
-    grid = style.panels(figure, [""], cases, x=text("relative"), sharex=True, sharey=True, lines=len(names))
+    shared: style.Look = {"sharex": True, "sharey": True, "lines": len(names)}
+    grid = style.panels(figure, [""], cases, x=text("relative"), **shared)
     parts = {f"{phase} %": color for phase, color in COLORS.items()}
     longest = min(WIDEST, max(100.0, shown["relative"].max()))
     for axes, case in zip(grid.flat, cases, strict=True):
-        # What is longer is cut off at the end.
         here = shown[(shown["case"] == case) & shown["name"].isin(names)]
-        ends = here[[*WORDS]].cumsum(axis=1).mul(here["relative"] / here[[*WORDS]].sum(axis=1), axis=0)
-        ends = ends.clip(upper=longest).add_suffix(" %")
-        here = here.join(ends.sub(ends.shift(axis=1).fillna(0)))
-        look: style.Look = {"order": names, "pale": "differs", "width": 0.8, "labelsize": 9}
+        here = here.join(_parts(here, longest))
+        look: style.Look = {"order": names, "width": 0.8, "labelsize": 9}
         kinds.stacks(axes, here, parts, "name", *WORDS, "relative", "mfu_percent", **look)
-        axes.set(xlim=(0, 1.25 * longest), xticks=[tick for tick in (0, 100, 200) if tick <= longest])
+        ticks = [tick for tick in (0, 100, 200) if tick <= longest]
+        axes.set(xlim=(0, 1.4 * longest), xticks=ticks)
         for _, row in here.iterrows():
             end = min(row["relative"], 1.02 * longest) + 0.01 * longest
             axes.text(end, names.index(row["name"]), _label(row, text), va="center", fontsize=8)
-    entries = style.dots(COLORS, text, marker="s")
-    entries += [style.dot("none", text("behind")), *style.within(~shown["differs"], text)]
-    style.legend(figure, entries + runs.key(figure, text))
-    labels.settle(figure)
+    return [*style.dots(COLORS, text, marker="s"), style.dot("none", text("behind"))]
 
 
 def _label(row: Series, text: Texts) -> str:
-    """MFU behind a bar, HFU behind it where more is executed than needed; the length of a bar that is cut off."""
-    words = [f"→ {text('share_of', share=row['relative'])}"] if row["relative"] > WIDEST else []
+    """Words behind a bar: its length where cut off, MFU, HFU where more is executed, and that no
+    difference can be measured."""
+    words = []
+    if row["relative"] > WIDEST:
+        words.append(f"→ {text('share_of', share=row['relative'])}")
     if row["mfu_percent"] >= 0:
-        executes_more = row["checkpointing"] is True or row["teacher"] == "online"
-        *shares, last = [row["mfu_percent"], *([row["hfu_percent"]] if executes_more else [])]
-        words.append(" / ".join([*map(percent, shares), text("share_of", share=last)]))
+        shares = [row["mfu_percent"]]
+        if row["checkpointing"] is True or row["teacher"] == "online":
+            shares.append(row["hfu_percent"])
+        *first, last = shares
+        words.append(" / ".join([*map(percent, first), text("share_of", share=last)]))
+    if not (row["apart"] or row["is_plain"]):
+        words.append(text("as_plain"))
     return "; ".join(words)

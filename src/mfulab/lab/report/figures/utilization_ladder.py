@@ -1,21 +1,34 @@
-"""The ladder from busy to useful: a panel a run, a bar a rung, from the loosest measure to the strictest."""
+"""The ladder from busy to useful: a panel a run, a bar a rung, from the loosest measure to the
+strictest."""
 
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, curves, kinds, style
-from mfulab.lab.report.frames import DataFrame, Tables, ok, own, those, with_machine, with_traces
+from mfulab.lab.report.frames import DataFrame, Tables, ok, those, with_machine, with_traces
 from mfulab.mfu import ladder
 
-TOPIC, ORDER = "ladder", 0
+TOPIC = "ladder"
+ORDER = 0
+CLAIM = claims.below("mfu_percent", "utilization_percent")
+FEWEST = 1  # the rungs of one run are compared
 RUNGS = [rung.column for rung in ladder.RUNGS]
-PLAIN = [rung.column for rung in ladder.RUNGS if rung == ladder.Rung(rung.column)]  # fall, whatever else a row has
+PLAIN = [
+    rung.column for rung in ladder.RUNGS if rung == ladder.Rung(rung.column)
+]  # fall, whatever else a row has
 SMALL = 1.0  # percent below which, in all panels, a rung beside the order has no bar
-INKS = {True: style.PALETTE[0], False: "#b4c3d0"}  # of rungs that fall, and of those beside the order
+INKS = {
+    True: style.PALETTE[0],
+    False: "#b4c3d0",
+}  # of rungs that fall, and of those beside the order
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Up to three busiest runs of one machine with three falling rungs: most useful, median, and the largest loss."""
-    steps = own(with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent")))
+    """Up to three busiest runs of one machine with three falling rungs: most useful, median, and
+    the largest loss."""
+    both = ok(with_traces(tables), "mfu_percent", "utilization_percent")
+    steps = selection.pick(with_machine(tables, both), "recorded")
     rungs = steps.filter(ladder.COLUMNS)
-    # Most rows have three rungs that belong to any row's order: only the others are looked at one by one.
+    # Most rows have three rungs that belong to any row's order: only the others are looked at one
+    # by one.
     sure = (rungs[PLAIN].abs() < float("inf")).sum(axis=1) >= 3
     others = rungs[~sure].to_dict("index").items()
     few = [index for index, row in others if sum(rung.falls for rung in ladder.measured(row)) < 3]
@@ -24,16 +37,21 @@ def rows(tables: Tables) -> DataFrame:
         return steps
     counts = steps[RUNGS].notna().groupby(steps["machine"]).any().sum(axis=1)
     here = steps[steps["machine"] == counts.idxmax()]
-    here = here.loc[here.groupby("model")["utilization_percent"].idxmax()].sort_values("mfu_percent", ascending=False)
+    here = here.loc[here.groupby("model")["utilization_percent"].idxmax()].sort_values(
+        "mfu_percent", ascending=False
+    )
     lost = here["utilization_percent"] - here["mfu_percent"]
     return here.loc[here.index.isin([here.index[0], here.index[len(here) // 2], lost.idxmax()])]
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The run that loses most between the first rung and the last, and the drop at which it loses most."""
+    """The run that loses most between the first rung and the last, and the drop at which it loses
+    most."""
     worst = rows.loc[(rows["utilization_percent"] - rows["mfu_percent"]).idxmax()]
-    drop, batch = ladder.largest_drop(worst.to_dict()), worst["batch_size"]
-    run = worst["model"] if batch != batch else text("run", worst=worst)  # a trace does not report its batch size
+    drop = ladder.largest_drop(worst.to_dict())
+    batch = worst["batch_size"]
+    # a trace does not report its batch size
+    run = worst["model"] if batch != batch else text("run", worst=worst)
     if drop is None:
         return text("finding_none", run=run, worst=worst)
     rungs = [text.within("rungs")(rung.column) for rung in (drop.above, drop.below)]
@@ -42,23 +60,35 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A panel a run, side by side; bars of rungs that stand beside the falling order are pale."""
-    rungs = DataFrame(
-        row | {"number": number, "rung": rung.column, "percent": rung.percent, "falls": rung.falls}
-        for number, row in enumerate(rows.to_dict("records"))
-        for rung in ladder.measured(row)
-    )
+    lines = []
+    for number, row in enumerate(rows.to_dict("records")):
+        for rung in ladder.measured(row):
+            told = {"rung": rung.column, "percent": rung.percent, "falls": rung.falls}
+            lines.append(row | {"number": number} | told)
+    rungs = DataFrame(lines)
     rungs = rungs[rungs["falls"] | (rungs.groupby("rung")["percent"].transform("max") >= SMALL)]
-    words, falling = text.within("rungs"), set(rungs.loc[rungs["falls"], "rung"])
+    words = text.within("rungs")
+    falling = set(rungs.loc[rungs["falls"], "rung"])
     present = [name for name in RUNGS if name in set(rungs["rung"])]
     names = {name: words(name) if name in falling else f"({words(name)})" for name in present}
-    grid = style.panels(figure, [""], curves.apart(rows, text), x=text("percent"), sharex=True, sharey=True)
+    grid = style.panels(
+        figure, [""], curves.apart(rows, text), x=text("percent"), sharex=True, sharey=True
+    )
     style.fit(figure, len(names))
     rungs["name"] = rungs["rung"].map(names)
     rungs["said"] = [text("share_of", share=share) for share in rungs["percent"]]
-    look: style.Look = {"order": list(names.values()), "words": "said", "hue": "falls", "palette": INKS, "dodge": False}
+    look: style.Look = {
+        "order": list(names.values()),
+        "words": "said",
+        "hue": "falls",
+        "palette": INKS,
+        "dodge": False,
+    }
     for (_, here), axes in zip(rungs.groupby("number"), grid.flat, strict=True):
         kinds.bars(axes, here, "percent", "name", "percent", **look)
         axes.set_xlim(0, max(118.0, 1.2 * rungs["percent"].max()))
         axes.set_xticks([0, 50, 100])
         axes.tick_params(axis="y", length=0, labelsize=10)
-    return [style.dot(INKS[False], text("aside"), "s")] if not rungs["falls"].all() else []
+    if not rungs["falls"].all():
+        return [style.dot(INKS[False], text("aside"), "s")]
+    return []

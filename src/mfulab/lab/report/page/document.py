@@ -1,11 +1,15 @@
-"""One self-contained page: findings first, then figures, rows, environment and definitions; it needs no network."""
+"""One self-contained page: findings first, then figures, rows, environment and definitions; it
+needs no network."""
 
+import base64
 import gc
+import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +18,55 @@ from jinja2 import Environment, Template
 from markupsafe import Markup, escape
 
 from mfulab.core.files import write_text
+from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, catalogue, verdicts
 from mfulab.core.language.quantities import quantity, significant
-from mfulab.lab.planning.naming import short
-from mfulab.lab.report import figures, frames, trust
+from mfulab.lab.planning.naming import MEASURE, in_language, short
+from mfulab.lab.report import figures, frames, selection, trust
 from mfulab.lab.report.drawing import fonts, style, vector
 from mfulab.lab.report.drawing import runs as marks
 from mfulab.lab.report.figures import headroom as headroom_figure
 from mfulab.lab.report.figures import mfu_versus_utilization
 from mfulab.lab.report.page import payload, why
 from mfulab.lab.runtime.forked import drawing_cores, in_processes
-from mfulab.lab.tables import compare
+from mfulab.lab.tables import compare, seminar_texts
 from mfulab.lab.tables.records import PROGRESS
 from mfulab.measurements.registry import TABLES
-from mfulab.mfu import headroom, ladder
+from mfulab.mfu import headroom as budget
+from mfulab.mfu import ladder
 
-FONTS = "/* fonts */"  # in the style sheet, where the letters that the page needs are put once they are known
-SCRIPTS = ("report.js", "figures.js", "axes.js", "table.js", "run.js")  # one script of the page, in this order
+# in the style sheet, where the letters that the page needs are put once they are known
+FONTS = "/* fonts */"
+STYLE_HASH = "hash-of-the-style-sheet"  # in the policy, which stands before all texts
+# Only the page's own script and style sheet, nothing from elsewhere. `style-src` is for attributes
+# of elements, and for browsers that do not know style-src-elem.
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:;"
+    " base-uri 'none'; form-action 'none';"
+)
+SCRIPTS = (
+    "report.js",
+    "figures.js",
+    "axes.js",
+    "table.js",
+    "run.js",
+)  # one script of the page, in this order
+UNKNOWN = 1e9  # a factor for times that may be off by any, since JSON has no infinity
+# Tables of what a machine did; the others count, convert or read what others measured.
+ON_A_MACHINE = (
+    *("profile", "matmul", "readings", "split"),
+    *("memory", "serving", "ceilings", "quality"),
+)
 MISSING = 12  # runs still to come that are named
 COMPARED = 200  # lines of a comparison; the file has all
-FLAGS = ("verdict_flags", "window_source", "notes")  # keys and numbers, to be told as sentences
-SENTENCES = ("explanation", "flops_source", "adds")  # texts of rows that have words in other languages
-CLAIMED = ("case", "printed", "formula", "answer", "note")  # what is said of a number of the seminar
+FLAGS = (
+    "verdict_flags",
+    "window_source",
+    "notes",
+    "ended_by",
+)  # keys and numbers, to be told as sentences
+# a text, or a key and its numbers
+SENTENCES = ("explanation", "flops_source", "message")
 UNIT = re.compile(r"(?<=\d) (?=%|[kMGTPmnµ]?(?:s|B|J|W|Hz|FLOP|MAC)(?![A-Za-z]))")
 POWER = re.compile(r"(?<![\w=.:/-])(\d[\d.]*)e([+-]\d+)\b")  # not that of a command's key=1e-05
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -43,47 +74,82 @@ PARTICLE = re.compile(r"(?<=[%)])(?=[가-힣])")
 CODE = re.compile(r"`([^`]+)`")
 LISTED = 5  # reasons of one status that are told; runs with others are counted
 WORDS = (
-    *("copied", "count", "no_column", "no_number", "row", "config", "log", "folder", "operators", "ranks", "samples"),
+    *(
+        "copied",
+        "count",
+        "no_column",
+        "no_number",
+        "row",
+        "config",
+        "log",
+        "folder",
+        "operators",
+        "ranks",
+        "samples",
+    ),
     *("series", "selected", "select", "open"),
-    *("difference", "apart", "meet", "budget", "ladder", "times", "settings"),
+    *("difference", "points", "apart", "meet", "budget", "ladder", "times", "settings"),
     *("same_settings", "phases", "kernels", "timeline", "drill", "drill_help", "step", "rest"),
     *("side_by_side", "verdict"),
 )
 # Words of the tables of a trace's operators and modules, and of its time.
 ROOFLINE = (
-    *("operators", "operator", "shapes", "bound", "ms", "best", "headroom", "over_commits", "measured_at", "commit"),
+    *(
+        "operators",
+        "operator",
+        "shapes",
+        "bound",
+        "ms",
+        "best",
+        "headroom",
+        "over_commits",
+        "measured_at",
+        "commit",
+    ),
     *("modules", "module", "calls", "share", "gflop", "mfu"),
     *("uncounted", "graph", "communication", "copies", "input_wait", "idle"),
-    *("compute", "memory", "launch", "doubtful", "synchronisation", "starved", "queued", "unlinked"),
+    *(
+        "compute",
+        "memory",
+        "launch",
+        "doubtful",
+        "synchronisation",
+        "starved",
+        "queued",
+        "unlinked",
+    ),
 )
-KINDS = (("products", "matmuls"), ("recomputed", "recomputation"), ("others", "other_operators"))  # of its time
 
 
 def save(tables: Path, drawn: Path | None, out: Path, language: str) -> None:
     """Writes the page that `build` makes into `out`."""
-    gc.freeze()  # drawing makes much that is collected, which need not look through all imports each time
+    # drawing makes much that is collected, which need not look through all imports each time
+    gc.freeze()
     write_text(out, build(tables, drawn, language))
 
 
 def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
-    """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of them."""
+    """The page as text, from the tables in `folder` and figures in `drawn`, whatever is missing of
+    them."""
     tables, problems = frames.read(folder)
     text = Texts(language, "page")
     worded = _in_words(tables, language)
     tables = trust.judged(tables)
+    worded = _with_reach(worded, tables)
     glyphs: dict[str, str] = {}
     sections = _sections(tables, drawn, text, problems, glyphs)
-    shown = [figure for section in sections for figure in section["figures"]]
+    shown = list(chain.from_iterable(section["figures"] for section in sections))
     without = _without_both(tables)
     drawn_rows = {figure["name"]: figure.pop("rows") for figure in shown}
     data, letters = payload.packed(payload.read(worded, folder, drawn_rows, text))
-    inks = {f"{part}_ms": color for part, color in headroom_figure.COLORS.items()}
+    inks = {f"{part}_ms": color for part, color in _inks().items()}
     words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text), "colors": inks}
+    script = "\n".join(map(_file, SCRIPTS))
     content = _template().render(
         text=text,
         headline=_headline(shown, tables, without, text),
-        unused=list(map(text.said, frames.unused(tables))),
-        unknown_peaks=sorted(without.loc[without["mfu_note"] == "no_peak", "peak_precision"].unique()),
+        unused=frames.unused(tables, language),
+        give_peaks=_give_peaks(without, text),
         progress=_progress(folder, text),
         unmeasured=_unmeasured(worded, text),
         excluded=frames.texts(folder / "excluded.csv").to_dict("records"),
@@ -95,101 +161,191 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         definitions=catalogue(language)["definitions"].items(),
         words=words,
         data=data,
+        policy=Markup(f"{POLICY} script-src {_hash(script)}; style-src-elem {STYLE_HASH}"),
         css=Markup(_file("report.css")),
-        javascript=Markup("\n".join(map(_file, SCRIPTS))),
+        javascript=Markup(script),
         **_runs_in_words(tables, problems, text),
         **_why({*drawn_rows}, tables, without.empty, language),
         **_seminar(folder, text),
     )
-    return content.replace(FONTS, fonts.faces(content + letters + payload.as_json(words)), 1)
+    faces = fonts.faces(content + letters + payload.as_json(words))
+    style_hash = _hash(_file("report.css").replace(FONTS, faces, 1))
+    return content.replace(STYLE_HASH, style_hash, 1).replace(FONTS, faces, 1)
+
+
+def _with_reach(worded: frames.Tables, judged: frames.Tables) -> frames.Tables:
+    """The tables with what their times may be off by, where that is anything, for the comparison of
+    two runs."""
+    tables = dict(worded)
+    for name in trust.STEPS:
+        reach = judged[name][trust.REACH].clip(upper=UNKNOWN)
+        if (reach > 1).any():
+            tables[name] = worded[name].assign(**{trust.REACH: reach.where(reach > 1)})
+    return tables
+
+
+def _hash(text: str) -> str:
+    """Source expression of a content security policy for a script or style sheet of the page."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _template() -> Template:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     code = partial(CODE.sub, r"<code>\1</code>")
-    environment.filters |= {"unbroken": _unbroken, "marked": lambda words: Markup(code(str(escape(words))))}
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # the ladder and the budget keep their order
+    environment.filters |= {
+        "unbroken": _unbroken,
+        "marked": lambda words: Markup(code(str(escape(words)))),
+    }
+    environment.policies["json.dumps_kwargs"] = {
+        "sort_keys": False
+    }  # the ladder and the budget keep their order
     return environment.from_string(_file("report.html"))
 
 
-def _runs_in_words(tables: frames.Tables, problems: list[str], text: Texts) -> dict[str, Any]:
+def _runs_in_words(
+    tables: frames.Tables, problems: list[frames.Problem], text: Texts
+) -> dict[str, Any]:
     """Words on when runs were measured, how far to trust them, and faults of their files."""
     runs = _runs(tables)
     duty = trust.duty_cycle(runs[~runs["recorded"]])
     doubts, lines, again = trust.summary(tables, text.language)
-    urgent = [problem for problem in problems if not problem.startswith(frames.OF_RECORDINGS)]
+    urgent = [problem for problem in problems if not problem.of_recordings]
+    upkeep = [problem for problem in problems if problem.of_recordings]
     return {
         "provenance": style.provenance(frames.in_words(runs, text)),
         "duty_cycle": text("duty_cycle", duty=duty) if duty else "",
         "precision": trust.precision(tables, text.language),
         "rows_shown": _rows_shown(runs, text),
-        "doubts": {"says": doubts, "lines": lines, "again": again},
-        "problems": [*([] if len(runs) or len(tables["traces"]) else [text("no_rows")]), *map(text.said, urgent)],
-        "upkeep": [text.said(problem) for problem in problems if problem not in urgent],
+        "doubts": {"says": doubts, "lines": lines, "again": in_language(again, text.language)},
+        "problems": [
+            *([] if len(runs) or len(tables["traces"]) else [text("no_rows")]),
+            *(problem.in_words(text.language) for problem in urgent),
+        ],
+        "upkeep": [problem.in_words(text.language) for problem in upkeep],
     }
 
 
-def _why(figures_shown: set[str], tables: frames.Tables, is_of_own: bool, language: str) -> dict[str, Any]:
-    """The section "Why", and the first figure's lines and lowest run, where it draws own runs or only recordings."""
-    charted = mfu_versus_utilization.rows(tables)
+def _why(
+    figures_shown: set[str], tables: frames.Tables, is_of_own: bool, language: str
+) -> dict[str, Any]:
+    """The section "Why", and the first figure's lines and lowest run, where it draws own runs or
+    only recordings."""
+    charted = selection.drawable(mfu_versus_utilization, tables)
     if charted.empty or not is_of_own:
-        return {"lanes": {}, "first": {}, "why": why.section(tables, None, figures_shown, language)}
-    lowest = mfu_versus_utilization.lowest(charted)
-    first = why.first(lowest, charted, figures_shown, language)
+        section = why.section(tables, None, figures_shown, language)
+        first = {}
+        if section and _is_one_trace(tables):
+            first = section["cases"][0] | {"because": section["cases"][0]["reason"]}
+        return {"lanes": {}, "first": first, "why": section}
+    lowest = selection.first_run(charted)
+    first = why.first(lowest, figures_shown, language)
     section = why.section(tables, lowest, figures_shown, language)
     return {"lanes": why.lanes(charted, language), "first": first, "why": section}
 
 
 def _seminar(folder: Path, text: Texts) -> dict[str, Any]:
-    claims = frames.texts(folder / "seminar.csv")
-    claims = claims.assign(**{column: claims[column].map(text.said) for column in CLAIMED})
-    return {"seminar": claims.to_dict("records"), "wrong_in_seminar": int((claims["agrees"] != "True").sum())}
+    rows = frames.texts(folder / "seminar.csv").to_dict("records")
+    return {
+        "seminar": [row | seminar_texts.in_words(row, text.language) for row in rows],
+        "wrong_in_seminar": sum(row["agrees"] != "True" for row in rows),
+    }
 
 
 def _groups(text: Texts) -> dict[str, dict[str, str]]:
     """Columns of a step's time and ladder that the script shows together, each with its name."""
-    parts, phases = text.within("trace"), text.within("why")
+    parts = text.within("trace")
+    phases = text.within("why")
     return {
-        "budget": {f"{part}_ms": parts(part) for part in headroom.PARTS},
+        "budget": {f"{part}_ms": parts(part) for part in budget.PARTS},
         "phases": {f"{name}_ms": phases(name) for name in why.PHASES},
         "ladder": {rung.column: rung.column for rung in ladder.RUNGS},
         "trace": {key: parts(key) for key in ROOFLINE}
-        | {kind: parts(name) for kind, name in KINDS}
+        | {kind: parts(name) for kind, name in budget.KINDS.items()}
         | {"rest": text("rest")},
     }
 
 
+def _inks() -> dict[str, str]:
+    """Colors of the parts of a step's time, and of the kinds of a timeline that are such a part by
+    another name: that of the products is the useful part's, most of which they are."""
+    parts = headroom_figure.COLORS
+    kinds = {kind: parts[part] for kind, part in budget.KINDS.items() if part in parts}
+    return parts | kinds | {"products": parts["useful"]}
+
+
 def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
-    """The tables with the sentences of their verdicts, flags and notes in `language`, in place of their keys."""
-    counts = dict(zip(tables["flops"]["run"], tables["flops"]["message"], strict=True))
-    say: dict[str, Callable[[str], str]] = dict.fromkeys(FLAGS, partial(verdicts.flags, language=language))
-    say |= {"reasons": partial(verdicts.reasons, language=language)} | dict.fromkeys(SENTENCES, Texts(language).said)
+    """The tables with the sentences of their verdicts, flags and notes in `language`, in place of
+    their keys."""
+    messages = tables["flops"]["message"].map(partial(verdicts.message, language=language))
+    counts = dict(zip(tables["flops"]["run"], messages, strict=True))
+    say: dict[str, Callable[[str], str]] = dict.fromkeys(
+        FLAGS, partial(verdicts.flags, language=language)
+    )
+    say["reasons"] = partial(verdicts.reasons, language=language)
+    say |= dict.fromkeys(SENTENCES, partial(verdicts.message, language=language))
     shown = {}
     for name, table in tables.items():
         told = [table[column] for column in say if column in table]
-        words = {cells.name: cells.map({cell: say[cells.name](cell) for cell in cells.unique()}) for cells in told}
+        words = {
+            cells.name: cells.map({cell: say[cells.name](cell) for cell in cells.unique()})
+            for cells in told
+        }
+        if "ended_by" in words:
+            ended = words["ended_by"]
+            words["message"] = words["message"].where(ended == "", ended)
         if "verdict_reason" in table:
             read = table[[name for name in verdicts.READ if name in table]]
-            named = read["verdict_numbers"].str.contains('"name"', regex=False)  # an operator, told by these two
-            read = read.assign(**{name: read[name].where(named) for name in ("optimiser_ms", "time_s") if name in read})
-            alike = read.groupby(list(read), dropna=False, sort=False).ngroup()  # each distinct row is said once
+            named = read["verdict_numbers"].str.contains(
+                '"name"', regex=False
+            )  # an operator, told by these two
+            read = read.assign(
+                **{
+                    name: read[name].where(named)
+                    for name in ("optimiser_ms", "time_s")
+                    if name in read
+                }
+            )
+            alike = read.groupby(
+                list(read), dropna=False, sort=False
+            ).ngroup()  # each distinct row is said once
             distinct = read[~alike.duplicated()].to_dict("records")
-            rows = [verdicts.columns(row, counts.get(row.get("flops_run")), language) for row in distinct]
+            rows = [
+                verdicts.columns(row, counts.get(row.get("flops_run")), language)
+                for row in distinct
+            ]
             columns = list(verdicts.columns(dict.fromkeys(table)))
-            words |= pd.DataFrame(rows, columns=columns, dtype=object).take(alike).set_axis(table.index).items()
+            words |= (
+                pd.DataFrame(rows, columns=columns, dtype=object)
+                .take(alike)
+                .set_axis(table.index)
+                .items()
+            )
             table = table.drop(columns="verdict_numbers")
         shown[name] = table.assign(**words)
     return shown
 
 
 def _file(name: str) -> str:
-    return resources.files("mfulab.lab.report.page").joinpath(f"templates/{name}").read_text(encoding="utf-8")
+    return (
+        resources.files("mfulab.lab.report.page")
+        .joinpath(f"templates/{name}")
+        .read_text(encoding="utf-8")
+    )
 
 
 def _runs(tables: frames.Tables) -> pd.DataFrame:
     """Every row that was measured on a machine, with what all tables share."""
-    shared = ["hardware", "recorded", "experiment", "status", "started_at", "commit", "process_s", "measured_s"]
-    wanted = [tables[name][shared] for name in ("profile", "matmul", "ceilings")]
+    shared = [
+        "hardware",
+        "recorded",
+        "experiment",
+        "status",
+        "started_at",
+        "commit",
+        "process_s",
+        "measured_s",
+    ]
+    wanted = [tables[name][shared] for name in ON_A_MACHINE]
     return frames.with_machine(tables, pd.concat(wanted, ignore_index=True))
 
 
@@ -202,125 +358,201 @@ def _rows_shown(runs: pd.DataFrame, text: Texts) -> str:
 
 
 def _progress(folder: Path, text: Texts) -> dict[str, Any]:
-    """Counts of a sweep before its end, their sentence, and the first runs that are missing; empty at its end."""
+    """Counts of a sweep before its end, their sentence, and the first runs that are missing; empty
+    at its end."""
     planned = frames.texts(folder / "progress.csv")
     missing = planned[planned["state"] != PROGRESS[0]]
     if missing.empty:
         return {}
     counts = {state: int((planned["state"] == state).sum()) for state in PROGRESS}
-    parts = [text(f"progress_{state}", count=count) for state, count in counts.items() if count or state == PROGRESS[0]]
+    parts = [
+        text(f"progress_{state}", count=count)
+        for state, count in counts.items()
+        if count or state == PROGRESS[0]
+    ]
     listed = [f"{row['step']} {short(row['run'])}" for _, row in missing.head(MISSING).iterrows()]
-    listed += [text("progress_more", count=len(missing) - MISSING)] if len(missing) > MISSING else []
-    return {"measured": counts[PROGRESS[0]], "total": len(planned), "says": f"{', '.join(parts)}.", "missing": listed}
+    listed += (
+        [text("progress_more", count=len(missing) - MISSING)] if len(missing) > MISSING else []
+    )
+    return {
+        "measured": counts[PROGRESS[0]],
+        "total": len(planned),
+        "says": f"{', '.join(parts)}.",
+        "missing": listed,
+    }
 
 
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
-    """Rows that were not measured, and those with a suspicious MFU, in words: of recorded machines where alone."""
-    lines, is_own = [], not all(tables[name]["recorded"].all() for name in TABLES)
+    """Rows that were not measured, and those with a suspicious MFU, in words: of recorded machines
+    where alone."""
+    lines = []
+    is_own = not all(tables[name]["recorded"].all() for name in TABLES)
     shown = {name: table[~table["recorded"]] if is_own else table for name, table in tables.items()}
     for name in TABLES:
         table = shown[name]
         for status, rows in table[table["status"] != "ok"].groupby("status", sort=False):
             word = text.name("status", str(status))
             alike = list(rows.groupby("message", sort=False)["run"])
-            lines += [_of_runs(runs, f"{word}. {message}".strip(), text) for message, runs in alike[:LISTED]]
+            lines += [
+                _of_runs(runs, f"{word}. {message}".strip(), text)
+                for message, runs in alike[:LISTED]
+            ]
             more = sum(len(runs) for _, runs in alike[LISTED:])
             lines += [text("more_unmeasured", count=more, status=word, table=name)] if more else []
     noted = shown["profile"][shown["profile"]["mfu_note"] != ""]
-    lines += [_of_runs(runs, str(note), text) for note, runs in noted.groupby("mfu_note", sort=False)["run"]]
-    traces = tables["traces"][(tables["traces"]["mfu_reason"] != "") & ~tables["traces"]["recorded"]]
-    return lines + [_of_runs(runs, str(why), text) for why, runs in traces.groupby("mfu_reason", sort=False)["run"]]
+    lines += [
+        _of_runs(runs, str(note), text)
+        for note, runs in noted.groupby("mfu_note", sort=False)["run"]
+    ]
+    traces = tables["traces"][
+        (tables["traces"]["mfu_reason"] != "") & ~tables["traces"]["recorded"]
+    ]
+    return lines + [
+        _of_runs(runs, str(why), text)
+        for why, runs in traces.groupby("mfu_reason", sort=False)["run"]
+    ]
 
 
 def _of_runs(runs: pd.Series, note: str, text: Texts) -> str:
     example = runs.iloc[0]
-    return f"{example}: {note}" if len(runs) == 1 else text("note", count=len(runs), example=example, note=note)
+    if len(runs) == 1:
+        return f"{example}: {note}"
+    return text("note", count=len(runs), example=example, note=note)
 
 
 def _sections(
-    tables: frames.Tables, drawn: Path | None, text: Texts, problems: list[str], glyphs: dict[str, str]
+    tables: frames.Tables,
+    drawn: Path | None,
+    text: Texts,
+    problems: list[frames.Problem],
+    glyphs: dict[str, str],
 ) -> list[dict[str, Any]]:
-    """The topics that have figures, in order; adds what cannot be made to `problems`, letters to `glyphs`."""
+    """The topics that have figures, in order; adds what cannot be made to `problems`, letters to
+    `glyphs`."""
     runs = _runs(tables)
     measured = runs[~runs["recorded"]]
-    # A recorded machine's experiments are not to be measured here: its figures come from experiment=recorded.
-    experiments = list(filter(None, measured["experiment"].unique())) or ["recorded"] * (len(runs) > 0)
+    # A recorded machine's experiments are not to be measured here: its figures come from
+    # experiment=recorded.
+    experiments = list(filter(None, measured["experiment"].unique())) or ["recorded"] * (
+        len(runs) > 0
+    )
     sections: dict[str, list[dict[str, Any]]] = {}
-    names = list(figures.modules())
+    rows = figures.page_rows(tables)
     # What is drawn already costs less than a process that has no core to itself.
     map_all = in_processes if drawn is None or drawing_cores() >= figures.FEW_CORES else map
 
     def make(name: str) -> dict[str, Any] | str:
         try:
-            return _figure(name, tables, drawn, text.within(name), experiments)
+            return _figure(name, rows[name], tables, drawn, text.within(name), experiments)
         except Exception as error:  # one figure never costs the page
             return figures.unmade(name, error, text.language)
 
-    for name, shown in zip(names, map_all(make, names), strict=True):
+    for name, shown in zip(rows, map_all(make, list(rows)), strict=True):
         if isinstance(shown, str):
-            problems.append(shown)
+            problems.append(frames.Problem(shown))
         elif shown:
             try:
                 shown["svg"] = Markup(vector.inline(shown["svg"], name, glyphs))
             except Exception as error:
-                problems.append(figures.unmade(name, error, text.language))
+                problems.append(frames.Problem(figures.unmade(name, error, text.language)))
                 continue
             sections.setdefault(figures.modules()[name].TOPIC, []).append(shown)
     sections.setdefault("why", [])  # which has cases even where no run has a headroom to draw
     topics = [topic for topic in figures.TOPICS if topic in sections]
-    return [{"topic": topic, "title": text(f"topic_{topic}"), "figures": sections[topic]} for topic in topics]
+    return [
+        {"topic": topic, "title": text(f"topic_{topic}"), "figures": sections[topic]}
+        for topic in topics
+    ]
 
 
 def _figure(
-    name: str, tables: frames.Tables, drawn: Path | None, text: Texts, experiments: Sequence[str]
+    name: str,
+    rows: pd.DataFrame | None,
+    tables: frames.Tables,
+    drawn: Path | None,
+    text: Texts,
+    experiments: Sequence[str],
 ) -> dict[str, Any]:
-    """A figure with its sentence, rows and command; empty where the tables hold nothing for it."""
+    """A figure with its sentence, rows and command; empty where the tables hold nothing for it.
+    Rows that are not given are selected from the tables."""
     module = figures.modules()[name]
-    rows = module.rows(tables)
+    if rows is None:
+        rows = selection.drawable(module, tables)
     if rows.empty:
         return {}
-    svg, finding = vector.saved(drawn, name), None
-    if svg is None:
-        rendered = figures.render(name, tables, text.language, rows)
-        svg, finding = (marks.svg(rendered.figure), rendered.finding) if rendered else ("", None)
+    drawing = vector.saved(drawn, name)
+    finding = None
+    if drawing is None and (rendered := figures.render(name, tables, text.language, rows)):
+        drawing = vector.parsed(marks.svg(rendered.figure))
+        finding = rendered.finding
     rows = frames.in_words(rows, text)
     return {
         "name": name,
         "title": text("title"),
         "finding": _unbroken(finding or figures.finding(module, rows, text)),
-        "reading": _unbroken(figures.reading(rows, text)),
-        "svg": svg,
+        "reading": _unbroken(figures.reading(name, rows, text)),
+        "svg": drawing,
         "rows": payload.drawn(rows),
         "command": figures.command(name, experiments, text.language),
     }
 
 
-def _headline(shown: list[dict[str, Any]], tables: frames.Tables, without: pd.DataFrame, text: Texts) -> str | None:
-    """The first figure's sentence; a trace's, where one is all; where every run failed, the failure."""
+def _headline(
+    shown: list[dict[str, Any]], tables: frames.Tables, without: pd.DataFrame, text: Texts
+) -> str | None:
+    """The first figure's sentence; a trace's, where one is all; where every run failed, the
+    failure."""
     measured = any((tables[name]["status"] == "ok").any() for name in trust.STEPS)
     if not measured and (failed := trust.failed(tables, text.language)):
         return failed
     if not (lacking := frames.with_machine(tables, without)).empty:
         best = lacking.sort_values("mfu_percent", ascending=False).iloc[0]
         note = verdicts.columns(best.to_dict(), None, text.language)["mfu_note"]
-        return f"{best['machine']}: {note}." if pd.isna(best["mfu_percent"]) else text("no_utilization", best=best)
+        if pd.isna(best["mfu_percent"]):
+            return f"{best['machine']}: {note}."
+        return text("no_utilization", best=best)
+    if shown and not _is_one_trace(tables):
+        return shown[0]["finding"]
+    return why.of_traces(tables, text)
+
+
+def _give_peaks(without: pd.DataFrame, text: Texts) -> str:
+    """Command with the peaks that a user has to give; empty where all are known."""
+    formats = sorted(without.loc[without["mfu_note"] == "no_peak", "peak_precision"].unique())
+    if not formats:
+        return ""
+    peaks = " ".join(f"device.peak_tflop_s.{name}=…" for name in formats)
+    return in_language(f"{MEASURE} --config overrides='{peaks}'", text.language)
+
+
+def _is_one_trace(tables: frames.Tables) -> bool:
+    """True if all that was measured here is one step, read from a trace."""
     steps = frames.ok(frames.own(frames.with_traces(tables)), "time_s")
-    is_trace = len(steps) == 1 and steps["hardware"].iloc[0].endswith(frames.READ) and not steps["recorded"].iloc[0]
-    return shown[0]["finding"] if shown and not is_trace else why.of_traces(tables, text)
+    if len(steps) != 1:
+        return False
+    step = steps.iloc[0]
+    return bool(step["hardware"].endswith(frames.READ) and not step["recorded"])
 
 
 def _without_both(tables: frames.Tables) -> pd.DataFrame:
-    """Steps measured here, where none has MFU and utilization: the figure of both then shows recorded machines."""
+    """Steps measured here, where none has MFU and utilization: the figure of both then shows
+    recorded machines."""
     steps = frames.ok(tables["profile"], "time_s")
     steps = steps[~steps["recorded"]]
-    return steps.iloc[:0] if steps[["mfu_percent", "utilization_percent"]].notna().all(axis=1).any() else steps
+    if steps[["mfu_percent", "utilization_percent"]].notna().all(axis=1).any():
+        return steps.iloc[:0]
+    return steps
 
 
 def _unbroken(words: str) -> str:
-    """The words with each unit bound to its number, a Korean particle to the sign before it, 1e-05 as 1 × 10⁻⁵."""
+    """The words with each unit bound to its number, a Korean particle to the sign before it, 1e-05
+    as 1 × 10⁻⁵."""
     words = PARTICLE.sub("\N{WORD JOINER}", UNIT.sub("\N{NO-BREAK SPACE}", words))
     return POWER.sub(
-        lambda match: f"{match[1]}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10{str(int(match[2])).translate(RAISED)}", words
+        lambda match: (
+            f"{match[1]}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10{str(int(match[2])).translate(RAISED)}"
+        ),
+        words,
     )
 
 
@@ -340,22 +572,40 @@ def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
             "word": text.name("compared", row["verdict"]),
             "because": text.name("because", row["because"]),
             "ratio": compare.change(row["ratio"]),
-            "bounds": " … ".join(compare.change(row[name]) for name in ("ratio_low", "ratio_high") if row[name] > 0),
+            "bounds": " … ".join(
+                compare.change(row[name]) for name in ("ratio_low", "ratio_high") if row[name] > 0
+            ),
             **{name: quantity(row[f"{name}_s"], "s") for name in ("old", "new")},
         }
         for _, row in rows[rows["ratio"] > 0].head(COMPARED).iterrows()
     ]
     others = rows.loc[rows["ratio"].isna(), "because"].value_counts()
-    without = [text("incomparable", count=n, because=text.name("because", str(why))) for why, n in others.items()]
+    without = [
+        text("incomparable", count=n, because=text.name("because", str(why)))
+        for why, n in others.items()
+    ]
     folders = list(filter(None, rows[["old", "new"]].iloc[0]))
     says = text("compared", count=len(rows), counts=words)
     return {"says": says, "folders": folders, "lines": lines, "others": without}
 
 
 def _environment(tables: frames.Tables, text: Texts) -> dict[str, Any]:
-    rows = frames.with_machine(tables, tables["environment"]).drop_duplicates("machine", keep="last")
-    skipped = {"experiment", "run", "recorded", "status", "machine", "process_s", "measured_s", *frames.JUDGED}
-    cells = {name: [_fact(name, value) for value in rows[name]] for name in rows if name not in skipped}
+    rows = frames.with_machine(tables, tables["environment"]).drop_duplicates(
+        "machine", keep="last"
+    )
+    skipped = {
+        "experiment",
+        "run",
+        "recorded",
+        "status",
+        "machine",
+        "process_s",
+        "measured_s",
+        *frames.JUDGED,
+    }
+    cells = {
+        name: [_fact(name, value) for value in rows[name]] for name in rows if name not in skipped
+    }
     facts = [(name, values) for name, values in cells.items() if any(values)]
     return {"machines": list(frames.in_words(rows, text)["machine"]), "facts": facts}
 
@@ -373,7 +623,7 @@ def _fact(name: str, value: Any) -> str:
 
 def _lines(value: str) -> str:
     try:
-        data = json.loads(value)
+        data = parse_json(value)
     except ValueError:
         return value
     if isinstance(data, dict):

@@ -1,4 +1,5 @@
-"""The page's data: tables by column and details of runs, gzipped because the rows of a sweep repeat themselves."""
+"""The page's data: tables by column and details of runs, gzipped because the rows of a sweep repeat
+themselves."""
 
 import base64
 import json
@@ -17,19 +18,24 @@ import pandas as pd
 from mfulab.core.files import UnreadableError, read_json
 from mfulab.core.language import Texts
 from mfulab.lab.report import frames
+from mfulab.lab.report.trust import REACH
 from mfulab.lab.tables.columns import description, fields
 from mfulab.measurements.registry import TABLES
 
 DRAWN = 500  # rows of a figure's CSV; the table's export has all
 KEPT = {"hardware", "run", "recorded", "experiment", "commit", "time_ci_low_s", "time_ci_high_s"}
 SETTINGS = "settings"  # the column of what else sets a run apart
+ADDED = {SETTINGS: str, REACH: float}  # columns that the page adds to its tables
 # Columns that tables do not show at first, without those that name a run and its time's interval.
-BEHIND = {name for table in TABLES for name in fields(table)} - KEPT
-BEHIND -= {name for measurement in TABLES.values() for name in measurement.shown.split()}
+BEHIND = set(chain.from_iterable(map(fields, TABLES))) - KEPT
+BEHIND.difference_update(*(measurement.shown.split() for measurement in TABLES.values()))
 
 
-def read(tables: frames.Tables, folder: Path, figures: Mapping[str, Any], text: Texts) -> Iterator[str]:
-    """Yields JSON of the tables with rows, of their runs' details, if these can be read, and of the rows of figures."""
+def read(
+    tables: frames.Tables, folder: Path, figures: Mapping[str, Any], text: Texts
+) -> Iterator[str]:
+    """Yields JSON of the tables with rows, of their runs' details, if these can be read, and of the
+    rows of figures."""
     try:
         details = read_json(folder / "details.json")
     except (FileNotFoundError, UnreadableError):
@@ -47,22 +53,35 @@ def as_json(data: object) -> str:
 
 
 def packed(pieces: Iterable[str]) -> tuple[str, str]:
-    """Base64 of the gzipped text, what no page can mistake for its own; and its distinct letters beyond ASCII."""
+    """Base64 of the gzipped text, what no page can mistake for its own; and its distinct letters
+    beyond ASCII."""
     chunks: list[bytes] = []
-    compressor, letters = zlib.compressobj(6, wbits=31), set[str]()
+    compressor = zlib.compressobj(6, wbits=31)
+    letters = set[str]()
     for piece in pieces:
         chunks.append(compressor.compress(piece.encode("utf-8", errors="replace")))
         letters.update("" if piece.isascii() else piece)
-    return base64.b64encode(b"".join([*chunks, compressor.flush()])).decode(), "".join(sorted(letters))
+    return base64.b64encode(b"".join([*chunks, compressor.flush()])).decode(), "".join(
+        sorted(letters)
+    )
 
 
 def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
-    """Yields JSON of a table by column, texts that repeat as numbers into a dictionary; empty columns are left out."""
-    measurement, kinds, declared = TABLES[name], frames.kinds(name) | {SETTINGS: str}, fields(name)
-    main, columns = measurement.shown.split(), list[dict[str, Any]]()
+    """Yields JSON of a table by column, texts that repeat as numbers into a dictionary; empty
+    columns are left out."""
+    measurement = TABLES[name]
+    kinds = frames.kinds(name) | ADDED
+    declared = fields(name)
+    main = measurement.shown.split()
+    columns = list[dict[str, Any]]()
     if "run" in table and (others := settings(table, main)).any():
         table = table.assign(settings=others)
-        main.insert(next((place for place, column in enumerate(main) if column in ("hardware", "status")), 1), SETTINGS)
+        main.insert(
+            next(
+                (place for place, column in enumerate(main) if column in ("hardware", "status")), 1
+            ),
+            SETTINGS,
+        )
     yield '{"values":['
     for column in [*main, *(column for column in table.columns if column not in main)]:
         cells = table[column]
@@ -71,7 +90,10 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
         codes, distinct = pd.factorize(cells)
         if kinds[column] is str:
             more: dict[str, Any] = {"dictionary": list(distinct)}
-            words = [*map(str, range(len(distinct))), "-1"]  # the last is of what is missing: code -1
+            words = [
+                *map(str, range(len(distinct))),
+                "-1",
+            ]  # the last is of what is missing: code -1
         else:
             more = {"number": kinds[column] is float}
             words = [*map(as_json, map(plain, distinct)), "null"]
@@ -88,7 +110,9 @@ def settings(table: pd.DataFrame, columns: Collection[str]) -> pd.Series:
     shown = (*(f"{key}=" for key in columns), "timing")
     is_told = cache(lambda part: "=" not in part or part.startswith(shown))
     rows = [[part for part in run.split(",") if not is_told(part)] for run in table["run"]]
-    alike = {part for part, count in Counter(chain.from_iterable(rows)).items() if count == len(table)}
+    alike = {
+        part for part, count in Counter(chain.from_iterable(rows)).items() if count == len(table)
+    }
     cells = [
         " ".join(part for part in parts if part not in alike and part != mode)
         for parts, mode in zip(rows, ("workload=" + modes).tolist(), strict=True)
@@ -97,17 +121,25 @@ def settings(table: pd.DataFrame, columns: Collection[str]) -> pd.Series:
 
 
 def drawn(rows: pd.DataFrame) -> dict[str, Any]:
-    """The rows of a figure for its CSV, at most DRAWN of `all`, with columns of a table's first view and its own."""
-    hidden = BEHIND | {"impossible", "doubts"}
-    shown = rows.head(DRAWN).drop(columns=[name for name in rows if name in hidden]).dropna(axis=1, how="all")
+    """The rows of a figure for its CSV, at most DRAWN of `all`, with columns of a table's first
+    view and its own."""
+    hidden = BEHIND | {"impossible", "doubts", REACH}
+    shown = (
+        rows.head(DRAWN)
+        .drop(columns=[name for name in rows if name in hidden])
+        .dropna(axis=1, how="all")
+    )
     shown = shown[[name for name in shown if not (shown[name].astype(str) == "").all()]]
     cells = [[plain(value) for value in row] for row in shown.astype(object).to_numpy()]
     return {"columns": list(shown), "rows": cells, "all": len(rows)}
 
 
 def plain(value: object) -> object:
-    """A cell as JSON can say it: whole numbers without a fraction, what is missing or infinite as None."""
+    """A cell as JSON can say it: whole numbers without a fraction, what is missing or infinite as
+    None."""
     value = value.item() if isinstance(value, np.generic) else value
     if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return None
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value

@@ -36,6 +36,11 @@ function shape(tag, attributes, text = "") {
 const inside = ({ x, y, width, height }, { x: left, y: top, width: wide, height: high }) =>
   x + width / 2 >= left && x + width / 2 <= left + wide && y + height / 2 >= top && y + height / 2 <= top + high;
 
+const middle = (drawn) => {
+  const { x, y, width, height } = drawn.getBBox();
+  return { x: x + width / 2, y: y + height / 2 };
+};
+
 class Panel {
   constructor(group) {
     this.group = group;
@@ -52,6 +57,7 @@ function say(mark, id) {
   open.addEventListener("click", () => grid.then((table) => table?.openRun(id)));
   const lines = values.split(", ").filter(Boolean).map((line) => line.split(/ (?=\S*$)/)).map(([column, value]) => element("div", { textContent: `${column.replace(/_(percent|s)$/, "")}: ${shown(Number(value), column)}` }));
   tip.replaceChildren(element("strong", { textContent: name }), ...lines, open);
+  mark.closest(".drawing, #axes-plot")?.after(tip); // the next stop of the tab key
   tip.hidden = false;
   const [at, size] = [mark.getBoundingClientRect(), tip.getBoundingClientRect()];
   tip.style.left = `${Math.max(4, Math.min(at.right + 8, innerWidth - size.width - 4))}px`;
@@ -157,8 +163,24 @@ class Drawing {
 
   // Hides what is drawn in an entry's colour, or shows it again.
   filter(nodes, color) {
+    this.labelled ??= [...this.svg.querySelectorAll(".panel")].flatMap((panel) => this.labelsOf(panel));
     const off = nodes.map((node) => node.classList.toggle("off"))[0];
     for (const drawn of this.svg.querySelectorAll(".panel > :not(.axis) [style], .panel > :not(.axis)[style]")) if (drawn.getAttribute("style").includes(color)) drawn.classList.toggle("hidden", off);
+    for (const { label, mark } of this.labelled) label.classList.toggle("hidden", mark.matches(":has(.hidden)"));
+  }
+
+  // Each label of a panel with the mark that it is nearest to; where each mark has a row, names of rows and labels with the mark in it.
+  labelsOf(panel) {
+    const marks = [...panel.querySelectorAll("[data-run]")].map((mark) => ({ mark, ...middle(mark) }));
+    if (!marks.length) return [];
+    const names = [...panel.querySelectorAll(":scope > .axis")].at(-1)?.querySelectorAll(".text") ?? [];
+    const is_row_each = names.length === marks.length;
+    const labels = [...panel.querySelectorAll(":scope > .text, :scope > .value"), ...(is_row_each ? names : [])];
+    return labels.map((label) => {
+      const { x, y } = middle(label);
+      const distance = (mark) => (is_row_each ? Math.abs(mark.y - y) : Math.hypot(mark.x - x, mark.y - y));
+      return { label, mark: marks.reduce((best, mark) => (distance(mark) < distance(best) ? mark : best)).mark };
+    });
   }
 
   // Fewer texts: values go first, all of them, since some alone would seem chosen; then names, spread over all.

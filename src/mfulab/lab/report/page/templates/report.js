@@ -37,6 +37,14 @@ for (const button of document.querySelectorAll(".copy")) {
   button.addEventListener("click", () => copy(button, button.previousElementSibling.textContent));
 }
 
+// What holds a number and its unit together in a line is no letter of the text.
+document.addEventListener("copy", (event) => {
+  const text = String(getSelection());
+  if (!/[\u2060\u00a0]/.test(text)) return;
+  event.clipboardData.setData("text/plain", text.replaceAll("\u2060", "").replaceAll("\u00a0", " "));
+  event.preventDefault();
+});
+
 function save(name, parts, type) {
   const url = URL.createObjectURL(new Blob(parts, { type }));
   element("a", { href: url, download: name }).click();
@@ -44,10 +52,19 @@ function save(name, parts, type) {
 }
 
 // A spreadsheet runs a text that begins like a formula: one quote keeps it a text.
+function cell(value) {
+  if (value === null || value === undefined) return "";
+  return typeof value === "string" && /^'*[=+\-@\t\r\n＝＋－＠﹦﹢﹣﹫]/.test(value) ? `'${value}` : String(value);
+}
+
 function csv(lines) {
-  const text = (value) => (typeof value === "string" && /^'*[=+\-@\t\r]/.test(value) ? `'${value}` : String(value));
-  const quote = (value) => (/[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
-  return lines.map((line) => line.map((value) => (value === null || value === undefined ? "" : quote(text(value)))).join(",")).join("\n") + "\n";
+  const quote = (text) => (/[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  return lines.map((line) => line.map((value) => quote(cell(value))).join(",")).join("\n") + "\n";
+}
+
+// What a spreadsheet takes from the clipboard: a tab or line end within a cell would begin another.
+function pasted(lines) {
+  return lines.map((line) => line.map((value) => cell(value).replace(/[\t\r\n]+/g, " ")).join("\t")).join("\n");
 }
 
 // ---- figures saved from the page

@@ -1,7 +1,7 @@
 // ---- a run's dialog: its row, config, samples, operators and log
 
 const SI = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
-const UNIT_OF = [[/percent$/, "%"], [/tflop_s$/, "FLOP/s", 1e12], [/samples_per_s$/, ""], [/gb_s$/, "B/s", 1e9], [/_ms$/, "s", 1e-3], [/_s$/, "s"], [/bytes$/, "B"], [/_j$/, "J"], [/flops$/, "FLOP"]];
+const UNIT_OF = [[/percent$/, "%"], [/tflop_s$/, "FLOP/s", 1e12], [/per_s$/, ""], [/gb_s$/, "B/s", 1e9], [/per_j$/, ""], [/_ms$/, "s", 1e-3], [/_s$/, "s"], [/bytes$/, "B"], [/_j$/, "J"], [/flops$/, "FLOP"]];
 
 // A number as a person reads it: by its column's unit with a prefix, otherwise as it stands unless it is huge or tiny.
 function shown(value, column = "") {
@@ -57,13 +57,18 @@ function icicle(record, detail) {
   const named = (columns) => Object.entries(columns).map(([column, name]) => ({ name, ms: Number(record[column]), color: colors[column] })).filter(({ ms }) => ms > 0);
   const roofs = JSON.parse(record.operator_roofline || "[]");
   const shares = (text) => Object.entries(text ? JSON.parse(text) : {}).map(([name, percent]) => ({ name, ms: (whole * percent) / 100 }));
+  const operators = () => {
+    if (roofs.length) return roofs.map((each) => ({ name: said(each.operator ?? each.kind), ms: each.time_ms }));
+    if (detail?.operators) return detail.operators.map((each) => ({ name: each.operator, ms: (whole * Number(each.share_percent)) / 100 }));
+    return shares(record.top_other_operators);
+  };
   const timeline = JSON.parse(record.timeline || "[]");
   const [bins, kinds] = [timeline.reduce((sum, [, count]) => sum + count, 0), [...new Set(timeline.map(([kind]) => kind))]];
   const levels = [
-    [words.timeline, timeline.map(([kind, count]) => ({ name: said(kind), ms: (whole * count) / bins, hue: kinds.indexOf(kind), color: colors[`${SAME[kind] ?? kind}_ms`], rest: kind === "idle" }))],
+    [words.timeline, timeline.map(([kind, count]) => ({ name: said(kind), ms: (whole * count) / bins, hue: kinds.indexOf(kind), color: colors[`${kind}_ms`], rest: kind === "idle" }))],
     [words.budget, named(groups.budget)],
     [words.phases, named(groups.phases)],
-    [words.operators, roofs.length ? roofs.map((each) => ({ name: said(each.operator ?? each.kind), ms: each.time_ms })) : detail?.operators ? detail.operators.map((each) => ({ name: each.operator, ms: (whole * Number(each.share_percent)) / 100 })) : shares(record.top_other_operators)],
+    [words.operators, summed(operators())],
     [words.kernels, shares(record.top_kernels)],
   ].filter(([, parts]) => parts.length);
   if (!levels.length) return [];
@@ -94,8 +99,13 @@ function icicle(record, detail) {
   ];
 }
 
-// Kinds of a timeline that the budget calls otherwise.
-const SAME = { others: "other_operators", products: "useful", recomputed: "recomputation" };
+// Parts of one name as one part, the longest first: an operator over all of its shapes.
+function summed(parts) {
+  const found = new Map();
+  for (const { name, ms } of parts) found.set(name, (found.get(name) ?? 0) + ms);
+  return [...found].map(([name, ms]) => ({ name, ms })).sort((a, b) => b.ms - a.ms);
+}
+
 const said = (key) => groups.trace[key] ?? key;
 
 // A step's operators by what is to gain: the best time that the device's peaks allow each, and what bounds it.
@@ -122,10 +132,17 @@ function besides(one, two) {
   const config = (record) => Object.fromEntries([["hardware", record.hardware], ...record.run.split(/,(?=[\w.]+=)/).map((part) => part.split(/=(.*)/s).slice(0, 2))]);
   const [a, b] = [config(one), config(two)];
   const keys = Object.keys({ ...a, ...b }).filter((key) => a[key] !== b[key]);
-  const change = (x, y, column) => (x > 0 && y > 0 ? `${shown(y - x, column)} (×${shown(y / x)})` : x === null || y === null || x === undefined || y === undefined ? "" : shown(y - x, column));
+  const change = (x, y, column) => {
+    if (typeof x !== "number" || typeof y !== "number") return "";
+    if (/percent$/.test(column)) return words.points.replace("{count}", shown(y - x)); // of two shares of one whole
+    return x > 0 && y > 0 ? `${shown(y - x, column)} (×${shown(y / x)})` : shown(y - x, column);
+  };
   const time = (seconds) => shown(seconds, "time_s");
   const between = (record) => (record.time_ci_low_s ? `${time(record.time_s)} (${time(record.time_ci_low_s)} … ${time(record.time_ci_high_s)})` : time(record.time_s));
-  const meet = one.time_ci_low_s && two.time_ci_low_s && (one.time_ci_low_s <= two.time_ci_high_s && two.time_ci_low_s <= one.time_ci_high_s ? words.meet : words.apart);
+  // A doubtful time may be off by more than its interval.
+  const low = (record) => record.time_ci_low_s / (record.reach ?? 1);
+  const high = (record) => record.time_ci_high_s * (record.reach ?? 1);
+  const meet = one.time_ci_low_s && two.time_ci_low_s && (low(one) <= high(two) && low(two) <= high(one) ? words.meet : words.apart);
   const numbers = (names) => Object.entries(names).filter(([column]) => [one, two].some((record) => record[column])).map(([column, name]) => [name, shown(one[column], column), shown(two[column], column), change(one[column], two[column], column)]);
   const part = (title, lines) => (lines.length ? [element("tr", {}, element("th", { colSpan: 4, scope: "colgroup", textContent: title })), ...lines.map((cells) => element("tr", {}, ...cells.map((textContent, index) => element(index ? "td" : "th", { textContent: textContent ?? "", className: index ? "number" : "" }))))] : []);
   const head = element("tr", {}, ...["", one.run, two.run, words.difference].map((name) => element(name ? "th" : "td", {}, ...broken(name))));
@@ -148,19 +165,34 @@ function ranks(records) {
   return element("table", {}, cells("th", names), ...records.map((record) => cells("td", names.map((name) => shown(record[name], name)))));
 }
 
-// An operator a line: its name, shapes and calls, its time, and its share of the traced time as a bar.
+// Operators over all of their shapes, the longest first.
+function by_operator(records) {
+  const found = new Map();
+  for (const record of records) {
+    const name = record.operator ?? "";
+    const sum = found.get(name) ?? { name, calls: 0, time_s: 0, share: 0, shapes: [] };
+    sum.calls += Number(record.calls) || 0;
+    sum.time_s += Number(record.time_s) || 0;
+    sum.share += Number(record.share_percent) || 0;
+    sum.shapes.push([record.input_shapes ?? "", Number(record.share_percent) || 0]);
+    found.set(name, sum);
+  }
+  return [...found.values()].sort((a, b) => b.share - a.share);
+}
+
+// An operator a line: its name and calls, its time, its share of the traced time as a bar, and the share of each shape.
 function list(records) {
-  const longest = Math.max(...records.map((record) => Number(record.share_percent) || 0), 1e-9);
-  return element("ul", { className: "operators" }, ...records.map((record) => {
-    const share = Number(record.share_percent) || 0;
+  const operators = by_operator(records);
+  const longest = Math.max(...operators.map(({ share }) => share), 1e-9);
+  return element("ul", { className: "operators" }, ...operators.map(({ name, calls, time_s, share, shapes }) => {
     const bar = element("span", { className: "bar" });
     bar.style.width = `${(100 * share) / longest}%`;
-    const calls = record.calls ? ` × ${record.calls}` : "";
+    const of_shape = ([shape, part]) => (shapes.length > 1 ? `${shape}: ${shown(part, "percent")}` : shape);
     return element("li", {},
-      element("span", {}, element("strong", { textContent: record.operator ?? "" }), calls),
-      element("span", { className: "number", textContent: `${shown(Number(record.time_s || 0), "time_s")}, ${shown(share, "percent")}` }),
+      element("span", {}, element("strong", { textContent: name }), calls ? ` × ${calls}` : ""),
+      element("span", { className: "number", textContent: `${shown(time_s, "time_s")}, ${shown(share, "percent")}` }),
       bar,
-      element("small", { textContent: record.input_shapes ?? "" }));
+      ...shapes.map((each) => element("small", { textContent: of_shape(each) })));
   }));
 }
 

@@ -37,7 +37,7 @@ class Grid {
       this.choose(this.name);
     });
     byId("export").addEventListener("click", () => save(`${this.name}.csv`, [csv(this.lines())], "text/csv"));
-    byId("copy-rows").addEventListener("click", () => copy(byId("copy-rows"), this.lines().map((line) => line.map((value) => value ?? "").join("\t")).join("\n")));
+    byId("copy-rows").addEventListener("click", () => copy(byId("copy-rows"), pasted(this.lines())));
     byId("only").addEventListener("change", () => this.select());
     byId("beside").addEventListener("click", () => this.beside());
     this.ids = {};
@@ -189,6 +189,7 @@ class Grid {
     this.order = order;
     byId("count").textContent = words.count.replace("{shown}", order.length.toLocaleString()).replace("{total}", this.table.length.toLocaleString());
     byId("wrong").textContent = wrong.join(" ");
+    byId("filter").ariaInvalid = String(wrong.length > 0);
     this.scroll.scrollTop = 0;
     this.paint();
     this.axes.draw();
@@ -211,7 +212,8 @@ class Grid {
       const column = this.column(name.toLowerCase());
       const wanted = given.toLowerCase().replace(/(\d),(?=\d{3})/g, "$1").replace(/%$/, "");
       if (column >= 0) {
-        if (/[<>]/.test(sign) && (wanted === "" || Number.isNaN(Number(wanted)))) {
+        const is_compared = /[<>]/.test(sign) || (this.table.columns[column].number && wanted !== "");
+        if (is_compared && (wanted === "" || Number.isNaN(Number(wanted)))) {
           wrong.push(words.no_number.replace("{value}", given || "…").replace("{column}", this.table.columns[column].name));
           return () => true;
         }

@@ -1,0 +1,119 @@
+"""Error of a sweep's estimate of what is left, after its first ten runs: recorded sweeps are replayed, as they
+were, and as on machines whose measurements take other times than any that was seen.
+
+python benchmarks/estimates.py
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mfulab.lab.planning import costs
+from mfulab.lab.planning.runs import Run
+from mfulab.lab.runtime import budget
+from mfulab.lab.tables.records import from_recorded
+from mfulab.measurements.registry import TABLES
+
+ROOT = Path(__file__).parents[1] / "results/reference"
+HARDWARE = ("amd-epyc-2c", "nvidia-h100-80gb-hbm3", "nvidia-h200")
+FEWEST = 20  # runs of a sweep: of fewer, ten are most
+SEEN = 10  # runs that have ended when the estimate is looked at
+WITHIN = 0.3
+# How many times as long as recorded each measurement takes on a machine; others take as long.
+MACHINES: Mapping[str, Mapping[str, float]] = {
+    "as recorded": {},
+    "slow": {"ceilings": 3.0, "count_flops": 4.0, "profile_step": 3.0, "bench_matmul": 2.5},
+    "fast": {"ceilings": 0.4, "count_flops": 0.3, "profile_step": 0.35, "bench_matmul": 0.5},
+    "vector": {"profile_step": 3.0, "bench_matmul": 0.6},
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A recorded run of all its processes: what was predicted, and what it took."""
+
+    folder: str
+    step: str
+    group: str
+    predicted_s: float
+    took_s: float
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A sweep after its first runs: the first estimate, and that of the rest, each ÷ the truth."""
+
+    hardware: str
+    experiment: str
+    runs: int
+    first: float
+    rest: float
+
+    @property
+    def holds(self) -> bool:
+        """True if what is left was told within the target."""
+        return abs(self.rest - 1) <= WITHIN
+
+
+def sweeps(hardware: str) -> dict[str, list[Ended]]:
+    """Runs of each recorded experiment of a machine, in the order in which they began."""
+    configs = {}
+    for line in (ROOT / hardware / "configs.jsonl").read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        configs[entry["table"], entry["run"]] = json.dumps(entry["config"])
+    rows = []
+    for table, lines in from_recorded(ROOT / hardware).records.items():
+        rows += [(row["started_at"], table, row) for row in lines if row["process_s"]]
+    found = defaultdict[str, list[Ended]](list)
+    for _, table, row in sorted(rows, key=lambda entry: entry[:2]):
+        text = configs.get((table, row["run"]))
+        if text is None:
+            continue
+        step = TABLES[table].step
+        folder = f"{hardware}/{step}/{row['run']}"
+        predicted = costs.cost(Run(step, row["run"], folder, text, {"flops": ""}), False)
+        seconds = predicted["s"] + predicted.get("default_s", 0.0)
+        processes = row.get("replicates") or 1
+        ended = Ended(folder, step, predicted["group"], processes * seconds, row["process_s"])
+        found[row["experiment"]].append(ended)
+    return {name: runs for name, runs in found.items() if len(runs) >= FEWEST}
+
+
+def replay(
+    hardware: str, experiment: str, runs: Sequence[Ended], factors: Mapping[str, float]
+) -> Replay:
+    """The estimates of one sweep on a machine whose measurements take `factors` times as long."""
+    took_s = [run.took_s * factors.get(run.step, 1.0) for run in runs]
+    predicted_s = {run.folder: run.predicted_s for run in runs}
+    groups = {run.folder: run.group for run in runs}
+    rest = budget.Rest(predicted_s, groups, worker_s=0.0, finish_s=0.0)
+    first = rest.estimate_s() / sum(took_s)
+    left_s = elapsed_s = 0.0
+    for run, seconds in list(zip(runs, took_s, strict=True))[:SEEN]:
+        elapsed_s += seconds
+        left_s = rest.after(run.folder, seconds, elapsed_s)
+    return Replay(hardware, experiment, len(runs), first, left_s / sum(took_s[SEEN:]))
+
+
+def replays(machine: str) -> Iterator[Replay]:
+    """Every recorded sweep on a machine of MACHINES."""
+    for hardware in HARDWARE:
+        for experiment, runs in sorted(sweeps(hardware).items()):
+            yield replay(hardware, experiment, runs, MACHINES[machine])
+
+
+def main() -> None:
+    print(f"| machine | sweeps | within ±{WITHIN:.0%} | those beyond: estimate ÷ truth |")
+    print("| --- | ---: | ---: | --- |")
+    for machine in MACHINES:
+        found = list(replays(machine))
+        beyond = [
+            f"{each.hardware} {each.experiment} {each.rest:.2f}" for each in found if not each.holds
+        ]
+        print(f"| {machine} | {len(found)} | {len(found) - len(beyond)} | {'; '.join(beyond)} |")
+
+
+if __name__ == "__main__":
+    main()

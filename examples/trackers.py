@@ -1,0 +1,77 @@
+"""MFU and its companions of each epoch in TensorBoard and in Weights & Biases, as far as these are installed.
+
+    pip install tensorboard wandb
+    WANDB_MODE=offline python examples/trackers.py runs
+
+TensorBoard then shows them by `tensorboard --logdir runs`, W&B after `wandb sync runs/wandb/offline-*`.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import mfulab
+
+EPOCHS, STEPS = 3, 8
+Log = Callable[[dict[str, float], int], None]
+
+
+def numbers(row: dict[str, object]) -> dict[str, float]:
+    """The numbers of a row; its texts and empty cells are none."""
+    return {
+        f"mfulab/{name}": value
+        for name, value in row.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def trackers(folder: Path) -> dict[str, tuple[Log, Callable[[], object]]]:
+    """Functions that log numbers at a step and that end the log, for each tracker that is installed."""
+    found: dict[str, tuple[Log, Callable[[], object]]] = {}
+    if importlib.util.find_spec("tensorboard"):
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter(str(folder))
+
+        def to_tensorboard(values: dict[str, float], step: int) -> None:
+            for name, value in values.items():
+                writer.add_scalar(name, value, step)
+
+        found["TensorBoard"] = (to_tensorboard, writer.close)
+    if importlib.util.find_spec("wandb"):
+        import wandb
+
+        run = wandb.init(project="mfulab", dir=str(folder))
+        found["Weights & Biases"] = (lambda values, step: run.log(values, step=step), run.finish)
+    return found
+
+
+def main(folder: Path) -> dict[str, float]:
+    """Trains a small network and logs each epoch; gives the last one's numbers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    logs = trackers(folder)
+    logged: dict[str, float] = {}
+    for epoch in range(EPOCHS):
+        with mfulab.measure(model, quiet=True, ceiling_s=0) as window:
+            for _ in range(STEPS):
+                optimizer.zero_grad()
+                model(torch.randn(64, 256)).sum().backward()
+                optimizer.step()
+                window.step()
+        logged = numbers(window.row)  # known once the block has ended
+        for log, _ in logs.values():
+            log(logged, (epoch + 1) * STEPS)
+    for _, close in logs.values():
+        close()
+    print(f"{len(logged)} numbers an epoch, written to: {', '.join(logs) or 'none is installed'}")
+    return logged
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs"))

@@ -1,0 +1,123 @@
+"""Named baselines of a gate: what a command took, kept in `.mfulab/gate/NAME.json` of the folder."""
+
+import math
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.files import UnreadableError, read_json, write_json
+from mfulab.device import cpu
+from mfulab.timing.paired import Compared, decided
+from mfulab.timing.statistics import relative_half_width
+
+FOLDER = Path(".mfulab/gate")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
+FEWEST, MOST = 8, 60  # runs of a command
+DRIFT = "measured at another time: what the machine did since is no part of the interval"
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Times that a command took, where and when; of a rate 1 ÷ it."""
+
+    command: str
+    reads: str  # the regular expression, `cpu` or `wall`
+    is_rate: bool
+    machine: str
+    measured_at: str
+    values: tuple[float, ...]
+
+
+def machine() -> str:
+    """The machine as far as times depend on it: its CPU and how many cores may be used."""
+    return f"{cpu.cpu().name}, {cpu.usable_cores()} cores"
+
+
+def now() -> str:
+    """The time, as a baseline holds it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def sampled(
+    timed: Callable[[], float],
+    minutes: float,
+    noticeable: float,
+    clock: Callable[[], float],
+    say: Callable[[str], object],
+) -> list[float]:
+    """Times of a command in several runs: until the interval is a third of what is noticeable, or
+    the minutes are over."""
+    began = clock()
+    values = list[float]()
+    while len(values) < MOST:
+        values.append(timed())
+        spent = (clock() - began) / 60
+        say(f"{len(values)} runs, {spent:.1f} of {minutes:g} min")
+        each = spent / len(values)
+        if len(values) > 1 and spent + each > minutes:
+            break
+        if len(values) >= FEWEST and (relative_half_width(values) or math.inf) < noticeable / 3:
+            break
+    return values
+
+
+def save(name: str, baseline: Baseline) -> Path:
+    """Writes a baseline. Raises ConfigurationError for a name that is none."""
+    path = _path("--save", name)
+    write_json(path, asdict(baseline), indent=1)
+    return path
+
+
+def load(name: str) -> Baseline:
+    """Reads a baseline. Raises ConfigurationError where there is none, or none that can be read."""
+    path = _path("--against", name)
+    if not path.exists():
+        saved = [other.stem for other in FOLDER.glob("*.json")]
+        if saved:
+            raise unknown("--against", name, saved)
+        says = f"--against={name}: no baseline is saved here; mfulab gate --save {name} COMMAND"
+        raise ConfigurationError(says)
+    try:
+        content: dict[str, Any] = read_json(path)
+        values = tuple(map(float, content.pop("values")))
+        baseline = Baseline(values=values, **content)
+    except (UnreadableError, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ConfigurationError(f"{path}: no baseline; save it again.") from error
+    if not values or not all(0 < value < math.inf for value in values):
+        raise ConfigurationError(f"{path}: its values are not all above 0; save it again.")
+    return baseline
+
+
+def check_alike(name: str, old: Baseline, new: Baseline) -> None:
+    """Raises ConfigurationError where a baseline was measured elsewhere, or measured another
+    thing."""
+    for key in ("machine", "reads", "is_rate"):
+        before, after = getattr(old, key), getattr(new, key)
+        if before != after:
+            raise ConfigurationError(
+                f"--against={name}: its {key} is {before}, and here it is {after}; save it anew."
+            )
+
+
+def compared(name: str, old: Sequence[float], new: Sequence[float], noticeable: float) -> Compared:
+    """A verdict on two sets of runs that were not measured in turn, by both medians' intervals."""
+    medians = statistics.median(old), statistics.median(new)
+    ratio = medians[1] / medians[0]
+    halves = [relative_half_width(values) for values in (old, new)]
+    if None in halves:
+        because = "one run has no confidence interval: more minutes are needed"
+        return Compared("gate", name, "ambiguous", *medians, ratio, because=because)
+    factor = math.exp(math.hypot(*(half for half in halves if half is not None)))
+    bounds = (ratio / factor, ratio * factor)
+    return decided(("gate", name), *medians, ratio, bounds, noticeable)
+
+
+def _path(option: str, name: str) -> Path:
+    if not NAME.fullmatch(name):
+        raise ConfigurationError(f"{option}={name}: give letters, digits, dots and hyphens.")
+    return FOLDER / f"{name}.json"

@@ -1,0 +1,320 @@
+"""Types of the subcommands' options, which refuse what no command can use; options that several
+commands share; the decorator of a command."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
+
+import click
+from click.shell_completion import CompletionItem
+
+from mfulab.cli.commands import COMMANDS
+from mfulab.core.printing import say
+
+HELP = ["-h", "--help"]
+STEPS = sorted(
+    file.parent.name for file in Path(__file__).parents[1].glob("measurements/*/__init__.py")
+)
+SHOWN = 60  # letters of a value that a message repeats
+LONGEST_NAME, LONGEST_PATH = 255, 4095  # bytes, of Linux
+N = TypeVar("N", int, float)
+
+
+def short(value: object) -> str:
+    """A value as a message repeats it."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+class Number(click.ParamType, Generic[N]):
+    """A number from `least` to `most`, both included; infinity and NaN are none."""
+
+    def __init__(self, kind: type[N], least: N, most: N) -> None:
+        self.name = "integer" if kind is int else "number"
+        self._kind: type[N] = kind
+        self._least: N = least
+        self._most: N = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> N:
+        with suppress(ValueError):  # Python reads no number of 5,000 digits
+            number = self._kind(value)
+            if self._least <= number <= self._most:
+                return number
+        bounds = f"from {self._least:,} to {self._most:,}"
+        self.fail(f"{short(value)} is no {self.name} {bounds}.", param, ctx)
+
+
+class Share(click.ParamType):
+    """A share of one, positive: `5%` or `0.05`."""
+
+    name = "share"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        text = str(value)
+        share = 0.0
+        with suppress(ValueError):
+            share = float(text.removesuffix("%"))
+        if text.endswith("%"):
+            share /= 100
+        if not 0 < share < 1:
+            self.fail(f"{short(value)} is no share between 0 and 1, such as 5% or 0.05.", param)
+        return share
+
+
+class Text(click.ParamType):
+    """A text of UTF-8; a word of another encoding, or with a zero byte, is none."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{short(value)} is not UTF-8 text.", param, ctx)
+        if "\0" in value:
+            self.fail(f"{short(value)} holds a zero byte.", param, ctx)
+        return str(value)
+
+
+class Name(Text):
+    """One of the names that an attribute of a module holds, or gives; imported once a value is
+    given or completed. `is_open` to what the command knows beside them: a path, a driver's name."""
+
+    def __init__(self, name: str, module: str, attribute: str, is_open: bool = False) -> None:
+        self.name = name
+        self._module = module
+        self._attribute = attribute
+        self._is_open = is_open
+
+    def choices(self) -> Iterable[str]:
+        """Every name."""
+        names = getattr(import_module(self._module), self._attribute)
+        return names() if callable(names) else names
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from mfulab.core.errors import unknown
+
+        name = super().convert(value, param, ctx)
+        if self._is_open:
+            return name
+        choices = list(self.choices())
+        if name not in choices:
+            raise unknown(self.name, name, choices, f"{self._module.replace('.', '/')}/")
+        return name
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return beginning(self.choices(), incomplete)
+
+
+def beginning(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    """The words that begin so, for a shell; capitals count as small letters."""
+    asked = incomplete.lower()
+    return [CompletionItem(word) for word in words if word.lower().startswith(asked)]
+
+
+class Location(click.Path):
+    """A path that a file system can hold; `is_file`: a file to write, not a folder."""
+
+    def __init__(self, is_file: bool = False) -> None:
+        super().__init__(path_type=Path, dir_okay=not is_file)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = os.fsencode(value)
+        if not path or b"\0" in path:
+            self.fail(f"{short(value)} is no path.", param, ctx)
+        longest = max(map(len, path.split(b"/")))
+        if longest > LONGEST_NAME or len(path) > LONGEST_PATH:
+            bounds = f"a name has at most {LONGEST_NAME} bytes, a path {LONGEST_PATH:,}"
+            self.fail(f"{short(os.fsdecode(value))} is too long: {bounds}.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Address(Text):
+    """A server's address by http or https, which may lack the `http://`."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        address = super().convert(value, param, ctx)
+        with suppress(ValueError):  # of a host or port that is none
+            parts = urlsplit(address if "://" in address else f"http://{address}")
+            is_plain = address.isprintable() and " " not in address
+            if (
+                is_plain
+                and parts.scheme in ("http", "https")
+                and parts.hostname
+                and parts.port != 0
+            ):
+                return address
+        self.fail(f"{short(value)} is no address, such as http://localhost:9090.", param, ctx)
+
+
+class Overrides(Text):
+    """Words for Hydra, of which `group=option` is completed; bash gives what stands around `=`
+    apart."""
+
+    name = "overrides"
+
+    def choices(self) -> Mapping[str, Iterable[str]]:
+        """Names of each key's choices."""
+        from mfulab.lab.planning import keys
+        from mfulab.lab.planning.load import CONFIG
+
+        return {group: keys.choices(CONFIG, group) for group in keys.groups(CONFIG)}
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        key, equals, _ = incomplete.rpartition("=")
+        words = [word for word in ctx.params.get("words") or () if word != "="]
+        choices = self.choices()
+        if not key and words and words[-1] in choices:
+            offered = list(choices[words[-1]])
+        elif key:
+            offered = [f"{key}{equals}{value}" for value in choices.get(key, ())]
+        else:
+            offered = [f"{name}=" for name in choices]
+        return beginning(sorted(offered), incomplete)
+
+
+PATH = Location()
+FILE = Location(is_file=True)
+SHARE = Share()
+TEXT = Text()
+ADDRESS = Address()
+WORDS = Overrides()
+SECONDS = Number(float, 0.001, 1e6)
+SECONDS_OR_NONE = Number(float, 0.0, 1e6)
+MINUTES = Number(float, 0.001, 1e5)
+MINUTES_OR_NONE = Number(float, 0.0, 1e5)
+HOURS = Number(float, 0.01, 1e5)
+COUNT = Number(int, 1, 10**9)
+DEPTH = Number(int, 0, 1000)
+PORT = Number(int, 0, 65535)
+STEP = Name("measurement", __name__, "STEPS")
+DEVICE = Name("device", "mfulab.device.datasheets", "typed_names", is_open=True)
+MODEL = Name("model", "mfulab.mfu.models", "names", is_open=True)
+FIGURE = Name("figure", "mfulab.lab.report.figures", "modules")
+LANGUAGES = Name("language", "mfulab.core.language", "LANGUAGES")
+PRECISION = Name("precision", "mfulab.device.peaks", "UNITS")
+
+
+class Several(click.Option):
+    """An option that takes every word up to the next option: `--only ceilings roofline`."""
+
+
+class Command(click.Command):
+    """A subcommand; what its function returns is the exit status."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        lacks_all = not args and any(param.required for param in self.params)
+        asks_help = lacks_all or args[:1] == HELP[-1:]  # later ones are Hydra's
+        if asks_help and not ctx.resilient_parsing:
+            say(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, self._apart(args))
+
+    def _apart(self, args: list[str]) -> list[str]:
+        """The words with the name of an option that takes several before each of its values."""
+        several = set[str]()
+        for param in self.params:
+            if isinstance(param, Several):
+                several.update(param.opts)
+        words = list[str]()
+        option = ""
+        for word in args:
+            if word.startswith("-"):
+                option = word if word in several else ""
+                if option:
+                    continue
+            elif option:
+                words.append(option)
+            words.append(word)
+        return words
+
+
+def command(name: str, example: str, more: str = "", **settings: Any) -> Callable[..., Command]:
+    """Makes a function the subcommand of this name. `more` follows the help's first sentence;
+    `settings` are of click's context."""
+    paragraphs = filter(None, (COMMANDS[name].summary, more))
+    made = click.command(
+        name,
+        cls=Command,
+        help="\n\n".join(paragraphs),
+        epilog=f"\b\nExample:\n  mfulab {example}",
+        context_settings=settings,
+    )
+
+    def decorate(function: Callable[..., Any]) -> Command:
+        own = made(function)
+        for param in own.params:
+            if param.type is click.STRING:
+                param.type = TEXT
+        return own
+
+    return decorate
+
+
+def several(*names: str, **settings: Any) -> Callable[..., Any]:
+    """Declares an option that takes every word up to the next option."""
+    return click.option(*names, cls=Several, multiple=True, **settings)
+
+
+FORMAT = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "markdown"]),
+    default="text",
+    help="Markdown is for a comment on a change.",
+)
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+TABLES = click.option("--tables", type=PATH, default="results/tables", help="Folder of the tables.")
+
+
+def usual_language() -> str:
+    """The language of the terminal, as `LC_ALL` or `LANG` names it (`ko_KR.UTF-8`); English where no
+    catalogue has it."""
+    named = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
+    language = named[:2]
+    if language == "en":  # known without the catalogues
+        return language
+    return language if language in LANGUAGES.choices() else "en"
+
+
+LANGUAGE = click.option(
+    "--language", type=LANGUAGES, default=usual_language, show_default="that of LANG"
+)
+NOTICEABLE = click.option(
+    "--noticeable",
+    type=SHARE,
+    default="2%",
+    help="The relative difference that matters, 2% or 0.02.",
+)
+GATE = click.option(
+    "--gate",
+    type=SHARE,
+    help="For CI: fail where a run is slower by more than this, 5% or 0.05.",
+)
+CSV = click.option(
+    "--out", type=FILE, help="Also write CSV; the page shows results/tables/comparison.csv."
+)
+TOKENS = click.option(
+    "--sequence-length", type=COUNT, help="Tokens a sample; by default the model's own."
+)
+PROMETHEUS = click.option(
+    "--prometheus", type=PORT, metavar="PORT", help="Serve 127.0.0.1:PORT/metrics; 0: any port."
+)
+DEVICE_KIND = click.option(
+    "--device",
+    type=Name("device", "mfulab.device.vendors", "choices"),
+    default="auto",
+    help="Kind of device: auto takes a GPU where one can be used, else the CPU.",
+)

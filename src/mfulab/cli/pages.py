@@ -1,0 +1,89 @@
+"""Commands that show tables: figures, slides, the page, a summary."""
+
+from typing import Any
+
+import click
+
+from mfulab.cli.options import AS_JSON, FIGURE, FILE, LANGUAGE, PATH, TABLES, command, several
+
+
+@command("figures", "figures --only ceilings roofline --formats svg")
+@TABLES
+@click.option("--out", type=PATH, default="reports/figures")
+@several("--only", type=FIGURE, help="Draw these figures alone.")
+@several("--formats", type=click.Choice(["svg", "png", "pdf"]), default=["svg", "png", "pdf"])
+@LANGUAGE
+@click.option(
+    "--list",
+    "listed",
+    type=FILE,
+    metavar="FILE",
+    help="Draw nothing: list the figures that have data.",
+)
+def figures(**given: Any) -> int:
+    """Draws the figures of the tables."""
+    from mfulab.lab.report.figures import draw
+
+    return draw(**given)
+
+
+@command("slides", "slides kernels --language ko")
+@click.argument("which", metavar="TEXT", required=True)
+@click.option(
+    "--topics",
+    type=PATH,
+    default="docs/seminar.yaml",
+    help="Topics of each text and where they are shown.",
+)
+@TABLES
+@click.option("--out", type=PATH, default="reports/slides")
+@LANGUAGE
+def slides(**given: Any) -> None:
+    """Draws slides of one text of the seminar."""
+    from mfulab.lab.report.slides import save
+
+    save(**given)
+
+
+@command("topics", "topics --json")
+@click.option(
+    "--topics",
+    type=PATH,
+    default="docs/seminar.yaml",
+    help="Topics of each text and where they are shown.",
+)
+@click.option("--tables", type=PATH, help="Folder of tables; empty: the recordings'.")
+@click.option("--config", type=PATH, default="config")
+@click.option("--notebook", type=PATH, default="notebooks/seminar.ipynb")
+@AS_JSON
+def topics(**given: Any) -> int:
+    """Counts the seminar's topics."""
+    from mfulab.lab.report.topics import show
+
+    return show(**given)
+
+
+@command("page", "page --language ko")
+@TABLES
+@click.option(
+    "--figures", "drawn", type=PATH, help="Folder of drawn figures; missing ones are drawn."
+)
+@click.option("--out", type=FILE, default="reports/report.html")
+@LANGUAGE
+def page(**given: Any) -> None:
+    """Writes the page."""
+    from mfulab.lab.report.page.document import save
+
+    save(**given)
+
+
+@command("summary", "summary")
+@TABLES
+@click.option("--page", type=PATH, default="reports/report.html")
+@click.option("--json", "as_json", is_flag=True, help="The measured rows as lines of JSON.")
+@LANGUAGE
+def summary(**given: Any) -> int:
+    """Prints what was measured."""
+    from mfulab.lab.report.summary import show
+
+    return show(**given)

@@ -1,0 +1,83 @@
+"""Commands that make tables: of runs, recordings, other machines' results, the seminar's numbers."""
+
+from typing import Any
+
+import click
+
+from mfulab.cli.leaving import leaving_by
+from mfulab.cli.options import FILE, PATH, command, several
+
+
+@command("tables", "tables --manifest results/xeon-4c/plan/quickstart.json")
+@several("--manifest", type=PATH, help="Experiments to report.")
+@several("--also", type=PATH, help="Other plans, of which finished rows are shown.")
+@click.option("--partial", is_flag=True, help="Runs without a row are still to come, not failed.")
+@click.option("--root", type=PATH, default=".", help="Base of the manifests' folders.")
+@click.option("--results", type=PATH, help="Also report folders found here that have no plan.")
+@click.option("--reference", type=PATH, help="Also report the recorded machines found here.")
+@click.option(
+    "--recorded", metavar="NAME", default="", help="Report this one of the recorded machines alone."
+)
+@click.option("--out", type=PATH, default="results/tables")
+def tables(**given: Any) -> None:
+    """Joins rows into tables."""
+    from mfulab.lab.tables.build import save
+
+    save(**given)
+
+
+@command("record", "record nvidia-h100-80gb-hbm3")
+@click.argument("hardware", required=False)
+@click.option("--results", type=PATH, default="results")
+@click.option(
+    "--commit",
+    default="",
+    help="Commit of the code, for rows measured from a copy without repository.",
+)
+@click.option("--allow-dirty", is_flag=True, help="Also record what uncommitted code has measured.")
+@click.option(
+    "--allow-unfit",
+    is_flag=True,
+    help="Also record rows that contradict one another or are known to less than ±25 %.",
+)
+@click.option("--replace", is_flag=True, help="Overwrite the existing recording.")
+@click.option(
+    "--rejoin", "again", is_flag=True, help="Record nothing: compute joined columns anew."
+)
+def record(**given: Any) -> None:
+    """Records a machine's finished results."""
+    from mfulab.lab.tables.recording import run
+
+    run(**given)
+
+
+@command("collect", "collect /mnt/h100/mfulab laptop/results results.tar.gz")
+@click.argument("sources", nargs=-1, type=PATH, metavar="FOLDER…", required=True)
+@click.option("--into", type=PATH, default="results")
+@click.option(
+    "--class",
+    "in_class",
+    is_flag=True,
+    help="FOLDER holds a folder or archive a participant; equal devices stay apart.",
+)
+@click.option(
+    "--pack",
+    type=FILE,
+    metavar="ARCHIVE",
+    help="Write what collecting FOLDER needs into a .tar.gz, to be handed in.",
+)
+@leaving_by()
+def collect(**given: Any) -> int:
+    """Merges results of other machines, or packs this one's."""
+    from mfulab.lab.tables.merge import run
+
+    return run(**given)
+
+
+@command("seminar", "seminar")
+@click.option("--out", type=FILE, default="results/tables/seminar.csv")
+def seminar(**given: Any) -> None:
+    """Writes the numbers of the seminar's material."""
+    from mfulab.lab.tables.seminar import save
+
+    save(**given)

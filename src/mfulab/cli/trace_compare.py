@@ -1,0 +1,202 @@
+"""`mfulab compare` of two traces: where a step of the second takes more or less than one of the
+first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from mfulab.cli.options import AS_JSON, CSV, FORMAT, GATE, NOTICEABLE, PATH, command
+from mfulab.cli.trace_text import NAME, device_name, short, table
+from mfulab.core.answer import of_change
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import percent
+from mfulab.core.printing import say_json
+from mfulab.core.terminal import Terminal
+from mfulab.measurements.read_trace.reader import Read, read_file
+from mfulab.mfu.headroom import KINDS
+from mfulab.mfu.three_lines import at_least, is_part
+from mfulab.mfu.traced import trace_columns
+from mfulab.tracing.analysis import Analysis
+from mfulab.tracing.device_time import CAUSES
+from mfulab.tracing.difference import Difference, Part, difference
+
+COMPARED = ("operator", "shapes", "before", "after", "change")
+MOST_PARTS = 15
+
+
+@command("compare", "compare before/results results --gate 5%")
+@click.argument("old", type=PATH)
+@click.argument("new", type=PATH)
+@NOTICEABLE
+@GATE
+@CSV
+@FORMAT
+@AS_JSON
+def either(
+    old: Path,
+    new: Path,
+    noticeable: float,
+    gate: float | None,
+    out: Path | None,
+    as_json: bool,
+    form: str = "text",
+) -> int:
+    """Compares two traces, or two sets of results. Raises ConfigurationError for none, or `out` of
+    traces."""
+    if not (old.is_file() and new.is_file()):
+        from mfulab.lab.tables.compare import show as show_results
+
+        return show_results(old, new, noticeable, gate, out, as_json, form)
+    if out:
+        raise ConfigurationError(
+            f"--out {out}: it holds the runs of two sets of results; of traces print --json."
+        )
+    if form == "markdown":
+        raise ConfigurationError("--format=markdown: is for results; of traces print json.")
+    return compare([old, new], gate, as_json or form == "json", "en")
+
+
+def compare(
+    paths: Sequence[Path], gate: float | None, as_json: bool, language: str, **options: Any
+) -> int:
+    """Shows the difference of the first rows of two files; 1 where the second is slower by more
+    than the gate. Raises ConfigurationError unless there are two files, TraceError if one cannot be
+    read."""
+    if len(paths) != 2:
+        raise ConfigurationError(
+            f"--compare: give two traces, the old one and the new one; here are {len(paths)}"
+        )
+    text = Texts(language, "trace")
+    steps = [_step(read_file(path, **options)[0], text) for path in paths]
+    compared = difference(*(step.analysis for step in steps))
+    failed = gate is not None and compared.verdict == "slower" and compared.change > gate
+    if as_json:
+        before_s = float(compared.before) / 1e9
+        answer = of_change(1 + compared.change, compared.verdict, {}, old=before_s)
+        say_json(answer.line(_plain(steps, compared, failed)))
+    else:
+        _show(text, steps, compared, gate)
+    return int(failed)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of one of the two traces."""
+
+    analysis: Analysis
+    row: dict[str, Any]
+    device: str
+
+    @property
+    def mfu(self) -> str:
+        """MFU in words; of a part of the FLOPs it is at least that."""
+        mfu = self.row["mfu_percent"]
+        return "—" if mfu is None else at_least(self.row, f"{percent(mfu)} %")
+
+
+def _step(read: Read, text: Texts) -> Step:
+    row = read.row.model_dump()
+    if read.analysis is None:
+        raise ConfigurationError(f"--compare: {row['trace']} holds no step")
+    device = device_name(text, read.analysis, row["device"])
+    return Step(read.analysis, row | trace_columns(row), device)
+
+
+def _show(text: Texts, steps: Sequence[Step], compared: Difference, gate: float | None) -> None:
+    console = Terminal(highlight=False)
+    first, second = steps
+    devices = "one_device" if first.device == second.device else "two_devices"
+    console.print(text(devices, before=first.device, after=second.device))
+    before, after = _ms(compared.before), _ms(compared.after)
+    heading = text("compared", before=before, after=after, change=f"{100 * compared.change:+.2f}")
+    console.print(Text(heading, style="bold"))
+    noise = text("no_noise")
+    if compared.noise is not None:
+        noise = text("noise", share=percent(100 * compared.noise))
+    console.print(f"{text(compared.verdict)}; {noise}")
+    if any(step.row["mfu_percent"] is not None for step in steps):
+        console.print(text("compared_mfu", before=first.mfu, after=second.mfu))
+    for step in steps:
+        if is_part(step.row):
+            known = percent(100 - step.row["uncounted_percent"])
+            console.print(
+                Text(text("compared_part", file=step.row["trace"], known=known), style="dim")
+            )
+    if gate is not None:
+        console.print(text("gate", share=percent(100 * gate)))
+    _tables(console, text, compared)
+
+
+def _tables(console: Terminal, text: Texts, compared: Difference) -> None:
+    """Prints the difference by kind of time, then by operator."""
+    whole = Part("step", "", "", compared.before, compared.after)
+    kinds = []
+    for part in (*compared.kinds(), whole):
+        line = _line(text, part)
+        kinds.append((line.kind, line.before, line.after, line.change))
+    table(console, text, "budget", ("kind", *COMPARED[2:]), kinds)
+    rows = []
+    for part in compared.parts[:MOST_PARTS]:
+        if part.difference:
+            line = _line(text, part)
+            rows.append((line.operator, line.shapes, line.before, line.after, line.change))
+    table(console, text, "differences", COMPARED, rows)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the tables of differences."""
+
+    kind: str
+    operator: str
+    shapes: str
+    before: str
+    after: str
+    change: str
+
+
+def _line(text: Texts, part: Part) -> Line:
+    kind = text(KINDS.get(part.kind, part.kind))
+    operator = text(part.operator) if part.operator in CAUSES else part.operator or kind
+    change = f"{float(part.difference) / 1e6:+,.3f}"
+    if not part.before:
+        change = f"{change} ({text('appears')})"
+    elif not part.after:
+        change = f"{change} ({text('vanishes')})"
+    names = (short(operator, NAME), short(part.shapes, 40))
+    return Line(kind, *names, _ms(part.before), _ms(part.after), change)
+
+
+def _ms(span_ns: Fraction) -> str:
+    return f"{float(span_ns) / 1e6:,.3f}"
+
+
+def _plain(steps: Sequence[Step], compared: Difference, failed: bool) -> dict[str, Any]:
+    parts = []
+    for part in compared.parts:
+        names = {"kind": part.kind, "operator": part.operator, "shapes": part.shapes}
+        parts.append({**names, **_plain_ms(part), "difference_ms": float(part.difference) / 1e6})
+    first, second = (step.row for step in steps)
+    return {
+        "devices": [step.device for step in steps],
+        **_plain_ms(compared),
+        "change_percent": 100 * compared.change,
+        "noise_percent": None if compared.noise is None else 100 * compared.noise,
+        "before_mfu_percent": first["mfu_percent"],
+        "after_mfu_percent": second["mfu_percent"],
+        "before_uncounted_percent": first["uncounted_percent"],
+        "after_uncounted_percent": second["uncounted_percent"],
+        "verdict": compared.verdict,
+        "gate_failed": failed,
+        "parts": parts,
+    }
+
+
+def _plain_ms(of: Difference | Part) -> dict[str, float]:
+    return {"before_ms": float(of.before) / 1e6, "after_ms": float(of.after) / 1e6}

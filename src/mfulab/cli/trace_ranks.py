@@ -1,0 +1,201 @@
+"""`mfulab trace DIR --jobs N`: one verdict on the ranks of a job, each trace read by one of several
+processes and kept as a summary."""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from mfulab.cli.trace_text import NAME, short, table
+from mfulab.core.answer import Answer, answered, unanswered
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import scratch
+from mfulab.core.language import Texts, verdicts
+from mfulab.core.language.quantities import percent, quantity
+from mfulab.core.printing import say, say_json
+from mfulab.core.said import Numbers, Said
+from mfulab.core.terminal import Terminal
+from mfulab.device.system import end_with_parent
+from mfulab.measurements.read_trace.ranks import SUMMARY, Place, jobs, keep
+from mfulab.measurements.read_trace.reader import files
+from mfulab.mfu.utilization import of_peak
+from mfulab.tracing.ranks import Job
+from mfulab.tracing.trace import TraceError
+
+SHOWN = 16  # ranks in a table; of more those that are waited for most
+LONGEST = 5
+RANKS = ("rank", "step_time", "compute_column", "idle_column", "sending", "waiting", "waited_for")
+SKEWS = (
+    "collective",
+    "group",
+    "ranks_in_group",
+    "calls",
+    "sending",
+    "waiting",
+    "longest_wait",
+    "last",
+)
+WAITS = ("rank", "waits_for", "ms")
+
+
+def run(given: Sequence[str], count: int, as_json: bool, language: str, **options: Any) -> int:
+    """Maps every trace to a summary in `count` processes, joins them and shows each job; the status
+    is 1 where a file could not be read."""
+    paths = _paths(given)
+    with scratch() as folder:
+        results = list(_kept(paths, count, folder, options))
+        places = [place for found, _ in results for place in found]
+        errors = [error for _, error in results if error]
+        for error in errors:
+            say(f"mfulab trace: {error}", file=sys.stderr)
+        found = jobs(places)
+    for job in found:
+        if as_json:
+            say_json(_answer(job).line(_plain(job, language)))
+        else:
+            _show(job, language)
+    return int(bool(errors))
+
+
+def _paths(given: Sequence[str]) -> list[Path]:
+    """The files; of a folder in which a sweep left summaries these alone."""
+    paths = files(given)
+    left = [path for path in paths if path.name == SUMMARY]
+    return left or paths
+
+
+def _kept(
+    paths: Sequence[Path], count: int, folder: Path, options: dict[str, Any]
+) -> Iterator[tuple[list[Place], str]]:
+    """Maps each file to summaries, or to the reason why it could not be read."""
+    work = partial(_keep, folder=folder, options=options)
+    processes = min(count, len(paths))
+    way = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    pool: AbstractContextManager[ProcessPoolExecutor | None] = nullcontext()
+    if processes > 1:
+        pool = ProcessPoolExecutor(processes, way, end_with_parent, (os.getpid(),))
+    try:
+        with pool as running:
+            each = map if running is None else running.map
+            yield from each(work, paths, range(len(paths)))
+    except BrokenProcessPool:
+        raise ConfigurationError(
+            f"--jobs {count}: a process that read a trace was ended from outside, most likely for memory. "
+            "Give fewer jobs."
+        ) from None
+
+
+def _keep(
+    path: Path, number: int, *, folder: Path, options: dict[str, Any]
+) -> tuple[list[Place], str]:
+    own = folder / str(number)
+    own.mkdir()
+    try:
+        return keep(path, own, **options), ""
+    except TraceError as error:
+        return [], str(error)
+
+
+def _step_ms(job: Job) -> float:
+    return max(times.step_ms for times in job.ranks)
+
+
+def _mfu(job: Job) -> float | None:
+    return of_peak(job.flops, _step_ms(job) / 1e3, job.peak_tflop_s)
+
+
+def _answer(job: Job) -> Answer:
+    """MFU of the job; doubtful where the FLOPs of a part of its matmuls alone are known."""
+    mfu = _mfu(job)
+    if mfu is None:
+        return unanswered("%", Said("uncounted" if job.flops is None else "no_peak"))
+    doubt: dict[str, Numbers] = {"least": {}} if job.is_part else {}
+    peak = job.peak_tflop_s
+    return answered(mfu, "%", "spec", denominator=peak, denominator_unit="TFLOP/s", doubt=doubt)
+
+
+def path_sentence(job: Job, language: str) -> str:
+    """Says in words what a step's length depends on; empty without a path."""
+    path = job.path
+    if path is None or not path.own_ms:
+        return ""
+    text = Texts(language, "trace")
+    (rank, own), *others = path.own_ms.items()
+    numbers: dict[str, Any] = {"rank": rank, "own": own, "length": path.length_ms}
+    numbers["sending"] = path.sending_ms
+    numbers["others"] = ""
+    if others:
+        time = sum(time for _, time in others)
+        numbers["others"] = text("path_others", count=len(others), time=time)
+    return text("path", **numbers)
+
+
+def _plain(job: Job, language: str) -> dict[str, Any]:
+    told = {name: value for name, value in asdict(job).items() if name not in ("verdict", "path")}
+    path = None
+    if job.path:
+        path = {**asdict(job.path), "length_ms": job.path.length_ms}
+    sentence = verdicts.sentence(job.verdict.key, job.verdict.numbers, language)
+    return {
+        **told,
+        "ranks_read": len(job.ranks),
+        "step_ms": _step_ms(job),
+        "mfu_percent": _mfu(job),
+        "verdict": job.verdict.key,
+        "verdict_numbers": job.verdict.numbers,
+        "verdict_sentence": sentence,
+        "critical_path": path,
+        "critical_path_sentence": path_sentence(job, language) or None,
+    }
+
+
+def _show(job: Job, language: str) -> None:
+    console = Terminal(highlight=False)
+    text = Texts(language, "trace")
+    mfu = _mfu(job)
+    shown = "—"
+    if mfu is not None:
+        shown = f"{'≥ ' if job.is_part else ''}{percent(mfu)} %"
+    world = job.world_size or len(job.ranks)
+    console.print(Text(text("job", ranks=len(job.ranks), world=world, mfu=shown), style="bold"))
+    sentence = verdicts.sentence(job.verdict.key, job.verdict.numbers, language)
+    console.print(Text(sentence, style="yellow"))
+    if words := path_sentence(job, language):
+        console.print(words)
+    _show_ranks(console, text, job)
+    lines = []
+    for skew in job.skews[:LONGEST]:
+        size = f" {quantity(skew.bytes, 'B')}" if skew.bytes else ""
+        name = short(skew.kind, NAME // 2) + size
+        counts = short(skew.group, 20), f"{skew.ranks}", f"{skew.calls:.4g}"
+        times = (skew.sending_ms, skew.waiting_ms, skew.longest_wait_ms)
+        lines.append((name, *counts, *(f"{time:,.3f}" for time in times), skew.last))
+    table(console, text, "collectives", SKEWS, lines)
+    waits = [(wait.rank, wait.for_rank, f"{wait.ms:,.3f}") for wait in job.waits[:LONGEST]]
+    table(console, text, "waits", WAITS, waits)
+    if job.calls_left_out:
+        console.print(Text(text("calls_left_out", count=job.calls_left_out), style="dim"))
+
+
+def _show_ranks(console: Terminal, text: Texts, job: Job) -> None:
+    ranks = job.ranks
+    title = "ranks"
+    if len(ranks) > SHOWN:
+        ranks = sorted(ranks, key=lambda times: -times.waited_for_ms)[:LONGEST]
+        title = "ranks_waited_for"
+    lines = []
+    for times in ranks:
+        mark = " ←" if times.rank == job.slowest else ""
+        numbers = (times.compute_ms, times.idle_ms, times.sending_ms, times.waiting_ms)
+        cells = (f"{number:,.3f}" for number in (*numbers, times.waited_for_ms))
+        lines.append((times.rank + mark, quantity(times.step_ms / 1e3, "s"), *cells))
+    table(console, text, title, RANKS, lines)

@@ -1,0 +1,171 @@
+"""One operator's formula out of a file: what its call costs, from shapes and arguments alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from mfulab.flops.cost import Cost, Pairs
+from mfulab.flops.registry.expression import (
+    Operand,
+    Scope,
+    UnknownError,
+    asks_step,
+    evaluated,
+    parsed,
+)
+from mfulab.flops.registry.step import NO_STEP, StepWork
+
+MATMUL = ("m", "n", "k")  # sides of a product, with `batch` before them where there is one
+FAULTS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
+EXPRESSIONS = ("flops", "executed_flops", "pairs", "bytes")
+FIELDS = {"operators", "arguments", "matmul", "format", "uncounted", "source", "example"}
+FIELDS |= set(EXPRESSIONS)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work of one call."""
+
+    cost: Cost
+    matmul: tuple[int, int, int, int] | None = None  # batch, m, n, k
+    bytes_moved: float | None = None  # each operand and result once; None where it is not told
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A formula for calls of one operator. Called with its arguments it gives a Cost, or None."""
+
+    arguments: tuple[str, ...]
+    source: str  # where the operator's arguments and its work can be read
+    matmul: tuple[ast.expr, ...] = ()
+    flops: ast.expr | None = None
+    executed_flops: ast.expr | None = None
+    pairs: ast.expr | None = None
+    bytes: ast.expr | None = None
+    format: str = ""  # a number format, or the argument whose type is multiplied
+    uncounted: bool = False  # shapes never tell its work, and nothing else does
+
+    @property
+    def of_step(self) -> bool:
+        """Says whether its work depends on the lengths of an engine's step."""
+        trees = (tree for tree in (self.flops, self.pairs, self.bytes) if tree is not None)
+        return any(asks_step(tree) for tree in trees)
+
+    def __call__(self, *args: object, out: object = None, **kwargs: object) -> Cost | None:
+        """The cost of a call that is made; None where its arguments do not tell it."""
+        given = dict(zip(self.arguments, args, strict=False)) | kwargs
+        operands = {name: live_operand(value) for name, value in given.items()}
+        try:
+            return self.work(operands).cost
+        except FAULTS:
+            return None
+
+    def work(self, arguments: Mapping[str, object], step: StepWork = NO_STEP) -> Work:
+        """The work of a call. Raises UnknownError where the record lacks an argument that it needs."""
+        scope = Scope(arguments, step)
+        sides = self._sides(scope)
+        if sides:
+            cost = Cost.of(2 * prod(sides))
+        elif self.flops is None:
+            raise UnknownError("its work")
+        elif self.pairs is not None:
+            cost = self._attention(scope, self.pairs, self.flops)
+        else:
+            cost = Cost.of(int(evaluated(self.flops, scope)))
+        return Work(cost, sides, self._bytes(scope))
+
+    def _sides(self, scope: Scope) -> tuple[int, int, int, int] | None:
+        if not self.matmul:
+            return None
+        sides = [int(evaluated(side, scope)) for side in self.matmul]
+        batch = sides[0] if len(sides) > len(MATMUL) else 1
+        m, n, k = sides[-3:]
+        return batch, m, n, k
+
+    def _attention(self, scope: Scope, pairs_of: ast.expr, flops: ast.expr) -> Cost:
+        """Attention, whose FLOPs grow with pairs of query and key."""
+        pairs = evaluated(pairs_of, scope)
+        if not isinstance(pairs, Pairs):
+            raise UnknownError("pairs of query and key")
+
+        def of(tree: ast.expr, count: float) -> int:
+            return int(evaluated(tree, Scope(scope.arguments, scope.step, count)))
+
+        full = of(flops, pairs.full)
+        executed = of(self.executed_flops or flops, pairs.executed)
+        attended = of(flops, pairs.attended)
+        return Cost(full, attended, executed, full, full, bound=bool(pairs.bound))
+
+    def _bytes(self, scope: Scope) -> float | None:
+        if self.bytes is None:
+            return None
+        try:
+            return float(evaluated(self.bytes, scope))
+        except UnknownError:
+            return None
+
+
+def live_operand(value: object) -> Any:
+    """A tensor as an operand; any other argument as it is."""
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        return value
+    size = getattr(value, "element_size", None)
+    return Operand(tuple(shape), float(size()) if size else None, value)
+
+
+def entry(raw: object, where: str) -> tuple[list[str], Registered]:
+    """The operators that an entry of a file is for, and its formula. Raises ValueError with what is
+    wrong in it."""
+    if not isinstance(raw, dict) or not str(raw.get("operators") or "").strip():
+        raise ValueError(f"{where}: an entry needs `operators`, names separated by spaces")
+    names = str(raw["operators"]).split()
+    where = f"{where}: {names[0]}"
+    if strange := sorted(set(map(str, raw)) - FIELDS):
+        raise ValueError(
+            f"{where}: unknown field {strange[0]}; fields are {', '.join(sorted(FIELDS))}"
+        )
+    if not raw.get("source"):
+        raise ValueError(f"{where}: `source` is missing: where its arguments can be read")
+    uncounted = bool(raw.get("uncounted"))
+    told = [name for name in ("matmul", "flops") if name in raw]
+    if len(told) + uncounted != 1:
+        raise ValueError(f"{where}: needs one of `matmul`, `flops` and `uncounted: true`")
+    arguments = tuple(str(raw.get("arguments") or "").split())
+    trees = _trees(raw, arguments, where)
+    sides = _matmul(raw, arguments, where)
+    number_format = str(raw.get("format") or "")
+    source = str(raw["source"])
+    return names, Registered(
+        arguments, source, sides, **trees, format=number_format, uncounted=uncounted
+    )
+
+
+def _trees(raw: Mapping[str, object], arguments: Sequence[str], where: str) -> dict[str, ast.expr]:
+    trees = {}
+    for name in EXPRESSIONS:
+        if name in raw:
+            trees[name] = _tree(str(raw[name]), arguments, f"{where}: {name}")
+    return trees
+
+
+def _matmul(
+    raw: Mapping[str, object], arguments: Sequence[str], where: str
+) -> tuple[ast.expr, ...]:
+    if "matmul" not in raw:
+        return ()
+    sides = raw["matmul"]
+    if not isinstance(sides, list) or len(sides) not in (3, 4):
+        raise ValueError(f"{where}: matmul: is a list of m, n and k, or of batch, m, n and k")
+    return tuple(_tree(str(side), arguments, f"{where}: matmul") for side in sides)
+
+
+def _tree(text: str, arguments: Sequence[str], where: str) -> ast.expr:
+    try:
+        return parsed(text, arguments)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error

@@ -1,0 +1,311 @@
+"""Arithmetic over an operator's arguments as a formula's file writes it. It reads like Python, and is
+neither compiled nor run: a walk over its syntax tree knows a few kinds of nodes and functions.
+
+It has numbers, arguments by name, and `x[-1]` for a side of a tensor or an element of a list. Their
+operators are `+ - * // / %`, `min`, `max`, `a if b else c` and comparisons. `a | b` is `a` where its arguments
+are recorded, else `b`. Functions of a tensor are `numel(x)`, `rows(x)` (all sides but the last), `bytes(x)` and
+`width(x)` (bytes of an element); `given(x)` says whether an argument was passed. Functions that give
+pairs of query and key are `document`, `packed`, and, from what an engine writes about its step,
+`step`, `context` and `generation`; with `_keys` behind them these give how many keys there are."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from mfulab.flops.cost import Pairs, document_pairs
+from mfulab.flops.masks import lengths_of
+from mfulab.flops.registry.step import NO_STEP, Requests, StepWork
+
+MOST_LETTERS = 1000  # of an expression
+OF_STEP = frozenset(
+    {"step", "context", "generation", "step_keys", "context_keys", "generation_keys"}
+)
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+}
+_COMPARING: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+class UnknownError(ValueError):
+    """Error for a value that a record does not hold; `name` says of which argument."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the record holds no value of {name}")
+        self.name = name
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor argument: its shape, bytes of an element where told, and the tensor, if there is
+    one."""
+
+    shape: tuple[int, ...]
+    element_bytes: float | None = None
+    tensor: Any = None
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Values that an expression may read."""
+
+    arguments: Mapping[str, Any]  # operands, numbers, lists and texts by name
+    step: StepWork = NO_STEP  # the engine's step that the call belongs to
+    pairs: float | None = None  # pairs of query and key, in a formula of attention
+
+
+def parsed(text: str, names: Sequence[str]) -> ast.expr:
+    """The syntax tree of an expression over these arguments. Raises ValueError with what it must
+    not hold."""
+    if len(text) > MOST_LETTERS:
+        raise ValueError(f"is longer than {MOST_LETTERS} letters")
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{text!r} is no expression") from error
+    _check(tree, {*names, "pairs"}, text)
+    return tree
+
+
+def asks_step(tree: ast.expr) -> bool:
+    """Says whether an expression reads the lengths of an engine's step."""
+    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return any(isinstance(name, ast.Name) and name.id in OF_STEP for name in called)
+
+
+def _check(tree: ast.expr, names: set[str], text: str) -> None:
+    """Raises ValueError at the first part that expressions do not have."""
+    match tree:
+        case ast.Constant(value=int() | float() | None):
+            parts: list[ast.expr] = []
+        case ast.Name(id=name):
+            _require(name, names, f"{text!r} names {name!r}, which is no argument of")
+            parts = []
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+            _require(name, _FUNCTIONS, f"{text!r} calls {name!r}; functions are")
+            parts = [*args, *(keyword.value for keyword in keywords)]
+        case ast.Subscript(value=ast.Name() as value, slice=index):
+            parts = [value, index]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            parts = [operand]
+        case ast.BinOp(left=left, op=kind, right=right) if type(kind) in (*_BINARY, ast.BitOr):
+            parts = [left, right]
+        case ast.Compare(left=left, ops=[kind], comparators=[right]) if type(kind) in _COMPARING:
+            parts = [left, right]
+        case ast.IfExp(test=test, body=body, orelse=otherwise):
+            parts = [test, body, otherwise]
+        case _:
+            raise ValueError(f"{text!r} holds {type(tree).__name__}, which expressions lack")
+    for part in parts:
+        _check(part, names, text)
+
+
+def _require(name: str, choices: Iterable[str], message: str) -> None:
+    if name not in choices:
+        raise ValueError(f"{message}: {', '.join(sorted(choices))}")
+
+
+def evaluated(tree: ast.expr, scope: Scope) -> Any:
+    """The value of a parsed expression. Raises UnknownError where a record lacks what it needs."""
+    match tree:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id="pairs") if "pairs" not in scope.arguments:
+            return scope.pairs
+        case ast.Name(id=name):
+            return scope.arguments.get(name)
+        case ast.Subscript(value=ast.Name(id=name), slice=index):
+            return _side(scope.arguments.get(name), int(_number(index, scope)), name)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+            given = [evaluated(part, scope) for part in args]
+            named = {str(part.arg): evaluated(part.value, scope) for part in keywords}
+            return _FUNCTIONS[name](scope, *given, **named)
+        case ast.UnaryOp(operand=operand):
+            return -_number(operand, scope)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _first_known(left, right, scope)
+        case ast.BinOp(left=left, op=kind, right=right):
+            return _combined(_number(left, scope), kind, _number(right, scope))
+        case ast.Compare(left=left, ops=[kind], comparators=[right]):
+            return _COMPARING[type(kind)](_number(left, scope), _number(right, scope))
+        case ast.IfExp(test=test, body=body, orelse=otherwise):
+            return evaluated(body if evaluated(test, scope) else otherwise, scope)
+    raise ValueError(f"{type(tree).__name__} is no part of expressions")
+
+
+def _combined(left: Any, kind: ast.operator, right: Any) -> Any:
+    if isinstance(left, Pairs) and isinstance(kind, ast.Mult):
+        return left.times(right)
+    if isinstance(right, Pairs) and isinstance(kind, ast.Mult):
+        return right.times(left)
+    return _BINARY[type(kind)](left, right)
+
+
+def _first_known(left: ast.expr, right: ast.expr, scope: Scope) -> Any:
+    try:
+        value = evaluated(left, scope)
+    except UnknownError:
+        return evaluated(right, scope)
+    return evaluated(right, scope) if value is None else value
+
+
+def _number(tree: ast.expr, scope: Scope) -> Any:
+    value = evaluated(tree, scope)
+    if isinstance(value, int | float | Pairs):
+        return value
+    raise UnknownError(ast.unparse(tree))
+
+
+def _side(value: object, index: int, name: str) -> Any:
+    if isinstance(value, Operand):
+        return value.shape[index]
+    if isinstance(value, list | tuple):
+        return value[index]
+    raise UnknownError(name)
+
+
+def _operand(value: object) -> Operand:
+    if isinstance(value, Operand):
+        return value
+    raise UnknownError("a tensor")
+
+
+def _numel(_: Scope, x: object) -> int:
+    return prod(_operand(x).shape)
+
+
+def _rows(_: Scope, x: object) -> int:
+    return prod(_operand(x).shape[:-1])
+
+
+def _width(_: Scope, x: object) -> float:
+    size = _operand(x).element_bytes
+    if size is None:
+        raise UnknownError("an element's type")
+    return size
+
+
+def _bytes(scope: Scope, x: object) -> float:
+    return _numel(scope, x) * _width(scope, x)
+
+
+def _document(
+    _: Scope, queries: int, keys: int, causal: Any = False, left: Any = None, right: Any = None
+) -> Pairs:
+    """Pairs of one sequence, whose last query is aligned with its last key."""
+    return document_pairs(queries, keys, bool(causal), left, right)
+
+
+def _packed(
+    _: Scope, tokens: int, query_ends: Any, key_ends: Any = None, longest_query: Any = None,
+    longest_key: Any = None, keys: Any = None, causal: Any = False, left: Any = None,
+    right: Any = None,
+) -> Pairs:  # fmt: skip
+    """Pairs of sequences that lie behind one another: by their lengths where those have values, else
+    where all must be as long as the longest. Raises UnknownError where neither tells them."""
+    ends = _operand(query_ends)
+    lengths = lengths_of(ends.tensor)
+    if lengths is not None:
+        key_lengths = lengths_of(_operand(key_ends).tensor) if key_ends is not None else lengths
+        if key_lengths is None:
+            raise UnknownError("the keys' lengths")
+        parts = (
+            document_pairs(queries, held, bool(causal), left, right)
+            for queries, held in zip(lengths, key_lengths, strict=True)
+        )
+        return sum(parts, Pairs(0, 0, 0))
+    sequences = ends.shape[0] - 1
+    is_even = isinstance(longest_query, int) and sequences * longest_query == tokens
+    # As many keys as queries at least, since earlier keys come from a cache.
+    is_fresh = longest_key == longest_query
+    is_full = isinstance(longest_key, int) and keys == sequences * longest_key
+    if not is_even or not (is_fresh or is_full):
+        raise UnknownError("the sequences' lengths")
+    alike = document_pairs(longest_query, longest_key, bool(causal), left, right)
+    return alike.times(sequences)
+
+
+def _of_requests(requests: Requests, tokens: object) -> Pairs:
+    """Pairs of the requests, which must be some, and fit into a call of as many query tokens."""
+    if not requests.queries or (isinstance(tokens, int) and requests.queries > tokens):
+        raise UnknownError("the step's lengths")
+    return requests.pairs
+
+
+def _given(_: Scope, value: object) -> bool:
+    return value is not None
+
+
+def _step(scope: Scope, tokens: object = None) -> Pairs:
+    """Pairs of all requests of the step, of at most as many query tokens."""
+    return _of_requests(scope.step.all, tokens)
+
+
+def _context(scope: Scope, tokens: object = None) -> Pairs:
+    return _of_requests(scope.step.context, tokens)
+
+
+def _generation(scope: Scope, tokens: object = None) -> Pairs:
+    return _of_requests(scope.step.generation, tokens)
+
+
+def _keys(requests: Requests) -> int:
+    if not requests.queries:
+        raise UnknownError("the step's lengths")
+    return requests.keys
+
+
+def _step_keys(scope: Scope) -> int:
+    """Keys of all requests of the step, each once, from the cache or of the step."""
+    return _keys(scope.step.all)
+
+
+def _context_keys(scope: Scope) -> int:
+    return _keys(scope.step.context)
+
+
+def _generation_keys(scope: Scope) -> int:
+    return _keys(scope.step.generation)
+
+
+def _least(_: Scope, *values: Any) -> Any:
+    return min(values)
+
+
+def _most(_: Scope, *values: Any) -> Any:
+    return max(values)
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "numel": _numel,
+    "rows": _rows,
+    "bytes": _bytes,
+    "width": _width,
+    "given": _given,
+    "document": _document,
+    "packed": _packed,
+    "step": _step,
+    "context": _context,
+    "generation": _generation,
+    "step_keys": _step_keys,
+    "context_keys": _context_keys,
+    "generation_keys": _generation_keys,
+    "min": _least,
+    "max": _most,
+}

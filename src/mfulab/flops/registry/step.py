@@ -1,0 +1,76 @@
+"""Requests of a step, as serving engines write them into the name of its range.
+
+A paged attention's shapes hold neither lengths nor how many requests there are; these sums do. A
+query is a token that the step computes, a key one that it attends to, from the cache or of the step.
+Read are, of AMD's detailed annotations, vLLM's `execute_64_context_0(sq…)_generation_64(sq…)`,
+SGLang's `step[EXTEND bs=2 … c_sqsk=… c_sqsq=…]` and ATOM's `decode[bs=32 … sqsk=…]`."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+from mfulab.flops.cost import Pairs
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Sums over requests of a step."""
+
+    queries: int = 0
+    keys: int = 0
+    squares: int = 0  # of each request's queries, summed
+    products: int = 0  # of each request's queries and keys, summed
+
+    @property
+    def pairs(self) -> Pairs:
+        """Pairs of query and key of causal attention, whose last query sees all keys."""
+        return Pairs(self.products, self.products - self.squares / 2, self.products)
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """Requests of a step: those that are prefilled, and those that decode."""
+
+    context: Requests
+    generation: Requests
+
+    @property
+    def all(self) -> Requests:
+        """Both together."""
+        both = zip(vars(self.context).values(), vars(self.generation).values(), strict=True)
+        return Requests(*map(sum, both))
+
+
+NO_STEP = StepWork(Requests(), Requests())
+_SUMS = r"\(sq(\d+)sk(\d+)sqsq(\d+)sqsk(\d+)\)"
+_VLLM = re.compile(rf"execute_\d+_context_\d+{_SUMS}_generation_\d+{_SUMS}")
+_STEP = re.compile(r"(?:step|prefill|decode)\[.*\]")
+_FIELD = re.compile(r"\b(\w+)=(\d+)")
+
+
+@functools.cache
+def step_work(name: str) -> StepWork | None:
+    """The requests that a range's name tells; None where it does not tell their lengths."""
+    if vllm := _VLLM.fullmatch(name):
+        numbers = [int(number) for number in vllm.groups()]
+        return StepWork(Requests(*numbers[:4]), Requests(*numbers[4:]))
+    if not _STEP.fullmatch(name):
+        return None
+    fields = {key: int(number) for key, number in _FIELD.findall(name)}
+    if "sqsk" in fields:
+        atom = Requests(fields.get("tok", 0), fields.get("sk", 0), fields["sqsq"], fields["sqsk"])
+        is_prefill = name.startswith("prefill")
+        return StepWork(atom, Requests()) if is_prefill else StepWork(Requests(), atom)
+    if "c_sqsk" not in fields and "g_sqsk" not in fields:
+        return None
+    context = _sglang(fields, "c", fields.get("toks", 0))
+    return StepWork(context, _sglang(fields, "g", fields.get("bs", 0)))
+
+
+def _sglang(fields: dict[str, int], part: str, tokens: int) -> Requests:
+    if f"{part}_sqsk" not in fields:
+        return Requests()
+    queries = fields.get(f"{part}_sq", tokens)
+    return Requests(queries, *(fields.get(f"{part}_{name}", 0) for name in ("sk", "sqsq", "sqsk")))

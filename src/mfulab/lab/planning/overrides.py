@@ -1,0 +1,125 @@
+"""Snakemake's config, of `--config`, of a `--configfile` or of a module, as overrides for Hydra."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+
+from mfulab.core.errors import ConfigurationError
+from mfulab.lab.planning.keys import OPEN, Experiment, group_model
+
+# Text that Hydra reads as it stands, also within a list.
+_PLAIN = re.compile(r"[\w./:%+@-]+( [\w./:%+@-]+)*")
+ROOT = "defaults"  # the list that only the root of a config tree has
+
+
+def from_snakemake(
+    config: Mapping[str, Any],
+    shipped: Mapping[str, Any] | None = None,
+    typed: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Hydra overrides of Snakemake's config. A list is a sweep, but of a key whose value is a list.
+
+    Args:
+        config: keys as `--config` or a file gives them. A mapping holds nested keys, and the text
+            `overrides="a.b=1 …"` dotted ones.
+        shipped: content of the config tree's own `config.yaml`. Where `config` is that file with
+            changes, as of a workflow that snakedeploy has deployed, the changes alone count.
+        typed: what of `config` stood in the command, which counts also where it changes nothing.
+    """
+    asked = dict(config)
+    if ROOT in asked:
+        del asked[ROOT]
+        named = {key: value for key, value in (typed or {}).items() if asked.get(key) == value}
+        asked = {**_changed(asked, shipped or {}), **named}
+    result = list[str]()
+    for key, value in asked.items():
+        if key == "overrides":
+            result += _words(value)
+        else:
+            result += _overrides(str(key), value)
+    return result
+
+
+def _changed(given: Mapping[str, Any], shipped: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of `given` whose values differ from those in `shipped`, nested as they are."""
+    result = dict[str, Any]()
+    for key, value in given.items():
+        if key not in shipped:
+            result[key] = value
+        elif isinstance(value, Mapping) and isinstance(shipped[key], Mapping):
+            if changed := _changed(value, shipped[key]):
+                result[key] = changed
+        elif value != shipped[key]:
+            result[key] = value
+    return result
+
+
+def _words(text: Any) -> list[str]:
+    try:
+        return shlex.split(str(text))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"overrides={text}: {error}. Quote a value that holds spaces."
+        ) from error
+
+
+def _overrides(key: str, value: Any) -> Iterator[str]:
+    """The override of a key, or one for each key that its mapping holds."""
+    if isinstance(value, Mapping) and value and key not in OPEN:
+        for name, content in value.items():
+            yield from _overrides(f"{key}.{name}", content)
+    elif isinstance(value, Mapping) and value:
+        for name, content in value.items():
+            yield f"{key}.{name}={_written(content)}"
+    elif isinstance(value, list) and _is_sweep(key, value):
+        yield f"{key}={','.join(map(_written, value))}"
+    elif isinstance(value, str):  # as it is typed: `1,2,4`, `glob(numba_*)`
+        yield f"{key}={value}"
+    else:
+        yield f"{key}={_written(value)}"
+
+
+def _is_sweep(key: str, value: Sequence[Any]) -> bool:
+    """True for a list of values, each for runs of its own; false for a list that is one value."""
+    if not value:
+        return False
+    if not _holds_list(key):
+        return True
+    return all(isinstance(item, list) for item in value)
+
+
+def _holds_list(key: str) -> bool:
+    """True for a key whose value is a list, such as `steps` or `model.input_shape`."""
+    if key.startswith(tuple(f"{prefix}." for prefix in OPEN)):
+        return True
+    model: type[BaseModel] | None = Experiment
+    *groups, last = key.split(".")
+    for name in groups:
+        field = model.model_fields.get(name) if model else None
+        model = group_model(field.annotation) if field else None
+    field = model.model_fields.get(last) if model else None
+    return field is not None and _is_list(field.annotation)
+
+
+def _is_list(annotation: Any) -> bool:
+    if get_origin(annotation) in (list, tuple):
+        return True
+    return any(_is_list(part) for part in get_args(annotation))
+
+
+def _written(value: Any) -> str:
+    """A value within a list or mapping in Hydra's grammar."""
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{_written(content)}' for key, content in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_written, value))}]"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, str) and not _PLAIN.fullmatch(value):
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
+    return str(value)

@@ -1,0 +1,81 @@
+"""One form for statements that mean the same, so that a rewritten line changes no digest: parallel
+assignments are taken apart, conditional expressions become `if` statements, and what follows an
+`if` that leaves is its `else`."""
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+LEAVE = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+BODIES = ("body", "orelse", "finalbody")
+
+
+def plain(statement: ast.stmt) -> None:
+    """Puts all that a statement holds into this form, in place."""
+    for node in ast.walk(statement):
+        for field in BODIES:
+            held = getattr(node, field, None)
+            if isinstance(held, list):
+                setattr(node, field, _sequence(held))
+
+
+def parted(statement: ast.stmt) -> list[Any]:
+    """The assignments that a parallel one stands for; any other statement alone."""
+    pairs = _pairs(statement) if isinstance(statement, ast.Assign) else None
+    if pairs is None:
+        return [statement]
+    return [each for target, part in pairs for each in parted(ast.Assign([target], part))]
+
+
+def _sequence(body: Sequence[Any]) -> list[Any]:
+    made: list[Any] = []
+    for place, statement in enumerate(body):
+        rest = body[place + 1 :]
+        if isinstance(statement, ast.If) and _leaves(statement) and rest and not statement.orelse:
+            statement.orelse = list(rest)
+            return [*made, statement]
+        made += _apart(statement)
+    return made
+
+
+def _leaves(statement: ast.If) -> bool:
+    return isinstance(statement.body[-1], LEAVE)
+
+
+def _apart(statement: Any) -> list[Any]:
+    """The statements that one stands for: several of a parallel assignment, an `if` of a choice."""
+    value = getattr(statement, "value", None)
+    if isinstance(statement, ast.Return) and isinstance(value, ast.IfExp):
+        return [
+            ast.If(value.test, _apart(ast.Return(value.body)), _apart(ast.Return(value.orelse)))
+        ]
+    if not isinstance(statement, ast.Assign):
+        return [statement]
+    targets = statement.targets
+    if isinstance(value, ast.IfExp):
+        ways = (_apart(ast.Assign(targets, way)) for way in (value.body, value.orelse))
+        return [ast.If(value.test, *ways)]
+    parts = parted(statement)
+    return parts if len(parts) == 1 else [each for part in parts for each in _apart(part)]
+
+
+def _pairs(statement: ast.Assign) -> list[tuple[ast.expr, ast.expr]] | None:
+    """Targets of a parallel assignment with their values; None where one value reads an earlier
+    target."""
+    targets = statement.targets
+    value = statement.value
+    if (
+        len(targets) > 1
+        or not isinstance(targets[0], ast.Tuple)
+        or not isinstance(value, ast.Tuple)
+    ):
+        return None
+    names = [ast.unparse(target) for target in targets[0].elts]
+    texts = [ast.unparse(part) for part in value.elts]
+    if len(names) != len(texts) or any(text.startswith("*") for text in (*names, *texts)):
+        return None
+    for place, part in enumerate(value.elts):
+        read = {ast.unparse(node) for node in ast.walk(part) if isinstance(node, ast.expr)}
+        if read & set(names[:place]):
+            return None
+    return list(zip(targets[0].elts, value.elts, strict=True))

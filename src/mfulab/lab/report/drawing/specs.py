@@ -1,0 +1,251 @@
+"""Usual figures as declarations: which columns place, colour and name a mark, and which panels there
+are. Calling a declaration draws its figure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from matplotlib.axes import Axes
+
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, labels, points, style
+from mfulab.lab.report.frames import DataFrame, Series
+
+Colors: TypeAlias = Mapping[Any, str]
+MANY_DOTS: style.Look = {"alpha": 0.75, "s": 36, "edgecolor": style.PAPER, "linewidth": 0.5}
+ROOM = 1.3  # length of an x axis in longest bars: what stands behind them needs the rest
+
+
+def unchanged(rows: DataFrame, text: Texts) -> DataFrame:
+    """Gives the rows themselves, which have all columns that are drawn."""
+    return rows
+
+
+def untitled(here: DataFrame, text: Texts) -> str:
+    """Gives no words beside a machine's name."""
+    return ""
+
+
+def every(rows: DataFrame) -> DataFrame:
+    """Gives all rows."""
+    return rows
+
+
+def untouched(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
+    """Leaves a panel as its marks make it."""
+
+
+def no_entries(rows: DataFrame, text: Texts) -> Legend:
+    """Gives no entry for the legend besides those of the hues."""
+    return []
+
+
+def present(colors: Colors) -> Callable[[Series], Colors]:
+    """Gives a function that keeps those of the colours whose values are among the rows'."""
+
+    def kept(values: Series) -> Colors:
+        distinct = set(values)
+        return {value: color for value, color in colors.items() if value in distinct}
+
+    return kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A mark a row, at its columns `x` and `y`: a panel a machine, or a machine and value of the
+    column `facet`. Labels are keys of texts, which take the first row."""
+
+    x: str
+    y: str
+    told: Sequence[str] = ()  # columns that a mark's title tells besides its place
+    x_label: str = ""
+    y_label: str = ""
+    facet: str = ""
+    most: int = 3  # panels of the facet
+    hue: str = ""
+    kind: str = ""  # of the hue's names in the catalogue; its own texts without one
+    colors: Callable[[Series], Colors] = style.colors
+    markers: Callable[[Colors], Mapping[Any, str]] | None = None  # a shape a hue
+    marker: str = "o"  # in the legend, where hues have no shapes; a line without one
+    keyed: bool = True  # the legend tells the hues
+    reference: float | None = None  # the x that values are held against
+    dressed: Callable[[DataFrame, Texts], DataFrame] = unchanged  # adds columns of words
+    titled: Callable[[DataFrame, Texts], str] = untitled  # words behind a machine's name
+    finished: Callable[[Axes, DataFrame, DataFrame, Texts], None] = untouched  # sets limits, ticks
+    entries: Callable[[DataFrame, Texts], Legend] = no_entries  # further ones of the legend
+    shared: Mapping[str, object] = field(default_factory=dict)  # options of panels
+    look: Mapping[str, object] = field(default_factory=dict)  # options of marks
+
+    def __call__(self, rows: DataFrame, figure: Figure, text: Texts) -> Legend:
+        """Draws the rows; gives the entries of the legend."""
+        rows = self.dressed(rows, text)
+        palette = self.colors(rows[self.hue]) if self.hue else {}
+        shapes = self.markers(palette) if self.markers else {}
+        look: style.Look = dict(self.look)
+        if palette:
+            look |= {"hue": self.hue, "palette": palette}
+        if shapes:
+            look |= {"style": self.hue, "markers": shapes}
+        for axes, here in self.panels(rows, figure, text):
+            if self.reference is not None:
+                axes.axvline(self.reference, **style.LIMIT)
+            self.mark(axes, here, rows, look)
+            self.finished(axes, here, rows, text)
+        return self.legend(palette, shapes, text) + self.entries(rows, text)
+
+    def panels(self, rows: DataFrame, figure: Figure, text: Texts) -> list[tuple[Axes, DataFrame]]:
+        """Gives the panels, each with its rows."""
+        shared: style.Look = dict(self.shared)
+        machines = style.machines(rows) if "machine" in rows else [""]
+        across = min(self.most, rows[self.facet].nunique()) if self.facet else len(machines)
+        for side, key in (("x", self.x_label), ("y", self.y_label)):
+            if key:
+                width = style.WIDTH // across if side == "x" else style.WIDTH
+                shared[side] = style.wrapped(text(key, row=rows.iloc[0]), width)
+        lines = self.lines(rows)
+        if not self.facet and "machine" in rows:
+
+            def titled(here: DataFrame) -> str:
+                return self.titled(here, text)
+
+            return style.by_machine(figure, rows, titled, lines=lines, **shared)
+        shared["lines"] = lines and lines * len(machines)
+        cases = style.modes(rows, text) if self.facet == "mode" else self.most
+        rows = rows if self.facet else rows.assign(panel="")
+        return style.facets(figure, rows, text, self.facet or "panel", cases, **shared)
+
+    def lines(self, rows: DataFrame) -> int | None:
+        """Gives the number of lines that decide the figure's height; none for the usual height."""
+        return None
+
+    def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
+        """Draws the marks of a panel, `here`, of a figure of `rows`."""
+        raise NotImplementedError
+
+    def legend(self, palette: Colors, shapes: Mapping[Any, str], text: Texts) -> Legend:
+        """Gives an entry a hue."""
+        if not self.keyed:
+            return []
+        if not self.marker and not shapes:
+            words = names(self.kind, Series([*palette]), text)
+            return [
+                style.line(color, word) for color, word in zip(palette.values(), words, strict=True)
+            ]
+        return style.dots(palette, text, self.kind, shapes or self.marker)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars(Spec):
+    """A bar a row on the line of its name `y`, as long as its value `x`."""
+
+    marker: str = "s"
+    words: str = ""  # column of what stands behind a bar
+    pale: str = ""  # column that is false where a difference lies within the intervals
+    room: float = ROOM
+    height: float = 1  # lines a name
+    alike: bool = True  # panels have the same names
+
+    def lines(self, rows: DataFrame) -> int | None:
+        """Gives the lines of the panel that has most names."""
+        if not self.height:
+            return None
+        names = rows[self.y].nunique() if self.alike else rows[self.facet].value_counts().max()
+        return round(self.height * names)
+
+    def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
+        """Draws the bars of a panel."""
+        order = list(dict.fromkeys(rows[self.y])) if self.alike else None
+        look = look | {"order": order, "words": self.words, "pale": self.pale}
+        kinds.bars(axes, here, self.x, self.y, *self.told, **look)
+        axes.set_xlim(0, self.room * max(here[self.x].max(), self.reference or 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dots(Spec):
+    """A dot a row at its value `x`, on the line of its name `y`; hues lie apart on a line."""
+
+    order: Callable[[DataFrame], Sequence[str]]  # names, the first below
+    apart: float = 0.0
+    small: float | None = None  # points of the names' letters
+
+    def lines(self, rows: DataFrame) -> int | None:
+        """Gives the number of names."""
+        return len(self.order(rows))
+
+    def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
+        """Draws the dots of a panel."""
+        order = self.order(rows)
+        hues = [*look.get("palette", ())][::-1]
+        size = {"fontsize": self.small} if self.small else {}
+        here = here[here[self.y].isin(order)]
+        heights = kinds.lanes(axes, here, self.y, order, self.hue, hues, self.apart, **size)
+        kinds.points(axes, here.assign(place=heights), self.x, "place", *self.told, **look)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines(Spec):
+    """A line for each distinct value of the columns `by`, with a point a row, named at its end."""
+
+    marker: str = ""
+    by: Sequence[str] = ()
+    named: str = ""  # column of the names
+    ends: Callable[[DataFrame], DataFrame] = every  # those of the last rows of lines that are named
+
+    def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
+        """Draws the lines of a panel."""
+        kinds.lines(axes, here, self.x, self.y, *self.told, by=self.by, **look)
+        if not self.named:
+            return
+        last = self.ends(here.groupby([*self.by], sort=False, dropna=False).tail(1))
+        inks = last[self.hue].map(look["palette"])
+        places = (last[self.x], last[self.y], last[self.named], inks)
+        labels.later(labels.at_line_ends, axes, *places)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points(Spec):
+    """A point a row, named beside it by the column `named`."""
+
+    named: str = ""
+
+    def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
+        """Draws the points of a panel."""
+        kinds.points(axes, here, self.x, self.y, *self.told, **look)
+        if self.named:
+            places = here[[self.x, self.y, self.named]].itertuples(index=False, name=None)
+            labels.later(labels.beside_points, axes, list(places))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs(Spec):
+    """A point a run: colour is the precision, size the batch; each model's highest is named."""
+
+    def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
+        """Draws the runs of a panel."""
+        points.scatter(axes, here, self.x, self.y, look["palette"])
+        points.name_highest(axes, here, self.x, self.y)
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """The sentence on the rows of the highest and the lowest value of a column, and how many times
+    as high the one is."""
+
+    column: str
+
+    def __call__(self, rows: DataFrame, text: Texts, **values: object) -> str:
+        """Gives the sentence; another one where all rows have one value."""
+        best = rows.loc[rows[self.column].idxmax()]
+        worst = rows.loc[rows[self.column].idxmin()]
+        factor = best[self.column] / worst[self.column]
+        key = "finding_one" if factor == 1 else "finding"
+        return text(key, best=best, worst=worst, factor=factor, **values)
+
+
+def names(kind: str, values: Series, text: Texts) -> list[str]:
+    """Gives the words of values of a kind, such as `precision`."""
+    return [text.name(kind, value) for value in values]
+
+
+def shares(values: Series, text: Texts) -> list[str]:
+    """Gives percentages in words; none for what is not known."""
+    return [text("share_of", share=value) if value == value else "" for value in values]

@@ -1,0 +1,73 @@
+"""A model split over ranks: the share of a step that a pipeline idles, and the speed of each split."""
+
+from mfulab.lab.report import selection
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style, ticks
+from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, one_each, with_machine
+
+TOPIC = "training"
+ORDER = 11
+REASONS = ("contradict", "recorded", "elsewhere")  # its rows explain one another
+WORDS = ("none", "tensor", "pipeline")  # ways to split a model
+
+
+def rows(tables: Tables) -> DataFrame:
+    """Splits of one model on one machine, each once, the pipeline's by micro-batches."""
+    split = with_machine(tables, ok(tables["split"], "time_s", "speedup"))
+    if split.empty:
+        return split
+    split = selection.one_machine(split)
+    split = split[split["model"] == split["model"].mode()[0]]
+    keys = ["machine", "model", "batch_size", "split", "micro_batches", "ranks"]
+    return one_each(split, keys).sort_values(["split", "micro_batches"])
+
+
+def name(row: Series, text: Texts) -> str:
+    """A split's name, of a pipeline with its micro-batches."""
+    way = row["split"]
+    return text(way, row=row)
+
+
+def _pipelines(rows: DataFrame) -> DataFrame:
+    """Pipelines whose idle share is known, by micro-batches."""
+    known = (rows["split"] == "pipeline") & rows["idle_percent"].notna()
+    return rows[known].sort_values("micro_batches")
+
+
+def finding(rows: DataFrame, text: Texts) -> str:
+    """The pipeline's idle share with fewest and most micro-batches, beside its bubble; the fastest
+    split; what a rank of tensor parallelism sends."""
+    pipelines = _pipelines(rows)
+    if len(pipelines) < 2:
+        return ""
+    first = pipelines.iloc[0]
+    best = pipelines.loc[pipelines["idle_percent"].idxmin()]
+    words = [text("finding", first=first, best=best)]
+    split = rows[rows["split"] != "none"]
+    fastest = split.loc[split["speedup"].idxmax()]
+    words.append(text("fastest", name=name(fastest, text), row=fastest))
+    for _, row in rows[rows["split"] == "tensor"].head(1).iterrows():
+        words.append(text("sends", row=row, pipeline=first))
+    return " ".join(words)
+
+
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
+    """Idle share by micro-batches beside the bubble's formula; speed of each split against one
+    rank."""
+    left, right = style.panels(figure, [""], [text("idle"), text("speed")])[0]
+    pipelines = _pipelines(rows)
+    color = style.PALETTE[0]
+    told = ("micro_batches", "idle_percent")
+    kinds.lines(left, pipelines, "micro_batches", "idle_percent", *told, color=color, marker="o")
+    left.plot(pipelines["micro_batches"], pipelines["predicted_idle_percent"], **style.LIMIT)
+    ticks.doublings(left, pipelines["micro_batches"])
+    left.set(ylim=(0, 100), xlabel=text("micro_batches"), ylabel="%")
+    named = rows.assign(
+        name=[name(row, text) for _, row in rows.iterrows()],
+        words=[text("times", factor=percent(speedup)) for speedup in rows["speedup"]],
+    )
+    kinds.bars(
+        right, named, "speedup", "name", "time_s", "idle_percent", words="words", color=color
+    )
+    right.axvline(1, **style.LIMIT)
+    right.set(xlim=(0, 1.25 * max(1.0, rows["speedup"].max())), xlabel=text("relative"))
+    return [style.dot(color, text("measured")), style.line(style.MUTED, text("bubble"), (4, 3))]

@@ -1,0 +1,75 @@
+"""Dynamic batching: requests answered a second and their latency, by load and by how batches are
+formed."""
+
+from mfulab.lab.report import selection
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, significant, style, ticks
+from mfulab.lab.report.frames import DataFrame, Tables, ok, one_each, with_machine
+
+TOPIC = "batch_size"
+ORDER = 6
+REASONS = ("contradict", "recorded", "elsewhere")  # its rows explain one another
+ALIKE = ["machine", "model"]
+WAY = ["largest_batch", "longest_wait_ms"]
+
+
+def rows(tables: Tables) -> DataFrame:
+    """Runs of one machine and model, each way to form batches with its `way`."""
+    served = with_machine(tables, ok(tables["serving"], "answered_per_s", "latency_p95_s"))
+    if served.empty:
+        return served
+    served = selection.one_machine(served)
+    served = served[served["model"] == served["model"].mode()[0]]
+    served = one_each(served, [*ALIKE, *WAY, "offered_load"])
+    ways = [f"{size:.0f}, {wait:g}" for size, wait in served[WAY].itertuples(index=False)]
+    return served.assign(way=ways).sort_values([*WAY, "offered_load"])
+
+
+def way(row: object, text: Texts) -> str:
+    """Words of a way to form batches."""
+    if row.largest_batch == 1:  # type: ignore[attr-defined]
+        return text("alone")
+    if row.longest_wait_ms == 0:  # type: ignore[attr-defined]
+        return text("what_waits", row=row)
+    return text("waits", row=row)
+
+
+def finding(rows: DataFrame, text: Texts) -> str:
+    """At the highest load batches against one by one; at the lowest what waiting for others
+    costs."""
+    highest = rows[rows["offered_load"] == rows["offered_load"].max()]
+    alone = highest[highest["largest_batch"] == 1]
+    batched = highest[highest["largest_batch"] > 1]
+    if alone.empty or batched.empty:
+        return ""
+    one = alone.iloc[0]
+    best = batched.loc[batched["latency_p50_s"].idxmin()]
+    factor = significant(best["answered_per_s"] / one["answered_per_s"])
+    words = [text("finding", one=one, best=best, factor=factor)]
+    lowest = rows[
+        (rows["offered_load"] == rows["offered_load"].min()) & (rows["largest_batch"] > 1)
+    ]
+    waits = lowest.sort_values("longest_wait_ms")
+    if waits["longest_wait_ms"].nunique() > 1:
+        words.append(text("waiting", first=waits.iloc[0], last=waits.iloc[-1]))
+    return " ".join(words)
+
+
+def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
+    """Requests answered, and latencies, over the load; a line a way to form batches."""
+    ways = rows.drop_duplicates("way")
+    names = {row.way: way(row, text) for row in ways.itertuples()}
+    colors = style.colors(names)
+    titles = [text("answered"), text("latency")]
+    left, right = style.panels(figure, [""], titles, x=text("load"))[0]
+    shown = rows.assign(latency_ms=1e3 * rows["latency_p95_s"])
+    look: style.Look = {"hue": "way", "palette": colors, "marker": "o"}
+    kinds.lines(
+        left, shown, "offered_load", "answered_per_s", "offered_load", "answered_per_s", **look
+    )
+    kinds.lines(right, shown, "offered_load", "latency_ms", "offered_load", "latency_p95_s", **look)
+    right.set_yscale("log")
+    ticks.decades(right.yaxis)
+    for axes in (left, right):
+        axes.set_xticks(sorted(rows["offered_load"].unique()))
+    left.set_ylim(bottom=0)
+    return [style.dot(colors[name], words) for name, words in names.items()]

@@ -1,0 +1,68 @@
+"""Kinds that phases turn out to be: by what began instead, the modules that ran, the graph they made."""
+
+from dataclasses import dataclass
+
+import torch
+
+from mfulab.loop.interactive import structure
+from mfulab.loop.interactive.costs import Kind, Phase
+from mfulab.loop.interactive.structure import Inside
+
+
+@dataclass(frozen=True)
+class Ending:
+    """End of a phase. `ender` is what began instead, and the state then; empty at the end of
+    all. `graph` is a hash of what was made outside the model before a backward pass; None where
+    the number of nodes shows it."""
+
+    ender: tuple[object, ...] = ()
+    graph: int | None = None
+    inside: Inside | None = None
+
+
+class Endings:
+    """Names for words of kinds, which are many to compare, and what ended the last phase of each
+    kind: one that was not counted is taken to end as the last of its kind did."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[object, ...], int] = {}
+        self._enders: dict[tuple[object, ...], tuple[object, ...]] = {}
+        self._time_first: set[tuple[object, ...]] = set()
+
+    def name(self, words: tuple[object, ...]) -> int:
+        """A number that stands for words."""
+        return self._names.setdefault(words, len(self._names))
+
+    def kind(self, phase: Phase, ending: Ending, inside: Inside) -> Kind:
+        """Gives the kind that a phase turned out to be."""
+        entry = phase.entry
+        graph = ending.graph
+        nodes = 0
+        if torch.is_grad_enabled():
+            end = structure.sequence_number() if graph is None else phase.began
+            nodes = (end if phase.left is None else phase.left) - phase.began
+        shapes = hash((entry.shapes, inside.shapes)) if inside.shapes else entry.shapes
+        words = (*entry.words, self.ender(phase, ending.ender), inside.modules, graph or 0)
+        return Kind(words, (*entry.sizes, nodes, inside.elements), shapes)
+
+    def ender(self, phase: Phase, ender: tuple[object, ...]) -> tuple[object, ...]:
+        """Gives what ended a phase, as far as it tells its cost."""
+        words = phase.entry.words
+        # What ran outside modules shows by its place alone without gradients, by the graph before a
+        # backward pass.
+        is_followed = ender[:1] in (("forward",), ("backward",))
+        if words[0] == "forward" and is_followed and torch.is_grad_enabled():
+            ender = ("graph",)
+        if ender:
+            self._enders[words] = ender
+            return ender
+        return ("end",) if phase.counted else self._enders.get(words, ("end",))
+
+    def samples(self, phase: Phase, inside: Inside) -> int | None:
+        """Samples of a phase by its batch: its first dimension, or its second where time comes
+        first."""
+        if not phase.batch:
+            return phase.samples
+        if inside.leading and inside.leading == phase.batch[:2]:
+            self._time_first.add(phase.entry.words)
+        return phase.batch[phase.entry.words in self._time_first]

@@ -1,0 +1,87 @@
+"""Places of a loop's thread: five states, and a table of what leads from one to the next."""
+
+import threading
+from enum import Enum, auto
+
+import torch
+
+
+class LoopState(Enum):
+    """Pass that the thread is in. Whether the counter is on is no state: it may be in all but the
+    first."""
+
+    RESTING = auto()  # no hook is on
+    IDLE = auto()  # between passes
+    FORWARD = auto()
+    HIDDEN = auto()  # a call that compiled code makes, and shows under the counter alone
+    BACKWARD = auto()
+
+
+class Event(Enum):
+    """Moments that hooks see."""
+
+    LISTEN = auto()  # hooks go on
+    REST = auto()  # hooks come off
+    CALL = auto()  # of a model, the outermost
+    HIDDEN_CALL = auto()  # the same, in compiled code
+    RETURN = auto()  # of the outermost call
+    BACKWARD = auto()
+    BACKWARD_END = auto()
+
+
+TRANSITIONS = {
+    (LoopState.RESTING, Event.LISTEN): LoopState.IDLE,
+    (LoopState.IDLE, Event.REST): LoopState.RESTING,
+    (LoopState.FORWARD, Event.REST): LoopState.RESTING,  # where forward passes are steps
+    (LoopState.IDLE, Event.CALL): LoopState.FORWARD,
+    (LoopState.FORWARD, Event.RETURN): LoopState.IDLE,
+    (LoopState.IDLE, Event.HIDDEN_CALL): LoopState.HIDDEN,
+    (LoopState.HIDDEN, Event.RETURN): LoopState.IDLE,
+    (LoopState.IDLE, Event.BACKWARD): LoopState.BACKWARD,
+    (LoopState.BACKWARD, Event.BACKWARD_END): LoopState.IDLE,
+}
+
+
+class Place:
+    """Place of the thread that opens a loop. Calls inside a pass are parts of it: `depth` counts
+    models that call one another."""
+
+    def __init__(self) -> None:
+        self.state = LoopState.RESTING
+        self.depth = 0
+        self._thread = 0
+
+    def open(self) -> None:
+        """Follows the thread that calls this."""
+        self._thread = threading.get_ident()
+        self.state = LoopState.RESTING
+
+    def is_own_thread(self) -> bool:
+        """True in the thread that is followed."""
+        return threading.get_ident() == self._thread
+
+    def is_foreign_call(self) -> bool:
+        """True for a call in another thread that is no part of a backward pass there."""
+        return not self.is_own_thread() and torch._C._current_autograd_node() is None
+
+    def move(self, event: Event) -> bool:
+        """Goes on by the table; False for an event that is a part of the running pass."""
+        after = TRANSITIONS.get((self.state, event))
+        if after is None:
+            return False
+        self.state = after
+        if after in (LoopState.IDLE, LoopState.RESTING):
+            self.depth = 0
+        return True
+
+    def enter(self, is_hidden: bool) -> bool:
+        """Notes a call of a model; True if a forward pass begins with it."""
+        self.depth += 1
+        event = Event.HIDDEN_CALL if is_hidden else Event.CALL
+        return self.move(event) and self.state is LoopState.FORWARD
+
+    def leave(self) -> bool:
+        """Notes the end of a call; True if a forward pass ends with it."""
+        self.depth = max(0, self.depth - 1)
+        was = self.state
+        return self.depth == 0 and self.move(Event.RETURN) and was is LoopState.FORWARD

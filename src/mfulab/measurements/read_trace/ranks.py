@@ -1,0 +1,138 @@
+"""Traces of a job's ranks to summaries, and the job that the summaries tell."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from mfulab.core.files import read_bytes, write_text
+from mfulab.core.said import Said, packed_all
+from mfulab.measurements.read_trace.reader import Read, read_file
+from mfulab.mfu import job
+from mfulab.mfu.three_lines import is_part
+from mfulab.mfu.traced import trace_columns
+from mfulab.tracing.ranks import Calls, Job, RankSummary, calls_of, join, summary_of
+from mfulab.tracing.trace import TraceError, fault
+
+SUMMARY = "rank.json"
+MOST_BYTES = 100_000
+KEPT = 8  # summaries in memory, for the walk along the critical path
+
+
+def joined(rows: Sequence[dict[str, Any]]) -> None:
+    """Fills the columns of the job that rows read from traces are ranks of, its verdict included."""
+    job.joined(rows)
+    for row in rows:
+        row["job_verdict"] = None
+    for ranks in job.rows_of_jobs(rows):
+        told = [_of_row(row, _calls(row)) for row in ranks]
+        if not any(one.calls for one in told):
+            continue  # nobody waits for anybody
+        verdict = join(told.__getitem__, len(told)).verdict
+        for row in ranks:
+            row["job_verdict"] = packed_all([verdict])
+
+
+def _calls(row: Mapping[str, Any]) -> list[Calls]:
+    """Collectives as a row keeps them: by name, without when they began."""
+    named = job.collectives(row)
+    return [
+        Calls(name, "", 0, len(times), [0] * len(times), times) for name, times in named.items()
+    ]
+
+
+def summary(read: Read) -> RankSummary | None:
+    """The summary of one row; None for a row that failed or has no analysis."""
+    analysis = read.analysis
+    row = read.row.model_dump()
+    if analysis is None or not row["window_s"] or not row["steps"]:
+        return None
+    calls = calls_of(analysis.held, analysis.device)
+    return _of_row(row | trace_columns(row), calls)
+
+
+def _of_row(row: Mapping[str, Any], calls: Sequence[Calls]) -> RankSummary:
+    """The summary of a joined row."""
+    per_percent = 1e7 * row["window_s"] / row["steps"]
+    rank = "0" if row["rank"] is None else str(row["rank"])
+    if row["device_index"] is not None and row["device_index"] != row["rank"]:
+        rank = f"{rank}, device {row['device_index']}"
+    return RankSummary(
+        file=row["trace"],
+        job=row["job"] or row["trace"],
+        rank=rank,
+        steps=row["steps"],
+        first_step=row["first_step"],
+        last_step=row["last_step"],
+        window_ns=round(1e9 * row["window_s"]),
+        compute_ns=per_percent * (row["compute_busy_percent"] or 0),
+        copy_ns=per_percent * (row["copy_percent"] or 0),
+        idle_ns=per_percent * (row["idle_percent"] or 0),
+        device=row["device"],
+        world_size=row["world_size"],
+        flops=row["flops"],
+        peak_tflop_s=_number(row["peak_tflop_s"]),
+        mfu_percent=_number(row["mfu_percent"]),
+        is_part=is_part(row),
+        calls=calls,
+    )
+
+
+def _number(cell: object) -> float | None:
+    return float(cell) if isinstance(cell, int | float) else None
+
+
+def summaries(path: Path, **options: Any) -> list[RankSummary]:
+    """The summaries of a trace, or the one that a sweep left in a file of this name. Raises
+    TraceError."""
+    if path.name == SUMMARY:
+        try:
+            return [summary_of(read_bytes(path, MOST_BYTES, follow=True))]
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise TraceError(path, Said("no_rank_summary", {"error": fault(error)})) from None
+    found = [summary(read) for read in read_file(path, **options)]
+    return [one for one in found if one is not None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """File of a rank's summary, and the job and steps by which it is joined with others."""
+
+    file: Path
+    job: str
+    steps: tuple[int | None, int | None]
+    rank: str
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Ranks by their numbers."""
+        return tuple(int(number) for number in re.findall(r"\d+", self.rank))
+
+
+def keep(path: Path, folder: Path, **options: Any) -> list[Place]:
+    """Writes the summaries of a trace into a folder. Raises TraceError."""
+    places = list[Place]()
+    for number, found in enumerate(summaries(path, **options)):
+        file = folder / f"{number}.json"
+        write_text(file, found.text())
+        places.append(Place(file, found.job, (found.first_step, found.last_step), found.rank))
+    return places
+
+
+def jobs(places: Sequence[Place]) -> list[Job]:
+    """The jobs of these ranks: those of one name and the same steps, a rank once, in order."""
+    ranks = dict[Any, dict[str, Place]]()
+    for place in places:
+        ranks.setdefault((place.job, place.steps), {}).setdefault(place.rank, place)
+    found = list[Job]()
+    for held in ranks.values():
+        files = [place.file for place in sorted(held.values(), key=lambda place: place.order)]
+
+        @lru_cache(KEPT)
+        def read(number: int, files: Sequence[Path] = tuple(files)) -> RankSummary:
+            return summary_of(files[number].read_bytes())
+
+        found.append(join(read, len(files)))
+    return found

@@ -1,0 +1,145 @@
+"""Answers requests that arrive by chance in batches of what waits, and times each from arrival to
+answer."""
+
+import bisect
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mfulab.core.measurement import Measured
+from mfulab.device import is_gpu
+from mfulab.device.compute import prepare
+from mfulab.measurements.serve_requests import ServeRequestsConfig, ServingRow
+from mfulab.models.build import LogitsOnly, build, make_batch
+from mfulab.timing.others import Others
+from mfulab.timing.statistics import Stats
+
+TRIED = 9  # batches of one, and of the largest, that are timed before requests arrive
+WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class Batching:
+    """Rule by which a batch is full: after so many requests, or once its first has waited so long."""
+
+    largest: int
+    longest_wait_s: float
+
+    def start_s(self, arrivals: Sequence[float], first: int) -> float:
+        """Time at which the batch whose first request has the index `first` may start, on an idle
+        device: as it is full, or the wait is over."""
+        last = first + self.largest - 1
+        over = arrivals[first] + self.longest_wait_s
+        if last < len(arrivals):
+            return min(arrivals[last], over)
+        return over
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One request: when it arrived, when its batch started and ended, s since the first moment."""
+
+    arrived_s: float
+    started_s: float
+    answered_s: float
+    batch: int
+
+
+def measure(config: ServeRequestsConfig, folder: Path) -> Measured:
+    """One row for one load and one way to form batches; a sample a request."""
+    device, _ = prepare(config.device)
+    torch.manual_seed(config.seed)
+    model = LogitsOnly(build(config.model)).to(device).eval()
+    inputs = make_batch(
+        config.model, config.largest_batch, config.sequence_length, device=device
+    ).inputs
+
+    def answer(count: int) -> None:
+        model(inputs[:count])
+        if is_gpu(device):
+            torch.cuda.synchronize(device)
+
+    batching = Batching(config.largest_batch, config.longest_wait_ms / 1e3)
+    with torch.inference_mode():
+        largest_s = batch_time_s(answer, config.largest_batch)
+        alone_s = batch_time_s(answer, 1)
+        drawn = arrivals(config.offered_load / alone_s, config.requests, config.seed)
+        others = Others()
+        answers = serve(answer, drawn, batching)
+    return Measured(
+        ServingRow.of(
+            config,
+            requests=len(answers),
+            alone_s=alone_s,
+            largest_s=largest_s,
+            other_processes_percent=None if is_gpu(device) else others.percent(),
+            **told(answers),
+        ),
+        [vars(each) for each in answers],
+    )
+
+
+def batch_time_s(answer: Callable[[int], None], count: int) -> float:
+    """Median seconds of a batch of `count`."""
+    times = []
+    for turn in range(WARM_UP + TRIED):
+        began = time.perf_counter()
+        answer(count)
+        if turn >= WARM_UP:
+            times.append(time.perf_counter() - began)
+    return Stats(times).median
+
+
+def arrivals(per_s: float, count: int, seed: int) -> list[float]:
+    """Ascending times of arrival, s, of requests that know nothing of one another (Poisson)."""
+    gaps = np.random.default_rng(seed).exponential(1 / per_s, count)
+    return [float(each) for each in np.cumsum(gaps)]
+
+
+def serve(
+    answer: Callable[[int], None], arrived_s: Sequence[float], batching: Batching
+) -> list[Answered]:
+    """Answers each request after its arrival, whether or not the model keeps up (open loop)."""
+    answers: list[Answered] = []
+    began = time.perf_counter()
+    while len(answers) < len(arrived_s):
+        first = len(answers)
+        _sleep_until(began + batching.start_s(arrived_s, first))
+        started = time.perf_counter() - began
+        waiting = bisect.bisect_right(arrived_s, started) - first
+        size = min(waiting, batching.largest)
+        answer(size)
+        ended = time.perf_counter() - began
+        for each in arrived_s[first : first + size]:
+            answers.append(Answered(each, started, ended, size))
+    return answers
+
+
+def _sleep_until(moment: float) -> None:
+    """Sleeps until a time of `perf_counter`; not at all where it is past."""
+    while (left := moment - time.perf_counter()) > 0:
+        time.sleep(left)
+
+
+def told(answers: Sequence[Answered]) -> dict[str, float | int]:
+    """Columns of latency and throughput."""
+    latencies = Stats([each.answered_s - each.arrived_s for each in answers])
+    waiting = Stats([each.started_s - each.arrived_s for each in answers])
+    batches = {each.started_s: each.answered_s - each.started_s for each in answers}
+    first = answers[0].arrived_s
+    last = answers[-1]
+    return {
+        "arrived_per_s": (len(answers) - 1) / (last.arrived_s - first),
+        "answered_per_s": len(answers) / (last.answered_s - first),
+        "latency_p50_s": latencies.median,
+        "latency_p95_s": latencies.percentile(95),
+        "waiting_p50_s": waiting.median,
+        "mean_batch": len(answers) / len(batches),
+        "batches": len(batches),
+        "serving_percent": 100 * sum(batches.values()) / (last.answered_s - first),
+        "measured_s": last.answered_s,
+    }

@@ -1,0 +1,111 @@
+"""Reasons to look at a row again before believing it, as keys and numbers."""
+
+from collections.abc import Mapping
+
+from mfulab.core.said import Said, packed_all
+from mfulab.mfu.causes import (
+    ABOVE_PEAK,
+    CROSS_CHECK,
+    LEAST_CHECKED,
+    PIPE_IDLE,
+    at_highest_clock,
+    at_least,
+    below,
+    computed_beside,
+    first_known,
+    reached,
+)
+from mfulab.mfu.step import Counters, Shares, StepFacts, StepTime, group, number
+
+SAME_CLOCK = 0.02  # relative: within it a matmul and its reference ran at one clock
+MEASURING = 2.0  # % of a step that measuring may take on the host
+MANY_STEPS = 50  # of which most are timed without hooks
+STOLEN = 5.0  # % of the CPU's time from which what the hypervisor took is named
+
+
+def flags_of(facts: StepFacts, shares: Shares) -> tuple[Said, ...]:
+    """Flags of a step."""
+    counters = facts.counters
+    flags = (
+        _cross_check(shares),
+        _above_peak(shares),
+        reached("set_ceiling", facts.peaks.ceiling_raised_percent, 0),
+        reached("other_processes", counters.other_processes, 1, "count"),
+        computed_beside(counters),
+        _held_back(counters),
+        reached("only_counted", facts.time.only_counted, 1, "count"),
+        _measuring(facts.time),
+        reached("stolen", counters.steal_percent, STOLEN),
+        _disturbed(counters),
+    )
+    return tuple(filter(None, flags))
+
+
+def matmul_flags(row: Mapping[str, object]) -> str | None:
+    """The flags of a row of the matmul table, which has no ladder to judge, as `verdict_flags` of
+    the profile table."""
+    counters = group(Counters, row)
+    flags = (computed_beside(counters), _disturbed(counters), _unlike_clocks(row))
+    return packed_all(filter(None, flags))
+
+
+def _unlike_clocks(row: Mapping[str, object]) -> Said | None:
+    """Names a share of a reference that ran at another clock: a power limit moved between the
+    two."""
+    own_mhz = number(row.get("clock_mhz"))
+    beside_mhz = number(row.get("reference_clock_mhz"))
+    if not own_mhz or not beside_mhz or abs(own_mhz / beside_mhz - 1) <= SAME_CLOCK:
+        return None
+    return Said("unlike_clocks", {"own": own_mhz, "beside": beside_mhz})
+
+
+def _cross_check(shares: Shares) -> Said | None:
+    """Holds the tensor pipe against what was counted: they part by more than 15 % where FLOPs or
+    peak are wrong."""
+    expected = shares.expected_mfu_percent
+    executed = first_known(shares.issued_percent, shares.hfu_percent, shares.mfu_percent)
+    if expected is None or executed is None or max(expected, executed) < LEAST_CHECKED:
+        return None
+    if 1 / CROSS_CHECK <= expected / max(executed, 1e-9) <= CROSS_CHECK:
+        return None
+    return Said("cross_check", {"expected": expected, "executed": executed})
+
+
+def _above_peak(shares: Shares) -> Said | None:
+    highest = max(
+        at_highest_clock(shares.mfu_percent, shares), at_highest_clock(shares.hfu_percent, shares)
+    )
+    if highest > ABOVE_PEAK:
+        return Said("above_peak", {"mfu": highest})
+    return None
+
+
+def _held_back(counters: Counters) -> Said | None:
+    """Says how long heat, a brake or a quota held the device back. A GPU's power limit is its
+    normal state."""
+    heat = (
+        counters.software_thermal_percent,
+        counters.hardware_thermal_percent,
+        counters.power_brake_percent,
+    )
+    known = [percent for percent in heat if percent is not None]
+    share = max(known) if known else counters.throttled_percent
+    return reached("held_back", share, PIPE_IDLE)
+
+
+def _measuring(time: StepTime) -> Said | None:
+    # Steps with hooks on are timed where few others are there.
+    is_brief = below(time.steps, MANY_STEPS) and not time.watched_steps
+    key = "measuring_briefly" if is_brief else "measuring"
+    return reached(key, time.measuring_percent, MEASURING)
+
+
+def _disturbed(counters: Counters) -> Said | None:
+    if not at_least(counters.disturbed_replicates, 1):
+        return None
+    numbers = {
+        "count": counters.disturbed_replicates,
+        "total": counters.replicates,
+        "slowdown": counters.slowdown,
+    }
+    return Said("disturbed", numbers)

@@ -1,0 +1,230 @@
+"""Facts of one step, from a sweep's row, a user's loop or a trace: all that its account is made
+from. None is "not measured"; units stand in the names, which are those of the tables' columns."""
+
+import math
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeVar, get_type_hints
+
+from mfulab.core.json_text import parse_json
+
+Known = float | None  # None is "not measured"
+Row = Mapping[str, object]
+Cell = float | str | None  # of a row
+Group = TypeVar("Group")
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Time of the step, and how it was taken."""
+
+    time_s: Known = None
+    time_ci_low_s: Known = None
+    time_ci_high_s: Known = None
+    kept_memory_time_s: Known = None  # the same step with an allocator that keeps memory
+    steps: Known = None
+    watched_steps: Known = None
+    only_counted: Known = None  # steps, where every one ran under the counter
+    measuring_percent: Known = None
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """FLOPs and bytes of the step, all its devices together."""
+
+    flops: Known = None  # that the model needs
+    causal_flops: Known = None  # the same with causal attention counted by its half
+    executed_flops: Known = None  # that ran, recomputation included
+    useful_ratio: Known = None  # share of `flops` that serves real tokens
+    read_bytes: Known = None  # parameters and cache that inference must read
+    bytes_moved: Known = None
+    executed_ratio: Known = None  # operations that kernels execute ÷ FLOPs
+    issued_ratio: Known = None  # the same at the rates of their instructions
+    mostly_uncounted: bool = False  # too much of the matmuls' time is of unknown FLOPs for an MFU
+    of_model: bool = True  # counted of the model; False where `flops` are what a trace tells
+
+
+@dataclass(frozen=True)
+class StepPeaks:
+    """Limits of the step's devices: `peak` by a datasheet or a clock, `ceiling` as measured."""
+
+    basis: str = ""  # which of the two MFU divides by: `spec` or `measured`
+    effective_precision: str = ""  # number format that the matmuls used
+    peak_precision: str = ""  # format whose peak stands under MFU
+    peak_tflop_s: Known = None
+    max_clock_tflop_s: Known = None  # the peak at the highest clock
+    ceiling_tflop_s: Known = None
+    ceiling_ci_low_tflop_s: Known = None
+    ceiling_ci_high_tflop_s: Known = None
+    executed_tflop_s: Known = None  # under HFU, where what ran has another mixture of formats
+    peak_clock_mhz: Known = None
+    peak_gb_s: Known = None
+    ceiling_gb_s: Known = None
+    ceiling_raised_percent: Known = None  # this run ÷ the ceiling measured before, where faster
+    ceiling_slowdown: Known = None
+    ceiling_other_processes_percent: Known = None
+    slower_than_fp32: Known = None  # of a format that the device emulates
+
+    @property
+    def tflop_s(self) -> Known:
+        """The peak under MFU."""
+        return {"spec": self.peak_tflop_s, "measured": self.ceiling_tflop_s}.get(self.basis)
+
+    @property
+    def gb_s(self) -> Known:
+        """The bandwidth under MBU."""
+        return {"spec": self.peak_gb_s, "measured": self.ceiling_gb_s}.get(self.basis)
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Readings of device, driver and operating system over the step."""
+
+    utilization_percent: Known = None
+    kernel_busy_percent: Known = None
+    sm_active_percent: Known = None
+    occupancy_percent: Known = None
+    tensor_active_percent: Known = None
+    fp32_active_percent: Known = None
+    fp64_active_percent: Known = None
+    fp16_active_percent: Known = None
+    dram_active_percent: Known = None
+    clock_mhz: Known = None
+    throttled_percent: Known = None
+    software_thermal_percent: Known = None
+    hardware_thermal_percent: Known = None
+    power_brake_percent: Known = None
+    other_processes: Known = None
+    other_processes_percent: Known = None
+    steal_percent: Known = None
+    page_faults_per_s: Known = None
+    page_fault_s: Known = None
+    replicates: Known = None
+    disturbed_replicates: Known = None
+    slowdown: Known = None
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Times and shares of the step as a trace saw them."""
+
+    matmul_percent: Known = None
+    other_operators_percent: Known = None
+    uncounted_percent: Known = None
+    input_wait_percent: Known = None
+    copy_percent: Known = None
+    communication_percent: Known = None
+    launch_gaps_per_step: Known = None
+    launch_gap_s: Known = None
+    launch_bound_percent: Known = None
+    spent_ns: Mapping[str, int] | None = None  # exclusive times by kind, of one or more steps
+    best_matmul_ratio: Known = None  # matmuls' time at the best speed known ÷ their time
+    top_other_operators: Mapping[str, float] = field(default_factory=dict)  # percent of the step
+    misaligned: Mapping[str, float] = field(default_factory=dict)  # the matmul to pad first
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """All that is known of one step."""
+
+    time: StepTime = StepTime()
+    work: StepWork = StepWork()
+    peaks: StepPeaks = StepPeaks()
+    counters: Counters = Counters()
+    traced: Traced = Traced()
+
+    @property
+    def on_cpu(self) -> bool:
+        """True where no kernel was seen: operators run on the host."""
+        counters = self.counters
+        return counters.kernel_busy_percent is None and counters.sm_active_percent is None
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of a peak, in percent and never clipped, as the tables' columns."""
+
+    tflop_s: Known = None  # FLOPs that the model needs ÷ time
+    mfu_spec_percent: Known = None
+    mfu_max_clock_percent: Known = None
+    mfu_actual_clock_percent: Known = None
+    mfu_measured_percent: Known = None
+    mfu_percent: Known = None
+    mfu_basis: str | None = None
+    mfu_ci_low_percent: Known = None
+    mfu_ci_high_percent: Known = None
+    mfu_causal_percent: Known = None
+    hfu_percent: Known = None
+    mbu_percent: Known = None
+    useful_mfu_percent: Known = None
+    executed_percent: Known = None
+    issued_percent: Known = None
+    expected_mfu_percent: Known = None  # OFU, as the tensor pipe saw it
+    ofu_percent: Known = None  # the same without padding and slow instructions
+
+
+def number(value: object) -> Known:
+    """A cell as a float; None for an empty one, a text, a flag, NaN and infinities."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    if not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def text(value: object) -> str:
+    """A cell as a text; empty for anything else."""
+    return value if isinstance(value, str) else ""
+
+
+def group(kind: type[Group], row: Row) -> Group:
+    """A group of facts from the columns of a row that have the names of its fields."""
+    values: dict[str, object] = {}
+    types = _types(kind)
+    for name in types.keys() & row.keys():
+        if types[name] == Known:
+            values[name] = number(row[name])
+        elif types[name] is str:
+            values[name] = text(row[name])
+        elif types[name] == str | None:
+            values[name] = text(row[name]) or None
+    return kind(**values)
+
+
+def facts_of(row: Row) -> StepFacts:
+    """The facts in a row of the profile table, or of the table of traces."""
+    return StepFacts(
+        time=group(StepTime, row),
+        work=group(StepWork, row),
+        peaks=group(StepPeaks, {"basis": row.get("mfu_basis"), **row}),
+        counters=group(Counters, row),
+        traced=traced(row),
+    )
+
+
+def traced(row: Row) -> Traced:
+    """Facts of a trace, in the columns of a row. Raises ValueError for a cell that is no JSON."""
+    shares = vars(group(Traced, row))
+    cells = {name: parse_json(text(row.get(name)) or "{}") for name in _CELLS}
+    spent = parse_json(text(row.get("spent")) or "null")
+    return Traced(**{**shares, **cells, "spent_ns": spent})
+
+
+def without_hidden_matmuls(seen: Traced) -> Traced:
+    """Without times where no matmul was seen of a step that has some: compiled code hides them."""
+    spent_ns = seen.spent_ns or {}
+    if spent_ns.get("products", 0) + spent_ns.get("uncounted", 0):
+        return seen
+    return replace(seen, spent_ns=None)
+
+
+_CELLS = ("top_other_operators", "misaligned")
+_KNOWN_TYPES: dict[type, Mapping[str, object]] = {}
+
+
+def _types(kind: type) -> Mapping[str, object]:
+    if kind not in _KNOWN_TYPES:
+        hints = get_type_hints(kind)
+        _KNOWN_TYPES[kind] = {one.name: hints[one.name] for one in fields(kind)}
+    return _KNOWN_TYPES[kind]

@@ -1,0 +1,202 @@
+"""Three lines that end every output, of one run: what was found, because of what, and what to try,
+with the most that it can save and the config that tries it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mfulab.core.language import Texts, verdicts
+from mfulab.core.language.quantities import percent, quantity, significant
+from mfulab.core.said import packed
+from mfulab.device.vendors import kinds
+from mfulab.mfu import account
+from mfulab.mfu.account import Judged
+from mfulab.mfu.causes import BY_BATCH, BY_KEY
+from mfulab.mfu.models import names
+from mfulab.mfu.step import Cell, number
+
+LEAST_UNCOUNTED = 0.5  # % of the matmuls' time: less is none in what is said
+LEAST = 0.05  # percent: a smaller MFU is no longer told apart
+TIMES = (1, 2, 4)  # a run's batch size, and how much larger ones are tried
+# What is done about these is no key of a config: the run is measured again.
+AGAIN = ("doubtful_ceiling", "page_faults", "shared", "throttled")
+# What to try, in section `why`, for a step that was read from a trace, where it is no advice to
+# record one.
+OF_TRACES = {
+    "no_mfu": "give_peak_or_model",
+    "busy_not_useful": "see_operators",
+    "not_explained": "see_operators",
+}
+SETTINGS = ("model", "workload", "precision", "batch_size", "sequence_length")
+
+
+@dataclass(frozen=True)
+class ThreeLines:
+    """Sentences about one run; an empty one has nothing to say."""
+
+    finding: str
+    because: str
+    advice: str
+
+    def worded(self, language: str = "en") -> list[str]:
+        """The lines that have something to say, each behind its word."""
+        text = Texts(language, "lines")
+        lines = [self.finding] if self.finding else []
+        lines += [text("because", reason=self.because)] if self.because else []
+        lines += [text("try", advice=self.advice)] if self.advice else []
+        return lines
+
+
+def three_lines(
+    row: Mapping[str, Cell],
+    name: str,
+    device: str,
+    language: str = "en",
+    *,
+    mfu: str = "",
+    is_read: bool = False,
+) -> ThreeLines:
+    """The lines on a profiled step: `name` is its run, `device` what it kept busy. `mfu` is the
+    share in words where the row's own is not the whole one; `is_read` of a step from a trace."""
+    return ThreeLines(
+        finding=finding(row, name, device, language, mfu),
+        because=verdicts.columns(row, language=language)["verdict_reason"],
+        advice=advice(row, language, is_read),
+    )
+
+
+def finding(
+    row: Mapping[str, Cell], name: str, device: str, language: str = "en", mfu: str = ""
+) -> str:
+    """Share of the time that a run kept its device busy, and what share of the device's arithmetic it used; its time
+    where neither is known."""
+    text = Texts(language, "lines")
+    busy = number(row.get("utilization_percent"))
+    if busy is None:
+        busy = number(row.get("kernel_busy_percent"))
+    share = number(row.get("mfu_percent"))
+    used = mfu or ("" if share is None else at_least(row, share_of(share)))
+    values = {"name": name, "device": device, "busy": busy, "mfu": used}
+    if busy is not None:
+        return text("busy_and_used" if used else "busy", **values)
+    if used:
+        return text("used", **values)
+    time_s = number(row.get("time_s"))
+    return text("took", time=quantity(time_s, "s"), **values) if time_s else ""
+
+
+def is_part(row: Mapping[str, Cell]) -> bool:
+    """Says whether the FLOPs of a row are those of a part of its matmuls."""
+    return (number(row.get("uncounted_percent")) or 0) >= LEAST_UNCOUNTED
+
+
+def at_least(row: Mapping[str, Cell], share: str) -> str:
+    """A share of the peak in words; of a part of the FLOPs the whole is at least that."""
+    return f"≥ {share}" if is_part(row) else share
+
+
+def device_of(row: Mapping[str, Cell]) -> str:
+    """`CPU` or `GPU`: what a row was measured on. A trace names its device; one of a CPU has no
+    kernels."""
+    device = str(row.get("device") or "")
+    if device.startswith("cpu"):
+        return "CPU"
+    kind, _, _ = device.partition(":")
+    if kind in kinds() or number(row.get("kernel_busy_percent")) is not None:
+        return "GPU"
+    return "CPU"
+
+
+def share_of(mfu_percent: float) -> str:
+    """MFU in percent, in words."""
+    return f"< {LEAST:g}" if mfu_percent < LEAST else percent(mfu_percent)
+
+
+def advice(row: Mapping[str, Cell], language: str = "en", is_read: bool = False) -> str:
+    """Advice for a run's verdict, with the most that it can save; of a synthetic load that it
+    is one."""
+    text = Texts(language, "lines")
+    cause = str(row.get("verdict") or "")
+    if cause not in BY_KEY:
+        return ""
+    if not can_help(row):
+        return text("by_design")
+    if is_read and cause in OF_TRACES:
+        return text.within("why")(OF_TRACES[cause])
+    says = text.within("advice")(cause)
+    if cause == "shape" and row.get("verdict_reason") == "misaligned":
+        says = verdicts.misaligned(row, language) or says
+    return f"{says} {most_saved(row, language)}".strip()
+
+
+def can_help(row: Mapping[str, Cell]) -> bool:
+    """False for a load that spins by design, for which no advice helps."""
+    return str(row.get("model") or "") != "spinning"
+
+
+def most_saved(row: Mapping[str, Cell], language: str = "en") -> str:
+    """Sentence on the time that the verdict's parts take of a step: no remedy can save more. Empty
+    where no budget tells it."""
+    lost = account.read(row).loss(str(row.get("verdict") or ""))
+    time_s = number(row.get("time_s"))
+    if lost is None or time_s is None:
+        return ""
+    step = significant(1e3 * time_s)
+    return Texts(language, "lines")("saves", ms=significant(lost.ms), step=step)
+
+
+def verdict_of(judged: Judged) -> dict[str, str | None]:
+    """Columns of a row that hold a verdict, without its flags, which are told apart."""
+    numbers = packed(judged.reason.numbers)
+    return {
+        "verdict": judged.cause,
+        "verdict_reason": judged.reason.key,
+        "verdict_numbers": numbers,
+        "verdict_flags": None,
+    }
+
+
+def tried_config(row: Mapping[str, Cell]) -> str:
+    """The config that measures the advice on the run itself, `model=resnet18 execution=eager,compile`;
+    empty where none does."""
+    cause = BY_KEY.get(str(row.get("verdict") or ""))
+    if cause is None or cause.key == "no_mfu" or not can_help(row):
+        return ""
+    remedy = dict(part.partition("=")[::2] for part in cause.remedy.split(" "))
+    is_measured_again = cause.key in AGAIN
+    if "experiment" in remedy and not is_measured_again:
+        return cause.remedy
+    if row.get("model") not in names():
+        return ""
+    own = _settings(row)
+    return _words(own) if is_measured_again else _words(_with_remedy(own, remedy))
+
+
+def _with_remedy(own: Mapping[str, str], remedy: Mapping[str, str]) -> dict[str, str]:
+    """Keys of a run with what a remedy changes or sweeps of them."""
+    config = dict(own)
+    if remedy.get("workload", "").endswith("_loaded") and not own["workload"].endswith("_loaded"):
+        config["workload"] = remedy["workload"]
+    for key, value in remedy.items():
+        if key == "batch_size" and value == BY_BATCH.partition("=")[2] and key in own:
+            config[key] = ",".join(str(times * int(own[key])) for times in TIMES)
+        elif key not in config or "," in value:
+            config[key] = value
+    return config
+
+
+def _settings(row: Mapping[str, Cell]) -> dict[str, str]:
+    """Keys of a run's config that a row holds."""
+    settings = {}
+    for key in SETTINGS:
+        value = row.get(key)
+        amount = number(value)
+        if amount is not None:
+            if amount > 0:
+                settings[key] = f"{amount:.0f}"
+        elif isinstance(value, str) and value:
+            settings[key] = value
+    return settings
+
+
+def _words(keys: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in keys.items())

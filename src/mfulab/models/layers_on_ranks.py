@@ -1,0 +1,173 @@
+"""A network whose layers lie on several ranks: in parts of each matrix, or as a pipeline's stages."""
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
+
+NO_SEQUENTIAL = Said("split_no_sequential")
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Layers of a model that one rank holds, and the step in which it computes its part."""
+
+    layers: nn.Module
+    step: Step
+    own_products: Step  # the same products, without a neighbour
+
+
+def linear_pairs(model: nn.Module) -> list[tuple[str, str]]:
+    """Names of linear layers of a Sequential, two and two: the first may be split by rows of its
+    output, the second by its inputs. Raises UnsupportedError for a model that is none of these."""
+    if not isinstance(model, nn.Sequential):
+        raise UnsupportedError(NO_SEQUENTIAL)
+    names = [name for name, layer in model.named_children() if isinstance(layer, nn.Linear)]
+    if not names or len(names) % 2:
+        raise UnsupportedError(Said("split_needs_pairs", {"layers": len(names)}))
+    return list(zip(names[::2], names[1::2], strict=True))
+
+
+def stage(model: nn.Module, rank: int, ranks: int) -> nn.Sequential:
+    """The layers of one of `ranks` stages, all with equally many children."""
+    if not isinstance(model, nn.Sequential):
+        raise UnsupportedError(NO_SEQUENTIAL)
+    if len(model) % ranks:
+        raise UnsupportedError(Said("split_no_multiple", {"layers": len(model), "stages": ranks}))
+    count = len(model) // ranks
+    children = list(model.named_children())
+    return nn.Sequential(OrderedDict(children[rank * count : (rank + 1) * count]))
+
+
+def input_width(layers: nn.Sequential) -> int:
+    """Features that the first layer takes. Raises UnsupportedError unless it is a linear one."""
+    first = layers[0]
+    if not isinstance(first, nn.Linear):
+        raise UnsupportedError(Said("split_begins_linear"))
+    return first.in_features
+
+
+def whole(model: nn.Module, batch: torch.Tensor) -> Part:
+    """The whole model on this rank."""
+    step = _step(model, batch)
+    return Part(model, step, step)
+
+
+def tensor_parallel(model: nn.Module, batch: torch.Tensor) -> Part:
+    """Gives this rank columns of each pair's first matrix and rows of its second (Shoeybi et al. 2019,
+    arXiv:1909.08053); results are summed over ranks once a pair, forward and backward."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        ParallelStyle,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    plan: dict[str, ParallelStyle] = {}
+    for first, second in linear_pairs(model):
+        plan[first] = ColwiseParallel()
+        plan[second] = RowwiseParallel()
+    mesh = init_device_mesh(batch.device.type, (dist.get_world_size(),))
+    narrow = _narrowed(model, dist.get_world_size())
+    split = parallelize_module(model, mesh, plan)
+    return Part(split, _step(split, batch), _step(narrow, batch))
+
+
+def _narrowed(model: nn.Module, ranks: int) -> nn.Module:
+    """A model of the same products as a rank's part: each pair with a part of the hidden units."""
+    narrow = copy.deepcopy(model)
+    for first, second in linear_pairs(model):
+        wide: nn.Linear = getattr(model, first)
+        behind: nn.Linear = getattr(model, second)
+        hidden = wide.out_features // ranks
+        place, dtype = wide.weight.device, wide.weight.dtype
+        before = nn.Linear(wide.in_features, hidden, device=place, dtype=dtype)
+        setattr(narrow, first, before)
+        after = nn.Linear(hidden, behind.out_features, device=place, dtype=dtype)
+        setattr(narrow, second, after)
+    return narrow
+
+
+def pipeline(model: nn.Module, batch: torch.Tensor, micro_batches: int) -> Part:
+    """Gives this rank its stage, in GPipe's order: forward of all micro-batches, then backward of all
+    (Huang et al. 2019, arXiv:1811.06965)."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    rank = dist.get_rank()
+    ranks = dist.get_world_size()
+    layers = stage(model, rank, ranks)
+    schedule = ScheduleGPipe(
+        PipelineStage(layers, rank, ranks, batch.device),
+        micro_batches,
+        loss_fn=_summed,
+        scale_grads=False,
+    )
+
+    def step() -> None:
+        layers.zero_grad()
+        if rank == 0:
+            schedule.step(batch)
+        elif rank == ranks - 1:
+            schedule.step(target=batch)
+        else:
+            schedule.step()
+
+    own = copy.deepcopy(layers)
+    inputs = torch.randn(len(batch), input_width(own), device=batch.device)
+
+    def own_products() -> None:
+        own.zero_grad()
+        for part in inputs.chunk(micro_batches):
+            own(part.requires_grad_(rank > 0)).sum().backward()
+
+    return Part(layers, step, own_products)
+
+
+def _summed(output: torch.Tensor, _target: torch.Tensor) -> torch.Tensor:
+    return output.sum()
+
+
+def _step(model: nn.Module, batch: torch.Tensor) -> Step:
+    """Forward and backward of a batch, gradients set anew."""
+
+    def step() -> None:
+        model.zero_grad()
+        model(batch).sum().backward()
+
+    return step
+
+
+def sent_bytes(model: nn.Module, split: str, samples: int, ranks: int) -> float:
+    """Bytes of fp32 that a rank sends in a step, mean. A pipeline sends each cut's activations
+    forward and their gradients back; tensor parallelism sums n bytes a pair in each direction,
+    2·n·(d−1)/d by ring collectives, but none backward behind the first pair's inputs."""
+    if split == "pipeline":
+        widths = [input_width(stage(model, rank, ranks)) for rank in range(1, ranks)]
+        return 2 * 4 * samples * sum(widths) / ranks
+    if split == "tensor":
+        pairs = linear_pairs(model)
+        forward = sum(getattr(model, second).out_features for _, second in pairs)
+        backward = sum(getattr(model, first).in_features for first, _ in pairs[1:])
+        return 2 * 4 * samples * (forward + backward) * (ranks - 1) / ranks
+    return 0.0
+
+
+def rank_gradient(part: nn.Module) -> dict[str, torch.Tensor]:
+    """Gradients of a rank's parameters by name, those of split matrices put together."""
+    gradients = {}
+    for name, parameter in part.named_parameters():
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        whole_gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
+        gradients[name] = whole_gradient.detach()
+    return gradients

@@ -1,0 +1,83 @@
+"""Datasheets of accelerators, as their vendors print them, with the texts that were read for them."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import os
+from typing import Any, Mapping, NamedTuple  # dataclasses take four times as long to import
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+class Datasheet(NamedTuple):
+    """One accelerator as its vendor describes it: dense figures in TFLOP/s (TOP/s for int8), clocks
+    in MHz."""
+
+    device: str
+    names: tuple[str, ...]
+    pci_ids: tuple[str, ...]
+    vendor: str
+    architecture: str
+    units: int | None  # what a framework counts: SMs, compute units, cores
+    rate: str  # of the row of FMA per clock and unit; `printed`: the figures follow from none
+    boost_mhz: float | None
+    tensor_mhz: float | None
+    memory_gb: float | None
+    memory_gb_s: float | None
+    source: str  # who prints the figures
+    checked: tuple[str, ...]  # texts of `checked_texts.csv` that were read and state the same
+    note: str
+    figures: Mapping[str, str]  # the printed numbers as text, by unit
+
+
+@functools.lru_cache(maxsize=None)
+def datasheets() -> tuple[Datasheet, ...]:
+    """Lists all datasheets of `datasheets.csv`."""
+    return tuple(_datasheet(row) for row in table("datasheets.csv"))
+
+
+def texts_read(sheet: Datasheet) -> str:
+    """Names the texts that were read for a datasheet's figures, what each states and when; says if
+    none was."""
+    if not sheet.checked:
+        return "unchecked: no text that states these figures was read"
+    return "checked: " + "; ".join(
+        f"{text['states']} in {text['title']}, {text['url']} ({text['by']}, read {text['read']})"
+        for text in _texts(sheet)
+    )
+
+
+def checked_by(sheet: Datasheet) -> str:
+    """Tells whose texts were read for a datasheet's figures: `vendor`, `third party` or `nobody`."""
+    if not sheet.checked:
+        return "nobody"
+    writers = {text["by"] for text in _texts(sheet)}
+    return "vendor" if "vendor" in writers else "third party"
+
+
+def _texts(sheet: Datasheet) -> list[dict[str, str]]:
+    texts = {row["key"]: row for row in table("checked_texts.csv")}
+    return [texts[key] for key in sheet.checked]
+
+
+@functools.lru_cache(maxsize=None)
+def table(name: str) -> list[dict[str, str]]:
+    """Reads a table of facts that stands beside this module."""
+    with open(os.path.join(_FOLDER, name), encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _datasheet(row: dict[str, str]) -> Datasheet:
+    cells: dict[str, Any] = {name: row.get(name) for name in Datasheet._fields}
+    for key in ("boost_mhz", "tensor_mhz", "memory_gb", "memory_gb_s"):
+        cells[key] = float(row[key]) if row[key] else None
+    for key in ("names", "pci_ids", "checked"):
+        cells[key] = tuple(filter(None, row[key].split("|")))
+    cells["units"] = int(row["units"]) if row["units"] else None
+    cells["figures"] = {}
+    for key, value in row.items():
+        unit, _, kind = key.rpartition("_")
+        if value and kind in ("tflops", "tops"):
+            cells["figures"][unit] = value
+    return Datasheet(**cells)

@@ -1,0 +1,172 @@
+"""`peak`: what stands under an MFU, with its basis and source, or a refusal that says why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .facts import Datasheet, texts_read
+from .names import SLICE, UnknownDeviceError, find
+from .rates import UNITS, by_formula, clock_mhz, computed, printed, rates, sparse_factor, unit_of
+
+# What frameworks call a format. fp32 is without TF32, which torch allows by a switch of its own.
+ALIASES = {
+    **{"float64": "fp64", "double": "fp64", "float32": "fp32", "float": "fp32", "single": "fp32"},
+    **{"tfloat32": "tf32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"},
+    **{"float8": "fp8", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "float8_e4m3fnuz": "fp8"},
+    **{"float8_e5m2fnuz": "fp8", "float4": "fp4", "float4_e2m1fn_x2": "fp4"},
+    **{"mxfp8": "fp8", "mxfp4": "fp4", "nvfp4": "fp4", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"},
+}
+
+
+# What units are: RDNA's are work-group processors of two compute units, as HIP counts them.
+_COUNTED = {"NVIDIA": "SMs", "AMD": "CUs", "gfx11": "WGPs", "gfx12": "WGPs"}
+
+
+class NoPeakError(LookupError):
+    """A device is known and has no peak as asked for; the message says why and what there is."""
+
+    def __init__(self, message: str, may_exist: bool = False) -> None:
+        super().__init__(message)
+        self.may_exist = may_exist  # the device may have the format; nobody prints the figure
+
+
+class Peak(NamedTuple):
+    """A peak with its origin."""
+
+    device: str  # the product whose datasheet was used
+    dtype: str
+    value: float  # FLOP/s, integer operations a second for int8
+    basis: str  # dense or sparse, and the factors or that it is a printed figure
+    source: str  # who states the factors
+    checked: str  # which texts were read for its figures
+    sparse: bool
+    units: int | None  # SMs, compute units, cores
+    clock_mhz: float | None  # the datasheet's, of these units; None where the printed figure counts
+    formula: str
+    printed: float | None  # the datasheet's own dense figure, of the whole product
+    memory_bytes_s: float | None  # the datasheet's bandwidth, of the whole product
+    sparse_factor: float  # what 2:4 sparsity multiplies the dense peak by in marketing
+    note: str
+
+    @property
+    def tflop_s(self) -> float:
+        """The value in TFLOP/s (TOP/s for int8)."""
+        return self.value / 1e12
+
+    def __float__(self) -> float:
+        """Gives the value in FLOP/s."""
+        return self.value
+
+
+def peak(
+    name: str,
+    dtype: object,
+    sparse: bool = False,
+    units: int | None = None,
+    pci_id: str | None = None,
+) -> Peak:
+    """The peak of a device by its name, dense unless `sparse`.
+
+    Args:
+        name: what a driver or framework calls it (`NVIDIA H100 80GB HBM3`), or its PCI id
+            (`10de:2330`). Case, hyphens and the vendor's name do not matter; everything else does.
+        dtype: the format that matmuls use: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8, or a
+            dtype of torch, JAX or NumPy.
+        sparse: with 2:4 sparsity, as marketing prints it. An MFU of a dense model is over False.
+        units: its SMs or compute units, where known: they tell products of one name apart, and a
+            slice's share.
+        pci_id: its PCI id beside the name, for the same purpose.
+
+    Raises UnknownDeviceError for a device that is unknown or could be several, NoPeakError for a
+    format that it has not. Both are LookupErrors, and their message lists the choices.
+
+    >>> peak("NVIDIA H100 80GB HBM3", "bfloat16").tflop_s
+    989.4...
+    """
+    sheet = find(name, units, pci_id)
+    plain = format_of(dtype)
+    if SLICE.search(name) and not units:
+        raise NoPeakError(
+            f"this is a slice of {sheet.device}, and its name does not say how many SMs it has"
+        )
+    if units and sheet.units and units > sheet.units:
+        has = f"the device has {units} SMs and the datasheet of {sheet.device} {sheet.units}"
+        raise NoPeakError(f"{has}: it is another product", may_exist=True)
+    unit = unit_of(sheet, plain)
+    if unit is None:
+        raise _missing(sheet, plain)
+    factor = sparse_factor(sheet, plain)
+    if sparse and factor == 1:
+        raise NoPeakError(f"{sheet.device} has no peak with sparsity in {plain}; ask for the dense")
+    return _peak(sheet, plain, unit, sparse, units)
+
+
+def format_of(dtype: object) -> str:
+    """Name of a format here: `torch.bfloat16` is `bf16`. Raises NoPeakError with the
+    choices."""
+    name = getattr(dtype, "__name__", None) or str(dtype)
+    name = name.rpartition(".")[2].strip().lower()
+    plain = ALIASES.get(name, name)
+    if plain not in UNITS:
+        raise NoPeakError(
+            f"no peak is defined for precision {dtype}; choose one of {', '.join(UNITS)}"
+        )
+    return plain
+
+
+def known(sheet: Datasheet) -> list[str]:
+    """Formats in which a datasheet has a peak."""
+    return [dtype for dtype in UNITS if unit_of(sheet, dtype)]
+
+
+def _peak(sheet: Datasheet, dtype: str, unit: str, sparse: bool, units: int | None) -> Peak:
+    rate = rates(sheet)
+    is_computed = by_formula(sheet, unit)
+    clock = clock_mhz(sheet, unit) if is_computed else None
+    dense = computed(sheet, unit) if is_computed else printed(sheet, unit)
+    assert dense is not None
+    share = units / sheet.units if units and sheet.units else 1.0
+    factor = sparse_factor(sheet, dtype)
+    formula = _formula(sheet, unit, units, clock)
+    kind = f"2:4 sparse, {factor:g} times the dense" if sparse else "dense"
+    where = ", at the datasheet's clock" if is_computed else ""
+    return Peak(
+        device=sheet.device,
+        dtype=dtype,
+        value=float(round(dense * share * (factor if sparse else 1.0) * 1e12)),
+        basis=f"{kind}{where}: {formula}",
+        source=f"{sheet.source}; FMA/clock: {rate['source']}" if is_computed else sheet.source,
+        checked=texts_read(sheet),
+        sparse=sparse,
+        units=units or sheet.units,
+        clock_mhz=clock,
+        formula=formula,
+        printed=printed(sheet, unit),
+        memory_bytes_s=None if sheet.memory_gb_s is None else 1e9 * sheet.memory_gb_s,
+        sparse_factor=factor,
+        note=sheet.note,
+    )
+
+
+def _formula(sheet: Datasheet, unit: str, units: int | None, clock: float | None) -> str:
+    if clock is None:
+        part = f" × {units}/{sheet.units}" if units and units != sheet.units else ""
+        return f"{printed(sheet, unit):g} TFLOP/s as printed{part}"
+    counted = _COUNTED.get(sheet.architecture[:5]) or _COUNTED.get(sheet.vendor, "units")
+    factors = f"{units or sheet.units} {counted} × {rates(sheet)[unit]} FMA/clock ({unit})"
+    return f"{factors} × 2 × {clock:.0f} MHz"
+
+
+def _missing(sheet: Datasheet, dtype: str) -> NoPeakError:
+    """Tells a format that a device lacks from one whose figure nobody prints."""
+    choices = f"; it has {', '.join(known(sheet))}" if known(sheet) else ""
+    if rates(sheet):
+        lacks = f"neither the datasheet of {sheet.device} nor its architecture has {dtype}"
+        return NoPeakError(lacks + choices)
+    note = f" ({sheet.note})" if sheet.note else ""
+    prints = f"the datasheet of {sheet.device} prints no dense figure in {dtype}"
+    unknown = f"{prints}, and none can be computed{note}: the peak is unknown"
+    return NoPeakError(f"{unknown}, whether or not the device has the format", may_exist=True)
+
+
+__all__ = ["NoPeakError", "Peak", "UnknownDeviceError", "format_of", "known", "peak"]

@@ -1,0 +1,132 @@
+"""The datasheet of a device by what a driver or framework calls it, or by its PCI id: that very
+product's, or an error with the choices."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from .facts import Datasheet, datasheets
+from .rates import figure
+
+# Words that some drivers put into a name and others leave out; no two products differ in them
+# alone. A virtual function (VF) is a whole device where its units are the product's, else a part of
+# it.
+_DECORATION = {
+    *("nvidia", "amd", "intel", "aws", "google", "tesla", "geforce", "instinct"),
+    *("r", "tm", "generation", "oam", "vf"),
+}
+# What people leave out, as no other line has such a number: A6000, 4090, M2.
+_LINES = ("", "rtx ", "apple ", "radeon ", "arc ")
+_PCI_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
+SLICE = re.compile(r"\s+MIG\s+\d+[cg].*$")  # of a MIG instance, a part of the product named
+NEAR = 3  # choices that a message names all, and of more those that are near
+
+
+class UnknownDeviceError(LookupError):
+    """No datasheet here is this device's, or several could be; the message lists the choices."""
+
+    def __init__(self, message: str, choices: tuple[Datasheet, ...] = ()) -> None:
+        super().__init__(message)
+        self.choices = choices
+
+
+def find(device: str, units: int | None = None, pci_id: str | None = None) -> Datasheet:
+    """The datasheet of a driver's name (`NVIDIA H200`) or PCI id (`10de:2330`); UnknownDeviceError
+    if unsure."""
+    asked = device.strip().lower()
+    is_id = bool(_PCI_ID.fullmatch(asked))
+    matching = _of_id(asked) if is_id else _of_name(normalised(SLICE.sub("", device)))
+    if pci_id:
+        matching = [sheet for sheet in matching if pci_id.lower() in sheet.pci_ids] or matching
+    if units:
+        matching = [sheet for sheet in matching if sheet.units == units] or matching
+    if len(matching) == 1:
+        return matching[0]
+    raise _ambiguous(device, is_id, matching) if matching else _unknown(device)
+
+
+def _ambiguous(device: str, is_id: bool, matching: list[Datasheet]) -> UnknownDeviceError:
+    """The error for a name or an id that several products have, with what tells them apart."""
+    choices = ", ".join(f"{sheet.device} ({_numbers(sheet, True)})" for sheet in matching)
+    how = "name one of these" if is_id else "name one of these, or its PCI id"
+    return UnknownDeviceError(f"{device!r} could be one of {choices}: {how}", tuple(matching))
+
+
+def _unknown(device: str) -> UnknownDeviceError:
+    near = _near(device)
+    says = f"there is no datasheet of {device!r} here, so its peak is unknown{_suggested(near)}"
+    return UnknownDeviceError(says, near)
+
+
+def normalised(name: str) -> str:
+    """Lowers `name` to words and numbers without vendors and trademarks: `Tesla V100-SXM2-16GB` to
+    `v100 sxm2 16gb`."""
+    words = re.findall(r"[a-z0-9.]+", name.lower())
+    return " ".join(word for word in words if word not in _DECORATION)
+
+
+def typed_names() -> list[str]:
+    """Lists products as people type them, in one word: `MI250X`, `RTX-4090`."""
+    result = []
+    for sheet in datasheets():
+        words = re.findall(r"[\w.]+", sheet.device.partition(" (")[0])
+        result.append("-".join(word for word in words if word.lower() not in _DECORATION))
+    return result
+
+
+def _of_id(pci_id: str) -> list[Datasheet]:
+    return [sheet for sheet in datasheets() if pci_id in sheet.pci_ids]
+
+
+def _of_name(name: str) -> list[Datasheet]:
+    for line in _LINES:
+        if sheets := _by_name().get(line + name):
+            return list(sheets)
+    return []
+
+
+@functools.lru_cache(maxsize=None)
+def _by_name() -> dict[str, tuple[Datasheet, ...]]:
+    named: dict[str, tuple[Datasheet, ...]] = {}
+    for sheet in datasheets():
+        for name in {normalised(name) for name in (sheet.device, *sheet.names)}:
+            named[name] = (*named.get(name, ()), sheet)
+    return named
+
+
+def _near(device: str) -> tuple[Datasheet, ...]:
+    """Products whose names hold all words of `device`, else those with similar names."""
+    words = set(normalised(device).split())
+    if not words:
+        return ()
+    found = {}
+    for name, sheets in _by_name().items():
+        if words <= set(name.split()):
+            found.update({sheet.device: sheet for sheet in sheets})
+    if not found:
+        import difflib
+
+        for name in difflib.get_close_matches(normalised(device), _by_name(), n=5, cutoff=0.6):
+            found.update({sheet.device: sheet for sheet in _by_name()[name]})
+    return tuple(found[name] for name in sorted(found, key=lambda name: (len(name), name)))
+
+
+def _suggested(near: tuple[Datasheet, ...]) -> str:
+    if not near:
+        return ""
+    *others, last = (f"{sheet.device} ({_numbers(sheet)})" for sheet in near[:NEAR])
+    names = f"{', '.join(others)} or {last}" if others else last
+    more = f" All {len(datasheets())}: python -m {__package__} --list" if len(near) > NEAR else ""
+    return f"; did you mean {names}?{more}"
+
+
+def _numbers(sheet: Datasheet, with_units: bool = False) -> str:
+    """Numbers that tell products apart: units, and the dense peak in the format that training takes."""
+    parts = [f"{sheet.units} units"] if with_units and sheet.units else []
+    for dtype in ("bf16", "fp16", "fp32"):
+        value = figure(sheet, dtype)
+        if value is not None:
+            parts.append(f"{value:.4g} TFLOP/s in {dtype}")
+            break
+    return ", ".join(parts) or "no figure"

@@ -1,0 +1,95 @@
+"""Peak of a datasheet in a format: units × FMA per clock and unit × 2 × clock, for fp32 accumulation
+and dense matrices. Where that is more than 1 % off the printed figure, and no rounding explains it,
+the printed one counts."""
+
+from __future__ import annotations
+
+from .facts import Datasheet, table
+
+# Formats of which a datasheet prints both vector and tensor figures; of the others there is but
+# one.
+BOTH = ("fp64", "fp32")
+# Which units compute a format, best first; tensor units run at the tensor clock where the device
+# has two.
+UNITS: dict[str, tuple[str, ...]] = {
+    **{name: (f"{name}_tensor", name) for name in BOTH},
+    **{name: (f"{name}_tensor",) for name in ("tf32", "fp16", "bf16", "fp8", "fp4", "int8")},
+}
+# The highest share by which a printed figure may differ from the product of its factors.
+TOLERANCE = 0.01
+
+
+def unit_of(sheet: Datasheet, dtype: str) -> str | None:
+    """The kind of unit that computes a format best, such as `bf16_tensor`; None if none is known."""
+    for unit in UNITS[dtype]:
+        if computed(sheet, unit) or printed(sheet, unit):
+            return unit
+    return None
+
+
+def figure(sheet: Datasheet, dtype: str) -> float | None:
+    """The dense peak of the whole product in a format, in TFLOP/s (TOP/s for int8); None if
+    unknown."""
+    unit = unit_of(sheet, dtype)
+    if unit is None:
+        return None
+    return computed(sheet, unit) if by_formula(sheet, unit) else printed(sheet, unit)
+
+
+def computed(sheet: Datasheet, unit: str) -> float | None:
+    """Units × FMA per clock and unit × 2 × clock of one kind of unit, in TFLOP/s; None if a factor
+    is unknown."""
+    rate = rates(sheet).get(unit)
+    clock = clock_mhz(sheet, unit)
+    if rate and clock and sheet.units:
+        return sheet.units * int(rate) * 2e-6 * clock
+    return None
+
+
+def printed(sheet: Datasheet, unit: str) -> float | None:
+    """The datasheet's figure of one kind of unit, in TFLOP/s; None if it prints none."""
+    text = sheet.figures.get(_column(unit))
+    return float(text) if text else None
+
+
+def agrees(sheet: Datasheet, unit: str) -> bool:
+    """True if the computed and the printed figure differ by at most 1 %, or by the printed one's
+    rounding, or one of them is missing."""
+    product = computed(sheet, unit)
+    figure = printed(sheet, unit)
+    if product is None or figure is None:
+        return True
+    decimals = len(sheet.figures[_column(unit)].partition(".")[2])
+    return abs(product - figure) <= max(TOLERANCE * figure, 0.5 * 10.0**-decimals)
+
+
+def by_formula(sheet: Datasheet, unit: str) -> bool:
+    """True where the computed figure counts, and not the printed one."""
+    return computed(sheet, unit) is not None and agrees(sheet, unit)
+
+
+def rates(sheet: Datasheet) -> dict[str, str]:
+    """FMA per clock and unit of a datasheet's architecture, by kind of unit; empty if unknown."""
+    for row in table("fma_per_clock_per_unit.csv"):
+        if (row["architecture"], row["rate"]) == (sheet.architecture, sheet.rate):
+            return row
+    return {}
+
+
+def clock_mhz(sheet: Datasheet, unit: str) -> float | None:
+    """The datasheet's clock of a kind of unit."""
+    if unit.endswith("_tensor") and unit != "fp64_tensor":
+        return sheet.tensor_mhz
+    return sheet.boost_mhz
+
+
+def sparse_factor(sheet: Datasheet, dtype: str) -> float:
+    """Factor by which 2:4 sparsity raises a peak in the vendor's marketing; 1 without such units."""
+    if dtype in BOTH:
+        return 1.0
+    return float(rates(sheet).get("sparse_factor") or 1)
+
+
+def _column(unit: str) -> str:
+    name = unit[: -len("_tensor")] if unit.endswith("_tensor") else unit
+    return unit if name in BOTH else name

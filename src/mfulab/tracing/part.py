@@ -1,0 +1,125 @@
+"""The part of a file of gigabytes that is read: steps in the middle of it, as many as fit into a
+memory that does not grow with the file."""
+
+import functools
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mfulab.core.said import Said
+from mfulab.tracing.chrome import Event, Stream, nanoseconds
+from mfulab.tracing.window import is_step
+
+LARGE_BYTES = 1 << 30  # unpacked; smaller files are read whole
+MOST_EVENTS = 400_000  # that are kept, unless one step has more
+SAMPLED = 16  # of so many events the time of one tells how many there are at which time
+MARGIN = 0.5  # of the longest step: what devices execute lags behind the host
+Ranges = npt.NDArray[np.float64]  # rows of begin and end, µs
+
+
+@dataclass(frozen=True)
+class Part:
+    """Events between two times in µs; marks of steps between narrower ones, so that none is cut."""
+
+    begin: float
+    end: float
+    first_mark: float
+    last_mark: float
+    said: Said
+
+    def held(self, events: Sequence[Event | None]) -> list[Event | None]:
+        """The events of this part, and those that have no time."""
+        return [event for event in events if event is None or self._holds(event)]
+
+    def _holds(self, event: Event) -> bool:
+        begin = _time(event)
+        if begin is None:
+            return event.ph != "X"
+        if not self.begin <= begin < self.end:
+            return False
+        is_inside = self.first_mark <= begin < self.last_mark
+        return is_inside or not _is_mark(event)
+
+
+def part_of(path: Path) -> Part | None:
+    """Reads a large file once to choose a part of it; None of a file that is read whole."""
+    stream = Stream(path)
+    if stream.unpacked_bytes < LARGE_BYTES:
+        return None
+    sampled = array("d")
+    marks = list[tuple[float, float]]()
+    for events in stream.batches(is_kept=False):
+        for event in events[::SAMPLED]:
+            if event is not None and event.ph == "X" and (time := _time(event)) is not None:
+                sampled.append(time)
+        for event in events:
+            if event is not None and _is_mark(event):
+                begin, length = _time(event), nanoseconds(event.dur)
+                if begin is not None and length:
+                    marks.append((begin, begin + length / 1000))
+    times = np.sort(np.array(sampled))
+    if SAMPLED * len(times) <= MOST_EVENTS:
+        return None
+    if marks:
+        return _of_steps(np.array(sorted(marks)), times)
+    return _of_time(times)
+
+
+def _of_steps(marks: Ranges, times: npt.NDArray[np.float64]) -> Part:
+    """Steps around the middle one that there is room for; one at least."""
+    first = last = len(marks) // 2
+    while last - first + 1 < len(marks):
+        wider = max(0, first - 1), min(len(marks) - 1, last + 1)
+        if _events(times, *_reach(marks[wider[0] : wider[1] + 1])) > MOST_EVENTS:
+            break
+        first, last = wider
+    chosen = marks[first : last + 1]
+    begin, end = _reach(chosen)
+    numbers = {
+        "steps": len(chosen),
+        "all": len(marks),
+        "percent": 100 * _events(times, begin, end) / (SAMPLED * len(times)),
+    }
+    return Part(begin, end, chosen[0, 0], chosen[-1, 1], Said("part_of_steps", numbers))
+
+
+def _of_time(times: npt.NDArray[np.float64]) -> Part:
+    """The middle of a file without marks of steps."""
+    room = MOST_EVENTS // SAMPLED
+    first = (len(times) - room) // 2
+    begin, end = times[[first, first + room]].tolist()
+    share = 100 * room / len(times)
+    return Part(begin, end, begin, end, Said("part_of_time", {"percent": share}))
+
+
+def _reach(marks: Ranges) -> tuple[float, float]:
+    """From before the first to after the last of steps, so that what they launched is inside."""
+    margin = MARGIN * float((marks[:, 1] - marks[:, 0]).max())
+    return float(marks[0, 0]) - margin, float(marks[:, 1].max()) + margin
+
+
+def _events(times: npt.NDArray[np.float64], begin: float, end: float) -> int:
+    """About how many events begin between two times."""
+    first, last = np.searchsorted(times, (begin, end))
+    return SAMPLED * int(last - first)
+
+
+def _time(event: Event) -> float | None:
+    """Begin of an event in µs; None where it does not tell."""
+    if type(event.ts) is float or type(event.ts) is int:
+        return event.ts
+    time = nanoseconds(event.ts)
+    return None if time is None else time / 1000
+
+
+def _is_mark(event: Event) -> bool:
+    return event.cat in ("user_annotation", "cpu_op", "Operator") and _named_step(event.name)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _named_step(name: object) -> bool:
+    return isinstance(name, str) and is_step(name)

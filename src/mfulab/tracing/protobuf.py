@@ -1,0 +1,42 @@
+"""Messages of protobuf by the few of their fields that are read, without files that `protoc` makes."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+
+def classes(package: str, messages: Mapping[str, str]) -> dict[str, Any]:
+    """A class of each message. Its text lists fields as name=number, `*` where repeated, and the type:
+    i(nt64), u(int64), d(ouble), b(ytes, text too) or a message. `|` marks members of a oneof called
+    value. Raises ImportError without protobuf."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    field = descriptor_pb2.FieldDescriptorProto
+    types = {
+        "i": field.TYPE_INT64,
+        "u": field.TYPE_UINT64,
+        "d": field.TYPE_DOUBLE,
+        "b": field.TYPE_BYTES,
+    }
+    file = descriptor_pb2.FileDescriptorProto(name=package, package=package, syntax="proto2")
+    for owner, fields in messages.items():
+        declared = file.message_type.add(name=owner)
+        for text in fields.split():
+            name, number, sign, kind = re.fullmatch(r"(\w+)=(\d+)([*|]?)(\w+)", text).groups()  # type: ignore[union-attr]
+            entry = declared.field.add(name=name, number=int(number), label=3 if sign == "*" else 1)
+            if kind in types:
+                entry.type = types[kind]
+            else:
+                entry.type = field.TYPE_MESSAGE
+                entry.type_name = f".{package}.{kind}"
+            if sign == "|":
+                if not declared.oneof_decl:
+                    declared.oneof_decl.add(name="value")
+                entry.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    found = {}
+    for owner in messages:
+        descriptor = pool.FindMessageTypeByName(f"{package}.{owner}")
+        found[owner] = message_factory.GetMessageClass(descriptor)
+    return found

@@ -1,0 +1,459 @@
+"""Ranks of one job held beside each other. Each trace becomes a summary of at most 100 kB; joined
+they tell the slowest rank, who waits for whom, and the critical path, by the lengths of kernels:
+the ranks' clocks need not agree."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from mfulab.core.json_text import parse_json
+from mfulab.core.said import Said
+from mfulab.tracing.of_window import OfWindow
+from mfulab.tracing.trace import COMMUNICATION, Times
+
+MOST_CALLS = 3000  # of collectives that a summary keeps: some 60 kB
+MOST_LETTERS = 120  # of a kernel's name
+MOST_WAITS = 20
+LEAST_WAITING = 0.01  # of a step: ranks that wait less are even
+MOST_OF_WAITING = 0.5  # of all waiting: a rank that causes so much is the slowest
+NEARLY_ALL = 0.9
+LEAST_CAUSE = 0.1  # of what a rank is waited for: a cause explains so much of it
+
+
+@dataclass(frozen=True)
+class Calls:
+    """One collective's calls on one rank, in order; times in ns, begins from that of the window."""
+
+    kind: str
+    group: str  # the ranks that take part, as the profiler names them; "" where it does not
+    bytes: int  # of its larger side; 0 where it is not told
+    count: int  # in the window, of which the first are kept
+    begins: Sequence[int]
+    lengths: Sequence[int]
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """The name by which all ranks of a group call it."""
+        return self.kind, self.group, self.bytes
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """One window of one rank: times of a step in ns, and its collectives."""
+
+    file: str
+    job: str
+    rank: str
+    steps: int
+    first_step: int | None
+    last_step: int | None
+    window_ns: int
+    compute_ns: float
+    copy_ns: float
+    idle_ns: float
+    device: str | None = None
+    world_size: int | None = None
+    flops: float | None = None
+    peak_tflop_s: float | None = None
+    mfu_percent: float | None = None
+    is_part: bool = False  # its FLOPs are those of a part of its matmuls
+    calls: Sequence[Calls] = ()
+
+    @property
+    def step_ns(self) -> float:
+        """Time of a step."""
+        return self.window_ns / self.steps
+
+    def text(self) -> str:
+        """The summary as JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+def summary_of(text: str | bytes) -> RankSummary:
+    """The summary in a text that `RankSummary.text` wrote. Raises ValueError, TypeError or KeyError
+    for another."""
+    told = parse_json(text)
+    calls = [Calls(**called) for called in told.pop("calls")]
+    return RankSummary(**told, calls=calls)
+
+
+def calls_of(held: OfWindow, device: int | None) -> list[Calls]:
+    """The collectives that a device executed in a window: as torch describes them, else kernels of
+    communication by name."""
+    trace, window = held.trace, held.window
+    spans = defaultdict[tuple[str, str, int], list[tuple[int, int]]](list)
+    described = held.transfers(device)
+    for transfer in described:
+        if window.begin <= transfer.begin < window.end:
+            what = transfer.collective
+            spans[what.kind, what.group, what.bytes].append((transfer.begin, transfer.end))
+    if not described:
+        activities = trace.activities
+        for place in held.executed(device).tolist():
+            begin = int(activities.begin[place])
+            if activities.kind[place] == COMMUNICATION and begin >= window.begin:
+                name = trace.names[activities.name[place]][:MOST_LETTERS]
+                spans[name, "", 0].append((begin, int(activities.end[place])))
+    most = max(1, MOST_CALLS // max(1, len(spans)))
+    found = list[Calls]()
+    for key, all_calls in list(spans.items())[:MOST_CALLS]:
+        kept = sorted(all_calls)[:most]
+        begins = [begin - window.begin for begin, _ in kept]
+        lengths = [end - begin for begin, end in kept]
+        found.append(Calls(*key, len(all_calls), begins, lengths))
+    return found
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """Times of one rank in a step, ms. `waited_for_ms` is how long the others waited for it in the
+    mean."""
+
+    rank: str
+    step_ms: float
+    compute_ms: float
+    copy_ms: float
+    idle_ms: float
+    sending_ms: float
+    waiting_ms: float
+    waited_for_ms: float
+
+
+@dataclass(frozen=True)
+class Skew:
+    """One collective among its ranks, ms a step: sending as of the last rank to arrive, and waiting
+    for it, of a rank in the mean."""
+
+    kind: str
+    group: str
+    bytes: int
+    ranks: int
+    calls: float
+    sending_ms: float
+    waiting_ms: float
+    longest_wait_ms: float  # of one call
+    last: str  # the rank that was waited for most
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Waiting of one rank for another, ms a step."""
+
+    rank: str
+    for_rank: str
+    ms: float
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """Parts that a step's length depends on, ms: ranks' own work, the longest first, and sending."""
+
+    own_ms: dict[str, float]
+    sending_ms: float
+
+    @property
+    def length_ms(self) -> float:
+        """Milliseconds of a step that it covers."""
+        return sum(self.own_ms.values()) + self.sending_ms
+
+
+@dataclass(frozen=True)
+class Job:
+    """Findings about the ranks of a job, held beside each other."""
+
+    name: str
+    world_size: int | None
+    ranks: list[RankTimes]
+    skews: list[Skew]
+    waits: list[Wait]
+    path: CriticalPath | None
+    verdict: Said
+    slowest: str | None  # the rank that the others wait for; None if none stands out
+    flops: float | None  # of a step of all ranks; None where one is not known
+    peak_tflop_s: float | None  # of all ranks together, likewise
+    is_part: bool  # a rank's FLOPs are those of a part of its matmuls
+    calls_left_out: int = 0
+
+
+@dataclass
+class _Shared:
+    """Calls of one collective over the ranks that made them: of each call the shortest time, and
+    the rank that had it, which arrived last."""
+
+    count: int
+    shortest: Times
+    last: npt.NDArray[np.int64]
+    ranks: int = 1
+    alike: bool = True  # all ranks made as many calls
+    longest_wait: int = 0
+    sending: int = 0
+    waiting: int = 0
+    caused: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+    @property
+    def matched(self) -> bool:
+        return self.alike and self.ranks > 1
+
+    @property
+    def scale(self) -> float:
+        """Calls ÷ those that were kept."""
+        return self.count / max(1, len(self.shortest))
+
+
+class _Joined:
+    """The ranks of a job, read one after the other, twice: memory holds one summary, and one number
+    a collective's call."""
+
+    def __init__(self, read: Callable[[int], RankSummary], count: int) -> None:
+        self.read = read
+        self.count = count
+        self.shared = dict[tuple[str, str, int], _Shared]()
+        self.left_out = 0
+        self.names = list[str]()
+        for place in range(count):
+            summary = read(place)
+            self.names.append(summary.rank)
+            for calls in summary.calls:
+                self._add(place, calls)
+
+    def _add(self, place: int, calls: Calls) -> None:
+        lengths = np.array(calls.lengths, np.int64)
+        shared = self.shared.get(calls.key)
+        if shared is None:
+            last = np.full(len(lengths), place)
+            self.shared[calls.key] = _Shared(calls.count, lengths, last)
+            self.left_out += calls.count - len(lengths)
+            return
+        shared.ranks += 1
+        shared.alike = shared.alike and shared.count == calls.count
+        kept = min(len(lengths), len(shared.shortest))
+        shorter = lengths[:kept] < shared.shortest[:kept]
+        shared.shortest = np.where(shorter, lengths[:kept], shared.shortest[:kept])
+        shared.last = np.where(shorter, place, shared.last[:kept])
+
+    def waited(self, summary: RankSummary) -> tuple[float, float, npt.NDArray[np.float64]]:
+        """Nanoseconds that a rank sent and waited, and waited for each rank; notes each
+        collective's."""
+        sending = 0.0
+        waits = np.zeros(self.count)
+        for calls in summary.calls:
+            shared = self.shared[calls.key]
+            if not shared.matched:
+                continue
+            kept = len(shared.shortest)
+            wait = np.array(calls.lengths[:kept], np.int64) - shared.shortest
+            shared.sending += int(shared.shortest.sum())
+            shared.waiting += int(wait.sum())
+            shared.longest_wait = max(shared.longest_wait, int(wait.max(initial=0)))
+            sending += shared.scale * float(shared.shortest.sum())
+            for_ranks = np.bincount(shared.last, wait, self.count)
+            waits += shared.scale * for_ranks
+            for last in np.flatnonzero(for_ranks).tolist():
+                shared.caused[last] += int(for_ranks[last])
+        return sending, float(waits.sum()), waits
+
+    def path(self, start: int) -> dict[int, int] | None:
+        """Nanoseconds of each rank's own work on the critical path, -1 for sending: back from the
+        end of a rank, at each collective to the rank that arrived last. None without one."""
+        own = defaultdict[int, int](int)
+        place = start
+        calls = _Timeline(self.read(place), self.shared)
+        time = calls.end if self.left_out else calls.window_ns
+        for _ in range(sum(len(shared.shortest) for shared in self.shared.values()) + 1):
+            before = calls.last_until(time)
+            if before is None:
+                own[place] += time
+                return dict(own) if len(own) > 1 or -1 in own else None
+            key, number, end = before
+            shared = self.shared[key]
+            own[place] += time - end
+            own[-1] += int(shared.shortest[number])
+            last = int(shared.last[number])
+            if last != place:
+                place = last
+                calls = _Timeline(self.read(place), self.shared)
+            time = calls.begin_of(key, number)
+        return None
+
+
+class _Timeline:
+    """The matched collectives of one rank in order of their end."""
+
+    def __init__(self, summary: RankSummary, shared: dict[tuple[str, str, int], _Shared]) -> None:
+        self.window_ns = summary.window_ns
+        self._begins = dict[tuple[str, str, int], Sequence[int]]()
+        self._calls = list[tuple[tuple[str, str, int], int]]()
+        ends = list[int]()
+        for calls in summary.calls:
+            if not shared[calls.key].matched:
+                continue
+            self._begins[calls.key] = calls.begins
+            kept = len(shared[calls.key].shortest)
+            pairs = zip(calls.begins[:kept], calls.lengths[:kept], strict=True)
+            for number, (begin, length) in enumerate(pairs):
+                self._calls.append((calls.key, number))
+                ends.append(begin + length)
+        self._ends = np.array(ends, np.int64)
+        self._order = np.argsort(self._ends, kind="stable")
+
+    @property
+    def end(self) -> int:
+        return int(self._ends.max(initial=0))
+
+    def begin_of(self, key: tuple[str, str, int], number: int) -> int:
+        return self._begins[key][number]
+
+    def last_until(self, time: int) -> tuple[tuple[str, str, int], int, int] | None:
+        """The last call that ended until a time, as its key and number, and its end."""
+        ends = self._ends[self._order]
+        at = int(np.searchsorted(ends, time, side="right")) - 1
+        if at < 0:
+            return None
+        return *self._calls[self._order[at]], int(ends[at])
+
+
+def join(read: Callable[[int], RankSummary], count: int) -> Job:
+    """Joins the summaries that `read` gives for 0 to `count` - 1, of ranks of one job in order."""
+    joined = _Joined(read, count)
+    names = joined.names
+    caused = np.zeros(count)
+    waits = list[Wait]()
+    ranks = list[RankTimes]()
+    flops = list[float | None]()
+    peaks = list[float | None]()
+    is_part = False
+    for place in range(count):
+        summary = read(place)
+        flops.append(summary.flops)
+        peaks.append(None if summary.mfu_percent is None else summary.peak_tflop_s)
+        is_part = is_part or summary.is_part
+        sending, waiting, for_ranks = joined.waited(summary)
+        caused += for_ranks / summary.steps
+        per_step = 1e-6 / summary.steps
+        for last in np.argsort(-for_ranks)[:MOST_WAITS].tolist():
+            if for_ranks[last] > 0:
+                waits.append(Wait(names[place], names[last], float(for_ranks[last] * per_step)))
+        waits = sorted(waits, key=lambda wait: -wait.ms)[:MOST_WAITS]
+        ranks.append(_times(summary, sending * per_step, waiting * per_step))
+    others = 1e-6 / max(1, count - 1)
+    ranks = [
+        replace(times, waited_for_ms=float(by_rank * others))
+        for times, by_rank in zip(ranks, caused, strict=True)
+    ]
+    first = read(0)
+    matched = any(shared.matched for shared in joined.shared.values())
+    verdict, slowest = _verdict(ranks, caused, matched)
+    return Job(
+        first.job,
+        first.world_size,
+        ranks,
+        _skews(joined, first.steps),
+        waits,
+        _path(joined, ranks, first.steps) if matched else None,
+        verdict,
+        slowest,
+        _sum(flops),
+        _sum(peaks),
+        is_part,
+        joined.left_out,
+    )
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _times(summary: RankSummary, sending_ms: float, waiting_ms: float) -> RankTimes:
+    return RankTimes(
+        summary.rank,
+        summary.step_ns / 1e6,
+        summary.compute_ns / 1e6,
+        summary.copy_ns / 1e6,
+        summary.idle_ns / 1e6,
+        sending_ms,
+        waiting_ms,
+        0.0,
+    )
+
+
+def _path(joined: _Joined, ranks: list[RankTimes], steps: int) -> CriticalPath | None:
+    start = max(range(len(ranks)), key=lambda place: (ranks[place].waited_for_ms, -place))
+    found = joined.path(start)
+    if found is None:
+        return None
+    sending = found.pop(-1, 0) / 1e6 / steps
+    longest = sorted(found.items(), key=lambda item: -item[1])
+    own = {joined.names[place]: time / 1e6 / steps for place, time in longest if time > 0}
+    return CriticalPath(own, sending)
+
+
+def _skews(joined: _Joined, steps: int) -> list[Skew]:
+    skews = list[Skew]()
+    for (kind, group, size), shared in joined.shared.items():
+        if not shared.matched:
+            continue
+        a_step = 1e-6 * shared.scale / steps / shared.ranks
+        last = max(shared.caused, key=lambda place: shared.caused[place], default=0)
+        skews.append(
+            Skew(
+                kind,
+                group,
+                size,
+                shared.ranks,
+                shared.count / steps,
+                shared.sending * a_step,
+                shared.waiting * a_step,
+                shared.longest_wait / 1e6,
+                joined.names[last],
+            )
+        )
+    return sorted(skews, key=lambda skew: -skew.sending_ms - skew.waiting_ms)
+
+
+def _verdict(
+    ranks: list[RankTimes], caused: npt.NDArray[np.float64], matched: bool
+) -> tuple[Said, str | None]:
+    """The sentence on the job, and the rank that the others wait for, None if none stands out."""
+    if len(ranks) < 2:
+        return Said("rank_alone", {"rank": ranks[0].rank}), None
+    if not matched:
+        return Said("ranks_unmatched", {"count": len(ranks)}), None
+    step = float(np.median([times.step_ms for times in ranks]))
+    waiting = float(np.mean([times.waiting_ms for times in ranks]))
+    about: dict[str, float | str | None] = {
+        "waiting_ms": waiting,
+        "percent": 100 * waiting / step,
+    }
+    if waiting < LEAST_WAITING * step:
+        return Said("ranks_even", about), None
+    order = np.argsort(-caused, kind="stable")
+    shares = caused[order] / caused.sum()
+    slowest = ranks[int(order[0])]
+    if shares[0] <= MOST_OF_WAITING:
+        count = int(np.searchsorted(np.cumsum(shares), NEARLY_ALL)) + 1
+        names = ", ".join(ranks[place].rank for place in sorted(order[:count][:8].tolist()))
+        several: dict[str, float | str | None] = {
+            "count": count,
+            "ranks": names + (", …" if count > 8 else ""),
+        }
+        return Said("ranks_in_turn", about | several), None
+    more = {
+        "compute": slowest.compute_ms - float(np.median([times.compute_ms for times in ranks])),
+        "copy": slowest.copy_ms - float(np.median([times.copy_ms for times in ranks])),
+        "idle": slowest.idle_ms - float(np.median([times.idle_ms for times in ranks])),
+    }
+    cause = max(more, key=lambda name: more[name])
+    if more[cause] < LEAST_CAUSE * slowest.waited_for_ms:
+        cause = "unknown"
+    numbers: dict[str, float | str | None] = about | {
+        "rank": slowest.rank,
+        "waited_ms": slowest.waited_for_ms,
+        "share": 100 * float(shares[0]),
+        "more_ms": more.get(cause, 0.0),
+    }
+    return Said(f"rank_slowest_{cause}", numbers), slowest.rank

@@ -1,0 +1,50 @@
+"""Every rung in CUDA C and Triton, compiled for each architecture: nothing spills, and the document's
+table is what the machine code says."""
+
+import importlib.util
+
+import pytest
+from support import compiled
+from support.machine_code import needs_nvrtc
+from support.shape_classes import kernel_classes
+
+TOLD = compiled.told(compiled.DOCUMENT.read_text(encoding="utf-8"))
+CELLS = [
+    (rung, arch)
+    for rung in compiled.RUNGS
+    for arch in compiled.ARCHITECTURES
+    if rung != compiled.CHOSEN
+]
+
+
+def test_the_table_has_every_rung_for_every_architecture():
+    kinds = kernel_classes().items()
+    rungs = {name for name, kind in kinds if kind.family in ("CUDA C", "Triton")}
+    assert rungs == set(compiled.RUNGS)
+    assert {*TOLD} == {(rung, arch) for rung in rungs for arch in compiled.ARCHITECTURES}
+
+
+def test_no_cell_of_the_table_spills_and_every_rung_has_a_card():
+    assert not [place for place, cell in TOLD.items() if "**" in cell]
+    taken = {rung for (rung, _), cell in TOLD.items() if cell != compiled.NOT_TAKEN}
+    assert taken == set(compiled.RUNGS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rung", "arch"), CELLS)
+def test_no_rung_spills_on_any_card_that_it_takes(rung, arch):
+    needs_nvrtc()
+    if rung.startswith("triton") and importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    needs = list(compiled.needs_of(rung, arch))
+    assert [each for each in needs if each.local_bytes or each.registers > 255] == []
+    if compiled.compilers() in compiled.DOCUMENT.read_text(encoding="utf-8"):
+        assert TOLD[rung, arch] == compiled.said(rung, needs), "python -m support.compiled"
+
+
+@pytest.mark.slow
+def test_of_each_format_a_candidate_of_the_autotuned_rung_spills_nothing():
+    pytest.importorskip("triton")
+    needs = list(compiled.needs_of(compiled.CHOSEN, "sm_90a"))
+    kept = {each.precision for each in needs if not each.local_bytes}
+    assert kept == set(kernel_classes()[compiled.CHOSEN].precisions)

@@ -1,0 +1,107 @@
+"""Korean has one word for a thing: terms that are not used, each with the word in its place."""
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mfulab.core.language import Texts, catalogue, verdicts
+from mfulab.lab.tables import seminar_texts
+
+ROOT = Path(__file__).parents[3]
+NOTEBOOK = ROOT / "notebooks/seminar.ko.ipynb"
+TERMS = {
+    "이용률": "사용률",
+    "매개변수": "파라미터",
+    "클럭": "클록",
+    "그래디언트": "기울기",
+    "산술 강도": "연산 강도",
+    "기계 엡실론": "머신 엡실론",
+    "최고 성능": "최대 성능",
+    "집단 통신": "집합 통신",
+    "곱셈-덧셈": "곱셈-누산",
+    "의심스": "믿기 어려",
+    "판정": "진단 (원인), 비교 결과 (두 실행)",
+    r"줄\(J\)|[0-9]줄|줄당": "J",
+    "바쁘게 읽|로 읽히|게 읽히|게 읽힙|로 읽힙|얼마로 읽": "나옵니다",
+    "값을 치른": "지불한",
+    "을 삽니다|를 삽니다": "정합니다, 얻습니다",
+    "FLOP을 합니다": "연산량은 … FLOP입니다",
+    "속도 옆": "속도와 함께",
+}
+# Sentences of a table or a column that a page in Korean shows.
+COLUMNS = ("message", "note")
+FOREIGN = re.compile(r"[A-Z]\w*Error: ")  # what a library raised is its own
+
+
+def texts() -> Iterator[str]:
+    """Every Korean text of the catalogue, and what the notebook says."""
+
+    def leaves(value: object) -> Iterator[str]:
+        if isinstance(value, dict):
+            for each in value.values():
+                yield from leaves(each)
+        else:
+            yield str(value)
+
+    yield from leaves(dict(catalogue("ko")))
+    yield from catalogue("ko")["definitions"]
+    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "markdown":
+            yield "".join(cell["source"])
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_a_thing_has_one_word(term):
+    found = [text for text in texts() if re.search(term, text)]
+    assert found == [], f"write: {TERMS[term]}"
+
+
+def test_the_catalogue_speaks_in_one_politeness():
+    sentences = [str(text) for words in catalogue("ko").values() for text in words.values()]
+    assert [text for text in sentences if re.search(r"세요[.\"]?$|[가-힣]한다\.$", text)] == []
+
+
+def test_what_recorded_rows_say_is_korean_in_korean():
+    said = set()
+    for path in (ROOT / "results/reference").glob("*/*.csv"):
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                said |= {verdicts.message(row[name], "ko") for name in COLUMNS if row.get(name)}
+                for why in json.loads(row.get("reasons") or "{}").values():
+                    said.add(verdicts.reason(why, "ko"))
+    own = {text for text in said if not FOREIGN.match(text)}
+    assert len(own) > 20
+    assert [text for text in own if not re.search("[가-힣]", text)] == []
+
+
+def test_no_recorded_row_holds_a_sentence_as_its_reason():
+    for path in (ROOT / "results/reference").glob("*/*.csv"):
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                told = json.loads(row.get("reasons") or "{}")
+                assert [why for why in told.values() if isinstance(why, str)] == []
+
+
+def test_what_a_recorded_kernel_adds_is_korean_in_korean():
+    said = {}
+    for path in (ROOT / "results/reference").glob("*/matmul.csv"):
+        with path.open(newline="", encoding="utf-8") as file:
+            said |= {row["kernel"]: row["adds"] for row in csv.DictReader(file) if row["adds"]}
+    korean = Texts("ko").words("adds")
+    assert len(said) > 20
+    assert [kernel for kernel in said if not re.search("[가-힣]", korean.get(kernel, ""))] == []
+
+
+def test_the_seminars_numbers_take_the_same_values_in_korean():
+    korean = seminar_texts.translated("ko")
+    for line in seminar_texts.lines():
+        for name, text in korean.get(line["key"], {}).items():
+            assert {*seminar_texts.names(text)} == {*seminar_texts.names(str(line[name]))}, (
+                line["key"],
+                name,
+            )
+    assert {*korean} - {line["key"] for line in seminar_texts.lines()} == {"words"}

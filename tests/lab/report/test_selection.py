@@ -1,0 +1,126 @@
+"""One selection of rows: sentences name what their figures draw, and counts agree."""
+
+import random
+from collections import Counter
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+
+from mfulab.core.language import Texts
+from mfulab.lab.report import figures, frames, selection, trust
+from mfulab.lab.report.drawing import runs
+
+EXAMPLES = 8
+LENIENT = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
+
+
+def planted(tables: frames.Tables, seed: int) -> frames.Tables:
+    """The tables with rows that are doubtful, recorded or synthetic by chance."""
+    chance = random.Random(seed)
+    share = chance.choice([0.0, 0.2, 0.7])
+    recorded = {name: chance.random() < 0.4 for name in sorted(machines(tables))}
+    changed = {}
+    for name, rows in tables.items():
+        rows = rows.copy()
+        if "steady" in rows:
+            rows["steady"] = [chance.random() >= share for _ in range(len(rows))]
+        if {"recorded", "hardware"} <= set(rows):
+            rows["recorded"] = rows["hardware"].map(recorded).fillna(rows["recorded"]).astype(bool)
+        changed[name] = rows
+    return trust.judged(changed)
+
+
+def machines(tables: frames.Tables) -> set[str]:
+    return set(tables["environment"]["hardware"])
+
+
+def marks_by_run(figure: Figure) -> Counter[str]:
+    """Number of marks of each run of a figure, as their titles begin."""
+    marks: Counter[str] = Counter()
+    for artist in figure.findobj():
+        urls = list(getattr(artist, "get_urls", list)() or [])
+        for url in [*urls, artist.get_url()]:
+            if url and url.startswith(runs.MARK):
+                marks[url.split(":")[1]] += 1
+    return marks
+
+
+def is_drawn(rows: pd.DataFrame, figure: Figure) -> pd.Series:
+    """True for each row that has a mark; of several rows of a run, for as many as it has marks."""
+    marks = marks_by_run(figure)
+    own = pd.Series([title.split(":")[1] for title in runs._titles(rows, ())], rows.index, str)
+    return own.groupby(own).cumcount() < own.map(marks).fillna(0)
+
+
+@settings(max_examples=EXAMPLES, phases=[Phase.generate], **LENIENT)
+@given(seed=st.integers(0, 2**16), place=st.integers(0, 99))
+def test_a_sentence_needs_no_row_that_its_figure_does_not_draw(invented, seed, place):
+    tables = planted(invented, seed)
+    names = list(figures.modules())
+    name = names[place % len(names)]
+    module, text = figures.modules()[name], Texts("en", name)
+    rows = trust.with_doubts(frames.in_words(selection.drawable(module, tables), text))
+    drawn = figures.render(name, tables, rows=rows)
+    if drawn is None:
+        return
+    seen = is_drawn(rows, drawn.figure)
+    if module.TOPIC != selection.HEADLINE:
+        assert figures.finding(module, rows[seen], text) == drawn.finding, name
+        return
+    for row in rows[~seen].to_dict("records"):
+        assert row["model"] in set(rows.loc[seen, "model"]) or row["model"] not in drawn.finding
+
+
+@settings(max_examples=EXAMPLES, phases=[Phase.generate], **LENIENT)
+@given(seed=st.integers(0, 2**16))
+def test_told_and_left_out_rows_are_all(invented, seed):
+    tables = planted(invented, seed)
+    rows = frames.steps(tables, "time_s")
+    chosen = selection.select(rows)
+    assert len(chosen.told) + sum(chosen.left_out.values()) == len(rows)
+    if not trust.doubtful(rows).all():
+        assert not trust.doubtful(chosen.told).any()
+    sound = rows[~trust.doubtful(rows)]
+    if (~sound["recorded"]).any():
+        assert not chosen.told["recorded"].any()
+    assert chosen.told["machine"].nunique() == 1
+
+
+def test_a_first_sweep_has_at_most_ten_figures_of_its_own(invented):
+    own = {
+        name: rows.assign(experiment=selection.FIRST_SWEEPS[0]) if name in trust.STEPS else rows
+        for name, rows in trust.judged(invented).items()
+    }
+    names = list(figures.page_rows(own))
+    assert 1 < len(names) <= selection.MOST_FIGURES
+    assert names[0] == selection.FIRST_FIGURES[0]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_one_row_is_no_figure(invented, count):
+    module = figures.modules()["precision_speed"]
+    tables = trust.judged(invented)
+    assert len(selection.drawable(module, tables)) > 1
+
+    class Few:
+        TOPIC = module.TOPIC
+
+        @staticmethod
+        def rows(tables: frames.Tables) -> pd.DataFrame:
+            return module.rows(tables).head(count)
+
+    assert selection.drawable(Few, tables).empty
+
+
+def test_figures_of_doubtful_rows_alone_are_not_drawn(invented):
+    tables = {
+        name: rows.assign(steady=False) if "steady" in rows else rows
+        for name, rows in invented.items()
+    }
+    judged = trust.judged(tables)
+    assert len(selection.drawable(figures.modules()["energy_efficiency"], trust.judged(invented)))
+    assert selection.drawable(figures.modules()["energy_efficiency"], judged).empty
+    assert len(selection.drawable(figures.modules()["mfu_versus_utilization"], judged))

@@ -1,0 +1,49 @@
+"""Figures of dynamic batching and of models split over ranks, from invented rows."""
+
+import pandas as pd
+import pytest
+
+from mfulab.core.language import Texts
+from mfulab.lab.report import figures, trust
+from mfulab.lab.report.figures import model_parallel, serving
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_batches_against_one_by_one_and_what_waiting_costs(invented, language):
+    rows = serving.rows(invented)
+    assert set(rows["way"]) == {"1, 0", "16, 0", "16, 20"}
+    said = serving.finding(rows, Texts(language, "serving"))
+    # At the highest load one by one answers 250 a second, batches 1,000.
+    assert "4.00" in said or "4×" in said or "4배" in said, said
+    assert "20 ms" in said
+    assert figures.render("serving", invented, language) is not None
+
+
+def test_without_batches_or_without_one_by_one_nothing_is_said(invented):
+    rows = serving.rows(invented)
+    text = Texts("en", "serving")
+    assert serving.finding(rows[rows["largest_batch"] == 1], text) == ""
+    assert serving.finding(rows[rows["largest_batch"] > 1], text) == ""
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_a_pipelines_idle_share_beside_its_bubble(invented, language):
+    rows = model_parallel.rows(invented)
+    assert len(rows[rows["split"] == "pipeline"]) == 5
+    said = model_parallel.finding(rows, Texts(language, "model_parallel"))
+    for number in ("60", "50", "16", "5.9"):  # measured and bubble, of 1 and 16 micro-batches
+        assert number in said, said
+    assert figures.render("model_parallel", invented, language) is not None
+
+
+def test_one_pipeline_has_no_answer(invented):
+    rows = model_parallel.rows(invented)
+    assert (
+        model_parallel.finding(rows.query("micro_batches == 1"), Texts("en", "model_parallel"))
+        == ""
+    )
+
+
+def test_rows_beside_other_programs_are_doubtful():
+    rows = pd.DataFrame({"status": "ok", "other_processes_percent": [0.0, 5.0, 60.0]})
+    assert trust.doubtful(rows).tolist() == [False, False, True]

@@ -1,0 +1,107 @@
+"""One account of a step, whoever gives its facts: a sweep's row, a loop, a trace."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfulab.device.samplers.reading import Reading
+from mfulab.loop.interactive.costs import Cost
+from mfulab.loop.interactive.peaks import WeightedPeaks
+from mfulab.loop.interactive.row import Site, WindowWork, accounted
+from mfulab.mfu.account import account, read
+from mfulab.mfu.causes import BY_KEY, CAUSES
+from mfulab.mfu.join import profile_columns
+from mfulab.mfu.step import Counters, StepFacts, StepPeaks, StepTime, StepWork, Traced, facts_of
+from mfulab.mfu.traced import trace_columns
+
+maybe = st.none() | st.floats(1e-3, 1e3)
+SPENT = {"products": 600, "uncounted": 0, "others": 200, "idle": 200}
+PEAK_TFLOP_S = 989.4  # of an H100 SXM in bf16
+FLOPS = 494.7e12
+
+
+def swept():
+    step = {"status": "ok", "time_s": 1.0, "mode": "inference", "spent": json.dumps(SPENT)}
+    return profile_columns(
+        step, {"inference_flops": FLOPS}, {"computed_tflop_s": PEAK_TFLOP_S}, {}, "cuda"
+    )
+
+
+def traced():
+    row = {"status": "ok", "device": "NVIDIA H100 80GB HBM3", "time_s": 1.0, "flops": FLOPS}
+    row |= {"given_peaks": json.dumps({"bf16": PEAK_TFLOP_S}), "spent": json.dumps(SPENT)}
+    by_format = json.dumps({"bf16": FLOPS})
+    return trace_columns({**row, "flops_by_format": by_format, "executed_by_format": by_format})
+
+
+def looped():
+    peaks = StepPeaks("spec", peak_tflop_s=PEAK_TFLOP_S, executed_tflop_s=PEAK_TFLOP_S)
+    site = Site(torch.bfloat16, torch.device("cpu"), (), lambda *_: WeightedPeaks(peaks))
+    formats = {(torch.bfloat16, False): int(FLOPS)}
+    work = WindowWork(Cost(formats, formats), 1, 1.0, Reading(FLOPS, "", "given"))
+    window = accounted(work, site, {"spent": json.dumps(SPENT)})
+    return window.columns | window.account.budget_columns()
+
+
+@pytest.mark.parametrize("door", [swept, traced, looped])
+def test_every_door_gives_the_same_account(door):
+    columns = door()
+    assert columns["mfu_percent"] == pytest.approx(50.0)
+    assert columns["hfu_percent"] in (None, pytest.approx(50.0))
+    assert columns["useful_ms"] == pytest.approx(500.0)
+    assert columns["matmuls_below_best_ms"] == pytest.approx(100.0)
+    assert sum(columns[name] or 0 for name in columns if name.endswith("_ms")) == pytest.approx(1e3)
+
+
+@given(
+    st.builds(
+        StepFacts,
+        time=st.builds(StepTime, time_s=maybe),
+        work=st.builds(StepWork, flops=maybe, executed_flops=maybe, of_model=st.booleans()),
+        peaks=st.builds(
+            StepPeaks,
+            basis=st.sampled_from(["spec", "measured"]),
+            peak_tflop_s=maybe,
+            ceiling_tflop_s=maybe,
+        ),
+        counters=st.builds(Counters, utilization_percent=maybe, page_faults_per_s=maybe),
+        traced=st.builds(Traced, spent_ns=st.none() | st.just(SPENT)),
+    )
+)
+def test_an_account_sums_to_its_step_and_answers_or_says_why_not(facts):
+    step = account(facts)
+    if step.budget_ms:
+        assert sum(step.budget_ms.values()) == pytest.approx(1e3 * facts.time.time_s)
+    answer = step.mfu()
+    assert (answer.value is None) == (answer.reason is not None)
+    assert step.verdict.cause in BY_KEY
+
+
+def test_an_account_comes_back_from_its_row():
+    columns = swept()
+    step = read({**columns, "status": "ok", "time_s": 1.0})
+    assert step.shares.mfu_percent == columns["mfu_percent"]
+    assert step.budget_columns() == {name: columns[name] for name in step.budget_columns()}
+    assert step.verdict.cause == columns["verdict"]
+    assert facts_of({"time_s": True, "mfu_basis": 3}) == StepFacts()
+
+
+@pytest.mark.parametrize(
+    ("work", "peaks", "reason"),
+    [
+        (StepWork(), StepPeaks("spec", peak_tflop_s=1.0), {"uncounted": {}}),
+        (StepWork(flops=1e12), StepPeaks("measured", peak_tflop_s=1.0), {"no_ceiling": {}}),
+        (StepWork(flops=1e12), StepPeaks("spec", "fp8"), {"no_peak": {"precision": "fp8"}}),
+    ],
+)
+def test_an_answer_says_why_there_is_none(work, peaks, reason):
+    answer = account(StepFacts(StepTime(1.0), work, peaks)).mfu()
+    assert (answer.value, answer.reason) == (None, reason)
+
+
+def test_causes_have_distinct_keys_and_known_parts():
+    assert len(BY_KEY) == len(CAUSES)
+    assert CAUSES[-1].key == "not_explained"

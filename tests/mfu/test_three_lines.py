@@ -1,0 +1,121 @@
+"""Finding, because and try of one run: from its row alone, in every language, for extreme rows
+too."""
+
+import json
+
+import pytest
+
+from mfulab.core.language import LANGUAGES, Texts
+from mfulab.mfu.causes import BY_KEY
+from mfulab.mfu.models import is_load, names
+from mfulab.mfu.three_lines import AGAIN, advice, device_of, finding, three_lines, tried_config
+
+RUN = {
+    "model": "resnet18", "workload": "training", "precision": "fp32", "batch_size": 4.0, "sequence_length": None,
+    "time_s": 0.01, "utilization_percent": 98.0, "mfu_percent": 3.2, "device": "cpu", "idle_ms": 6.0, "useful_ms": 4.0,
+}  # fmt: skip
+PADDED = json.dumps({"side": 606, "padded": 640, "ms": 1.33, "best_ms": 0.09, "rate": 100})
+
+
+@pytest.mark.parametrize("cause", sorted(BY_KEY))
+def test_the_config_tries_the_advice_on_the_run_itself(cause):
+    config = tried_config({**RUN, "verdict": cause})
+    keys = dict(word.split("=", 1) for word in config.split())
+    if "experiment" in keys:
+        assert set(keys) == {"experiment"}
+        return
+    if cause == "no_mfu":
+        assert config == ""
+        return
+    assert keys["model"] == "resnet18"
+    assert keys["workload"].startswith("training")
+    swept = {key for key, value in keys.items() if "," in value}
+    is_traced = "profile.trace" in config
+    assert len(swept) == (0 if is_traced or cause in AGAIN else 1), config
+    if "batch_size" in swept:
+        assert keys["batch_size"] == "4,8,16"
+
+
+@pytest.mark.parametrize("model", ["a_model_of_mine", "", None])
+def test_no_command_tries_another_model(model):
+    for cause in BY_KEY:
+        assert "model=" not in tried_config({**RUN, "model": model, "verdict": cause})
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("cause", sorted(BY_KEY))
+def test_padding_replaces_no_other_advice(cause, language):
+    plain = {**RUN, "verdict": cause, "verdict_reason": cause}
+    assert advice({**plain, "misaligned": PADDED}, language) == advice(plain, language)
+    padded = {**plain, "verdict": "shape", "verdict_reason": "misaligned", "misaligned": PADDED}
+    assert "640" in advice(padded, language)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_load_that_spins_by_design_is_told_no_remedy(language):
+    row = {**RUN, "model": "spinning", "verdict": "other_operators"}
+    assert advice(row, language) == Texts(language, "lines")("by_design")
+    assert tried_config(row) == ""
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_remedy_saves_more_than_its_parts_take(language):
+    row = {**RUN, "verdict": "under_used"}
+    assert "6.00" in advice(row, language)
+    assert "10.0" in advice(row, language)
+    assert "6.00" not in advice({**row, "idle_ms": None}, language)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(
+    ("change", "told", "untold"),
+    [
+        ({}, ["98 %", "3.2 %"], []),
+        ({"mfu_percent": 1e-9}, ["< 0.05 %"], ["e-"]),
+        ({"mfu_percent": 0.0}, ["98 %"], ["nan"]),
+        ({"mfu_percent": 150.0}, ["150 %"], []),
+        ({"mfu_percent": None}, ["98 %"], ["None", "3.2"]),
+        ({"utilization_percent": None}, ["3.2 %"], ["98", "None"]),
+        ({"utilization_percent": None, "kernel_busy_percent": 41.0}, ["41 %", "3.2 %"], []),
+        ({"utilization_percent": None, "mfu_percent": None}, ["10.0 ms"], ["None"]),
+        ({"utilization_percent": float("nan"), "mfu_percent": float("nan")}, ["10.0 ms"], ["nan"]),
+    ],
+)
+def test_the_finding_holds_what_is_known_and_nothing_else(language, change, told, untold):
+    said = finding({**RUN, **change}, "resnet18", "CPU", language).replace(" %", "%")
+    assert said.startswith("resnet18")
+    for words in told:
+        assert words.replace(" %", "%") in said
+    for words in untold:
+        assert words not in said
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_lines_stand_in_one_order_and_empty_ones_are_left_out(language):
+    row = {**RUN, "verdict": "under_used", "verdict_reason": "under_used"}
+    row["verdict_numbers"] = json.dumps({"share": 40.0})
+    lines = three_lines(row, "resnet18", "CPU", language).worded(language)
+    said = Texts(language, "lines")
+    starts = [said("because", reason=""), said("try", advice="")]
+    assert len(lines) == 3
+    assert lines[1].startswith(starts[0])
+    assert lines[2].startswith(starts[1])
+    assert len(three_lines(RUN, "resnet18", "CPU", language).worded(language)) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "device"),
+    [
+        ({"device": "cpu"}, "CPU"),
+        ({"device": "cuda:1"}, "GPU"),
+        ({"device": "NVIDIA H100", "kernel_busy_percent": 0.0}, "GPU"),
+        ({"device": None, "kernel_busy_percent": None}, "CPU"),
+    ],
+)
+def test_the_device_is_told_by_the_row(row, device):
+    assert device_of(row) == device
+
+
+def test_loads_are_told_from_models_that_people_have():
+    assert {"spinning", "tiny_kernels", "wide_linear"} <= {*filter(is_load, names())}
+    assert not any(map(is_load, ["gpt2", "resnet50", "simple_cnn", "a_model_of_mine", ""]))

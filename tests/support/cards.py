@@ -1,0 +1,213 @@
+"""What each card gets, as the code answers stand-ins for it: the table of docs/gpu.md.
+
+PYTHONPATH=src:tests python -m support.cards      writes the table anew
+"""
+
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mfulab.core.said import Said, as_told
+from mfulab.device import emulation, identity, system
+from mfulab.device.peaks import peak
+from mfulab.device.vendors import amd, gpm, nvidia, nvml, torch_build
+from mfulab.kernels.base import Shape
+from mfulab.kernels.devices import HOPPER
+
+from . import amd_stand_in, nvml_stand_in
+from .shape_classes import kernel_classes, refused
+from .workflow_copy import ROOT
+
+DOCUMENT = ROOT / "docs/gpu.md"
+BEGIN, END = "<!-- cards -->\n", "<!-- end of cards -->"
+HEAD = (
+    "| card, as its driver calls it | 16 bits | peak, TFLOP/s | SMs' and tensor cores' activity "
+    "| CUDA C | Numba | Triton | it gets less, as |\n|---|---|---:|---|---:|---:|---|---|\n"
+)
+FOOT = """
+Read from stand-ins for each driver and from the datasheets here, by `python -m support.cards` (in `tests/`),
+on none of these cards but the H200 †. `CUDA C`, `Numba` and `Triton` count rungs, or name formats, that do
+not refuse the card.
+"""
+WHEEL = torch_build.Build("2.13.0+cu130", "13.0", "")
+CODE = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # of these wheels
+SAMPLED = "DCGM's page or cupti-python"
+SAMPLED_SINCE = (7, 5)  # by cupti-python
+CONSUMER = (12, 0)  # of which nobody has told whether GPM answers
+NARROW = ("bf16", "tf32", "fp8")
+SQUARE = Shape(1, 4096, 4096, 4096)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card by its driver's name; `less` says what no question of the table shows."""
+
+    name: str
+    capability: tuple[int, int] = (0, 0)
+    units: int | None = None
+    less: str = ""
+
+
+NVIDIAS = (
+    Card("Tesla V100-SXM2-16GB", (7, 0)),
+    Card("Tesla T4", (7, 5)),
+    Card("NVIDIA A100-SXM4-80GB", (8, 0)),
+    Card("NVIDIA GeForce RTX 3090", (8, 6)),
+    Card(
+        "Orin",
+        (8, 7),
+        16,
+        "NVML tells little of a Jetson: most of its columns are empty and say so",
+    ),
+    Card("NVIDIA L4", (8, 9)),
+    Card("NVIDIA L40S", (8, 9)),
+    Card("NVIDIA GeForce RTX 4090", (8, 9)),
+    Card("NVIDIA H100 PCIe", (9, 0)),
+    Card("NVIDIA H200", (9, 0)),
+    Card("NVIDIA GH200 480GB", (9, 0)),
+    Card("NVIDIA B200", (10, 0)),
+    Card("NVIDIA GeForce RTX 5090", (12, 0)),
+    Card("NVIDIA GB10", (12, 1)),
+)
+AMDS = (
+    Card("AMD Instinct MI250", units=104, less="each of its two dies is a device"),
+    Card("AMD Instinct MI300X", units=304),
+    Card("AMD Instinct MI355X", units=256),
+)
+
+
+def table() -> str:
+    """The table's text."""
+    lines = [*map(_of_nvidia, NVIDIAS), *map(_of_amd, AMDS), _of_apple(), _of_intel()]
+    return HEAD + "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + FOOT
+
+
+def _of_nvidia(card: Card) -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        gpu = nvml_stand_in.Gpu(
+            name=card.name, capability=card.capability, gpm=card.capability >= (9, 0)
+        )
+        nvml_stand_in.StandIn(gpu).install(patch)
+        patch.setattr(torch_build, "installed", lambda: WHEEL)
+        patch.setattr(nvidia, "_asked_of_torch", lambda uuid: _no_code(card))
+        patch.setattr(nvidia.Nvidia, "why_unusable", lambda self, uuid: _no_code(card))
+        patch.setattr("torch.cuda.get_device_capability", lambda *_: card.capability)
+        patch.setattr("mfulab.kernels.triton_kernels.generation", lambda: card.capability)
+        best = "fp16" if emulation.emulated_by_gpu("bf16", card.capability) else "bf16"
+        less = [str(why).partition(". To ")[0] for why in [identity.why_not("cuda")] if why]
+        lacking = [each for each in NARROW if emulation.emulated_by_gpu(each, card.capability)]
+        less += [f"its tensor cores have no {' or '.join(lacking)}"] if lacking else []
+        less += ["it has no wgmma: Hopper's rungs refuse it"] if card.capability > HOPPER else []
+        less += [card.less] if card.less else []
+        activity = (
+            "GPM" if card.capability < CONSUMER else f"GPM where its driver has it, else {SAMPLED}"
+        )
+        if gpm.why_unsupported(next(iter(nvml.handles()))):
+            since = card.capability >= SAMPLED_SINCE
+            activity = SAMPLED if since else "DCGM's page"
+        families = [_family(name) for name in ("cuda_", "numba_cuda")]
+        formats = _formats("triton_plain")
+        return [
+            card.name,
+            best,
+            *_peak(card, best),
+            activity,
+            *families,
+            formats,
+            _said(less, card, best),
+        ]
+
+
+def _no_code(card: Card) -> Said | None:
+    if nvidia.has_code(CODE, card.capability):
+        return None
+    return as_told("the newest wheels of torch have no code for it, those for CUDA 12.6 have")
+
+
+def _of_amd(card: Card) -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        amd_stand_in.StandIn(amd_stand_in.Gpu(name=card.name, units=card.units or 0)).install(patch)
+        patch.setattr("torch.version.hip", "7.0")
+        patch.setattr("mfulab.kernels.triton_kernels.generation", lambda: (0, 0))
+        counts = [_family("cuda_"), _family("numba_cuda")]
+        less = [card.less] if card.less else []
+        less.append("AMD SMI has no counters of activity, and CUDA's kernels do not run")
+        [seen] = amd.Amd().gpus({})
+        return [
+            seen.name,
+            "bf16",
+            *_peak(card, "bf16"),
+            "none",
+            *counts,
+            _formats("triton_plain"),
+            "; ".join(less),
+        ]
+
+
+def _of_apple() -> list[str]:
+    less = "`device=mps` asks for it; no trace, no clocks, and MFU divides by the measured ceiling"
+    return ["Apple M-series", "fp16, bf16", "", "none", "", "", "", less]
+
+
+def _of_intel() -> list[str]:
+    with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
+        place = Path(root) / "sys/bus/pci/devices/0000:03:00.0"
+        place.mkdir(parents=True)
+        (place / "vendor").write_text("0x8086")
+        (place / "class").write_text("0x030000")
+        patch.setattr(system, "ROOT", root)
+        told = identity.unused()
+        return [
+            "Intel Arc; Huawei Ascend",
+            "",
+            "",
+            "none",
+            "",
+            "",
+            "",
+            f"the CPU is measured, and told: {told}",
+        ]
+
+
+def _family(begin: str) -> str:
+    kinds = [
+        kind
+        for name, kind in kernel_classes().items()
+        if name.startswith(begin)
+        and "cuda" in kind.devices
+        and "seminar" not in name
+        and not name.endswith("elementwise")
+    ]
+    taken = [
+        kind for kind in kinds if any(not refused(kind(each), SQUARE) for each in kind.precisions)
+    ]
+    return f"{len(taken)} of {len(kinds)}"
+
+
+def _formats(name: str) -> str:
+    kind = kernel_classes()[name]
+    return ", ".join(each for each in kind.precisions if not refused(kind(each), SQUARE))
+
+
+def _peak(card: Card, precision: str) -> Iterator[str]:
+    found = peak(card.name, precision, card.units)
+    yield "" if found.spec is None else f"{found.spec:.0f}"
+
+
+def _said(less: list[str], card: Card, best: str) -> str:
+    if peak(card.name, best, card.units).spec is None:
+        less = [*less, "no datasheet prints its dense peak: MFU asks for `device.peak_tflop_s`"]
+    return "; ".join(less)
+
+
+def written(document: str) -> str:
+    """The document with today's table."""
+    return re.sub(f"{BEGIN}.*?{END}", lambda _: BEGIN + table() + END, document, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(written(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")

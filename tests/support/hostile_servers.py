@@ -1,0 +1,165 @@
+"""Servers that would keep a client waiting, or fill its memory: one a way to do so."""
+
+import contextlib
+import socketserver
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+MOVED = b"HTTP/1.1 302 Found\r\nLocation: http://%b/x%d\r\n"
+BLOCK = b"x" * (1 << 16)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server sends: at once, and then again and again, with a pause where it drips."""
+
+    at_once: bytes
+    then: bytes
+    is_slow: bool = True
+
+
+# Each begins as a proper answer, and never ends it.
+DRIPS = {
+    "nothing": Answer(b"", b""),
+    "status": Answer(b"HTTP/1.1 2", b"0"),
+    "headers": Answer(OK, b"A"),
+    "more headers": Answer(OK, b"A: b\r\n"),
+    "continue": Answer(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "body": Answer(OK + b"\r\n", b"x"),
+    "body of a length": Answer(OK + b"Content-Length: 9999999\r\n\r\n", b"x"),
+    "chunk sizes": Answer(CHUNKED, b"0"),
+    "chunks": Answer(CHUNKED, b"1\r\nx\r\n"),
+    "trailers": Answer(CHUNKED + b"1\r\nx\r\n0\r\n", b"A: b\r\n"),
+    "body of a redirect": Answer(MOVED % (b"127.0.0.1:9", 1) + b"\r\n", b"x"),
+    "status of an error": Answer(b"HTTP/1.1 500 ", b"x"),
+}
+FLOODS = {
+    "body": Answer(OK + b"\r\n", BLOCK, False),
+    "body of a length": Answer(OK + b"Content-Length: %d\r\n\r\n" % 10**18, BLOCK, False),
+    "one chunk": Answer(CHUNKED + b"%x\r\n" % 10**18, BLOCK, False),
+    "chunks": Answer(CHUNKED, b"10000\r\n%b\r\n" % BLOCK, False),
+    "continue": Answer(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 999, False),
+    "trailers": Answer(CHUNKED + b"1\r\nx\r\n0\r\n", b"A: b\r\n" * 999, False),
+    "a header": Answer(OK, BLOCK, False),
+    "headers": Answer(OK, b"A: b\r\n" * 999, False),
+    "body of an error": Answer(b"HTTP/1.1 500 No\r\n\r\n", BLOCK, False),
+    "body of a redirect": Answer(MOVED % (b"127.0.0.1:9", 1) + b"\r\n", BLOCK, False),
+}
+
+
+# What stands for a handshake of TLS: a record's head announces 16,384 bytes of a message.
+HANDSHAKES = {
+    "of nothing": Answer(b"", b""),
+    "of a head": Answer(b"\x16\x03\x03\x40", b"\x00"),
+    "of a message": Answer(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc\x03\x03", b"x"),
+    "of alerts": Answer(b"", b"\x15\x03\x03\x00\x02\x01\x5a"),  # a warning: no renegotiation
+}
+
+
+class Servers:
+    """Starts servers on the loopback; `sent` counts the bytes that they got rid of."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.sent = 0
+        self._started = list[socketserver.ThreadingTCPServer]()
+
+    def start(self, answer: Callable[[Any, str], None], greets: bool = True) -> str:
+        """Serves connections by `answer`, which gets the connection and the server's own place. The
+        client's first bytes are read before unless `greets` is false."""
+        server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), None)  # type: ignore[arg-type]
+        server.daemon_threads = True
+        server.block_on_close = False
+        place = f"127.0.0.1:{server.server_address[1]}"
+
+        def finish(connection: Any, *_: Any) -> None:
+            with contextlib.suppress(OSError):
+                if greets:
+                    connection.recv(1 << 16)
+                answer(connection, place)
+
+        server.finish_request = finish  # type: ignore[method-assign, assignment]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self._started.append(server)
+        return place
+
+    def endless(self, answer: Answer) -> str:
+        """Serves an answer without end."""
+
+        def send(connection: Any, _: str) -> None:
+            connection.sendall(answer.at_once)
+            while not self.over.wait(0.02 if answer.is_slow else 0):
+                connection.sendall(answer.then)
+                self.sent += len(answer.then)
+
+        return self.start(send)
+
+    def redirecting(self) -> str:
+        """Serves redirects to itself, each to another page."""
+        count = iter(range(10**9))
+
+        def send(connection: Any, place: str) -> None:
+            connection.sendall(MOVED % (place.encode(), next(count)) + b"\r\n")
+            self.sent += 1
+
+        return self.start(send)
+
+    def plain(self, answer: bytes) -> str:
+        """Serves these bytes."""
+        return self.start(lambda connection, _: connection.sendall(answer))
+
+    def by_tls(self, answer: Answer, certificate: Path) -> str:
+        """Serves an answer without end by TLS; the file holds the certificate and its key."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+
+        def send(connection: Any, _: str) -> None:
+            with context.wrap_socket(connection, server_side=True) as safe:
+                safe.recv(1 << 16)
+                safe.sendall(answer.at_once)
+                while answer.then and not self.over.wait(0.02 if answer.is_slow else 0):
+                    safe.sendall(answer.then)
+
+        return self.start(send, greets=False)
+
+    def stop(self) -> None:
+        """Ends all of them."""
+        self.over.set()
+        for server in self._started:
+            server.shutdown()
+            server.server_close()
+
+
+@contextlib.contextmanager
+def servers() -> Iterator[Servers]:
+    """Servers that end with the block."""
+    started = Servers()
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def signed_by_itself(path: Path, name: str = "IP:127.0.0.1") -> Path:
+    """Writes a certificate for a name, and its key, which nobody else has signed."""
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    made += [
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=mfulab test",
+        "-addext",
+        f"subjectAltName={name}",
+    ]
+    key = path.with_suffix(".key")
+    subprocess.run([*made, "-keyout", str(key), "-out", str(path)], check=True, capture_output=True)
+    path.write_text(path.read_text() + key.read_text())
+    return path

@@ -1,0 +1,68 @@
+"""The workflow as a module of another project, as the Snakemake catalogue says, and `.test/`."""
+
+import csv
+
+import pytest
+import yaml
+from support.workflow_copy import ROOT, Project, deploy_workflow
+
+pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("module")]
+SMALL = {"model": ["digit_cnn"], "workload": "inference", "steps": ["profile_step"]}
+TYPED = ("experiment=miniature", "device=cpu")
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory):
+    """A deployed workflow that has run once, beside a script of the user's own."""
+    project = Project(deploy_workflow(tmp_path_factory.mktemp("deployed") / "my project"))
+    (project.folder / "scripts").mkdir()
+    (project.folder / "scripts/run.py").write_text("raise SystemExit('the user's own')")
+    (project.folder / "small.yaml").write_text(yaml.safe_dump({**SMALL, "batch_size": [1, 3]}))
+    project.snakemake("report", "--configfile", "small.yaml", "--config", *TYPED)
+    return project
+
+
+def test_a_deployed_workflow_measures_and_writes_its_page(deployed):
+    rows = [row for row in deployed.rows() if "/profile_step/" in row]
+    assert len(rows) == 2
+    for row in rows:
+        with (deployed.folder / row).open() as file:
+            assert [each["status"] for each in csv.DictReader(file)] == ["ok"]
+    assert (deployed.folder / "reports/report.html").stat().st_size > 100_000
+    again = deployed.snakemake(
+        "-n", "report", "--configfile", "small.yaml", "--config", *TYPED
+    ).stdout
+    assert "Profiling" not in again
+
+
+def test_the_recordings_of_the_module_are_shown_where_the_folder_has_none(tmp_path):
+    project = Project(deploy_workflow(tmp_path / "my project"))
+    project.snakemake("results/tables/profile.csv", "--config", "experiment=recorded")
+    with (project.folder / "results/tables/profile.csv").open() as file:
+        machines = {row["hardware"] for row in csv.DictReader(file)}
+    assert {folder.name for folder in (ROOT / "results/reference").glob("nvidia-*")} <= machines
+    project.snakemake("-n", "report", "--config", "experiment=recorded")
+
+
+def test_its_figures_have_captions_in_snakemakes_report(deployed):
+    words = ("--configfile", "small.yaml", "--config", *TYPED)
+    deployed.snakemake("--report", "all.html", *words)
+    page = (deployed.folder / "all.html").read_text(encoding="utf-8")
+    drawn = [figure.name for figure in (deployed.folder / "reports/figures").glob("*.svg")]
+    assert drawn  # which figures: that depends on what is known well enough here
+    assert [name for name in drawn if name not in page] == []
+    assert "caption" in page
+
+
+def test_a_typed_value_counts_where_it_is_the_default(deployed):
+    words = ("report", "--config", *TYPED, "batch_size=8", "model=digit_cnn")
+    shown = deployed.snakemake("-n", *words).stdout
+    assert "batch_size=8" in shown
+    assert "batch_size=2" not in shown
+
+
+def test_the_catalogues_test_config_plans_the_miniature():
+    project = Project(ROOT)
+    words = ("--directory", ".test", "--configfile", ".test/config/config.yaml", "-n")
+    shown = project.snakemake(*words, "--snakefile", "Snakefile", "report").stdout
+    assert "model=linear_1024" in shown
