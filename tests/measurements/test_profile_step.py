@@ -3,7 +3,6 @@ do."""
 
 import csv
 import ctypes
-import gc
 import gzip
 import json
 import resource
@@ -62,12 +61,10 @@ def test_training(tmp_path):
     assert {sample["window"] for sample in measured.samples} == {0, 1, 2}
 
 
-def give_back_what_other_tests_freed() -> None:
-    """A peak over memory that the process holds already would not be seen."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+def measured_in_a_process_of_its_own(step: ProfileStepConfig, folder):
+    """The row of one step, where no other test's freed memory serves a block without a fault."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+        return fresh.submit(profile_step.measure, step, folder).result().row
 
 
 def test_building_a_model_in_fp32_is_not_in_the_peak_of_its_step_in_16_bits(tmp_path):
@@ -76,8 +73,7 @@ def test_building_a_model_in_fp32_is_not_in_the_peak_of_its_step_in_16_bits(tmp_
     wide["arguments"] = {"in_features": 6144, "out_features": 6144}
     step = config(model=wide, workload={"name": "inference", "mode": "inference"}, batch_size=1)
     step.precision = step.precision.model_copy(update={"name": "bf16", "dtype": "bfloat16"})
-    give_back_what_other_tests_freed()
-    row = profile_step.measure(step, tmp_path).row
+    row = measured_in_a_process_of_its_own(step, tmp_path)
     assert row.memory_bytes < 4 * 6144**2, row.memory_source
 
 
@@ -89,9 +85,7 @@ def test_blocks_beyond_the_largest_threshold_are_new_pages_in_each_step(tmp_path
     # 40 MB at batch 4. What the faults cost is not asked: a busy machine hides it.
     relu = {"name": "relu", "_target_": "torch.nn.ReLU", "input_shape": [2_500_000]}
     step = config(model=relu, batch_size=4, workload={"name": "inference", "mode": "inference"})
-    # A process of its own: what other tests freed would serve the block without a fault.
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-        row = fresh.submit(profile_step.measure, step, tmp_path).result().row
+    row = measured_in_a_process_of_its_own(step, tmp_path)
     assert min(row.default_state_page_faults, row.page_faults_per_s * row.time_s) > 1000
 
 
