@@ -617,7 +617,7 @@ for number in range(40):
 """
 
 
-@pytest.mark.parametrize("compiled", ["", 'model.compile(backend="eager")'])
+@pytest.mark.parametrize("compiled", few(['model.compile(backend="eager")', ""]))
 def test_a_traceback_shows_the_scripts_frames_and_none_of_ours(tmp_path, compiled):
     script = FAILING.replace("COMPILED", compiled)
     (status, out, _), own = python(tmp_path, script, "--steps", "9", "--ceiling", "0")
@@ -696,7 +696,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("kind", "flops"), [("ranks", [1024, 1152]), ("alone", [1024])])
+@pytest.mark.parametrize(("kind", "flops"), few([("ranks", [1024, 1152]), ("alone", [1024])]))
 def test_processes_that_a_script_spawns_are_followed_where_asked(tmp_path, kind, flops):
     (tmp_path / "train.py").write_text(SPAWNED)
     command = [sys.executable, "-m", "mfulab", "measure", "--ceiling", "0", "--steps", "5"]
@@ -796,10 +796,7 @@ def test_a_step_that_accelerates_scaler_skips_is_part_of_the_next(measured):
 
 @pytest.mark.parametrize(
     ("error", "step"),
-    few(
-        [("KeyboardInterrupt", STEP), ("ValueError", INFERENCE), ("KeyboardInterrupt", INFERENCE)],
-        2,
-    ),
+    few([("KeyboardInterrupt", STEP), ("ValueError", INFERENCE), ("KeyboardInterrupt", INFERENCE)]),
 )
 def test_ctrl_c_tells_of_the_steps_until_then_and_an_error_of_none(tmp_path, error, step):
     (tmp_path / "train.py").write_text(

@@ -112,10 +112,10 @@ def start(tree: Path, *arguments: str, **options: object) -> subprocess.Popen[st
     )
 
 
-def finish(process: subprocess.Popen[str], status: int = 0) -> str:
+def finish(process: subprocess.Popen[str], status: int = 0, timeout_s: float = HANGS_S) -> str:
     """The output of a process, once it ended with `status`."""
     try:
-        output, _ = process.communicate(timeout=HANGS_S)
+        output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired as late:
         process.kill()
         late.add_note(process.communicate()[0])

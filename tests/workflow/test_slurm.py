@@ -151,6 +151,22 @@ def test_short_runs_share_an_allocation(cluster: Cluster, tree: Path, start: Sta
 
 
 @pytest.mark.slow
+def test_five_hundred_short_runs_share_ten_allocations(
+    cluster: Cluster, tree: Path, start: Start
+) -> None:
+    sizes = range(64, 64 + 497)
+    matmuls = [f"bench_matmul/kernel=torch,size={size},precision=fp32" for size in sizes]
+    every_size = pretend.EXPERIMENT.replace("64,128", ",".join(map(str, sizes)))
+    (tree / "config/experiment/pretend.yaml").write_text(every_size)
+    runs = [*RUNS[:3], *matmuls]
+    finish(start("--group-components", "matmul=50", runs=runs), timeout_s=1800)
+    pretend.assert_all_measured_once(tree, runs)
+    pretend.assert_one_at_a_time_on_each_gpu(tree, GPUS)
+    jobs = Counter(made.job for made in told(tree) if "/bench_matmul/" in made.folder)
+    assert sorted(jobs.values()) == [47, *[50] * 9]
+
+
+@pytest.mark.slow
 def test_a_run_on_another_device_than_it_claims_is_refused(
     cluster: Cluster, tree: Path, start: Start
 ) -> None:

@@ -22,7 +22,7 @@ MACHINES: dict[str, tuple[float, dict[str, object]]] = {
     "steal": (0.6, {"verdict_flags": '{"stolen": {"share": 20.0}}'}),
     "one-core": (0.3, {"steady": False}),
 }
-SEEDS = few(range(5), 2)
+SEEDS = few(range(5))
 MOST_OFF = 1.45  # a factor, below what a doubtful time may be off by
 FULL = 0.8  # of a page's marks
 FIRST_PAGE = [name for name in selection.FIRST_FIGURES if name in figures.modules()]
