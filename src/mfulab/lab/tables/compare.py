@@ -290,14 +290,12 @@ def table(compared: Sequence[Compared]) -> Table:
 def markdown(compared: Sequence[Compared], title: str, basis: str) -> str:
     """Comparison for a comment where code is reviewed: counts of verdicts, the worst first, a table
     of what is not the same, and the rest folded."""
-    counts = Counter(run.verdict for run in compared)
-    worst_first = [verdict for verdict in MARKS if counts[verdict]]
-    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in worst_first)
-    mark = f"{MARKS[worst_first[0]]} " if worst_first else ""
-    lines = [f"### {mark}{said or 'nothing'}", "", f"{title}.", ""]
-    rows = list(cells_of(compared))
-    told = [texts for texts in rows if texts[-1] != "same"]
-    same = [texts for texts in rows if texts[-1] == "same"]
+    lines = [f"### {_counts(compared)}", "", f"{title}.", ""]
+    told = list[tuple[str, ...]]()
+    same = list[tuple[str, ...]]()
+    for texts in cells_of(compared):
+        rows = same if texts[-1] == "same" else told
+        rows.append(texts)
     if told:
         lines += [*_markdown_table(told), ""]
     if same:
@@ -306,6 +304,16 @@ def markdown(compared: Sequence[Compared], title: str, basis: str) -> str:
     reasons = Counter((run.verdict, run.because) for run in compared if run.because)
     lines += [f"- {count} {verdict}: {why}." for (verdict, why), count in reasons.items()]
     return "\n".join([*lines, "", f"{basis[:1].upper()}{basis[1:]}."])
+
+
+def _counts(compared: Sequence[Compared]) -> str:
+    """How often each verdict was given, after the mark of the worst."""
+    counts = Counter(run.verdict for run in compared)
+    worst_first = [verdict for verdict in MARKS if counts[verdict]]
+    if not worst_first:
+        return "nothing"
+    listed = ", ".join(f"{counts[verdict]} {verdict}" for verdict in worst_first)
+    return f"{MARKS[worst_first[0]]} {listed}"
 
 
 def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
