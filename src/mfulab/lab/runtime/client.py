@@ -50,7 +50,10 @@ def main(command: list[str]) -> int:
     """Runs `command`, a script and its arguments, or after `--killed` writes its row; returns the
     exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # this process ends at once, and with it the run
-    environment = {key: value for key, value in os.environ.items() if key not in THREADS}
+    environment = {}
+    for key, value in os.environ.items():
+        if key not in THREADS:
+            environment[key] = value
     try:
         if command[0] == KILLED:
             return _killed(command[1:], environment)
