@@ -134,8 +134,14 @@ def run(
         "--json": as_json,
         "--prometheus": as_prometheus,
     }
-    chosen = [name for name, value in given.items() if value]
-    shown = [name for name in chosen if name not in ("--baseline", "--cards")]
+    chosen = []
+    for name, value in given.items():
+        if value:
+            chosen.append(name)
+    shown = []
+    for name in chosen:
+        if name not in ("--baseline", "--cards"):
+            shown.append(name)
     if len(shown) > 1 or [*UNALIKE & {*chosen}][1:]:
         raise ConfigurationError(f"{' and '.join(chosen)}: give one of them.")
     if cards:
@@ -248,7 +254,11 @@ def _medians(lines: Iterable[Line], device: str) -> dict[str, float]:
         for name, reading in line["values"].items():
             if reading["value"] is not None:
                 columns[name].append(reading["value"])
-    return {name: median(column) for name, column in columns.items() if len(column) >= FEWEST_NODES}
+    found = {}
+    for name, column in columns.items():
+        if len(column) >= FEWEST_NODES:
+            found[name] = median(column)
+    return found
 
 
 def _checked(device: str, baseline: Path | None) -> Line:
@@ -257,7 +267,9 @@ def _checked(device: str, baseline: Path | None) -> Line:
     from mfulab.device.compute import prepare
     from mfulab.timing.node import links_of, readings_of
 
-    before = _lines(str(baseline), read_given(baseline).splitlines()) if baseline else []
+    before = []
+    if baseline:
+        before = _lines(str(baseline), read_given(baseline).splitlines())
     where, _ = prepare(DeviceConfig(type=device))
     name = local_name() if is_gpu(where) else f"{cpu.cpu().name} ({cpu.usable_cores()} cores)"
     if len(before) > 1:
@@ -281,7 +293,9 @@ def _checked(device: str, baseline: Path | None) -> Line:
             key: (reading["value"], "baseline") for key, reading in before[0]["values"].items()
         }
     else:
-        references = printed(values) if is_gpu(where) else {}
+        references = {}
+        if is_gpu(where):
+            references = printed(values)
         references |= recorded(RECORDINGS / identity.hardware_slug(device))
     return judged(
         {"node": socket.gethostname(), "device": name, "kind": where.type, "values": values},
@@ -357,7 +371,7 @@ def _floor(name: str, source: str, kind: str) -> float:
     if name in LINKS:
         return 1.0  # a lane or a link less is a fault
     if source.startswith("datasheet"):
-        return FLOORS[next(unit for unit in FLOORS if name.endswith(unit))]
+        return FLOORS[next(filter(name.endswith, FLOORS))]
     return TOLERATED[kind]
 
 
@@ -374,7 +388,10 @@ def recorded(folder: Path) -> dict[str, tuple[float | None, str]]:
     if environment["device"] == "cpu" and flags != " ".join(cpu.vector_flags(cpu.cpu().flags)):
         return {}
     best = dict(_recorded_ceilings(ceilings))
-    clocks = [float(row["clock_mhz"]) for row in ceilings if _sets_clock(row)]
+    clocks = []
+    for row in ceilings:
+        if _sets_clock(row):
+            clocks.append(float(row["clock_mhz"]))
     if clocks:
         best["clock_mhz"] = min(clocks)
     for row in matmuls:
@@ -387,7 +404,7 @@ def _rows(table: Path) -> list[dict[str, str]]:
     """Rows of a recorded table, its counters as columns."""
     from mfulab.lab.tables.columns import with_counters
 
-    return [with_counters(row) for row in read_csv(table)]
+    return list(map(with_counters, read_csv(table)))
 
 
 def _recorded_ceilings(rows: Iterable[Mapping[str, str]]) -> Iterator[tuple[str, float]]:
@@ -410,7 +427,9 @@ def _recorded_name(row: Mapping[str, str]) -> str:
         return ""
     if row["ceiling"] == "memory":
         return "memory_gb_s"
-    return f"{row['ceiling']}_tflop_s" if row["ceiling"] == row["format"] else ""
+    if row["ceiling"] == row["format"]:
+        return f"{row['ceiling']}_tflop_s"
+    return ""
 
 
 def _recorded_transfers(row: Mapping[str, str]) -> Iterator[tuple[str, float]]:
@@ -451,7 +470,8 @@ def _among(lines: Sequence[Line]) -> list[Line]:
         if line["state"] == "unknown":
             medians = _medians(lines, line["device"])
             references = {name: (value, "median of the nodes") for name, value in medians.items()}
-            line = judged(line, references) if references else line
+            if references:
+                line = judged(line, references)
         judged_lines.append(line)
     return judged_lines
 
@@ -475,7 +495,9 @@ def _show(line: Line) -> None:
     for name, reading in line["values"].items():
         unit = reading["unit"]
         numbers = (_text(reading["value"], unit), _text(reading["reference"], unit))
-        share = "" if reading["share"] is None else f"{100 * reading['share']:.0f}"
+        share = ""
+        if reading["share"] is not None:
+            share = f"{100 * reading['share']:.0f}"
         state: str = reading["state"]
         if reading["value"] is None:
             state = reading["reason"]
@@ -489,7 +511,7 @@ def _show_nodes(lines: Sequence[Line]) -> None:
     columns = list(dict.fromkeys(name for line in lines for name in line["values"]))
     shown = table(["node", "state"], columns, ["low"])
     for line in sorted(lines, key=lambda line: ([*STATUS].index(line["state"]), line["node"])):
-        readings = (line["values"].get(name) for name in columns)
+        readings = map(line["values"].get, columns)
         values = (_text(reading["value"]) if reading else "" for reading in readings)
         shown.add_row(line["node"], line["state"], *values, low(line))
     console = Terminal(highlight=False, width=None if sys.stdout.isatty() else 200)
@@ -523,7 +545,9 @@ def beside_one_another(lines: Sequence[Line], device: str) -> Beside | None:
 def _shares(lines: Sequence[Line], device: str, name: str, middle: float) -> dict[str, float]:
     shares = dict[str, float]()
     for line in lines:
-        value = line["values"][name]["value"] if line["device"] == device else None
+        value = None
+        if line["device"] == device:
+            value = line["values"][name]["value"]
         if value is not None:
             shares[line["node"]] = value / middle
     return shares

@@ -29,7 +29,9 @@ def frames(
     """Samples of engines over each interval, for ever. Raises ConfigurationError if no page can be
     read at first."""
     device_peak = peak(gpu, precision) if gpu else local_peak(precision)
-    config = config_of(model, (), None) if model else None
+    config = None
+    if model:
+        config = config_of(model, (), None)
     reader = Reader(urls)
     pages, gone = reader.read()
     if not pages:
@@ -51,12 +53,12 @@ def frames(
                     }
                 )
                 continue
-            pairs = [
-                (before[after.replica], after) for after in pages[url] if after.replica in before
-            ]
-            engines += [
-                sample_of(url, *pair, config, precision, device_peak, devices) for pair in pairs
-            ]
+            pairs = []
+            for after in pages[url]:
+                if after.replica in before:
+                    pairs.append((before[after.replica], after))
+            for pair in pairs:
+                engines.append(sample_of(url, *pair, config, precision, device_peak, devices))
         yield {"unix_s": time.time(), "engines": engines}, picture(engines, pages, device_peak)
 
 
@@ -79,7 +81,9 @@ def picture(
     for engine in engines:
         if "gone" in engine:
             last = pages.get(engine["page"])
-            ago = time.monotonic() - last[0].seconds if last else 0.0
+            ago = 0.0
+            if last:
+                ago = time.monotonic() - last[0].seconds
             lines.append(
                 Text(text("gone", reason=engine["gone"], ago=ago) if last else engine["gone"])
             )

@@ -114,7 +114,9 @@ def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) ->
         raise ConfigurationError(
             f"{', '.join(useless)}: needs a speed; give one of {', '.join(sorted(SPEEDS))}"
         )
-    modes = (asked.pop("mode"),) if "mode" in asked else None
+    modes = None
+    if "mode" in asked:
+        modes = (asked.pop("mode"),)
     device = asked.pop("device")
     precision = asked.pop("precision", "bf16")
     expectations = expect(config, device, precision, modes=modes, **asked)
@@ -187,11 +189,15 @@ def _cells(unit: str) -> dict[str, Callable[[Expectation], str]]:
 
     def unfused(expectation: Expectation) -> str:
         percent = expectation.unfused_mfu_percent
-        return "" if percent is None else in_percent(percent)
+        if percent is None:
+            return ""
+        return in_percent(percent)
 
     def kept(expectation: Expectation) -> str:
         memory = expectation.memory_bytes
-        return "" if memory is None else quantity(memory, "B")
+        if memory is None:
+            return ""
+        return quantity(memory, "B")
 
     return {
         "time": lambda expectation: quantity(expectation.products_s, "s"),
@@ -236,4 +242,6 @@ def _number(key: str, text: str, value: Any) -> float:
         raise ConfigurationError(f"{key}={text}: give a{' whole' * is_whole} number")
     if abs(value) > MOST or 0 < abs(value) < 1 / MOST:
         raise ConfigurationError(f"{key}={text}: give a number from {1 / MOST:g} to {MOST:g}")
-    return int(value) if is_whole else value
+    if is_whole:
+        return int(value)
+    return value

@@ -87,7 +87,8 @@ def _print(fit: Fit) -> None:
     )
     parts = {name: getattr(fit, f"{name}_bytes") for name in MEMORY_PARTS}
     passing = fit.peak_bytes - sum(filter(None, parts.values()))
-    parts |= {"in passing": passing} if passing > 0 else {}
+    if passing > 0:
+        parts |= {"in passing": passing}
     for part, size in parts.items():
         console.print(f"  {part:12} {'not known' if size is None else quantity(size, 'B'):>9}")
     if passing > 0:

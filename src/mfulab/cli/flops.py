@@ -18,6 +18,7 @@ from mfulab.core.files import read_given
 from mfulab.core.groups import ModelConfig
 from mfulab.core.json_text import parse_json
 from mfulab.core.language.quantities import quantity
+from mfulab.core.parts import leave_out
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal
@@ -175,9 +176,7 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
         "quantization_config",
         "auto_map",
     )
-    arguments = {key: value for key, value in content.items() if key not in unread} | {
-        "architecture": architecture
-    }
+    arguments = leave_out(content, unread) | {"architecture": architecture}
     config = {
         "name": architecture,
         "_target_": "mfulab.models.huggingface.build",
@@ -202,7 +201,9 @@ def _totals(
     yield f"parameters {quantity(whole)}" + (
         f", {quantity(active)} active a token" * (active != whole)
     )
-    ratio = f" (× {backward / forward:.2f})" if forward else ""
+    ratio = ""
+    if forward:
+        ratio = f" (× {backward / forward:.2f})"
     yield f"forward {quantity(forward, 'FLOP')}, backward {quantity(backward, 'FLOP')}{ratio}"
     yield f"causal attention by its half: {quantity(causal, 'FLOP')}" * (
         causal != forward + backward

@@ -133,10 +133,13 @@ def run(
     ConfigurationError for commands that fail, that hang, or that do not print the number."""
     _check_options(commands, base, reads, is_rate, cpu_time, save, against)
     try:
-        pattern = re.compile(reads) if reads else None
+        pattern = None
+        if reads:
+            pattern = re.compile(reads)
     except re.error as error:
         raise ConfigurationError(f"--reads={reads}: no regular expression: {error}.") from error
-    form = "json" if as_json else form
+    if as_json:
+        form = "json"
     with _measuring(60 * minutes, pattern, is_rate, cpu_time) as measure:
         if save is not None or against is not None:
             return _beside_a_baseline(
@@ -162,7 +165,10 @@ def _check_options(
     if is_rate and not reads:
         raise ConfigurationError("--rate: says how --reads reads, which is missing.")
     given = {"--base": base, "--save": save, "--against": against}
-    chosen = [option for option, value in given.items() if value is not None]
+    chosen = []
+    for option, value in given.items():
+        if value is not None:
+            chosen.append(option)
     if len(chosen) > 1:
         raise ConfigurationError(f"{' and '.join(chosen)}: give one.")
     if not chosen and len(commands) != 2:
@@ -225,7 +231,9 @@ def _beside_a_baseline(
     form: str,
 ) -> int:
     """Saves what a command takes under a name, or compares it with what was saved."""
-    old = None if against is None else gate_baseline.load(against)
+    old = None
+    if against is not None:
+        old = gate_baseline.load(against)
     what = "cpu" if measure.of_cpu else "wall"
     if measure.reads is not None:
         what = measure.reads.pattern
@@ -268,7 +276,9 @@ def _beside_a_baseline(
 
 def _one(commands: Sequence[str]) -> str:
     """The words of one command, in quotes or not."""
-    return commands[0] if len(commands) == 1 else shlex.join(commands)
+    if len(commands) == 1:
+        return commands[0]
+    return shlex.join(commands)
 
 
 @contextlib.contextmanager
@@ -304,7 +314,9 @@ def _value(command: str, folder: Path, measure: Measure) -> float:
     if not 0 < number < math.inf:
         what = f"reads {found[-1]!r}, which is no number above 0"
         raise ConfigurationError(f"`{command}`: with --reads={measure.reads.pattern} it {what}.")
-    return 1 / number if measure.is_rate else number
+    if measure.is_rate:
+        return 1 / number
+    return number
 
 
 def _run(command: str, folder: Path, measure: Measure) -> tuple[float, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import UnreadableError, read_json, write_json
+from mfulab.core.parts import drop_none
 from mfulab.device import cpu
 from mfulab.timing.paired import Compared, decided
 from mfulab.timing.statistics import relative_half_width
@@ -108,11 +109,11 @@ def compared(name: str, old: Sequence[float], new: Sequence[float], noticeable: 
     """A verdict on two sets of runs that were not measured in turn, by both medians' intervals."""
     medians = statistics.median(old), statistics.median(new)
     ratio = medians[1] / medians[0]
-    halves = [relative_half_width(values) for values in (old, new)]
+    halves = list(map(relative_half_width, (old, new)))
     if None in halves:
         because = "one run has no confidence interval: more minutes are needed"
         return Compared("gate", name, "ambiguous", *medians, ratio, because=because)
-    factor = math.exp(math.hypot(*(half for half in halves if half is not None)))
+    factor = math.exp(math.hypot(*drop_none(halves)))
     bounds = (ratio / factor, ratio * factor)
     return decided(("gate", name), *medians, ratio, bounds, noticeable)
 

@@ -34,11 +34,15 @@ class Told:
         old, new = self.compared.old_s, self.compared.new_s
         assert old is not None
         assert new is not None
-        return (1 / old, 1 / new) if self.is_rate else (old, new)
+        if self.is_rate:
+            return (1 / old, 1 / new)
+        return (old, new)
 
     def change(self, ratio: float) -> str:
         """A ratio of times as a change of what was measured."""
-        return change(1 / ratio) if self.is_rate else change(ratio)
+        if self.is_rate:
+            return change(1 / ratio)
+        return change(ratio)
 
     @property
     def verdict(self) -> str:

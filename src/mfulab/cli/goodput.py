@@ -125,7 +125,10 @@ def _draw(job: Job, file: Path, language: str) -> None:
         raise ConfigurationError(f"--figure {file}: ends in none of .{', .'.join(WRITERS)}")
     text = Texts(language, "goodput")
     row = job.row()
-    others = [name for name, part in job.spans.most_common() if part and name not in FIRST]
+    others = []
+    for name, part in job.spans.most_common():
+        if part and name not in FIRST:
+            others.append(name)
     colors = dict(zip(FIRST, (style.PALETTE[2], style.PALETTE[3], style.GRID), strict=True))
     colors |= dict(zip(others, sns.color_palette("muted", len(others)).as_hex(), strict=True))
     with style.theme():
@@ -139,11 +142,10 @@ def _draw(job: Job, file: Path, language: str) -> None:
                 now += part / 1e9
         left.set(xlabel=text("seconds"), ylabel=text("rank"))
         left.invert_yaxis()
-        shares = {
-            text(name): row[f"{name}_percent"]
-            for name in RUNGS
-            if row[f"{name}_percent"] is not None
-        }
+        shares = {}
+        for name in RUNGS:
+            if row[f"{name}_percent"] is not None:
+                shares[text(name)] = row[f"{name}_percent"]
         bars = right.barh(list(shares), list(shares.values()), color=style.PALETTE[0])
         right.bar_label(bars, fmt="%.1f %%", padding=3)
         right.set(xlabel=text("of_wall"), xlim=(0, 130))

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import leave_out
 from mfulab.core.terminal import table
 from mfulab.device.peaks import peak
 from mfulab.loop.goodput.pages import loaded
@@ -144,11 +145,14 @@ def _of_workload(labels: Mapping[str, str], is_exported: bool) -> Mapping[str, s
     """Labels without those of the exporter's own pod, which names no job."""
     is_own = is_exported or bool(_EXPORTER.search(labels.get("pod", "")))
     ignored = OWN if is_own else ()
-    return {name: value for name, value in labels.items() if name not in ignored}
+    return leave_out(labels, ignored)
 
 
 def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
-    return next((labels[name] for name in names if labels.get(name)), "")
+    for name in names:
+        if labels.get(name):
+            return labels[name]
+    return ""
 
 
 def _asked(server: Server, query: str, hours: float) -> list[Series]:
@@ -158,12 +162,16 @@ def _asked(server: Server, query: str, hours: float) -> list[Series]:
     rest_s = max(0.0, server.until - time.monotonic())
     text = loaded(f"{server.address}/api/v1/query?{asked}", server.option, rest_s)
     try:
-        series = [_series(result) for result in parse_json(text)["data"]["result"]]
+        series = list(map(_series, parse_json(text)["data"]["result"]))
     except (ValueError, TypeError, LookupError) as error:
         raise ConfigurationError(
             f"{server.option}: answers as no Prometheus does ({str(error)[:80]})"
         ) from error
-    return [each for each in series if math.isfinite(each.value)]
+    found = []
+    for each in series:
+        if math.isfinite(each.value):
+            found.append(each)
+    return found
 
 
 def _series(result: Any) -> Series:

@@ -40,18 +40,18 @@ class Subcommands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for reader in READERS:
-            own = [
-                (name, entry.summary) for name, entry in COMMANDS.items() if entry.reader == reader
-            ]
+            own = []
+            for name, entry in COMMANDS.items():
+                if entry.reader == reader:
+                    own.append((name, entry.summary))
             with formatter.section(reader):
                 formatter.write_dl(own)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        names = [
-            CompletionItem(name, help=entry.summary)
-            for name, entry in COMMANDS.items()
-            if name.startswith(incomplete)
-        ]
+        names = []
+        for name, entry in COMMANDS.items():
+            if name.startswith(incomplete):
+                names.append(CompletionItem(name, help=entry.summary))
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
 
@@ -72,7 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with _any_letter():
         status = _status(given)
     # a script of the user's: its streams and its errors are its own
-    return status() if callable(status) else status
+    if callable(status):
+        return status()
+    return status
 
 
 def _mend_columns() -> None:
@@ -86,9 +88,10 @@ def _mend_columns() -> None:
 @contextmanager
 def _any_letter() -> Iterator[None]:
     """Lets streams show `?` for letters that their encoding lacks."""
-    streams = [
-        (stream, stream.errors) for stream in (sys.stdout, sys.stderr) if hasattr(stream, "errors")
-    ]
+    streams = []
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "errors"):
+            streams.append((stream, stream.errors))
     for stream, _ in streams:
         with suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]

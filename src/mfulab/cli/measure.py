@@ -65,7 +65,9 @@ def run(words: Sequence[str], is_module: bool, **wanted: Any) -> Callable[[], in
     wanted["out"] = out and out.absolute()  # the script may go elsewhere
     if sys.flags.ignore_environment or sys.flags.no_site:
         raise ConfigurationError("mfulab measure: run python without -E, -I and -S")
-    as_module = ["-m"] if is_module else []
+    as_module = []
+    if is_module:
+        as_module = ["-m"]
     arguments = [sys.executable, *_python_options(), *as_module, *words]
     asked = environment(Wanted(script, **wanted), os.environ)
     return lambda: os.execve(sys.executable, arguments, asked)  # noqa: S606 (no shell is wanted)

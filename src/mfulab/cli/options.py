@@ -27,7 +27,9 @@ N = TypeVar("N", int, float)
 def short(value: object) -> str:
     """A value as a message repeats it."""
     text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    if len(text) <= SHOWN:
+        return text
+    return f"{text[:SHOWN]}…"
 
 
 class Number(click.ParamType, Generic[N]):
@@ -95,7 +97,9 @@ class Name(Text):
     def choices(self) -> Iterable[str]:
         """Every name."""
         names = getattr(import_module(self._module), self._attribute)
-        return names() if callable(names) else names
+        if callable(names):
+            return names()
+        return names
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from mfulab.core.errors import unknown
@@ -117,7 +121,11 @@ class Name(Text):
 def beginning(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
     """The words that begin so, for a shell; capitals count as small letters."""
     asked = incomplete.lower()
-    return [CompletionItem(word) for word in words if word.lower().startswith(asked)]
+    found = []
+    for word in words:
+        if word.lower().startswith(asked):
+            found.append(CompletionItem(word))
+    return found
 
 
 class Location(click.Path):
@@ -174,7 +182,10 @@ class Overrides(Text):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         key, equals, _ = incomplete.rpartition("=")
-        words = [word for word in ctx.params.get("words") or () if word != "="]
+        words = []
+        for word in ctx.params.get("words") or ():
+            if word != "=":
+                words.append(word)
         choices = self.choices()
         if not key and words and words[-1] in choices:
             offered = list(choices[words[-1]])
@@ -286,7 +297,9 @@ def usual_language() -> str:
     language = named[:2]
     if language == "en":  # known without the catalogues
         return language
-    return language if language in LANGUAGES.choices() else "en"
+    if language in LANGUAGES.choices():
+        return language
+    return "en"
 
 
 LANGUAGE = click.option(

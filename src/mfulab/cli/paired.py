@@ -99,8 +99,15 @@ def run(
         old = Side(code, PLACE / "old")
         new = Side(Path.cwd(), PLACE / "new")
         plans = [planned(side, config) for side in (old, new)]
-        runs = [run for run in plans[1] if run in plans[0]]
-        alone = [run for own, other in (plans, plans[::-1]) for run in own if run not in other]
+        runs = []
+        for run in plans[1]:
+            if run in plans[0]:
+                runs.append(run)
+        alone = []
+        for own, other in (plans, plans[::-1]):
+            for run in own:
+                if run not in other:
+                    alone.append(run)
         if not runs:
             raise ConfigurationError(
                 f"--config {' '.join(config)}: {base} and this checkout plan no run alike."
@@ -111,10 +118,10 @@ def run(
         tell = partial(say, file=sys.stderr)
         matters = noticeable if gate is None else gate
         compared = paired.in_rounds(runs, measure, reasons, rounds, minutes, matters, say=tell)
-    compared += [
-        paired.Compared(*run, "not comparable", because="planned by one of them alone")
-        for run in alone
-    ]
+    for run in alone:
+        compared.append(
+            paired.Compared(*run, "not comparable", because="planned by one of them alone")
+        )
     if out:
         compare.write(compared, out, Path(base), Path.cwd())
     note = f"{compare.FAST}; intervals are of the ratio, between pairs"
@@ -128,7 +135,8 @@ def _pair(
     times: dict[str, float | None] = {}
     for name, side in list(zip(("old", "new"), sides, strict=True))[:: -1 if swapped else 1]:
         times[name], because = measured(side, run)
-        reasons |= {run: f"{name} is {because}"} if because else {}
+        if because:
+            reasons |= {run: f"{name} is {because}"}
     return times["old"], times["new"]
 
 
@@ -150,11 +158,10 @@ def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:
         raise ConfigurationError(
             f"{side.code}: {(done.stderr.strip() or 'cannot be planned').splitlines()[-1]}"
         )
-    folders = [
-        path.parent
-        for step in compare.STEPS
-        for path in sorted(side.runs.glob(f"*/{step}/*/config.json"))
-    ]
+    folders = []
+    for step in compare.STEPS:
+        for path in sorted(side.runs.glob(f"*/{step}/*/config.json")):
+            folders.append(path.parent)
     return list(dict.fromkeys((folder.parent.name, base_name(folder.name)) for folder in folders))
 
 

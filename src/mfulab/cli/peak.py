@@ -43,11 +43,15 @@ def show(device: str | None, precision: str | None, as_json: bool) -> int:
 
 
 def _peak(device: str | None, precision: str) -> Peak:
-    return local_peak(precision) if device is None else peak(device, precision)
+    if device is None:
+        return local_peak(precision)
+    return peak(device, precision)
 
 
 def _unit(precision: str) -> str:
-    return "TOP/s" if precision == "int8" else "TFLOP/s"
+    if precision == "int8":
+        return "TOP/s"
+    return "TFLOP/s"
 
 
 def _answer(found: Peak, precision: str) -> Answer:

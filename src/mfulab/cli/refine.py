@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +128,9 @@ class Refinement:
                 file=sys.stderr,
             )
         if names:
-            more = f"{len(names)} runs are left out. " if len(names) > MOST_NAMED else ""
+            more = ""
+            if len(names) > MOST_NAMED:
+                more = f"{len(names)} runs are left out. "
             say(f"{more}To measure such runs, plan them: --sweep KEY=VALUE …", file=sys.stderr)
 
 
@@ -178,7 +180,9 @@ def run(
         raise ConfigurationError(
             f"{results / hardware}/: nothing was measured. Measure first: snakemake report."
         )
-    sweep = budget.read() if in_budget else None
+    sweep = None
+    if in_budget:
+        sweep = budget.read()
     if sweep is None:
         store.check_writable(results)
         store.take(results)
@@ -216,20 +220,27 @@ def _tell(records: Records, widest: float) -> int:
     left = len(_least_known(records, widest, MOST_REPLICATES))
     why = f"are known to less than ±{widest:g} %, fail a check or were not steady"
     say(f"{left} runs {why}; snakemake shows what is new")
-    rows = [row for table in TIMED for row in records.get(table, ())]
+    rows = list[Mapping[str, object]]()
+    for table in TIMED:
+        rows.extend(records.get(table, ()))
     timed = pd.DataFrame([row for row in rows if row["status"] == "ok"])
     precision = timed.reindex(columns=["precision_percent"])["precision_percent"]
     alone = int(precision.isna().sum())
     if alone:
         say(f"{alone} runs of one process have no interval: replicates=2 measures another of each")
-    return UNDECIDED if left or alone else 0
+    if left or alone:
+        return UNDECIDED
+    return 0
 
 
 def _undecided(records: Records) -> set[str]:
     """Names of measured runs whose order with a run of another setting could turn."""
     undecided: set[str] = set()
     for table in TIMED:
-        rows = [row for row in records.get(table, ()) if row["status"] == "ok"]
+        rows = []
+        for row in records.get(table, ()):
+            if row["status"] == "ok":
+                rows.append(row)
         if rows:
             judged = trust.with_doubts(pd.DataFrame(rows)).to_dict("records")
             undecided |= claims.contested([row["run"] for row in rows], judged)
@@ -245,7 +256,8 @@ def _least_known(
     for table, rows in records.items():
         if table in TIMED and rows:
             wanted = _wanted(pd.DataFrame(rows), widest, most, with_alone)
-            found += [Known(TIMED[table], row) for row in wanted.to_dict("records")]
+            for row in wanted.to_dict("records"):
+                found.append(Known(TIMED[table], row))
     return sorted(found, key=lambda known: -known.gain)
 
 

@@ -78,11 +78,14 @@ def check(fix: bool) -> int:
         )
     differences = list[str]()
     for path, text in generated().items():
-        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        old = ""
+        if path.exists():
+            old = path.read_text(encoding="utf-8")
         lines = difflib.unified_diff(
             old.splitlines(), text.splitlines(), str(path), f"{path}, generated", n=0
         )
-        differences += [line.rstrip("\n") for line in lines]
+        for line in lines:
+            differences.append(line.rstrip("\n"))
         if fix and old != text:
             write_text(path, text)
     for line in differences:
@@ -97,12 +100,12 @@ def generated() -> dict[Path, str]:
     """Text of each file of this folder that is generated, wholly or in part."""
     config = CONFIG / "config.yaml"
     readme = README.read_text(encoding="utf-8")
-    of_topics = (
-        {SEMINAR: _put(SEMINAR, "## State\n", "\n## Examples", _topics())}
-        if TOPICS.exists()
-        else {}
-    )
-    causes = {WHY: _put(WHY, CAUSES_TABLE, "\nThe last column", _causes())} if WHY.exists() else {}
+    of_topics = {}
+    if TOPICS.exists():
+        of_topics = {SEMINAR: _put(SEMINAR, "## State\n", "\n## Examples", _topics())}
+    causes = {}
+    if WHY.exists():
+        causes = {WHY: _put(WHY, CAUSES_TABLE, "\nThe last column", _causes())}
     return (
         of_topics
         | causes
@@ -124,7 +127,9 @@ def _causes() -> str:
     advice = Texts("en", "advice")
     lines = []
     for cause in CAUSES:
-        clause = because(cause.key) if because.has(cause.key) else "unknown"
+        clause = "unknown"
+        if because.has(cause.key):
+            clause = because(cause.key)
         cells = (f"`{cause.key}`", clause, advice(cause.key), f"`{cause.remedy}`")
         lines.append(f"| {' | '.join(cells)} |\n")
     return "".join(lines)
@@ -168,8 +173,12 @@ def _yaml(model: type[BaseModel], values: dict[str, object], indent: str = "") -
             yield from _yaml(inner, value, f"{indent}  ")
             continue
         text = value if isinstance(value, str) else json.dumps(value).replace('"', "")
-        steps = readers.get(name, []) if not indent else []
-        read = f" [{steps[0]}]" if len(steps) == 1 and steps[0] in MEASUREMENTS else ""
+        steps = []
+        if not indent:
+            steps = readers.get(name, [])
+        read = ""
+        if len(steps) == 1 and steps[0] in MEASUREMENTS:
+            read = f" [{steps[0]}]"
         yield f"{indent}{name}: {text} # {field.description or ''}{read}\n"
 
 
@@ -209,7 +218,10 @@ def _fields(config: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, st
         elif name not in SET_BY_PLANNING:
             options = schema[name].get("anyOf", [schema[name]])
             first = next(option for option in options if option.get("type") != "null")
-            bounds = [form.format(first[key]) for key, form in BOUNDS.items() if key in first]
+            bounds = []
+            for key, form in BOUNDS.items():
+                if key in first:
+                    bounds.append(form.format(first[key]))
             values = ", ".join(f"`{value}`" for value in first.get("enum", ()))
             values = values or " ".join([first.get("type", "text"), *bounds])
             yield prefix + name, values, (field.description or "").replace("|", "\\|")

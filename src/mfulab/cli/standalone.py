@@ -26,6 +26,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import duration, quantity
+from mfulab.core.parts import leave_out
 from mfulab.core.printing import say, say_json
 from mfulab.core.said import Said
 from mfulab.core.terminal import Terminal
@@ -108,8 +109,7 @@ def _plan_of(step: str, composition: Composition, multirun: bool) -> Plan:
     base = {**composition.base, **alone}
     plan = runs.plan(replace(composition, base=base), *place(base))
     is_chosen = base["device"]["type"] != "auto" or base["hardware"]
-    why = "" if is_chosen else identity.unused()
-    if why:
+    if not is_chosen and (why := identity.unused()):
         say(f"mfulab: the CPU is measured, not the GPU. {why}", file=sys.stderr)
     return plan
 
@@ -133,12 +133,14 @@ class _Command:
         """Measures the runs of a plan, and shows each row."""
         for excluded in plan.excluded:
             self.say(f"left out: {excluded['run']}: {excluded['because']}")
-        wanted = [run for run in plan.runs if self._is_wanted(run)]
+        wanted = list(filter(self._is_wanted, plan.runs))
         if len(wanted) > 1 and client.SOCKET not in os.environ:
             _start_worker(wanted)
         for number, run in enumerate(wanted, start=1):
             self.done.add(run.folder)
-            counted = f"{number}/{len(wanted)} " if len(wanted) > 1 else ""
+            counted = ""
+            if len(wanted) > 1:
+                counted = f"{number}/{len(wanted)} "
             _measure(run, counted, self.say)
             if run.step == self.step:
                 self._show(run, _joined(plan, run))
@@ -196,7 +198,9 @@ def _measure(run: Run, counted: str, tell: Callable[[str], None]) -> None:
     if config.exists() and store.state(run, RESULTS) is not store.State.KEPT:
         store.take(RESULTS)  # what a running sweep has planned is not planned anew
     store.write_run(run, RESULTS)
-    about = f" · about {duration(expected)}" if (expected := expected_s(run)) else ""
+    about = ""
+    if expected := expected_s(run):
+        about = f" · about {duration(expected)}"
     tell(f"{counted}{run.step}: {run.name}{about}")
     log = config.with_name("log")
     began = time.monotonic()
@@ -231,8 +235,12 @@ def expected_s(run: Run) -> float | None:
         [before] if before.exists() else sorted(before.parent.parent.glob("*/row.csv"))[:50]
     ):
         with suppress(UnreadableError, ValueError, OSError):
-            times += [float(row["process_s"]) for row in read_csv(path) if row.get("process_s")]
-    return median(times) if times else None
+            for row in read_csv(path):
+                if row.get("process_s"):
+                    times.append(float(row["process_s"]))
+    if times:
+        return median(times)
+    return None
 
 
 def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
@@ -246,7 +254,11 @@ def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
     with scratch() as folder:
         write_text(folder / "plan.json", alone.manifest)
         records = build.collect([folder / "plan.json"]).records[MEASUREMENTS[run.step].table]
-    return [record for record in records if f"{record['run']},".startswith(f"{run.name},")]
+    found = list[Mapping[str, Any]]()
+    for record in records:
+        if f"{record['run']},".startswith(f"{run.name},"):
+            found.append(record)
+    return found
 
 
 def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:
@@ -311,7 +323,9 @@ def with_unit(name: str, value: object) -> str:
     for ending, (factor, unit) in UNITS.items():
         if f"_{name}".endswith(f"_{ending}"):
             return quantity(value * factor, unit)
-    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    return f"{value:,}"
 
 
 def table_of(step: str, rows: Sequence[Mapping[str, Any]], width: int) -> Group:
@@ -322,7 +336,7 @@ def table_of(step: str, rows: Sequence[Mapping[str, Any]], width: int) -> Group:
     for name, column in cells.items():
         if len(rows) > 1 and len(set(column)) == 1:
             alike[name] = column[0]
-    columns = {name: column for name, column in cells.items() if name not in alike}
+    columns = leave_out(cells, alike)
     drawn = _fitting(columns, width)
     shown = Table(
         *(Column(name, no_wrap=True) for name in drawn),
@@ -333,7 +347,10 @@ def table_of(step: str, rows: Sequence[Mapping[str, Any]], width: int) -> Group:
     for line in zip(*(columns[name] for name in drawn), strict=True):
         shown.add_row(*map(Text, line))
     notes = [", ".join(f"{name} {value}" for name, value in alike.items())]
-    hidden = [name for name in columns if name not in drawn]
+    hidden = []
+    for name in columns:
+        if name not in drawn:
+            hidden.append(name)
     if hidden:
         notes.append(f"in row.csv of each run: {', '.join(hidden)}")
     return Group(shown, *(Text(note, style="dim") for note in notes if note))

@@ -17,6 +17,7 @@ from mfulab.core.files import scratch, write_text
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent
+from mfulab.core.parts import leave_out
 from mfulab.core.printing import say
 from mfulab.core.said import Said, cell_of
 from mfulab.device.peaks import UNITS
@@ -136,7 +137,11 @@ class Asked:
     def of_single_traces(self) -> list[str]:
         """Names of the given options that ranks by the hundred have not."""
         names = ("html", "perfetto", "compare", "gate", "capture", "model")
-        return [name for name in names if getattr(self, name)]
+        found = []
+        for name in names:
+            if getattr(self, name):
+                found.append(name)
+        return found
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -158,7 +163,9 @@ def _compared(asked: Asked) -> int:
     """The difference of two traces, in the order in which they are given: the old one first."""
     from mfulab.cli import trace_compare
 
-    paths = [path for word in asked.given for path in files([word])]
+    paths = []
+    for word in asked.given:
+        paths.extend(files([word]))
     reading = {**asked.reading, "capture": asked.capture}
     return trace_compare.compare(paths, asked.gate, asked.as_json, asked.language, **reading)
 
@@ -171,7 +178,9 @@ def _read_all(asked: Asked) -> int:
         )
     fill = _model_of(asked)
     reading = asked.reading
-    reads = [read for path in paths for read in _read(path, capture=asked.capture, **reading)]
+    reads = []
+    for path in paths:
+        reads.extend(_read(path, capture=asked.capture, **reading))
     rows = [_joined(read, fill) for read in reads]
     ranks.joined(rows)
     pairs = list(zip(reads, rows, strict=True))
@@ -237,13 +246,13 @@ def _print_json(rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints a line of JSON a row, with its sentences."""
     for row in rows:
         words = verdicts.columns(row)
-        columns = {name: value for name, value in row.items() if name not in _LEFT_OUT}
-        nested = {
-            name: cell
-            for name, cell in columns.items()
-            if isinstance(cell, str) and cell[:1] in ("{", "[")
-        }
-        columns |= {name: parse_json(cell) for name, cell in nested.items()}
+        columns = leave_out(row, _LEFT_OUT)
+        nested = {}
+        for name, cell in columns.items():
+            if isinstance(cell, str) and cell[:1] in ("{", "["):
+                nested[name] = cell
+        for name, cell in nested.items():
+            columns[name] = parse_json(cell)
         columns["answer"] = asdict(read(row).mfu(_reason(row)))
         columns |= {
             "verdict_sentence": words["verdict_reason"],
@@ -257,7 +266,9 @@ def _print_json(rows: Sequence[Mapping[str, Any]]) -> None:
 def _reason(row: Mapping[str, Any]) -> Said | None:
     """Reason why a row has no MFU; None where it has one."""
     told = parse_json(row["mfu_reason"] or "{}")
-    return next((Said(key, numbers) for key, numbers in told.items()), None)
+    for key, numbers in told.items():
+        return Said(key, numbers)
+    return None
 
 
 def counted_model(
@@ -279,9 +290,9 @@ def counted_model(
         ).count.operations
     except (ModelError, CountError) as error:
         raise ConfigurationError(f"--model {model}: {error}") from error
-    forward, backward, again = (
-        operations.sum(direction) for direction in ("forward", "backward", "recomputed")
-    )
+    forward = operations.sum("forward")
+    backward = operations.sum("backward")
+    again = operations.sum("recomputed")
 
     def fill(row: Mapping[str, Any]) -> dict[str, Any]:
         trains = row["mode"] == "training"
@@ -316,10 +327,10 @@ def _write_tracks(pairs: Sequence[tuple[Read, dict[str, Any]]], out: Path, langu
     text = Texts(language, "trace")
     added = list[str]()
     names = {kind: text(KINDS.get(kind, kind)) for kind in (*SPENT, *CAUSES)}
-    times = [
-        (read.analysis.told, read.analysis.call_flops, row) for read, row in pairs if read.analysis
-    ]
-    drawn = [(time, flops, row) for time, flops, row in times if isinstance(time, DeviceTime)]
+    drawn = []
+    for one, row in pairs:
+        if one.analysis and isinstance(one.analysis.told, DeviceTime):
+            drawn.append((one.analysis.told, one.analysis.call_flops, row))
     if not drawn:
         raise ConfigurationError(f"--perfetto {out}: the trace holds no device's time to draw")
     for number, (time, flops, row) in enumerate(drawn):

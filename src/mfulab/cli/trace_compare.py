@@ -97,7 +97,9 @@ class Step:
     def mfu(self) -> str:
         """MFU in words; of a part of the FLOPs it is at least that."""
         mfu = self.row["mfu_percent"]
-        return "—" if mfu is None else at_least(self.row, f"{percent(mfu)} %")
+        if mfu is None:
+            return "—"
+        return at_least(self.row, f"{percent(mfu)} %")
 
 
 def _step(read: Read, text: Texts) -> Step:

@@ -21,6 +21,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity
+from mfulab.core.parts import leave_out
 from mfulab.core.printing import say, say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal
@@ -54,7 +55,10 @@ def run(given: Sequence[str], count: int, as_json: bool, language: str, **option
     with scratch() as folder:
         results = list(_kept(paths, count, folder, options))
         places = [place for found, _ in results for place in found]
-        errors = [error for _, error in results if error]
+        errors = []
+        for _, error in results:
+            if error:
+                errors.append(error)
         for error in errors:
             say(f"mfulab trace: {error}", file=sys.stderr)
         found = jobs(places)
@@ -69,7 +73,10 @@ def run(given: Sequence[str], count: int, as_json: bool, language: str, **option
 def _paths(given: Sequence[str]) -> list[Path]:
     """The files; of a folder in which a sweep left summaries these alone."""
     paths = files(given)
-    left = [path for path in paths if path.name == SUMMARY]
+    left = []
+    for path in paths:
+        if path.name == SUMMARY:
+            left.append(path)
     return left or paths
 
 
@@ -117,7 +124,10 @@ def _answer(job: Job) -> Answer:
     """MFU of the job; doubtful where the FLOPs of a part of its matmuls alone are known."""
     mfu = _mfu(job)
     if mfu is None:
-        return unanswered("%", Said("uncounted" if job.flops is None else "no_peak"))
+        key = "no_peak"
+        if job.flops is None:
+            key = "uncounted"
+        return unanswered("%", Said(key))
     doubt: dict[str, Numbers] = {"least": {}} if job.is_part else {}
     peak = job.peak_tflop_s
     return answered(mfu, "%", "spec", denominator=peak, denominator_unit="TFLOP/s", doubt=doubt)
@@ -140,7 +150,7 @@ def path_sentence(job: Job, language: str) -> str:
 
 
 def _plain(job: Job, language: str) -> dict[str, Any]:
-    told = {name: value for name, value in asdict(job).items() if name not in ("verdict", "path")}
+    told = leave_out(asdict(job), ("verdict", "path"))
     path = None
     if job.path:
         path = {**asdict(job.path), "length_ms": job.path.length_ms}
@@ -174,7 +184,9 @@ def _show(job: Job, language: str) -> None:
     _show_ranks(console, text, job)
     lines = []
     for skew in job.skews[:LONGEST]:
-        size = f" {quantity(skew.bytes, 'B')}" if skew.bytes else ""
+        size = ""
+        if skew.bytes:
+            size = f" {quantity(skew.bytes, 'B')}"
         name = short(skew.kind, NAME // 2) + size
         counts = short(skew.group, 20), f"{skew.ranks}", f"{skew.calls:.4g}"
         times = (skew.sending_ms, skew.waiting_ms, skew.longest_wait_ms)

@@ -76,7 +76,10 @@ def show(pairs: Sequence[tuple[Read, Row]], language: str, *, whole: bool = Fals
     for read, row in pairs:
         if read.analysis is not None:
             _file(console, text, read.analysis, row, whole)
-    rows = [row for _, row in pairs if row["status"] == "ok"]
+    rows = []
+    for _, row in pairs:
+        if row["status"] == "ok":
+            rows.append(row)
     if len(rows) > 1:
         table(console, text, "overview", OVERVIEW, [_overview_line(row, language) for row in rows])
     jobs = defaultdict[str, list[Row]](list)
@@ -94,7 +97,7 @@ def show(pairs: Sequence[tuple[Read, Row]], language: str, *, whole: bool = Fals
 
 def _collectives(console: Terminal, text: Texts, row: Row) -> None:
     kinds = parse_json(row.get("collective_bandwidth") or "[]")
-    lines = [_collective_line(kind) for kind in kinds]
+    lines = list(map(_collective_line, kinds))
     table(console, text, "collectives", COLLECTIVES, lines)
     if use := link_use(row):
         console.print(text("link_bytes", **_link_numbers(use, row["time_s"])))
@@ -173,7 +176,10 @@ def _file(console: Terminal, text: Texts, analysis: Analysis, row: Row, whole: b
 
 def _window(text: Texts, row: Row) -> str:
     """Sentence on the steps that were read: how many, which, and how they were found."""
-    ends = [row[name] for name in ("first_step", "last_step") if row[name] is not None]
+    ends = []
+    for name in ("first_step", "last_step"):
+        if row[name] is not None:
+            ends.append(row[name])
     numbers = "–".join(dict.fromkeys(map(str, ends)))
     source = verdicts.flags(row["window_source"], text.language)
     time = quantity(row["time_s"], "s")
@@ -187,7 +193,11 @@ def _flags(row: Row, language: str) -> list[str]:
     flags = [words["verdict_flags"]]
     if row["mfu_percent"] is not None:
         flags.insert(0, words["mfu_note"])
-    return [str(flag) for flag in flags if flag]
+    found = []
+    for flag in flags:
+        if flag:
+            found.append(str(flag))
+    return found
 
 
 def _attainable(console: Terminal, text: Texts, row: Row) -> None:
@@ -231,7 +241,10 @@ def _speed(text: Texts, row: Row) -> str:
 def _formats(row: Row) -> str:
     """Number formats of a step's FLOPs, each with its share where there are several."""
     weights = parse_json(row["peak_weights"] or "{}")
-    shares = {name: share for name, share in weights.items() if share >= 0.0005}
+    shares = {}
+    for name, share in weights.items():
+        if share >= 0.0005:
+            shares[name] = share
     if len(shares) < 2:
         return ", ".join(shares)
     return ", ".join(f"{name} {percent(100 * share)} %" for name, share in shares.items())
@@ -273,7 +286,9 @@ def _budget(text: Texts, row: Row) -> Table:
             continue
         style = "green" if part == "useful" else ""
         table.add_row(text(part), _ms(value), f"{100 * value / step:.2f}", style=style)
-        causes = parse_json(row["idle_causes"] or "{}") if part == "idle" else {}
+        causes = {}
+        if part == "idle":
+            causes = parse_json(row["idle_causes"] or "{}")
         for cause, time in causes.items():
             if time:
                 ms = time / 1e6 / row["steps"]
@@ -298,11 +313,10 @@ def _longest(console: Terminal, text: Texts, analysis: Analysis, row: Row, langu
     table(console, text, "modules", MODULES, _modules(row))
     kernels = [_kernel_line(kernel, wall_ns) for kernel in analysis.kernels[:LONGEST]]
     table(console, text, "kernels", KERNELS, kernels)
-    gaps = [
-        (short(name, NAME), text(cause), _ms(time_ns / 1e6))
-        for cause, time_ns, name in analysis.gaps
-        if time_ns
-    ]
+    gaps = []
+    for cause, time_ns, name in analysis.gaps:
+        if time_ns:
+            gaps.append((short(name, NAME), text(cause), _ms(time_ns / 1e6)))
     table(console, text, "gaps", GAPS, gaps)
     for line in _uncounted_lines(analysis, text):
         console.print(Text(line, style="dim"))
@@ -330,7 +344,10 @@ def _product_line(product: Product, wall_ns: int, text: Texts) -> Sequence[str]:
 
 def _operands(product: Product) -> str:
     """Shapes of a product's first three operands: `16×559×1024 · 2816×1024`."""
-    shapes = [shape for shape in parse_json(product.shapes or "[]") if len(shape) > 1]
+    shapes = []
+    for shape in parse_json(product.shapes or "[]"):
+        if len(shape) > 1:
+            shapes.append(shape)
     return " · ".join("×".join(map(str, shape)) for shape in shapes[:3])
 
 
@@ -380,8 +397,12 @@ def _modules(row: Row) -> Sequence[Sequence[str]]:
         if 0 < module["depth"] <= DEEPEST and module["ms"] > least:
             name = "  " * (module["depth"] - 1) + short(module["name"], 44)
             share = module["ms"] / 10 / row["time_s"]
-            flops = quantity(module["flops"], "FLOP") if module["flops"] else ""
-            mfu = percent(module["mfu_percent"]) if "mfu_percent" in module else ""
+            flops = ""
+            if module["flops"]:
+                flops = quantity(module["flops"], "FLOP")
+            mfu = ""
+            if "mfu_percent" in module:
+                mfu = percent(module["mfu_percent"])
             lines.append(
                 (name, f"{module['calls']}", _ms(module["ms"]), percent(share), flops, mfu)
             )
@@ -395,7 +416,10 @@ def table(
     narrow terminal: numbers are shown whole."""
     if not rows:
         return
-    filled = [index for index in range(len(names)) if any(row[index] for row in rows)]
+    filled = []
+    for index in range(len(names)):
+        if any(row[index] for row in rows):
+            filled.append(index)
     drawn = Table(title=text(title), **TITLED)
     for name in (names[index] for index in filled):
         drawn.add_column(
@@ -415,16 +439,22 @@ def _label(text: Texts, name: str) -> str:
 
 
 def _ms(value: float | None) -> str:
-    return "—" if value is None else f"{value:,.3f}"
+    if value is None:
+        return "—"
+    return f"{value:,.3f}"
 
 
 def _share(value: float | None) -> str:
-    return "—" if value is None else f"{percent(value)} %"
+    if value is None:
+        return "—"
+    return f"{percent(value)} %"
 
 
 def _mfu(row: Row, value: float | None) -> str:
     """MFU or HFU; of a part of the FLOPs it is at least that."""
-    return at_least(row, _share(value)) if value is not None else "—"
+    if value is not None:
+        return at_least(row, _share(value))
+    return "—"
 
 
 def short(name: str, most: int) -> str:
@@ -434,4 +464,6 @@ def short(name: str, most: int) -> str:
         .replace("at::native::", "")
         .replace("(anonymous namespace)::", "")
     )
-    return name if len(name) <= most else name[: most - 1] + "…"
+    if len(name) <= most:
+        return name
+    return name[: most - 1] + "…"

@@ -121,15 +121,16 @@ def sample_of(
         "peak_clock_mhz": local_peak("fp16").spec_clock_mhz if uuid else None,
     }
     values["expected_mfu_percent"] = expected_mfu(facts_of(values | facts))
-    processes = [
-        process_of(rate, GPU if uuid else "cpu") for rate in rates if rate.device == (uuid or "cpu")
-    ]
+    processes = []
+    for rate in rates:
+        if rate.device == (uuid or "cpu"):
+            processes.append(process_of(rate, GPU if uuid else "cpu"))
     on_tensor_cores = processes and all(
         process["precision"] in TENSOR_PRECISIONS for process in processes
     )
-    counted = (
-        total(*(process["mfu_spec_percent"] for process in processes)) if on_tensor_cores else None
-    )
+    counted = None
+    if on_tensor_cores:
+        counted = total(*(process["mfu_spec_percent"] for process in processes))
     values["counted_mfu_percent"] = counted
     return {"unix_s": now, "name": name, "uuid": uuid or None, **values, "processes": processes}
 
@@ -176,26 +177,29 @@ def parted(sample: Mapping[str, Any]) -> str | None:
         "recomputation, padding to tiles, slow instructions, a process that does not measure itself"
     )
     ran = f"{both}: more ran than is counted. {causes}, or {whose} counts too few FLOPs"
-    return ran if ofu > PARTED * counted else None
+    if ofu > PARTED * counted:
+        return ran
+    return None
 
 
 def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:
     """One refresh of the terminal."""
-    missing = {
-        reading.reason
-        for key, reading in readings.items()
-        if reading.value is None and key.startswith("sm_")
-    }
+    missing = set()
+    for key, reading in readings.items():
+        if reading.value is None and key.startswith("sm_"):
+            missing.add(reading.reason)
     lines: list[Any] = [
         Text(sample["name"], style="bold"),
         ladder_table(sample, readings),
         Text(facts),
     ]
-    lines += [Text(f"finer rungs: {reason}", style="dim") for reason in missing]
+    for reason in missing:
+        lines.append(Text(f"finer rungs: {reason}", style="dim"))
     if (expected := sample["expected_mfu_percent"]) is not None:
         included = "MFU by tensor pipe × clock, recomputation and padding included"
         lines.append(Text(f"{included}: {in_percent(expected)}"))
-    lines += [Text(_process_line(process), style="green") for process in sample["processes"]]
+    for process in sample["processes"]:
+        lines.append(Text(_process_line(process), style="green"))
     if sentence := parted(sample):
         lines.append(Text(sentence, style="yellow"))
     if unsafe := why_unsafe(folder()):

@@ -39,11 +39,9 @@ class CountedConfig(StepConfig):
 
     @model_validator(mode="after")
     def _sequence_only_for_tokens(self) -> "CountedConfig":
-        length = (
-            None
-            if self.model.vocabulary_size is None
-            else self.sequence_length or self.model.sequence_length
-        )
+        length = None
+        if self.model.vocabulary_size is not None:
+            length = self.sequence_length or self.model.sequence_length
         self.sequence_length = length
         return self
 

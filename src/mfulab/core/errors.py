@@ -56,14 +56,16 @@ def unknown(
 ) -> "UnknownChoiceError":
     """The error for a `value` of `what` that is no choice: the nearest, and all, or where many are
     `listed`."""
-    names = sorted({str(choice) for choice in choices})
+    names = sorted(set(map(str, choices)))
     lowered = {name.lower(): name for name in names}
     asked = str(value).lower()
     most = NEAR if len(names) > FEW else 1
     near = difflib.get_close_matches(asked, lowered, most) or [
         name for name in lowered if asked and asked in name
     ]
-    hint = f" Did you mean {alternatives([lowered[name] for name in near[:most]])}?" if near else ""
+    hint = ""
+    if near:
+        hint = f" Did you mean {alternatives([lowered[name] for name in near[:most]])}?"
     every = f"All {len(names)}: {listed}" if len(names) > FEW else f"Choices: {', '.join(names)}"
     return UnknownChoiceError(f"{what}={value}: unknown.{hint} {every}.")
 

@@ -162,7 +162,9 @@ def opened(path: Path, *, follow: bool = False) -> Iterator[io.BufferedReader]:
     """A regular file, open to be read, as a pipe may never end; a link only if `follow`. Raises as
     `read_text`."""
     try:
-        kept = 0 if follow else os.O_NOFOLLOW
+        kept = 0
+        if not follow:
+            kept = os.O_NOFOLLOW
         descriptor = os.open(path, os.O_RDONLY | kept | os.O_NONBLOCK | os.O_CLOEXEC)
         with cast(io.BufferedReader, io.BufferedReader(_Ready(descriptor))) as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -174,7 +176,9 @@ def opened(path: Path, *, follow: bool = False) -> Iterator[io.BufferedReader]:
         ) from error
     except OSError as error:
         is_refused = error.errno == errno.ELOOP and not follow
-        says = "a link, which is not followed" if is_refused else error.strerror or error
+        says = error.strerror or str(error)
+        if is_refused:
+            says = "a link, which is not followed"
         raise UnreadableError(f"{path}: {says}") from error
 
 
@@ -224,7 +228,9 @@ def parse_csv(text: str, path: Path) -> list[dict[str, str]]:
 
 def unquoted(cell: str) -> str:
     """A cell without the quote that keeps a text from being a formula."""
-    return cell[1:] if cell[:1] == "'" and FORMULA.match(cell) else cell
+    if cell[:1] == "'" and FORMULA.match(cell):
+        return cell[1:]
+    return cell
 
 
 def write_text(path: Path, text: str) -> None:

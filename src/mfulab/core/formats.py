@@ -152,4 +152,6 @@ def format_name(dtype: str, tf32: bool = False) -> str | None:
     if tf32:
         return "tf32"
     form = BY_DTYPE.get(dtype)
-    return form.name if form else _ALIKE.get(dtype)
+    if form:
+        return form.name
+    return _ALIKE.get(dtype)

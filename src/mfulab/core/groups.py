@@ -214,7 +214,9 @@ class PrecisionConfig(Closed):
     @property
     def form(self) -> Format:
         """The number format that is asked for."""
-        return FORMATS["tf32"] if self.tf32 else BY_DTYPE[self.dtype]
+        if self.tf32:
+            return FORMATS["tf32"]
+        return BY_DTYPE[self.dtype]
 
 
 class ExecutionConfig(Closed):

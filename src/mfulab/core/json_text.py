@@ -62,7 +62,10 @@ def _is_deeper(value: Any, most: int) -> bool:
                 inner += each.values()
             elif isinstance(each, list):
                 inner += each
-        level = [each for each in inner if isinstance(each, dict | list)]
+        level = []
+        for each in inner:
+            if isinstance(each, dict | list):
+                level.append(each)
         if not level:
             return False
     return True

@@ -13,7 +13,9 @@ _BATCH = re.compile(r"(?<=batch_size=)\d+")
 
 def numbered(run: str, replicate: int) -> str:
     """The name of a run's replicate, counted from 1."""
-    return f"{run},replicate={replicate}" if replicate > 1 else run
+    if replicate > 1:
+        return f"{run},replicate={replicate}"
+    return run
 
 
 def base_name(run: str) -> str:
@@ -32,13 +34,17 @@ def previous(run: str) -> str | None:
     ('size=64,replicate=2', 'size=64', None)
     """
     number = replicate_of(run)
-    return numbered(base_name(run), number - 1) if number > 1 else None
+    if number > 1:
+        return numbered(base_name(run), number - 1)
+    return None
 
 
 def replicate_of(run: str) -> int:
     """The number of a run's replicate, 1 of the run itself."""
     match = _NUMBER.search(run)
-    return int(match[1]) if match else 1
+    if match:
+        return int(match[1])
+    return 1
 
 
 def halved(run: str) -> str:

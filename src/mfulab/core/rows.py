@@ -110,7 +110,10 @@ class Row(BaseModel):
     def of(cls, config: Any, **values: Any) -> Self:
         """A row that holds the axes of a run's config, of a group its name, and `values`, which
         come first."""
-        axes = {axis: getattr(config, axis) for axis in config.axes if axis in cls.model_fields}
+        axes = {}
+        for axis in config.axes:
+            if axis in cls.model_fields:
+                axes[axis] = getattr(config, axis)
         return cls(**{axis: getattr(value, "name", value) for axis, value in axes.items()} | values)
 
 

@@ -48,7 +48,9 @@ def as_told(words: object) -> Said:
 
 def said_by(error: BaseException) -> Said:
     """The sentence that an error carries, or its message as it is."""
-    return error.said if isinstance(error, SaidError) else as_told(error)
+    if isinstance(error, SaidError):
+        return error.said
+    return as_told(error)
 
 
 def of_source(source: str, reason: Said | str) -> Said:
@@ -72,14 +74,18 @@ def cell_of(said: Said | None) -> str:
     if said.key == AS_TOLD:
         return str(said.numbers["words"])[:LONGEST_CELL]
     cell = json.dumps(as_json(said), ensure_ascii=False)
-    return cell if len(cell) <= LONGEST_CELL else str(said)[:LONGEST_CELL]
+    if len(cell) <= LONGEST_CELL:
+        return cell
+    return str(said)[:LONGEST_CELL]
 
 
 def of_cell(cell: str) -> Said | None:
     """The sentence in a cell that `cell_of` wrote, or the text of an older row; None for an empty
     one."""
     if not cell.startswith("{"):
-        return as_told(cell) if cell else None
+        if cell:
+            return as_told(cell)
+        return None
     try:
         return from_json(parse_json(cell))
     except (ValueError, AttributeError):
@@ -105,21 +111,27 @@ def from_json(cell: Mapping[str, Mapping[str, Any]]) -> Said:
 
 
 def _unpacked(value: Any) -> Number | Said:
-    return from_json(value) if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):
+        return from_json(value)
+    return value
 
 
 def _plain(value: Number | Said) -> object:
     if isinstance(value, Said):
         return as_json(value)
     if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+        if math.isfinite(value):
+            return float(f"{value:.6g}")
+        return str(value)
     return value
 
 
 def packed(numbers: Numbers) -> str | None:
     """Numbers as JSON of six digits; None for none."""
     rounded = {name: _plain(value) for name, value in numbers.items()}
-    return json.dumps(rounded, ensure_ascii=False) if rounded else None
+    if rounded:
+        return json.dumps(rounded, ensure_ascii=False)
+    return None
 
 
 def packed_all(sentences: Iterable[Said]) -> str | None:
@@ -127,4 +139,6 @@ def packed_all(sentences: Iterable[Said]) -> str | None:
     named = ", ".join(
         f"{json.dumps(said.key)}: {packed(said.numbers) or '{}'}" for said in sentences
     )
-    return f"{{{named}}}" if named else None
+    if named:
+        return f"{{{named}}}"
+    return None

@@ -37,7 +37,9 @@ class Certainty:
     def __str__(self) -> str:
         kinds = ", ".join(f"{kind} {share:.1%}" for kind, share in self.shares.items() if share)
         calls = ", ".join(f"{name} ({count} calls)" for name, count in self.uncounted.items())
-        where = f", most in {self.worst_layer}" if self.worst_layer else ""
+        where = ""
+        if self.worst_layer:
+            where = f", most in {self.worst_layer}"
         second = f"second count of {self.second_share:.1%} by layers: deviation {self.deviation or 0:+.2%}{where}"
         parts = (
             f"by formulas for {kinds}" if kinds else "no matmuls",
@@ -62,7 +64,8 @@ def certainty(
     for key, totals in operations.totals.items():
         if key.direction in ("forward", "backward"):
             flops[_kind(key.operator)] += totals.flops
-            bound += totals.flops if totals.bounds else 0
+            if totals.bounds:
+                bound += totals.flops
         if key.direction == "forward" and key.layer in of_layers:
             of_layers[key.layer] += totals.flops
     whole = operations.model_flops
@@ -89,7 +92,9 @@ def _kind(operator: str) -> Kind:
     if any(word in operator for word in ("rnn", "lstm", "gru")):
         return "recurrent"
     libraries = ("aten::", "mfulab::", "transformers::", "torch_attn::", "flash_attn::")
-    return "matmul" if operator.startswith(libraries) else "registered"
+    if operator.startswith(libraries):
+        return "matmul"
+    return "registered"
 
 
 def is_product(name: str) -> bool:

@@ -79,7 +79,8 @@ def document_pairs(
     last key. A query sees `left` keys before its place and `right` after it; None and -1 are no
     limit."""
     left, right = (-1 if side is None else side for side in (left, right))
-    right = 0 if is_causal else right
+    if is_causal:
+        right = 0
     if left < 0 and right < 0:
         return Pairs(queries * keys, queries * keys, queries * keys)
     shift = keys - queries

@@ -24,6 +24,7 @@ from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakIdKeyDictionary
 
 from mfulab.core.errors import drop_own_frames
+from mfulab.core.parts import leave_out
 from mfulab.core.said import Said
 from mfulab.flops.attention import ATTENTION
 from mfulab.flops.cost import FLOPS, Cost
@@ -186,13 +187,17 @@ class OperatorCounter(Opened):
             yield
 
     def _multiplies_zeros(self, name: str, args: tuple[object, ...]) -> bool:
-        operands = tree_leaves(args[name.startswith(_ADDING) :]) if self._zeros else ()
+        if not self._zeros:
+            return False
+        operands = tree_leaves(args[name.startswith(_ADDING) :])
         return any(
             isinstance(operand, torch.Tensor) and operand in self._zeros for operand in operands
         )
 
     def _listens(self, arguments: object) -> bool:
-        modes = _get_current_dispatch_mode_stack() if torch._C._len_torch_dispatch_stack() else []
+        modes = []
+        if torch._C._len_torch_dispatch_stack():
+            modes = _get_current_dispatch_mode_stack()
         own = next(
             (mode for mode in modes if isinstance(mode, Dispatch) and mode.counter is self), None
         )
@@ -242,7 +247,8 @@ class OperatorCounter(Opened):
                 raise
             cost = None  # a nested tensor has no shape to ask for: the operator is named
         if cost:
-            cost = Cost(0, 0, cost.executed_flops) if self._multiplies_zeros(name, args) else cost
+            if self._multiplies_zeros(name, args):
+                cost = Cost(0, 0, cost.executed_flops)
             key = Key(layer, name, direction, read[0].dtype if read else None, cost.side)
             scores = out if name in PRODUCTS and not is_nested else None
             call = self._product(key, cost, read, written, args, scores)
@@ -352,14 +358,17 @@ class Dispatch(TorchDispatchMode):
 
     def _run(self, operator: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         # A subclass first turns into the operators on the tensors it wraps: those are what runs.
-        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
+        if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
         # Fake tensors of something inside the step: DTensor asks so for global shapes.
         if FakeTensor in types and self.is_foreign(tree_leaves((args, kwargs))):
             return operator(*args, **kwargs)
         if isinstance(operator, torch._ops.HigherOrderOperator):
             return self._higher_order(operator, args, kwargs)
-        tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+        tensors = []
+        for leaf in tree_leaves(args):
+            if isinstance(leaf, torch.Tensor):
+                tensors.append(leaf)
         nested = any(tensor.is_nested for tensor in tensors)  # which cannot be taken apart
         if not nested and _is_composite(operator, tensors[0].device.type if tensors else "cpu"):
             with self:
@@ -379,11 +388,9 @@ class Dispatch(TorchDispatchMode):
         )
 
     def _higher_order(self, operator: Any, args: Any, kwargs: Any) -> Any:
-        kernel = (
-            None
-            if formula_of(operator_name(operator))
-            else open_kernel(operator, tree_leaves((args, kwargs)))
-        )
+        kernel = None
+        if not formula_of(operator_name(operator)):
+            kernel = open_kernel(operator, tree_leaves((args, kwargs)))
         if kernel is not None:
             with self:
                 return kernel(*args, **kwargs)
@@ -411,7 +418,9 @@ def _gradients_made(name: str) -> int:
     if name == "aten::mkldnn_rnn_layer_backward":
         return 7
     is_attention = name in ATTENTION and name.endswith("_backward")
-    return 3 if is_attention and not name.startswith("mfulab") else 0
+    if is_attention and not name.startswith("mfulab"):
+        return 3
+    return 0
 
 
 def _is_asked(into: Any) -> bool:
@@ -431,13 +440,15 @@ def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | 
     node = torch._C._current_autograd_node()
     if formula := formula_of(name):
         # Where the result goes to is no operand.
-        given = {key: value for key, value in kwargs.items() if key != "out"}
+        given = leave_out(kwargs, ("out",))
         count = _gradients_made(name)
         if count and node is not None and len(node.next_functions) >= count:
             # A kernel computes all gradients, whichever of them autograd asks for.
             given["needs_gradient"] = [_is_asked(into) for into, _ in node.next_functions[:count]]
         cost = formula(*args, out=out, **given)
-        return None if cost is None else Cost.of(cost)
+        if cost is None:
+            return None
+        return Cost.of(cost)
     if operator in flop_registry:
         return Cost.of(flop_registry[operator](*args, out_val=out, **kwargs))
     if name != "aten::mul" or node is None or not node.name().startswith(_OF_VECTORS):
@@ -467,7 +478,10 @@ def _shares_memory(read: list[torch.Tensor], written: list[torch.Tensor]) -> boo
     """Says whether all that was written lies in memory that was read."""
     if not written or any(tensor.layout != torch.strided for tensor in written):
         return False
-    strided = [tensor for tensor in read if tensor.layout == torch.strided]
+    strided = []
+    for tensor in read:
+        if tensor.layout == torch.strided:
+            strided.append(tensor)
     return _storages(written) <= _storages(strided)
 
 

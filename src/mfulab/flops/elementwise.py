@@ -63,7 +63,9 @@ def other_flops(
     if name in _BATCH_NORMS and not args[5]:
         per_element = PER_ELEMENT["_native_batch_norm_legit_no_training"]
     if per_element is None:
-        return _of_pooling(args) if name in _POOLINGS else None
+        if name in _POOLINGS:
+            return _of_pooling(args)
+        return None
     if per_element == 0 or not any(map(_has_fractions, tensors)):
         return 0
     scaled = kwargs.get("alpha", 1) != 1
@@ -75,7 +77,9 @@ def _of_a_list(name: str, tensors: list[torch.Tensor]) -> int | None:
     of_each = FUSED_OPTIMIZERS.get(name)
     if of_each is None:
         plain = getattr(torch.ops.aten, name.removeprefix("_foreach_").removesuffix("_"), None)
-        of_each = _flops_per_element(plain) if plain else None
+        of_each = None
+        if plain:
+            of_each = _flops_per_element(plain)
     if of_each is None:
         return None
     return of_each * sum(tensor.numel() for tensor in tensors)
@@ -133,4 +137,6 @@ def _flops_per_element(packet: Any) -> int | None:
     ):
         return 0
     # Of the new tag for reductions older versions know nothing: those that matter are in the table.
-    return 1 if torch.Tag.pointwise in overload.tags else None
+    if torch.Tag.pointwise in overload.tags:
+        return 1
+    return None

@@ -26,7 +26,9 @@ def expert_numbers(model: torch.nn.Module) -> tuple[int, int] | None:
         next(filter(None, (getattr(config, name, None) for name in names)), None)
         for names in _NAMES
     )
-    return (int(experts), int(active)) if experts and active else None
+    if experts and active:
+        return (int(experts), int(active))
+    return None
 
 
 def active_parameters(model: torch.nn.Module) -> int:
@@ -53,7 +55,10 @@ class RoutedTokens(ExitStack):
         self.callback(global_hooks.register_module_forward_pre_hook(self._note).remove)
 
     def _note(self, module: torch.nn.Module, arguments: tuple[object, ...]) -> None:
-        stacked = [weight for weight in module.parameters(recurse=False) if weight.ndim == 3]
+        stacked = []
+        for weight in module.parameters(recurse=False):
+            if weight.ndim == 3:
+                stacked.append(weight)
         given = (tensor for tensor in arguments[1:] if isinstance(tensor, torch.Tensor))
         chosen = next(
             (tensor for tensor in given if tensor.dtype in (torch.int32, torch.int64)), None
@@ -65,12 +70,15 @@ class RoutedTokens(ExitStack):
         tokens_of = torch.bincount(chosen[chosen < experts].long(), minlength=experts).tolist()
         unread = sum(weight.numel() // experts for weight in stacked) * tokens_of.count(0)
         self.unread_parameters = (self.unread_parameters or 0) + unread
-        self._imbalances += [imbalance(tokens_of)] if any(tokens_of) else []
+        if any(tokens_of):
+            self._imbalances.append(imbalance(tokens_of))
 
     @property
     def imbalance(self) -> float | None:
         """Busiest expert ÷ mean, the mean over the layers that were called."""
-        return fmean(self._imbalances) if self._imbalances else None
+        if self._imbalances:
+            return fmean(self._imbalances)
+        return None
 
 
 def unread_elements(
@@ -79,7 +87,9 @@ def unread_elements(
     """Elements of stacked weights [E, …] that no row reads, of k·n rows of n tokens routed evenly
     at random; `numbers` as `expert_numbers` gives them, of other groups each row chooses one."""
     count = experts.shape[0]
-    active = numbers[1] if numbers and numbers[0] == count else 1
+    active = 1
+    if numbers and numbers[0] == count:
+        active = numbers[1]
     read = expected_experts_read(count, active, rows.shape[0] / active)
     return round(experts.numel() * (1 - read / count))
 

@@ -33,7 +33,7 @@ def flex_attention_seen(add: Add) -> Iterator[None]:
     ) -> tuple[Tensor, Tensor, Tensor]:
         with _disable_current_modes():
             pairs = block_mask_pairs(query, key, rest[1])
-        numbers = [float(part) for part in astuple(pairs)]
+        numbers = list(map(float, astuple(pairs)))
         if not has_data(query):
             output, log_sum = fused.attention(query, key, value, None, False, numbers)
             return output, log_sum, log_sum
@@ -87,12 +87,12 @@ def block_mask_documents(block_mask: module.BlockMask) -> list[list[int]] | None
     queries that are other tokens than the keys, for masks of more than `LARGEST_MASK` pairs, and
     without data."""
     queries, keys = block_mask.seq_lengths
-    mask = (
-        _evaluated(block_mask.as_tuple(), queries, keys, block_mask.kv_num_blocks)
-        if queries == keys
-        else None
-    )
-    return None if mask is None else documents_of(mask)
+    mask = None
+    if queries == keys:
+        mask = _evaluated(block_mask.as_tuple(), queries, keys, block_mask.kv_num_blocks)
+    if mask is None:
+        return None
+    return documents_of(mask)
 
 
 def _evaluated(
@@ -107,7 +107,9 @@ def _evaluated(
     rows, columns, mask_function = block_mask[-3:]
     if mask_function is not module.noop_mask:
         try:
-            device = beside.device.type if has_data(beside) else "cpu"
+            device = "cpu"
+            if has_data(beside):
+                device = beside.device.type
             with torch.device("cpu"):
                 return module.create_mask(
                     mask_function, numbers.shape[0], numbers.shape[1], queries, keys, device

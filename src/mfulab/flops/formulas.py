@@ -31,7 +31,9 @@ class TransformerShape:
         """Elements in the cache: 2·L·heads·width a token, or L latents (arXiv:2405.04434, section
         2.1)."""
         width = self.latent_width or 2 * self.key_value_heads * self.head_width
-        return self.layers * width * tokens if self.causal else 0
+        if self.causal:
+            return self.layers * width * tokens
+        return 0
 
 
 def kaplan_flops(shape: TransformerShape, tokens: int) -> int:
@@ -60,7 +62,10 @@ def megatron_flops(shape: TransformerShape, tokens: int, context: int) -> float:
 def seconds_at_peaks(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
     """Seconds of FLOPs by number format, each at its own peak in FLOP/s; None where a format in use
     has none."""
-    used = {name: count for name, count in flops.items() if count}
+    used = {}
+    for name, count in flops.items():
+        if count:
+            used[name] = count
     if all(map(peaks.get, used)):
         return sum(count / peaks[name] for name, count in used.items())
     return None
@@ -70,7 +75,9 @@ def weighted_peak_flop_s(flops: Mapping[str, float], peaks: Mapping[str, float])
     """Peak of a step that multiplies in several formats: all its FLOPs ÷ `seconds_at_peaks`; None
     without FLOPs."""
     seconds = seconds_at_peaks(flops, peaks)
-    return sum(flops.values()) / seconds if seconds else None
+    if seconds:
+        return sum(flops.values()) / seconds
+    return None
 
 
 def expected_experts_read(experts: int, active: int, tokens: float) -> float:

@@ -33,16 +33,27 @@ def chain(loss: torch.Tensor, model: torch.nn.Module, saved: SavedTensors) -> li
     nodes: list[Node] = []
     node: Any = loss.grad_fn
     while node is not None:
-        before = [function for function, _ in node.next_functions if function is not None]
+        before = []
+        for function, _ in node.next_functions:
+            if function is not None:
+                before.append(function)
         leaves = [_leaf(function, saved) for function in before]
-        others = [function for function, leaf in zip(before, leaves, strict=True) if leaf is None]
+        others = []
+        for function, leaf in zip(before, leaves, strict=True):
+            if leaf is None:
+                others.append(function)
         if len(others) > 1 or len(nodes) == MOST or not getattr(node, "_input_metadata", None):
             return []
         number = node._sequence_nr()
-        parameters = [names.get(id(leaf), "") for leaf in leaves if leaf is not None]
+        parameters = []
+        for leaf in leaves:
+            if leaf is not None:
+                parameters.append(names.get(id(leaf), ""))
         kept = saved.of_nodes.get(number, [])
         nodes.append(Node(node.name(), number, [*node._input_metadata[0].shape], kept, parameters))
-        node = others[0] if others else None
+        node = None
+        if others:
+            node = others[0]
     return nodes[::-1]
 
 

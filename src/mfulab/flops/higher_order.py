@@ -124,4 +124,6 @@ def open_kernel(operator: HigherOrderOperator, arguments: Iterable[object]) -> B
         for body in arguments
         if callable(body) and not isinstance(body, Tensor | torch._ops.OperatorBase)
     )
-    return _plain(operator) if any(bodies) else None
+    if any(bodies):
+        return _plain(operator)
+    return None

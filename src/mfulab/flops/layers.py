@@ -87,14 +87,17 @@ class LayerTracker(Opened):
     @property
     def current(self) -> str:
         """Name of the innermost layer whose forward is running, as in `model.named_modules()`."""
-        return next(
-            (frame.layer for frame in reversed(self._frames) if frame.kind == "layer"), ROOT
-        )
+        for frame in reversed(self._frames):
+            if frame.kind == "layer":
+                return frame.layer
+        return ROOT
 
     def place(self) -> tuple[str, Pass]:
         """Layer and pass of the operator that is running now."""
         node = torch._C._current_autograd_node()
-        frame = self._frames[-1] if self._frames else None
+        frame = None
+        if self._frames:
+            frame = self._frames[-1]
         in_engine = node is not None and (frame is None or frame.kind == "engine")
         layer = self._made_by(node) if in_engine else self.current
         if frame is not None and in_engine and torch.is_grad_enabled() and not frame.makes_graph:
@@ -167,11 +170,11 @@ class LayerTracker(Opened):
             prefix for name in self._ran for prefix in accumulate(name.split("."), "{}.{}".format)
         }
         named = self.model.named_modules()
-        return {
-            name
-            for name, module in named
-            if name not in used and next(module.parameters(), None) is not None
-        }
+        found = set()
+        for name, module in named:
+            if name not in used and next(module.parameters(), None) is not None:
+                found.add(name)
+        return found
 
     def begin(self, what: torch.nn.Module | torch.optim.Optimizer) -> None:
         """Notes that a module's forward or an optimiser's step runs, which began before the tracker
@@ -238,11 +241,10 @@ class LayerTracker(Opened):
         self._frames.append(_Frame("optimizer", owner=id(optimizer)))
 
     def _leave(self, kind: str, owner: int) -> None:
-        places = [
-            at
-            for at, frame in enumerate(self._frames)
-            if (frame.kind, frame.owner) == (kind, owner)
-        ]
+        places = []
+        for at, frame in enumerate(self._frames):
+            if (frame.kind, frame.owner) == (kind, owner):
+                places.append(at)
         if places:
             del self._frames[places[-1] :]
 

@@ -23,7 +23,7 @@ def lengths_of(ends: object) -> list[int] | None:
     values = with_values(ends)
     if values is None:
         return None
-    return [int(length) for length in values.diff().tolist()]
+    return list(map(int, values.diff().tolist()))
 
 
 def with_values(tensor: object) -> Any:
@@ -36,7 +36,9 @@ def with_values(tensor: object) -> Any:
     values = sys.modules.get(
         "mfulab.flops.values"
     )  # nothing keeps values where nobody imported what does
-    return values.value_of(tensor) if values else None
+    if values:
+        return values.value_of(tensor)
+    return None
 
 
 def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
@@ -55,11 +57,15 @@ def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
     if version != mask._version or pairs is None:
         sees = mask.detach() if mask.dtype == torch.bool else mask.detach() > MASKED
         sees = sees.expand(*sees.shape[:-2], queries, keys).reshape(-1, queries, keys)
-        rows = [_one_sequence(sequence)[0] for sequence in sees] if sees.numel() else []
+        rows = []
+        if sees.numel():
+            rows = [_one_sequence(sequence)[0] for sequence in sees]
         full, attended, padding = (
             (sum(part) / len(rows) for part in zip(*rows, strict=True)) if rows else (0, 0, 0)
         )
-        whole = queries * keys if rows else 0
+        whole = 0
+        if rows:
+            whole = queries * keys
         pairs = Pairs(full, attended, whole, whole, padding=padding)
         setattr(mask, _KNOWN, (mask._version, pairs))  # every layer asks again
     return pairs

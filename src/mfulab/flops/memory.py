@@ -97,8 +97,12 @@ def training_peak_bytes(
     about: Any = {"element_bytes": element_bytes, "autocast": autocast, "optimizer": optimizer}
     kept = training_memory(parameters, trainable=trainable, **about)
     # Counted in one format: under autocast the gradients among them keep four bytes.
-    widened = (parameters * element_bytes + trainable * (stored - element_bytes)) if autocast else 0
-    earlier = kept.gradients if accumulated else 0
+    widened = 0
+    if autocast:
+        widened = parameters * element_bytes + trainable * (stored - element_bytes)
+    earlier = 0
+    if accumulated:
+        earlier = kept.gradients
     passes = step_peak_bytes // 4 * element_bytes + step_peak_fixed_bytes + widened + earlier
     return (
         parameters * stored
@@ -137,7 +141,9 @@ def onednn_lstm_workspace(
     def padded(width: int, size: int) -> int:
         line = 64 // size
         whole = -(-width // line) * line
-        return whole + line if whole % 256 == 0 else whole
+        if whole % 256 == 0:
+            return whole + line
+        return whole
 
     def held(size: int) -> int:
         gates = tokens * padded(4 * hidden_size, size)

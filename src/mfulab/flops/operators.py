@@ -120,7 +120,7 @@ def batched_matmul(a: Sides, b: Sides, *_: object, **__: object) -> int | Cost:
 def trilinear(a: Sides, b: Sides, c: Sides, *rest: Sequence[int], **__: object) -> int:
     """FLOPs of Bilinear's product of three factors; `rest` are each one's dimensions of size 1, and
     those summed."""
-    *added, summed = (set(dimensions) for dimensions in rest[:4])
+    *added, summed = map(set, rest[:4])
     sizes: dict[int, int] = {}
     for factor, missing in zip((a, b, c), added, strict=True):
         own = sorted(set(range(factor.ndim + len(missing))) - missing)

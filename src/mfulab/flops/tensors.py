@@ -114,11 +114,9 @@ class SavedTensors(Opened):
         return disabled
 
     def _note(self, tensor: torch.Tensor) -> torch.Tensor:
-        name = (
-            self._names.get(tensor.untyped_storage()._cdata, "")
-            if tensor.layout == torch.strided
-            else ""
-        )
+        name = ""
+        if tensor.layout == torch.strided:
+            name = self._names.get(tensor.untyped_storage()._cdata, "")
         if not tensor.is_nested:
             number = torch._C._autograd._get_sequence_nr() - 1
             self.of_nodes.setdefault(number, []).append((name, [*tensor.shape]))

@@ -237,17 +237,26 @@ def _format_of(told: str, kinds: dict[str, str], types: Sequence[str]) -> str | 
 def traced_format(types: Sequence[str]) -> str | None:
     """The format of a matmul by its operands' types; the narrower where they differ; None where
     none is told."""
-    formats = [TYPES[kind] for kind in types if kind in TYPES]
+    formats = []
+    for kind in types:
+        if kind in TYPES:
+            formats.append(TYPES[kind])
     order = list(dict.fromkeys(TYPES.values()))
-    return max(formats, key=order.index) if formats else None
+    if formats:
+        return max(formats, key=order.index)
+    return None
 
 
 def _argument(shape: object, value: object, kind: str) -> Any:
     if isinstance(shape, list) and shape:
         is_complex = "complex" in kind
-        several = [Shaped(tuple(sides)) for sides in shape] if isinstance(shape[0], list) else None
+        several = None
+        if isinstance(shape[0], list):
+            several = [Shaped(tuple(sides)) for sides in shape]
         return several or Shaped(tuple(shape), is_complex)
-    return _value(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return _value(value)
+    return value
 
 
 @functools.cache
@@ -261,7 +270,10 @@ def _value(text: str) -> Any:
 
 
 def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None:
-    tensors = [argument for argument in arguments if isinstance(argument, Shaped)]
+    tensors = []
+    for argument in arguments:
+        if isinstance(argument, Shaped):
+            tensors.append(argument)
     short = name.removeprefix("aten::")
     if short not in (
         "mm",
@@ -299,7 +311,9 @@ def _as_matmul(
 def _attention(name: str, arguments: list[Any]) -> tuple[int, int, int, bool] | None:
     """(queries, keys, width of a head, causal) of an attention over whole sequences; a mask may
     leave tiles out."""
-    given = bind(SIGNATURES[name], arguments, {}) if name in SIGNATURES else {}
+    given = {}
+    if name in SIGNATURES:
+        given = bind(SIGNATURES[name], arguments, {})
     if not given or given.get("mask") is not None:
         return None
     query = given["query"].shape
@@ -357,7 +371,10 @@ def _convolved(x: Shaped, weight: Shaped, given: Sequence[list[int]]) -> tuple[i
 def _template(arguments: list[Any]) -> Traced:
     """Inductor's Triton template of a matmul, by the only m, n, k that fit the shapes of all its
     tensors."""
-    tensors = [one.shape for one in arguments if isinstance(one, Shaped) and one.ndim >= 2]
+    tensors = []
+    for one in arguments:
+        if isinstance(one, Shaped) and one.ndim >= 2:
+            tensors.append(one.shape)
     candidates = set[tuple[int, int, int, int]]()
     for a, b, c in permutations(tensors, 3):
         is_batch = a[:-2] == b[:-2] == c[:-2]
@@ -397,14 +414,19 @@ def traced_bytes(
 ) -> float | Said:
     """Bytes of one call that multiplies nothing, or why its shapes, types and values do not tell
     them."""
-    tensors = [_Tensor(*pair) for pair in zip(shapes, types, strict=False) if pair[0]]
+    tensors = []
+    for pair in zip(shapes, types, strict=False):
+        if pair[0]:
+            tensors.append(_Tensor(*pair))
     if not tensors:
         return NO_SHAPES
     if not all(tensor.has_size for tensor in tensors):
         return Said("no_types")
     if name.startswith("triton_"):
         return sum(tensor.bytes for tensor in tensors)
-    number = str(values[1]) if len(values) > 1 else ""
+    number = ""
+    if len(values) > 1:
+        number = str(values[1])
     short = name.rpartition("::")[2].strip("_").removeprefix("native_")
     written = _WRITTEN.get(_KINDS.get(short, ""))
     if written is None:
@@ -453,7 +475,10 @@ class _Moved:
     def broadcast(self) -> float:
         """Bytes with a result of the widest floating-point operand's type, else of the widest."""
         kinds = [tensor.kind for tensor in self.tensors]
-        floats = [_FLOATS[kind] for kind in kinds if kind in _FLOATS]
+        floats = []
+        for kind in kinds:
+            if kind in _FLOATS:
+                floats.append(_FLOATS[kind])
         widest = max(floats or [_SIZES[kind] for kind in kinds])
         return self.read + self.broadcast_elements() * widest
 
@@ -468,7 +493,9 @@ class _Moved:
 
     def looked_up(self) -> float | Said:
         """Bytes of the indices, and of each row of the table that they name, read and written."""
-        side = "0" if self.name.endswith("embedding") else self.number
+        side = "0"
+        if not self.name.endswith("embedding"):
+            side = self.number
         sides = len(self.tensors[0].shape)
         if len(self.tensors) != 2 or not side.isdecimal() or int(side) >= sides:
             return NO_VALUES

@@ -56,10 +56,14 @@ def real_tokens(arguments: Sequence[object], keywords: Mapping[str, object]) -> 
     for names, read in _READERS:
         for name in names:
             value = _fitting(name, given.get(name), shape)
-            lengths = None if value is None else read(value, shape)
+            lengths = None
+            if value is not None:
+                lengths = read(value, shape)
             if lengths is not None:
                 return RealTokens(tuple(filter(None, lengths)), *shape, name)
-    return RealTokens(blocks, *shape, "block_mask") if blocks else None
+    if blocks:
+        return RealTokens(blocks, *shape, "block_mask")
+    return None
 
 
 def _shape_of_tokens(arguments: Sequence[Any], given: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -82,24 +86,28 @@ def _fitting(name: str, argument: object, shape: tuple[int, int]) -> Any:
     if value is None:
         return None
     fits = value.ndim == 1 if name.startswith("cu_seq") else tuple(value.shape) == shape
-    return value if fits else None
+    if fits:
+        return value
+    return None
 
 
 def _blocks(values: Sequence[object], shape: tuple[int, int]) -> tuple[int, ...] | None:
     """Lengths by the first block mask among the values of a call, which holds for each row or for
     all of them."""
-    given = [
-        part
-        for value in values
-        for part in (value.values() if isinstance(value, Mapping) else (value,))
-    ]
+    given = list[object]()
+    for value in values:
+        given.extend(value.values() if isinstance(value, Mapping) else (value,))
     mask = next((part for part in given if isinstance(part, BlockMask)), None)
-    documents = (
-        block_mask_documents(mask) if mask is not None and mask.seq_lengths[0] == shape[1] else None
-    )
+    documents = None
+    if mask is not None and mask.seq_lengths[0] == shape[1]:
+        documents = block_mask_documents(mask)
     if documents is None or len(documents) not in (1, shape[0]):
         return None
-    lengths = [length for sequence in documents for length in sequence if length]
+    lengths = []
+    for sequence in documents:
+        for length in sequence:
+            if length:
+                lengths.append(length)
     return tuple(lengths * (shape[0] // len(documents)))
 
 
@@ -112,14 +120,23 @@ def _mask(mask: Any, shape: tuple[int, int]) -> list[int] | None:
         if all(length == shape[1] for length in rows):
             return None
         return rows  # packing may say more
-    return [int((row == number).sum()) for row in numbers for number in row.unique() if number]
+    found = []
+    for row in numbers:
+        for number in row.unique():
+            if number:
+                found.append(int((row == number).sum()))
+    return found
 
 
 def _positions(positions: Any, shape: tuple[int, int]) -> list[int] | None:
     starts = [[*(row == 0).nonzero().flatten().tolist(), len(row)] for row in positions]
     several = any(len(row) > 2 for row in starts)
     if several:
-        return [end - begin for row in starts for begin, end in pairwise(row)]
+        found = []
+        for row in starts:
+            for begin, end in pairwise(row):
+                found.append(end - begin)
+        return found
     return None
 
 
@@ -154,7 +171,9 @@ def useful_flops(operations: Operations, real: RealTokens | None) -> float | Non
         unfilled = (
             operations.sum("forward").unfilled_flops + operations.sum("backward").unfilled_flops
         )
-        return operations.model_flops - unfilled if unfilled else None
+        if unfilled:
+            return operations.model_flops - unfilled
+        return None
     total = 0.0
     for key, sums in operations.totals.items():
         if key.direction not in ("forward", "backward"):

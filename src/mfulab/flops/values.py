@@ -72,15 +72,25 @@ def _remember(operator: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> 
 
 def _forget(written: object) -> None:
     """Forgets what unknown values overwrite, with all views of it."""
-    known = [tensor for tensor in _tensors(written) if tensor in _VALUES]
+    known = []
+    for tensor in _tensors(written):
+        if tensor in _VALUES:
+            known.append(tensor)
     storages = {_storage(_VALUES[tensor]) for tensor in known}
-    views = [tensor for tensor, value in _VALUES.items() if _storage(value) in storages]
+    views = []
+    for tensor, value in _VALUES.items():
+        if _storage(value) in storages:
+            views.append(tensor)
     for tensor in views:
         del _VALUES[tensor]
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
+    found = []
+    for leaf in tree_flatten(tree)[0]:
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+    return found
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -91,7 +101,9 @@ def _known(arguments: object) -> Any:
     def value(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_meta and tensor not in _VALUES:
             raise _UnknownError
-        return _VALUES[tensor] if tensor.is_meta else tensor
+        if tensor.is_meta:
+            return _VALUES[tensor]
+        return tensor
 
     return tree_map_only(torch.Tensor, value, arguments)
 

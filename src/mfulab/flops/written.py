@@ -84,7 +84,10 @@ class WrittenAttention:
         columns = b.shape[-1]
         sides = (rows, inner), (rows, columns), (inner, columns)
         modules = [module] if module in self._pairs_of else module.modules()
-        held = [self._pairs_of[owner] for owner in modules if owner in self._pairs_of]
+        held = []
+        for owner in modules:
+            if owner in self._pairs_of:
+                held.append(self._pairs_of[owner])
         for queries, keys in (*sides, *(side[::-1] for side in sides)):
             if alike := [pairs[queries, keys] for pairs in held if (queries, keys) in pairs]:
                 mean = sum(alike[1:], alike[0]).times(1 / len(alike))
@@ -101,9 +104,9 @@ class WrittenAttention:
     ) -> tuple[Any, Cost, Cost] | None:
         """Follows scores through an operator; at a softmax gives their place, cost, and cost by
         what masks leave."""
-        flat = [
-            leaf for part in args for leaf in (part if isinstance(part, list | tuple) else (part,))
-        ]
+        flat = list[object]()
+        for part in args:
+            flat.extend(part if isinstance(part, list | tuple) else (part,))
         at = next(
             (
                 place
@@ -116,7 +119,9 @@ class WrittenAttention:
             return None
         scores: Scores = self._scores[flat[at]]
         if name in _SOFTMAX:
-            return self._corrected(scores) if scores.masks else None
+            if scores.masks:
+                return self._corrected(scores)
+            return None
         if name in _KEEPING and isinstance(out, Tensor):
             if mask := _mask_of(name, flat, at, scores):
                 scores = replace(scores, masks=(*scores.masks, mask))
@@ -174,7 +179,9 @@ def _mask_of(name: str, flat: list[Any], at: int, scores: Scores) -> tuple[Tenso
     other operator."""
     kind = name.removeprefix("aten::").rstrip("_")
     place = {"add": 1 - at, "masked_fill": 1, "where": 0}.get(kind)
-    mask = flat[place] if place is not None and 0 <= place < len(flat) and place != at else None
+    mask = None
+    if place is not None and 0 <= place < len(flat) and place != at:
+        mask = flat[place]
     if not isinstance(mask, Tensor) or mask.ndim < 2 or mask.shape[-1] != scores.keys:
         return None
     if mask.shape[-2] not in (1, scores.queries) or (kind != "add" and mask.dtype != torch.bool):

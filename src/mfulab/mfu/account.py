@@ -73,7 +73,11 @@ class Account:
         time_s = self.facts.time.time_s
         if not time_s:
             return {}
-        return {part: Loss(ms, ms / time_s / 10) for part, ms in self.budget_ms.items() if ms}
+        found = {}
+        for part, ms in self.budget_ms.items():
+            if ms:
+                found[part] = Loss(ms, ms / time_s / 10)
+        return found
 
     def loss(self, key: str) -> Loss | None:
         """Time that a cause takes of the step; None where the budget is not known or has none of
@@ -83,8 +87,13 @@ class Account:
         if cause is not None and (cause.costs is not None or cause.parts):
             about = cause.parts if cause.costs is None else cause.costs
         losses = self.losses
-        parts = [losses[part] for part in about if part in losses]
-        share = self._padding_ratio if key == "padded" else 1.0
+        parts = []
+        for part in about:
+            if part in losses:
+                parts.append(losses[part])
+        share = 1.0
+        if key == "padded":
+            share = self._padding_ratio
         points = share * sum(part.points for part in parts)
         if points <= 0:
             return None
@@ -98,10 +107,14 @@ class Account:
         if mfu is not None:
             if mfu <= ABOVE_PEAK:
                 return None
-            return "over_peak" if at_highest_clock(mfu, self.shares) > ABOVE_PEAK else "boosted"
+            if at_highest_clock(mfu, self.shares) > ABOVE_PEAK:
+                return "over_peak"
+            return "boosted"
         if self.facts.work.flops is None:
             return "uncounted"
-        return "untimed" if self.facts.time.time_s is None else "no_peak"
+        if self.facts.time.time_s is None:
+            return "untimed"
+        return "no_peak"
 
     def mfu(self, reason: Said | None = None) -> Answer:
         """MFU as an answer; `reason` says why it is missing where the facts alone do not."""
@@ -165,7 +178,9 @@ class Account:
         """Share of the useful part that serves padding."""
         mfu = self.shares.mfu_percent
         useful = self.shares.useful_mfu_percent
-        return 1 - useful / mfu if mfu and useful is not None else 0.0
+        if mfu and useful is not None:
+            return 1 - useful / mfu
+        return 0.0
 
 
 VERDICT = tuple(name for name in columns_of.VerdictColumns.model_fields if name != "mfu_note")
@@ -265,7 +280,9 @@ def budget_of(facts: StepFacts) -> dict[str, float]:
         spent_ns = headroom.all_counted(spent_ns)
     useful_ns = work.flops / peaks.tflop_s / 1e3
     is_spec = peaks.basis == "spec"
-    clock_ns = _slower_clock_ns(facts, useful_ns) if is_spec else None
+    clock_ns = None
+    if is_spec:
+        clock_ns = _slower_clock_ns(facts, useful_ns)
     best_ns = product(facts.traced.best_matmul_ratio, spent_ns.get("products"))
     if is_spec and peaks.ceiling_tflop_s:
         best_ns = work.flops / peaks.ceiling_tflop_s / 1e3

@@ -5,6 +5,7 @@ and the sweep and figure that show what the remedy does. Words stand in the cata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from mfulab.core.parts import leave_out
 from mfulab.core.said import Numbers, Said
 from mfulab.mfu.step import Counters, Known, Shares, StepFacts
 
@@ -521,7 +522,10 @@ BY_KEY = {cause.key: cause for cause in CAUSES}
 def because(seen: Evidence) -> tuple[Cause, Said]:
     """The first cause that is about one of the largest parts and can show its numbers, and these."""
     least = AS_LARGE * max(seen.lost.values(), default=0.0)
-    large = {part for part, share in seen.lost.items() if share >= least and share > 0}
+    large = set()
+    for part, share in seen.lost.items():
+        if share >= least and share > 0:
+            large.add(part)
     has_mfu = seen.shares.mfu_percent is not None
     for cause in CAUSES:
         if cause.parts and large.isdisjoint(cause.parts):
@@ -547,7 +551,7 @@ def lost_parts(facts: StepFacts, shares: Shares, budget_ms: Mapping[str, float])
     if used is not None and facts.on_cpu:
         beside["unused"] = 100 - used
     time_s = facts.time.time_s
-    parts_ms = {part: ms for part, ms in budget_ms.items() if part != "useful"}
+    parts_ms = leave_out(budget_ms, ("useful",))
     if time_s and any(parts_ms.values()):
         return beside | {part: ms / time_s / 10 for part, ms in parts_ms.items()}
     return {**beside, **_of_shares(facts, shares)}
@@ -582,4 +586,7 @@ def _of_shares(facts: StepFacts, shares: Shares) -> Lost:
 
 def first_known(*values: Known) -> Known:
     """The first value that is known."""
-    return next((value for value in values if value is not None), None)
+    for value in values:
+        if value is not None:
+            return value
+    return None

@@ -68,7 +68,9 @@ def flops(work: Work, choices: Choices) -> float:
     products += token_flops * work.unmultiplied * choices.unmultiplied
     products += token_flops * work.looked_up * choices.looked_up
     how = "flops" if choices.attention == "full" else "causal_flops"
-    attention = 0.0 if choices.attention == "none" else work.flops("attention", how)
+    attention = 0.0
+    if choices.attention != "none":
+        attention = work.flops("attention", how)
     total = products + attention + _recomputed(work, choices, products, attention)
     return total * choices.multiply_add / 2
 
@@ -80,11 +82,9 @@ def _recomputed(work: Work, choices: Choices, products: float, attention: float)
     if choices.recomputation == "blocks":
         return (products + attention) / 3
     counted = work.flops("attention")
-    again = (
-        attention / counted * (work.flops("attention", "executed_flops") - counted)
-        if counted
-        else 0.0
-    )
+    again = 0.0
+    if counted:
+        again = attention / counted * (work.flops("attention", "executed_flops") - counted)
     if choices.recomputation == "attention":
         return again
     return again + (products + attention) / 3

@@ -144,11 +144,10 @@ class Line:
 def _row_lines(row: Row, name: str) -> Iterator[Line]:
     """Lines of an MFU with what it is, and of the points that each choice adds to ours."""
     yield Line(f"{row.mfu_percent:7.1f}  {name}")
-    added = [
-        f"{step.replace('_', ' ')} {points:+.2f}"
-        for step, points in row.steps.items()
-        if abs(points) >= SEEN
-    ]
+    added = []
+    for step, points in row.steps.items():
+        if abs(points) >= SEEN:
+            added.append(f"{step.replace('_', ' ')} {points:+.2f}")
     if added:
         yield Line(f"{'':9}{', '.join(added)}", "dim")
 
@@ -232,7 +231,9 @@ def covered_percent(values: Sequence[float], reported: float) -> float:
         end = min(value + TOLERANCE, high)
         covered += max(0.0, end - begin)
         reached = max(reached, end)
-    return 100 * covered / (high - low) if high > low else 100.0
+    if high > low:
+        return 100 * covered / (high - low)
+    return 100.0
 
 
 def denominators_of(
@@ -328,7 +329,10 @@ def _matters(choices: Choices, counted: Work) -> bool:
         )
     if choices.unmultiplied and not counted.flops("attention"):
         return False  # formulas in N are those of transformers
-    changed = {name: value for name, value in vars(choices).items() if value != getattr(OURS, name)}
+    changed = {}
+    for name, value in vars(choices).items():
+        if value != getattr(OURS, name):
+            changed[name] = value
     one_by_one = (
         replace(OURS, **{name: value}) for name, value in changed.items() if name != "unmultiplied"
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from mfulab.core.parts import drop_none
 from mfulab.core.said import Said, packed_all
 from mfulab.mfu.causes import (
     ABOVE_PEAK,
@@ -88,7 +89,7 @@ def _held_back(counters: Counters) -> Said | None:
         counters.hardware_thermal_percent,
         counters.power_brake_percent,
     )
-    known = [percent for percent in heat if percent is not None]
+    known = drop_none(heat)
     share = max(known) if known else counters.throttled_percent
     return reached("held_back", share, PIPE_IDLE)
 

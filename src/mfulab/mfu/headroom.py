@@ -5,6 +5,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mfulab.core.parts import leave_out
+
 Known = float | None
 Matmul = tuple[str, tuple[int, ...]]  # number format and class of shape
 # From the peak down to MFU, in the order in which the figure takes them off.
@@ -53,8 +55,12 @@ def headroom(
     parts = _of_kinds(spent_ns)
     parts["useful"] = round(useful_ns)
     left = spent_ns.get("products", 0) - parts["useful"]
-    executed_ns = None if executed_ratio is None else useful_ns * executed_ratio
-    issued_ns = None if issued_ratio is None else useful_ns * issued_ratio
+    executed_ns = None
+    if executed_ratio is not None:
+        executed_ns = useful_ns * executed_ratio
+    issued_ns = None
+    if issued_ratio is not None:
+        issued_ns = useful_ns * issued_ratio
     beyond_ns = {
         "clock": clock_ns,
         "tile_padding": _more(executed_ns, useful_ns),
@@ -74,7 +80,9 @@ def headroom(
 
 def _more(time_ns: Known, than_ns: Known) -> Known:
     """Nanoseconds by which a time is longer than another; None where one is unknown."""
-    return None if time_ns is None or than_ns is None else time_ns - than_ns
+    if time_ns is None or than_ns is None:
+        return None
+    return time_ns - than_ns
 
 
 def _of_kinds(spent_ns: Mapping[str, int]) -> dict[str, int]:
@@ -92,7 +100,7 @@ def _uncounted(spent_ns: Mapping[str, int]) -> dict[str, int]:
     """The parts where no useful time is known: matmuls are of unknown FLOPs."""
     parts = _of_kinds(spent_ns)
     parts["uncounted"] += spent_ns.get("products", 0)
-    return {name: time_ns for name, time_ns in parts.items() if name not in _OF_PRODUCTS}
+    return leave_out(parts, _OF_PRODUCTS)
 
 
 def _with_useful(spent_ns: Mapping[str, int], useful_ns: int) -> Mapping[str, int]:
@@ -100,7 +108,10 @@ def _with_useful(spent_ns: Mapping[str, int], useful_ns: int) -> Mapping[str, in
     missing = useful_ns - spent_ns.get("products", 0)
     if missing <= 0 or useful_ns > sum(spent_ns.values()):
         return spent_ns
-    around = [name for name in spent_ns if name != "products"]
+    around = []
+    for name in spent_ns:
+        if name != "products":
+            around.append(name)
     return _less(spent_ns, around, missing) | {"products": useful_ns}
 
 
@@ -142,11 +153,9 @@ def best_time(
     best = 0.0
     sources = set[str]()
     for product in products:
-        rate = (
-            measured.get((product["format"], shape_class(*product["matmul"])))
-            if product["matmul"]
-            else None
-        )
+        rate = None
+        if product["matmul"]:
+            rate = measured.get((product["format"], shape_class(*product["matmul"])))
         measured_ns = product["flops"] / rate / 1e3 if rate else math.inf
         best += min(measured_ns, product["best_ns"])
         sources |= {"matmul_runs" if measured_ns < product["best_ns"] else "trace"}
@@ -206,15 +215,18 @@ def attainable_s(
     nothing waited. Padding of matmuls stays where known, as operations executed ÷ counted. None
     where no matmul has a best time."""
     factors = {("products", "compute"): executed_ratio or 1.0}
-    times_ms = [
-        roof["best_ms"] * factors.get((roof["kind"], roof["bound"]), 1.0)
-        if roof["bound"]
-        else roof["time_ms"]
-        for roof in roofs
-        if roof["kind"] not in ("idle", "input_wait")
-    ]
+    times_ms = []
+    for roof in roofs:
+        if roof["kind"] not in ("idle", "input_wait"):
+            times_ms.append(
+                roof["best_ms"] * factors.get((roof["kind"], roof["bound"]), 1.0)
+                if roof["bound"]
+                else roof["time_ms"]
+            )
     is_known = any(roof["bound"] and roof["kind"] == "products" for roof in roofs)
-    return sum(times_ms) / 1e3 if is_known else None
+    if is_known:
+        return sum(times_ms) / 1e3
+    return None
 
 
 def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
@@ -248,6 +260,8 @@ def _less(spent_ns: Mapping[str, int], names: Sequence[str], wanted: int) -> dic
     whole = sum(spent_ns.get(name, 0) for name in names)
     for name in names:
         before += spent_ns.get(name, 0)
-        until = before * wanted // whole if whole else 0
+        until = 0
+        if whole:
+            until = before * wanted // whole
         parts[name], taken = spent_ns.get(name, 0) - (until - taken), until
     return parts

@@ -104,7 +104,7 @@ def joined(rows: Sequence[dict[str, Any]]) -> None:
         row["collective_bandwidth"] = bandwidths([row])
         row["link_bytes"] = link_bytes(row)
     for ranks in rows_of_jobs(rows):
-        shares = shares_of([_rank_share(row) for row in ranks])
+        shares = shares_of(list(map(_rank_share, ranks)))
         columns = {
             "job_ranks": len(ranks),
             "job_time_s": shares.time_s,
@@ -137,7 +137,7 @@ def bandwidths(ranks: Sequence[Row]) -> str | None:
     sizes are not told. Algorithm bandwidth = bytes ÷ time, bus bandwidth = that × `BUS`. The time
     is the shortest among all ranks; `wait_ms`, what the one that waits most adds in the mean, is
     None where a rank is alone."""
-    told = [_times_by_collective(row) for row in ranks]
+    told = list(map(_times_by_collective, ranks))
     collectives = []
     for what, own in told[0].items():
         others = [calls.get(what, ()) for calls in told]
@@ -147,14 +147,16 @@ def bandwidths(ranks: Sequence[Row]) -> str | None:
     if not collectives:
         return None
     longest_first = sorted(collectives, key=lambda one: -one.ms * one.calls)
-    return json.dumps([vars(one) for one in longest_first[:MOST]])
+    return json.dumps(list(map(vars, longest_first[:MOST])))
 
 
 def link_bytes(row: Row) -> float | None:
     """Bytes that the collectives of a step send over a link of their process; None where sizes are
     not told."""
     use = link_use(row)
-    return use.bytes if use else None
+    if use:
+        return use.bytes
+    return None
 
 
 def link_use(row: Row) -> LinkUse | None:
@@ -183,10 +185,14 @@ def _times_by_collective(row: Row) -> dict[Collective, Sequence[float]]:
 def _bandwidth(what: Collective, of_ranks: Sequence[Sequence[float]]) -> Bandwidth:
     """One collective's line: its times are those of the ranks, which are equally many."""
     kind, size, processes = what
-    shortest = [min(times) for times in zip(*of_ranks, strict=True)]
+    shortest = list(map(min, zip(*of_ranks, strict=True)))
     middle = median(shortest)
-    algorithm = size / middle if middle else None
-    bus = None if algorithm is None else _bus_factor(kind, processes) * algorithm
+    algorithm = None
+    if middle:
+        algorithm = size / middle
+    bus = None
+    if algorithm is not None:
+        bus = _bus_factor(kind, processes) * algorithm
     wait_ms = None
     if len(of_ranks) > 1:
         wait_ms = max(_mean_wait(times, shortest) for times in of_ranks) / 1e6
@@ -247,7 +253,7 @@ def collectives(row: Row) -> Mapping[str, Sequence[int]]:
     """Nanoseconds of a rank's collectives in order, by name. Raises ValueError or TypeError for
     cells of none."""
     cell = parse_json(row.get("collectives") or "{}")
-    return {str(name): [int(time) for time in times] for name, times in dict(cell).items()}
+    return {str(name): list(map(int, times)) for name, times in dict(cell).items()}
 
 
 def rows_of_jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -263,7 +269,11 @@ def rows_of_jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
             jobs[row.get("recorded"), row["job"], row["first_step"], row["last_step"]].setdefault(
                 _place(row), row
             )
-    return [[ranks[place] for place in sorted(ranks)] for ranks in jobs.values() if len(ranks) > 1]
+    found = []
+    for ranks in jobs.values():
+        if len(ranks) > 1:
+            found.append([ranks[place] for place in sorted(ranks)])
+    return found
 
 
 def _place(row: Row) -> tuple[int, int]:
@@ -275,15 +285,16 @@ def waits(calls: Mapping[Place, Mapping[str, Sequence[int]]]) -> dict[Place, tup
     """Transfer, the shortest, and waiting of each rank, ns, over collectives that all ranks
     recorded equally often."""
     first, *others = calls.values()
-    shared = [
-        name
-        for name in first
-        if all(len(other.get(name, ())) == len(first[name]) for other in others)
-    ]
+    shared = []
+    for name in first:
+        if all(len(other.get(name, ())) == len(first[name]) for other in others):
+            shared.append(name)
     sums = dict.fromkeys(calls, (0, 0))
     for name in shared:
         for times in zip(*(calls[rank][name] for rank in calls), strict=True):
             transfer = min(times)
             for rank, time in zip(calls, times, strict=True):
                 sums[rank] = (sums[rank][0] + transfer, sums[rank][1] + time - transfer)
-    return sums if shared else {}
+    if shared:
+        return sums
+    return {}

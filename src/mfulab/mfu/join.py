@@ -90,7 +90,9 @@ def counted_flops(row: Values, flops: Values) -> dict[str, Known]:
     # A decoded token attends to all before it: nothing to halve.
     causal = needed if mode == "decoding" else _counted(flops, mode, "causal_flops")
     if mode == "training":
-        recomputed = flops.get("recomputed_flops") if row.get("checkpointing") else 0
+        recomputed: float | None = 0
+        if row.get("checkpointing"):
+            recomputed = flops.get("recomputed_flops")
         executed = total(
             flops.get("forward_flops"), flops.get("executed_backward_flops"), recomputed
         )
@@ -112,15 +114,15 @@ def _moved(row: Values, flops: Values) -> tuple[Known, Known, Known]:
     weights = product(
         total(flops.get("parameters"), -not_read), 4 if row.get("autocast") else element_bytes
     )
-    saved = weights - row["weight_bytes"] if weights and row.get("weight_bytes") else 0
-    cache = (
-        product(flops.get("key_value_cache_bytes"), scale)
-        if mode in ("prefill", "decoding")
-        else None
-    )
-    read = (
-        None if mode == "training" else total(weights, -saved, cache if mode == "decoding" else 0)
-    )
+    saved = 0
+    if weights and row.get("weight_bytes"):
+        saved = weights - row["weight_bytes"]
+    cache = None
+    if mode in ("prefill", "decoding"):
+        cache = product(flops.get("key_value_cache_bytes"), scale)
+    read = None
+    if mode != "training":
+        read = total(weights, -saved, cache if mode == "decoding" else 0)
     return (
         product(
             processes, total(product(micro_batches, _counted(flops, mode, "bytes"), scale), -saved)
@@ -156,7 +158,8 @@ def roofline_times(
         moving = size * element_bytes / BYTES_COUNTED_PER_ELEMENT / ceiling_gb_s / 1e9
         least = micro_batches * processes * max(operations / ceiling_tflop_s / TERA, moving)
         unfused += least
-        fused += least if operations else 0.0
+        if operations:
+            fused += least
     return {"roofline_time_s": fused, "unfused_roofline_time_s": unfused}
 
 
@@ -194,7 +197,9 @@ def _counted_peak(row: Values) -> str:
     """Name of the counted peak that is a row's."""
     if row.get("mode") != "training":
         return "inference"
-    return "checkpointed" if row.get("checkpointing") else "step"
+    if row.get("checkpointing"):
+        return "checkpointed"
+    return "step"
 
 
 def _holds_more(row: Values) -> bool:
@@ -394,7 +399,9 @@ def _of_devices(ceiling: Values, devices: float | None) -> Values:
 def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str, Cell]:
     """Joined columns of one matmul; `compute` is the ceilings row of its precision, empty without
     one."""
-    time = row.get("time_s") if row.get("status") == "ok" else None
+    time = None
+    if row.get("status") == "ok":
+        time = row.get("time_s")
     speed = tflop_s(row.get("flops"), time)
     peak = compute.get("computed_tflop_s")
     ceiling = compute.get("measured_tflop_s")
@@ -421,7 +428,9 @@ def reading_columns(row: Values, compute: Values, device: str | None) -> dict[st
     precision, or empty."""
     # FLOPs of padding are no model's: they do not count towards MFU.
     flops = row.get("useful_flops")
-    time = row.get("window_s") if row.get("status") == "ok" else None
+    time = None
+    if row.get("status") == "ok":
+        time = row.get("window_s")
     peaks = _peaks({}, compute, {}, device, None, None)
     shares = shares_of(StepFacts(StepTime(time), StepWork(flops), peaks))
     return {
@@ -477,4 +486,6 @@ def faster_than_possible(
 
 def _element_bytes(dtype: str | None) -> int | None:
     form = BY_DTYPE.get(dtype or "")
-    return form.bytes if form else None
+    if form:
+        return form.bytes
+    return None

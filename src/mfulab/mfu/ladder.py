@@ -74,7 +74,9 @@ def measured(row: Mapping[str, object]) -> list[Measured]:
     rungs = []
     for rung in RUNGS:
         percent = number(row.get(rung.column))
-        above = number(row.get(rung.only_below)) if rung.only_below else None
+        above = None
+        if rung.only_below:
+            above = number(row.get(rung.only_below))
         if percent is not None and (above is None or percent < above * (1 - 1e-9)):
             falls = rung.falls and (
                 rung.precisions is None or row.get("effective_precision") in rung.precisions
@@ -91,4 +93,6 @@ def largest_drop(row: Mapping[str, object]) -> Drop | None:
         Drop, itertools.pairwise(rung for rung in measured(row) if rung.falls)
     )
     largest = max(drops, key=lambda drop: drop.points, default=None)
-    return largest if largest and largest.points > 0 else None
+    if largest and largest.points > 0:
+        return largest
+    return None

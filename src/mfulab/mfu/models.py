@@ -92,7 +92,7 @@ def model_config(
         return ModelConfig(**content)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "model"
+        where = ".".join(map(str, first["loc"])) or "model"
         if first["type"] == "extra_forbidden":
             names_of_keys = [
                 field.alias or name for name, field in ModelConfig.model_fields.items()
@@ -108,9 +108,10 @@ def model_config(
 def _read(model: str | Path) -> dict[str, Any]:
     path = Path(model)
     if path.suffix not in (".yaml", ".yml"):
-        files = [
-            folder / f"{model}.yaml" for folder in FOLDERS if (folder / f"{model}.yaml").exists()
-        ]
+        files = []
+        for folder in FOLDERS:
+            if (folder / f"{model}.yaml").exists():
+                files.append(folder / f"{model}.yaml")
         if not files:
             raise unknown("model", model, names(), "mfulab run count_flops --help")
         path = files[0]

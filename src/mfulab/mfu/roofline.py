@@ -69,7 +69,8 @@ def expected(
         compute_s = operation.executed_flops / peak_flop_s
         moving_s = operation.elements * element_bytes / memory_byte_s
         products_s += max(compute_s, moving_s)
-        by_compute_s += compute_s if compute_s >= moving_s else 0.0
+        if compute_s >= moving_s:
+            by_compute_s += compute_s
         others_s += operation.other_elements * element_bytes / memory_byte_s
     if not products_s:
         raise ConfigurationError(

@@ -175,7 +175,9 @@ def number(value: object) -> Known:
 
 def text(value: object) -> str:
     """A cell as a text; empty for anything else."""
-    return value if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return value
+    return ""
 
 
 def group(kind: type[Group], row: Row) -> Group:

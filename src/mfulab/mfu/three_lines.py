@@ -40,9 +40,13 @@ class ThreeLines:
     def worded(self, language: str = "en") -> list[str]:
         """The lines that have something to say, each behind its word."""
         text = Texts(language, "lines")
-        lines = [self.finding] if self.finding else []
-        lines += [text("because", reason=self.because)] if self.because else []
-        lines += [text("try", advice=self.advice)] if self.advice else []
+        lines = []
+        if self.finding:
+            lines = [self.finding]
+        if self.because:
+            lines.append(text("because", reason=self.because))
+        if self.advice:
+            lines.append(text("try", advice=self.advice))
         return lines
 
 
@@ -77,11 +81,16 @@ def finding(
     used = mfu or ("" if share is None else at_least(row, share_of(share)))
     values = {"name": name, "device": device, "busy": busy, "mfu": used}
     if busy is not None:
-        return text("busy_and_used" if used else "busy", **values)
+        key = "busy"
+        if used:
+            key = "busy_and_used"
+        return text(key, **values)
     if used:
         return text("used", **values)
     time_s = number(row.get("time_s"))
-    return text("took", time=quantity(time_s, "s"), **values) if time_s else ""
+    if time_s:
+        return text("took", time=quantity(time_s, "s"), **values)
+    return ""
 
 
 def is_part(row: Mapping[str, Cell]) -> bool:
@@ -91,7 +100,9 @@ def is_part(row: Mapping[str, Cell]) -> bool:
 
 def at_least(row: Mapping[str, Cell], share: str) -> str:
     """A share of the peak in words; of a part of the FLOPs the whole is at least that."""
-    return f"≥ {share}" if is_part(row) else share
+    if is_part(row):
+        return f"≥ {share}"
+    return share
 
 
 def device_of(row: Mapping[str, Cell]) -> str:
@@ -108,7 +119,9 @@ def device_of(row: Mapping[str, Cell]) -> str:
 
 def share_of(mfu_percent: float) -> str:
     """MFU in percent, in words."""
-    return f"< {LEAST:g}" if mfu_percent < LEAST else percent(mfu_percent)
+    if mfu_percent < LEAST:
+        return f"< {LEAST:g}"
+    return percent(mfu_percent)
 
 
 def advice(row: Mapping[str, Cell], language: str = "en", is_read: bool = False) -> str:
@@ -168,7 +181,9 @@ def tried_config(row: Mapping[str, Cell]) -> str:
     if row.get("model") not in names():
         return ""
     own = _settings(row)
-    return _words(own) if is_measured_again else _words(_with_remedy(own, remedy))
+    if is_measured_again:
+        return _words(own)
+    return _words(_with_remedy(own, remedy))
 
 
 def _with_remedy(own: Mapping[str, str], remedy: Mapping[str, str]) -> dict[str, str]:

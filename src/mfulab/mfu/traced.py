@@ -67,7 +67,9 @@ def trace_columns(row: TraceRow, measured: Bests | None = None) -> dict[str, Cel
     facts = _facts(row, counts, bandwidth_gb_s, best_ratio)
     step = account(facts)
     time_s = facts.time.time_s
-    operators = _cell(row, "operators", []) if time_s else []
+    operators = []
+    if time_s:
+        operators = _cell(row, "operators", [])
     roofs = headroom.of_operators(operators, counts.peaks_tflop_s, bandwidth_gb_s, steps)
     best_s = headroom.attainable_s(roofs, row.get("executed_ratio"))
     mfu = step.shares.mfu_percent
@@ -144,7 +146,9 @@ def _cell(row: TraceRow, name: str, empty: Any) -> Any:
 
 def _bandwidth_gb_s(row: TraceRow) -> Known:
     device = row.get("device")
-    return peak(device, "fp32", row.get("units")).memory_gb_s if device else None
+    if device:
+        return peak(device, "fp32", row.get("units")).memory_gb_s
+    return None
 
 
 def _peak(

@@ -5,6 +5,7 @@ clipped at 100."""
 import math
 from collections.abc import Sequence
 
+from mfulab.core.parts import drop_none
 from mfulab.device import GPU
 
 TERA = 1e12
@@ -26,7 +27,7 @@ def total(*terms: float | None) -> float | None:
     """The sum, or None if a term was not measured."""
     if any(term is None for term in terms):
         return None
-    return sum(term for term in terms if term is not None)
+    return sum(drop_none(terms))
 
 
 def ratio(numerator: float | None, denominator: float | None) -> float | None:
@@ -82,4 +83,6 @@ def _width(measure: Measure, bound: int) -> float | None:
 def default_basis(device: str | None) -> str:
     """`spec` on a GPU with datasheets; `measured` on a CPU, which hides turbo clocks, and on
     Apple's GPUs."""
-    return "spec" if device == GPU else "measured"
+    if device == GPU:
+        return "spec"
+    return "measured"

@@ -34,7 +34,7 @@ class Datasheet(NamedTuple):
 @functools.lru_cache(maxsize=None)
 def datasheets() -> tuple[Datasheet, ...]:
     """Lists all datasheets of `datasheets.csv`."""
-    return tuple(_datasheet(row) for row in table("datasheets.csv"))
+    return tuple(map(_datasheet, table("datasheets.csv")))
 
 
 def texts_read(sheet: Datasheet) -> str:
@@ -53,7 +53,9 @@ def checked_by(sheet: Datasheet) -> str:
     if not sheet.checked:
         return "nobody"
     writers = {text["by"] for text in _texts(sheet)}
-    return "vendor" if "vendor" in writers else "third party"
+    if "vendor" in writers:
+        return "vendor"
+    return "third party"
 
 
 def _texts(sheet: Datasheet) -> list[dict[str, str]]:

@@ -116,19 +116,29 @@ def format_of(dtype: object) -> str:
 
 def known(sheet: Datasheet) -> list[str]:
     """Formats in which a datasheet has a peak."""
-    return [dtype for dtype in UNITS if unit_of(sheet, dtype)]
+    found = []
+    for dtype in UNITS:
+        if unit_of(sheet, dtype):
+            found.append(dtype)
+    return found
 
 
 def _peak(sheet: Datasheet, dtype: str, unit: str, sparse: bool, units: int | None) -> Peak:
     rate = rates(sheet)
     is_computed = by_formula(sheet, unit)
-    clock = clock_mhz(sheet, unit) if is_computed else None
+    clock = None
+    if is_computed:
+        clock = clock_mhz(sheet, unit)
     dense = computed(sheet, unit) if is_computed else printed(sheet, unit)
     assert dense is not None
-    share = units / sheet.units if units and sheet.units else 1.0
+    share = 1.0
+    if units and sheet.units:
+        share = units / sheet.units
     factor = sparse_factor(sheet, dtype)
     formula = _formula(sheet, unit, units, clock)
-    kind = f"2:4 sparse, {factor:g} times the dense" if sparse else "dense"
+    kind = "dense"
+    if sparse:
+        kind = f"2:4 sparse, {factor:g} times the dense"
     where = ", at the datasheet's clock" if is_computed else ""
     return Peak(
         device=sheet.device,
@@ -150,7 +160,9 @@ def _peak(sheet: Datasheet, dtype: str, unit: str, sparse: bool, units: int | No
 
 def _formula(sheet: Datasheet, unit: str, units: int | None, clock: float | None) -> str:
     if clock is None:
-        part = f" × {units}/{sheet.units}" if units and units != sheet.units else ""
+        part = ""
+        if units and units != sheet.units:
+            part = f" × {units}/{sheet.units}"
         return f"{printed(sheet, unit):g} TFLOP/s as printed{part}"
     counted = _COUNTED.get(sheet.architecture[:5]) or _COUNTED.get(sheet.vendor, "units")
     factors = f"{units or sheet.units} {counted} × {rates(sheet)[unit]} FMA/clock ({unit})"
@@ -159,11 +171,15 @@ def _formula(sheet: Datasheet, unit: str, units: int | None, clock: float | None
 
 def _missing(sheet: Datasheet, dtype: str) -> NoPeakError:
     """Tells a format that a device lacks from one whose figure nobody prints."""
-    choices = f"; it has {', '.join(known(sheet))}" if known(sheet) else ""
+    choices = ""
+    if known(sheet):
+        choices = f"; it has {', '.join(known(sheet))}"
     if rates(sheet):
         lacks = f"neither the datasheet of {sheet.device} nor its architecture has {dtype}"
         return NoPeakError(lacks + choices)
-    note = f" ({sheet.note})" if sheet.note else ""
+    note = ""
+    if sheet.note:
+        note = f" ({sheet.note})"
     prints = f"the datasheet of {sheet.device} prints no dense figure in {dtype}"
     unknown = f"{prints}, and none can be computed{note}: the peak is unknown"
     return NoPeakError(f"{unknown}, whether or not the device has the format", may_exist=True)

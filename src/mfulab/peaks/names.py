@@ -76,7 +76,11 @@ def typed_names() -> list[str]:
 
 
 def _of_id(pci_id: str) -> list[Datasheet]:
-    return [sheet for sheet in datasheets() if pci_id in sheet.pci_ids]
+    found = []
+    for sheet in datasheets():
+        if pci_id in sheet.pci_ids:
+            found.append(sheet)
+    return found
 
 
 def _of_name(name: str) -> list[Datasheet]:
@@ -90,7 +94,7 @@ def _of_name(name: str) -> list[Datasheet]:
 def _by_name() -> dict[str, tuple[Datasheet, ...]]:
     named: dict[str, tuple[Datasheet, ...]] = {}
     for sheet in datasheets():
-        for name in {normalised(name) for name in (sheet.device, *sheet.names)}:
+        for name in set(map(normalised, (sheet.device, *sheet.names))):
             named[name] = (*named.get(name, ()), sheet)
     return named
 
@@ -117,13 +121,17 @@ def _suggested(near: tuple[Datasheet, ...]) -> str:
         return ""
     *others, last = (f"{sheet.device} ({_numbers(sheet)})" for sheet in near[:NEAR])
     names = f"{', '.join(others)} or {last}" if others else last
-    more = f" All {len(datasheets())}: python -m {__package__} --list" if len(near) > NEAR else ""
+    more = ""
+    if len(near) > NEAR:
+        more = f" All {len(datasheets())}: python -m {__package__} --list"
     return f"; did you mean {names}?{more}"
 
 
 def _numbers(sheet: Datasheet, with_units: bool = False) -> str:
     """Numbers that tell products apart: units, and the dense peak in the format that training takes."""
-    parts = [f"{sheet.units} units"] if with_units and sheet.units else []
+    parts = []
+    if with_units and sheet.units:
+        parts = [f"{sheet.units} units"]
     for dtype in ("bf16", "fp16", "fp32"):
         value = figure(sheet, dtype)
         if value is not None:

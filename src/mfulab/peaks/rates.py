@@ -33,7 +33,9 @@ def figure(sheet: Datasheet, dtype: str) -> float | None:
     unit = unit_of(sheet, dtype)
     if unit is None:
         return None
-    return computed(sheet, unit) if by_formula(sheet, unit) else printed(sheet, unit)
+    if by_formula(sheet, unit):
+        return computed(sheet, unit)
+    return printed(sheet, unit)
 
 
 def computed(sheet: Datasheet, unit: str) -> float | None:
@@ -49,7 +51,9 @@ def computed(sheet: Datasheet, unit: str) -> float | None:
 def printed(sheet: Datasheet, unit: str) -> float | None:
     """The datasheet's figure of one kind of unit, in TFLOP/s; None if it prints none."""
     text = sheet.figures.get(_column(unit))
-    return float(text) if text else None
+    if text:
+        return float(text)
+    return None
 
 
 def agrees(sheet: Datasheet, unit: str) -> bool:
@@ -92,4 +96,6 @@ def sparse_factor(sheet: Datasheet, dtype: str) -> float:
 
 def _column(unit: str) -> str:
     name = unit[: -len("_tensor")] if unit.endswith("_tensor") else unit
-    return unit if name in BOTH else name
+    if name in BOTH:
+        return unit
+    return name

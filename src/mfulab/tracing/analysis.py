@@ -76,13 +76,21 @@ class Analysis:
     @property
     def counted(self) -> list[Product]:
         """The products whose FLOPs are known."""
-        return [product for product in self.products if not product.reason]
+        found = []
+        for product in self.products:
+            if not product.reason:
+                found.append(product)
+        return found
 
     @property
     def needed(self) -> list[Product]:
         """Products whose FLOPs are known and that the model needs: not those that a checkpoint
         computes again."""
-        return [product for product in self.counted if not product.recomputed]
+        found = []
+        for product in self.counted:
+            if not product.recomputed:
+                found.append(product)
+        return found
 
     @property
     def call_flops(self) -> dict[int, int]:
@@ -122,7 +130,10 @@ class Analysis:
         """JSON: numbers of the sentence on the matmul that a side of whole 16 bytes would gain
         most; None without one. `best_ms` is the padded matmul at the best speed of its format in
         the window."""
-        timed = [work for work in self.counted if work.matmul and work.time_ns]
+        timed = []
+        for work in self.counted:
+            if work.matmul and work.time_ns:
+                timed.append(work)
         fastest = defaultdict[str | None, float](float)  # FLOPs a nanosecond, by format
         for product in timed:
             speed = product.flops / product.time_ns
@@ -141,7 +152,9 @@ class Analysis:
                 most = ms - best_ms
                 told = {"side": side, "padded": padded, "ms": ms, "best_ms": best_ms}
                 told |= {"rate": 100 / product.slowdown}
-        return packed(told) if told else None
+        if told:
+            return packed(told)
+        return None
 
     def untraced(self, step_s: float) -> "Analysis":
         """Shares of steps of `step_s` seconds, as they take without a trace, which lengthens the
@@ -154,8 +167,12 @@ class Analysis:
         if not self.on_gpu or not 0 < active <= length:
             return self
         is_slower = length > self.window.length
-        slower = (length - idle) / active if is_slower else 1.0
-        waits = (length - active) / idle if idle and not is_slower else 1.0
+        slower = 1.0
+        if is_slower:
+            slower = (length - idle) / active
+        waits = 1.0
+        if idle and not is_slower:
+            waits = (length - active) / idle
         factors = {"idle": waits, "input_wait": waits}
         spent = {kind: round(time * factors.get(kind, slower)) for kind, time in self.spent.items()}
         spent["products" if is_slower and spent["products"] else "idle"] += length - sum(
@@ -163,7 +180,10 @@ class Analysis:
         )
         per = self.window.length / length
         readings = dict(self.readings)
-        shares = {name: per * slower for name in self.readings if name.endswith("_percent")}
+        shares = {}
+        for name in self.readings:
+            if name.endswith("_percent"):
+                shares[name] = per * slower
         shares |= dict.fromkeys(
             ("idle_percent", "idle_input_percent", "launch_bound_percent"), per * waits
         )
@@ -181,12 +201,17 @@ class Analysis:
     def top_kernels(self) -> str | None:
         """The five longest kernels as JSON: name → share of device time in percent."""
         shares = {row["kernel"]: round(row["share_percent"], 1) for row in self.kernels[:5]}
-        return json.dumps(shares) if shares else None
+        if shares:
+            return json.dumps(shares)
+        return None
 
     def top_other_operators(self) -> str | None:
         """The five longest other operators as JSON: name → share of the window in percent."""
         longest = sorted(self.others.items(), key=lambda item: -item[1])[:5]
-        shares = {name: round(100 * time / self.window.length, 1) for name, time in longest if time}
+        shares = {}
+        for name, time in longest:
+            if time:
+                shares[name] = round(100 * time / self.window.length, 1)
         if shares and self.readings["matmul_percent"].value is not None:
             return json.dumps(shares)
         return None
@@ -203,7 +228,10 @@ def of_device(held: OfWindow, device: int | None = None) -> Analysis:
     several = held.devices
     device = (several[0] if device is None else device) if len(several) > 1 else None
     products = products_of(held, device)
-    counted = {call for call, product in products.of_call.items() if not product.reason}
+    counted = set()
+    for call, product in products.of_call.items():
+        if not product.reason:
+            counted.add(call)
     told = (
         DeviceTime(held, counted, device)
         if len(trace.activities)
@@ -251,7 +279,9 @@ class _Traffic:
 def _operators(trace: Trace, told: DeviceTime, of_call: dict[int, Product]) -> list[Operator]:
     """Parts of the time with what their calls compute and move at least."""
     lengths = (told.end - told.begin)[(told.kind == COMPUTE) & (told.end > told.begin)]
-    shortest = min(int(lengths.min()), EMPTY_NS) if len(lengths) else 0
+    shortest = 0
+    if len(lengths):
+        shortest = min(int(lengths.min()), EMPTY_NS)
     traffic = _Traffic(trace, of_call)
     operators = []
     for (kind, name, shapes), time in told.parts.items():

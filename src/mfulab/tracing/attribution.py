@@ -93,7 +93,9 @@ def _costs(trace: Trace, calls: dict[int, Call]) -> dict[int, Traced]:
     costs = dict[int, Traced]()
     shared = dict[tuple[int, StepWork | None], Traced]()
     for place, call in calls.items():
-        step = steps.around(int(trace.host.begin[place])) if asks_step(call.name) else None
+        step = None
+        if asks_step(call.name):
+            step = steps.around(int(trace.host.begin[place]))
         key = id(call), step
         if key not in shared:
             shared[key] = traced_cost(call.name, call.shapes, call.values, call.types, step)
@@ -106,7 +108,7 @@ class _Steps:
 
     def __init__(self, trace: Trace) -> None:
         host = trace.host
-        works = [step_work(name) for name in trace.names]
+        works = list(map(step_work, trace.names))
         told = np.array([work is not None for work in works], bool)
         places = np.flatnonzero(host.annotation & told[host.name])
         places = places[np.argsort(host.begin[places], kind="stable")]
@@ -159,7 +161,7 @@ class _Nested:
         product, outermost, parent = self.product, self.outermost, self.parent
         node, update, names = self.node, self.update, self._names
         kinds = (self._multiplies, self._returns, self._updates, self._stores)
-        is_special = [any(of_name) for of_name in zip(*kinds, strict=True)]
+        is_special = list(map(any, zip(*kinds, strict=True)))
         stack = list[int]()
         thread = None
         for place in order:
@@ -208,8 +210,12 @@ class _Nested:
     def _multiply(self, place: int) -> None:
         costs = self._costs
         outer = self.product[place]
-        whole = costs[outer].cost if outer in costs else None
-        own = costs[place].cost if place in costs else None
+        whole = None
+        if outer in costs:
+            whole = costs[outer].cost
+        own = None
+        if place in costs:
+            own = costs[place].cost
         if whole is None:
             self.around[place] = outer
             self.product[place] = place

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from mfulab.core.files import UnreadableError, opened
+from mfulab.core.parts import leave_out, pick_present
 from mfulab.core.said import Numbers, Said, as_told
 from mfulab.device.cpu import memory_limit_bytes
 from mfulab.tracing.trace import MOST_OF_FAULT, TraceError
@@ -127,7 +128,7 @@ def _events(values: object) -> list[Event | None]:
         if not isinstance(value, dict):
             events.append(None)
             continue
-        held = {name: value[name] for name in Event.__struct_fields__ if name in value}
+        held = pick_present(value, Event.__struct_fields__)
         args = held.get("args")
         held["args"] = None
         if isinstance(args, dict):
@@ -154,9 +155,10 @@ class Stream:
                 begin = file.read(64)
             self._size = path.stat().st_size
         except FileNotFoundError:
-            raise TraceError(
-                path, Said("link_leads_nowhere" if path.is_symlink() else "no_such_file")
-            ) from None
+            key = "no_such_file"
+            if path.is_symlink():
+                key = "link_leads_nowhere"
+            raise TraceError(path, Said(key)) from None
         except (OSError, UnreadableError) as error:
             raise TraceError(path, as_told(str(error).removeprefix(f"{path}: "))) from None
         if not begin:
@@ -215,7 +217,7 @@ class Stream:
         if isinstance(rest, Exception):
             raise self._damaged(rest, count)
         if isinstance(rest, dict):
-            self.metadata |= {name: value for name, value in rest.items() if name != "traceEvents"}
+            self.metadata |= leave_out(rest, ("traceEvents",))
             rest = rest["traceEvents"]
         yield _events(rest)
 
@@ -236,7 +238,9 @@ class Stream:
             with suppress(msgspec.DecodeError, RecursionError):
                 return _typed.decode(text)
         values = self._parsed(text)
-        return _events(values) if isinstance(values, list) else None
+        if isinstance(values, list):
+            return _events(values)
+        return None
 
     def _parsed(self, text: bytes) -> Any:
         """The value, or what is wrong as an error; a text of faults that torch made is mended, and
@@ -250,7 +254,9 @@ class Stream:
         if isinstance(value, Exception) and not self._mends:
             mended = _parsed(text, True)
             self._mends = not isinstance(mended, Exception)
-            return mended if self._mends else value
+            if self._mends:
+                return mended
+            return value
         return value
 
     def _damaged(self, error: object, count: int) -> TraceError:
@@ -276,7 +282,8 @@ class Stream:
                 return text[1:], b"["
             if match := _EVENTS.search(text):
                 head = self._parsed(text[: match.start()].rstrip().rstrip(b",") + b"}")
-                self.metadata |= head if isinstance(head, dict) else {}
+                if isinstance(head, dict):
+                    self.metadata |= head
                 return text[match.end() :], b'{"traceEvents":['
             if len(buffer) >= HEAD_BYTES:
                 break
@@ -296,7 +303,9 @@ def _foreign(path: Path, begin: bytes) -> str:
         return _ENDINGS[ending]
     for opening, reason in _BEGINS.items():
         if begin.startswith(opening):
-            return "is_snapshot" if _SNAPSHOT in begin else reason
+            if _SNAPSHOT in begin:
+                return "is_snapshot"
+            return reason
     return ""
 
 
@@ -325,14 +334,18 @@ def nanoseconds(value: Any) -> int | None:
     try:
         number = Decimal(value) if isinstance(value, str) else value
         is_time = isinstance(number, int | float | Decimal) and -MOST_US < number < MOST_US
-        return round(number * 1000) if is_time else None
+        if is_time:
+            return round(number * 1000)
+        return None
     except ArithmeticError:  # a Decimal of no number
         return None
 
 
 def _number(text: str) -> float | Decimal:
     # A float holds 15 digits: microseconds since 1970 with three decimals have 19.
-    return float(text) if len(text) < 18 else Decimal(text)
+    if len(text) < 18:
+        return float(text)
+    return Decimal(text)
 
 
 def _parsed(text: bytes, mend: bool = False) -> Any:

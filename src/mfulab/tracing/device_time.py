@@ -139,7 +139,9 @@ class DeviceTime:
         found = list[tuple[str, int, str]]()
         for gap in np.argsort(-lengths, kind="stable")[:LONGEST_GAPS].tolist():
             last = self.ended[gap]
-            name = self.trace.names[named[last]] if last >= 0 else ""
+            name = ""
+            if last >= 0:
+                name = self.trace.names[named[last]]
             found.append((CAUSES[self.cause[gap]], int(lengths[gap]), name))
         return found
 
@@ -187,7 +189,8 @@ class DeviceTime:
                 "matmul_percent": shares.multiplying(spent),
                 "other_operators_percent": spent["others"],
             }
-        values |= {name: 100 * time / wall for name, time in times.items()}
+        for name, time in times.items():
+            values[name] = 100 * time / wall
         return absent | shares.readings(values, window_s=wall / 1e9)
 
     def _without_operators(self, compute: int) -> Said | None:

@@ -48,7 +48,9 @@ class Difference:
         known."""
         if abs(self.change) <= (self.noise or 0.0):
             return "same"
-        return "slower" if self.change > 0 else "faster"
+        if self.change > 0:
+            return "slower"
+        return "faster"
 
     def kinds(self) -> list[Part]:
         """The parts summed by kind of time."""
@@ -73,6 +75,8 @@ def difference(before: Analysis, after: Analysis) -> Difference:
     ]
     lengths = [analysis.window.lengths for analysis in (before, after)]
     are_marked = all(len(steps) > 1 for steps in lengths)
-    error = sum(variance(steps) / len(steps) for steps in lengths) ** 0.5 if are_marked else 0.0
+    error = 0.0
+    if are_marked:
+        error = sum(variance(steps) / len(steps) for steps in lengths) ** 0.5
     ordered = sorted(parts, key=lambda part: -abs(part.difference))
     return Difference(ordered, old, new, NOISE * error / float(old) if are_marked else None)

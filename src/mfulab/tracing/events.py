@@ -158,7 +158,9 @@ class _Taken:
 
     def notes(self) -> list[Said]:
         """Note on events that were left out."""
-        notes = [Said("odd_events", {"count": self.odd})] if self.odd else []
+        notes = []
+        if self.odd:
+            notes = [Said("odd_events", {"count": self.odd})]
         if self.ranges:
             notes.append(Said("range_profiler", {"count": self.ranges}))
         if self.unknown:
@@ -264,7 +266,7 @@ class _Taken:
         args = columns.args
         kinds = [COPY] * len(args)
         if kind == _KERNEL:
-            kinds = [kind_of(name) for name in columns.names]
+            kinds = list(map(kind_of, columns.names))
         devices = [told.device for told in args]
         streams = [told.stream for told in args]
         collectives = dict[int, Collective]()
@@ -314,7 +316,7 @@ class _Taken:
 def _calls(columns: _Columns, annotations: Sequence[bool]) -> dict[int, Call]:
     """Arguments of the host's calls by their places, of those that have some to keep."""
     names = columns.names
-    multiplying = {name for name in set(names) if is_traced_matmul(name)}
+    multiplying = set(filter(is_traced_matmul, set(names)))
     calls = dict[int, Call]()
     for index, told in enumerate(columns.args):
         has_shapes = told.shapes is not UNSET or told.old_shapes
@@ -391,7 +393,7 @@ def _integers(values: list[Any]) -> Indices:
     """Whole numbers, -1 for what is none."""
     if set(map(type, values)) == {int} and min(values) > -MOST and max(values) < MOST:
         return np.array(values, np.int64)
-    return np.array([_integer(value) for value in values], np.int64)
+    return np.array(list(map(_integer, values)), np.int64)
 
 
 def _integer(value: Any) -> int:
@@ -399,4 +401,6 @@ def _integer(value: Any) -> int:
         number = value if type(value) is int else int(value)
     except (TypeError, ValueError, OverflowError):
         return -1
-    return number if -MOST < number < MOST else -1
+    if -MOST < number < MOST:
+        return number
+    return -1

@@ -32,7 +32,10 @@ def beside(path: Path) -> Path | None:
     stem, dot, ending = path.name.partition(".")
     names = (f"{stem}_capture", stem.replace("execution", "capture").replace("replay", "capture"))
     paths = (path.with_name(f"{name}{dot}{ending}") for name in names if name != stem)
-    return next((capture for capture in paths if capture.is_file()), None)
+    for capture in paths:
+        if capture.is_file():
+            return capture
+    return None
 
 
 def joined(trace: Trace, capture: Trace) -> Trace:
@@ -98,7 +101,9 @@ class _Added:
         is_nameless = self._captured.activities.name[launch] < 0
         if is_nameless and multiplies(kernel) != (product >= 0):
             return -1
-        return product if product >= 0 else int(self._owners.operator_of_activity[launch])
+        if product >= 0:
+            return product
+        return int(self._owners.operator_of_activity[launch])
 
     def _add(self, owner: int, begin: int) -> int:
         """Adds a call, on a thread of its own: it lies in no other. Returns its index."""

@@ -81,7 +81,10 @@ class HostTime:
         multiplied = shares.multiplying(self.spent)
         others = self.spent["others"]
         if not multiplied and (not others or self.others().get(FUSED)):
-            reason = Said("inside_compiled" if others else "no_operator_time")
+            key = "no_operator_time"
+            if others:
+                key = "inside_compiled"
+            reason = Said(key)
             return empty | shares.readings(
                 dict.fromkeys(shares.OF_OPERATORS), source, reason=reason
             )

@@ -62,7 +62,9 @@ def within(merged: Intervals, begin: Times, end: Times) -> Times:
 
     def until(times: Times) -> Times:
         place = np.searchsorted(merged.begin, times, side="right")
-        beyond = np.maximum(merged.end[place - 1] - times, 0) if len(merged.end) else 0
+        beyond = 0
+        if len(merged.end):
+            beyond = np.maximum(merged.end[place - 1] - times, 0)
         return before[place] - np.where(place > 0, beyond, 0)
 
     return until(end) - until(begin)

@@ -197,7 +197,9 @@ class Export:
     def _process(self, owner: int | None) -> int:
         """The number of the process of a global thread or process; 0 where the export does not tell
         kernels'."""
-        return (owner or 0) >> 24 & 0xFFFFFF if self.apart else 0
+        if self.apart:
+            return (owner or 0) >> 24 & 0xFFFFFF
+        return 0
 
     def _name(self, key: Any) -> str:
         if isinstance(key, int):
@@ -232,7 +234,9 @@ class Export:
                 match.group("name", "seq", "sizes") if match else (text, None, None)
             )
             mark = step_mark(name)
-            call = Call(name, tuple(_sizes(sizes)), (), ()) if is_traced_matmul(name) else None
+            call = None
+            if is_traced_matmul(name):
+                call = Call(name, tuple(_sizes(sizes)), (), ())
             forward = sequence is not None and int(sequence) >= 0
             annotation = mark is not None or "::" not in name
             self.recorder.host_call(
@@ -243,5 +247,7 @@ class Export:
 def _sizes(text: str | None) -> list[Any]:
     with suppress(ValueError):
         sizes = parse_json(text or "[]")
-        return sizes if isinstance(sizes, list) else []
+        if isinstance(sizes, list):
+            return sizes
+        return []
     return []

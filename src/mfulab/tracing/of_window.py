@@ -54,7 +54,9 @@ class OfWindow:
 
     def executed(self, device: int | None) -> Indices:
         """Places of the activities that overlap the window, of one device or of all."""
-        return self._executed if device is None else self._inside.get(device, _NOTHING)
+        if device is None:
+            return self._executed
+        return self._inside.get(device, _NOTHING)
 
     def kernels_of_products(self, device: int | None) -> dict[int, list[int]]:
         """Places of the kernels of each product call of the window, on one device or on all."""

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
+from mfulab.core.parts import pick_all
 from mfulab.core.said import Said
 from mfulab.device import GPU, is_gpu, synchronise
 from mfulab.device.samplers.reading import Readings
@@ -105,7 +106,9 @@ class BlockTrace:
     def __init__(self, device: torch.device, path: Path) -> None:
         self._device = device
         self._path = path
-        cuda = [ProfilerActivity.CUDA] if device.type == GPU else []
+        cuda = []
+        if device.type == GPU:
+            cuda = [ProfilerActivity.CUDA]
         self._profiler = profile(activities=[ProfilerActivity.CPU, *cuda])
         self.analysis: Analysis | None = None
         self._annotation = record_function(annotation(1))
@@ -192,7 +195,10 @@ def modules_of(traced: TracedPass) -> list[Module]:
 def uncounted_operators(traced: TracedPass) -> str | None:
     """Operators without a FLOP formula that take at least 1 % of all operators' own time, as JSON:
     name → percent."""
-    events = [event for event in traced.profiler.events() if not event.name.startswith(OURS)]
+    events = []
+    for event in traced.profiler.events():
+        if not event.name.startswith(OURS):
+            events.append(event)
     on_device = any(event.self_device_time_total for event in events)
     times = Counter[str]()
     for event in events:
@@ -200,14 +206,14 @@ def uncounted_operators(traced: TracedPass) -> str | None:
             event.self_device_time_total if on_device else event.self_cpu_time_total
         )
     whole = sum(times.values())
-    outside = {
-        event.name
-        for event in events
-        if times[event.name] >= whole / 100 > 0 and not _inside_product(event)
-    }
-    shares = {
-        name: round(100 * times[name] / whole, 1) for name in outside if not has_formula(name)
-    }
+    outside = set()
+    for event in events:
+        if times[event.name] >= whole / 100 > 0 and not _inside_product(event):
+            outside.add(event.name)
+    shares = {}
+    for name in outside:
+        if not has_formula(name):
+            shares[name] = round(100 * times[name] / whole, 1)
     if shares:
         return json.dumps(dict(sorted(shares.items(), key=lambda item: -item[1])))
     return None
@@ -230,9 +236,12 @@ def trace_readings(traced: TracedPass, device: torch.device, step_s: float | Non
         if device.type == GPU:
             why = Said("cupti_refused")
         return untraced(Said("no_kernel_in_trace", {"why": why})), None
-    communicates = ("communication_percent",) if analysis.collectives else ()
-    wanted = READ if analysis.on_gpu else ("kernel_busy_percent", *OF_OPERATORS, *communicates)
-    return {name: analysis.readings[name] for name in wanted}, analysis
+    wanted: Sequence[str] = READ
+    if not analysis.on_gpu:
+        wanted = ("kernel_busy_percent", *OF_OPERATORS)
+        if analysis.collectives:
+            wanted = (*wanted, "communication_percent")
+    return pick_all(analysis.readings, wanted), analysis
 
 
 def untraced(reason: Said = NOT_TRACED) -> Readings:

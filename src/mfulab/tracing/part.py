@@ -33,7 +33,11 @@ class Part:
 
     def held(self, events: Sequence[Event | None]) -> list[Event | None]:
         """The events of this part, and those that have no time."""
-        return [event for event in events if event is None or self._holds(event)]
+        found = []
+        for event in events:
+            if event is None or self._holds(event):
+                found.append(event)
+        return found
 
     def _holds(self, event: Event) -> bool:
         begin = _time(event)
@@ -113,7 +117,9 @@ def _time(event: Event) -> float | None:
     if type(event.ts) is float or type(event.ts) is int:
         return event.ts
     time = nanoseconds(event.ts)
-    return None if time is None else time / 1000
+    if time is None:
+        return None
+    return time / 1000
 
 
 def _is_mark(event: Event) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mfulab.core.formats import ELEMENT_BYTES
+from mfulab.core.parts import drop_none
 from mfulab.core.said import Said
 from mfulab.flops.traced import NO_SHAPES, Traced, traced_format
 from mfulab.tracing import tiles
@@ -71,7 +72,7 @@ class Product:
         """Notes what the kernels execute beyond what is counted, and at which rate, each of as many
         FLOPs."""
         ratios = [tiles.executed_ratio(kernel, recorded, blocks) for kernel in kernels]
-        if told := [ratio for ratio in ratios if ratio is not None]:
+        if told := drop_none(ratios):
             self.executed_ratio = sum(told) / len(told)
         self.slowdown = sum(
             tiles.slowdown_of(kernel, self.format, capability) for kernel in kernels
@@ -225,7 +226,7 @@ class _Maker:
 def _shapes_of(call: Call | None) -> str:
     if call is None or not any(call.shapes):
         return ""
-    return str([shape for shape in call.shapes if shape])
+    return str(list(filter(None, call.shapes)))
 
 
 def _runs(held: OfWindow, device: int | None) -> Iterator[_Run]:
@@ -240,7 +241,10 @@ def _runs(held: OfWindow, device: int | None) -> Iterator[_Run]:
     roots = sorted(kernels)
     if device is None:
         called = held.roots.tolist()
-        roots = [root for root in called if root in kernels or not recomputed[root]]
+        roots = []
+        for root in called:
+            if root in kernels or not recomputed[root]:
+                roots.append(root)
     for root in roots:
         launched = kernels.get(root, [])
         times = activities.end[launched] - activities.begin[launched]

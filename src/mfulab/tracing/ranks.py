@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import drop_none
 from mfulab.core.said import Said
 from mfulab.tracing.of_window import OfWindow
 from mfulab.tracing.trace import COMMUNICATION, Times
@@ -267,7 +268,9 @@ class _Joined:
             before = calls.last_until(time)
             if before is None:
                 own[place] += time
-                return dict(own) if len(own) > 1 or -1 in own else None
+                if len(own) > 1 or -1 in own:
+                    return dict(own)
+                return None
             key, number, end = before
             shared = self.shared[key]
             own[place] += time - end
@@ -364,8 +367,10 @@ def join(read: Callable[[int], RankSummary], count: int) -> Job:
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    known = drop_none(values)
+    if len(known) == len(values):
+        return sum(known)
+    return None
 
 
 def _times(summary: RankSummary, sending_ms: float, waiting_ms: float) -> RankTimes:

@@ -129,7 +129,9 @@ class Recorder:
     ) -> None:
         """Adds a call of the runtime, with the name of the kernel that it launches where that is
         known."""
-        launched = self._names[kernel] if kernel else -1
+        launched = -1
+        if kernel:
+            launched = self._names[kernel]
         self._launches.fromlist(
             [*span, self._threads[thread], correlation, self._names[name], launched]
         )
@@ -167,7 +169,7 @@ class Recorder:
         launches = Launches(*_columns(self._launches, 6))
         trace = Trace(
             self.path,
-            [printable(name) for name in self._names],
+            list(map(printable, self._names)),
             activities,
             host,
             launches,
@@ -243,7 +245,7 @@ def _possible(trace: Trace) -> Trace:
     held[:count] &= ~(early & (2 * of_device[0] < of_device[1])[mine.device])
     if held.all():
         return trace
-    masks = np.split(held, np.cumsum([len(column) for column in columns[:2]]))
+    masks = np.split(held, np.cumsum(list(map(len, columns[:2]))))
     kept = trace.chosen(*masks)
     kept.notes.append(Said("impossible_times", {"count": int((~held).sum())}))
     return kept
@@ -264,7 +266,9 @@ def _trim(activities: Activities, mine: Indices) -> tuple[int, int] | None:
         activities.begin[chosen] = begin + cut
         count = count + int((cut > 0).sum())
         lost = lost + int(cut.sum())
-    return (count, lost) if count else None
+    if count:
+        return (count, lost)
+    return None
 
 
 def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[Trace]:

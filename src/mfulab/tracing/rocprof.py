@@ -66,7 +66,10 @@ class _Process:
         self._ranges = {marker["key"]: marker["value"] for marker in markers}
         self._symbols = {symbol["kernel_id"]: symbol for symbol in told["kernel_symbols"]}
         self._devices = dict[int, int]()
-        gpus = [agent for agent in told["agents"] if agent["type"] == GPU]
+        gpus = []
+        for agent in told["agents"]:
+            if agent["type"] == GPU:
+                gpus.append(agent)
         for place, agent in enumerate(gpus):
             ordinal = agent.get("logical_node_type_id", place)
             self._devices[agent["id"]["handle"]] = ordinal
@@ -86,7 +89,7 @@ class _Process:
             )
         for record in self._records.get("marker_api", ()):
             self._range(record)
-        return sum(len(kept) for kept in self._records.values())
+        return sum(map(len, self._records.values()))
 
     def _name(self, record: Json) -> str:
         return str(self._operations[record["kind"]][record["operation"]])
@@ -98,7 +101,10 @@ class _Process:
     def _kernel(self, record: Json) -> None:
         about = record["dispatch_info"]
         symbol = self._symbols.get(about["kernel_id"], {})
-        known = [str(symbol[key]) for key in _NAMES if symbol.get(key)]
+        known = []
+        for key in _NAMES:
+            if symbol.get(key):
+                known.append(str(symbol[key]))
         name = known[0] if known else f"kernel {about['kernel_id']}"
         blocks = 1
         for side in "xyz":
@@ -113,7 +119,10 @@ class _Process:
     def _copy(self, record: Json) -> None:
         """Records a copy on the GPU that it goes to, else on that it comes from."""
         agents = [record[side]["handle"] for side in ("dst_agent_id", "src_agent_id")]
-        devices = [self._devices[agent] for agent in agents if agent in self._devices]
+        devices = []
+        for agent in agents:
+            if agent in self._devices:
+                devices.append(self._devices[agent])
         place = (self._pid, devices[0] if devices else 0)
         name = self._name(record)
         linked = self._correlation(record)

@@ -69,7 +69,9 @@ def readings(
 def _unit(column: str) -> str:
     if column.endswith("_percent"):
         return "%"
-    return "s" if column.endswith("_s") else ""
+    if column.endswith("_s"):
+        return "s"
+    return ""
 
 
 def multiplying(spent: dict[str, int]) -> int:
@@ -79,7 +81,9 @@ def multiplying(spent: dict[str, int]) -> int:
 
 def called(name: str) -> str:
     """The name of an operator, one for all of compiled code."""
-    return FUSED if name.startswith(COMPILED) else name
+    if name.startswith(COMPILED):
+        return FUSED
+    return name
 
 
 def waits(trace: Trace) -> Intervals:

@@ -92,7 +92,10 @@ _FORMATS = (
 def format_of(kernel: str) -> str | None:
     """The number format that a matmul kernel multiplies, by its name; None where that does not
     tell."""
-    return next((name for name, pattern in _FORMATS if pattern.search(kernel)), None)
+    for name, pattern in _FORMATS:
+        if pattern.search(kernel):
+            return name
+    return None
 
 
 @functools.cache
@@ -106,19 +109,21 @@ def alignment_of(kernel: str) -> int:
     """Elements to a multiple of which its operands must be aligned; 0, a multiple of any, where the
     name says none."""
     match = re.search(r"align[a-z]?(\d+)", kernel)
-    return int(match[1]) if match else 0
+    if match:
+        return int(match[1])
+    return 0
 
 
 def slowdown_of(kernel: str, product_format: str | None, capability: tuple[int, int]) -> float:
     """Cycles of the tensor pipe ÷ those of the GPU's own instructions, by the name; 1 where no
     slower one is named."""
-    ratio = (
-        next((factor for factor, pattern in _OLDER if pattern.search(kernel)), 1.0)
-        if capability == HOPPER
-        else 1.0
-    )
+    ratio = 1.0
+    if capability == HOPPER:
+        ratio = next((factor for factor, pattern in _OLDER if pattern.search(kernel)), 1.0)
     # k of 8 is the whole width of tf32
-    return min(ratio, 1.5) if product_format == "tf32" else ratio
+    if product_format == "tf32":
+        return min(ratio, 1.5)
+    return ratio
 
 
 def executed_ratio(kernel: str, recorded: Traced, blocks: int = 0) -> float | None:
@@ -181,9 +186,9 @@ def _convolution(
 def _attention(kernel: str, queries: int, keys: int, width: int, is_causal: bool) -> float | None:
     """Pairs in whole tiles ÷ all pairs; of a causal triangle the tiles that it touches."""
     if match := _CUDNN_ATTENTION.search(kernel):
-        rows, columns, step = (int(side) for side in match.groups())
+        rows, columns, step = map(int, match.groups())
     elif match := _FLASH.search(kernel):
-        step, rows, columns = (int(side) for side in match.groups())
+        step, rows, columns = map(int, match.groups())
     else:
         return None
     across = -(-keys // columns)

@@ -118,7 +118,9 @@ def _about(what: str, process: int, args: Mapping[str, object], **more: int) -> 
 def _slice(
     name: str, begin: int, end: int, process: int, track: int, args: dict[str, str] | None = None
 ) -> str:
-    told = f',"args":{json.dumps(args)}' if args else ""
+    told = ""
+    if args:
+        told = f',"args":{json.dumps(args)}'
     return _event(
         "X", name, process, begin, f',"tid":{track},"dur":{_microseconds(end - begin)}{told}'
     )

@@ -47,7 +47,9 @@ def step_mark(name: str) -> str | None:
     """The mark of one step as torch.profiler writes it, for a range that a user called step 12,
     iteration_12, ….."""
     match = _STEP.fullmatch(name)
-    return f"ProfilerStep#{int(match[1])}" if match else None
+    if match:
+        return f"ProfilerStep#{int(match[1])}"
+    return None
 
 
 def _fits(name: str, value: object) -> bool:
@@ -63,7 +65,10 @@ def _fits(name: str, value: object) -> bool:
 
 def _fitting(device: dict[str, Any]) -> dict[str, Any]:
     """A device's properties that may be what they say."""
-    facts = {name: value for name, value in device.items() if _fits(name, value)}
+    facts = {}
+    for name, value in device.items():
+        if _fits(name, value):
+            facts[name] = value
     if "name" in facts:
         facts["name"] = printable(facts["name"])
     return facts
@@ -88,7 +93,10 @@ def fault(error: BaseException) -> str:
 
 def lacking(wanted: str, package: str) -> Said:
     """Reason that reading what the key `wanted` names needs a package, and how to install it."""
-    install = Said("pip_in_checkout" if is_checkout() else "pip", {"extra": EXTRAS[package]})
+    key = "pip"
+    if is_checkout():
+        key = "pip_in_checkout"
+    install = Said(key, {"extra": EXTRAS[package]})
     return Said("needs_package", {"wanted": Said(wanted), "package": package, "install": install})
 
 
@@ -157,7 +165,11 @@ class Columns:
 
     def columns(self) -> list[npt.NDArray[Any]]:
         """The columns, in the order of their fields."""
-        return [column for column in vars(self).values() if isinstance(column, np.ndarray)]
+        found = []
+        for column in vars(self).values():
+            if isinstance(column, np.ndarray):
+                found.append(column)
+        return found
 
     def chosen(self, mask: Chosen) -> Self:
         """Some of the events, in the same order."""
@@ -257,12 +269,18 @@ class Trace:
         listed = self.metadata.get("deviceProperties")
         if not isinstance(listed, list):
             return []
-        return [_fitting(device) for device in listed if isinstance(device, dict)]
+        found = []
+        for device in listed:
+            if isinstance(device, dict):
+                found.append(_fitting(device))
+        return found
 
     def distributed(self, name: str) -> int | None:
         """A whole number of the file's `distributedInfo`: `rank` or `world_size`."""
         about = self.metadata.get("distributedInfo")
-        value = about.get(name) if isinstance(about, dict) else None
+        value = None
+        if isinstance(about, dict):
+            value = about.get(name)
         if isinstance(value, int) and 0 <= value < MOST_DEVICES:
             return value
         return None
@@ -285,7 +303,10 @@ class Trace:
         ROCm numbers a process's devices after those of the machine; of like devices the first will
         do."""
         listed = self.properties
-        by_number = {device["id"]: device for device in reversed(listed) if "id" in device}
+        by_number = {}
+        for device in reversed(listed):
+            if "id" in device:
+                by_number[device["id"]] = device
         is_alike = len({device.get("name") for device in listed}) == 1
         return by_number, listed[0] if is_alike else {}
 

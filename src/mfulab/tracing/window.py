@@ -135,7 +135,9 @@ def windows(trace: Trace, steps: int | None = None) -> list[Window]:
 
 def _whole(trace: Trace, steps: int | None) -> Window:
     """All that the device did, or the host without one, as `steps` steps."""
-    span = trace.span if len(trace.activities) else None
+    span = None
+    if len(trace.activities):
+        span = trace.span
     if span is None:
         held = ~trace.of_module
         host = trace.host
@@ -143,7 +145,10 @@ def _whole(trace: Trace, steps: int | None) -> Window:
     begin, end = span
     if begin >= end:
         raise TraceError(trace.path, Said("no_time_spanned"))
-    source = [Said("from_activities" if len(trace.activities) else "from_operators")]
+    key = "from_operators"
+    if len(trace.activities):
+        key = "from_activities"
+    source = [Said(key)]
     if not steps:
         source.append(Said("taken_for_one"))
     return Window(begin, end, steps or 1, tuple(source))
@@ -170,7 +175,9 @@ def _annotated(trace: Trace) -> list[Window]:
         name = trace.names[host.name[index]]
         if not host.annotation[index]:
             continue
-        steps = int(name.rpartition(":")[2]) if ":" in name else 1
+        steps = 1
+        if ":" in name:
+            steps = int(name.rpartition(":")[2])
         span = int(host.begin[index]), int(host.end[index])
         said = (Said("annotated_steps"),)
         return [Window(*span, steps, said, host_begin=span[0], host_end=span[1])]
@@ -179,7 +186,7 @@ def _annotated(trace: Trace) -> list[Window]:
 
 def _profiler_steps(trace: Trace) -> list[Window]:
     """The steps that torch's profiler numbered, a window for each run of consecutive numbers."""
-    numbers = [_STEP.fullmatch(name) for name in trace.names]
+    numbers = list(map(_STEP.fullmatch, trace.names))
     kinds = [match[1] if match else None for match in numbers]
     marks = {Mark(int(found.kind), found.begin, found.end) for found in _ranges(trace, kinds)}
     ordered = sorted(marks, key=lambda mark: (mark.number, mark.begin, mark.end))
@@ -199,8 +206,12 @@ def phase_of(name: str) -> str | None:
     if vllm:
         prefilled, decoding = map(int, vllm.groups())
         if prefilled:
-            return "mixed" if decoding else "prefill"
-        return "decoding" if decoding else None
+            if decoding:
+                return "mixed"
+            return "prefill"
+        if decoding:
+            return "decoding"
+        return None
     sglang = _SGLANG.fullmatch(name)
     if sglang is None:
         return None
@@ -216,11 +227,13 @@ def is_step(name: str) -> bool:
 def _phases(names: Sequence[str]) -> list[str | None]:
     """Kinds of engines' steps by the names of ranges: of those that tell lengths where some do,
     since they and plainer ones are written around the same steps."""
-    phases = [phase_of(name) for name in names]
+    phases = list(map(phase_of, names))
     detailed = [
         phase if step_work(name) else None for name, phase in zip(names, phases, strict=True)
     ]
-    return detailed if any(detailed) else phases
+    if any(detailed):
+        return detailed
+    return phases
 
 
 def _ranges(trace: Trace, kinds: Sequence[str | None]) -> list[Range]:
@@ -337,7 +350,9 @@ def _called_between(trace: Trace, main: Indices, first: int, last: int) -> tuple
     tells which are theirs."""
     activities = trace.activities
     ends = np.append(trace.launches.end, -1)[launch_of(trace)][main]
-    since = int(ends[:first].max(initial=-1)) if first else 0
+    since = 0
+    if first:
+        since = int(ends[:first].max(initial=-1))
     until = int(ends[:last].max())
     if until > since >= 0:
         return since, until

@@ -71,7 +71,7 @@ def read(path: Path) -> list[Trace]:
     recorder = Recorder(path)
     properties = list[dict[str, Any]]()
     try:
-        events = _take(recorder, properties, [_Plane(plane) for plane in space.planes])
+        events = _take(recorder, properties, list(map(_Plane, space.planes)))
     except Exception as error:  # protobuf's own too, of the modules in it
         raise TraceError(path, Said("damaged_profile", {"why": as_told(fault(error))})) from None
     if not recorder.executed:
@@ -121,7 +121,9 @@ class _Plane:
         values = {}
         for stat in holder.stats:
             field = stat.WhichOneof("value")
-            value = getattr(stat, field) if field else None
+            value = None
+            if field:
+                value = getattr(stat, field)
             if field == "ref_value":
                 value = self._stat.get(value, "")
             values[self._stat.get(stat.metadata_id, "")] = (
@@ -178,11 +180,15 @@ class _Plane:
             owner = about.get("program_id"), about.get("hlo_op")
             begins = owner != operator
             operator = owner
-            external = _NEW | len(recorder) if begins else external
+            if begins:
+                external = _NEW | len(recorder)
             grid = _GRID.search(str(about.get("kernel_details", "")))
             kind = kind_of(name)
-            blocks = math.prod(map(int, grid.groups())) if grid else 0
-            kind = COPY if copies or _COPY.match(name) else kind
+            blocks = 0
+            if grid:
+                blocks = math.prod(map(int, grid.groups()))
+            if copies or _COPY.match(name):
+                kind = COPY
             linked = int(about.get("correlation_id") or -1)
             recorder.activity(span, kind, name, (HOST, number), line.id, linked, external, blocks)
             if begins and about.get("hlo_op"):
@@ -361,7 +367,9 @@ class _Module:
         sides = part.dot_dimension_numbers.lhs_contracting_dimensions
         if _text(part.opcode) != "dot":
             match = _CONTRACTING.search(_text(part.backend_config))
-            sides = [int(side) for side in re.findall(r"\d+", match[1])] if match else ()
+            sides = ()
+            if match:
+                sides = list(map(int, re.findall(r"\d+", match[1])))
         operands = self.operands(part)
         if not operands or not sides:
             return 0
@@ -395,7 +403,9 @@ def _bytes(tensor: Tensor) -> int:
 
 def _result(shape: Any) -> Any:
     """The first of a tuple: a library's call returns its workspace after it."""
-    return shape.tuple_shapes[0] if shape.tuple_shapes else shape
+    if shape.tuple_shapes:
+        return shape.tuple_shapes[0]
+    return shape
 
 
 def _span(line: Any, event: Any) -> tuple[int, int]:

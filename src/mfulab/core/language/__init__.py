@@ -53,7 +53,10 @@ class Texts:
 
     def _find(self, key: str) -> str | None:
         sections = (self._texts.get(section or "", {}) for section in (self.section, "common"))
-        return next((str(texts[key]) for texts in sections if texts.get(key) is not None), None)
+        for texts in sections:
+            if texts.get(key) is not None:
+                return str(texts[key])
+        return None
 
 
 @cache
@@ -79,7 +82,9 @@ class _Words(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if "|" in format_spec:
             single, many = format_spec.split("|")
-            return single if value == 1 else many
+            if value == 1:
+                return single
+            return many
         kind, _, rest = format_spec.partition(" ")
         formats: Mapping[str, Callable[[], str]] = {
             "quantity": lambda: quantity(value, rest),

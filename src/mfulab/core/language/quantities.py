@@ -80,7 +80,9 @@ def duration(seconds: float, words: Mapping[str, str] = DURATION) -> str:
 def at_least(ratio: float) -> str:
     """The smallest slowdown that a comparison finds, in words: `≥ 3.1 %`, `≥ ×2.3`, `> ×10,000`."""
     words = change(ratio).removeprefix("+")
-    return words if words.startswith(">") else f"≥ {words}"
+    if words.startswith(">"):
+        return words
+    return f"≥ {words}"
 
 
 def change(ratio: float) -> str:

@@ -43,7 +43,9 @@ def say(said: Said, language: str = "en") -> str:
 def message(cell: str | None, language: str = "en") -> str:
     """The words of a cell such as a row's message; a text as it is, empty for an empty one."""
     said = of_cell(cell or "")
-    return say(said, language) if said else ""
+    if said:
+        return say(said, language)
+    return ""
 
 
 def keys(cell: str | None) -> frozenset[str]:
@@ -70,7 +72,9 @@ def note(row: Mapping[str, object], uncounted: str | None = None, language: str 
         key = "uncounted_because"
     precision = row.get("effective_precision") or row.get("precision")
     values = {"precision": precision, "basis": row.get("mfu_basis"), "message": uncounted}
-    return sentence(key, values, language) if key else ""
+    if key:
+        return sentence(key, values, language)
+    return ""
 
 
 def columns(
@@ -110,7 +114,9 @@ def disturbance(row: Mapping[str, object], language: str = "en") -> str:
 def misaligned(row: Mapping[str, object], language: str = "en") -> str:
     """The sentence on the matmul that padding a side helps most; empty without one."""
     numbers = _read(_text(row, "misaligned"))
-    return sentence("misaligned", numbers, language) if numbers else ""
+    if numbers:
+        return sentence("misaligned", numbers, language)
+    return ""
 
 
 def operator(
@@ -131,7 +137,9 @@ def operator(
             "update", optimizer=text.name("optimizer", str(row.get("optimizer") or "")), name=name
         )
     word = text.name("operator", name)
-    return name if word == name else f"{word} ({name})"
+    if word == name:
+        return name
+    return f"{word} ({name})"
 
 
 def _text(row: Mapping[str, object], name: str) -> str:
@@ -143,4 +151,6 @@ def _read(cell: str | None) -> dict[str, Any]:
         content = parse_json(cell or "{}")
     except ValueError:
         return {str(cell): {}}
-    return content if isinstance(content, dict) else {}
+    if isinstance(content, dict):
+        return content
+    return {}

@@ -71,7 +71,10 @@ def registered_formula(name: str) -> Registered | None:
 
 def _folders() -> list[Path]:
     told = os.environ.get(VARIABLE, "")
-    folders = [Path(part).expanduser() for part in told.split(os.pathsep) if part]
+    folders = []
+    for part in told.split(os.pathsep):
+        if part:
+            folders.append(Path(part).expanduser())
     for folder in folders:
         if not folder.is_dir():
             raise ConfigurationError(f"{VARIABLE}={told}: {folder} is no folder")

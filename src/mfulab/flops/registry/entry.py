@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from mfulab.core.parts import drop_none
 from mfulab.flops.cost import Cost, Pairs
 from mfulab.flops.registry.expression import (
     Operand,
@@ -52,8 +53,8 @@ class Registered:
     @property
     def of_step(self) -> bool:
         """Says whether its work depends on the lengths of an engine's step."""
-        trees = (tree for tree in (self.flops, self.pairs, self.bytes) if tree is not None)
-        return any(asks_step(tree) for tree in trees)
+        trees = drop_none((self.flops, self.pairs, self.bytes))
+        return any(map(asks_step, trees))
 
     def __call__(self, *args: object, out: object = None, **kwargs: object) -> Cost | None:
         """The cost of a call that is made; None where its arguments do not tell it."""
@@ -82,7 +83,9 @@ class Registered:
         if not self.matmul:
             return None
         sides = [int(evaluated(side, scope)) for side in self.matmul]
-        batch = sides[0] if len(sides) > len(MATMUL) else 1
+        batch = 1
+        if len(sides) > len(MATMUL):
+            batch = sides[0]
         m, n, k = sides[-3:]
         return batch, m, n, k
 
@@ -132,7 +135,10 @@ def entry(raw: object, where: str) -> tuple[list[str], Registered]:
     if not raw.get("source"):
         raise ValueError(f"{where}: `source` is missing: where its arguments can be read")
     uncounted = bool(raw.get("uncounted"))
-    told = [name for name in ("matmul", "flops") if name in raw]
+    told = []
+    for name in ("matmul", "flops"):
+        if name in raw:
+            told.append(name)
     if len(told) + uncounted != 1:
         raise ValueError(f"{where}: needs one of `matmul`, `flops` and `uncounted: true`")
     arguments = tuple(str(raw.get("arguments") or "").split())

@@ -162,7 +162,9 @@ def _first_known(left: ast.expr, right: ast.expr, scope: Scope) -> Any:
         value = evaluated(left, scope)
     except UnknownError:
         return evaluated(right, scope)
-    return evaluated(right, scope) if value is None else value
+    if value is None:
+        return evaluated(right, scope)
+    return value
 
 
 def _number(tree: ast.expr, scope: Scope) -> Any:

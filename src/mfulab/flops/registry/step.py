@@ -54,7 +54,7 @@ _FIELD = re.compile(r"\b(\w+)=(\d+)")
 def step_work(name: str) -> StepWork | None:
     """The requests that a range's name tells; None where it does not tell their lengths."""
     if vllm := _VLLM.fullmatch(name):
-        numbers = [int(number) for number in vllm.groups()]
+        numbers = list(map(int, vllm.groups()))
         return StepWork(Requests(*numbers[:4]), Requests(*numbers[4:]))
     if not _STEP.fullmatch(name):
         return None
@@ -62,7 +62,9 @@ def step_work(name: str) -> StepWork | None:
     if "sqsk" in fields:
         atom = Requests(fields.get("tok", 0), fields.get("sk", 0), fields["sqsq"], fields["sqsk"])
         is_prefill = name.startswith("prefill")
-        return StepWork(atom, Requests()) if is_prefill else StepWork(Requests(), atom)
+        if is_prefill:
+            return StepWork(atom, Requests())
+        return StepWork(Requests(), atom)
     if "c_sqsk" not in fields and "g_sqsk" not in fields:
         return None
     context = _sglang(fields, "c", fields.get("toks", 0))

@@ -66,7 +66,10 @@ def _add_plan(path: Path, results: Path, again: Again) -> None:
     """Adds the runs of one plan by its experiment's name and the choices that it gave beside."""
     try:
         asked = manifest.read(path)
-        unfit = [word for word in asked.overrides if not is_choice(word)]
+        unfit = []
+        for word in asked.overrides:
+            if not is_choice(word):
+                unfit.append(word)
         if unfit:
             raise ConfigurationError(
                 f"{path}: {unfit[0]}: not taken from a file of results, as it may name code or a file."
@@ -102,7 +105,9 @@ def _is_closed(annotation: Any, metadata: Sequence[Any]) -> bool:
         return any(getattr(each, "pattern", None) for each in metadata)
     inner = getattr(annotation, "__metadata__", None)
     if inner is not None:
-        constraints = [each for given in inner for each in getattr(given, "metadata", [given])]
+        constraints = list[object]()
+        for given in inner:
+            constraints.extend(getattr(given, "metadata", [given]))
         return _is_closed(get_args(annotation)[0], constraints)
     if annotation in (int, float, bool, type(None)):
         return True

@@ -52,7 +52,9 @@ def experiment_file(path: Path) -> None:
         content = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
+        line = ""
+        if mark:
+            line = f", line {mark.line + 1}"
         raise ConfigurationError(
             f"{path}{line}: not YAML: {getattr(error, 'problem', error)}."
         ) from error
@@ -173,9 +175,9 @@ def values_of(override: Override) -> list[str]:
     is_endless = isinstance(sweep, RangeSweep) and not (
         sweep.step and abs((sweep.stop - sweep.start) / sweep.step) <= MOST  # type: ignore[operator]
     )
-    values = (
-        [] if is_endless else list(itertools.islice(override.sweep_string_iterator(), MOST + 1))
-    )
+    values = []
+    if not is_endless:
+        values = list(itertools.islice(override.sweep_string_iterator(), MOST + 1))
     if is_endless or len(values) > MOST:
         raise ConfigurationError(f"{_short(line)}: more than {MOST:,} values. Give fewer.")
     if not values:
@@ -277,7 +279,10 @@ def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> Config
     """The sentence for what pydantic found first in `model`, or in its field `prefix`."""
     first = error.errors(include_url=False)[0]
     where = [*prefix, *map(str, first["loc"])]
-    named = [part for part in where if not part.startswith(("function-", "constrained-"))]
+    named = []
+    for part in where:
+        if not part.startswith(("function-", "constrained-")):
+            named.append(part)
     key = ".".join(named) or "config"
     given = _short(first["input"])
     match first["type"]:
@@ -323,10 +328,17 @@ def _find(
     *parents, last = where
     holder: type[BaseModel] | None = model
     for part in parents:
-        field = _find(holder, [part])[1] if holder else None
-        holder = group_model(field.annotation) if field else None
-    fields = holder.model_fields.items() if holder else ()
-    return holder, next((field for name, field in fields if last in (name, field.alias)), None)
+        field = None
+        if holder:
+            field = _find(holder, [part])[1]
+        holder = None
+        if field:
+            holder = group_model(field.annotation)
+    if holder:
+        for name, found in holder.model_fields.items():
+            if last in (name, found.alias):
+                return holder, found
+    return holder, None
 
 
 def _siblings(model: type[BaseModel], where: Sequence[str]) -> list[str]:
@@ -342,13 +354,18 @@ def _names(model: type[BaseModel]) -> list[str]:
 
 def _short(content: object) -> str:
     text = str(content)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    if len(text) <= SHOWN:
+        return text
+    return f"{text[:SHOWN]}…"
 
 
 def runs(steps: Iterable[str], axes: Mapping[str, Sequence[Any]]) -> None:
     """Raises ConfigurationError if a measurement's axes multiply to more runs than anyone means."""
     for step in steps:
-        read = [key for key in axes if key.split(".")[0] in MEASUREMENTS[step].config.model_fields]
+        read = []
+        for key in axes:
+            if key.split(".")[0] in MEASUREMENTS[step].config.model_fields:
+                read.append(key)
         if (count := math.prod(len(axes[key]) for key in read)) > MOST:
             raise ConfigurationError(
                 f"{step}: {', '.join(read)} give {count:,} runs, more than {MOST:,}. Sweep less."

@@ -81,7 +81,9 @@ def complete(overrides: Sequence[str]) -> list[str]:
     """Adds what goes without saying: `model=own` for `model._target_=…`, and `++` for a key of the
     user's own."""
     keys = [override.split("=", 1)[0].lstrip("+~") for override in overrides]
-    result = ["model=own"] if "model._target_" in keys and "model" not in keys else []
+    result = []
+    if "model._target_" in keys and "model" not in keys:
+        result = ["model=own"]
     for key, override in zip(keys, overrides, strict=True):
         is_open = key.startswith(tuple(f"{prefix}." for prefix in OPEN))
         if key == "steps" and not override.partition("=")[2].startswith("["):

@@ -82,7 +82,10 @@ class Sweep:
         self._plans = plans
         self._began = began
         self.targets = ["report"]
-        budgets = [plan.budget_min or math.inf for plan in plans if plan.runs]
+        budgets = []
+        for plan in plans:
+            if plan.runs:
+                budgets.append(plan.budget_min or math.inf)
         self.budget_min = max(budgets, default=math.inf)
         self.headline: dict[str, None] = {}  # folders, in order; none without a budget
         self.turns: dict[str, float] = {}
@@ -102,7 +105,10 @@ class Sweep:
         """The command that goes on to what was asked for, with `more` overrides."""
         experiments = ",".join(dict.fromkeys(plan.experiment for plan in self._plans))
         overrides = [*self._plans[0].overrides, *more]
-        given = [word for word in overrides if "." not in word.partition("=")[0]]
+        given = []
+        for word in overrides:
+            if "." not in word.partition("=")[0]:
+                given.append(word)
         dotted = " ".join(word for word in overrides if word not in given)
         words = [f"experiment={experiments}", *given, *([f"overrides={dotted}"] if dotted else [])]
         return shlex.join(["snakemake", "--cores", "1", *self.targets, "--config", *words])
@@ -206,7 +212,10 @@ def worker_s(plans: Iterable[Plan]) -> float:
 def finish_s(plans: Sequence[Plan]) -> float:
     """Seconds that tables, figures and page of these plans will take, with as many processes as
     draw figures."""
-    steps = {run.step for run in all_runs(plans) if run.needs}
+    steps = set()
+    for run in all_runs(plans):
+        if run.needs:
+            steps.add(run.step)
     figure_s = FIGURE_S if (cores := drawing_cores()) == 1 else FIGURE_S / cores + PLACED_S
     page_s = max(
         (PAGE_S[kind_of(plan.hardware)] for plan in plans if plan.runs), default=PAGE_S["cpu"]
@@ -217,14 +226,20 @@ def finish_s(plans: Sequence[Plan]) -> float:
 def headline(plan: Plan) -> list[str]:
     """Folders for the page's first sentence: environment, what the sweep names first, and what that
     is joined with."""
-    joined = [run for run in plan.runs if "compute" in run.needs and replicate_of(run.name) == 1]
+    joined = []
+    for run in plan.runs:
+        if "compute" in run.needs and replicate_of(run.name) == 1:
+            joined.append(run)
     named = next(iter(plan.first), ())
     first = [run for run in joined if run.folder in named] or [
         run
         for run in joined
         if (run.step, run.needs["compute"]) == (joined[0].step, joined[0].needs["compute"])
     ]
-    needed = [run.folder for run in plan.runs if run.step == "environment"]
+    needed = []
+    for run in plan.runs:
+        if run.step == "environment":
+            needed.append(run.folder)
     for run in first:
         needed += [*run.needs.values(), run.folder]
     return list(dict.fromkeys(needed))
@@ -235,7 +250,10 @@ def least_s(plans: Sequence[Plan]) -> float:
     first = set[str]()
     for plan in plans:
         first.update(headline(plan))
-    runs = {run.folder: run for run in all_runs(plans) if run.folder in first}
+    runs = {}
+    for run in all_runs(plans):
+        if run.folder in first:
+            runs[run.folder] = run
     return (
         worker_s(plans)
         + finish_s(plans)
@@ -250,6 +268,6 @@ def _work(run: Run) -> float:
     """Work of a run among those of its measurement, by its config alone: samples and passes, or a
     matmul's size."""
     config = run.config
-    sizes = [int(word) for word in str(config.get("size", 1)).split("x")]
+    sizes = list(map(int, str(config.get("size", 1)).split("x")))
     passes = 3 if (config.get("workload") or {}).get("mode") == "training" else 1
     return passes * config.get("batch_size", 1) * math.prod(sizes if len(sizes) > 1 else sizes * 3)

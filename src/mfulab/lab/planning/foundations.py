@@ -58,11 +58,17 @@ def digests_of(sources: Sources) -> dict[str, str]:
 
 def changed(recorded: Mapping[str, str], today: Mapping[str, str]) -> list[str]:
     """The parts whose digests differ, in the order of `PARTS`."""
-    return [part for part in PARTS if recorded.get(part) != today.get(part)]
+    found = []
+    for part in PARTS:
+        if recorded.get(part) != today.get(part):
+            found.append(part)
+    return found
 
 
 def _place(file: Path) -> str:
-    return file.relative_to(PACKAGE).as_posix() if file.is_relative_to(PACKAGE) else file.name
+    if file.is_relative_to(PACKAGE):
+        return file.relative_to(PACKAGE).as_posix()
+    return file.name
 
 
 def _is_declared(file: Path, part: str) -> bool:

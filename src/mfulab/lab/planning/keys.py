@@ -116,9 +116,10 @@ def group_model(annotation: Any) -> type[BaseModel] | None:
     """The model of a key that holds keys, also of one that may be left out; None for a plain
     value."""
     kinds = (annotation, *get_args(annotation))
-    return next(
-        (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None
-    )
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
 
 
 def defaults(model: type[BaseModel] = Experiment) -> dict[str, Any]:
@@ -157,11 +158,11 @@ def derived(folder: Path, group: str) -> dict[str, dict[str, Any]]:
         contents = {kind: {"name": kind, "type": kind} for kind in ("auto", "cpu", *kinds())}
     if table.exists():
         contents = contents | _lines(table, table.stat().st_mtime_ns)
-    return {
-        name: content
-        for name, content in contents.items()
-        if not (folder / group / f"{name}.yaml").exists()
-    }
+    found = {}
+    for name, content in contents.items():
+        if not (folder / group / f"{name}.yaml").exists():
+            found[name] = content
+    return found
 
 
 def content(folder: Path, group: str, name: str) -> dict[str, Any]:

@@ -79,7 +79,10 @@ def of_overrides(overrides: Sequence[str], folder: Path = CONFIG) -> Planned:
     plans = []
     for composition in compose_experiments(overrides, folder):
         if (other := composition.base["on_gpu"]) and is_gpu(place(composition.base)[1]):
-            rest = [override for override in overrides if not override.startswith("experiment=")]
+            rest = []
+            for override in overrides:
+                if not override.startswith("experiment="):
+                    rest.append(override)
             (composition,) = compose_experiments([*rest, f"experiment={other}"], folder)
         plans.append(plan(composition, *place(composition.base)))
     for target in {run.target for run in all_runs(plans) if run.target}:
@@ -93,7 +96,9 @@ def asked_of(
     """Hydra overrides of Snakemake's config for the config tree `folder`; `typed` is `--config`
     alone."""
     is_whole_file = ROOT in config  # of a workflow that snakedeploy has deployed
-    shipped = yaml.safe_load(read_text(folder / "config.yaml")) if is_whole_file else None
+    shipped = None
+    if is_whole_file:
+        shipped = yaml.safe_load(read_text(folder / "config.yaml"))
     result = from_snakemake(config, shipped, typed)
     return result + _of_slides(result)
 
@@ -102,12 +107,16 @@ def _of_slides(overrides: Sequence[str]) -> list[str]:
     """A lecture's slides are of recorded rows, unless an experiment is named."""
     keys = {override.partition("=")[0] for override in overrides}
     is_of_recordings = "report.text" in keys and "experiment" not in keys
-    return ["experiment=recorded"] if is_of_recordings else []
+    if is_of_recordings:
+        return ["experiment=recorded"]
+    return []
 
 
 def words_of(overrides: Sequence[str]) -> list[str]:
     """Words of `--config` that ask for these overrides."""
-    return [f"overrides={shlex.join(overrides)}"] if overrides else []
+    if overrides:
+        return [f"overrides={shlex.join(overrides)}"]
+    return []
 
 
 def script(name: str) -> str:

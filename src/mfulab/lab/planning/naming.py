@@ -123,7 +123,7 @@ def _text(value: Any) -> str:
     """A value as part of a file name: lists joined by x, anything unusual replaced, then with a
     hash."""
     if isinstance(value, list | tuple):
-        value = "x".join(str(item) for item in value)
+        value = "x".join(map(str, value))
     text = str(value)
     safe = re.sub(r"[^A-Za-z0-9_.+\-]", "-", text)
     if safe == text:

@@ -33,7 +33,10 @@ def from_snakemake(
     asked = dict(config)
     if ROOT in asked:
         del asked[ROOT]
-        named = {key: value for key, value in (typed or {}).items() if asked.get(key) == value}
+        named = {}
+        for key, value in (typed or {}).items():
+            if asked.get(key) == value:
+                named[key] = value
         asked = {**_changed(asked, shipped or {}), **named}
     result = list[str]()
     for key, value in asked.items():
@@ -99,16 +102,22 @@ def _holds_list(key: str) -> bool:
     model: type[BaseModel] | None = Experiment
     *groups, last = key.split(".")
     for name in groups:
-        field = model.model_fields.get(name) if model else None
-        model = group_model(field.annotation) if field else None
-    field = model.model_fields.get(last) if model else None
+        field = None
+        if model:
+            field = model.model_fields.get(name)
+        model = None
+        if field:
+            model = group_model(field.annotation)
+    field = None
+    if model:
+        field = model.model_fields.get(last)
     return field is not None and _is_list(field.annotation)
 
 
 def _is_list(annotation: Any) -> bool:
     if get_origin(annotation) in (list, tuple):
         return True
-    return any(_is_list(part) for part in get_args(annotation))
+    return any(map(_is_list, get_args(annotation)))
 
 
 def _written(value: Any) -> str:

@@ -41,7 +41,7 @@ def _frameworks(group: Mapping[str, Any]) -> Iterator[str]:
     anything."""
     mode = group.get("mode")
     if isinstance(mode, str):
-        yield from (name for name in ("jax", "tensorflow") if mode.startswith(name))
+        yield from filter(mode.startswith, ("jax", "tensorflow"))
     target = group.get("_target_")
     if isinstance(target, str) and not _is_light(target):
         yield "transformers"
@@ -56,7 +56,9 @@ def _is_light(target: str) -> bool:
 
 def device_resources(run: Run | None, hardware: str) -> dict[str, Any]:
     """Resources of a run on a device, of those that `OF_DEVICE` names."""
-    config = parse_json(run.text) if run else {}
+    config = {}
+    if run:
+        config = parse_json(run.text)
     jointly = config.get("parallel") or {}
     processes = jointly.get("processes", 1)
     nodes = jointly.get("nodes", 1)

@@ -21,6 +21,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, digest, found_files
 from mfulab.core.formats import format_name
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import pick_all, pick_present
 from mfulab.core.printing import say
 from mfulab.core.replicates import base_name, halved, numbered
 from mfulab.device import ByKind, is_gpu
@@ -223,9 +224,15 @@ class _Planner:
         """Combinations of a measurement's axes."""
         fields = MEASUREMENTS[step].config.model_fields
         every = self.composition.axes.items()
-        axes = {key: values for key, values in every if key.split(".")[0] in fields}
+        axes = {}
+        for key, values in every:
+            if key.split(".")[0] in fields:
+                axes[key] = values
         base = self._base_of(step)
-        common = {key: value for key, value in self.composition.choices.items() if key in fields}
+        common = {}
+        for key, choice in self.composition.choices.items():
+            if key in fields:
+                common[key] = choice
         for key, value in base.items():
             if not isinstance(value, dict):
                 common[key] = str(value)
@@ -250,9 +257,12 @@ class _Planner:
     def _base_of(self, step: str) -> dict[str, Any]:
         """The part of the base config that a measurement reads, with the times of its pace."""
         fields = MEASUREMENTS[step].config.model_fields
-        base = {key: self.base[key] for key in fields if key in self.base}
+        base = pick_present(self.base, fields)
         if "timing" in base:
-            given = {key: value for key, value in base["timing"].items() if value is not None}
+            given = {}
+            for key, value in base["timing"].items():
+                if value is not None:
+                    given[key] = value
             base["timing"] = {**base["timing"], **self.short.get(step, {}), **given}
         return base
 
@@ -291,7 +301,7 @@ class _Planner:
         """Adds the runs that a run is joined with; gives the folder of each."""
         needs = {}
         if isinstance(config, ProfileStepConfig):
-            counted = {key: content[key] for key in MEASUREMENTS["count_flops"].config.model_fields}
+            counted = pick_all(content, MEASUREMENTS["count_flops"].config.model_fields)
             needs["flops"] = self.append("count_flops", _validated("count_flops", counted), dotted)
         if config.on_device and "precision" in content:
             needs["compute"] = self._add_ceiling(content["precision"])
@@ -309,11 +319,12 @@ class _Planner:
             "precision": precision,
             "device": self.peaks,
         }
-        content |= {"search": "quick"} if self.short and is_gpu(self.device) else {}
+        if self.short and is_gpu(self.device):
+            content |= {"search": "quick"}
         is_swept = precision is None or _format(precision) not in self.emulated
-        processes = (
-            (self.base["ceiling_replicates"] or CEILING_REPLICATES[self.device]) if is_swept else 1
-        )
+        processes = 1
+        if is_swept:
+            processes = self.base["ceiling_replicates"] or CEILING_REPLICATES[self.device]
         return self.append("ceilings", _validated("ceilings", content), {}, processes=processes)
 
     def append(
@@ -331,7 +342,8 @@ class _Planner:
             run = numbered(name, replicate)
             if (folder := f"{place}/{run}") not in self.runs:
                 content = config.model_dump(mode="json", by_alias=True)
-                content |= {"replicate": replicate} if replicate > 1 else {}
+                if replicate > 1:
+                    content |= {"replicate": replicate}
                 measured = content.get("model") or content.get("kernel") or {}
                 self.runs[folder] = Run(
                     step, run, folder, config_text(content), needs or {}, measured.get("_target_")

@@ -186,13 +186,8 @@ class _Module:
         except SyntaxError as error:
             raise ConfigurationError(f"{path}:{error.lineno}: {error.msg}.") from error
         for statement in itertools.chain.from_iterable(map(parted, tree.body)):
-            nodes = () if isinstance(statement, DEFINITIONS) else ast.walk(statement)
-            for aliases in (self._imports(node) for node in nodes if isinstance(node, IMPORTS)):
-                self.aliases |= aliases
-                if _runs(statement):
-                    self.imported |= {(module, IMPORTING) for module, _ in aliases.values()}
-            if ALL in self.aliases:
-                self.imported.add(self.aliases[ALL])
+            if not isinstance(statement, DEFINITIONS):
+                self._import(statement)
             if not isinstance(statement, IMPORTS) and not _is_text(statement):
                 for bound in _bound(statement):
                     self.bound.setdefault(bound, set()).add(len(self.statements))
@@ -200,6 +195,18 @@ class _Module:
         self.effects = {
             place for place, statement in enumerate(self.statements) if self._has_effect(statement)
         }
+
+    def _import(self, statement: ast.stmt) -> None:
+        """Notes the names that a statement imports, and the modules that run with this one."""
+        for node in ast.walk(statement):
+            if not isinstance(node, IMPORTS):
+                continue
+            aliases = self._imports(node)
+            self.aliases |= aliases
+            if _runs(statement):
+                self.imported |= {(module, IMPORTING) for module, _ in aliases.values()}
+        if ALL in self.aliases:
+            self.imported.add(self.aliases[ALL])
 
     def meant(self, name: str) -> tuple[set[int], set[Node]]:
         """Places of what a name means and of what happens on import, and nodes of other modules
@@ -278,11 +285,9 @@ class _Module:
         whole name."""
         if isinstance(node, ast.Import):
             return {alias.asname or alias.name: (alias.name, ALL) for alias in node.names}
-        parents = (
-            self.package.split(".")[: len(self.package.split(".")) - node.level + 1]
-            if node.level
-            else []
-        )
+        parents = []
+        if node.level:
+            parents = self.package.split(".")[: len(self.package.split(".")) - node.level + 1]
         base = ".".join([*parents, *([node.module] if node.module else [])])
         named = {alias.asname or alias.name: alias.name for alias in node.names}
         return {
@@ -310,7 +315,9 @@ class _Module:
         while isinstance(root, ast.Call):
             root, names = _parts(root.func)
         meant = _meant(names, self.aliases)
-        return _is_local(meant[0]) if meant else names[0] in self.bound
+        if meant:
+            return _is_local(meant[0])
+        return names[0] in self.bound
 
 
 _module = cache(_Module)
@@ -476,7 +483,9 @@ def _file(module: str) -> Path | None:
     else."""
     search: Sequence[str] | None = [str(Path.cwd()), *sys.path]
     for part in module.split("."):
-        spec = None if search is None else importlib.machinery.PathFinder.find_spec(part, search)
+        spec = None
+        if search is not None:
+            spec = importlib.machinery.PathFinder.find_spec(part, search)
         if spec is None:
             return None
         search = spec.submodule_search_locations

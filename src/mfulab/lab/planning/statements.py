@@ -21,10 +21,15 @@ def plain(statement: ast.stmt) -> None:
 
 def parted(statement: ast.stmt) -> list[Any]:
     """The assignments that a parallel one stands for; any other statement alone."""
-    pairs = _pairs(statement) if isinstance(statement, ast.Assign) else None
+    pairs = None
+    if isinstance(statement, ast.Assign):
+        pairs = _pairs(statement)
     if pairs is None:
         return [statement]
-    return [each for target, part in pairs for each in parted(ast.Assign([target], part))]
+    found = []
+    for target, part in pairs:
+        found.extend(parted(ast.Assign([target], part)))
+    return found
 
 
 def _sequence(body: Sequence[Any]) -> list[Any]:
@@ -56,7 +61,12 @@ def _apart(statement: Any) -> list[Any]:
         ways = (_apart(ast.Assign(targets, way)) for way in (value.body, value.orelse))
         return [ast.If(value.test, *ways)]
     parts = parted(statement)
-    return parts if len(parts) == 1 else [each for part in parts for each in _apart(part)]
+    if len(parts) == 1:
+        return parts
+    found = []
+    for part in parts:
+        found.extend(_apart(part))
+    return found
 
 
 def _pairs(statement: ast.Assign) -> list[tuple[ast.expr, ast.expr]] | None:
@@ -70,12 +80,15 @@ def _pairs(statement: ast.Assign) -> list[tuple[ast.expr, ast.expr]] | None:
         or not isinstance(value, ast.Tuple)
     ):
         return None
-    names = [ast.unparse(target) for target in targets[0].elts]
-    texts = [ast.unparse(part) for part in value.elts]
+    names = list(map(ast.unparse, targets[0].elts))
+    texts = list(map(ast.unparse, value.elts))
     if len(names) != len(texts) or any(text.startswith("*") for text in (*names, *texts)):
         return None
     for place, part in enumerate(value.elts):
-        read = {ast.unparse(node) for node in ast.walk(part) if isinstance(node, ast.expr)}
+        read = set()
+        for node in ast.walk(part):
+            if isinstance(node, ast.expr):
+                read.add(ast.unparse(node))
         if read & set(names[:place]):
             return None
     return list(zip(targets[0].elts, value.elts, strict=True))

@@ -85,7 +85,9 @@ def state(
     rested = _rested(results, run)
     if rested is not None and (rested / "row.csv").stat().st_mtime >= newest(run):
         return State.RESTED
-    return State.CHANGED if is_complete(row) else State.NEW
+    if is_complete(row):
+        return State.CHANGED
+    return State.NEW
 
 
 def write_run(
@@ -112,7 +114,9 @@ def write_run(
         return before is State.KEPT and row.exists()
     if is_complete(row):
         _move(folder, _resting_place(results, run, _read(folder / "config.json") or ""))
-    rested = _rested(results, run) if before is State.RESTED else None
+    rested = None
+    if before is State.RESTED:
+        rested = _rested(results, run)
     if rested is None:
         write_text(folder / "config.json", run.text)
         return False

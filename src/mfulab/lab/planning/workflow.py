@@ -116,7 +116,10 @@ class Workflow:
         or all."""
         first = self.plans[0]
         is_all = first.shown == "all" and not first.recorded
-        same = {plan.experiment for plan in self.plans if self._runs}
+        same = set()
+        for plan in self.plans:
+            if self._runs:
+                same.add(plan.experiment)
         others = set[str]()
         for path in RESULTS.glob("*/plan/*.json"):
             if is_all or path.stem in same:
@@ -222,18 +225,20 @@ class Workflow:
     @property
     def complete_rows(self) -> list[str]:
         """The rows of planned runs that are there, whole."""
-        return [
-            path for path in self.rows() if store.is_complete(Path(path), self._sweep.budget_min)
-        ]
+        found = []
+        for path in self.rows():
+            if store.is_complete(Path(path), self._sweep.budget_min):
+                found.append(path)
+        return found
 
     def rows(self, wildcards: Any = None) -> list[str]:
         """An input function: the row of every planned run; in a dry run not of those whose old
         results come back."""
-        return [
-            f"{RESULTS}/{folder}/row.csv"
-            for folder in self._runs
-            if self._state(folder) is not store.State.RESTED
-        ]
+        found = []
+        for folder in self._runs:
+            if self._state(folder) is not store.State.RESTED:
+                found.append(f"{RESULTS}/{folder}/row.csv")
+        return found
 
     def planned(self, pattern: str) -> Callable[[Any], str]:
         """An input function: the config of a run, as `pattern` says; in a dry run a stand-in of now
@@ -254,7 +259,9 @@ class Workflow:
 
         def files(wildcards: Any) -> list[str]:  # not `ancient`: see docs/upstream.md
             run = previous(wildcards.run)
-            return [pattern.format(**{**dict(wildcards.items()), "run": run})] if run else []
+            if run:
+                return [pattern.format(**{**dict(wildcards.items()), "run": run})]
+            return []
 
         return files
 
@@ -280,7 +287,9 @@ class Workflow:
         is_complete = all(
             store.is_complete(Path(row), self._sweep.budget_min) for row in self.headline_rows
         )
-        return [] if is_complete else [self.first_page]
+        if is_complete:
+            return []
+        return [self.first_page]
 
     def refined(self, wildcards: Any) -> list[str]:
         """An input function: a file that says that what a budget left was spent; none where all

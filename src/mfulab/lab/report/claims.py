@@ -58,7 +58,9 @@ def spread(row: Columns) -> float:
         number(row.get(name)) for name in ("time_s", "time_ci_low_s", "time_ci_high_s")
     )
     reach = row.get(trust.REACH)
-    factor = float(reach) if reach is not None and reach == reach else 1.0
+    factor = 1.0
+    if reach is not None and reach == reach:
+        factor = float(reach)
     if time_s and low_s and high_s:
         factor *= max(1.0, time_s / low_s, high_s / time_s)
     return factor

@@ -13,6 +13,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from mfulab.core.files import opened, unquoted
 from mfulab.core.language import Texts, verdicts
+from mfulab.core.parts import pick_present
 from mfulab.core.said import Said, packed_all
 from mfulab.lab.report import shown_rows
 from mfulab.lab.tables import columns, details
@@ -71,7 +72,9 @@ class Problem:
 
     def in_words(self, language: str = "en") -> str:
         """The sentence in a language; English where no catalogue has it."""
-        return verdicts.flags(self.said, language) if self.said else self.text
+        if self.said:
+            return verdicts.flags(self.said, language)
+        return self.text
 
 
 def read(folder: Path) -> tuple[Tables, list[Problem]]:
@@ -80,8 +83,9 @@ def read(folder: Path) -> tuple[Tables, list[Problem]]:
     rules: list[Said] = []
     tables = {table: _read(folder / f"{table}.csv", table, found, rules) for table in TABLES}
     tables["series"] = details.read_series(folder / "series.csv")
-    problems = [Problem(text) for text in found]
-    problems += [Problem("", packed_all([rule]) or "") for rule in rules]
+    problems = list(map(Problem, found))
+    for rule in rules:
+        problems.append(Problem("", packed_all([rule]) or ""))
     for line in texts(folder / "problems.csv").itertuples():
         problems.append(Problem(line.problem, line.said, line.of_recordings == "True"))
     return tables, problems
@@ -101,7 +105,9 @@ def those(rows: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
     """The rows for which `chosen` is true, the frame itself where all are; empty columns stay one
     array."""
     if chosen.all() or len(rows) < MANY:
-        return rows if chosen.all() else rows[chosen]
+        if chosen.all():
+            return rows
+        return rows[chosen]
     arrays = [
         rows[name].to_numpy() for name in rows
     ]  # kept together, so that no two that differ have one address
@@ -142,7 +148,10 @@ def one_each(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     if "reach" in rows:
         least = rows["reach"].groupby([rows[key] for key in keys], dropna=False).transform("min")
         rows = rows[rows["reach"] == least]
-    numbers = [name for name in rows.select_dtypes("number") if name not in keys]
+    numbers = []
+    for name in rows.select_dtypes("number"):
+        if name not in keys:
+            numbers.append(name)
     medians = (
         rows.groupby(list(keys), dropna=False, sort=False)[numbers].median().reset_index(drop=True)
     )
@@ -160,7 +169,10 @@ def with_traces(tables: Tables) -> pd.DataFrame:
     read = traces.assign(
         hardware=[f"{short_name(device)}{READ}" for device in traces["device"].replace("", UNNAMED)]
     )
-    judged = {name: float if name == "reach" else bool for name in JUDGED if name in profile}
+    judged = {}
+    for name in JUDGED:
+        if name in profile:
+            judged[name] = float if name == "reach" else bool
     wanted = kinds("profile") | judged
     cells = {
         name: read.get(name, pd.Series(ABSENT[kind], read.index, kind))
@@ -186,16 +198,20 @@ def own(rows: pd.DataFrame) -> pd.DataFrame:
 
 def preferred(rows: pd.DataFrame, wanted: pd.Series) -> pd.DataFrame:
     """The rows for which `wanted` is true, or all of them where it is true for none."""
-    return those(rows, wanted) if wanted.any() else rows
+    if wanted.any():
+        return those(rows, wanted)
+    return rows
 
 
 def apart(rows: Any, others: Any = None, suffix: str = "", ratio: Any = None) -> Any:
     """True where intervals of two times do not meet, or lack; `ratio` is the first time ÷ the
     second of equal work."""
-    others = rows if others is None else others
+    if others is None:
+        others = rows
     time_s, *ends = (rows[name] for name in INTERVAL)
     other_s, *other_ends = (others[f"{name}{suffix}"] for name in INTERVAL)
-    ratio = time_s / other_s if ratio is None else ratio
+    if ratio is None:
+        ratio = time_s / other_s
     low, high = (ratio * end / time_s for end in ends)
     other_low, other_high = (end / other_s for end in other_ends)
     return np.logical_not((low <= other_high) & (other_low <= high))
@@ -206,7 +222,10 @@ def against(
 ) -> pd.DataFrame:
     """Rows with a partner in `base`, alike in `keys`: its time and `columns` with `suffix`,
     `apart`, and `factor`."""
-    judged = [name for name in JUDGED if name in base and name in rows]
+    judged = []
+    for name in JUDGED:
+        if name in base and name in rows:
+            judged.append(name)
     partners = base.drop_duplicates(keys)[[*keys, *INTERVAL, *judged, *columns]]
     paired = rows.merge(partners, on=[*keys], suffixes=("", suffix))
     paired = with_doubts_of_both(paired, judged, suffix)
@@ -328,9 +347,13 @@ def _read(path: Path, table: str, problems: list[str], rules: list[Said]) -> pd.
             {name: frame.get(name, empty[kind]) for name, kind in expected.items()}, copy=False
         )
     frame["recorded"] = frame["recorded"].fillna(False).astype(bool)
-    choice = None if is_long else _choice(frame, expected, path)
+    choice = None
+    if not is_long:
+        choice = _choice(frame, expected, path)
     if choice is None:
-        return frame if len(frame) >= MANY else frame.copy()
+        if len(frame) >= MANY:
+            return frame
+        return frame.copy()
     rules.append(choice.rule)
     return frame[choice.rows].reset_index(drop=True)
 
@@ -361,7 +384,7 @@ def _make_typed(frame: pd.DataFrame, expected: Mapping[str, type]) -> int:
 def _few_cells(path: Path, expected: Mapping[str, type], rules: list[Said]) -> pd.DataFrame:
     """The cells of the rows that stand for all of a long file, which is read in parts: it is never
     held whole."""
-    read = {name: expected[name] for name in shown_rows.KEYS if name in expected}
+    read = pick_present(expected, shown_rows.KEYS)
     keys = _cells(path, read)
     _make_typed(keys, read)
     choice = None

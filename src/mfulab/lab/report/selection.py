@@ -63,8 +63,13 @@ def main_machine(rows: pd.DataFrame) -> str:
     """The machine that a sentence is about: the first with ENOUGH rows, or the one with most."""
     counts = rows["machine"].value_counts()
     machines = style.machines(rows, len(counts))
-    enough = [machine for machine in machines if counts[machine] >= ENOUGH]
-    return enough[0] if enough else max(machines, key=counts.__getitem__)
+    enough = []
+    for machine in machines:
+        if counts[machine] >= ENOUGH:
+            enough.append(machine)
+    if enough:
+        return enough[0]
+    return max(machines, key=counts.__getitem__)
 
 
 def _is_few_layers(rows: pd.DataFrame) -> pd.Series:
@@ -206,7 +211,11 @@ def reasons_of(module: ModuleType) -> Sequence[str]:
     whose claim holds is told too."""
     reasons: Sequence[str] = getattr(module, "REASONS", USUAL)
     if hasattr(module, "CLAIM") and not claims.compares(module):
-        return [reason for reason in reasons if reason != "unsure"]
+        found = []
+        for reason in reasons:
+            if reason != "unsure":
+                found.append(reason)
+        return found
     return reasons
 
 
@@ -276,10 +285,19 @@ def of_page(rows: Mapping[str, pd.DataFrame], tables: frames.Tables) -> list[str
     MOST_FIGURES, all of this machine; another page shows all."""
     if not is_first_sweep(tables):
         return list(rows)
-    own = {name for name, drawn in rows.items() if not _is_recorded(drawn).all()}
-    own |= {name for name in rows if name == FIRST_FIGURES[0]}
+    own = set()
+    for name, drawn in rows.items():
+        if not _is_recorded(drawn).all():
+            own.add(name)
+    for name in rows:
+        if name == FIRST_FIGURES[0]:
+            own.add(name)
     first = [name for name in FIRST_FIGURES if name in own][:MOST_FIGURES]
-    return [name for name in rows if name in first]
+    found = []
+    for name in rows:
+        if name in first:
+            found.append(name)
+    return found
 
 
 def is_first_sweep(tables: frames.Tables) -> bool:

@@ -61,7 +61,11 @@ def _axes(names: Iterable[str]) -> list[str]:
     for name in names:
         parts.update(name.split(","))
     values = Counter(part.partition("=")[0] for part in parts)
-    return [axis for axis, count in values.most_common() if count > 1]
+    found = []
+    for axis, count in values.most_common():
+        if count > 1:
+            found.append(axis)
+    return found
 
 
 def _of_median_time(time_s: pd.Series, alike: list[pd.Series]) -> pd.Series:

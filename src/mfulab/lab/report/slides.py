@@ -12,6 +12,7 @@ from pandas import DataFrame
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import write_text
+from mfulab.core.parts import leave_out
 from mfulab.lab.report import figures, frames, selection, topics, trust
 from mfulab.lab.report.drawing import style
 
@@ -47,7 +48,11 @@ def chosen(listed: Path, which: str) -> dict[str, str]:
             for name in re.findall(r"`(\w+)`", item.where) + item.shown.split():
                 reasons.setdefault(name, item.reason)
     known = figures.modules()
-    return {name: reason for name, reason in reasons.items() if name in known}
+    found = {}
+    for name, reason in reasons.items():
+        if name in known:
+            found[name] = reason
+    return found
 
 
 def save(which: str, topics: Path, tables: Path, out: Path, language: str) -> None:
@@ -64,7 +69,7 @@ def save(which: str, topics: Path, tables: Path, out: Path, language: str) -> No
         shown = _draw(names, only(read, device), own_models, out / device, language)
         drawn.update(shown)
         with_own_models.update(name for name, is_own in shown.items() if is_own)
-    left = {name: reason for name, reason in names.items() if name not in with_own_models}
+    left = leave_out(names, with_own_models)
     for device in cpus:
         _draw(left, only(read, device), own_models, out / device, language, drawn)
 
@@ -118,7 +123,9 @@ def rows_of(
     if "synthetic" in reasons and len(rows) and selection.is_synthetic(rows).all():
         return rows.iloc[:0]
     sound = selection.select(rows, [reason for reason in UNTOLD if reason in reasons]).told
-    return sound if len(sound) >= FEWEST else rows
+    if len(sound) >= FEWEST:
+        return sound
+    return rows
 
 
 def _draw(

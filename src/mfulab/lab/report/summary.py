@@ -48,9 +48,7 @@ def table(
             busy = quantity(row.get("utilization_percent"), "%")
             speed = quantity(row["tflop_s"] * 1e12, "")
             cells = (names.pop(0), time, speed, quantity(row[share], "%"), busy)
-            shown.add_row(
-                *(Text(cell) for cell in cells), style=None if row["status"] == "ok" else "dim"
-            )
+            shown.add_row(*map(Text, cells), style=None if row["status"] == "ok" else "dim")
     return shown
 
 
@@ -59,7 +57,11 @@ def _names(runs: Sequence[str]) -> tuple[list[str], str]:
     long."""
     names = [short(run).split() for run in runs]
     long = len(names) > 1 and max(len(" ".join(words)) for words in names) > LONG
-    shared = [word for word in names[0] if all(word in words for words in names)] if long else []
+    shared = []
+    if long:
+        for word in names[0]:
+            if all(word in words for words in names):
+                shared.append(word)
     return [" ".join(word for word in words if word not in shared) for words in names], " ".join(
         shared
     )
@@ -77,7 +79,9 @@ def left_out(tables: Path) -> int:
     """Number of measured runs that the tables do not show, as after `snakemake rows`, which writes
     none."""
     written = tables / "profile.csv"
-    since = written.stat().st_mtime if written.exists() else 0
+    since = 0.0
+    if written.exists():
+        since = written.stat().st_mtime
     newer = 0
     for step in MEASUREMENTS:
         for row in tables.parent.glob(f"*/{step}/*/row.csv"):
@@ -98,7 +102,9 @@ def _first_screen(tables: frames.Tables, language: str) -> list[str]:
     first = why.first(selection.first_run(rows), set(), language)
     finding = mfu_versus_utilization.finding(rows, Texts(language, "mfu_versus_utilization"))
     lines = ThreeLines(f"\n{finding}", first["because"], first["advice"]).worded(language)
-    return [*lines, first["experiment"]] if first["experiment"] else lines
+    if first["experiment"]:
+        return [*lines, first["experiment"]]
+    return lines
 
 
 def _print_doubts(console: Terminal, tables: frames.Tables, language: str) -> None:
@@ -120,7 +126,10 @@ def _print_json(tables: frames.Tables) -> int:
     shown = 0
     for rows in (tables["profile"], tables["matmul"]):
         for row in rows[~rows["recorded"]].to_dict("records"):
-            cells = {key: cell for key, cell in row.items() if pd.notna(cell) and cell != ""}
+            cells = {}
+            for key, cell in row.items():
+                if pd.notna(cell) and cell != "":
+                    cells[key] = cell
             say_json(answer_of(cells).line(cells))
             shown += 1
     if not shown:

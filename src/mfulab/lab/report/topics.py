@@ -64,7 +64,11 @@ class Evidence:
     def cells(self) -> set[str]:
         """Ids of the notebook's code cells that show something."""
         cells = parse_json(read_text(self.notebook))["cells"]
-        return {cell["id"] for cell in cells if cell.get("outputs")}
+        found = set()
+        for cell in cells:
+            if cell.get("outputs"):
+                found.add(cell["id"])
+        return found
 
     @cached_property
     def choices(self) -> dict[str, set[str]]:
@@ -76,7 +80,11 @@ class Evidence:
     @cached_property
     def drawn(self) -> set[str]:
         """Figures that have rows."""
-        return {name for name, made in figures.modules().items() if len(made.rows(self.tables))}
+        found = set()
+        for name, made in figures.modules().items():
+            if len(made.rows(self.tables)):
+                found.add(name)
+        return found
 
     @cached_property
     def recorded(self) -> dict[str, set[str]]:
@@ -101,7 +109,10 @@ class Evidence:
 
     def has_column(self, name: str) -> bool:
         """True if a table has a value in the column, or a counter of this name."""
-        tables = [rows for rows in self.tables.values() if name in rows]
+        tables = []
+        for rows in self.tables.values():
+            if name in rows:
+                tables.append(rows)
         is_filled = any(rows[name].replace("", None).notna().any() for rows in tables)
         return is_filled or name in self.counters
 
@@ -123,8 +134,12 @@ class Evidence:
         for column, known in self.choices.items():
             lacking |= (topic.names & known) - self.recorded[column]
         for listed in re.findall(r"columns? ((?:`\w+`(?:, )?)+)", topic.where):
-            lacking |= {name for name in re.findall(r"\w+", listed) if not self.has_column(name)}
-        lacking |= {name for name in topic.names & set(TABLES) if self.tables[name].empty}
+            for name in re.findall(r"\w+", listed):
+                if not self.has_column(name):
+                    lacking.add(name)
+        for name in topic.names & set(TABLES):
+            if self.tables[name].empty:
+                lacking.add(name)
         return lacking | (topic.names & set(figures.modules())) - self.drawn
 
     def unproven(self, topic: Topic) -> str:
@@ -134,9 +149,14 @@ class Evidence:
         if not topic.shown:
             return "neither a figure nor a cell shows it"
         shown = set(topic.shown.split())
-        tested = {name for name in shown if TEST in name and self.is_tested(name)}
+        tested = set()
+        for name in shown:
+            if TEST in name and self.is_tested(name):
+                tested.add(name)
         lacking = sorted(shown - tested - self.drawn - self.cells)
-        return f"nothing is drawn or printed by {', '.join(lacking)}" if lacking else ""
+        if lacking:
+            return f"nothing is drawn or printed by {', '.join(lacking)}"
+        return ""
 
 
 def read(path: Path) -> list[Topic]:
@@ -178,7 +198,9 @@ def _texts(path: Path) -> dict[str, list[Item]]:
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))[:LONGEST_KEY]
-            detail = f" ({where}: {first['msg']})" if where else ""
+            detail = ""
+            if where:
+                detail = f" ({where}: {first['msg']})"
         raise ConfigurationError(
             f"{path}: holds no texts with their topics, as {TOPICS} does{detail}."
         ) from error

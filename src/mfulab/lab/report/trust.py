@@ -10,6 +10,7 @@ import pandas as pd
 
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, significant
+from mfulab.core.parts import pick_all
 from mfulab.lab.planning.naming import MEASURE, short
 from mfulab.lab.report import frames
 from mfulab.lab.tables import consistency
@@ -97,7 +98,10 @@ def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.
     ok = rows.get("status", pd.Series("ok", rows.index)) == "ok"
     timed = ok & rows.get("replicates", ok).notna()  # not what was read from a trace
     flags = rows.get("verdict_flags", pd.Series("", rows.index))
-    keys = {cell: verdicts.keys(cell) for cell in flags.unique() if isinstance(cell, str)}
+    keys = {}
+    for cell in flags.unique():
+        if isinstance(cell, str):
+            keys[cell] = verdicts.keys(cell)
     masks = dict[str, pd.Series]()
     for key in DISTURBING:
         masks[key] = ok & flags.isin([cell for cell, held in keys.items() if key in held])
@@ -162,7 +166,7 @@ def _far_ceilings(ceilings: pd.DataFrame) -> list[Doubt]:
 
 def _own(tables: frames.Tables) -> frames.Tables:
     """Steps and matmuls that were measured here, or the recorded ones where neither was."""
-    rows = {table: tables[table] for table in STEPS}
+    rows = pick_all(tables, STEPS)
     is_here = any((~table["recorded"]).any() for table in rows.values())
     return {
         name: frames.those(table, ~table["recorded"]) if is_here else table
@@ -197,13 +201,19 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
     timed = pd.concat([doubtful(frames.ok(rows, "time_s")) for rows in _own(tables).values()])
     lines = [*filter(None, [broken]), *(_line(doubt, text) for doubt in reasons)]
     again = list(chain.from_iterable(doubt.steps for doubt in reasons))
-    again += [STEPS[table] for table in STEPS if broken and len(_failed(tables[table]))]
+    for table in STEPS:
+        if broken and len(_failed(tables[table])):
+            again.append(STEPS[table])
     steps = dict.fromkeys(again)
     rows = pd.concat([tables[table][["experiment", "recorded"]] for table in STEPS])
     experiments = ",".join(filter(None, rows.loc[~rows["recorded"], "experiment"].unique()))
-    chosen = f" --config experiment={experiments}" if experiments else ""
+    chosen = ""
+    if experiments:
+        chosen = f" --config experiment={experiments}"
     command = f"{MEASURE} --forcerun {' '.join(steps)}{chosen}"
-    says = text("headline", count=int(timed.sum()), total=len(timed)) if timed.any() else ""
+    says = ""
+    if timed.any():
+        says = text("headline", count=int(timed.sum()), total=len(timed))
     return says or (text("ceilings_only") if reasons else lines.pop(0)), lines, command
 
 
@@ -218,8 +228,12 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
     )  # few of many columns
     interval, cost = (_typical(rows, column) for column in columns)
     known = int(rows["precision_percent"].notna().sum())
-    several = text("several", count=known, total=len(rows)) if known < len(rows) else ""
-    words = [text("machine_cost", **cost)] if cost else []
+    several = ""
+    if known < len(rows):
+        several = text("several", count=known, total=len(rows))
+    words = []
+    if cost:
+        words = [text("machine_cost", **cost)]
     if interval:  # from ±100 % on a factor, as percent would mislead
         vague = interval["half"] >= 100
         wide = interval["worst"] >= 100

@@ -69,7 +69,9 @@ class Budget:
         """Seconds that the run in `folder` may take; None where it is measured whatever it
         takes."""
         cost = self.plan["runs"].get(folder)
-        return None if cost is None or cost["always"] else self.left_s()
+        if cost is None or cost["always"]:
+            return None
+        return self.left_s()
 
     def why_not(self, folder: str) -> str:
         """Ending of the run in `folder` if it is not measured now; empty where it is."""

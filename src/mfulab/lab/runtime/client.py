@@ -50,7 +50,10 @@ def main(command: list[str]) -> int:
     """Runs `command`, a script and its arguments, or after `--killed` writes its row; returns the
     exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # this process ends at once, and with it the run
-    environment = {key: value for key, value in os.environ.items() if key not in THREADS}
+    environment = {}
+    for key, value in os.environ.items():
+        if key not in THREADS:
+            environment[key] = value
     try:
         if command[0] == KILLED:
             return _killed(command[1:], environment)
@@ -63,11 +66,9 @@ def main(command: list[str]) -> int:
     except devices.HeldError as error:
         return _fail(command, endings.ending(endings.DEVICE_HELD, message=str(error)))
     except (WorkflowEndedError, RuntimeError) as error:
-        says = (
-            "the workflow ended before this run"
-            if isinstance(error, WorkflowEndedError)
-            else f"mfulab: {error}"
-        )
+        says = "the workflow ended before this run"
+        if not isinstance(error, WorkflowEndedError):
+            says = f"mfulab: {error}"
         say(says, file=sys.stderr)
         return ABANDONED
     if status < 0:
@@ -80,8 +81,7 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
     happens."""
     config_path = command[command.index("--config") + 1]
     config = _config(config_path)
-    limit_s = (config.get("timing") or {}).get("time_limit_s") or environment.get(TIME_LIMIT)
-    limit = float(limit_s or DEFAULT_TIME_LIMIT_S)
+    limit = _limit_s(config, environment)
     row = os.path.join(os.path.dirname(config_path), "row.csv")
     before = _stamp(row)
     jointly = config.get("parallel") or {}
@@ -89,7 +89,9 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
     folder = os.path.dirname(os.path.relpath(config_path, "results"))
     device = (config.get("device") or {}).get("type")
     sweep = budget.read()
-    asked_s = sweep.elapsed_s() if sweep is not None else 0.0
+    asked_s = 0.0
+    if sweep is not None:
+        asked_s = sweep.elapsed_s()
     with devices.claim(device, config_path, environment, count) as claimed:
         if sweep is not None and sweep.elapsed_s() - asked_s > devices.POLL_S:
             sweep.note_wait(asked_s, sweep.elapsed_s())
@@ -104,14 +106,20 @@ def _measure(command: list[str], environment: dict[str, str]) -> int:
     took = time.monotonic() - began
     if sweep is not None:
         sweep.note(folder, took)
-    if _stamp(row) not in (None, before):
-        if status == HALVED and _has_time(sweep, left, folder):
-            return _measure(_with_half(command, config_path), environment)
-        # a row is written whole: what went wrong after it, such as a library's end, costs nothing
-        return 0
-    if status == REFUSED:
-        return status
-    return _fail(command, failure, "--after", str(took))
+    if _stamp(row) in (None, before):
+        if status == REFUSED:
+            return status
+        return _fail(command, failure, "--after", str(took))
+    if status == HALVED and _has_time(sweep, left, folder):
+        return _measure(_with_half(command, config_path), environment)
+    # a row is written whole: what went wrong after it, such as a library's end, costs nothing
+    return 0
+
+
+def _limit_s(config: dict[str, Any], environment: dict[str, str]) -> float:
+    """Seconds that the run may take: by its own config, else by the sweep's."""
+    own = (config.get("timing") or {}).get("time_limit_s")
+    return float(own or environment.get(TIME_LIMIT) or DEFAULT_TIME_LIMIT_S)
 
 
 def _config(path: str) -> dict[str, Any]:
@@ -233,7 +241,9 @@ def _directly(command: list[str], environment: dict[str, str], limit: float | No
     try:
         answer = _answer(ours.fileno(), limit and limit + GRACE_S, environment)
         # the keeper was killed, and the run with it
-        return int(answer) if answer else -signal.SIGKILL
+        if answer:
+            return int(answer)
+        return -signal.SIGKILL
     finally:
         ours.close()
         os.waitpid(keeper, 0)
@@ -263,7 +273,9 @@ def _in_worker(command: list[str], environment: dict[str, str], limit: float | N
             return None
     if answer == WORKFLOW_ENDED:
         raise WorkflowEndedError
-    return int(answer) if answer else None
+    if answer:
+        return int(answer)
+    return None
 
 
 def _answer(descriptor: int, limit: float | None, environment: dict[str, str]) -> bytes:

@@ -57,7 +57,9 @@ def claim(
             told = "; ".join(holder(path) or path for path in paths.values())
             raise HeldError(f"waited {LONGEST_WAIT_S / 60:g} min for a device: {told}")
         if not is_told:
-            wanted = f"{count} of " if count > 1 else ""
+            wanted = ""
+            if count > 1:
+                wanted = f"{count} of "
             names = " or ".join(candidates)
             places = ", ".join(paths.values())
             say(f"waiting for {wanted}{names}: another run measures there ({places})", flush=True)
@@ -75,10 +77,17 @@ def _candidates(device: str | None, config_path: str, environment: Environment) 
     if not is_gpu(device):
         return []
     hardware = os.path.abspath(config_path).split(os.sep)[-4]
-    pairs = [entry.split(":", 1) for entry in environment.get(GPUS, "").split(",") if entry]
+    pairs = []
+    for entry in environment.get(GPUS, "").split(","):
+        if entry:
+            pairs.append(entry.split(":", 1))
     if pairs:
-        return [uuid for slug, uuid in pairs if slug == hardware]
-    return [entry for entry in environment.get(VISIBLE, "").split(",") if entry]
+        found = []
+        for slug, uuid in pairs:
+            if slug == hardware:
+                found.append(uuid)
+        return found
+    return list(filter(None, environment.get(VISIBLE, "").split(",")))
 
 
 def _held(paths: Mapping[str, str], count: int, locks: ExitStack) -> list[str]:
@@ -125,12 +134,12 @@ def holder(path: str) -> str:
         who = "another process"
         with suppress(OSError), open("/proc/locks", encoding="ascii") as file:
             device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
-            holders = [
-                words[4]
-                for words in map(str.split, file)
-                if words[1] == "FLOCK" and words[5] == device
-            ]
-            who = f"process {holders[0]}" if holders and int(holders[0]) > 0 else who
+            holders = []
+            for words in map(str.split, file):
+                if words[1] == "FLOCK" and words[5] == device:
+                    holders.append(words[4])
+            if holders and int(holders[0]) > 0:
+                who = f"process {holders[0]}"
         return (
             f"{path} is held by {who}; runs wait for its end. {LOCKS} names another folder of locks"
         )
@@ -168,7 +177,9 @@ def open_lock(path: str) -> int:
         os.close(descriptor)
         says = "not a regular file"
     except OSError as error:
-        says = "a link" if error.errno == errno.ELOOP else error.strerror or str(error)
+        says = "a link"
+        if error.errno != errno.ELOOP:
+            says = error.strerror or str(error)
     raise RuntimeError(
         f"{path}: cannot be used as a lock ({says}). Remove it, or set {LOCKS} to a folder of your own."
     )

@@ -34,7 +34,9 @@ def key_of(cell: str | None) -> str:
 def numbers_of(cell: str | None) -> Mapping[str, Any]:
     """Numbers beside the key of a cell of `ended_by`; empty without any."""
     numbers = next(iter(_content(cell).values()), None)
-    return numbers if isinstance(numbers, dict) else {}
+    if isinstance(numbers, dict):
+        return numbers
+    return {}
 
 
 def budget_min(cell: str | None) -> float | None:
@@ -52,4 +54,6 @@ def _content(cell: str | None) -> Mapping[str, Any]:
         content = parse_json(cell or "{}")
     except ValueError:
         return {}
-    return content if isinstance(content, dict) else {}
+    if isinstance(content, dict):
+        return content
+    return {}

@@ -18,7 +18,9 @@ _work: Callable[[str], Any]
 
 def drawing_cores() -> int:
     """Processes that draw at once; 1 where none can be forked."""
-    return min(MOST, usable_cores()) if sys.platform == "linux" else 1
+    if sys.platform == "linux":
+        return min(MOST, usable_cores())
+    return 1
 
 
 def in_processes(work: Callable[[str], Any], names: Sequence[str]) -> list[Any]:

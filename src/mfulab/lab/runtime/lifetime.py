@@ -58,7 +58,10 @@ def worker(work: str = "both") -> Iterator[str]:
     if not system.CAN_FORK_AFTER_IMPORTS or os.environ.get(SOCKET) == "":
         yield ""
         return
-    environment = {key: value for key, value in os.environ.items() if key not in THREADS}
+    environment = {}
+    for key, value in os.environ.items():
+        if key not in THREADS:
+            environment[key] = value
     # asked while it imports, torch must not wake CUDA up
     environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     with ExitStack() as stack:

@@ -51,7 +51,9 @@ def out_of_memory_kills() -> int:
     """Number of processes that this machine has killed for lack of memory since it started; 0 if
     unknown."""
     match = re.search(r"^oom_kill (\d+)", system.text("proc/vmstat") or "", re.MULTILINE)
-    return int(match[1]) if match else 0
+    if match:
+        return int(match[1])
+    return 0
 
 
 def supervise(become: Callable[[], object], lifelines: Sequence[int]) -> tuple[int, list[int]]:

@@ -31,6 +31,7 @@ from mfulab.core.files import (
 )
 from mfulab.core.language import verdicts
 from mfulab.core.measurement import Measured
+from mfulab.core.parts import drop_none, pick_all
 from mfulab.core.printing import say
 from mfulab.core.replicates import STANDS_IN, halved, previous
 from mfulab.core.rows import NOT_MEASURED, Row, Status
@@ -101,7 +102,7 @@ def _stand_in(path: Path, asked: Path) -> None:
     other = read_json(asked)
     count = path.absolute().parents[3] / "count_flops" / path.parent.name / "config.json"
     fields = MEASUREMENTS["count_flops"].config.model_fields.keys() & content
-    write_json(count, {name: content[name] for name in sorted(fields)}, indent=1)
+    write_json(count, pick_all(content, sorted(fields)), indent=1)
     measure("count_flops", count)
     size = identity.memory_bytes(identity.resolve(content["device"]["type"]))
     numbers = {"asked": other["batch_size"], "measured": content["batch_size"]}
@@ -110,7 +111,7 @@ def _stand_in(path: Path, asked: Path) -> None:
         smaller = Said("smaller_batch_for", numbers | {"gb": size / 1e9})
     [row] = read_csv(asked.with_name("row.csv"))
     sentences = [smaller, of_cell(row["message"])]
-    message = cell_of(joined(said for said in sentences if said is not None))
+    message = cell_of(joined(drop_none(sentences)))
     write_csv(asked.with_name("row.csv"), [row | {"message": message}])
 
 
@@ -151,7 +152,9 @@ def uuids(config: StepConfig) -> str:
     if not config.on_device:
         return ""
     kind = identity.resolve(config.device.type)  # type: ignore[attr-defined]
-    return " ".join(gpu.uuid for gpu in identity.gpus(kind)) if is_gpu(kind) else ""
+    if is_gpu(kind):
+        return " ".join(gpu.uuid for gpu in identity.gpus(kind))
+    return ""
 
 
 def elsewhere() -> tuple[mmap.mmap, bytearray]:
@@ -171,7 +174,9 @@ def record_failure(
     one not begun. `ended_by` is its ending, as of mfulab.lab.runtime.endings."""
     config = read_config(step, config_path)
     folder = config_path.parent
-    hardware = folder.parents[1].name if config.on_device else ""
+    hardware = ""
+    if config.on_device:
+        hardware = folder.parents[1].name
     status = ENDED.get(endings.key_of(ended_by), "failed")
     message = ended_by
     row_of = MEASUREMENTS[step].row.of
@@ -222,22 +227,27 @@ def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
     )  # of the replicates before this one that are there, the latest first
     while before:
         with suppress(FileNotFoundError, UnreadableError):
-            rows += [
-                row
-                for row in read_csv(folder.with_name(before) / "row.csv")[:1]
-                if row["status"] != NOT_MEASURED
-            ]
+            for row in read_csv(folder.with_name(before) / "row.csv")[:1]:
+                if row["status"] != NOT_MEASURED:
+                    rows.append(row)
         before = previous(before)
     row_of = MEASUREMENTS[step].row.of
-    last = rows[0] if rows else {}
+    last = {}
+    if rows:
+        last = rows[0]
     ended_by = last.get("ended_by") or None
     has_failed = last.get("status", "ok") != "ok"
     if has_failed and endings.key_of(ended_by) not in endings.BY_CHANCE:
         message = last.get("message", "")
         return Measured(row_of(config, status=last["status"], message=message, ended_by=ended_by))
     wanted = getattr(getattr(config, "timing", None), "relative_precision", None)
-    times = [float(row["time_s"]) for row in rows if row.get("time_s")]
-    reached = relative_half_width(times) if len(times) >= FEWEST_REPLICATES else None
+    times = []
+    for row in rows:
+        if row.get("time_s"):
+            times.append(float(row["time_s"]))
+    reached = None
+    if len(times) >= FEWEST_REPLICATES:
+        reached = relative_half_width(times)
     if wanted is None or reached is None or reached > wanted:
         return None
     numbers = {"count": len(times), "reached": reached, "wanted": wanted}
@@ -247,12 +257,14 @@ def _as_before(step: str, config: StepConfig, folder: Path) -> Measured | None:
 def _status_of(error: BaseException) -> Status:
     if isinstance(error, UnsupportedError):
         return "unsupported"
-    return OUT_OF_MEMORY if is_out_of_memory(error) else "failed"
+    if is_out_of_memory(error):
+        return OUT_OF_MEMORY
+    return "failed"
 
 
 def _message(error: BaseException) -> str:
     """The sentence of an error of ours, or the first line of another's, with its notes."""
-    notes = [as_told(note) for note in getattr(error, "__notes__", ())]
+    notes = list(map(as_told, getattr(error, "__notes__", ())))
     if isinstance(error, UnsupportedError):
         return cell_of(joined([error.said, *notes]))
     first = (str(error).strip().splitlines() or [""])[0]

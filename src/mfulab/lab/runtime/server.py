@@ -90,11 +90,18 @@ def modules_for(work: str) -> list[str]:
     if work == "report":
         return list(REPORT)
     root = Path(__file__).parents[2]
-    left = {model for name, (_, models) in BESIDE.items() if name not in used for model in models}
-    beside = [module for name in used for module in BESIDE.get(name, ([name], []))[0]]
-    paths = [
-        path for folder in FOLDERS for path in sorted(root.glob(folder)) if path.stem not in left
-    ]
+    left = set()
+    for name, (_, models) in BESIDE.items():
+        if name not in used:
+            left.update(models)
+    beside = []
+    for name in used:
+        beside.extend(BESIDE.get(name, ([name], []))[0])
+    paths = []
+    for folder in FOLDERS:
+        for path in sorted(root.glob(folder)):
+            if path.stem not in left:
+                paths.append(path)
     modules = [
         ".".join(("mfulab", *path.relative_to(root).with_suffix("").parts)) for path in paths
     ]

@@ -146,7 +146,9 @@ class _Beside:
             ceiling = self._by_format.get((machine, used, conditions), {})
         if ceiling.get("emulated"):  # a copy of fp32's
             fp32 = self._by_format.get((machine, "fp32", conditions))
-            copied = {**fp32, "emulates": ceiling["format"]} if fp32 else {}
+            copied = {}
+            if fp32:
+                copied = {**fp32, "emulates": ceiling["format"]}
             ceiling = self._instead.setdefault((machine, ceiling["format"], conditions), copied)
         return ceiling, memory, self._devices.get(machine)
 
@@ -254,14 +256,16 @@ def write(collected: Collected, folder: Path) -> None:
     shown_runs = itertools.islice(collected.folders.items(), details.MOST_RUNS)
     told = {name: details.describe(place, collected.problems) for name, place in shown_runs}
     faults = [_fault(problem, of_recordings=False) for problem in collected.problems]
-    faults += [_fault(problem, of_recordings=True) for problem in collected.upkeep]
+    for problem in collected.upkeep:
+        faults.append(_fault(problem, of_recordings=True))
     write_csv(folder / "problems.csv", faults, ["problem", "said", "of_recordings"])
     lines: list[Record] = []
     for row in collected.records["profile"]:
         if row.get("ranks") and row["status"] == "ok":
             who = {key: row.get(key) for key in LEADING}
             ranks = jobs.rank_rows(row)
-            lines += [who | rank for rank in ranks]
+            for rank in ranks:
+                lines.append(who | rank)
             told.setdefault(identity("profile", row), {})["ranks"] = ranks
     write_csv(folder / "ranks.csv", lines, [*LEADING, *jobs.RANK])
     write_json(folder / "details.json", told)

@@ -47,4 +47,6 @@ def _card(row: Record) -> str:
     """The one GPU that a row was timed on; empty for a job of several, a CPU and what was
     recorded."""
     card = row.get("device_uuid") or ""
-    return card if card and " " not in card and row.get("time_s") and not row["recorded"] else ""
+    if card and " " not in card and row.get("time_s") and not row["recorded"]:
+        return card
+    return ""

@@ -15,6 +15,7 @@ from mfulab.core.columns import Rank
 from mfulab.core.files import read_csv
 from mfulab.core.json_text import parse_json
 from mfulab.core.measurement import Measurement
+from mfulab.core.parts import leave_out, pick_all
 from mfulab.core.rows import COUNTERS, json_column
 from mfulab.measurements.registry import TABLES
 
@@ -64,8 +65,11 @@ def fields(table: str) -> dict[str, FieldInfo]:
     """The columns of a final table with their declarations, in order: who, then the row, then what
     is joined, and last what nothing reads, as one column."""
     declared = _declared(table)
-    leading = {name: declared[name] for name in LEADING}
-    shown = {name: field for name, field in declared.items() if not marked(field, "counter")}
+    leading = pick_all(declared, LEADING)
+    shown = {}
+    for name, field in declared.items():
+        if not marked(field, "counter"):
+            shown[name] = field
     if len(shown) < len(declared):
         shown[COUNTERS] = json_column("what nothing here reads: name → value, as columns.csv says.")
     return {**leading, **shown}
@@ -74,13 +78,17 @@ def fields(table: str) -> dict[str, FieldInfo]:
 def counters(table: str) -> dict[str, FieldInfo]:
     """Values that a table holds as keys of its column `counters`, with their declarations."""
     declared = _declared(table)
-    return {name: field for name, field in declared.items() if marked(field, "counter")}
+    found = {}
+    for name, field in declared.items():
+        if marked(field, "counter"):
+            found[name] = field
+    return found
 
 
 def _declared(table: str) -> dict[str, FieldInfo]:
     row = TABLES[table].row.model_fields
     joined = TABLES[table].joined.model_fields
-    return {**row, **{name: field for name, field in joined.items() if name not in row}}
+    return {**row, **leave_out(joined, row)}
 
 
 def written(table: str, rows: Iterable[Record]) -> Iterator[Record]:
@@ -88,7 +96,10 @@ def written(table: str, rows: Iterable[Record]) -> Iterator[Record]:
     out."""
     names = counters(table)
     for row in rows:
-        values = {name: row[name] for name in names if _has_value(row.get(name))}
+        values = {}
+        for name in names:
+            if _has_value(row.get(name)):
+                values[name] = row[name]
         yield {**row, COUNTERS: json.dumps(values, ensure_ascii=False) if values else None}
 
 
@@ -124,26 +135,35 @@ def kept(measurement: Measurement) -> dict[str, FieldInfo]:
     """Columns of config and links, which recordings keep; all other joined ones are computed
     anew."""
     joined = measurement.joined.model_fields.items()
-    return {
-        name: field for name, field in joined if marked(field, "config") or marked(field, "link")
-    }
+    found = {}
+    for name, field in joined:
+        if marked(field, "config") or marked(field, "link"):
+            found[name] = field
+    return found
 
 
 def computed(measurement: Measurement) -> list[str]:
     """Joined columns that are neither who, nor config, nor links."""
     names = {*LEADING, *kept(measurement), *measurement.row.model_fields}
-    return [name for name in measurement.joined.model_fields if name not in names]
+    found = []
+    for name in measurement.joined.model_fields:
+        if name not in names:
+            found.append(name)
+    return found
 
 
 def kind(field: FieldInfo) -> type:
     """The type of a column's cells: bool, int, float or str."""
-    return next((type_ for type_ in (bool, float, int) if type_ in _types(field.annotation)), str)
+    for type_ in (bool, float, int):
+        if type_ in _types(field.annotation):
+            return type_
+    return str
 
 
 def _types(annotation: object) -> set[object]:
     inner = set(get_args(annotation)) - {NoneType}
     if inner:
-        return set().union(*(_types(part) for part in inner))
+        return set().union(*map(_types, inner))
     return {annotation}
 
 
@@ -170,7 +190,10 @@ def dictionary() -> Iterator[Column]:
             yield _column(table, name, TYPES[kind(field)], source, description(measurement, field))
         for name, field in counters(table).items():
             yield _column(table, name, TYPES[kind(field)], COUNTERS, field.description or "")
-    who = {name: field for name, field in fields("profile").items() if name in LEADING}
+    who = {}
+    for name, field in fields("profile").items():
+        if name in LEADING:
+            who[name] = field
     for table, columns_of in {
         "ranks": {**who, **Rank.model_fields},
         "columns": Column.model_fields,
@@ -186,7 +209,8 @@ def _column(table: str, name: str, type_: str, source: str, meaning: str) -> Col
         (unit for end, unit in UNITS.items() if name.endswith(end)),
         "FLOP" if name == "flops" else "",
     )
-    unit = unit if type_ in (TYPES[int], TYPES[float]) else ""
+    if type_ not in (TYPES[int], TYPES[float]):
+        unit = ""
     return Column(
         table=table, column=name, type=type_, unit=unit, source=source, description=meaning
     )

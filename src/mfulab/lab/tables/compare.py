@@ -95,7 +95,7 @@ def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
 def interval(row: Row) -> Interval | None:
     """The interval of a row's `time_s`, from the spread between the processes that measured it.
     None without a time."""
-    time, low, high = (row.get(name) for name in ("time_s", "time_ci_low_s", "time_ci_high_s"))
+    time, low, high = map(row.get, ("time_s", "time_ci_low_s", "time_ci_high_s"))
     if row.get("status") != "ok" or not isinstance(time, float):
         return None
     if isinstance(low, float) and isinstance(high, float) and low > 0:
@@ -109,12 +109,11 @@ def verdicts(
     """A verdict on each run of two machines' merged rows, by measurement and name; `drift` widens
     intervals."""
     runs = sorted(dict.fromkeys([*before, *after]), key=lambda run: STEPS.index(run[0]))
-    processes = [replicates.times_of(row) for row in (*before.values(), *after.values())]
-    spreads = [
-        replicates.jackknife_variance(times)
-        for times in processes
-        if len(times) >= FEWEST_PROCESSES
-    ]
+    processes = list(map(replicates.times_of, (*before.values(), *after.values())))
+    spreads = []
+    for times in processes:
+        if len(times) >= FEWEST_PROCESSES:
+            spreads.append(replicates.jackknife_variance(times))
     usual = usual_variance(spreads)
     return [_one(run, before.get(run), after.get(run), noticeable, drift, usual) for run in runs]
 
@@ -168,7 +167,11 @@ def merged(folder: Path, fast: bool = False) -> Rows:
             )
             records[table] = [{**row, "time_s": fast_s(row)} if fast else row for row in measured]
     judged = build.judged(replicates.merge(records))
-    return {(step, row["run"]): row for step, table in TABLES.items() for row in judged[table]}
+    found = {}
+    for step, table in TABLES.items():
+        for row in judged[table]:
+            found[(step, row["run"])] = row
+    return found
 
 
 def _one(
@@ -290,22 +293,34 @@ def table(compared: Sequence[Compared]) -> Table:
 def markdown(compared: Sequence[Compared], title: str, basis: str) -> str:
     """Comparison for a comment where code is reviewed: counts of verdicts, the worst first, a table
     of what is not the same, and the rest folded."""
-    counts = Counter(run.verdict for run in compared)
-    worst_first = [verdict for verdict in MARKS if counts[verdict]]
-    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in worst_first)
-    mark = f"{MARKS[worst_first[0]]} " if worst_first else ""
-    lines = [f"### {mark}{said or 'nothing'}", "", f"{title}.", ""]
-    rows = list(cells_of(compared))
-    told = [texts for texts in rows if texts[-1] != "same"]
-    same = [texts for texts in rows if texts[-1] == "same"]
+    lines = [f"### {_counts(compared)}", "", f"{title}.", ""]
+    told = list[tuple[str, ...]]()
+    same = list[tuple[str, ...]]()
+    for texts in cells_of(compared):
+        rows = same if texts[-1] == "same" else told
+        rows.append(texts)
     if told:
         lines += [*_markdown_table(told), ""]
     if same:
         summary = f"<summary>{len(same)} same</summary>"
         lines += ["<details>", summary, "", *_markdown_table(same), "", "</details>", ""]
     reasons = Counter((run.verdict, run.because) for run in compared if run.because)
-    lines += [f"- {count} {verdict}: {why}." for (verdict, why), count in reasons.items()]
+    for (verdict, why), count in reasons.items():
+        lines.append(f"- {count} {verdict}: {why}.")
     return "\n".join([*lines, "", f"{basis[:1].upper()}{basis[1:]}."])
+
+
+def _counts(compared: Sequence[Compared]) -> str:
+    """How often each verdict was given, after the mark of the worst."""
+    counts = Counter(run.verdict for run in compared)
+    worst_first = []
+    for verdict in MARKS:
+        if counts[verdict]:
+            worst_first.append(verdict)
+    if not worst_first:
+        return "nothing"
+    listed = ", ".join(f"{counts[verdict]} {verdict}" for verdict in worst_first)
+    return f"{MARKS[worst_first[0]]} {listed}"
 
 
 def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -387,7 +402,10 @@ def _status(compared: Sequence[Compared], gate: float | None) -> int:
         return 2
     if "slower" in verdicts or gate is None:
         return int("slower" in verdicts)
-    timed = [run for run in compared if run.ratio is not None]
+    timed = []
+    for run in compared:
+        if run.ratio is not None:
+            timed.append(run)
     may_be_slower = sum(_may_be_slower(run, gate) for run in timed)
     if not may_be_slower:
         return 0
@@ -439,8 +457,11 @@ class Trust:
 
 def trust(runs: Sequence[Sequence[float]]) -> Trust:
     """The trust that the processes' times of each run of one machine deserve."""
-    several = [list(times) for times in runs if len(times) > 1]
-    usual = usual_variance([fast_variance(times) for times in several])
+    several = []
+    for times in runs:
+        if len(times) > 1:
+            several.append(list(times))
+    usual = usual_variance(list(map(fast_variance, several)))
     basis = Trust(len(several), None if usual is None else 100 * math.sqrt(usual))
     if not (split := list(filter(None, map(replicates.measurements, several)))):
         return basis
@@ -460,7 +481,8 @@ def trust(runs: Sequence[Sequence[float]]) -> Trust:
         )
         intervals = [*filter(None, map(interval, rows))]
         middle = undisturbed(itertools.chain(*measurements))
-        covered += [measured.low_s <= middle <= measured.high_s for measured in intervals]
+        for measured in intervals:
+            covered.append(measured.low_s <= middle <= measured.high_s)
         verdicts = (verdict(*pair)[0] for pair in itertools.combinations(intervals, 2))
         changed += [verdict in ("faster", "slower") for verdict in verdicts]
     return replace(

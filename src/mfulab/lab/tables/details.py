@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from mfulab.core.files import UnreadableError, opened, read_tail, unquoted
+from mfulab.core.parts import pick_all
 from mfulab.lab.tables.records import Problems, read_config, read_lines
 from mfulab.measurements.registry import SUPERSEDED
 
@@ -49,7 +50,11 @@ def describe(folder: Path, problems: Problems) -> dict[str, Any]:
         "log": log,
         "earlier": earlier(folder),
     }
-    return {name: value for name, value in told.items() if value}
+    found = {}
+    for name, value in told.items():
+        if value:
+            found[name] = value
+    return found
 
 
 def earlier(folder: Path) -> list[dict[str, str]]:
@@ -62,7 +67,7 @@ def earlier(folder: Path) -> list[dict[str, str]]:
         for path in place.glob("*/row.csv")
         for row in read_lines(path, [], "")
     ]
-    told = [{name: row[name] for name in EARLIER} for row in rows if all(map(row.get, EARLIER))]
+    told = [pick_all(row, EARLIER) for row in rows if all(map(row.get, EARLIER))]
     return sorted(told, key=lambda row: row["started_at"])[-MOST_EARLIER:]
 
 
@@ -72,14 +77,15 @@ def curves(lines: Sequence[Mapping[str, str]]) -> dict[str, list[float | None]]:
     if not lines:
         return {}
     kept = [lines[index] for index in thin(len(lines), MOST_POINTS)]
-    columns = {
-        name: [_number(line[name]) for line in kept] for name in lines[0] if name not in SKIPPED
-    }
-    return {
-        name: values
-        for name, values in columns.items()
-        if any(value is not None for value in values)
-    }
+    columns = {}
+    for name in lines[0]:
+        if name not in SKIPPED:
+            columns[name] = [_number(line[name]) for line in kept]
+    found = {}
+    for name, values in columns.items():
+        if any(value is not None for value in values):
+            found[name] = values
+    return found
 
 
 def thin(count: int, most: int) -> list[int]:
@@ -112,7 +118,9 @@ def _number(text: str | None) -> float | None:
         value = float(text or "")
     except ValueError:
         return None
-    return float(f"{value:.6g}") if abs(value) < float("inf") else None
+    if abs(value) < float("inf"):
+        return float(f"{value:.6g}")
+    return None
 
 
 def series(runs: Iterable[tuple[Mapping[str, Any], Path]]) -> list[dict[str, Any]]:
@@ -124,7 +132,7 @@ def series(runs: Iterable[tuple[Mapping[str, Any], Path]]) -> list[dict[str, Any
         if (polled := read_lines(folder / "series.csv", [], ""))
     )
     return [
-        {**polled[at], **{name: row[name] for name in IDENTITY}}
+        {**polled[at], **pick_all(row, IDENTITY)}
         for row, polled in itertools.islice(polled_runs, MOST_SERIES)
         for at in thin(len(polled), SERIES_POINTS)
     ]

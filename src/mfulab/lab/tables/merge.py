@@ -26,6 +26,7 @@ from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, is_inside, opened, read_csv, read_json, remove
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import leave_out
 from mfulab.core.printing import say
 from mfulab.core.rows import impossible
 from mfulab.device.identity import slug
@@ -154,9 +155,13 @@ def _results_of(source: Path, room: Path) -> Path:
     folder = source
     if source.is_file():
         unpack(source, room)
-        inner = [path for path in room.iterdir() if path.is_dir()]
+        inner = []
+        for path in room.iterdir():
+            if path.is_dir():
+                inner.append(path)
         folder = inner[0] if len(inner) == 1 and not any(_runs(room)) else room
-    folder = folder / "results" if (folder / "results").is_dir() else folder
+    if (folder / "results").is_dir():
+        folder = folder / "results"
     if not any(_runs(folder)):
         raise ConfigurationError(
             f"{source}: no results here (no <hardware>/<measurement>/<run>/config.json)."
@@ -195,18 +200,24 @@ def _why_bad(step: str, run: Path) -> str | None:
         return "its row is incomplete"
     row = read_csv(run / "row.csv")[0]
     measurement = MEASUREMENTS[step]
-    hardware = run.parents[1].name if measurement.on_device else ""
+    hardware = ""
+    if measurement.on_device:
+        hardware = run.parents[1].name
     if (row.get("run"), row.get("hardware")) != (run.name, hardware):
         return f"its row is of run={row.get('run')} on hardware={row.get('hardware')}"
     try:
         measurement.config.model_validate(read_json(run / "config.json"))
-        filled = {key: value for key, value in row.items() if value}
+        filled = {}
+        for key, value in row.items():
+            if value:
+                filled[key] = value
         problem = impossible(measurement.row.model_validate(filled), datetime.now(UTC))
     except (FileNotFoundError, ValueError) as error:
         return first_line(error)
-    return next(
-        (f"{path.name} is a link" for path in sorted(run.iterdir()) if path.is_symlink()), problem
-    )
+    for path in sorted(run.iterdir()):
+        if path.is_symlink():
+            return f"{path.name} is a link"
+    return problem
 
 
 def _why_large(run: Path, left: int) -> str | None:
@@ -230,9 +241,7 @@ def _says(run: Path) -> tuple[str, dict[str, str]]:
     ignored = (
         {"hardware"} if MEASUREMENTS[run.parent.name].on_device else OF_THE_DAY
     )  # a participant's was renamed
-    return config, {
-        key: value for key, value in read_csv(run / "row.csv")[0].items() if key not in ignored
-    }
+    return config, leave_out(read_csv(run / "row.csv")[0], ignored)
 
 
 def _copy(theirs: Path, ours: Path, hardware: str) -> None:
@@ -366,7 +375,9 @@ def unpack(archive: Path, folder: Path) -> None:
                     checked.refuse_linked(path)
                     _write(content_of, member.size, folder / path)
     except BROKEN as error:
-        of = f"{checked.name}: " if checked.name else ""
+        of = ""
+        if checked.name:
+            of = f"{checked.name}: "
         raise ConfigurationError(
             f"{archive}: cannot be unpacked ({of}{error}). Nothing was copied."
         ) from error

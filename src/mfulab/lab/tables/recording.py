@@ -16,6 +16,7 @@ from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.groups import SLUG
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import pick_all
 from mfulab.core.printing import say
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.device import is_gpu
@@ -138,7 +139,10 @@ def _check_commits(rows: Sequence[Record], allow_dirty: bool) -> None:
     if without := [row["run"] for row in rows if not row["commit"]]:
         says = f"{len(without)} rows name no commit ({without[0]}, …)"
         raise ConfigurationError(f"{says}: give --commit of the code that measured them.")
-    dirty = [row["run"] for row in rows if row["commit"].endswith(DIRTY)]
+    dirty = []
+    for row in rows:
+        if row["commit"].endswith(DIRTY):
+            dirty.append(row["run"])
     if dirty and not allow_dirty:
         says = f"{len(dirty)} rows were measured by changed code ({dirty[0]}, …)"
         raise ConfigurationError(f"{says}: measure again from a clean tree, or give --allow-dirty.")
@@ -234,10 +238,7 @@ def about(
     started = sorted(row["started_at"] for row in rows if row["started_at"])
     return {
         "hardware": hardware,
-        **{
-            name: machine[name]
-            for name in ("device_name", "driver", "cuda", "python", "operating_system")
-        },
+        **pick_all(machine, ("device_name", "driver", "cuda", "python", "operating_system")),
         "packages": parse_json(machine["packages"] or "{}"),
         "gpus": parse_json(machine["gpus"] or "[]"),
         "experiments": planned,
@@ -287,7 +288,11 @@ def recordings(results: Path, hardware: str | None) -> list[Path]:
     there."""
     if hardware is None:
         names = sorted(path.name for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
-        return [folder_of(results, name) for name in names if name not in NO_MACHINE]
+        found = []
+        for name in names:
+            if name not in NO_MACHINE:
+                found.append(folder_of(results, name))
+        return found
     if not (folder := folder_of(results, hardware)).is_dir():
         raise ConfigurationError(f"{folder}/: there is no such recording.")
     return [folder]

@@ -22,6 +22,7 @@ from mfulab.core.files import (
 )
 from mfulab.core.formats import format_name
 from mfulab.core.measurement import Measurement
+from mfulab.core.parts import pick_all, pick_present
 from mfulab.core.replicates import STANDS_IN, base_name, halved, numbered, replicate_of
 from mfulab.core.rows import (
     NOT_MEASURED,
@@ -114,7 +115,9 @@ def read_row(folder: Path, step: str) -> Record:
         if not lines[0].get("status"):
             raise ValueError("status: empty, so that it does not say what became of the run")
         ahead = clock_was_ahead(row["started_at"], datetime.now(UTC))
-        return row | {"message": with_sentence(row["message"], ahead)} if ahead else row
+        if ahead:
+            return row | {"message": with_sentence(row["message"], ahead)}
+        return row
     except FileNotFoundError:
         message = f"no row: {path} does not exist"
     except ValueError as error:
@@ -138,7 +141,7 @@ def read_rows(folder: Path, step: str) -> list[Record]:
         rows = [parse(MEASUREMENTS[step].row, cells) for cells in read_csv(path)]
     except (FileNotFoundError, ValueError) as error:
         return [_failed(row, f"unreadable samples: {path}: {first_line(error)}. {AGAIN}")]
-    same = {name: row[name] for name in ("commit", "started_at")}
+    same = pick_all(row, ("commit", "started_at"))
     return [
         {**line, **same, "run": f"{folder.name},line={number}"}
         for number, line in enumerate(rows, 1)
@@ -203,7 +206,9 @@ def _add_planned(collected: Collected, plan: manifest.Manifest, run: manifest.Pl
         collected.problems.append(f"{place}: leads out of the results and is not read.")
         return
     config = read_config(place, collected.problems)
-    hardware = plan.hardware if MEASUREMENTS[step].on_device else ""
+    hardware = ""
+    if MEASUREMENTS[step].on_device:
+        hardware = plan.hardware
     links: dict[str, str | None] = {}
     if step == run.step:
         links = {"flops": run.flops_folder, "compute": run.ceilings.get("compute")}
@@ -316,7 +321,9 @@ def _given(config: Mapping[str, Any], path: str, wanted: type) -> Any:
     range."""
     group, _, key = path.partition(".")
     content = config.get(group)
-    value = content.get(key) if isinstance(content, Mapping) else None
+    value = None
+    if isinstance(content, Mapping):
+        value = content.get(key)
     if type(value) is wanted and (wanted is str or is_in_range(value)):
         return value
     return None
@@ -357,7 +364,9 @@ def _format(config: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Number format and threads, which a ceiling and the runs that are held against it share."""
     if not isinstance(precision := config.get("precision"), Mapping):
         return None
-    threads = device.get("threads") if isinstance(device := config.get("device"), Mapping) else None
+    threads = None
+    if isinstance(device := config.get("device"), Mapping):
+        threads = device.get("threads")
     return str(precision.get("dtype")), bool(precision.get("tf32")), threads
 
 
@@ -365,7 +374,7 @@ def _counted(config: Mapping[str, Any]) -> str:
     """The config on which counting FLOPs depends, as text: equal for two runs that share a
     count."""
     try:
-        wanted = {name: config[name] for name in CountFlopsConfig.model_fields if name in config}
+        wanted = pick_present(config, CountFlopsConfig.model_fields)
         return CountFlopsConfig.model_validate(wanted).model_dump_json()
     except ValidationError:
         return ""
@@ -392,7 +401,9 @@ def from_recorded(folder: Path) -> Collected:
                 problems.append(f"{folder / table}.csv, line {number}: {first_line(error)}")
                 continue
             seen.add((row["hardware"], row["run"]))
-            where = (row["hardware"] or folder.name) if measurement.on_device else ""
+            where = ""
+            if measurement.on_device:
+                where = row["hardware"] or folder.name
             row |= {
                 "hardware": where,
                 "experiment": cells.get("experiment") or "",

@@ -81,7 +81,10 @@ def merge(records: Records) -> Records:
     """Records with one row for each run; rows of recorded machines are one each already."""
     measured = itertools.chain.from_iterable(records.get(table, []) for table in MEASURED)
     best = best_probes(row for row in measured if not row["recorded"])
-    gpus = {row["hardware"] for row in records.get("environment", []) if is_gpu(row.get("device"))}
+    gpus = set()
+    for row in records.get("environment", []):
+        if is_gpu(row.get("device")):
+            gpus.add(row["hardware"])
     for table, quantities in MEASURED.items():
         if table in records:
             records[table] = merge_rows(records[table], quantities, best, gpus)
@@ -168,8 +171,13 @@ def _processes(rows: Iterable[Record]) -> dict[tuple[str, bool, str], list[Recor
 def counting(group: Sequence[Record], best: Bests) -> list[Record]:
     """The replicates that count: where two or more met no slow state of the machine, by its probe,
     those alone."""
-    quiet = [row for row in group if row["status"] == "ok" and slowdown(row, best) < DISTURBED]
-    return quiet if len(quiet) > 1 else list(group)
+    quiet = []
+    for row in group:
+        if row["status"] == "ok" and slowdown(row, best) < DISTURBED:
+            quiet.append(row)
+    if len(quiet) > 1:
+        return quiet
+    return list(group)
 
 
 def interval_columns(
@@ -268,9 +276,11 @@ def times_of(row: Mapping[str, Any]) -> list[float]:
     """Times of the processes that measured a merged row, in seconds and in their order; none where
     not kept."""
     try:
-        return [
-            float(value) for value in parse_json(row.get("process_times_s") or "[]") if value > 0
-        ]
+        found = []
+        for value in parse_json(row.get("process_times_s") or "[]"):
+            if value > 0:
+                found.append(float(value))
+        return found
     except (TypeError, ValueError):
         return []
 
@@ -292,7 +302,11 @@ def _both_times(
 
 
 def _timed(group: Iterable[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
-    return [row for row in group if row["status"] == "ok" and (row.get(name) or 0) > 0]
+    found = []
+    for row in group:
+        if row["status"] == "ok" and (row.get(name) or 0) > 0:
+            found.append(row)
+    return found
 
 
 def _merged(group: Sequence[Record], counts: Sequence[Record]) -> Record:
@@ -334,13 +348,19 @@ def _merged_numbers(first: Record, measured: Sequence[Record], counts: Sequence[
 def _is_steady(counts: Sequence[Record]) -> bool:
     """True if most processes were: what began early only lasted longer, and the undisturbed time is
     not of that process."""
-    warm = [row["steady"] is not False for row in counts if row["status"] == "ok"]
+    warm = []
+    for row in counts:
+        if row["status"] == "ok":
+            warm.append(row["steady"] is not False)
     return 2 * sum(warm) > len(warm)
 
 
 def _merged_probes(measured: Sequence[Record]) -> str | None:
     """The probes of all processes as JSON, in order of time; None without any."""
-    probed = [probes(process) for process in measured if process.get("probes")]
+    probed = []
+    for process in measured:
+        if process.get("probes"):
+            probed.append(probes(process))
     states: list[State] = []
     for _, states_of in probed:
         states += states_of
@@ -354,7 +374,11 @@ def _merged_probes(measured: Sequence[Record]) -> str | None:
 
 
 def _numbers(rows: Iterable[Record], name: str) -> list[float]:
-    return [row[name] for row in rows if _is_number(row.get(name))]
+    found = []
+    for row in rows:
+        if _is_number(row.get(name)):
+            found.append(row[name])
+    return found
 
 
 def _is_number(value: object) -> bool:

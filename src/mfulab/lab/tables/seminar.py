@@ -18,6 +18,7 @@ from torch.autograd.profiler_util import FunctionEventAvg
 from torch.nn.utils import prune
 
 from mfulab.core.files import write_csv
+from mfulab.core.parts import pick_all
 from mfulab.device.peaks import peak
 from mfulab.flops import formulas, memory
 from mfulab.flops.count import count
@@ -57,7 +58,7 @@ def recompute() -> list[dict[str, Any]]:
         for name in ("formula", "answer", "note"):
             template = line.get(name, "")
             row[name] = template.format(**known)
-            used |= {each: known[each] for each in seminar_texts.names(template)}
+            used |= pick_all(known, seminar_texts.names(template))
         row["values"] = json.dumps(used, ensure_ascii=False, default=float)
         table.append({**row, "value": value, "agrees": agrees})
     return table
@@ -291,7 +292,10 @@ def _practice() -> Values:
         yield from ((f"{name}_raises", int(answer != "none")), (f"{name}_answer", answer))
     for name, norm in (("norm_fused", nn.LayerNorm(64)), ("norm_operators", _LayerNorm(64))):
         totals = _operations(nn.Sequential(norm), 8, 64).totals
-        forward = {key: total for key, total in totals.items() if _is_of_norm(key)}
+        forward = {}
+        for key, total in totals.items():
+            if _is_of_norm(key):
+                forward[key] = total
         yield name, sum(total.calls for total in forward.values())
         yield f"{name}_kinds", len({key.operator for key in forward})
     yield from (("soft_gradient", _soft_gradient()), ("deprecated", _deprecated()))

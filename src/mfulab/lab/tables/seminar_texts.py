@@ -36,7 +36,11 @@ def translated(language: str) -> Mapping[str, Mapping[str, str]]:
 
 def names(template: str) -> list[str]:
     """The values that a text asks for."""
-    return [name for _, name, _, _ in Formatter().parse(template) if name]
+    found = []
+    for _, name, _, _ in Formatter().parse(template):
+        if name:
+            found.append(name)
+    return found
 
 
 def in_words(row: Mapping[str, str], language: str) -> dict[str, str]:

@@ -150,7 +150,7 @@ def _lost() -> Values:
 
 
 def _rates() -> Values:
-    slower, faster = (find(name) for name in (A100, H100))
+    slower, faster = map(find, (A100, H100))
     slower_gb_s = slower.memory_gb_s or math.nan
     faster_gb_s = faster.memory_gb_s or math.nan
     yield "faster_flops", float(faster.figures["bf16"]) / float(slower.figures["bf16"])

@@ -9,6 +9,7 @@ from typing import Any
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.formats import FORMATS
 from mfulab.core.groups import ModelConfig
+from mfulab.core.parts import pick_present
 from mfulab.device.peaks import Peak
 from mfulab.loop.goodput.pages import METRICS, Page
 from mfulab.mfu.utilization import of_peak, percent, product, ratio, tflop_s, total
@@ -79,7 +80,7 @@ def sample_of(
         "mfu_percent": share(flops),
         "attainable_mfu_percent": _attainable(flops, work.prefill, work.moved, peak),
     }
-    columns |= {name: now[name] for name in METRICS["gauges"] if name in now}
+    columns |= pick_present(now, METRICS["gauges"])
     row = {name: columns.get(name) for name in COLUMNS}
     is_engine = after.engine != "mfulab"
     return {
@@ -100,7 +101,10 @@ class _Growth:
     def __init__(self, before: Mapping[str, float], now: Mapping[str, float]) -> None:
         self.before = before
         self.now = now
-        counted = [name for name in METRICS["counters"] if name in now]
+        counted = []
+        for name in METRICS["counters"]:
+            if name in now:
+                counted.append(name)
         self.is_anew = any(now[name] < before.get(name, 0) for name in counted)
 
     def of(self, name: str) -> float | None:
@@ -194,7 +198,11 @@ def _missing(
         "no_latency": row["ttft_s"] is None and has_histogram,
         "no_histogram": not has_histogram,
     }
-    return [key for key, holds in rules.items() if holds]
+    found = []
+    for key, holds in rules.items():
+        if holds:
+            found.append(key)
+    return found
 
 
 def _verdict(row: Mapping[str, Any]) -> str:
@@ -218,7 +226,10 @@ def _a_token(config: ModelConfig, length: float, mode: decoders.Mode) -> tuple[f
     low = short.forward_flops / short.tokens
     high = long.forward_flops / long.tokens
     grows = (high - low) / (LENGTHS[1] - LENGTHS[0])
-    heads = [one for one in long.operations if one.layer.endswith(("lm_head", "embed_out"))]
+    heads = []
+    for one in long.operations:
+        if one.layer.endswith(("lm_head", "embed_out")):
+            heads.append(one)
     head = sum(operation.flops for operation in heads) / long.tokens
     return low + grows * (length - LENGTHS[0]), head
 

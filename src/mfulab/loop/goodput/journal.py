@@ -61,7 +61,7 @@ class Journal:
     ) -> None:
         self.folder = Path(folder)
         if rank is None:
-            ranks = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+            ranks = map(os.environ.get, ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
             rank = next((int(value) for value in ranks if value), 0)
         world = world or int(os.environ.get("WORLD_SIZE") or 1)
         now = now_ns()

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_bytes
+from mfulab.core.parts import drop_none
 from mfulab.core.rows import LARGEST
 from mfulab.mfu.utilization import percent, product, ratio, total
 
@@ -81,9 +82,10 @@ class Attempt:
     @property
     def first(self) -> int | None:
         """Steps of the job that were done before its own; None if it came to no step."""
-        return next(
-            (before.step for before, line in itertools.pairwise(self.lines) if line.trains), None
-        )
+        for before, line in itertools.pairwise(self.lines):
+            if line.trains:
+                return before.step
+        return None
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,8 @@ def job_of(folder: Path) -> Job:
     for own in ranks.values():
         _account(job, own, began, ended)
     job.mfu = _mfu(job, ranks)
-    job.notes += [("unread", {"reason": reason}) for reason in unread]
+    for reason in unread:
+        job.notes.append(("unread", {"reason": reason}))
     if torn := sum(attempt.torn for attempt in attempts):
         job.notes.append(("torn", {"count": torn}))
     if (world := max(attempt.world for attempt in attempts)) > len(ranks):
@@ -193,7 +196,9 @@ def _attempts(folder: Path) -> tuple[list[Attempt], list[str]]:
         if attempt is not None:
             attempts.append(attempt)
     if not attempts:
-        why = f" ({unread[0]})" if unread else ""
+        why = ""
+        if unread:
+            why = f" ({unread[0]})"
         raise ConfigurationError(
             f"{folder}: holds no journal{why}; give mfulab.measure or a callback job={folder}"
         )
@@ -222,7 +227,9 @@ def read(file: Path) -> Attempt | None:
     except ValidationError:
         return None
     clock = f"{head.host} {head.boot}"
-    boot_ns = head.boot_ns if head.boot else None
+    boot_ns = None
+    if head.boot:
+        boot_ns = head.boot_ns
     attempt = Attempt(
         file.name, head.rank, head.world, clock, head.unix_ns, boot_ns, [Line(ns=0, step=0)]
     )
@@ -267,7 +274,7 @@ def _one_clock(attempts: Sequence[Attempt]) -> None:
             for other in reference
             if attempt.rank != other.rank
         )
-        ahead = min((gap for gap in apart if gap is not None), key=abs, default=0)
+        ahead = min(drop_none(apart), key=abs, default=0)
         for attempt in own:
             attempt.began -= ahead
 
@@ -280,7 +287,9 @@ def _apart(attempt: Attempt, other: Attempt) -> int | None:
         for own in (attempt, other)
     )
     gaps = [ends[step] - others[step] for step in ends.keys() & others.keys()]
-    return round(statistics.median(gaps)) if gaps else None
+    if gaps:
+        return round(statistics.median(gaps))
+    return None
 
 
 def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> None:
@@ -301,7 +310,9 @@ def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> N
             if line.trains:
                 end = line.step or 0
                 steps = max(0, end - (before.step or 0))
-                lost = 0 if limit is None else min(steps, max(0, end - limit))
+                lost = 0
+                if limit is not None:
+                    lost = min(steps, max(0, end - limit))
                 spans["lost"] = spans["step"] * lost // steps if steps else 0
                 spans["step"] -= spans["lost"]
                 job.lost_steps = job.lost_steps + lost
@@ -321,7 +332,11 @@ def _mfu(job: Job, ranks: Mapping[int, Sequence[Attempt]]) -> dict[str, float | 
         list[float | None]
     ] = []  # of each rank: FLOPs, those that its peak offers in TFLOP, the useful share
     for rank, own in ranks.items():
-        facts = [line for attempt in own for line in attempt.lines if line.flops]
+        facts = []
+        for attempt in own:
+            for line in attempt.lines:
+                if line.flops:
+                    facts.append(line)
         steps = sum(line.steps for line in facts)
         timed = job.timed[rank]
         scales = {"flops": timed[0], "peak_tflop_s": timed[1] / 1e9, "useful": 1 / len(ranks)}

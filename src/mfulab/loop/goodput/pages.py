@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mfulab.core import web
 from mfulab.core.data import data
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.parts import pick_all
 
 METRICS: Mapping[str, Mapping[str, list[str]]] = data(Path(__file__).with_name("engines.yaml"))
 NAMES = frozenset(
@@ -165,7 +166,10 @@ def _samples(text: str, url: str) -> list[Sample]:
 
 
 def _sample(metric: str, labels: Mapping[str, str], value: float) -> Sample:
-    told = {label: each for label, each in labels.items() if each.lower() not in WHOLE}
+    told = {}
+    for label, each in labels.items():
+        if each.lower() not in WHOLE:
+            told[label] = each
     repeats = REPEATS if metric.startswith("mfulab_") else (*REPEATS, PROCESS)
     ranks = tuple(told.pop(rank, "") for rank in repeats)
     return Sample(metric, frozenset(told.items()), ranks, value)
@@ -237,7 +241,10 @@ def _values(series: Mapping[str, Series]) -> dict[str, float]:
 
 def _engines(series: Mapping[str, Series]) -> dict[str, Labels]:
     """Labels of a page's engines by what tells them apart; none where the page is of one."""
-    keys = {_engine(labels) for known in series.values() for labels in known}
+    keys = set()
+    for known in series.values():
+        for labels in known:
+            keys.add(_engine(labels))
     keys -= {smaller for smaller, _ in _nested(keys)}
     if len(keys) < 2:
         return {}
@@ -245,7 +252,7 @@ def _engines(series: Mapping[str, Series]) -> dict[str, Labels]:
     named = {
         " ".join(f"{label}={value}" for label, value in sorted(key - shared)): key for key in keys
     }
-    return {name: named[name] for name in sorted(named, key=lambda name: (len(name), name))}
+    return pick_all(named, sorted(named, key=lambda name: (len(name), name)))
 
 
 def _by_engine(

@@ -27,7 +27,10 @@ def samples_of(phases: Sequence[Phase]) -> int | None:
     and on made samples, a cell of each time step. Each further backward pass of a model adds
     its own, as where gradients are accumulated. Evaluations inside a training count for nothing.
     """
-    passes = [phase.through for phase in phases if phase.through is not None]
+    passes = []
+    for phase in phases:
+        if phase.through is not None:
+            passes.append(phase.through)
     if not any(passes):
         passes = [of_models([phase]) for phase in phases]
     return _fewest(passes)

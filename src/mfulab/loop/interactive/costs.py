@@ -116,11 +116,10 @@ def cost_of_all(counts: Sequence[tuple[Cost, int]]) -> Cost:
 def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
     """The cost of what was counted, its useful part if `real` tokens are known; the optimiser is no
     part of it."""
-    parts = [
-        (key, totals)
-        for key, totals in operations.totals.items()
-        if key.direction in ("forward", "backward")
-    ]
+    parts = []
+    for key, totals in operations.totals.items():
+        if key.direction in ("forward", "backward"):
+            parts.append((key, totals))
     moved = sum(
         key.dtype.itemsize * totals.elements for key, totals in parts if key.dtype is not None
     )
@@ -233,7 +232,10 @@ class Sums:
         if key not in self._sums:
             if len(self._sums) > MOST_SUMS:
                 self._sums.clear()
-            known = [(cost, 1) for cost in costs if cost is not None]
+            known = []
+            for cost in costs:
+                if cost is not None:
+                    known.append((cost, 1))
             self._sums[key] = costs, cost_of_all(known) if len(known) == len(costs) else None
         return self._sums[key][1]
 
@@ -370,7 +372,9 @@ class KnownCosts:
         alike = [
             costs[other] for other in self._of_sizes.get((id(costs), kind.words, kind.sizes), ())
         ]
-        first = alike[0] if len(alike) >= ENOUGH_ALIKE else None
+        first = None
+        if len(alike) >= ENOUGH_ALIKE:
+            first = alike[0]
         if first is not None and all(map(first.same_flops, alike)):
             return first
         return None

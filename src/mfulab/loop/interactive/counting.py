@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import (
 from torch.utils._pytree import tree_leaves
 
 from mfulab.core.errors import drop_own_frames
+from mfulab.core.parts import leave_out
 from mfulab.core.said import Said, as_told, of_source
 from mfulab.flops.counter import Dispatch, OperatorCounter, eager_stance
 from mfulab.flops.layers import LayerTracker
@@ -109,12 +110,11 @@ class LoopCounter(OperatorCounter):
 
     def _note_gradients(self, tensors: Iterable[object]) -> None:
         # Kept, since an address that is free can be another tensor's next.
-        storages = {
-            storage.cdata: storage for storage in map(_storage, tensors) if storage is not None
-        }
-        self._gradients |= {
-            place: storage for place, storage in storages.items() if place not in self._weights
-        }
+        storages = {}
+        for storage in map(_storage, tensors):
+            if storage is not None:
+                storages[storage.cdata] = storage
+        self._gradients |= leave_out(storages, self._weights)
 
     def _optimises(self, operator: Any, out: Any, args: Any) -> bool:
         node = torch._C._current_autograd_node()
@@ -128,7 +128,9 @@ class LoopCounter(OperatorCounter):
             for storage in map(_storage, tree_leaves(args))
         ):
             return False
-        in_place = args[0] if args and str(operator).endswith("_") else None
+        in_place = None
+        if args and str(operator).endswith("_"):
+            in_place = args[0]
         self._note_gradients(tree_leaves((out, in_place)))
         return True
 
@@ -136,7 +138,9 @@ class LoopCounter(OperatorCounter):
 def in_compiled_code() -> bool:
     """Says whether compiled code calls this: as it ends, it brings back the dispatch state that it
     began with."""
-    frame_of_caller = sys._getframe(1) if "torch._dynamo.eval_frame" in sys.modules else None
+    frame_of_caller = None
+    if "torch._dynamo.eval_frame" in sys.modules:
+        frame_of_caller = sys._getframe(1)
     while frame_of_caller is not None:
         code = frame_of_caller.f_code
         if code.co_name == "compile_wrapper" and code.co_filename.endswith("eval_frame.py"):
@@ -160,7 +164,9 @@ def _storage(value: Any) -> StorageWeakRef | None:
 def state(counter: LoopCounter | None) -> tuple[object, ...]:
     """State that decides how the thread computes: gradients, inference, autocast, the loop's own
     dispatch modes."""
-    modes = _get_current_dispatch_mode_stack() if torch._C._len_torch_dispatch_stack() else ()
+    modes = []
+    if torch._C._len_torch_dispatch_stack():
+        modes = _get_current_dispatch_mode_stack()
     own = tuple(type(mode) for mode in modes if counter is None or mode is not counter._mode)
     return (
         torch.is_grad_enabled(),
@@ -173,7 +179,10 @@ def state(counter: LoopCounter | None) -> tuple[object, ...]:
 def _replace_modes(change: Callable[[list[TorchDispatchMode]], list[TorchDispatchMode]]) -> None:
     """Changes the thread's stack of dispatch modes, those of torch's own tracing left where they
     lie, at the bottom."""
-    modes = [mode for mode in _get_current_dispatch_mode_stack() if not mode.is_infra_mode()]
+    modes = []
+    for mode in _get_current_dispatch_mode_stack():
+        if not mode.is_infra_mode():
+            modes.append(mode)
     for _ in modes:
         _pop_mode()
     for mode in change(modes):
@@ -192,9 +201,8 @@ def states_kept_apart(counter: LoopCounter) -> Iterator[None]:
     if "torch._dynamo" in sys.modules:
         from torch._dynamo.decorators import set_stance
 
-        methods += [
-            (set_stance, name) for name in ("__init__", "__call__", "__enter__", "__exit__")
-        ]
+        for name in ("__init__", "__call__", "__enter__", "__exit__"):
+            methods.append((set_stance, name))
 
     def apart(change: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(change)

@@ -83,6 +83,12 @@ def _modules(arguments: object) -> list[torch.nn.Module]:
     for leaf in tree_leaves(arguments):
         is_holder = not isinstance(leaf, torch.nn.Module | torch.Tensor | torch.optim.Optimizer)
         values = vars(leaf).values() if is_holder and hasattr(leaf, "__dict__") else [leaf]
-        modules += [value for value in values if isinstance(value, torch.nn.Module)]
-    inner = {id(child) for module in modules for child in module.modules() if child is not module}
+        for value in values:
+            if isinstance(value, torch.nn.Module):
+                modules.append(value)
+    inner = set()
+    for module in modules:
+        for child in module.modules():
+            if child is not module:
+                inner.add(id(child))
     return list({id(module): module for module in modules if id(module) not in inner}.values())

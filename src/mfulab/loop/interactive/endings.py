@@ -56,7 +56,9 @@ class Endings:
         if ender:
             self._enders[words] = ender
             return ender
-        return ("end",) if phase.counted else self._enders.get(words, ("end",))
+        if phase.counted:
+            return ("end",)
+        return self._enders.get(words, ("end",))
 
     def samples(self, phase: Phase, inside: Inside) -> int | None:
         """Samples of a phase by its batch: its first dimension, or its second where time comes

@@ -87,7 +87,9 @@ class Following:
         if self._script is not None:
             self._script.end(error)
         elif "torch" not in sys.modules and not self._wanted.is_child:
-            how = f"ended by {type(error).__name__} before" if error else "it ended without"
+            how = "it ended without"
+            if error:
+                how = f"ended by {type(error).__name__} before"
             why = f"{how} importing torch{about_children(self._wanted)}"
             tell_nothing(self._wanted, why)
             if self._wanted.out is not None:

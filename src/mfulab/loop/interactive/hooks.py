@@ -263,7 +263,9 @@ def apart(device: torch.device) -> Iterator[None]:
     """Makes what runs inside it no part of a loop: outside its contexts and modes, with random
     numbers of its own."""
     own: dict[str, Any] = {"device_type": device.type} if is_gpu(device) else {}
-    formats = device.type if torch.amp.is_autocast_available(device.type) else "cpu"
+    formats = "cpu"
+    if torch.amp.is_autocast_available(device.type):
+        formats = device.type
     drawn = random.getstate()  # rich draws some as it is imported
     try:
         with (

@@ -73,7 +73,9 @@ class Loop:
     def watch_s(self) -> float:
         """Host seconds that hooks take of a step that is watched; of the median one, since some end
         a count."""
-        return statistics.median(self._spent) if self._spent else 0.0
+        if self._spent:
+            return statistics.median(self._spent)
+        return 0.0
 
     def mark(self, what: What, name: str = "") -> None:
         """Marks a moment."""
@@ -220,7 +222,9 @@ class Loop:
         )
         if rest is None or not is_own or torch._C._current_autograd_node() is not None:
             return
-        described = None if rest.calls is None else self.phases.calls.describe(call)[0]
+        described = None
+        if rest.calls is not None:
+            described = self.phases.calls.describe(call)[0]
         if not rest.of_forwards:
             rest.call(described)
         elif not rest.tick() or (rest.calls is not None and rest.calls[0] != described):

@@ -110,9 +110,12 @@ class Measurement:
         if not (_is_number(ceiling_s) and ceiling_s >= 0):
             raise ValueError(f"ceiling_s={ceiling_s}: give seconds, 0 for none")
         self.models = _listed(model)
-        parameters = [parameter for module in self.models for parameter in module.parameters()]
+        devices = dict[torch.device, None]()
         with torch._C.DisableTorchFunction():
-            self._devices = list(dict.fromkeys(parameter.device for parameter in parameters))
+            for module in self.models:
+                for parameter in module.parameters():
+                    devices[parameter.device] = None
+            self._devices = list(devices)
             self.device = (
                 torch.device(device)
                 if device is not None
@@ -307,7 +310,9 @@ class Measurement:
             self._note("measuring", **facts_of(self.row))
         self._watch()
         self._loop.mark("begin")
-        return self.metrics() if steps else {}
+        if steps:
+            return self.metrics()
+        return {}
 
     def metrics(self) -> dict[str, float]:
         """The measured values under the names that `lap` gives them."""
@@ -382,7 +387,9 @@ class Measurement:
             peaks_of, self.device, given=self._given, ceiling_s=self._ceiling_s, anew=last
         )
         site = row.Site(self._dtype(), self.device, self._devices, peaks)
-        analysis = self._trace.analysis if self._trace else None
+        analysis = None
+        if self._trace:
+            analysis = self._trace.analysis
         seen = self.row | {"mean_s": sum(step.seconds for step in timed) / len(timed)}
         if analysis is not None:
             self.row["misaligned"] = analysis.misaligned()
@@ -433,7 +440,11 @@ def facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
         "useful": ratio(useful, mfu),
         "steps": row.get("steps"),
     }
-    return {name: value for name, value in facts.items() if value is not None}
+    found = {}
+    for name, value in facts.items():
+        if value is not None:
+            found[name] = value
+    return found
 
 
 def _is_number(value: object) -> bool:

@@ -72,13 +72,19 @@ class Passes:
         self.runs = min(self.runs + 1, MOST_RUNS)
         # Without forward passes it went through a phase like this one: a name would be of names
         # without end.
-        through = [phase.entry.words for phase in self.passed if self.forwards]
+        through = []
+        for phase in self.passed:
+            if self.forwards:
+                through.append(phase.entry.words)
         return Kind(("after backward", self.runs, name(tuple(dict.fromkeys(through)))), ())
 
     def graph_of(self, outputs: object, current: Phase, nodes: int, inside: Inside) -> int:
         """Hash of what was made outside the models before a backward pass from `outputs`."""
         ended = [*self.pending, current]
-        spans = [(phase.began, phase.left) for phase in ended if phase.left is not None]
+        spans = []
+        for phase in ended:
+            if phase.left is not None:
+                spans.append((phase.began, phase.left))
         seen = current.entry, inside.modules, nodes, len(spans)
         if not inside.modules or seen not in self._graphs:  # where no module tells, each time
             self._graphs[seen] = structure.graph_hash(outputs, ended[0].began, spans)

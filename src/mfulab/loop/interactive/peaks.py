@@ -148,14 +148,19 @@ class KnownPeaks:
 
     def rate(self, name: str) -> Known:
         """TFLOP/s of a format for a roofline: the best matmul, else the spec peak."""
-        measured = self.ceilings[name].tflop_s if self.ceilings else None
+        measured = None
+        if self.ceilings:
+            measured = self.ceilings[name].tflop_s
         return measured or self.computed[name].spec
 
     @property
     def most_disturbed_percent(self) -> float | None:
         """Share of the CPUs that others took of a ceiling, at most; None where none was
         disturbed."""
-        disturbed = [ceiling for ceiling in self.ceilings.values() if ceiling.disturbed]
+        disturbed = []
+        for ceiling in self.ceilings.values():
+            if ceiling.disturbed:
+                disturbed.append(ceiling)
         return max((one.other_processes_percent or 0.0 for one in disturbed), default=None)
 
 
@@ -180,7 +185,10 @@ def peaks_of(
         for name in mixture.names:
             ceilings[name] = measured_ceiling(device, name, threads, each_s, anew)
     known = KnownPeaks(computed, ceilings)
-    divided = [peak for name, peak in computed.items() if mixture.divided.get(name)]
+    divided = []
+    for name, peak in computed.items():
+        if mixture.divided.get(name):
+            divided.append(peak)
     return WeightedPeaks(
         _step_peaks(mixture, known, default_basis(device.type)),
         _weights(mixture.needed),

@@ -70,7 +70,9 @@ class Calls:
         given, batch = describe((call.arguments, call.keywords))
         weights = self._trainable[call.place]
         device = next((weight.device.type for weight in weights), "cpu")
-        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        autocast = None
+        if torch.is_autocast_enabled(device):
+            autocast = torch.get_autocast_dtype(device)
         trained = sum(map(_IS_TRAINED, weights))
         how = (call.place, call.module.training, autocast, trained)
         sizes = (*given.sizes, *structure.vmapped())
@@ -124,11 +126,15 @@ class Phases:
         self._place.move(Event.LISTEN)
         self._passes.listen()
         is_noted = self._switch.is_asked and not self._switch.compiled.is_whole
-        every = self._structure.called if is_noted else None
+        every = None
+        if is_noted:
+            every = self._structure.called
         # Compiled optimisers keep a guard on hooks; only without models may their steps bound those
         # of the loop.
         spared = self.calls.models and structure.graphs_compiled()
-        optimizer = () if spared else (self._before_optimizer, self._after_optimizer)
+        optimizer = list[Callable[..., None]]()
+        if not spared:
+            optimizer = [self._before_optimizer, self._after_optimizer]
         self.hooks.put_on(self.before, self._after, every, optimizer, self._engine())
         self.begin()
 
@@ -291,7 +297,9 @@ class Phases:
         if is_compiled:
             nodes = 0  # under the counter the same forward pass makes a graph of its own operators
         inside = self._structure.take()
-        made = 0 if is_compiled else passes.graph_of(outputs, self._current, nodes, inside)
+        made = 0
+        if not is_compiled:
+            made = passes.graph_of(outputs, self._current, nodes, inside)
         self._end(Ending(("backward",), made, inside))
         kind, through = passes.backward(passed, self._endings.name, nodes)
         if is_compiled:

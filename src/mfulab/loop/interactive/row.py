@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from mfulab.core.parts import drop_none
 from mfulab.core.said import Said, joined, packed_all
 from mfulab.device.compute import allowed_precision
 from mfulab.device.gpu import restriction_of
@@ -97,7 +98,9 @@ class WindowWork:
     @property
     def mean_s(self) -> float | None:
         """Seconds of the mean step; None where no work is known."""
-        return ratio(self.seconds, self.steps) if self.total is not None else None
+        if self.total is not None:
+            return ratio(self.seconds, self.steps)
+        return None
 
 
 def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[float, Mark, Mark]]:
@@ -121,7 +124,10 @@ def _bounds(marks: Sequence[Mark]) -> tuple[What, ...]:
             kinds.add(mark.what)
         else:
             kinds.add("forward" if mark.rest.of_forwards else "step")
-    return next((bounds for what, bounds in _BOUNDS if what in kinds), ())
+    for what, bounds in _BOUNDS:
+        if what in kinds:
+            return bounds
+    return ()
 
 
 class _Cutter:
@@ -175,7 +181,8 @@ def steps_of(
         if mark is not None and mark.rest is not None:
             steps += _rested(mark.rest, [seconds for seconds, _, _ in cut])
         else:
-            steps += [_watched(*between, phases, done) for between in cut]
+            for between in cut:
+                steps.append(_watched(*between, phases, done))
     return steps
 
 
@@ -205,7 +212,9 @@ def named_stretches(
 
 
 def _rested(rest: UnwatchedSteps, seconds: Sequence[float]) -> list[LoopStep]:
-    cost = None if rest.doubtful else rest.cost
+    cost = None
+    if not rest.doubtful:
+        cost = rest.cost
     steps = [
         LoopStep(step_s, cost, rest.samples, counted=False, watched=False) for step_s in seconds
     ]
@@ -223,8 +232,14 @@ def _rested(rest: UnwatchedSteps, seconds: Sequence[float]) -> list[LoopStep]:
 def steady(steps: Sequence[LoopStep], watch_s: float) -> Sequence[LoopStep]:
     """Steps whose time is a measure: not counted, not compiled, nor slowed by hooks, which take
     `watch_s` of a step."""
-    whole = [step for step in steps if not step.counted and not step.compiled]
-    alone = [step for step in whole if not step.watched]
+    whole = []
+    for step in steps:
+        if not step.counted and not step.compiled:
+            whole.append(step)
+    alone = []
+    for step in whole:
+        if not step.watched:
+            alone.append(step)
     if (
         len(alone) >= FEWEST_WINDOWS
         and watch_s > HEAVY * Stats([step.seconds for step in alone]).median
@@ -245,10 +260,16 @@ def measuring_percent(steps: Sequence[LoopStep], watch_s: float, tick_s: float) 
 def left_out(steps: Sequence[LoopStep], chosen: Sequence[LoopStep]) -> dict[str, Cell]:
     """Columns of the steps that are not timed, and why; and of those that are, which ones were
     slow."""
-    compiled = [place for place, step in enumerate(steps, 1) if step.compiled and not step.counted]
+    compiled = []
+    for place, step in enumerate(steps, 1):
+        if step.compiled and not step.counted:
+            compiled.append(place)
     timed = set(map(id, chosen))
     counted = sum(step.counted for step in steps)
-    untimed = [step for step in steps if id(step) not in timed]
+    untimed = []
+    for step in steps:
+        if id(step) not in timed:
+            untimed.append(step)
     return {
         "counted_steps": counted,
         "only_counted": len(steps) if counted == len(steps) else 0,
@@ -265,8 +286,15 @@ def _slow(steps: Sequence[LoopStep], chosen: Sequence[LoopStep]) -> list[int]:
     middle = Stats([step.seconds for step in chosen]).median
     if abs(_mean_s(chosen) - middle) <= MEAN_APART * middle:
         return []
-    slow = {id(step) for step in chosen if step.seconds > SLOW * middle}
-    return [place for place, step in enumerate(steps, 1) if id(step) in slow]
+    slow = set()
+    for step in chosen:
+        if step.seconds > SLOW * middle:
+            slow.add(id(step))
+    found = []
+    for place, step in enumerate(steps, 1):
+        if id(step) in slow:
+            found.append(place)
+    return found
 
 
 def _mean_s(steps: Sequence[LoopStep]) -> float:
@@ -275,7 +303,7 @@ def _mean_s(steps: Sequence[LoopStep]) -> float:
 
 def _places(numbers: Sequence[int]) -> str | None:
     """Numbers as a cell, of many the first; None for none."""
-    shown = [str(number) for number in numbers[:SHOWN]]
+    shown = list(map(str, numbers[:SHOWN]))
     if len(numbers) > SHOWN:
         shown.append("…")
     return ", ".join(shown) or None
@@ -308,7 +336,10 @@ def same_work(steps: Sequence[LoopStep], cost: Cost, reading: Reading) -> Window
 
 def counted_work(steps: Sequence[LoopStep], phases: Phases) -> WindowWork:
     """Work of steps as a counter saw it."""
-    with_cost = [step for step in steps if step.cost is not None]
+    with_cost = []
+    for step in steps:
+        if step.cost is not None:
+            with_cost.append(step)
     if phases.failure or not with_cost:
         why = Said("no_counted_kind")
         if phases.failure:
@@ -360,7 +391,7 @@ def times(
     ]
     interval = median_interval([Stats(stretch).median for stretch in cut]) or (None, None)
     stats = Stats(seconds)
-    batches = [batch for batch in samples if batch is not None]
+    batches = drop_none(samples)
     return {
         "steps": len(steps),
         "window_s": sum(seconds),
@@ -429,7 +460,8 @@ def accounted(work: WindowWork, site: Site, seen: Mapping[str, Cell]) -> Window:
             "effective_precision": weighted.step.effective_precision,
             "flops": None,
         }
-        shares |= {name: getattr(step.shares, name) for name in _SHARES}
+        for name in _SHARES:
+            shares[name] = getattr(step.shares, name)
         return Window(step, shares, readings)
     if weighted.reason:
         readings["peak_tflop_s"] = Reading(None, "TFLOP/s", "computed peak", reason=weighted.reason)
@@ -547,12 +579,14 @@ def merged(laps: Sequence[tuple[float, Readings]]) -> Readings:
         return laps[0][1]
     joined: Readings = {}
     for name in dict.fromkeys(name for _, readings in laps for name in readings):
-        of_all = [(seconds, readings[name]) for seconds, readings in laps if name in readings]
-        measured = [
-            (seconds, reading, reading.value)
-            for seconds, reading in of_all
-            if reading.value is not None
-        ]
+        of_all = []
+        for seconds, readings in laps:
+            if name in readings:
+                of_all.append((seconds, readings[name]))
+        measured = []
+        for seconds, reading in of_all:
+            if reading.value is not None:
+                measured.append((seconds, reading, reading.value))
         joined[name] = of_all[0][1]
         if measured:
             weights, parts, values = zip(*measured, strict=True)

@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import dataloader
 
 from mfulab.core.errors import drop_own_frames
+from mfulab.core.parts import leave_out
 from mfulab.device import is_gpu
 from mfulab.loop.interactive import structure
 from mfulab.loop.interactive.hooks import Hooks, skip_frame
@@ -88,7 +89,7 @@ class Script:
         self._inside |= members
         if next(module.parameters(), None) is None:
             return False
-        outside = {key: root for key, root in self._roots.items() if key not in members}
+        outside = leave_out(self._roots, members)
         self._roots = {**outside, id(module): module}
         return True
 
@@ -103,7 +104,10 @@ class Script:
 
     def _follow_passes(self, module: torch.nn.Module) -> None:
         self._bound = _Bound(module)
-        others = [root for root in self._roots.values() if root is not module]
+        others = []
+        for root in self._roots.values():
+            if root is not module:
+                others.append(root)
         self._open([module], others)
         if not structure.is_compiled_in_place(module):
             ended = self._hooks.guarded(self._passed)
@@ -304,7 +308,9 @@ class Script:
     def _why_nothing(self, error: BaseException | None) -> str:
         bound = self._bound
         warm_up = self._wanted.warm_up
-        measured = bound.measured if bound else 0
+        measured = 0
+        if bound:
+            measured = bound.measured
         steps = self._optimizers.most_steps
         passes = max(self._forwards.values(), default=0)
         if error is not None:

@@ -82,7 +82,9 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
     """Median step time, and the mean if it is another, throughput, rate, power and memory, as far
     as measured."""
     text = Texts(language, "measured")
-    parts = [] if values.get("time_s") is None else _time_parts(values, text)
+    parts = []
+    if values.get("time_s") is not None:
+        parts = _time_parts(values, text)
     sentences: dict[str, Callable[[float], str]] = {
         "samples_per_s": lambda rate: text("samples", rate=f"{rate:.1f}"),
         "tflop_s": lambda rate: text(
@@ -133,10 +135,16 @@ def phases_table(phases: Mapping[str, Mapping[str, Any]], language: str = "en") 
     table = Table(box=None, pad_edge=False, show_header=False)
     text = Texts(language, "measured")
     for name, values in phases.items():
-        mfu = None if values["only_counted"] else values["mfu_percent"]
+        mfu = None
+        if not values["only_counted"]:
+            mfu = values["mfu_percent"]
         share = values["step_percent"]
-        part = "" if share is None else text("of_step", share=share)
-        flops = "" if values["flops"] is None else quantity(values["flops"], "FLOP")
+        part = ""
+        if share is not None:
+            part = text("of_step", share=share)
+        flops = ""
+        if values["flops"] is not None:
+            flops = quantity(values["flops"], "FLOP")
         why = verdicts.flags(values["reason"], language)
         if values["only_counted"]:
             why = text("only_counted_phase")
@@ -163,9 +171,11 @@ def show(window: Any, console: Terminal | None = None, language: str = "en") -> 
     lines.append(ladder_table(values, window.readings, language))
     if phases := getattr(window, "phases", None):
         lines.append(phases_table(phases, language))
-    lines += [Text(line) for line in _share_lines(values, text)]
-    lines += [Text(text("look", flag=flag), style="red") for flag in others]
-    lines += [Text(line, style="dim") for line in _missing(window, text)]
+    lines += list(map(Text, _share_lines(values, text)))
+    for flag in others:
+        lines.append(Text(text("look", flag=flag), style="red"))
+    for line in _missing(window, text):
+        lines.append(Text(line, style="dim"))
     (console or Terminal()).print(Group(*lines))
 
 

@@ -13,6 +13,7 @@ from torch.autograd.graph import Node
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._python_dispatch import _disable_current_modes
 
+from mfulab.core.parts import drop_none
 from mfulab.flops.useful import RealTokens, real_tokens
 
 MOST_NOTED = 4096  # calls of modules after which what was noted is made a hash
@@ -62,7 +63,9 @@ class Structure:
         """Gives what ran since the last call, and begins anew."""
         if not self._noted:
             return _NOTHING
-        shapes = hash(tuple(self._given)) if self._given else 0
+        shapes = 0
+        if self._given:
+            shapes = hash(tuple(self._given))
         elements = sum(map(math.prod, self._given))
         inside = Inside(_hash(self._noted), shapes, elements, self._leading)
         self._noted = []
@@ -88,7 +91,9 @@ class Structure:
             self._noted += (type(module), "unknown")
 
     def _note_given(self, fields: Mapping[str, object], arguments: tuple[object, ...]) -> None:
-        given = arguments[0] if arguments else None
+        given = None
+        if arguments:
+            given = arguments[0]
         if type(given) is PackedSequence:
             given = given.data
         if not isinstance(given, torch.Tensor):
@@ -134,7 +139,9 @@ def sizes_of(tensor: torch.Tensor) -> tuple[int, ...]:
     jagged: Any = tensor
     values = jagged._values
     offsets = jagged._offsets  # `values()` would make a node of the graph
-    lengths = offsets.diff().tolist() if offsets.device.type == "cpu" else ()
+    lengths = ()
+    if offsets.device.type == "cpu":
+        lengths = offsets.diff().tolist()
     return (offsets.numel() - 1, *values.shape, *sorted(lengths))
 
 
@@ -177,7 +184,7 @@ def _starts(outputs: object) -> list[Node]:
         getattr(output, "grad_fn", None)
         for output in (outputs if isinstance(outputs, Sequence) else [outputs])
     )
-    return [node for node in nodes if node is not None]
+    return drop_none(nodes)
 
 
 def nodes_of(outputs: object) -> Iterator[Node]:

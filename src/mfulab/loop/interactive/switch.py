@@ -137,7 +137,9 @@ class Switch:
     def learn(self, phase: Phase, passes: Passes) -> None:
         """Notes what a phase that is over cost, if it was counted, or that its cost is missing."""
         entry = phase.entry
-        counter = self.counter if phase.counted else None
+        counter = None
+        if phase.counted:
+            counter = self.counter
         if counter is not None and counter.error:
             self.failure = counter.error
         elif self._graphs_before != structure.graphs_compiled():

@@ -94,7 +94,10 @@ class Optimizers:
         """Says whether an optimiser has stepped least often of those that still step, and often
         enough."""
         one = self._stepped[optimizer]
-        ranks = [other.rank for other in self._stepped.values() if not self._is_past(other)]
+        ranks = []
+        for other in self._stepped.values():
+            if not self._is_past(other):
+                ranks.append(other.rank)
         return one.rank == min(ranks) and one.steps >= fewest
 
     def _is_past(self, one: Stepped) -> bool:
@@ -197,7 +200,10 @@ class Trainings:
 
     def show_at_once(self, training: Training) -> None:
         """Shows a training whose window is full, unless the last ladders are kept for the end."""
-        shown = [one for one in self.by_key.values() if one.is_shown]
+        shown = []
+        for one in self.by_key.values():
+            if one.is_shown:
+                shown.append(one)
         if len(shown) < SHOWN_AT_ONCE and not training.is_shown:
             self._show(training)
         self.write()
@@ -256,7 +262,10 @@ class Trainings:
         key = "forward_step" if training.of_forwards else "optimizer_step"
         how = text(key, ends=training.ends)
         times = {name: told.row.get(f"{name}_ms") for name in PARTS}
-        parts = [text(name, ms=f"{ms:.3f}") for name, ms in times.items() if ms is not None]
+        parts = []
+        for name, ms in times.items():
+            if ms is not None:
+                parts.append(text(name, ms=f"{ms:.3f}"))
         with apart(told.device):
             from mfulab.core.terminal import Terminal
             from mfulab.loop.interactive.show import show

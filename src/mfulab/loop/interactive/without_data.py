@@ -69,8 +69,14 @@ def _counted(
     def step() -> torch.Tensor:
         output = torch.func.functional_call(model, state, *given)
         leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        traced = [leaf.sum() for leaf in tensors if leaf.requires_grad]
+        tensors = []
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor):
+                tensors.append(leaf)
+        traced = []
+        for leaf in tensors:
+            if leaf.requires_grad:
+                traced.append(leaf.sum())
         if traced:
             return sum(traced[1:], traced[0])
         return tensors[0].sum()

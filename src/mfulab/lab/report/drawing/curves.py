@@ -43,10 +43,12 @@ def named(row: pd.Series, text: Texts) -> str:
 
 def variant(row: Mapping[str, Any] | pd.Series, text: Texts) -> list[str]:
     """Workload and execution of a run, each where it is not the plain one."""
-    words = [row["workload"]] if row["workload"] not in ("", row["mode"]) else []
-    return words + (
-        [text.name("execution", row["execution"])] if row["execution"] not in ("", "eager") else []
-    )
+    words = []
+    if row["workload"] not in ("", row["mode"]):
+        words = [row["workload"]]
+    if row["execution"] not in ("", "eager"):
+        words.append(text.name("execution", row["execution"]))
+    return words
 
 
 def apart(rows: pd.DataFrame, text: Texts) -> list[str]:
@@ -58,5 +60,8 @@ def apart(rows: pd.DataFrame, text: Texts) -> list[str]:
         [why("batch", batch_size=int(size)) if size == size else "" for size in rows["batch_size"]]
     )
     parts.append([", ".join(variant(row, text)) for row in rows.to_dict("records")])
-    differing = [part for part in parts if len({*part}) > 1]
+    differing = []
+    for part in parts:
+        if len({*part}) > 1:
+            differing.append(part)
     return [", ".join(filter(None, words)) for words in zip(rows["model"], *differing, strict=True)]

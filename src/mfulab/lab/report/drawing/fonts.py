@@ -20,11 +20,11 @@ def paths() -> dict[int, Path]:
     """The font's files by weight; none where the package is not installed."""
     package = find_spec("koreanize_matplotlib")
     folder = Path(package.origin).parent / "fonts" if package and package.origin else Path()
-    return {
-        weight: folder / file
-        for weight, file in FILES.items()
-        if package and (folder / file).exists()
-    }
+    found = {}
+    for weight, file in FILES.items():
+        if package and (folder / file).exists():
+            found[weight] = folder / file
+    return found
 
 
 def families() -> list[str]:
@@ -35,7 +35,9 @@ def families() -> list[str]:
         if not any(font.fname == str(path) and font.weight == weight for font in fonts):
             # Not addfont: the bold file calls itself semibold, which no search for bold finds.
             fonts.append(font_manager.FontEntry(fname=str(path), name=HANGUL, weight=weight))
-    return ["DejaVu Sans", HANGUL] if paths() else ["DejaVu Sans"]
+    if paths():
+        return ["DejaVu Sans", HANGUL]
+    return ["DejaVu Sans"]
 
 
 def faces(text: str) -> str:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
+from mfulab.core.parts import pick_present
 from mfulab.lab.report.drawing import runs, style
 from mfulab.lab.report.frames import DataFrame, Series
 
@@ -36,7 +37,10 @@ def points(
 ) -> None:
     """A point a row at `x` and `y`, with `told` in its title; `interval` are columns of the ends,
     of x if named so."""
-    looks = [look[word] for word in ("hue", "style", "size") if look.get(word)]
+    looks = []
+    for word in ("hue", "style", "size"):
+        if look.get(word):
+            looks.append(look[word])
     read = dict.fromkeys([x, y, *told, *looks, *interval, *runs.NAMED, runs.DOUBTFUL])
     rows = rows.filter([*read]).dropna(subset=[x, y])  # not all columns, which are many
     if rows.empty:
@@ -78,11 +82,13 @@ def lines(
     if rows.empty:
         return
     keys = [*by] or list(filter(None, dict.fromkeys([look.get("hue"), dash])))
-    series = rows.groupby(keys, dropna=False, sort=False).ngroup() if keys else 0
-    inks = {"color": style.PALETTE[0]} | {
-        word: look[word] for word in ("hue", "palette", "color") if word in look
-    }
-    kinds = {"style": dash, "dashes": dashes} if dashes else {}
+    series = 0
+    if keys:
+        series = rows.groupby(keys, dropna=False, sort=False).ngroup()
+    inks = {"color": style.PALETTE[0]} | pick_present(look, ("hue", "palette", "color"))
+    kinds = {}
+    if dashes:
+        kinds = {"style": dash, "dashes": dashes}
     with _unlabelled(axes):
         sns.lineplot(
             rows.assign(series=series),
@@ -151,7 +157,7 @@ def _lanes(
     look["order"] = names
     if order is None and "hue" not in look:
         names = list(rows[name])
-        look["order"] = [str(place) for place in range(len(rows))]
+        look["order"] = list(map(str, range(len(rows))))
         lanes[LANES] = look["order"]
     lanes = lanes.dropna(subset=[value])
     lanes = lanes.sort_values(LANES, key=lambda lane: lane.map(look["order"].index), kind="stable")

@@ -68,8 +68,9 @@ def at_line_ends(
     furthest = max((end[0] for _, end, *_ in wanted), default=0)
     for (_, end, name, color), place in zip(wanted, placed, strict=True):
         # A leader over a part of the panel must not pass for a line of the data.
-        dash = "-" if end[0] == furthest else (0, (1, 3))
-        arrow = leader | {"color": color, "linestyle": dash}
+        arrow = leader | {"color": color, "linestyle": "-"}
+        if end[0] != furthest:
+            arrow["linestyle"] = (0, (1, 3))
         axes.annotate(name, end, (1.03, place), **look, arrowprops=arrow)
 
 
@@ -86,7 +87,8 @@ def _apart(wanted: Sequence[float], height: float) -> np.ndarray:
         blocks.append((start, count))
     positions = []
     for start, members in blocks:
-        positions += [start + index * height for index in range(members)]
+        for index in range(members):
+            positions.append(start + index * height)
     least = height * np.arange(len(positions))  # leave room for those below, and for those above
     return np.maximum(np.minimum(positions, 1 - least[::-1]), least)
 
@@ -103,8 +105,12 @@ def beside_points(
     inside = axes.get_window_extent(renderer).extents
     scale = axes.figure.dpi / 72
     taken = _around(axes, [*obstacles, *(point[:2] for point in points)], 4 * scale)
-    texts = [text.get_window_extent(renderer).extents for text in axes.texts if text.get_text()]
-    taken = np.vstack([taken, *texts]) if texts else taken
+    texts = []
+    for text in axes.texts:
+        if text.get_text():
+            texts.append(text.get_window_extent(renderer).extents)
+    if texts:
+        taken = np.vstack([taken, *texts])
     crossed = _around(axes, lines, 2 * scale)
     for x, y, name in points:
         label = axes.annotate(

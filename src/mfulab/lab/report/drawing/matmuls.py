@@ -37,4 +37,6 @@ def most_shared(rows: pd.DataFrame) -> pd.DataFrame:
         kernels = here.groupby("n")["kernel"].nunique()
         sizes = kernels.index[kernels >= NEARLY_ALL * kernels.max()]
         chosen.append(here[here["n"] == sizes.max()])
-    return pd.concat(chosen) if chosen else rows
+    if chosen:
+        return pd.concat(chosen)
+    return rows

@@ -33,7 +33,8 @@ def scatter(
         rows["batch_size"].fillna(1).clip(lower=1)
     )  # points², by the number of doublings
     look: style.Look = {"s": area, "alpha": 0.85, "edgecolor": style.PAPER, "linewidth": 0.5}
-    look |= {"style": "mode", "markers": shapes} if shapes else {}
+    if shapes:
+        look |= {"style": "mode", "markers": shapes}
     kinds.points(axes, rows, x, y, hue="precision", palette=colors, **look)
 
 
@@ -56,7 +57,9 @@ def legend(figure: Figure, rows: DataFrame, text: Texts, entries: Legend) -> Non
     """Puts the colours of precisions, `entries` and the meaning of hollow and of large points below
     the title."""
     colors = style.dots(style.usual_colors(rows["precision"]), text, "precision")
-    sizes = [style.dot(style.MUTED, text("dot_size"))] if rows["batch_size"].nunique() > 1 else []
+    sizes = []
+    if rows["batch_size"].nunique() > 1:
+        sizes = [style.dot(style.MUTED, text("dot_size"))]
     style.legend(figure, [*colors, *entries, *runs.key(figure, text), *sizes])
 
 

@@ -29,12 +29,18 @@ MARGIN = 1.1  # by which two measured ceilings may err
 def against(rows: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     """Each run that has a partner at `axis == baseline`, at its largest such batch, with `speedup`
     and its interval."""
-    keys = [key for key in KEYS if key != axis]
+    keys = []
+    for key in KEYS:
+        if key != axis:
+            keys.append(key)
     filled = frames.one_each(
         frames.alone(rows).assign(sequence_length=rows["sequence_length"].fillna(0)), KEYS
     )
     filled = filled.reindex(columns=dict.fromkeys([*filled, *READ, *frames.INTERVAL]))
-    judged = [name for name in frames.JUDGED if name in filled]
+    judged = []
+    for name in frames.JUDGED:
+        if name in filled:
+            judged.append(name)
     partners = filled[filled[axis] == baseline].drop_duplicates(keys)[
         [*keys, *READ, *frames.INTERVAL, *judged]
     ]
@@ -94,9 +100,10 @@ def _gain(row: pd.Series, text: Texts) -> str:
 
 def times(speedup: float, text: Texts) -> str:
     """A speed-up in words: how many times as fast, or how many times as long."""
-    return text(
-        "as_fast" if speedup >= 1 else "as_long", times=significant(max(speedup, 1 / speedup))
-    )
+    key = "as_long"
+    if speedup >= 1:
+        key = "as_fast"
+    return text(key, times=significant(max(speedup, 1 / speedup)))
 
 
 def _named(row: pd.Series, rows: pd.DataFrame, axis: str, text: Texts) -> str:
@@ -120,9 +127,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
     )
     titles = style.modes(rows, text)
     machines = style.machines(rows)
-    titles = dict.fromkeys(titles, "") if phase.all() else titles
+    if phase.all():
+        titles = dict.fromkeys(titles, "")
     name = style.wrapped(text("speedup"), 78 // len(titles))
-    lines = min(MOST, rows["model"].nunique()) if len(machines) == 1 else None
+    lines = None
+    if len(machines) == 1:
+        lines = min(MOST, rows["model"].nunique())
     panels = style.facets(
         figure, rows, text, "mode", titles, x=name, sharey="row", sharex=True, lines=lines
     )

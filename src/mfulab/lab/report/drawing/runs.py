@@ -82,7 +82,7 @@ def cells(axes: Axes, rows: pd.DataFrame, x: ArrayLike, y: ArrayLike, *values: s
             squares, facecolors=faces, linewidth=0, urls=_titles(rows, values), zorder=2.5
         )
     )
-    hollow = {tuple(middle) for middle in middles[rows[DOUBTFUL].to_numpy(dtype=bool)]}
+    hollow = set(map(tuple, middles[rows[DOUBTFUL].to_numpy(dtype=bool)]))
     for words in axes.texts:
         if words.get_position() in hollow:
             words.set_color(style.INK)
@@ -97,11 +97,10 @@ def _titles(rows: pd.DataFrame, values: Sequence[str]) -> list[str]:
     for recorded, hardware, run, *numbers in rows[[*NAMED, *values]].itertuples(
         index=False, name=None
     ):
-        parts = [
-            f"{name} {significant(value)}"
-            for name, value in zip(values, numbers, strict=True)
-            if pd.notna(value)
-        ]
+        parts = []
+        for name, value in zip(values, numbers, strict=True):
+            if pd.notna(value):
+                parts.append(f"{name} {significant(value)}")
         whose = "recorded/" * bool(recorded)
         checksum = zlib.crc32(
             f"{whose}{hardware}/{run}".encode(errors="replace")

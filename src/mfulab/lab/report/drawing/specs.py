@@ -44,7 +44,11 @@ def present(colors: Colors) -> Callable[[Series], Colors]:
 
     def kept(values: Series) -> Colors:
         distinct = set(values)
-        return {value: color for value, color in colors.items() if value in distinct}
+        found = {}
+        for value, color in colors.items():
+            if value in distinct:
+                found[value] = color
+        return found
 
     return kept
 
@@ -78,11 +82,15 @@ class Spec:
     def __call__(self, rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         """Draws the rows; gives the entries of the legend."""
         rows = self.dressed(rows, text)
-        palette = self.colors(rows[self.hue]) if self.hue else {}
-        shapes = self.markers(palette) if self.markers else {}
+        palette: Mapping[Any, str] = {}
+        shapes: Mapping[Any, str] = {}
         look: style.Look = dict(self.look)
+        if self.hue:
+            palette = self.colors(rows[self.hue])
         if palette:
             look |= {"hue": self.hue, "palette": palette}
+        if self.markers:
+            shapes = self.markers(palette)
         if shapes:
             look |= {"style": self.hue, "markers": shapes}
         for axes, here in self.panels(rows, figure, text):
@@ -110,7 +118,8 @@ class Spec:
             return style.by_machine(figure, rows, titled, lines=lines, **shared)
         shared["lines"] = lines and lines * len(machines)
         cases = style.modes(rows, text) if self.facet == "mode" else self.most
-        rows = rows if self.facet else rows.assign(panel="")
+        if not self.facet:
+            rows = rows.assign(panel="")
         return style.facets(figure, rows, text, self.facet or "panel", cases, **shared)
 
     def lines(self, rows: DataFrame) -> int | None:
@@ -153,7 +162,9 @@ class Bars(Spec):
 
     def mark(self, axes: Axes, here: DataFrame, rows: DataFrame, look: style.Look) -> None:
         """Draws the bars of a panel."""
-        order = list(dict.fromkeys(rows[self.y])) if self.alike else None
+        order = None
+        if self.alike:
+            order = list(dict.fromkeys(rows[self.y]))
         look = look | {"order": order, "words": self.words, "pale": self.pale}
         kinds.bars(axes, here, self.x, self.y, *self.told, **look)
         axes.set_xlim(0, self.room * max(here[self.x].max(), self.reference or 0))
@@ -175,7 +186,9 @@ class Dots(Spec):
         """Draws the dots of a panel."""
         order = self.order(rows)
         hues = [*look.get("palette", ())][::-1]
-        size = {"fontsize": self.small} if self.small else {}
+        size = {}
+        if self.small:
+            size = {"fontsize": self.small}
         here = here[here[self.y].isin(order)]
         heights = kinds.lanes(axes, here, self.y, order, self.hue, hues, self.apart, **size)
         kinds.points(axes, here.assign(place=heights), self.x, "place", *self.told, **look)

@@ -102,11 +102,11 @@ def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
     figures."""
     usual = dict.fromkeys(get_args(WorkloadConfig.model_fields["mode"].annotation))
     present = rows["mode"].unique()
-    return {
-        mode: text.name("mode", mode)
-        for mode in usual | dict.fromkeys(sorted(present))
-        if mode in present
-    }
+    found = {}
+    for mode in usual | dict.fromkeys(sorted(present)):
+        if mode in present:
+            found[mode] = text.name("mode", mode)
+    return found
 
 
 def usual_colors(values: Iterable[str], usual: Sequence[str] = PRECISIONS) -> dict[str, str]:
@@ -115,7 +115,10 @@ def usual_colors(values: Iterable[str], usual: Sequence[str] = PRECISIONS) -> di
     present = set(
         pd.unique(values) if isinstance(values, pd.Series) else values
     )  # many rows, few values
-    places = {value: place for place, value in enumerate(usual) if value in present}
+    places = {}
+    for place, value in enumerate(usual):
+        if value in present:
+            places[value] = place
     free = chain(sorted(set(range(len(PALETTE))) - set(places.values())), count())
     places |= {value: next(free) for value in sorted(present - set(places))}
     return {value: PALETTE[place % len(PALETTE)] for value, place in places.items()}
@@ -177,7 +180,7 @@ def panels(
     grid = figure.subplots(len(rows), len(columns), squeeze=False, **shared)
     width = 78 // len(columns) - {3: 4, 4: 1}.get(len(columns), 0)  # letters between titles
     for axes, (row, column) in zip(grid.flat, product(rows, columns), strict=True):
-        parts = [part for part in (row if len(rows) > 1 or not column else "", column) if part]
+        parts = list(filter(None, (row if len(rows) > 1 or not column else "", column)))
         beside = len(columns) < 3 and sum(map(letters, parts)) + 3 <= width
         axes.set_title((" · " if beside else "\n").join(wrapped(part, width) for part in parts))
     for axes, name in zip(grid[-1], [x] * len(columns) if isinstance(x, str) else x, strict=True):
@@ -212,12 +215,10 @@ def facets(
 ) -> list[tuple[Axes, pd.DataFrame]]:
     """A panel a machine, if any, and value of `case`, of `cases` with titles or the first so many;
     with its rows. One that has none is not drawn, nor is a row or column of such panels."""
-    rows = rows if "machine" in rows else rows.assign(machine="")
-    cases = (
-        {value: value for value in rows[case].drop_duplicates()[:cases]}
-        if isinstance(cases, int)
-        else cases
-    )
+    if "machine" not in rows:
+        rows = rows.assign(machine="")
+    if isinstance(cases, int):
+        cases = {value: value for value in rows[case].drop_duplicates()[:cases]}
     rows = rows[rows[case].isin(cases)]
     names = machines(rows)
     rows = rows[rows["machine"].isin(names)]
@@ -303,7 +304,9 @@ def _legend_width(names: Sequence[str]) -> float:
 
 def _top(lines: int) -> float:
     """Inches above the panels, for the title and a legend of so many lines."""
-    return 0.5 + 0.2 * lines if lines > 1 else 0.76
+    if lines > 1:
+        return 0.5 + 0.2 * lines
+    return 0.76
 
 
 def fit(figure: Figure, lines: int) -> None:
@@ -369,7 +372,9 @@ def provenance(rows: pd.DataFrame) -> str:
         commits.sort(key=lambda commit: commit not in own)
     span = " … ".join(dict.fromkeys(start[:10] for start in (*starts[:1], *starts[-1:])))
     commit = ", ".join(commit[:7] + "-dirty" * commit.endswith("-dirty") for commit in commits[:2])
-    code = f"mfulab {commit}{'…' * (len(commits) > 2)}" if commits else ""
+    code = ""
+    if commits:
+        code = f"mfulab {commit}{'…' * (len(commits) > 2)}"
     dates_and_code = " · ".join(filter(None, [span, code]))
     names = ", ".join(machines(rows) if "machine" in rows else [])
     room = LETTERS - letters(dates_and_code)

@@ -43,11 +43,19 @@ class _Fitting(Locator):
         return self.tick_values(*sorted(self.axis.get_view_interval()))
 
     def tick_values(self, vmin: float, vmax: float) -> list[float]:
-        values = [value for value in self._values if vmin <= value <= vmax]
-        powers = [value for value in values if math.log2(value).is_integer()]
+        values = []
+        for value in self._values:
+            if vmin <= value <= vmax:
+                values.append(value)
+        powers = []
+        for value in values:
+            if math.log2(value).is_integer():
+                powers.append(value)
         thinned = powers if len(powers) > 1 else values
         # the start of batch sizes, the baseline of ratios
-        start = thinned.index(1) if 1 in thinned else 0
+        start = 0
+        if 1 in thinned:
+            start = thinned.index(1)
         size = self._points * self.axis.axes.figure.dpi / 72
         for choice in [
             values,

@@ -197,9 +197,12 @@ def _move_letters(drawing: Element, glyphs: dict[str, str]) -> dict[str, str]:
     for parent in list(drawing.iter()):
         kept = []
         for child in parent:
-            glyph = child.attrib.pop("id", "") if child.tag == "path" else ""
+            glyph = ""
+            if child.tag == "path":
+                glyph = child.attrib.pop("id", "")
             if not GLYPH.fullmatch(glyph):
-                child.attrib |= {"id": glyph} if glyph else {}
+                if glyph:
+                    child.attrib |= {"id": glyph}
                 kept.append(child)
                 continue
             outline = _written_attributes(child)
@@ -242,7 +245,9 @@ def _refer(element: Element, drawing: str, letters: dict[str, str]) -> None:
 
 
 def _round(element: Element) -> None:
-    circle = CIRCLE.fullmatch(element.get("d", "")) if element.tag == "path" else None
+    circle = None
+    if element.tag == "path":
+        circle = CIRCLE.fullmatch(element.get("d", ""))
     if circle:
         x, bottom, top = map(float, circle.groups())
         element.tag = "circle"

@@ -27,6 +27,7 @@ from matplotlib.transforms import Bbox
 
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts
+from mfulab.core.parts import pick_all
 from mfulab.core.printing import say
 from mfulab.lab.planning.naming import SNAKEMAKE, in_language
 from mfulab.lab.report import claims, frames, selection, trust
@@ -91,7 +92,7 @@ def modules() -> dict[str, ModuleType]:
             name,
         ),
     )
-    return {name: loaded[name] for name in order}
+    return pick_all(loaded, order)
 
 
 def render(
@@ -108,7 +109,9 @@ def render(
     if rows is None:
         rows = selection.drawable(module, tables)
     rows = claims.turns(module, frames.in_words(rows, text))
-    sentence = "" if rows.empty else finding(module, rows, text)
+    sentence = ""
+    if not rows.empty:
+        sentence = finding(module, rows, text)
     if not sentence:
         return None
     with style.theme():
@@ -168,7 +171,11 @@ def page_rows(tables: frames.Tables) -> dict[str, DataFrame | None]:
             broken.add(name)
     shown = broken.union(selection.of_page(rows, tables))
     kept = {name: drawn for name, drawn in rows.items() if len(drawn) < frames.MANY}
-    return {name: kept.get(name) for name in modules() if name in shown}
+    found = {}
+    for name in modules():
+        if name in shown:
+            found[name] = kept.get(name)
+    return found
 
 
 def finding(module: ModuleType, rows: DataFrame, text: Texts) -> str:
@@ -204,7 +211,9 @@ def save(drawn: Drawn, path: Path) -> None:
 
 def command(name: str, experiments: Sequence[str] = (), language: str = "en") -> str:
     """Command that makes the figure anew, in the project's folder."""
-    chosen = f" --config experiment={','.join(experiments)}" if experiments else ""
+    chosen = ""
+    if experiments:
+        chosen = f" --config experiment={','.join(experiments)}"
     return in_language(f"{SNAKEMAKE} --cores 1 reports/figures/{name}.svg{chosen}", language)
 
 
@@ -220,10 +229,15 @@ def draw(
     drawn ahead."""
     worker = os.environ.get(SOCKET)
     # gone with the sweep, and with its code
-    ahead = Path(worker).parent / f"figures-{language}" if worker else None
+    ahead = None
+    if worker:
+        ahead = Path(worker).parent / f"figures-{language}"
     due: list[str] = []
     if not listed:
-        due = [name for name in only or modules() if not _place(name, ahead, out, formats)]
+        due = []
+        for name in only or modules():
+            if not _place(name, ahead, out, formats):
+                due.append(name)
         if not due:
             return 0
     # drawing makes much that is collected, which need not look through all imports each time
@@ -279,7 +293,9 @@ def _draw(
 
 def _place(name: str, ahead: Path | None, out: Path, formats: Sequence[str]) -> bool:
     """Moves a figure that was drawn ahead into `out`; false where it was not."""
-    paths = [ahead / f"{name}.{kind}" for kind in formats] if ahead else []
+    paths = []
+    if ahead:
+        paths = [ahead / f"{name}.{kind}" for kind in formats]
     if not paths or not all(path.exists() for path in paths):
         return False
     out.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ backends."""
 import pandas as pd
 
 from mfulab.lab.report import selection
-from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, specs, style, ticks
 from mfulab.lab.report.frames import DataFrame, Tables, alone, ok, one_each, with_machine
 
 TOPIC = "memory"
@@ -58,13 +58,12 @@ def finding(rows: DataFrame, text: Texts) -> str:
         else:
             key = "faster"
         words.append(text(key, times=max(times, 1 / times), math=math, flash=flash))
-        words += (
-            [text("peaks", math=math, flash=flash)]
-            if pd.notna(math["memory_bytes"] + flash["memory_bytes"])
-            else []
-        )
+        if pd.notna(math["memory_bytes"] + flash["memory_bytes"]):
+            words.append(text("peaks", math=math, flash=flash))
     failed = int((rows["status"] == FAILED).sum())
-    return " ".join([*words, *([text("failed", count=failed)] if failed else [])])
+    if failed:
+        words.append(text("failed", count=failed))
+    return " ".join(words)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
@@ -72,9 +71,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     rows = rows.assign(
         memory_mib=rows["memory_bytes"] / 2**20, failed=(rows["status"] == FAILED).map({True: 0.97})
     )
-    colors = {
-        backend: color for backend, color in COLORS.items() if (rows["attention"] == backend).any()
-    }
+    colors = specs.present(COLORS)(rows["attention"])
     look: style.Look = {"by": [*ALIKE, "attention"], "hue": "attention", "palette": colors}
     titles = [*map(text, ("shares", "memory", "useful"))]
     for (left, middle, right), here in style.in_rows(figure, rows, titles, x=text("tokens")):
@@ -101,6 +98,6 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     entries = [
         style.line(color, text.name("attention", backend)) for backend, color in colors.items()
     ]
-    return entries + (
-        [style.dot(style.INK, text("failure"), "x")] if (rows["status"] == FAILED).any() else []
-    )
+    if (rows["status"] == FAILED).any():
+        entries.append(style.dot(style.INK, text("failure"), "x"))
+    return entries

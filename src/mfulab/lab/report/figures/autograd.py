@@ -3,7 +3,7 @@ that are kept."""
 
 from mfulab.core.groups import LEAKED_STEPS
 from mfulab.lab.report import claims
-from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style, ticks
+from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, specs, style, ticks
 from mfulab.lab.report.frames import DataFrame, Tables, against, one_each, steps
 
 TOPIC = "execution"
@@ -73,8 +73,10 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     cases = list(
         shown.sort_values(["model", "batch_size"], kind="stable")["case"].drop_duplicates()
     )[::-1]
-    lines = len(cases) if shown["machine"].nunique() == 1 else None
-    colors = {way: color for way, color in COLORS.items() if (shown["autograd"] == way).any()}
+    lines = None
+    if shown["machine"].nunique() == 1:
+        lines = len(cases)
+    colors = specs.present(COLORS)(shown["autograd"])
     look: style.Look = {"hue": "autograd", "palette": colors}
     for (left, right), here in style.in_rows(
         figure, shown, [text("times"), text("memory")], sharey=True, lines=lines

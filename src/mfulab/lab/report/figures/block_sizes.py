@@ -26,7 +26,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
     best = rows.loc[rows["tflop_s"].idxmax()]
     worst = rows.loc[rows["tflop_s"].idxmin()]
     factor = best["tflop_s"] / worst["tflop_s"]
-    return text("finding_one" if factor == 1 else "finding", best=best, worst=worst, factor=factor)
+    key = "finding"
+    if factor == 1:
+        key = "finding_one"
+    return text(key, best=best, worst=worst, factor=factor)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:

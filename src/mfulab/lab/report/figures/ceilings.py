@@ -19,10 +19,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
     over 100 %."""
     best = rows.loc[rows["measured_tflop_s"].idxmax()]
     share = 100 * best["measured_tflop_s"] / best["computed_tflop_s"]
-    words = [text("finding" if share == share else "finding_unknown", best=best, share=share)]
-    return " ".join(
-        [*words, *([text("boosted")] if share > 100 and best["device"] == "cpu" else [])]
-    )
+    key = "finding_unknown"
+    if share == share:
+        key = "finding"
+    words = [text(key, best=best, share=share)]
+    if share > 100 and best["device"] == "cpu":
+        words.append(text("boosted"))
+    return " ".join(words)
 
 
 def _words(row: Series, text: Texts) -> tuple[str, str]:

@@ -60,7 +60,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
         )
     ]
     once = rows[(rows["forward_flops"] > 0) & (rows["backward_flops"] == rows["forward_flops"])]
-    words += [text("once", node=once["node"].iloc[0])] if len(once) else []
+    if len(once):
+        words.append(text("once", node=once["node"].iloc[0]))
     return " ".join([*words, text("held", row=rows.iloc[0])])
 
 
@@ -69,7 +70,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     between the two."""
     style.resize(figure, 1.4 + 0.62 * len(rows))
     axes = figure.subplots()
-    numbered = rows.assign(width=WIDE, name=[str(place) for place in range(len(rows))])
+    numbered = rows.assign(width=WIDE, name=list(map(str, range(len(rows)))))
     behind = APART + WIDE
     middle = WIDE / 2
     last = len(rows) - 1
@@ -82,10 +83,9 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
             (row["node"].removesuffix("Backward0"), 0, "forward", style.ON_DEEP),
             (row["node"], APART, "backward", style.ON_PALE),
         ):
-            words = [
-                name,
-                *([quantity(row[f"{way}_flops"], "FLOP")] if row[f"{way}_flops"] else []),
-            ]
+            words = [name]
+            if row[f"{way}_flops"]:
+                words.append(quantity(row[f"{way}_flops"], "FLOP"))
             axes.text(
                 start + middle,
                 line,

@@ -27,7 +27,7 @@ def rows(tables: Tables) -> DataFrame:
     sides = timed.groupby("precision")["side"].transform("nunique")
     timed = selection.largest(timed[sides == sides.max()], ["precision"])
     of_sides = [selection.one_machine(timed[timed["side"] == side]) for side in SIDES]
-    best = pd.concat([_fastest(side) for side in of_sides])
+    best = pd.concat(list(map(_fastest, of_sides)))
     sizes = [set(best.loc[best["side"] == side, "n"]) for side in SIDES]
     if len(best["n"].unique()) > 1 and sizes[0] & sizes[1]:
         return best.assign(line=best["side"], seconds=best["whole_s"])
@@ -58,18 +58,20 @@ def finding(rows: DataFrame, text: Texts) -> str:
     won = _from(whole_s < cpu_s)
     alone = _from(kernel_s < cpu_s)
     at = shared[-1] if won is None else won
+    key = "wins"
+    if won is None:
+        key = "never"
     words = [
         text(
-            "never" if won is None else "wins",
+            key,
             **names,
             size=f"{at:.0f}",
             cpu_s=cpu_s[at],
             gpu_s=whole_s[at],
         )
     ]
-    words += (
-        [text("kernel_wins", size=f"{alone:.0f}")] if alone is not None and alone != won else []
-    )
+    if alone is not None and alone != won:
+        words.append(text("kernel_wins", size=f"{alone:.0f}"))
     return " ".join(words)
 
 
@@ -77,7 +79,9 @@ def _from(faster: Series) -> float | None:
     """The size from which on all are true; None where the last is not."""
     lost = faster[~faster].index.max()
     won = faster.index[~(faster.index <= lost)]
-    return float(won[0]) if len(won) else None
+    if len(won):
+        return float(won[0])
+    return None
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
@@ -95,7 +99,10 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
     """Logarithmic axes, with the sizes that are powers of two."""
     axes.set(xscale="log", yscale="log")
     sizes = sorted(rows["n"].unique())
-    powers = [size for size in sizes if float(np.log2(size)).is_integer()]
+    powers = []
+    for size in sizes:
+        if float(np.log2(size)).is_integer():
+            powers.append(size)
     axes.set_xticks(powers, [f"{size:.0f}" for size in powers], fontsize=9)
     axes.minorticks_off()
     ticks.decades(axes.yaxis)

@@ -43,8 +43,12 @@ def rows(tables: Tables) -> DataFrame:
 
 def job(row: Series, text: Texts) -> str:
     """A job's name: its wrapper, processes and batch, its bucket or its slowed rank."""
-    name = text("job", job=row) + (text("bucket", job=row) if row["wrapper"] == "ddp" else "")
-    return name + (text("slowed", job=row) if row["slowed_rank"] >= 0 else "")
+    name = text("job", job=row)
+    if row["wrapper"] == "ddp":
+        name += text("bucket", job=row)
+    if row["slowed_rank"] >= 0:
+        name += text("slowed", job=row)
+    return name
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -70,10 +74,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
         "worst_job": job(worst, text),
         "tied": tied,
     }
-    words = [
-        text(key, **values),
-        *([text("worst", **values)] if len(plain) > 1 and not alike else []),
-    ]
+    words = [text(key, **values)]
+    if len(plain) > 1 and not alike:
+        words.append(text("worst", **values))
     if worst["exposed_communication_ms"] >= 0:
         words.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
     largest_bucket = plain[plain["wrapper"] == "ddp"].sort_values("bucket_mb", ascending=False)

@@ -49,12 +49,14 @@ def finding(rows: DataFrame, text: Texts) -> str:
     small, large = (rows.loc[first["mbu_percent"].idxmax()] for rows in (first, last))
     key = "finding_one" if small["batch_size"] == large["batch_size"] else "finding"
     words = [text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])]
-    words += [text("cache", large=large)] if large["key_value_cache_bytes"] >= 0 else []
+    if large["key_value_cache_bytes"] >= 0:
+        words.append(text("cache", large=large))
     prompts, tokens = (
         rows[rows["mode"] == mode].drop_duplicates(CONTEXT) for mode in ("prefill", "decoding")
     )
     both = prompts.merge(tokens, on=CONTEXT, suffixes=("", "_token"))
-    words += [text("prompt", row=row) for _, row in both.nlargest(1, "sequence_length").iterrows()]
+    for _, row in both.nlargest(1, "sequence_length").iterrows():
+        words.append(text("prompt", row=row))
     routed = decoded.dropna(subset=["expert_imbalance"])  # mixtures of experts
     for _, uneven in (
         routed.sort_values(["batch_size", "expert_imbalance"], kind="stable").tail(1).iterrows()
@@ -110,6 +112,9 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
             [style.INK] * len(ends),
         )
     entries = [style.line(color, text.name("precision", name)) for name, color in colors.items()]
-    entries += [style.line(style.MUTED, text(column), dash) for column, dash in DASHES.items()]
-    modes = dict.fromkeys(MARKERS, style.MUTED) if rows["mode"].nunique() > 1 else {}
+    for column, dash in DASHES.items():
+        entries.append(style.line(style.MUTED, text(column), dash))
+    modes = {}
+    if rows["mode"].nunique() > 1:
+        modes = dict.fromkeys(MARKERS, style.MUTED)
     return entries + style.dots(modes, text, "mode", MARKERS)

@@ -29,9 +29,7 @@ def rows(tables: Tables) -> DataFrame:
     names = timed["hardware"].str.split(OF, n=1).str
     timed = timed.assign(kind=names[0], who=names[-1], what=timed["run"].map(short))
     alike = timed.groupby(["kind", "run"])
-    usual, most, least = (
-        alike["time_s"].transform(statistic) for statistic in ("median", "max", "min")
-    )
+    usual, most, least = map(alike["time_s"].transform, ("median", "max", "min"))
     timed = timed.assign(relative=timed["time_s"] / usual, range=most / least)
     return timed[alike["who"].transform("nunique") > 1]
 

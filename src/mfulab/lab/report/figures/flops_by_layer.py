@@ -51,7 +51,9 @@ def _largest(row: dict[str, Any]) -> list[tuple[str, int, float]]:
     summed.sort(key=lambda kind: -kind[2])
     largest = summed[:BARS]
     remainder = row["forward_flops"] - sum(flops for _, _, flops in largest)
-    return [*largest, ("", 0, remainder)] if remainder > 0 else largest
+    if remainder > 0:
+        return [*largest, ("", 0, remainder)]
+    return largest
 
 
 def finding(rows: DataFrame, text: Texts) -> str:

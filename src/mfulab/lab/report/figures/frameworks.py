@@ -95,7 +95,9 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     """Rows with their case's and execution's words, and MFU and compile time behind each bar."""
     behind = []
     for share, compile_s in rows[["mfu_percent", "compile_s"]].itertuples(index=False):
-        words = [f"{percent(share)} %"] if share == share else []
+        words = []
+        if share == share:
+            words = [f"{percent(share)} %"]
         if compile_s == compile_s:
             words.append(text("after", time=compile_s))
         behind.append("\n".join(words))

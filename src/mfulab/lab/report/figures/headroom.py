@@ -58,9 +58,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A bar a run, cut into the parts of its step; the runs of a machine below its name."""
     axes = style.panels(figure, [""], [""], lines=len(rows) + rows["machine"].nunique())[0, 0]
-    colors = {
-        part: color for part, color in reversed(COLORS.items()) if (rows[part].abs() >= SHOWN).any()
-    }
+    colors = {}
+    for part, color in reversed(COLORS.items()):
+        if (rows[part].abs() >= SHOWN).any():
+            colors[part] = color
     lines: list[Series] = []
     for machine, here in rows.groupby("machine", sort=False):
         axes.text(0, len(lines) + 0.1, machine, fontsize=10, fontweight="bold", va="center")

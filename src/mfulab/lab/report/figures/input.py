@@ -49,9 +49,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
     usual = preferred(rows, rows["usual"])
     itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
     worst = itself.loc[itself["input_wait_percent"].idxmax()]
-    words = [text("finding", worst=worst)] + (
-        [] if apart(worst, suffix="_device") else [text("overlap")]
-    )
+    words = [text("finding", worst=worst)]
+    if not apart(worst, suffix="_device"):
+        words.append(text("overlap"))
     keys = [*ALIKE, "loader_source"]
     alike = usual[(usual[keys] == worst[keys]).all(axis=1)]
     better = alike[(alike["kept"] > worst["kept"]) & apart(alike, worst)]
@@ -61,10 +61,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
         best = better.loc[better["kept"].idxmax()]
         most = alike.loc[alike["loader_workers"].idxmax()]
         key = "beyond" if apart(most, best) else "beyond_alike"
-        words += [
-            text("best", row=best),
-            *([text(key, row=most)] if most["kept"] < best["kept"] else []),
-        ]
+        words.append(text("best", row=best))
+        if most["kept"] < best["kept"]:
+            words.append(text(key, row=most))
     off = (rows["kept"] - rows["not_waiting"]).abs().median()
     return " ".join([*words, text("tracks", deviation=percent(off), count=len(rows))])
 
@@ -103,5 +102,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         )
         right.axline((0, 0), (100, 100), **style.LIMIT)
         right.set(xlim=(0, 105), ylim=(0, max(105, 1.05 * here["kept"].max())), ylabel=text("kept"))
-    varied = [] if rows["usual"].all() else [style.dot(style.MUTED, text("varied"), VARIED_MARK)]
+    varied = []
+    if not rows["usual"].all():
+        varied = [style.dot(style.MUTED, text("varied"), VARIED_MARK)]
     return style.dots(sources, text, "loader_source") + varied

@@ -66,7 +66,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
         "factor": high[SHARE] / low[SHARE],
         "reference": high["reference_name"] or text("library"),
     }
-    words = [text("finding" if len(here) > 1 else "finding_one", low=low, high=high, **values)]
+    key = "finding_one"
+    if len(here) > 1:
+        key = "finding"
+    words = [text(key, low=low, high=high, **values)]
     beside = rows[(rows["machine"] == high["machine"]) & (rows["family"] != "library")]
     for _, row in beside[beside["precision"] != high["precision"]].nlargest(1, SHARE).iterrows():
         words.append(text("finding_beside", row=row))
@@ -95,8 +98,15 @@ def out_of_order(here: DataFrame) -> list[tuple[Series, Series]]:
     """Pairs (below, rung) on one machine of a rung that is no faster than the one below it;
     libraries are beside."""
     rungs = {rung["kernel"]: rung for _, rung in here[here["family"] != "library"].iterrows()}
-    pairs = [(rungs[rung["after"]], rung) for rung in rungs.values() if rung["after"] in rungs]
-    return [(below, rung) for below, rung in pairs if rung[SHARE] <= below[SHARE]]
+    pairs = []
+    for rung in rungs.values():
+        if rung["after"] in rungs:
+            pairs.append((rungs[rung["after"]], rung))
+    found = []
+    for below, rung in pairs:
+        if rung[SHARE] <= below[SHARE]:
+            found.append((below, rung))
+    return found
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
@@ -145,14 +155,17 @@ def _title(here: DataFrame, text: Texts, across: int) -> str:
     first = here.iloc[0]
     form = text.name("precision", first["precision"])
     words = f"{first['machine']} · {first['n']:.0f}³\u00a0·\u00a0{form}"  # on one line
-    return words if across == 1 else style.wrapped(words, TITLE)
+    if across == 1:
+        return words
+    return style.wrapped(words, TITLE)
 
 
 def _say_what_is_added(axes: Axes, here: DataFrame, text: Texts) -> None:
     """Writes to the right of each bar what its rung does that the one below does not."""
     for height, (kernel, adds) in enumerate(zip(here["kernel"], here["adds"], strict=True)):
         word = text.name("adds", kernel)
-        adds = adds if word == kernel else word
+        if word != kernel:
+            adds = word
         latin = len(adds) / max(1, style.letters(adds))
         line = textwrap.shorten(adds, int(72 * latin), placeholder=" …")
         axes.text(

@@ -83,9 +83,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
         )
     late = rows.dropna(subset=["after_percent", "mfulab_percent"])
     lost = late["mfulab_percent"] - late["after_percent"]
-    return " ".join(
-        [*words, *([text("after", row=late.loc[lost.idxmax()])] if (lost > 0).any() else [])]
-    )
+    if (lost > 0).any():
+        words.append(text("after", row=late.loc[lost.idxmax()]))
+    return " ".join(words)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:

@@ -62,20 +62,27 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 def _name(row: Series, text: Texts) -> str:
     level = str(row["level"])
-    return text(level) if level in WORDS else level
+    if level in WORDS:
+        return text(level)
+    return level
 
 
 def _cost(row: Series, text: Texts) -> str:
     """Cycles and time of an access, the time alone where no clock was read."""
     cycles = row["cycles_per_access"]
-    return text("time_alone" if cycles != cycles else "cost", row=row, cycles=significant(cycles))
+    key = "cost"
+    if cycles != cycles:
+        key = "time_alone"
+    return text(key, row=row, cycles=significant(cycles))
 
 
 def _beside(row: Series, text: Texts) -> str:
     """The cost of an access, and what the text prints for its level."""
     printed = PRINTED.get(str(row["level"]))
     cost = _cost(row, text)
-    return f"{cost} · {text('printed', cycles=printed)}" if printed else cost
+    if printed:
+        return f"{cost} · {text('printed', cycles=printed)}"
+    return cost
 
 
 def _registers(axes: Axes, text: Texts) -> None:

@@ -40,7 +40,7 @@ def rows(tables: Tables) -> DataFrame:
     near = [((n - cubes).abs() <= BESIDE * cubes).any() for n in fits["n"]]
     compared = pd.concat([fits[near] if any(near) else fits[fits["n"] == fits["n"].max()], strange])
     compared = compared.assign(
-        shape=[shape(row) for row in compared[["batch", "m", "n", "k"]].to_dict("records")]
+        shape=list(map(shape, compared[["batch", "m", "n", "k"]].to_dict("records")))
     )
     given = compared.groupby("shape").agg({"kernel": "nunique", "flops": "max"})
     return compared[compared["shape"].isin(given.nlargest(MOST_SHAPES, ["kernel", "flops"]).index)]
@@ -66,7 +66,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
     here = rows[rows["kernel"] == rows.groupby("kernel")[SHARE].max().idxmax()]
     best = here.loc[here[SHARE].idxmax()]
     worst = here.loc[here[SHARE].idxmin()]
-    return text("finding_one" if best[SHARE] == worst[SHARE] else "finding", best=best, worst=worst)
+    key = "finding"
+    if best[SHARE] == worst[SHARE]:
+        key = "finding_one"
+    return text(key, best=best, worst=worst)
 
 
 def _shapes(rows: DataFrame) -> list[str]:

@@ -28,9 +28,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
     best = here.loc[here["tflop_s"].idxmax()]
     worst = here.loc[here["tflop_s"].idxmin()]
     values = {"factor": best["tflop_s"] / worst["tflop_s"], "error": here["relative_error"].max()}
-    return text(
-        "finding_one" if values["factor"] == 1 else "finding", best=best, worst=worst, **values
-    )
+    key = "finding"
+    if values["factor"] == 1:
+        key = "finding_one"
+    return text(key, best=best, worst=worst, **values)
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:

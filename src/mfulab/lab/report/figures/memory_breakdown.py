@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from mfulab.core.parts import pick_all
 from mfulab.device.datasheets import find
 from mfulab.flops.memory import StepMemory, training_memory
 from mfulab.lab.report import claims, selection, trust
@@ -87,7 +88,7 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def _of_model(row: Mapping[str, Any], measured: DataFrame) -> list[dict[str, Any]]:
-    shared = {**{name: row[name] for name in SAME}, "measured_bytes": None, runs.DOUBTFUL: False}
+    shared = {**pick_all(row, SAME), "measured_bytes": None, runs.DOUBTFUL: False}
     here = measured[measured["flops_run"] == row["run"]]
     lines = []
     for way, options in WAYS.items():
@@ -145,11 +146,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
     least = ways.loc[ways["total"].idxmin()]
     state = 100 * plain[["gradients", "optimizer_state"]].sum() / plain["total"]
     words = [text("finding", row=plain, state=percent(state), **_needed(plain["total"], text))]
-    words += (
-        [text("least", way=least.name, **_needed(least["total"], text))]
-        if least["total"] < plain["total"]
-        else []
-    )
+    if least["total"] < plain["total"]:
+        words.append(text("least", way=least.name, **_needed(least["total"], text)))
     measured = rows[rows["measured_bytes"] > 0]
     if len(measured):
         deviation = (100 * (measured["total"] / measured["measured_bytes"] - 1)).abs()
@@ -160,7 +158,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def _needed(needed: float, text: Texts) -> dict[str, str]:
     """Four digits of the memory needed, as a card's memory has three, and the smallest card that
     holds it."""
-    suffice = [card for capacity, card in CAPACITIES if capacity * 1e9 >= needed]
+    suffice = []
+    for capacity, card in CAPACITIES:
+        if capacity * 1e9 >= needed:
+            suffice.append(card)
     fits = text("fits", card=suffice[0]) if suffice else text("fits_none", card=CAPACITIES[-1][1])
     return {"needed": quantity(needed, "B", 4), "fits": fits}
 
@@ -173,7 +174,10 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         place=rows["way"].map([*WAYS, INFERENCE].index),
     )
     order = list(rows.sort_values("place")["name"].drop_duplicates())
-    colors = {part: color for part, color in COLORS.items() if rows[part].any()}
+    colors = {}
+    for part, color in COLORS.items():
+        if rows[part].any():
+            colors[part] = color
     rows = rows.assign(place=rows["name"].map(order.index))
     titles = _titles(rows, text)
     for axes, here in style.facets(figure, rows, text, "model", titles, sharey=True):
@@ -192,7 +196,10 @@ def _titles(rows: DataFrame, text: Texts) -> dict[str, str]:
     titles = {}
     for row in rows.drop_duplicates("model").itertuples():
         reads_tokens = row.sequence_length == row.sequence_length
-        titles[row.model] = text("tokens" if reads_tokens else "samples", row=row)
+        key = "samples"
+        if reads_tokens:
+            key = "tokens"
+        titles[row.model] = text(key, row=row)
     return titles
 
 

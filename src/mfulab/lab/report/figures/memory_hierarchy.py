@@ -45,7 +45,9 @@ def rows(tables: Tables) -> DataFrame:
 def finding(rows: DataFrame, text: Texts) -> str:
     """A chase in the smallest and the largest set; columns against rows; memory by hand; whose
     clock the cycles are."""
-    pattern = "random" if (rows["pattern"] == "random").any() else rows["pattern"].iloc[0]
+    pattern = "random"
+    if not (rows["pattern"] == "random").any():
+        pattern = rows["pattern"].iloc[0]
     walked = rows[rows["pattern"] == pattern].sort_values("working_set_bytes")
     first = walked.iloc[0]
     last = walked.iloc[-1]
@@ -65,13 +67,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
     if {"cuda_malloc", "cuda_memcpy"} <= {*table}:
         by_hand = table[["cuda_malloc", "cuda_memcpy"]].dropna().tail(1)
         taken = zip(by_hand.index, by_hand.mul(by_hand.index / 8, axis=0).to_numpy(), strict=True)
-        words += [
-            text("by_hand", size=size_of(size), empty=empty, copied=copied)
-            for size, (empty, copied) in taken
-        ]
-    words += [
-        text("nominal", clock=f"{clock:,.0f}") for clock in rows["nominal_mhz"].dropna().head(1)
-    ]
+        for size, (empty, copied) in taken:
+            words.append(text("by_hand", size=size_of(size), empty=empty, copied=copied))
+    for clock in rows["nominal_mhz"].dropna().head(1):
+        words.append(text("nominal", clock=f"{clock:,.0f}"))
     return " ".join(words)
 
 
@@ -94,7 +93,7 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
     """Logarithmic axes, and a line where each cache ends."""
     sizes = sorted(rows["working_set_bytes"].unique())
     axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [size_of(size) for size in sizes], fontsize=9)
+    axes.set_xticks(sizes, list(map(size_of, sizes)), fontsize=9)
     axes.minorticks_off()
     axes.margins(y=0.16)
     place: style.Look = {"transform": axes.get_xaxis_transform(), "va": "top", "ha": "right"}

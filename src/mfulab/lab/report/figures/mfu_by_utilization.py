@@ -26,9 +26,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
     """The runs that utilization cannot tell apart, and the range of their MFU."""
     near = rows.loc[rows["utilization_percent"] >= NEAR, "mfu_percent"]
     counts = {"count": len(near), "total": len(rows), "near": NEAR}
-    return text(
-        "finding" if len(near) > 1 else "finding_few", **counts, half=near.median(), high=near.max()
-    )
+    key = "finding_few"
+    if len(near) > 1:
+        key = "finding"
+    return text(key, **counts, half=near.median(), high=near.max())
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:

@@ -55,8 +55,11 @@ def finding(rows: DataFrame, text: Texts) -> str:
     else:
         names = _named(rows.loc[[worst.name, best.name]], text)
         low, high = (three_lines.share_of(run["mfu_percent"]) for run in (worst, best))
+        key = "finding"
+        if low == high:
+            key = "finding_same"
         says = text(
-            "finding_same" if low == high else "finding",
+            key,
             low_run=names[0],
             high_run=names[1],
             low=low,
@@ -94,7 +97,10 @@ def _device(row: Series, rows: DataFrame) -> str:
 
 
 def _what(rows: DataFrame, total: int, text: Texts) -> str:
-    return text("steps" if rows["hardware"].str.endswith(READ).all() else "runs", total=total)
+    key = "runs"
+    if rows["hardware"].str.endswith(READ).all():
+        key = "steps"
+    return text(key, total=total)
 
 
 def _named(ends: DataFrame, text: Texts) -> list[str]:
@@ -110,7 +116,10 @@ def because(row: Series, text: Texts) -> str:
     reason = verdicts.columns(row.to_dict(), language=text.language)["verdict_reason"]
     if not reason:
         return ""
-    run = text("run" if row["batch_size"] == row["batch_size"] else "run_of_trace", row=row)
+    key = "run_of_trace"
+    if row["batch_size"] == row["batch_size"]:
+        key = "run"
+    run = text(key, row=row)
     return text("because", run=run, reason=reason)
 
 
@@ -207,10 +216,9 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         style.dot(style.MUTED, text("mfu")),
         style.dot(style.MUTED, text("utilization"), "|"),
     ]
-    entries += [
-        style.line(COLORS[part], text.within("trace")(part))
-        for part in COLORS
-        if part in set(rows["cause"])
-    ]
-    entries += [style.line(style.MUTED, text("untold"))] if "" in set(rows["cause"]) else []
+    for part in COLORS:
+        if part in set(rows["cause"]):
+            entries.append(style.line(COLORS[part], text.within("trace")(part)))
+    if "" in set(rows["cause"]):
+        entries.append(style.line(style.MUTED, text("untold")))
     style.legend(figure, entries + runs.key(figure, text), 4 if len(entries) > 4 else 0)

@@ -32,7 +32,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
         return text("finding", worst=summed.loc[summed["naive_sum_error"].idxmax()])
     low = rows.iloc[0]
     high = rows.iloc[-1]
-    return text("finding_bits" if low["bits"] < high["bits"] else "finding_one", low=low, high=high)
+    key = "finding_one"
+    if low["bits"] < high["bits"]:
+        key = "finding_bits"
+    return text(key, low=low, high=high)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:

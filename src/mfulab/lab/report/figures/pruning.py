@@ -2,7 +2,7 @@
 left."""
 
 from mfulab.lab.report import claims
-from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, style
+from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, specs, style
 from mfulab.lab.report.frames import DataFrame, Tables, against, one_each, steps
 
 TOPIC = "flops"
@@ -50,7 +50,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
         else:
             key = "finding"
         words.append(text(key, best=best, pruned=100 - best["left"], factor=best["factor"]))
-        words += [text("executed", best=best)] if best["executed"] >= 0 else []
+        if best["executed"] >= 0:
+            words.append(text("executed", best=best))
     return " ".join(words)
 
 
@@ -63,7 +64,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         for batch in sorted(shown["batch_size"].unique())[:MOST]
     }
     shown = shown.assign(pruned_percent=100 - shown["left"])
-    colors = {way: color for way, color in COLORS.items() if (shown["pruning"] == way).any()}
+    colors = specs.present(COLORS)(shown["pruning"])
     longest = shown.groupby("machine")[
         "relative"
     ].max()  # a machine's own scale: others may take many times as long

@@ -52,7 +52,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
     peak."""
     public = rows[rows["family"] != OWN]
     above = int((public["mfu_bf16_percent"] > FULL).sum())
-    words = text("above" if above else "none_above", above=above, count=len(public))
+    key = "none_above"
+    if above:
+        key = "above"
+    words = text(key, above=above, count=len(public))
     best = (
         public.groupby(["model", "accelerator", "accelerators"])["mfu_bf16_percent"]
         .max()
@@ -72,11 +75,10 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A point a run; the dashed line is the 16-bit peak, above which matmuls ran in a faster
     format."""
     present = set(rows["family"])
-    public = [
-        name
-        for name in dict.fromkeys([*FAMILIES.values(), *rows["family"]])
-        if name in present - {OWN}
-    ]
+    public = []
+    for name in dict.fromkeys([*FAMILIES.values(), *rows["family"]]):
+        if name in present - {OWN}:
+            public.append(name)
     colors = style.colors(public) | {OWN: style.INK}
     markers = {name: style.MARKERS[place % 7] for place, name in enumerate(public)} | {OWN: "*"}
     top = 1.06 * max(FULL, rows["mfu_bf16_percent"].max())
@@ -106,4 +108,6 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     provenance.set_text(textwrap.shorten(provenance.get_text(), room, placeholder=" …"))
     place = {"ha": "right", "fontsize": 9, "color": style.MUTED}
     figure.text(0.985, 0.07 / figure.get_figheight(), derived, gid="provenance", **place)
-    return entries + ([style.dot(style.INK, text("you_are_here"), "*")] if OWN in present else [])
+    if OWN in present:
+        entries.append(style.dot(style.INK, text("you_are_here"), "*"))
+    return entries

@@ -69,12 +69,15 @@ def finding(rows: DataFrame, text: Texts) -> str:
     words += best or [text("none_kept", count=len(ways))]
     if ways["worse"].any():
         worst = ways.loc[ways["change"].where(ways["worse"]).idxmin()]
-        reach = f" ± {worst['change_half_points']:.1f}" if worst["change_half_points"] >= 0 else ""
+        reach = ""
+        if worst["change_half_points"] >= 0:
+            reach = f" ± {worst['change_half_points']:.1f}"
         words.append(
             text("worst", row=worst, lost=-worst["change"], reach=reach, span=_span(worst))
         )
     fewer = ways[(ways["flops_percent"] < 100) & ~ways["faster"]].nsmallest(1, "flops_percent")
-    words += [text("fewer", row=row, span=_span(row)) for _, row in fewer.iterrows()]
+    for _, row in fewer.iterrows():
+        words.append(text("fewer", row=row, span=_span(row)))
     return " ".join(words)
 
 
@@ -82,7 +85,9 @@ def _span(row: Series) -> str:
     """The interval of the time in percent, in brackets; empty without one."""
     low = row["time_low_percent"]
     high = row["time_high_percent"]
-    return f" ({percent(low)}–{percent(high)})" if low <= high else ""
+    if low <= high:
+        return f" ({percent(low)}–{percent(high)})"
+    return ""
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
@@ -117,9 +122,12 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         if name != "errors":
             axes.axvline(100, **style.LIMIT)
         kinds.bars(axes, here, name, "named", name, "accuracy_percent", "time_s", pale=pale, **look)
+        key = "of_whole"
+        if whole == 1:
+            key = "of_images"
         axes.set(
             xlim=(0, 1.8 * max(rows[name].max(), whole)),
-            xlabel=text("of_images" if whole == 1 else "of_whole"),
+            xlabel=text(key),
         )
     return [
         style.dot("none", text("behind")),

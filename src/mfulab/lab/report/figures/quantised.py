@@ -42,13 +42,17 @@ def finding(rows: DataFrame, text: Texts) -> str:
     faster = beyond[beyond["relative"] > 100]
     slower = beyond[beyond["relative"] < 100]
     best = rows.loc[(rows if faster.empty else faster)["relative"].idxmax()]
-    words = [text("finding_slower" if faster.empty else "finding", **_case(best, text))]
+    key = "finding"
+    if faster.empty:
+        key = "finding_slower"
+    words = [text(key, **_case(best, text))]
     for _, slowest in (
         slower[slower["relative"] < best["relative"]].nsmallest(1, "relative").iterrows()
     ):
         words.append(text("slowest", **_case(slowest, text)))
     alike = len(rows) - len(beyond)
-    words += [text("overlaps", count=alike, total=len(rows))] if alike else []
+    if alike:
+        words.append(text("overlaps", count=alike, total=len(rows)))
     ratio = rows["mbu_percent_before"] / rows["mbu_percent"]
     decoded = rows[
         (rows["mode"] == "decoding") & ratio.notna() & apart(rows, suffix="_before", ratio=ratio)
@@ -63,7 +67,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _case(row: Series, text: Texts) -> dict[str, object]:
-    size = significant(row["size"]) if row["size"] >= 0 else "?"
+    size = "?"
+    if row["size"] >= 0:
+        size = significant(row["size"])
     return {
         "row": row,
         "scheme": text("of", row=row),
@@ -84,7 +90,10 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
         schemes[scheme] = text("scheme", scheme=scheme, precision=formats, largest=largest)
     words = []
     for speed, share in rows[["relative", "mbu_percent"]].itertuples(index=False):
-        known = [value for value in (speed, share) if value == value]
+        known = []
+        for value in (speed, share):
+            if value == value:
+                known.append(value)
         words.append(", ".join(text("share_of", share=value) for value in known))
     cases = [text("case", **_case(row, text)) for _, row in rows.iterrows()]
     return rows.assign(case=cases, words=words, named=rows["quantisation"].map(schemes))

@@ -29,7 +29,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
         words.append(text("eager", row=row))
     best = compiled[compiled["model"] == worst["model"]].iloc[0]
     if best["recompilations"] < worst["recompilations"]:
-        words.append(text("best" if best["recompilations"] else "best_never", row=best))
+        key = "best_never"
+        if best["recompilations"]:
+            key = "best"
+        words.append(text(key, row=best))
     broken = rows.loc[rows["graph_breaks"] > 0, "model"].drop_duplicates()
     if len(broken):
         words.append(text("broken", models=", ".join(specs.names("model", broken, text))))

@@ -27,7 +27,8 @@ def rows(tables: Tables) -> DataFrame:
     traces = with_traces({**tables, "profile": tables["profile"].head(0)})
     steps = ok(tables["profile"], *needed, "ceiling_tflop_s", "ceiling_gb_s")
     read = ok(traces, *needed, "peak_tflop_s", "peak_gb_s", "mfu_percent")
-    steps = pd.concat([steps, read], ignore_index=True) if len(read) else steps
+    if len(read):
+        steps = pd.concat([steps, read], ignore_index=True)
     roofs = {
         f"roof_{unit}": steps[f"ceiling_{unit}"].fillna(steps[f"peak_{unit}"])
         for unit in ("tflop_s", "gb_s")
@@ -123,8 +124,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         axes.text(
             start, 1.12 * start * bandwidth, quantity(bandwidth * 1e12, "B/s"), **along, **above
         )
-    entries = (
-        [style.line(style.MUTED, text("measured"))] if rows["ceiling_tflop_s"].notna().any() else []
-    )
+    entries = []
+    if rows["ceiling_tflop_s"].notna().any():
+        entries = [style.line(style.MUTED, text("measured"))]
     entries += [style.line(style.MUTED, text("computed"), (4, 2))]
     points.legend(figure, rows, text, entries)

@@ -54,7 +54,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """A strip a quantity over time; the window is shaded, its MFU a line across the first strip."""
-    values = [name for name in VALUES if name in rows and rows[name].notna().any()]
+    values = []
+    for name in VALUES:
+        if name in rows and rows[name].notna().any():
+            values.append(name)
     strips = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
     inside = rows.loc[rows["in_window"], "time_s"]
     mfu = rows["mfu_percent"].iloc[0]

@@ -63,9 +63,14 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def _said(row: Series, text: Texts) -> str:
     """A mean and its parts in words, those that would be read as none left out."""
     said = quantity(row["first_calls_mean_s"], "s")
-    large = [part for part in PARTS if row[part] >= TOLD * row["first_calls_mean_s"]]
+    large = []
+    for part in PARTS:
+        if row[part] >= TOLD * row["first_calls_mean_s"]:
+            large.append(part)
     parts = [f"{quantity(row[part], 's')} {text(part)}" for part in large]
-    return f"{said}: {', '.join(parts)}" if len(parts) > 1 else said
+    if len(parts) > 1:
+        return f"{said}: {', '.join(parts)}"
+    return said
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:

@@ -47,13 +47,12 @@ def finding(rows: DataFrame, text: Texts) -> str:
     least = slow.iloc[0]
     words = [text("finding", row=row, operation=text(row.operation))]
     same = rows[(rows[CASE] == row[CASE]).all(axis=1)]
-    words += [
-        text("zero", row=flushed) for _, flushed in same[same["numbers"] == "flushed"].iterrows()
-    ]
+    for _, flushed in same[same["numbers"] == "flushed"].iterrows():
+        words.append(text("zero", row=flushed))
     other = least["operation"] != row["operation"]
-    return " ".join(
-        [*words, *([text("least", row=least, operation=text(least.operation))] if other else [])]
-    )
+    if other:
+        words.append(text("least", row=least, operation=text(least.operation)))
+    return " ".join(words)
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:

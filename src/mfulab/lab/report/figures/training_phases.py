@@ -50,7 +50,9 @@ def rows(tables: Tables) -> DataFrame:
     plain = timed[timed["workload"] == PLAIN]
     if plain.empty:
         return plain
-    usual = "fp32" if (plain["precision"] == "fp32").any() else plain["precision"].mode()[0]
+    usual = "fp32"
+    if not (plain["precision"] == "fp32").any():
+        usual = plain["precision"].mode()[0]
     keys = [*CASE, "sequence_length"]
     timed = one_each(timed, [*keys, "workload", "precision"])
     timed["is_plain"] = (timed["workload"] == PLAIN) & (timed["precision"] == usual)
@@ -72,7 +74,7 @@ def _of_few_cases(rows: DataFrame) -> DataFrame:
     of them where no case has two techniques."""
     rows = selection.one_machine(rows)
     names = rows["workload"] + " " + rows["precision"]
-    cases = [tuple(case) for case in rows[CASE].itertuples(index=False, name=None)]
+    cases = list(map(tuple, rows[CASE].itertuples(index=False, name=None)))
     cases = pd.Series(cases, rows.index)
     counts = names.groupby(cases, sort=False).nunique().sort_values(ascending=False, kind="stable")
     enough = counts[counts >= max(2, counts.max() / 2)].index[:MOST]
@@ -86,8 +88,12 @@ def _of_few_cases(rows: DataFrame) -> DataFrame:
 def technique(row: Mapping[str, Any] | Series, text: Texts) -> str:
     """The workload's word, with the precision where it is not the plain step's."""
     word = text.name("workload", row["workload"])
-    words = [text.name("precision", row["precision"])] if row["precision_differs"] else []
-    return ", ".join(words if words and row["workload"] == PLAIN else [word, *words])
+    words = []
+    if row["precision_differs"]:
+        words = [text.name("precision", row["precision"])]
+    if not words or row["workload"] != PLAIN:
+        words.insert(0, word)
+    return ", ".join(words)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -97,9 +103,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
     if plain.empty:  # all of them are doubtful: nothing is held against them
         return ""
     worst = plain.loc[plain["share"].idxmax()]
-    words = [text("finding", row=worst)] + (
-        [text("busy", row=worst)] if worst["utilization_percent"] >= 0 else []
-    )
+    words = [text("finding", row=worst)]
+    if worst["utilization_percent"] >= 0:
+        words.append(text("busy", row=worst))
     others = rows[
         (rows[CASE] == worst[CASE]).all(axis=1) & ~rows["is_plain"] & rows["mfu_percent"].notna()
     ]
@@ -112,12 +118,17 @@ def finding(rows: DataFrame, text: Texts) -> str:
             "factor": 100 / best["relative"],
             "tied": 1 + int(beside.sum()),
         }
-        words.append(text("faster" if faster.any() else "no_faster", row=best, **values))
+        key = "no_faster"
+        if faster.any():
+            key = "faster"
+        words.append(text(key, row=best, **values))
         alike = int((~others["apart"]).sum())
-        words += [text("overlaps", count=alike, total=len(others))] if alike else []
+        if alike:
+            words.append(text("overlaps", count=alike, total=len(others)))
     again = rows[rows["checkpointing"].fillna(False).astype(bool)]
     more = again["hfu_percent"] / again["mfu_percent"]
-    words += [text("checkpointed", row=again.loc[more.idxmax()])] if more.notna().any() else []
+    if more.notna().any():
+        words.append(text("checkpointed", row=again.loc[more.idxmax()]))
     left = again["memory_bytes"] / again["memory_bytes_plain"].where(~again["precision_differs"])
     if left.notna().any():
         case = again.loc[left.idxmin()]
@@ -129,7 +140,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
                 slow=1 / case["samples_per_s"],
             )
         )
-        words += [] if case["apart"] else [text("overlap")]
+        if not case["apart"]:
+            words.append(text("overlap"))
     return " ".join(words)
 
 
@@ -171,7 +183,10 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         here = here.join(_parts(here, longest))
         look: style.Look = {"order": names, "width": 0.8, "labelsize": 9}
         kinds.stacks(axes, here, parts, "name", *WORDS, "relative", "mfu_percent", **look)
-        ticks = [tick for tick in (0, 100, 200) if tick <= longest]
+        ticks = []
+        for tick in (0, 100, 200):
+            if tick <= longest:
+                ticks.append(tick)
         axes.set(xlim=(0, 1.4 * longest), xticks=ticks)
         for _, row in here.iterrows():
             end = min(row["relative"], 1.02 * longest) + 0.01 * longest

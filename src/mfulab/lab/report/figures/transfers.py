@@ -60,5 +60,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         top = 125 if is_tight else 110
         axes.set(xlabel=text("size"), ylim=(0, top), yticks=range(0, 101, 20))
         axes.tick_params(axis="x", labelrotation=turned)
-    present = {part: color for part, color in COLORS.items() if rows[part].notna().any()}
+    present = {}
+    for part, color in COLORS.items():
+        if rows[part].notna().any():
+            present[part] = color
     return style.dots(present, text, marker="s")

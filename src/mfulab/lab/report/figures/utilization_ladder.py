@@ -31,7 +31,10 @@ def rows(tables: Tables) -> DataFrame:
     # by one.
     sure = (rungs[PLAIN].abs() < float("inf")).sum(axis=1) >= 3
     others = rungs[~sure].to_dict("index").items()
-    few = [index for index, row in others if sum(rung.falls for rung in ladder.measured(row)) < 3]
+    few = []
+    for index, row in others:
+        if sum(rung.falls for rung in ladder.measured(row)) < 3:
+            few.append(index)
     steps = those(steps, ~steps.index.isin(few))
     if steps.empty:
         return steps
@@ -69,7 +72,10 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     rungs = rungs[rungs["falls"] | (rungs.groupby("rung")["percent"].transform("max") >= SMALL)]
     words = text.within("rungs")
     falling = set(rungs.loc[rungs["falls"], "rung"])
-    present = [name for name in RUNGS if name in set(rungs["rung"])]
+    present = []
+    for name in RUNGS:
+        if name in set(rungs["rung"]):
+            present.append(name)
     names = {name: words(name) if name in falling else f"({words(name)})" for name in present}
     grid = style.panels(
         figure, [""], curves.apart(rows, text), x=text("percent"), sharex=True, sharey=True

@@ -209,8 +209,14 @@ def _runs_in_words(
     runs = _runs(tables)
     duty = trust.duty_cycle(runs[~runs["recorded"]])
     doubts, lines, again = trust.summary(tables, text.language)
-    urgent = [problem for problem in problems if not problem.of_recordings]
-    upkeep = [problem for problem in problems if problem.of_recordings]
+    urgent = []
+    for problem in problems:
+        if not problem.of_recordings:
+            urgent.append(problem)
+    upkeep = []
+    for problem in problems:
+        if problem.of_recordings:
+            upkeep.append(problem)
     return {
         "provenance": style.provenance(frames.in_words(runs, text)),
         "duty_cycle": text("duty_cycle", duty=duty) if duty else "",
@@ -269,7 +275,10 @@ def _inks() -> dict[str, str]:
     """Colors of the parts of a step's time, and of the kinds of a timeline that are such a part by
     another name: that of the products is the useful part's, most of which they are."""
     parts = headroom_figure.COLORS
-    kinds = {kind: parts[part] for kind, part in budget.KINDS.items() if part in parts}
+    kinds = {}
+    for kind, part in budget.KINDS.items():
+        if part in parts:
+            kinds[kind] = parts[part]
     return parts | kinds | {"products": parts["useful"]}
 
 
@@ -285,7 +294,10 @@ def _in_words(tables: frames.Tables, language: str) -> frames.Tables:
     say |= dict.fromkeys(SENTENCES, partial(verdicts.message, language=language))
     shown = {}
     for name, table in tables.items():
-        told = [table[column] for column in say if column in table]
+        told = []
+        for column in say:
+            if column in table:
+                told.append(table[column])
         words = {
             cells.name: cells.map({cell: say[cells.name](cell) for cell in cells.unique()})
             for cells in told
@@ -352,9 +364,14 @@ def _runs(tables: frames.Tables) -> pd.DataFrame:
 def _rows_shown(runs: pd.DataFrame, text: Texts) -> str:
     measured = ", ".join(sorted(filter(None, runs.loc[~runs["recorded"], "experiment"].unique())))
     recorded = runs.loc[runs["recorded"], "hardware"].nunique()
-    says = [text("shown_experiments", names=measured)] if measured else []
-    says += [text("shown_recorded", count=recorded)] if recorded else []
-    return " ".join([*says, *([text("shown_all")] if measured else [])])
+    says = []
+    if measured:
+        says = [text("shown_experiments", names=measured)]
+    if recorded:
+        says.append(text("shown_recorded", count=recorded))
+    if measured:
+        says.append(text("shown_all"))
+    return " ".join(says)
 
 
 def _progress(folder: Path, text: Texts) -> dict[str, Any]:
@@ -365,15 +382,13 @@ def _progress(folder: Path, text: Texts) -> dict[str, Any]:
     if missing.empty:
         return {}
     counts = {state: int((planned["state"] == state).sum()) for state in PROGRESS}
-    parts = [
-        text(f"progress_{state}", count=count)
-        for state, count in counts.items()
-        if count or state == PROGRESS[0]
-    ]
+    parts = []
+    for state, count in counts.items():
+        if count or state == PROGRESS[0]:
+            parts.append(text(f"progress_{state}", count=count))
     listed = [f"{row['step']} {short(row['run'])}" for _, row in missing.head(MISSING).iterrows()]
-    listed += (
-        [text("progress_more", count=len(missing) - MISSING)] if len(missing) > MISSING else []
-    )
+    if len(missing) > MISSING:
+        listed.append(text("progress_more", count=len(missing) - MISSING))
     return {
         "measured": counts[PROGRESS[0]],
         "total": len(planned),
@@ -393,17 +408,14 @@ def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
         for status, rows in table[table["status"] != "ok"].groupby("status", sort=False):
             word = text.name("status", str(status))
             alike = list(rows.groupby("message", sort=False)["run"])
-            lines += [
-                _of_runs(runs, f"{word}. {message}".strip(), text)
-                for message, runs in alike[:LISTED]
-            ]
+            for message, runs in alike[:LISTED]:
+                lines.append(_of_runs(runs, f"{word}. {message}".strip(), text))
             more = sum(len(runs) for _, runs in alike[LISTED:])
-            lines += [text("more_unmeasured", count=more, status=word, table=name)] if more else []
+            if more:
+                lines.append(text("more_unmeasured", count=more, status=word, table=name))
     noted = shown["profile"][shown["profile"]["mfu_note"] != ""]
-    lines += [
-        _of_runs(runs, str(note), text)
-        for note, runs in noted.groupby("mfu_note", sort=False)["run"]
-    ]
+    for note, runs in noted.groupby("mfu_note", sort=False)["run"]:
+        lines.append(_of_runs(runs, str(note), text))
     traces = tables["traces"][
         (tables["traces"]["mfu_reason"] != "") & ~tables["traces"]["recorded"]
     ]
@@ -458,7 +470,10 @@ def _sections(
                 continue
             sections.setdefault(figures.modules()[name].TOPIC, []).append(shown)
     sections.setdefault("why", [])  # which has cases even where no run has a headroom to draw
-    topics = [topic for topic in figures.TOPICS if topic in sections]
+    topics = []
+    for topic in figures.TOPICS:
+        if topic in sections:
+            topics.append(topic)
     return [
         {"topic": topic, "title": text(f"topic_{topic}"), "figures": sections[topic]}
         for topic in topics
@@ -603,10 +618,14 @@ def _environment(tables: frames.Tables, text: Texts) -> dict[str, Any]:
         "measured_s",
         *frames.JUDGED,
     }
-    cells = {
-        name: [_fact(name, value) for value in rows[name]] for name in rows if name not in skipped
-    }
-    facts = [(name, values) for name, values in cells.items() if any(values)]
+    cells = {}
+    for name in rows:
+        if name not in skipped:
+            cells[name] = [_fact(name, value) for value in rows[name]]
+    facts = []
+    for name, values in cells.items():
+        if any(values):
+            facts.append((name, values))
     return {"machines": list(frames.in_words(rows, text)["machine"]), "facts": facts}
 
 
@@ -618,7 +637,9 @@ def _fact(name: str, value: Any) -> str:
         return _lines(value)
     if name.endswith("_bytes"):
         return f"{significant(value / 2**30)} GiB"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
 
 
 def _lines(value: str) -> str:

@@ -98,7 +98,9 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
             more = {"number": kinds[column] is float}
             words = [*map(as_json, map(plain, distinct)), "null"]
         yield f"{',' * bool(columns)}[{','.join(np.array(words, dtype=object)[codes])}]"
-        meaning = description(measurement, declared[column]) if column in declared else ""
+        meaning = ""
+        if column in declared:
+            meaning = description(measurement, declared[column])
         named = {"name": column, "title": text.name("column", column), "description": meaning}
         columns.append({**named, "main": column in main, **more})
     yield f'],"length":{len(table)},"columns":{as_json(columns)}}}'
@@ -130,14 +132,15 @@ def drawn(rows: pd.DataFrame) -> dict[str, Any]:
         .dropna(axis=1, how="all")
     )
     shown = shown[[name for name in shown if not (shown[name].astype(str) == "").all()]]
-    cells = [[plain(value) for value in row] for row in shown.astype(object).to_numpy()]
+    cells = [list(map(plain, row)) for row in shown.astype(object).to_numpy()]
     return {"columns": list(shown), "rows": cells, "all": len(rows)}
 
 
 def plain(value: object) -> object:
     """A cell as JSON can say it: whole numbers without a fraction, what is missing or infinite as
     None."""
-    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:

@@ -10,6 +10,7 @@ import pandas as pd
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
+from mfulab.core.parts import pick_all
 from mfulab.lab.planning.naming import MEASURE, in_language
 from mfulab.lab.report import frames, trust
 from mfulab.lab.report.drawing import curves, relative
@@ -82,7 +83,8 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
         .to_dict()
     )
     timed = frames.ok(rows, "samples_per_s", "batch_size")
-    timed = frames.one_each(timed, [*curves.KEYS, "batch_size"]) if len(timed) else timed
+    if len(timed):
+        timed = frames.one_each(timed, [*curves.KEYS, "batch_size"])
     cases = timed[curves.KEYS].to_dict("records")
     number = timed.groupby(curves.KEYS, dropna=False, sort=False).ngroup()
     sizes, speeds, memory = (
@@ -95,14 +97,14 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
         best = speeds[rising].max()
         last = rising[-1]
         knee = rising[speeds[rising] >= KNEE * best][0]
-        beyond = [
-            size
-            for size in lost.get(tuple(map(str, cases[last].values())), ())
-            if size > sizes[last]
-        ]
-        predicted = [
-            (sizes[place], memory[place]) for place in rising if memory[place] == memory[place]
-        ]
+        beyond = []
+        for size in lost.get(tuple(map(str, cases[last].values())), ()):
+            if size > sizes[last]:
+                beyond.append(size)
+        predicted = []
+        for place in rising:
+            if memory[place] == memory[place]:
+                predicted.append((sizes[place], memory[place]))
         yield Batch(
             case=cases[last],
             batch_size=int(sizes[knee]) if len(rising) > 1 else None,
@@ -126,7 +128,9 @@ def largest_that_fits(predicted: Sequence[tuple[float, float]], gigabytes: float
         bytes_a_sample(predicted),
     )
     if not slope:
-        return int(batch_size) if memory <= room else None
+        if memory <= room:
+            return int(batch_size)
+        return None
     return max(0, int(batch_size + (room - memory) // slope))
 
 
@@ -183,7 +187,9 @@ def section(
     )
     says = " ".join([says, *of_jobs(tables, language)])
     all_read = rows["hardware"].str.endswith(frames.READ).all()  # traces leave these questions open
-    answers = [] if all_read else _answers(rows, input_figure.rows(tables), text)
+    answers = []
+    if not all_read:
+        answers = _answers(rows, input_figure.rows(tables), text)
     return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": answers}
 
 
@@ -240,7 +246,7 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[dict[str, Any]]]:
             "width": f"{ends[1] - ends[0]:.2f}",
             "dot": f"{min(100.0, mfu):.2f}",
         }
-        looks = {key: row[key] for key in ("name", "color", "doubtful")}
+        looks = pick_all(row, ("name", "color", "doubtful"))
         by_machine.setdefault(row["machine"], []).append(looks | labels | place)
     return by_machine
 
@@ -261,8 +267,12 @@ def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, A
     words = verdicts.columns(row, language=text.language)
     budget = account.read(row).losses
     is_read = row["hardware"].endswith(frames.READ)  # of another program: no experiment helps it
-    tried = "" if is_read else three_lines.tried_config(row)
-    figure = BY_KEY[cause].figure if tried else ""
+    tried = ""
+    if not is_read:
+        tried = three_lines.tried_config(row)
+    figure = ""
+    if tried:
+        figure = BY_KEY[cause].figure
     return {
         "title": f"{row['model']} · {text.name('mode', row['mode'])}",
         "where": ", ".join(_where(row, text)),
@@ -303,17 +313,24 @@ def _command(cause: str, config: str, language: str) -> str:
     the run again."""
     if not config:
         return ""
-    before = f"{KEEPING_MEMORY} " if cause == "page_faults" else ""
+    before = ""
+    if cause == "page_faults":
+        before = f"{KEEPING_MEMORY} "
     step = "ceilings" if cause == "doubtful_ceiling" else "profile_step"
-    again = f" --forcerun {step}" if cause in three_lines.AGAIN else ""
+    again = ""
+    if cause in three_lines.AGAIN:
+        again = f" --forcerun {step}"
     return in_language(f"{before}{MEASURE}{again} --config {config}", language)
 
 
 def _where(row: Mapping[str, Any], text: Texts) -> list[str]:
     batch = row["batch_size"]
     share = row["mfu_percent"]
-    setting = [] if batch != batch else [text("batch", batch_size=int(batch))]
-    setting += [text.name("precision", row["precision"])] if row["precision"] else []
+    setting = []
+    if batch == batch:
+        setting = [text("batch", batch_size=int(batch))]
+    if row["precision"]:
+        setting.append(text.name("precision", row["precision"]))
     setting += [*curves.variant(row, text), text("step", time=quantity(row["time_s"], "s"))]
     return [
         *setting,
@@ -352,7 +369,9 @@ def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
     if before and faults and before >= SLOWER * row["time_s"]:
         words.append(text("default_state", time=quantity(before, "s"), faults=f"{faults:,.0f}"))
     slower = kept_s and row["time_s"] >= SLOWER * kept_s
-    return [*words, *([text("kept_memory", time=quantity(kept_s, "s"))] if slower else [])]
+    if slower:
+        words.append(text("kept_memory", time=quantity(kept_s, "s")))
+    return words
 
 
 def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
@@ -388,11 +407,15 @@ def _fit(fit: int | None, at_least: bool, text: Texts) -> str:
     if not fit:
         return text("none_fits")
     shown = quantity(fit) if fit >= MANY_SAMPLES else f"{fit:,}"
-    return f"≥ {shown}" if at_least else shown
+    if at_least:
+        return f"≥ {shown}"
+    return shown
 
 
 def _line(batch: Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
-    size = "–" if batch.batch_size is None else str(batch.batch_size)
+    size = "–"
+    if batch.batch_size is not None:
+        size = str(batch.batch_size)
     if batch.rising and batch.batch_size is not None:
         size += " ↑"
     if batch.too_large is not None:
@@ -420,25 +443,39 @@ def _apart(row: Mapping[str, Any], rows: pd.DataFrame, text: Texts) -> list[str]
 
 
 def _with(name: str, setting: list[str]) -> str:
-    return f"{name} ({', '.join(setting)})" if setting else name
+    if setting:
+        return f"{name} ({', '.join(setting)})"
+    return name
 
 
 def _batch_says(recommended: list[Batch], text: Texts) -> str:
-    swept = [batch for batch in recommended if batch.batch_size is not None]
+    swept = []
+    for batch in recommended:
+        if batch.batch_size is not None:
+            swept.append(batch)
     if not swept:
         return text("batch_single")
     counts = {"batch_rising": sum(batch.rising for batch in swept)}
     counts |= {"batch_lost": sum(batch.too_large is not None for batch in swept)}
-    more = [text(key, count=count, total=len(swept)) for key, count in counts.items() if count]
+    more = []
+    for key, count in counts.items():
+        if count:
+            more.append(text(key, count=count, total=len(swept)))
     return " ".join([text("batch_says", share=percent(100 * KNEE)), *more])
 
 
 def _fits_says(recommended: list[Batch], text: Texts) -> str:
     """The card from which each case fits with a single sample, and the one that needs most."""
-    with_fits = [batch for batch in recommended if any(fit is not None for fit in batch.fits)]
+    with_fits = []
+    for batch in recommended:
+        if any(fit is not None for fit in batch.fits):
+            with_fits.append(batch)
     if not with_fits:
         return text("fits_unknown")
-    never = [batch.case for batch in with_fits if not any(batch.fits)]
+    never = []
+    for batch in with_fits:
+        if not any(batch.fits):
+            never.append(batch.case)
     card = {"gigabytes": CARDS_GB[0], "usable": percent(100 * USABLE)}
     says = [
         text(
@@ -484,21 +521,25 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
         here = pairs[pairs["worth"] == worth].sort_values("speedup", ascending=False)
         runs = []
         for row in here.head(4).to_dict("records"):
-            setting = (
-                [] if row["precision"] == "bf16" else [text.name("precision", row["precision"])]
-            )
+            setting = []
+            if row["precision"] != "bf16":
+                setting = [text.name("precision", row["precision"])]
             run = _with(
                 f"{row['model']} {text.name('mode', row['mode'])}",
                 [*setting, *_apart(row, pairs, text)],
             )
             values = {"batch_size": int(row["batch_size"]), "speedup": significant(row["speedup"])}
             runs.append(text("bf16_run", run=run, **values))
-        more = text("and_more", count=len(here) - 4) if len(here) > 4 else ""
-        words += [text(worth, runs=", ".join(runs) + more)] if runs else []
+        more = ""
+        if len(here) > 4:
+            more = text("and_more", count=len(here) - 4)
+        if runs:
+            words.append(text(worth, runs=", ".join(runs) + more))
     if len(slower := 1 / pairs.loc[pairs["emulated"], "speedup"]):
         low = significant(slower.min(), 2)
         high = significant(slower.max(), 2)
-        words.insert(
-            0, text("bf16_emulated" if low != high else "bf16_emulated_one", low=low, high=high)
-        )
+        key = "bf16_emulated_one"
+        if low != high:
+            key = "bf16_emulated"
+        words.insert(0, text(key, low=low, high=high))
     return " ".join(words)
