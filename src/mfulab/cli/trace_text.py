@@ -174,11 +174,12 @@ def _file(console: Terminal, text: Texts, analysis: Analysis, row: Row, whole: b
 def _window(text: Texts, row: Row) -> str:
     """Sentence on the steps that were read: how many, which, and how they were found."""
     ends = [row[name] for name in ("first_step", "last_step") if row[name] is not None]
-    numbers = "–".join(dict.fromkeys(map(str, ends)))
+    span = "–".join(dict.fromkeys(map(str, ends)))
+    numbers = text("window_numbers", numbers=span) if span else ""
     source = verdicts.flags(row["window_source"], text.language)
     time = quantity(row["time_s"], "s")
     told = {"steps": row["steps"], "events": row["events"], "time": time, "source": source}
-    return text("window", numbers=f" {numbers}" if numbers else "", **told)
+    return text("window", numbers=numbers, **told)
 
 
 def _flags(row: Row, language: str) -> list[str]:
@@ -434,4 +435,6 @@ def short(name: str, most: int) -> str:
         .replace("at::native::", "")
         .replace("(anonymous namespace)::", "")
     )
+    if "scaled_dot_product_" in name:  # too long for a column, whose words would all end alike
+        name = name.rpartition("scaled_dot_product_")[2]
     return name if len(name) <= most else name[: most - 1] + "…"

@@ -66,7 +66,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
         "factor": high[SHARE] / low[SHARE],
         "reference": high["reference_name"] or text("library"),
     }
-    words = [text("finding" if len(here) > 1 else "finding_one", low=low, high=high, **values)]
+    key = "finding" if claims.differs(low, high, SHARE) else "finding_one"
+    words = [text(key, low=low, high=high, **values)]
     beside = rows[(rows["machine"] == high["machine"]) & (rows["family"] != "library")]
     for _, row in beside[beside["precision"] != high["precision"]].nlargest(1, SHARE).iterrows():
         words.append(text("finding_beside", row=row))

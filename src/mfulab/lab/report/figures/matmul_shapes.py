@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from mfulab.lab.report import selection
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, percent, style
 from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
 
@@ -66,7 +66,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
     here = rows[rows["kernel"] == rows.groupby("kernel")[SHARE].max().idxmax()]
     best = here.loc[here[SHARE].idxmax()]
     worst = here.loc[here[SHARE].idxmin()]
-    return text("finding_one" if best[SHARE] == worst[SHARE] else "finding", best=best, worst=worst)
+    key = "finding" if claims.differs(worst, best, SHARE) else "finding_one"
+    return text(key, best=best, worst=worst)
 
 
 def _shapes(rows: DataFrame) -> list[str]:

@@ -4,7 +4,7 @@ from functools import partial
 
 from matplotlib.axes import Axes
 
-from mfulab.lab.report import selection
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Texts, matmuls, specs, style, ticks
 from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
@@ -28,9 +28,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
     best = here.loc[here["tflop_s"].idxmax()]
     worst = here.loc[here["tflop_s"].idxmin()]
     values = {"factor": best["tflop_s"] / worst["tflop_s"], "error": here["relative_error"].max()}
-    return text(
-        "finding_one" if values["factor"] == 1 else "finding", best=best, worst=worst, **values
-    )
+    key = "finding" if claims.differs(worst, best, "tflop_s") else "finding_one"
+    return text(key, best=best, worst=worst, **values)
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
