@@ -17,8 +17,9 @@ from support import report_rows
 from support.noise import slower
 from support.said import Heard
 
+from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
-from mfulab.lab.report import figures, frames, trust
+from mfulab.lab.report import figures, frames, selection, trust
 from mfulab.lab.tables.merge import OF
 from mfulab.mfu.models import is_load
 
@@ -670,6 +671,25 @@ def test_a_sentence_about_the_wrong_row_is_noticed(recorded, name, monkeypatch):
     monkeypatch.setattr(pd.Series, "idxmin", largest)
     with pytest.raises(AssertionError):
         made(rows, name)
+
+
+def test_public_runs_above_the_peak_of_16_bits_are_told(recorded):
+    module = figures.modules()["published_mfu"]
+    rows = selection.drawable(module, trust.judged(recorded))
+    text = Heard("published_mfu")
+    figures.finding(module, rows, text)
+    drawn = int((rows["mfu_bf16_percent"] > 100).sum())
+    assert drawn > 0
+    assert [said["above"] for said in text.heard["above"]] == [drawn]
+
+
+def test_a_ceiling_of_a_quick_search_says_so(recorded):
+    drawn = figures.render("ceilings", trust.judged(recorded))
+    rows = figures.modules()["ceilings"].rows(recorded)
+    quick = Texts(section="ceilings")("quick")
+    labels = [label for axes in drawn.figure.axes for label in axes.get_yticklabels()]
+    told = sum(quick in label.get_text() for label in labels)
+    assert told == rows["run"].str.contains("search=quick").sum() > 0
 
 
 def test_a_machine_of_two_sizes_is_told_before_recorded_curves(recorded):
