@@ -64,6 +64,9 @@ def test_no_remedy_saves_more_than_its_parts_take(language):
     assert "6.00" in advice(row, language)
     assert "10.0" in advice(row, language)
     assert "6.00" not in advice({**row, "idle_ms": None}, language)
+    nearly = advice({**row, "time_s": 0.01292, "idle_ms": 12.856}, language)
+    assert "12.86" in nearly
+    assert "12.92" in nearly
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

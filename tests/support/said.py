@@ -1,8 +1,32 @@
 """Sentences as tests read them: keys and numbers, never words."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
 
+from mfulab.core.language import Texts
 from mfulab.core.said import Said, from_json, said_by
+from mfulab.lab.report.frames import Tables
+
+
+class Heard(Texts):
+    """Texts that keep what they were asked to say, by key."""
+
+    def __init__(self, section: str):
+        super().__init__("en", section)
+        self.heard: dict[str, list[dict[str, Any]]] = defaultdict(list)
+
+    def __call__(self, key: str, **values: Any) -> str:
+        self.heard[key].append(values)
+        return super().__call__(key, **values)
+
+
+def heard(module: ModuleType, tables: Tables) -> dict[str, list[dict[str, Any]]]:
+    """Texts of a figure's sentence on tables, by key, each with its values."""
+    text = Heard(module.__name__.rpartition(".")[2])
+    module.finding(module.rows(tables), text)
+    return dict(text.heard)
 
 
 def parts(said: Said | BaseException | Mapping) -> Iterator[Said]:

@@ -9,7 +9,15 @@ from typing import Any, get_args
 import click
 from rich.text import Text
 
-from mfulab.cli.options import AS_JSON, DEVICE, MODEL, PRECISION, Overrides, command
+from mfulab.cli.options import (
+    AS_JSON,
+    DEVICE,
+    MODEL,
+    PRECISION,
+    Overrides,
+    command,
+    usual_language,
+)
 from mfulab.core.answer import Answer, answered
 from mfulab.core.errors import ConfigurationError, lacks, unknown
 from mfulab.core.groups import ModelConfig
@@ -72,7 +80,7 @@ def show(words: Sequence[str], as_json: bool) -> int:
         say_json(_answer(explanation).line(details))
     else:
         console = _console()
-        for line in explanation.lines():
+        for line in explanation.lines(usual_language()):
             console.print(Text(line.text, style=line.style))
     if explanation.reported is None or explanation.matches:
         return 0

@@ -5,10 +5,13 @@ from dataclasses import asdict
 from typing import Any
 
 import click
+from rich.padding import Padding
+from rich.table import Column, Table
 
 from mfulab.cli.flops import config_of
-from mfulab.cli.options import AS_JSON, COUNT, DEVICE, MODEL, TOKENS, command
+from mfulab.cli.options import AS_JSON, COUNT, DEVICE, MODEL, TOKENS, command, usual_language
 from mfulab.core.answer import Answer, answered
+from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers
@@ -79,23 +82,21 @@ def _answer(fit: Fit) -> Answer:
 
 def _print(fit: Fit) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
-    verb = "fits" if fit.fits else "does not fit"
-    peak = quantity(fit.peak_bytes, "B")
-    room = quantity(fit.capacity_bytes, "B")
-    console.print(
-        f"{fit.model}, batch {fit.batch_size}: peak {peak} of {room}, {verb} {fit.device}"
-    )
+    text = Texts(usual_language(), "fits")
+    told = {"model": fit.model, "batch": fit.batch_size, "device": fit.device}
+    sizes = {"peak": fit.peak_bytes, "room": fit.capacity_bytes}
+    console.print(text("fits" if fit.fits else "fits_not", **told, **sizes))
     parts = {name: getattr(fit, f"{name}_bytes") for name in MEMORY_PARTS}
     passing = fit.peak_bytes - sum(filter(None, parts.values()))
     if passing > 0:
-        parts |= {"in passing": passing}
+        parts |= {"in_passing": passing}
+    shown = Table(Column(), Column(justify="right"), box=None, show_header=False)
     for part, size in parts.items():
-        console.print(f"  {part:12} {'not known' if size is None else quantity(size, 'B'):>9}")
-    if passing > 0:
-        console.print("In passing: what the step makes and frees again, such as logits.")
-    else:
-        console.print(
-            "Activations go as gradients come: the peak is what is alive at once, less than the sum."
-        )
-    console.print(f"largest batch: {fit.largest_batch:,}", style="bold")
-    console.print(fit.says, style="dim")
+        shown.add_row(text(part), text("not_known") if size is None else quantity(size, "B"))
+    console.print(Padding(shown, (0, 0, 0, 1), expand=False))
+    console.print(text("passing" if passing > 0 else "alive"))
+    console.print(text("largest", largest=fit.largest_batch), style="bold")
+    left_out = [text("left_out")]
+    if fit.workspace_bytes is None:
+        left_out.insert(0, text("no_workspace"))
+    console.print(" ".join(left_out), style="dim")

@@ -25,7 +25,7 @@ from mfulab.core.answer import unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import duration, quantity
+from mfulab.core.language.quantities import quantity
 from mfulab.core.parts import leave_out
 from mfulab.core.printing import say, say_json
 from mfulab.core.said import Said
@@ -198,10 +198,13 @@ def _measure(run: Run, counted: str, tell: Callable[[str], None]) -> None:
     if config.exists() and store.state(run, RESULTS) is not store.State.KEPT:
         store.take(RESULTS)  # what a running sweep has planned is not planned anew
     store.write_run(run, RESULTS)
-    about = ""
-    if expected := expected_s(run):
-        about = f" · about {duration(expected)}"
-    tell(f"{counted}{run.step}: {run.name}{about}")
+    text = Texts(usual_language(), "lines")
+    name = f"{counted}{run.step}: {run.name}"
+    expected = expected_s(run)
+    if expected:
+        tell(text("expected", run=name, time=expected))
+    else:
+        tell(name)
     log = config.with_name("log")
     began = time.monotonic()
     command = [
@@ -223,7 +226,8 @@ def _measure(run: Run, counted: str, tell: Callable[[str], None]) -> None:
     if ended:
         say(log.read_text(), file=sys.stderr)
         sys.exit(ended)
-    tell(f"    done in {duration(time.monotonic() - began)}")
+    took = text("done", time=time.monotonic() - began)
+    tell(f"    {took}")
 
 
 def expected_s(run: Run) -> float | None:
@@ -294,7 +298,7 @@ def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:
                 shown.add_row(key, Text(with_unit(key, row[key])))
         console.print(shown)
     if not whole:
-        console.print(Text("every column: --row", style="dim"))
+        console.print(Text(Texts(usual_language(), "lines")("every_column"), style="dim"))
 
 
 # Endings of columns' names: the factor to a unit that takes prefixes, and the unit.

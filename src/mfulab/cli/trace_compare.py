@@ -116,7 +116,8 @@ def _show(text: Texts, steps: Sequence[Step], compared: Difference, gate: float 
     devices = "one_device" if first.device == second.device else "two_devices"
     console.print(text(devices, before=first.device, after=second.device))
     before, after = _ms(compared.before), _ms(compared.after)
-    heading = text("compared", before=before, after=after, change=f"{100 * compared.change:+.2f}")
+    key = "compared_same" if compared.verdict == "same" else "compared"
+    heading = text(key, before=before, after=after, change=f"{100 * compared.change:+.2f}")
     console.print(Text(heading, style="bold"))
     noise = text("no_noise")
     if compared.noise is not None:

@@ -180,11 +180,14 @@ def _window(text: Texts, row: Row) -> str:
     for name in ("first_step", "last_step"):
         if row[name] is not None:
             ends.append(row[name])
-    numbers = "–".join(dict.fromkeys(map(str, ends)))
+    span = "–".join(dict.fromkeys(map(str, ends)))
+    numbers = ""
+    if span:
+        numbers = text("window_numbers", numbers=span)
     source = verdicts.flags(row["window_source"], text.language)
     time = quantity(row["time_s"], "s")
     told = {"steps": row["steps"], "events": row["events"], "time": time, "source": source}
-    return text("window", numbers=f" {numbers}" if numbers else "", **told)
+    return text("window", numbers=numbers, **told)
 
 
 def _flags(row: Row, language: str) -> list[str]:
@@ -464,6 +467,8 @@ def short(name: str, most: int) -> str:
         .replace("at::native::", "")
         .replace("(anonymous namespace)::", "")
     )
+    if "scaled_dot_product_" in name:  # too long for a column, whose words would all end alike
+        name = name.rpartition("scaled_dot_product_")[2]
     if len(name) <= most:
         return name
     return name[: most - 1] + "…"

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 from mfulab.core.errors import ConfigurationError, unknown
-from mfulab.core.language.quantities import in_percent, quantity
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import in_percent, percent, quantity
 from mfulab.device.datasheets import Datasheet
 from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.mfu.conventions import CONVENTIONS, ORDER, OURS, POSSIBLE, Choices, flops
@@ -29,7 +30,6 @@ NODES = (8, 16)  # devices that a speed or a peak may be of by mistake
 TOLERANCE = 0.3  # points of MFU within which a convention gives a reported number
 SHOWN = 5  # conventions that are listed where a reported number has more
 SEEN = 0.005  # points from which a number is shown
-ABOVE_PEAK = "Above 100 %: the speed, the batch, the number of devices or the device is wrong."
 BY_CHANCE = 10.0  # percent of `Explanation.chance_percent` from which a match may be chance
 
 
@@ -86,43 +86,45 @@ class Explanation:
         """Our MFU, what gives the reported one, and a line for each convention and each peak."""
         return "\n".join(line.text for line in self.lines())
 
-    def lines(self) -> "Iterator[Line]":
-        """Lines of the explanation, with the styles of a terminal."""
+    def lines(self, language: str = "en") -> "Iterator[Line]":
+        """Lines of the explanation, with the styles of a terminal; conventions keep their names."""
+        text = Texts(language, "explain")
         ours = self.ours
-        yield Line(f"{self.model} on {self.device}: {in_percent(ours.mfu_percent)} MFU", "bold")
+        mfu = in_percent(ours.mfu_percent)
+        yield Line(text("ours", model=self.model, device=self.device, mfu=mfu), "bold")
         speed = quantity(1e12 * self.tflop_s, "FLOP/s", 4)
         top = quantity(1e12 * ours.peak_tflop_s, "FLOP/s", 4)
-        yield Line(f"{speed} a device of {top} ({ours.denominator})")
+        yield Line(text("speed", speed=speed, top=top, of=ours.denominator))
         if ours.mfu_percent > 100:
-            yield Line(ABOVE_PEAK, "red")
+            yield Line(text("above_peak"), "red")
         if self.reported is not None:
-            yield from self._reported_lines(self.reported)
-        yield Line("\nMFU by convention, %")
+            yield from self._reported_lines(self.reported, text)
+        yield Line(f"\n{text('conventions')}")
         for row in self.conventions:
             yield from _row_lines(row, row.convention)
-        yield Line("\nby mfulab's convention over another peak, %")
+        yield Line(f"\n{text('denominators')}")
         for row in self.denominators:
             yield from _row_lines(row, row.denominator)
 
-    def _reported_lines(self, reported: float) -> "Iterator[Line]":
+    def _reported_lines(self, reported: float, text: Texts) -> "Iterator[Line]":
         """Lines on the combinations that give the reported number, of how many tried, and on how
         many numbers those give."""
-        band = f"±{self.tolerance} points"
+        told = {"reported": reported, "tolerance": self.tolerance}
         if not self.matches:
-            yield Line(f"No convention and no peak here gives {reported:g} %.")
-            yield Line(f"Tried: {self.tried} combinations of both, each to {band}.")
+            yield Line(text("none", **told))
+            yield Line(text("tried_both", count=self.tried, **told))
             return
-        yield Line(f"{reported:g} % is, to {self.tolerance} points:")
+        yield Line(text("is_one_of", **told))
         for row in self.matches[:SHOWN]:
             yield Line(f"  {in_percent(row.mfu_percent)}  {row.convention}")
-            yield Line(f"          over {row.denominator}")
+            yield Line(f"          {text('over', peak=row.denominator)}")
         if len(self.matches) > SHOWN:
-            yield Line(f"  and {len(self.matches) - SHOWN} more, further from ours")
-        chance = quantity(self.chance_percent, "%")
-        yield Line(f"Tried: {self.tried} combinations as simple as the first, each to {band}.")
-        yield Line(f"They give {chance} of all numbers within a quarter of {reported:g} %.")
+            yield Line(f"  {text('further', count=len(self.matches) - SHOWN)}")
+        yield Line(text("tried", count=self.tried, **told))
+        if self.chance_percent is not None:
+            yield Line(text("of_numbers", chance=percent(self.chance_percent), **told))
         if self.may_be_chance:
-            yield Line("This may be chance: only the run's own code can tell.", "yellow")
+            yield Line(text("chance"), "yellow")
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

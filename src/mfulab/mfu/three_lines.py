@@ -153,8 +153,11 @@ def most_saved(row: Mapping[str, Cell], language: str = "en") -> str:
     time_s = number(row.get("time_s"))
     if lost is None or time_s is None:
         return ""
-    step = significant(1e3 * time_s)
-    return Texts(language, "lines")("saves", ms=significant(lost.ms), step=step)
+    step_ms = 1e3 * time_s
+    words = significant(lost.ms), significant(step_ms)
+    if words[0] == words[1]:  # a part that is nearly all is no whole step
+        words = significant(lost.ms, 4), significant(step_ms, 4)
+    return Texts(language, "lines")("saves", ms=words[0], step=words[1])
 
 
 def verdict_of(judged: Judged) -> dict[str, str | None]:

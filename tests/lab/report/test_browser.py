@@ -385,8 +385,11 @@ def test_two_times_are_apart_only_beyond_what_doubt_leaves(opened, reach, said):
         for name, time in (("a", 1.0), ("b", 1.4))
     ]
     rows[0]["reach"] = reach
+    rates = {"samples_per_s": 8.0}, {"samples_per_s": 5.7}
+    rows = [row | rate for row, rate in zip(rows, rates, strict=True)]
     lines = opened.evaluate("([one, two]) => besides(one, two)[0].textContent", rows)
     assert opened.evaluate("(key) => words[key]", said) in lines
+    assert ("×" in lines) == (said == "apart"), "a difference within the intervals has no number"
 
 
 def test_after_enter_on_a_mark_the_next_stop_opens_its_run(opened):

@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import re
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -16,28 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import report_rows
 from support.noise import slower
+from support.said import Heard
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
-from mfulab.lab.report import figures, frames, trust
+from mfulab.lab.report import figures, frames, selection, trust
 from mfulab.lab.tables.merge import OF
 from mfulab.mfu.models import is_load
 
 Claim = Callable[[pd.DataFrame, dict[str, Any]], Any]
 EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "2"))
 TABLES = ("profile", "matmul", "memory", "readings")
-
-
-class Heard(Texts):
-    """Texts that keep what they were asked to say, by key."""
-
-    def __init__(self, section: str):
-        super().__init__("en", section)
-        self.heard: dict[str, list[dict[str, Any]]] = defaultdict(list)
-
-    def __call__(self, key: str, **values: Any) -> str:
-        self.heard[key].append(values)
-        return super().__call__(key, **values)
 
 
 def changed(tables: frames.Tables, seed: int, spread: float) -> frames.Tables:
@@ -247,6 +235,9 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         and said["worst"]["tflop_s"] == rows["tflop_s"].min()
         and near(said["factor"], rows["tflop_s"].max() / rows["tflop_s"].min())
     ),
+    ("block_sizes", "finding_one"): lambda rows, said: (
+        said["best"]["tflop_s"] == rows["tflop_s"].max()
+    ),
     ("ceilings", "finding"): lambda rows, said: (
         said["best"]["measured_tflop_s"] == rows["measured_tflop_s"].max()
         and near(
@@ -291,6 +282,9 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         said["participants"] == 2
         and said["runs"] == rows["run"].nunique()
         and differ_most(rows, said)
+    ),
+    ("equal_devices", "finding_alike"): lambda rows, said: (
+        said["participants"] == 2 and said["runs"] == rows["run"].nunique()
     ),
     ("execution_speed", "finding"): lambda rows, said: extremes(rows, said),
     ("execution_speed", "pays"): lambda _, said: steps_to_pay(**said),
@@ -370,6 +364,9 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         said["best"]["tflop_s"] == same(rows, said["best"], "machine", "n")["tflop_s"].max()
         and said["worst"]["tflop_s"] == same(rows, said["best"], "machine", "n")["tflop_s"].min()
         and near(said["factor"], said["best"]["tflop_s"] / said["worst"]["tflop_s"])
+    ),
+    ("matmul_throughput", "finding_one"): lambda rows, said: (
+        said["best"]["tflop_s"] == same(rows, said["best"], "machine", "n")["tflop_s"].max()
     ),
     ("memory_breakdown", "measured"): lambda rows, said: in_words(
         said["deviation"],
@@ -475,7 +472,7 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         and near(said["row"]["factor"], said["row"]["time_s"] / said["row"]["time_s_normal"])
     ),
     ("time_by_batch_size", "finding"): lambda _, said: said["gain"] > 1 and gains(said),
-    ("time_by_batch_size", "finding_none"): lambda _, said: said["gain"] <= 1 and gains(said),
+    ("time_by_batch_size", "least_same"): lambda _, said: 0 < said["count"] <= said["total"],
     ("time_by_batch_size", "least_loses"): lambda _, said: (
         said["gain"] < 1 and gains(said) and near(said["gain"] * said["loss"], 1)
     ),
@@ -596,6 +593,73 @@ def test_what_a_sentence_claims_is_so_in_its_rows(recorded, name):
     assert heard, f"no sentence of {name} made a claim that is checked"
 
 
+# Texts that tell how far two rows are apart, by figure.
+APART = {
+    "attention_length": {"slower", "faster"},
+    "autograd": {"slower", "faster"},
+    "block_sizes": {"finding"},
+    "convolution": {"way"},
+    "data_parallel": {"finding", "worst", "sharded", "sharded_faster"},
+    "decoding": {"finding"},
+    "energy_efficiency": {"finding"},
+    "execution_speed": {"as_fast", "as_long", "pays"},
+    "flops_versus_time": {"finding"},
+    "frameworks": {"finding"},
+    "input": {"finding", "best", "beyond"},
+    "kernel_ladder": {"finding"},
+    "matmul_shapes": {"finding"},
+    "matmul_throughput": {"finding"},
+    "precision_speed": {"as_fast", "as_long", "beyond", "further"},
+    "pruning": {"finding", "finding_slower"},
+    "quantised": {"finding", "finding_slower", "slowest", "bandwidth"},
+    "subnormals": {"finding", "zero", "least"},
+    "time_by_batch_size": {"finding", "least_gains", "least_loses"},
+    "training_phases": {"faster", "traded"},
+}
+WIDE = 1e6  # a factor that no two recorded times are apart
+NOISY = ("profile", "matmul")
+
+
+def told(name: str, tables: frames.Tables) -> set[str]:
+    """The texts of a figure's sentence on these tables, as on the page."""
+    module = figures.modules()[name]
+    rows = module.rows(OTHERWISE.get(name, dict)(tables))
+    assert len(rows), f"the recordings have no rows of {name}"
+    text = Heard(name)
+    figures.finding(module, trust.with_doubts(rows), text)
+    return set(text.heard)
+
+
+@pytest.fixture(scope="module")
+def vague(recorded) -> frames.Tables:
+    """The recorded tables with intervals that hold every other time."""
+    made = dict(recorded)
+    for name in NOISY:
+        rows = recorded[name]
+        ends = {"time_ci_low_s": rows["time_s"] / WIDE, "time_ci_high_s": rows["time_s"] * WIDE}
+        made[name] = rows.assign(**ends)
+    return made
+
+
+@pytest.fixture(scope="module")
+def disturbed(recorded) -> frames.Tables:
+    """The recorded tables as if other load had run beside all of it."""
+    flags = '{"beside": {"share": 30.0}}'
+    noisy = {name: recorded[name].assign(verdict_flags=flags) for name in NOISY}
+    return trust.judged({**recorded, **noisy})
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_difference_within_the_intervals_has_no_number(vague, recorded, name):
+    assert told(name, recorded) & APART[name], "a sentence on exact times tells one"
+    assert not told(name, vague) & APART[name]
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_ratio_of_doubtful_rows_is_none(disturbed, name):
+    assert not told(name, disturbed) & APART[name]
+
+
 @pytest.mark.parametrize(
     "name",
     ["block_sizes", "counter_deviation", "matmul_throughput", "roofline", "utilization_ladder"],
@@ -607,6 +671,25 @@ def test_a_sentence_about_the_wrong_row_is_noticed(recorded, name, monkeypatch):
     monkeypatch.setattr(pd.Series, "idxmin", largest)
     with pytest.raises(AssertionError):
         made(rows, name)
+
+
+def test_public_runs_above_the_peak_of_16_bits_are_told(recorded):
+    module = figures.modules()["published_mfu"]
+    rows = selection.drawable(module, trust.judged(recorded))
+    text = Heard("published_mfu")
+    figures.finding(module, rows, text)
+    drawn = int((rows["mfu_bf16_percent"] > 100).sum())
+    assert drawn > 0
+    assert [said["above"] for said in text.heard["above"]] == [drawn]
+
+
+def test_a_ceiling_of_a_quick_search_says_so(recorded):
+    drawn = figures.render("ceilings", trust.judged(recorded))
+    rows = figures.modules()["ceilings"].rows(recorded)
+    quick = Texts(section="ceilings")("quick")
+    labels = [label for axes in drawn.figure.axes for label in axes.get_yticklabels()]
+    told = sum(quick in label.get_text() for label in labels)
+    assert told == rows["run"].str.contains("search=quick").sum() > 0
 
 
 def test_a_machine_of_two_sizes_is_told_before_recorded_curves(recorded):

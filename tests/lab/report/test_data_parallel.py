@@ -4,6 +4,7 @@ import json
 
 import pytest
 from support.drawn import overlaps, tables
+from support.said import heard
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures
@@ -78,9 +79,8 @@ def test_equal_jobs_and_one_without_a_trace(tmp_path):
     assert "scales worst: 100 %" in told
     near = {"time_ci_low_s": 0.08, "time_ci_high_s": 0.12}
     jobs = [job(16.0, **near), job(15.0, bucket_mb=1.0, **near), job(5.0, bucket_mb=5.0, **near)]
-    assert "bucket 25 MiB scales best (no measurable difference to others): 80 %" in said(
-        tmp_path, row(10.0), *jobs
-    )
+    best = heard(data_parallel, tables(tmp_path, row(10.0), *jobs))["finding"][0]
+    assert (best["tied"], best["best"]["efficiency"]) == (2, 80)
     assert "nan" not in told
 
 
@@ -104,14 +104,10 @@ def test_fsdp_is_held_against_ddp_where_their_intervals_lie_apart(tmp_path, time
 
 def test_jobs_whose_intervals_meet_are_not_ranked(tmp_path):
     wide = {"time_ci_low_s": 0.07, "time_ci_high_s": 0.14}
-    told = said(tmp_path, row(10.0), job(16.0, **wide), job(12.0, bucket_mb=1.0, **wide))
-    assert told.startswith(
-        "No job scales measurably better than another: resnet18, 2 × DDP, batch 4, "
-    )
-    assert (
-        "bucket 25 MiB reaches 80 % of perfect, resnet18, 2 × DDP, batch 4, bucket 1 MiB 60 %."
-        in told
-    )
+    jobs = job(16.0, **wide), job(12.0, bucket_mb=1.0, **wide)
+    told = heard(data_parallel, tables(tmp_path, row(10.0), *jobs))
+    assert {"finding", "worst"}.isdisjoint(told)
+    assert told["alike"][0]["best"]["efficiency"] == 80
     assert "scales best" in said(
         tmp_path, row(10.0), job(16.0, **wide), job(2.0, bucket_mb=1.0, **wide)
     )

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.said import heard
 
-from mfulab.core.language import Texts
 from mfulab.lab.report.figures import equal_devices
 
 
@@ -18,7 +18,11 @@ def tables(times: dict[str, float], run: str = "model=a,batch_size=4") -> dict[s
         "status": "ok",
         "started_at": "",
         "commit": "",
+        "time_ci_low_s": float("nan"),
+        "time_ci_high_s": float("nan"),
         "doubtful": False,
+        "doubts": 0,
+        "reach": 1.0,
     }
     rows = [{**shared, "hardware": machine, "time_s": time} for machine, time in times.items()]
     table = pd.DataFrame(rows)
@@ -38,14 +42,20 @@ def test_without_participants_nothing_is_drawn():
     assert equal_devices.rows(tables({"cpu-2c": 1.0, "gpu": 2.0})).empty
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
-@given(times=st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=5))
-def test_the_sentence_names_the_slowest_and_the_fastest(language, times):
-    rows = equal_devices.rows(
-        tables({f"cpu-2c--p{place}": time for place, time in enumerate(times)})
-    )
-    said = equal_devices.finding(rows, Texts(language, "equal_devices"))
+@given(times=st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=5, unique=True))
+def test_the_sentence_names_the_slowest_and_the_fastest(times):
+    measured = tables({f"cpu-2c--p{place}": time for place, time in enumerate(times)})
+    [told] = heard(equal_devices, measured)["finding"]
     slow, fast = times.index(max(times)), times.index(min(times))
-    assert f"{max(times) / min(times):.2f}" in said
-    assert f"p{slow}" in said
-    assert f"p{fast}" in said or max(times) == min(times)
+    assert (told["slow"]["who"], told["fast"]["who"]) == (f"p{slow}", f"p{fast}")
+    assert told["slow"]["range"] == pytest.approx(max(times) / min(times))
+
+
+@pytest.mark.parametrize("column", ["doubts", "time_ci_high_s"])
+def test_times_that_may_be_alike_are_not_ranked(column):
+    measured = tables({"cpu-2c--ann": 1.0, "cpu-2c--bob": 1.2})
+    wide = {"time_ci_low_s": 0.5, "time_ci_high_s": 2.0, "doubts": 0, "reach": 1.0}
+    if column == "doubts":
+        wide = {"doubts": 1, "reach": 1.5}
+    measured["profile"] = measured["profile"].assign(**wide)
+    assert heard(equal_devices, measured).keys() == {"finding_alike"}

@@ -3,6 +3,7 @@ another."""
 
 import pytest
 from support.drawn import overlaps, tables
+from support.said import heard
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures
@@ -47,11 +48,12 @@ def said(tmp_path, *rows: dict) -> str:
 
 
 def test_one_loader_says_its_wait_and_what_is_left(tmp_path):
-    assert said(tmp_path, row(200.0), fed(50.0, 70.0)) == (
-        "Fed by decoded JPEGs in the loop itself, simple_cnn at batch 8 waits 70 % of the time: MFU is 5.0 %; with a "
-        "batch on the device it is 20 %. MFU relative to a batch on the device "
-        "differs from the time not waiting by 5.0 points (median of 1 run)."
-    )
+    told = heard(figure, tables(tmp_path, row(200.0), fed(50.0, 70.0)))
+    assert told.keys() == {"finding", "tracks"}
+    worst = told["finding"][0]["worst"]
+    assert (worst["mfu_percent"], worst["mfu_percent_device"]) == (5.0, 20.0)
+    assert worst["input_wait_percent"] == 70.0
+    assert told["tracks"] == [{"deviation": "5.0", "count": 1}]
 
 
 def test_workers_that_help_and_those_that_are_too_many(tmp_path):
@@ -68,7 +70,7 @@ def test_workers_that_help_and_those_that_are_too_many(tmp_path):
 
 def test_equal_workers_are_not_called_better(tmp_path):
     told = said(tmp_path, row(200.0), fed(50.0, 75.0), fed(50.0, 75.0, 2))
-    assert "No number of workers does measurably better. MFU relative" in told
+    assert "No number of workers does measurably better. " in told
 
 
 def test_workers_are_told_apart_by_their_intervals_alone(tmp_path):
@@ -87,7 +89,7 @@ def test_workers_are_told_apart_by_their_intervals_alone(tmp_path):
     )
     assert "does measurably better" in said(tmp_path, row(200.0), slow, near(150.0, 1, 0.05, 0.15))
     device = row(200.0, time_ci_low_s=0.03, time_ci_high_s=0.11)
-    assert "it is 20 %. The two 95 % intervals overlap." in said(tmp_path, device, slow)
+    assert "finding_alike" in heard(figure, tables(tmp_path, device, slow))
 
 
 def test_without_a_batch_on_the_device_there_is_nothing_to_hold_against(tmp_path):

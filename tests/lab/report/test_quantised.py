@@ -2,6 +2,7 @@
 
 import pytest
 from support.drawn import overlaps, tables
+from support.said import heard
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures
@@ -46,40 +47,33 @@ def said(tmp_path, *rows: dict) -> str:
 
 
 def test_one_scheme_says_what_it_gains_and_costs(tmp_path):
-    assert said(
-        tmp_path, row("prefill"), fewer("weight_int8", 40.0, "prefill", mbu_percent=40.0)
-    ) == (
-        "weights in int8 (from fp32) is fastest: gpt2 runs prefill at batch 1 2.00× as fast, with 0.250× the weights "
-        "and an error of 1.2 %."
-    )
+    scheme = fewer("weight_int8", 40.0, "prefill", mbu_percent=40.0)
+    told = heard(quantised, tables(tmp_path, row("prefill"), scheme))
+    assert {"finding", "of"} == told.keys()
+    finding = told["finding"][0]
+    assert (finding["factor"], finding["size"]) == (2.0, "0.250")
+    assert finding["row"]["error"] == pytest.approx(1.2, rel=0.05)
 
 
 def test_decoding_has_a_bandwidth_and_unknown_sizes_stay_unknown(tmp_path):
-    told = said(
-        tmp_path, row(), fewer("weight_int8", 40.0), fewer("dynamic_int8", 10.0, output_error=0.5)
-    )
-    assert "with ?× the weights" in told
-    assert "The slowest is int8, dynamic (from fp32), decoding at batch 1: 0.500×." in told
-    assert (
-        "Decoding uses 80 % of the bandwidth unquantised and 40 % with weights in int8 (from fp32)."
-        in told
-    )
-    assert told.endswith("int8, dynamic (from fp32) changes the output most, by 50 %.")
+    schemes = fewer("weight_int8", 40.0), fewer("dynamic_int8", 10.0, output_error=0.5)
+    told = heard(quantised, tables(tmp_path, row(), *schemes))
+    assert told["finding"][0]["size"] == "?"
+    assert told["slowest"][0]["factor"] == 0.5
+    assert told["slowest"][0]["row"]["quantisation"] == "dynamic_int8"
+    bandwidth = told["bandwidth"][0]["row"]
+    assert (bandwidth["mbu_percent_before"], bandwidth["mbu_percent"]) == (80, 40)
+    assert told["error"][0]["row"]["error"] == 50
 
 
 def test_schemes_within_the_intervals_are_neither_fast_nor_slow(tmp_path):
     wide = {"time_ci_low_s": 0.01, "time_ci_high_s": 0.3}
     rows = row(time_ci_low_s=0.045, time_ci_high_s=0.055), fewer("weight_int8", 40.0, **wide)
-    told = said(tmp_path, *rows, fewer("static_int8", 4.0, **wide))
-    assert told.startswith(
-        "No scheme is measurably faster: the nearest, weights in int8 (from fp32),"
-    )
-    assert "2 of 2 cases make no measurable difference." in told
-    assert "slowest" not in told
-    assert "bandwidth" not in told
-    assert "int8, dynamic (from fp32) is fastest" in said(
-        tmp_path, *rows, fewer("dynamic_int8", 30.0)
-    )
+    told = heard(quantised, tables(tmp_path, *rows, fewer("static_int8", 4.0, **wide)))
+    assert told.keys() == {"finding_alike", "overlaps", "error", "of"}
+    assert told["overlaps"] == [{"count": 2, "total": 2}]
+    told = heard(quantised, tables(tmp_path, *rows, fewer("dynamic_int8", 30.0)))
+    assert told["finding"][0]["row"]["quantisation"] == "dynamic_int8"
 
 
 def test_a_bar_within_the_intervals_is_pale_and_its_format_is_named(tmp_path):
@@ -93,11 +87,11 @@ def test_a_bar_within_the_intervals_is_pale_and_its_format_is_named(tmp_path):
     assert all("from fp32" in label.get_text() for label in axes.get_yticklabels())
 
 
-@pytest.mark.parametrize("speed", [20.0, 5.0])
-def test_equal_or_slower_schemes_are_not_called_faster(tmp_path, speed):
-    told = said(tmp_path, row("prefill"), fewer("static_int8", speed, "prefill", mbu_percent=""))
-    assert told.startswith("No scheme is measurably faster: the nearest, int8, static (from fp32),")
-    assert "nan" not in told
+@pytest.mark.parametrize(("speed", "key"), [(20.0, "finding_alike"), (5.0, "finding_slower")])
+def test_equal_or_slower_schemes_are_not_called_faster(tmp_path, speed, key):
+    scheme = fewer("static_int8", speed, "prefill", mbu_percent="")
+    assert heard(quantised, tables(tmp_path, row("prefill"), scheme)).keys() == {key, "of"}
+    assert "nan" not in said(tmp_path, row("prefill"), scheme)
 
 
 def test_without_the_step_before_there_is_nothing_to_hold_against(tmp_path):

@@ -72,6 +72,13 @@ def is_below(low: Columns, high: Columns, column: str) -> bool:
     return holds(Claim(values, lambda low, high: low < high))
 
 
+def differs(low: Columns, high: Columns, column: str) -> bool:
+    """True if a ratio of two rows may be told: both are trusted, and one value stays below the
+    other."""
+    is_trusted = not (low.get(trust.DOUBTS) or high.get(trust.DOUBTS))
+    return is_trusted and is_below(low, high, column)
+
+
 @dataclass(frozen=True)
 class Rule:
     """The claims of a figure's marks: a function of its rows that gives True for each whose claim

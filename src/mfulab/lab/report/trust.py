@@ -26,6 +26,7 @@ CLOCK_S = 1.0  # starts are told in whole seconds
 # Column, and factor by which a doubtful time may be off besides its interval: a process counts as
 # slow from 1.3 on. What contradicts itself may be off by any.
 REACH = "reach"
+DOUBTS = "doubts"  # column: a bit a reason
 OFF = 1.5
 STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
 

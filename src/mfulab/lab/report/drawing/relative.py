@@ -23,6 +23,8 @@ READ = (
     ),  # of `frames.comparable`
 )
 MOST = 24  # models a panel
+TITLE, LINE = 0.8, 0.24  # inches: a panel's title and axis, and each of its models
+SMALL = 9  # points
 MARGIN = 1.1  # by which two measured ceilings may err
 
 
@@ -83,8 +85,9 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
     key = "finding_one" if best["speedup"] == worst["speedup"] else "finding"
     words = [text(key, **named, best=_gain(best, text), worst=_gain(worst, text))]
     words += selection.unranked_words(sound, text)
-    beyond = rows["speedup"] / rows["possible"]
-    if axis == "precision" and (beyond > MARGIN).any():
+    least = rows["speedup_low"].fillna(rows["speedup"])
+    beyond = (least / rows["possible"]).where(rows["speedup"] / rows["possible"] > MARGIN)
+    if axis == "precision" and (beyond > 1).any():
         row = rows.loc[beyond.idxmax()]
         key = "further" if row["mfu_percent"] > row["mfu_percent_base"] else "beyond"
         words.append(text(key, run=_named(row, rows, axis, text), row=row))
@@ -133,9 +136,12 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
     lines = None
     if len(machines) == 1:
         lines = min(MOST, rows["model"].nunique())
-    panels = style.facets(
-        figure, rows, text, "mode", titles, x=name, sharey="row", sharex=True, lines=lines
-    )
+    counts = [rows.loc[rows["machine"] == machine, "model"].nunique() for machine in machines]
+    shared: style.Look = {"sharey": "row", "sharex": True, "lines": lines}
+    shared["height_ratios"] = [count + 1 for count in counts]
+    panels = style.facets(figure, rows, text, "mode", titles, x=name, **shared)
+    if len(machines) > 1:
+        style.resize(figure, TITLE * (1 + len(machines)) + LINE * sum(counts))
     colors = (
         style.usual_colors(rows[axis])
         if axis == "precision"
@@ -145,7 +151,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
     for number, (axes, here) in enumerate(panels):
         on_it = rows[rows["machine"] == machines[number // len(titles)]]
         order = on_it.groupby("model")["speedup"].max().sort_values().index
-        size = min(11, (240 if len(machines) == 1 else 145) / len(order))
+        size = min(11, 240 / len(order)) if len(machines) == 1 else SMALL
         here = here[here["model"].isin(order)]
         axes.axvline(1, color=style.MUTED, linewidth=1.2)
         apart = 0.4 / max(1, len(colors) - 1)

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
 
+from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, labels, points, style
 from mfulab.lab.report.frames import DataFrame, Series
 
@@ -246,11 +247,11 @@ class Extremes:
     column: str
 
     def __call__(self, rows: DataFrame, text: Texts, **values: object) -> str:
-        """Gives the sentence; another one where all rows have one value."""
+        """Gives the sentence; another one, without a factor, where the two are not known to differ."""
         best = rows.loc[rows[self.column].idxmax()]
         worst = rows.loc[rows[self.column].idxmin()]
         factor = best[self.column] / worst[self.column]
-        key = "finding_one" if factor == 1 else "finding"
+        key = "finding" if claims.differs(worst, best, self.column) else "finding_one"
         return text(key, best=best, worst=worst, factor=factor, **values)
 
 

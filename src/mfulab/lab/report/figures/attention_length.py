@@ -3,7 +3,7 @@ backends."""
 
 import pandas as pd
 
-from mfulab.lab.report import selection
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, specs, style, ticks
 from mfulab.lab.report.frames import DataFrame, Tables, alone, ok, one_each, with_machine
 
@@ -16,7 +16,6 @@ COLORS = {
     for way, place in {"math": 1, "flash": 0, "efficient": 2, "cudnn": 4}.items()
 }
 FAILED = "out_of_memory"
-ALIKE_WITHIN = 0.02  # of a time: less is no difference
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -51,12 +50,12 @@ def finding(rows: DataFrame, text: Texts) -> str:
         math = last.loc["math"]
         flash = last.loc["flash"]
         times = math["time_s"] / flash["time_s"]
-        if abs(times - 1) < ALIKE_WITHIN:
-            key = "equal"
-        elif times > 1:
+        if claims.differs(flash, math, "time_s"):
             key = "slower"
-        else:
+        elif claims.differs(math, flash, "time_s"):
             key = "faster"
+        else:
+            key = "equal"
         words.append(text(key, times=max(times, 1 / times), math=math, flash=flash))
         if pd.notna(math["memory_bytes"] + flash["memory_bytes"]):
             words.append(text("peaks", math=math, flash=flash))

@@ -1,6 +1,6 @@
 """Speed of one kernel over its thread blocks or tiles."""
 
-from mfulab.lab.report import selection
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Texts, kinds, significant, style
 from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
@@ -18,7 +18,10 @@ def rows(tables: Tables) -> DataFrame:
     timed = timed.assign(block_y=timed["block_y"].fillna(1.0))
     keys = ["machine", "kernel", "size", "precision"]
     blocks = timed.groupby(["recorded", *keys])["block"].transform("nunique")
-    return selection.largest(selection.pick(timed[blocks >= FEWEST], "recorded"), keys, "block")
+    chosen = selection.pick(timed[blocks >= FEWEST], "recorded")
+    chosen = selection.largest(chosen, keys, "block")
+    sizes = [f"{size}³" if size.isdigit() else size for size in chosen["size"]]
+    return chosen.assign(size=sizes)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -26,9 +29,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
     best = rows.loc[rows["tflop_s"].idxmax()]
     worst = rows.loc[rows["tflop_s"].idxmin()]
     factor = best["tflop_s"] / worst["tflop_s"]
-    key = "finding"
-    if factor == 1:
-        key = "finding_one"
+    key = "finding_one"
+    if claims.differs(worst, best, "tflop_s"):
+        key = "finding"
     return text(key, best=best, worst=worst, factor=factor)
 
 

@@ -7,6 +7,7 @@ from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
 TOPIC = "roofline"
 ORDER = 1
 RING = style.PALETTE[1]
+QUICK = "search=quick"  # of a run: few sizes were tried
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -31,8 +32,11 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def _words(row: Series, text: Texts) -> tuple[str, str]:
     """A ceiling's format, with what its run has besides, such as fewer threads; and its speed and
     share."""
-    extra = row["run"].removeprefix(f"ceiling={row['ceiling']}").removeprefix(",")
-    name = ", ".join(filter(None, [text.name("precision", row["ceiling"]), short(extra)]))
+    settings = row["run"].removeprefix(f"ceiling={row['ceiling']}").strip(",").split(",")
+    is_quick = QUICK in settings
+    others = ",".join(setting for setting in settings if setting != QUICK)
+    parts = [text.name("precision", row["ceiling"]), short(others), text("quick") * is_quick]
+    name = ", ".join(filter(None, parts))
     speed = quantity(row["measured_tflop_s"] * 1e12, "FLOP/s")
     share = 100 * row["measured_tflop_s"] / row["computed_tflop_s"]
     if share != share:

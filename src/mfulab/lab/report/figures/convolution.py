@@ -3,8 +3,8 @@
 from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims, selection
-from mfulab.lab.report.drawing import Texts, percent, significant, specs, style, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, against, one_each, steps
+from mfulab.lab.report.drawing import Texts, significant, specs, style, ticks
+from mfulab.lab.report.frames import DataFrame, Series, Tables, against, one_each, steps
 
 TOPIC = "flops"
 ORDER = 6
@@ -35,20 +35,23 @@ def finding(rows: DataFrame, text: Texts) -> str:
     here = rows[(rows[CASE] == most[CASE]).all(axis=1) & (rows["model"] != LIBRARY)].sort_values(
         "factor"
     )
-    ways = [
-        text("way", name=text(row.model), factor=significant(row.factor, 2))
-        for row in here.itertuples()
-    ]
+    ways = [_way(row, text) for _, row in here.iterrows()]
     words = [
         text("error", error=significant(error, 2)) for error in rows["relative_error"].nlargest(1)
     ]
     return " ".join([text("finding", most=most, ways=", ".join(ways)), *words])
 
 
+def _way(row: Series, text: Texts) -> str:
+    """A way's time beside the library's in words, without a number within their intervals."""
+    key = "way" if row["apart"] else "way_alike"
+    return text(key, name=text(row.model), factor=significant(row["factor"], 2))
+
+
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     """Rows, largest batch first, with its words, and with the factor and MFU behind each bar."""
     rows = rows.sort_values("batch_size", ascending=False, kind="stable")
-    shares = rows["mfu_percent"].map(lambda mfu: f" · {percent(mfu)} %" if mfu == mfu else "")
+    shares = [f" · {share}" if share else "" for share in specs.shares(rows["mfu_percent"], text)]
     return rows.assign(
         case=[text("batch", count=int(batch)) for batch in rows["batch_size"]],
         words=rows["factor"].map(lambda factor: f"{significant(factor, 2)}×") + shares,

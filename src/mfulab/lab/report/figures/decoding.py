@@ -47,7 +47,12 @@ def finding(rows: DataFrame, text: Texts) -> str:
         return text("prefill", row=rows.loc[rows["mfu_percent"].idxmax()])
     first, last = curves.ends(decoded)
     small, large = (rows.loc[first["mbu_percent"].idxmax()] for rows in (first, last))
-    key = "finding_one" if small["batch_size"] == large["batch_size"] else "finding"
+    if small["batch_size"] == large["batch_size"]:
+        key = "finding_one"
+    elif claims.differs(small, large, "time_s"):
+        key = "finding"
+    else:
+        key = "finding_alike"
     words = [text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])]
     if large["key_value_cache_bytes"] >= 0:
         words.append(text("cache", large=large))

@@ -6,14 +6,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from mfulab.lab.planning.naming import short
-from mfulab.lab.report import selection, trust
+from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Texts, runs, specs, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, ok
+from mfulab.lab.report.frames import INTERVAL, DataFrame, Tables, ok
 from mfulab.lab.tables.merge import OF
 
 TOPIC = "trust"
 ORDER = 1
-COLUMNS = ["hardware", "recorded", "run", "status", "started_at", "commit", "time_s", runs.DOUBTFUL]
+COLUMNS = [
+    *("hardware", "recorded", "run", "status", "started_at", "commit", *INTERVAL),
+    *(runs.DOUBTFUL, trust.DOUBTS, trust.REACH),
+]
 MOST = 24  # runs, those that differ most
 RATIOS = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)
 
@@ -47,7 +50,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
         "runs": len(distinct),
         "usual": distinct["range"].median(),
     }
-    return text("finding", slow=slow, fast=fast, **values)
+    key = "finding" if claims.differs(fast, slow, "time_s") else "finding_alike"
+    return text(key, slow=slow, fast=fast, **values)
 
 
 def _order(rows: DataFrame) -> list[str]:

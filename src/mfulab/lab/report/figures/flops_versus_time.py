@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from mfulab.lab.report import selection
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Texts, specs, style
 from mfulab.lab.report.frames import DataFrame, Tables, ok, steps
 
@@ -57,7 +57,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
     small, large = (row for _, row in ends.sort_values("flops_per_sample").iterrows())
     flops = large["flops_per_sample"] / small["flops_per_sample"]
     time = large["time_per_sample"] / small["time_per_sample"]
-    words = [text("finding", large=large, small=small, flops=flops, time=time)]
+    pairs = (small, large), (large, small)
+    is_known = any(claims.differs(*pair, "time_per_sample") for pair in pairs)
+    key = "finding" if is_known else "finding_alike"
+    words = [text(key, large=large, small=small, flops=flops, time=time)]
     trained = rows.dropna(subset=["points"])
     if len(trained):
         words.append(text("accuracy", row=trained.loc[trained["points"].idxmin()]))

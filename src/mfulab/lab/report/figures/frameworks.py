@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 
 from mfulab.core.json_text import parse_json
 from mfulab.lab.report import claims, selection
-from mfulab.lab.report.drawing import Texts, percent, significant, specs, style
+from mfulab.lab.report.drawing import Texts, significant, specs, style
 from mfulab.lab.report.frames import INTERVAL, DataFrame, Tables, apart, one_each, steps
 
 TOPIC = "execution"
@@ -97,7 +97,7 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
     for share, compile_s in rows[["mfu_percent", "compile_s"]].itertuples(index=False):
         words = []
         if share == share:
-            words = [f"{percent(share)} %"]
+            words = [text("share_of", share=share)]
         if compile_s == compile_s:
             words.append(text("after", time=compile_s))
         behind.append("\n".join(words))

@@ -19,6 +19,7 @@ CLAIM = claims.side_of("kept", 100.0)
 ALIKE = ["machine", "model", "mode", "batch_size", "sequence_length", "precision", "execution"]
 VARIED = ["loader_prefetch", "loader_epoch", "loader_persistent", "loader_pinned"]
 VARIED_MARK = "D"
+HIGH = 22  # letters beside an axis
 LOADER = ["loader_source", "loader_workers", *VARIED]
 
 
@@ -49,9 +50,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
     usual = preferred(rows, rows["usual"])
     itself = usual[usual["loader_workers"] == usual["loader_workers"].min()]
     worst = itself.loc[itself["input_wait_percent"].idxmax()]
-    words = [text("finding", worst=worst)]
-    if not apart(worst, suffix="_device"):
-        words.append(text("overlap"))
+    key = "finding_alike"
+    if apart(worst, suffix="_device"):
+        key = "finding"
+    words = [text(key, worst=worst)]
     keys = [*ALIKE, "loader_source"]
     alike = usual[(usual[keys] == worst[keys]).all(axis=1)]
     better = alike[(alike["kept"] > worst["kept"]) & apart(alike, worst)]
@@ -72,6 +74,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     """For each machine speed by workers, a line a source, and MFU against the time not spent
     waiting."""
     sources = style.colors(sorted(set(rows["loader_source"])))
+    kept = style.wrapped(text("kept"), HIGH)
     counts = sorted(set(rows["loader_workers"]))
     rows = rows.assign(place=rows["loader_workers"].map(counts.index)).sort_values(
         "loader_workers", kind="stable"
@@ -101,7 +104,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
             right, here, "not_waiting", "kept", "not_waiting", "kept", "mfu_percent", **marked
         )
         right.axline((0, 0), (100, 100), **style.LIMIT)
-        right.set(xlim=(0, 105), ylim=(0, max(105, 1.05 * here["kept"].max())), ylabel=text("kept"))
+        right.set(xlim=(0, 105), ylim=(0, max(105, 1.05 * here["kept"].max())), ylabel=kept)
     varied = []
     if not rows["usual"].all():
         varied = [style.dot(style.MUTED, text("varied"), VARIED_MARK)]

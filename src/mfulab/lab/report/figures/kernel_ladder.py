@@ -67,7 +67,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
         "reference": high["reference_name"] or text("library"),
     }
     key = "finding_one"
-    if len(here) > 1:
+    if claims.differs(low, high, SHARE):
         key = "finding"
     words = [text(key, low=low, high=high, **values)]
     beside = rows[(rows["machine"] == high["machine"]) & (rows["family"] != "library")]

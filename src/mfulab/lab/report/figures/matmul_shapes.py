@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from mfulab.lab.report import selection
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, percent, style
 from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
 
@@ -66,9 +66,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
     here = rows[rows["kernel"] == rows.groupby("kernel")[SHARE].max().idxmax()]
     best = here.loc[here[SHARE].idxmax()]
     worst = here.loc[here[SHARE].idxmin()]
-    key = "finding"
-    if best[SHARE] == worst[SHARE]:
-        key = "finding_one"
+    key = "finding_one"
+    if claims.differs(worst, best, SHARE):
+        key = "finding"
     return text(key, best=best, worst=worst)
 
 

@@ -4,7 +4,7 @@ from functools import partial
 
 from matplotlib.axes import Axes
 
-from mfulab.lab.report import selection
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Texts, matmuls, specs, style, ticks
 from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
@@ -28,9 +28,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
     best = here.loc[here["tflop_s"].idxmax()]
     worst = here.loc[here["tflop_s"].idxmin()]
     values = {"factor": best["tflop_s"] / worst["tflop_s"], "error": here["relative_error"].max()}
-    key = "finding"
-    if values["factor"] == 1:
-        key = "finding_one"
+    key = "finding_one"
+    if claims.differs(worst, best, "tflop_s"):
+        key = "finding"
     return text(key, best=best, worst=worst, **values)
 
 

@@ -162,11 +162,11 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
     return rows.assign(cause=causes, color=[COLORS.get(cause, style.MUTED) for cause in causes])
 
 
-def share(mfu: float, text: Texts) -> str:
-    """MFU in words; what is too small to be seen is no longer told apart."""
-    if 0 < mfu < three_lines.LEAST:
-        return text("least")
-    return text("share_of", share=mfu)
+def share(percent: float, text: Texts) -> str:
+    """A percentage in words; what is too small to be seen is no longer told apart."""
+    if 0 < percent < three_lines.LEAST:
+        return text("too_small")
+    return text("share_of", share=percent)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:

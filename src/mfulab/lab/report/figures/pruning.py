@@ -3,7 +3,7 @@ left."""
 
 from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, specs, style
-from mfulab.lab.report.frames import DataFrame, Tables, against, one_each, steps
+from mfulab.lab.report.frames import DataFrame, Tables, against, one_each, preferred, steps
 
 TOPIC = "flops"
 ORDER = 3
@@ -20,6 +20,8 @@ def rows(tables: Tables) -> DataFrame:
     whole = one_each(timed[timed["pruning"] == "none"], ALIKE)
     pruned = one_each(timed[timed["pruning"].isin(COLORS)], [*ALIKE, "pruning", "pruned_share"])
     pruned = against(pruned, whole, ALIKE, "_whole", "executed_flops")
+    points = pruned.groupby("machine")["pruned_share"].transform("size")
+    pruned = preferred(pruned, points > 1)  # a single point beside curves is no comparison
     left = 100 * (1 - pruned["pruned_share"])
     executed = pruned["executed_flops"] / pruned["executed_flops_whole"]
     return pruned.assign(

@@ -42,9 +42,12 @@ def finding(rows: DataFrame, text: Texts) -> str:
     faster = beyond[beyond["relative"] > 100]
     slower = beyond[beyond["relative"] < 100]
     best = rows.loc[(rows if faster.empty else faster)["relative"].idxmax()]
-    key = "finding"
-    if faster.empty:
+    if len(faster):
+        key = "finding"
+    elif best["apart"] and best["relative"] < 100:
         key = "finding_slower"
+    else:
+        key = "finding_alike"
     words = [text(key, **_case(best, text))]
     for _, slowest in (
         slower[slower["relative"] < best["relative"]].nsmallest(1, "relative").iterrows()

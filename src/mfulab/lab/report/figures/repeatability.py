@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Legend, Texts, runs, specs, style, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, ok, preferred, with_machine
 from mfulab.lab.tables import compare, replicates
 
 TOPIC = "trust"
@@ -27,6 +27,7 @@ SHARED = [
 ]
 MANY_COUNTS = 10  # from which on a share of them is told in percent
 FINEST = 0.125  # percent: what repeats better is drawn there
+FEWEST_RUNS = 5  # of a machine that gets a panel
 DOUBLINGS = tuple(2.0**power for power in range(-3, 10))
 MOST = 24  # groups of runs: models, kernels; the last of more holds all others
 
@@ -46,8 +47,10 @@ def rows(tables: Tables) -> DataFrame:
     timed = with_machine(
         tables, timed.assign(times=times)[np.array([len(run) > 1 for run in times], dtype=bool)]
     )
-    columns = DataFrame(timed["times"].tolist(), timed.index, dtype=float).T  # one a run
-    return timed.assign(spread_percent=100 * np.log(columns).std())
+    spreads = [100 * np.log(run).std(ddof=1) for run in timed["times"]]
+    timed = timed.assign(spread_percent=spreads)
+    of_machine = timed.groupby("machine")["run"].transform("size")
+    return preferred(timed, of_machine >= FEWEST_RUNS)
 
 
 _trust = lru_cache(4)(compare.trust)  # of each panel, and once more of the sentence
@@ -115,6 +118,7 @@ draw = specs.Dots(
     dressed=_dressed,
     finished=_finished,
     entries=_usual,
+    small=9,
     shared={"sharex": True, "sharey": True},
     look=specs.MANY_DOTS,
 )

@@ -16,6 +16,7 @@ from mfulab.lab.report.frames import (
 
 TOPIC = "roofline"
 ORDER = 0
+MOST_TICKS = 4  # of a panel that is a third of the figure
 CLAIM = claims.side_of("roof_percent", 100.0)
 FEWEST = 1  # a run is held against its roofs
 
@@ -108,7 +109,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         axes.set_ylim(
             lowest, highest * (highest / lowest) ** (0.08 + 0.06 * len(roofs))
         )  # room for the names of roofs
-        ticks.decades(axes.xaxis)
+        ticks.decades(axes.xaxis, MOST_TICKS)
         ticks.speeds(axes)
         end = high / (high / low) ** 0.02
         start = low * (high / low) ** 0.06

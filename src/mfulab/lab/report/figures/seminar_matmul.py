@@ -15,6 +15,7 @@ CORRECTED = {
     "numba_cuda_seminar_shared": "numba_cuda_shared",
     "numba_cuda_seminar_guarded": "numba_cuda_shared",
 }
+ROOM = 1.9  # of the longest bar: the words behind it need the rest
 TOLD = 0.02  # of a mean: a smaller part is not told
 CALLS = ["time_s", "first_calls_mean_s", "first_call_s"]
 PARTS = dict(zip(("time_s", "compiled_s", "cold_s"), style.PALETTE, strict=False))
@@ -87,7 +88,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     where: style.Look = {"textcoords": "offset points", "va": "center", "fontsize": 9}
     for place, row in shown.iterrows():
         axes.annotate(_said(row, text), (ends[place], place), (5, 0), **where)
-    axes.set_xlim(0, 1.7 * ends.max())
+    axes.set_xlim(0, ROOM * ends.max())
     axes.set_xlabel(text("mean", calls=f"{shown['first_calls'].max():.0f}"))
     first = shown.iloc[0]
     form = text.name("precision", first["precision"])

@@ -45,13 +45,16 @@ def finding(rows: DataFrame, text: Texts) -> str:
         return ""
     row = slow.iloc[-1]
     least = slow.iloc[0]
+    if not row["apart"]:
+        return text("finding_alike", row=row)
     words = [text("finding", row=row, operation=text(row.operation))]
     same = rows[(rows[CASE] == row[CASE]).all(axis=1)]
     for _, flushed in same[same["numbers"] == "flushed"].iterrows():
-        words.append(text("zero", row=flushed))
-    other = least["operation"] != row["operation"]
-    if other:
-        words.append(text("least", row=least, operation=text(least.operation)))
+        key = "zero" if flushed["apart"] else "zero_alike"
+        words.append(text(key, row=flushed))
+    if least["operation"] != row["operation"]:
+        key = "least" if least["apart"] else "least_alike"
+        words.append(text(key, row=least, operation=text(least.operation)))
     return " ".join(words)
 
 

@@ -35,21 +35,39 @@ def finding(rows: DataFrame, text: Texts) -> str:
     sound = frames.comparable(first) & frames.comparable(last)
     first = frames.preferred(first, sound)
     last = frames.preferred(last, sound)
-    gain = last["samples_per_s"] / first["samples_per_s"]
-    best, least = (_gain(at, first, last, gain, text) for at in (gain.idxmax(), gain.idxmin()))
-    words = [text("finding" if gain.max() > 1 else "finding_none", **best, count=len(gain))]
-    if gain.max() > gain.min():
-        if gain.min() > 1:
-            key = "least_gains"
-        elif gain.min() == 1:
-            key = "least_same"
-        else:
-            key = "least_loses"
-        words.append(text(key, **least, loss=1 / gain.min()))
+    words = _gains(first, last, text)
     words += selection.unranked_words(sound, text)
     if falling := int(trust.falling(rows).sum()):
         words.append(text("falling", count=falling))
     return " ".join(words)
+
+
+def _gains(first: DataFrame, last: DataFrame, text: Texts) -> list[str]:
+    """Sentences on the series that gain most and least of those whose ends differ beyond their
+    intervals, and on how many do not."""
+    gain = last["samples_per_s"] / first["samples_per_s"]
+    known = gain[[_is_known(first.loc[at], last.loc[at]) for at in gain.index]]
+    rising = known[known > 1]
+    losing = known[known < 1]
+    words = [text("finding_none")]
+    if len(rising):
+        words = [
+            text("finding", **_gain(rising.idxmax(), first, last, gain, text), count=len(gain))
+        ]
+    if len(losing):
+        least = _gain(losing.idxmin(), first, last, gain, text)
+        words.append(text("least_loses", **least, loss=1 / losing.min()))
+    elif len(rising) and len(known) < len(gain):
+        words.append(text("least_same", count=len(gain) - len(known), total=len(gain)))
+    elif len(rising) > 1:
+        words.append(text("least_gains", **_gain(rising.idxmin(), first, last, gain, text)))
+    return words
+
+
+def _is_known(first: Series, last: Series) -> bool:
+    """True if the speeds of a series' ends differ, either way."""
+    ends = (first, last), (last, first)
+    return any(claims.differs(low, high, "samples_per_s") for low, high in ends)
 
 
 def _gain(

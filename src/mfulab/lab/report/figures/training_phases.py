@@ -132,16 +132,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
     left = again["memory_bytes"] / again["memory_bytes_plain"].where(~again["precision_differs"])
     if left.notna().any():
         case = again.loc[left.idxmin()]
-        words.append(
-            text(
-                "traded",
-                row=case,
-                fast=1 / case["samples_per_s_plain"],
-                slow=1 / case["samples_per_s"],
-            )
-        )
-        if not case["apart"]:
-            words.append(text("overlap"))
+        key = "traded" if case["apart"] else "traded_alike"
+        fast_s, slow_s = (1 / case[f"samples_per_s{suffix}"] for suffix in ("_plain", ""))
+        words.append(text(key, row=case, fast=fast_s, slow=slow_s))
     return " ".join(words)
 
 

@@ -3,6 +3,7 @@ strictest."""
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, curves, kinds, style
+from mfulab.lab.report.figures.mfu_versus_utilization import share as share_in_words
 from mfulab.lab.report.frames import DataFrame, Tables, ok, those, with_machine, with_traces
 from mfulab.mfu import ladder
 
@@ -82,7 +83,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     )
     style.fit(figure, len(names))
     rungs["name"] = rungs["rung"].map(names)
-    rungs["said"] = [text("share_of", share=share) for share in rungs["percent"]]
+    rungs["said"] = [share_in_words(share, text) for share in rungs["percent"]]
     look: style.Look = {
         "order": list(names.values()),
         "words": "said",

@@ -68,7 +68,9 @@ FLAGS = (
 # a text, or a key and its numbers
 SENTENCES = ("explanation", "flops_source", "message")
 UNIT = re.compile(r"(?<=\d) (?=%|[kMGTPmnµ]?(?:s|B|J|W|Hz|FLOP|MAC)(?![A-Za-z]))")
-POWER = re.compile(r"(?<![\w=.:/-])(\d[\d.]*)e([+-]\d+)\b")  # not that of a command's key=1e-05
+POWER = re.compile(
+    r"(?<![\w=.:/-])(\d[\d.]*)e([+-]\d+)(?![A-Za-z\d])"
+)  # not that of a command's key=1e-05
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 PARTICLE = re.compile(r"(?<=[%)])(?=[가-힣])")
 CODE = re.compile(r"`([^`]+)`")

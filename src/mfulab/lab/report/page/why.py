@@ -53,6 +53,7 @@ KNEE = 0.9
 CARDS_GB = (16, 24, 40, 80)  # of common cards: T4 and V100, 4090 and L4, A100, H100
 USABLE = 0.9  # of a card's memory: context, libraries' workspaces and fragments take the rest
 WAITING = 5.0  # % of the time from which a loader is worth a thought
+MEASURABLE = ("bf16_yes", "bf16_no", "bf16_once")  # answers with a number
 GAIN = 1.05  # speed-up from which another number format is worth its rounding
 
 
@@ -508,6 +509,7 @@ def _loader_says(fed: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> str:
     words = [
         text(key, model=worst["model"], share=percent(worst["input_wait_percent"]), count=len(fed))
     ]
+    beside = beside[beside["apart"]] if len(beside) else beside
     if len(beside) and beside["kept"].min() < 100 - WAITING:
         words.append(text("loader_costs", row=beside.loc[beside["kept"].idxmin()]))
     return " ".join(words)
@@ -529,7 +531,8 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
                 [*setting, *_apart(row, pairs, text)],
             )
             values = {"batch_size": int(row["batch_size"]), "speedup": significant(row["speedup"])}
-            runs.append(text("bf16_run", run=run, **values))
+            key = "bf16_run" if worth in MEASURABLE else "bf16_run_alone"
+            runs.append(text(key, run=run, **values))
         more = ""
         if len(here) > 4:
             more = text("and_more", count=len(here) - 4)

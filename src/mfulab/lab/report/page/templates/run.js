@@ -142,13 +142,16 @@ function besides(one, two) {
   // A doubtful time may be off by more than its interval.
   const low = (record) => record.time_ci_low_s / (record.reach ?? 1);
   const high = (record) => record.time_ci_high_s * (record.reach ?? 1);
-  const meet = one.time_ci_low_s && two.time_ci_low_s && (low(one) <= high(two) && low(two) <= high(one) ? words.meet : words.apart);
+  const is_known = one.time_ci_low_s && two.time_ci_low_s;
+  const is_within = is_known && low(one) <= high(two) && low(two) <= high(one);
+  // A difference within the intervals has no number.
+  const of_times = is_within ? [words.meet] : [change(one.time_s, two.time_s, "time_s"), is_known ? words.apart : ""];
   const numbers = (names) => Object.entries(names).filter(([column]) => [one, two].some((record) => record[column])).map(([column, name]) => [name, shown(one[column], column), shown(two[column], column), change(one[column], two[column], column)]);
   const part = (title, lines) => (lines.length ? [element("tr", {}, element("th", { colSpan: 4, scope: "colgroup", textContent: title })), ...lines.map((cells) => element("tr", {}, ...cells.map((textContent, index) => element(index ? "td" : "th", { textContent: textContent ?? "", className: index ? "number" : "" }))))] : []);
   const head = element("tr", {}, ...["", one.run, two.run, words.difference].map((name) => element(name ? "th" : "td", {}, ...broken(name))));
   return [element("div", { className: "wide", tabIndex: 0, role: "region", ariaLabel: words.side_by_side }, element("table", { className: "beside" }, head,
     ...(keys.length ? part(words.settings, keys.map((key) => [key, a[key], b[key], ""])) : part(words.same_settings, [["", "", "", ""]])),
-    ...part(words.times, [["time_s", between(one), between(two), [change(one.time_s, two.time_s, "time_s"), meet].filter(Boolean).join(", ")], ...numbers({ samples_per_s: "samples_per_s" })]),
+    ...part(words.times, [["time_s", between(one), between(two), of_times.filter(Boolean).join(", ")], ...numbers({ samples_per_s: "samples_per_s" }).map((cells) => (is_within ? cells.with(-1, "") : cells))]),
     ...part(words.ladder, numbers(groups.ladder)),
     ...part(words.budget, numbers(groups.budget)),
     ...part(words.phases, numbers(groups.phases)),
