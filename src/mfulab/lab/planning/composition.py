@@ -118,6 +118,8 @@ def _hydra(folder: Path) -> Iterator[None]:
     except (
         Exception
     ) as error:  # of Hydra, OmegaConf, ANTLR or YAML, which give no promise of theirs
+        for path in sorted(folder.rglob("*.yaml")):
+            checks.whole_file(path)  # names a file that is the cause
         text = (
             " ".join(re.split("See https|Config search path", str(error))[0].split())
             or type(error).__name__

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
-import yaml
 from pydantic import TypeAdapter
 
 from mfulab.core.data import SHIPPED
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests, found_files, read_text, write_json
 from mfulab.core.said import Said
+from mfulab.core.yaml_text import load_yaml
 from mfulab.device import is_gpu, kind_of
 from mfulab.device.emulation import emulated_here
 from mfulab.device.identity import check, hardware_slug, memory_bytes, resolve
@@ -93,7 +93,7 @@ def asked_of(
     """Hydra overrides of Snakemake's config for the config tree `folder`; `typed` is `--config`
     alone."""
     is_whole_file = ROOT in config  # of a workflow that snakedeploy has deployed
-    shipped = yaml.safe_load(read_text(folder / "config.yaml")) if is_whole_file else None
+    shipped = load_yaml(folder / "config.yaml") if is_whole_file else None
     result = from_snakemake(config, shipped, typed)
     return result + _of_slides(result)
 
