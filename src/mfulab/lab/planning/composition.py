@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError, shortened
 from mfulab.core.files import digests
 from mfulab.lab.planning import checks
 from mfulab.lab.planning.keys import OPEN, defaults, derived, groups
@@ -133,7 +133,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
         return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
     except OverrideParseException as error:
         says = "cannot be read. Give key=value, several values as key=a,b and a list as key=[a,b]."
-        raise ConfigurationError(f"{error.override}: {says}") from error
+        raise ConfigurationError(f"{shortened(error.override)}: {says}") from error
 
 
 def _compose_one(
