@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from mfulab.cli.main import main
+from mfulab.core.yaml_text import LONGEST
 from mfulab.lab.planning import keys
 from mfulab.lab.report import figures, frames, topics
 from mfulab.lab.tables import seminar_texts
@@ -169,7 +170,7 @@ OTHERS = {
     "brackets": "[" * 20_000,
     "an item without its keys": "a: [{topic: x}]\n",
     "an item that is a list": "a: [[x]]\n",
-    "too large": "a: " + "x" * (topics.LARGEST + 1),
+    "too large": "a: " + "x" * (LONGEST + 1),
     # of valid items: each of many texts is all of them
     "aliases without end": "a: &a\n"
     + "- {topic: x, where: y, state: z}\n" * 2000

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from support.bad_yaml import BAD_YAML
 
 from mfulab.cli.main import main
 
@@ -69,3 +70,46 @@ def test_a_config_that_is_none(tmp_path, capsys):
     (tmp_path / "config.json").write_text("{}")
     assert main(["flops", str(tmp_path / "config.json")]) == 2
     assert "no config.json of transformers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{"text_config": [1]}, {"text_config": None}, {"vocab_size": [1]}, {"image_size": {}}],
+)
+def test_a_config_of_other_types_is_one_sentence(content, tmp_path, capsys):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"architectures": ["ViTForImageClassification"], **content}))
+    assert main(["flops", str(path)]) in (0, 2)
+    assert capsys.readouterr().err.count("\n") <= 1
+
+
+BAD_MODELS = BAD_YAML | {
+    "a number as a key": "name: x\n1: 2",
+    "a number as an argument's name": "{name: x, _target_: torch.nn.Linear, arguments: {1: 2}}",
+    "a list": "[1]",
+    "a size beyond any": (
+        "{name: x, _target_: torch.nn.Linear, input_shape: [4],"
+        " arguments: {in_features: 4, out_features: 99999999999999999999999}}"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_MODELS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["flops", "mine.yaml"],
+        ["fits", "mine.yaml", "--device", "H200-NVL"],
+        ["explain", "model=mine.yaml", "device=H200-NVL", "batch_size=1"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_model_s_file_that_is_none_is_one_sentence(name, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(BAD_MODELS[name])
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("mfulab: ")
+    assert said.count("\n") == 1
+    assert len(said) < 400
+    assert not (tmp_path / "owned").exists()

@@ -283,6 +283,19 @@ def test_a_baseline_that_is_none_or_of_another_thing_is_refused(tmp_path, monkey
     assert "no baseline; save it again" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("value", [10**400, None, [1], "x", {}])
+def test_a_baseline_of_other_values_is_one_sentence(value, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["gate", "--save", "mine", "--minutes", "0.001", "true"]) == 0
+    path = tmp_path / ".mfulab/gate/mine.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"values": [value]}))
+    capsys.readouterr()
+    assert main(["gate", "--against", "mine", "true"]) == 2
+    said = capsys.readouterr().err
+    assert "mine.json" in said
+    assert said.count("\n") == 1
+
+
 def test_progress_is_said_off_a_terminal_too(monkeypatch, capsys):
     monkeypatch.setattr(gate_told, "SAID_EVERY_S", 0.0)
     assert main(["gate", *QUICK, "true", "sleep 0.2"]) == 1

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from support.bad_yaml import BAD_YAML
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.said import Said
@@ -83,6 +84,8 @@ MATMUL = {"operators": "mine::matmul", "arguments": "x w", "source": "https://ex
         ("'text'", "Constant"),
         ("x[0", "expression"),
         ("1 + " * 400 + "1", "1000"),
+        ("-" * 900 + "1", "deeper"),
+        ("1" + "+1" * 400, "deeper"),
     ],
 )
 def test_an_expression_that_is_none_is_refused_before_anything_runs(text, part):
@@ -257,7 +260,19 @@ def test_arguments_that_tell_nothing_leave_a_call_uncounted(files):
     assert formula() is None
 
 
-@pytest.mark.parametrize("content", ["- operators: mine::x\n  flops: 1", "a: [", "a: 1", "- 1"])
+@pytest.mark.parametrize("flops", ["9" * 990, "-numel(x)", "1e308 * 10", "1 / 0"])
+def test_a_number_that_no_call_costs_leaves_the_call_uncounted(files, flops):
+    files(f"- {{operators: mine::x, arguments: x, source: s, flops: {flops}}}")
+    recorded = traced_cost("mine::x", [[2, 3]], [])
+    assert recorded.cost is None
+    assert recorded.reason.key == "no_formula_for"
+
+
+FAULTY = {name: f"- {text}" if "\n" not in text else text for name, text in BAD_YAML.items()}
+FAULTY |= {"incomplete": "- operators: mine::x\n  flops: 1", "a map": "a: 1", "a number": "- 1"}
+
+
+@pytest.mark.parametrize("content", FAULTY.values(), ids=FAULTY)
 def test_a_faulty_file_of_ones_own_is_one_sentence(files, content):
     files(content)
     with pytest.raises(ConfigurationError, match=r"mine\.yaml"):

@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -221,3 +222,40 @@ def test_lightning_takes_the_number_as_the_readme_says(monkeypatch):
     assert callable(monitor.get_available_flops)
     value = peak("NVIDIA H200", "bf16").value
     assert throughput.Throughput(available_flops=value).available_flops == value
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["\x1b[2J"],
+        ["H100 SXM5 80GB", "\x1b[2J"],
+        ["H100 SXM5 80GB", "bf16", "\x1b[2J"],
+        ["--\x1b[2J"],
+        ["\udcff", "--json"],
+        ["한", "--json"],
+        ["x" * 100_000],
+        ["H100 SXM5 80GB", "x" * 100_000],
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_no_word_costs_a_traceback_or_commands_a_terminal(words, encoding):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(HERE.parents[1] / "src"),
+        "PYTHONIOENCODING": encoding,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "mfulab.peaks", *words], env=environment, capture_output=True
+    )
+    printed = (done.stdout + done.stderr).decode(encoding)
+    assert done.returncode == 2
+    assert "Traceback" not in printed
+    assert "\x1b" not in printed
+    assert len(printed) < 2000
+    if "--json" in words:
+        assert json.loads(done.stdout)["device"] == words[0]
+
+
+def test_a_number_of_units_below_none_is_refused():
+    with pytest.raises(NoPeakError, match="-1 SMs"):
+        peak("NVIDIA H100 80GB HBM3", "bf16", units=-1)

@@ -9,6 +9,7 @@ import pytest
 from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.measurements.read_trace import reader
+from mfulab.tracing import window
 
 SHAPES = [[64, 64], [64, 64]]
 UNALIGNED = "cutlass_80_tensorop_bf16_s16816gemm_bf16_64x64_align1"
@@ -122,6 +123,50 @@ def of_collectives(count):
     return [*steps((1_000_000, 1_001_000)), *found]
 
 
+def of_windows(count):
+    """A matmul in each of many runs of steps, between which numbers are missing."""
+    found = []
+    for number in range(1, count + 1):
+        place = 1000 * number
+        found += steps((1_000_000 + place, 1_000_900 + place), first=2 * number)
+        found += product(number, place + 10)
+    return found
+
+
+def of_kinds(count):
+    """A matmul in a step of each of many kinds that an engine names."""
+    found = []
+    for number in range(1, count + 1):
+        place = 1000 * number
+        name = f"step[KIND{number} bs=1]"
+        found.append(event("user_annotation", name, 1_000_000 + place, 900, 1))
+        found += product(number, place + 10)
+    return found
+
+
+def of_names(count):
+    """Kernels of many names, each of which comes three times and in another order each."""
+    found = []
+    for turn, factor in enumerate((1, 7, 11)):
+        for number in range(count):
+            name = f"kernel{factor * number % count}"
+            at = 1_000_000 + 2 * (turn * count + number)
+            found.append(event("kernel", name, at, 1, device=0, stream=7))
+    return found
+
+
+def of_warm_up(count):
+    """Steps of which the first are long, as many as are taken for warm-up."""
+    found = []
+    at = 1_000_000
+    for number in range(count):
+        length = 90_000 if number < count // 10 else 900
+        found += steps((at, at + length), first=number)
+        found += product(number + 1, at + 10 - 1_000_000)
+        at += length
+    return found
+
+
 def product(number, place, shapes=SHAPES):
     """The events of one matmul: the operator, its launch and its kernel."""
     at = 1_000_000 + place
@@ -163,6 +208,9 @@ def work_of(content, path, monkeypatch):
     return Counted.touched, calls
 
 
+# Bounds of a test's trace: a hundred windows take seconds, beyond which nothing grows.
+MOST_WINDOWS = 10
+MOST_TRIED = 60
 # Of each kind how many, and how many times as many. A device takes a row, which is work enough.
 KINDS = {
     of_devices: (20, 4),
@@ -170,11 +218,17 @@ KINDS = {
     of_streams: (200, 8),
     of_threads: (200, 8),
     of_shapes: (200, 8),
+    of_windows: (MOST_WINDOWS, 4),
+    of_kinds: (MOST_WINDOWS, 4),
+    of_names: (MOST_TRIED, 4),
+    of_warm_up: (300, 12),
 }
 
 
 @pytest.mark.parametrize("events", KINDS)
 def test_work_grows_as_the_trace_does(events, tmp_path, monkeypatch):
+    monkeypatch.setattr(window, "MOST_WINDOWS", MOST_WINDOWS)
+    monkeypatch.setattr(window, "MOST_TRIED", MOST_TRIED)
     few, times = KINDS[events]
     found = []
     for count in (few, few * times):

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.measurements.read_trace.reader import read_file
+from mfulab.tracing import window
 from mfulab.tracing.window import phase_of
 
 SHAPES = [[64, 64], [64, 64]]
@@ -315,3 +316,24 @@ def test_marks_of_an_old_kineto_are_operators(tmp_path):
     found = row(tmp_path, *({**one, "cat": old[one["cat"]]} for one in events))
     assert (found.steps, found.flops, found.time_s) == (3, FLOPS, pytest.approx(2e-3))
     assert found.first_step == 3
+
+
+@pytest.mark.parametrize("marks", ["numbers", "kinds"])
+def test_of_too_many_windows_the_longest_are_read_and_the_others_counted(tmp_path, marks):
+    count = window.MOST_WINDOWS + 5
+    begins = [10_000 + 5000 * number for number in range(count)]
+    work = flat(plain_steps([*begins, begins[-1] + 2000], 100))
+    spans = []
+    for number, begin in enumerate(begins):
+        times = [(begin, begin + 2000)]
+        if number == count - 1:  # the last run has two steps
+            times.append((begin + 2000, begin + 4000))
+        for place, (since, until) in enumerate(times):
+            name = f"ProfilerStep#{3 * number + place}"
+            if marks == "kinds":
+                name = f"step[KIND{number} bs=1]"
+            spans.append(event("user_annotation", name, since, until - since, 1))
+    found = read_file(write(tmp_path / "t.json", trace(spans, work)))
+    assert len(found) == window.MOST_WINDOWS
+    assert [each.row.steps for each in found[-2:]] == [1, 2]
+    assert all('"windows_left_out": {"count": 5' in each.row.window_source for each in found)

@@ -19,7 +19,7 @@ from mfulab.cli.options import (
     usual_language,
 )
 from mfulab.core.answer import Answer, answered
-from mfulab.core.errors import ConfigurationError, lacks, unknown
+from mfulab.core.errors import ConfigurationError, lacks, shortened, unknown
 from mfulab.core.groups import ModelConfig
 from mfulab.core.language.quantities import in_percent, quantity, significant
 from mfulab.core.printing import say_json
@@ -225,7 +225,7 @@ def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     for word in words:
         key, separator, text = word.partition("=")
         if not separator:
-            raise ConfigurationError(f"{word}: give key=value")
+            raise ConfigurationError(f"{shortened(word)}: give key=value")
         value = read_yaml(text)
         if key.startswith("model."):
             changes[key.removeprefix("model.")] = value
@@ -247,9 +247,11 @@ def _number(key: str, text: str, value: Any) -> float:
     is_whole = key in COUNTS
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or (is_whole and value % 1 != 0):
-        raise ConfigurationError(f"{key}={text}: give a{' whole' * is_whole} number")
+        raise ConfigurationError(f"{key}={shortened(text)}: give a{' whole' * is_whole} number")
     if abs(value) > MOST or 0 < abs(value) < 1 / MOST:
-        raise ConfigurationError(f"{key}={text}: give a number from {1 / MOST:g} to {MOST:g}")
+        raise ConfigurationError(
+            f"{key}={shortened(text)}: give a number from {1 / MOST:g} to {MOST:g}"
+        )
     if is_whole:
         return int(value)
     return value

@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from mfulab.cli.options import AS_JSON, COUNT, DEPTH, MODEL, TOKENS, command
 from mfulab.core.answer import Answer, answered, unanswered
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError, shortened
 from mfulab.core.files import read_given
 from mfulab.core.groups import ModelConfig
 from mfulab.core.json_text import parse_json
@@ -148,7 +148,7 @@ def config_of(model: str, words: Iterable[str], sequence_length: int | None) -> 
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
     if wrong := [word for word in words if "=" not in word]:
         raise ConfigurationError(
-            f"{wrong[0]}: give key=value, such as arguments.num_hidden_layers=80"
+            f"{shortened(wrong[0])}: give key=value, such as arguments.num_hidden_layers=80"
         )
     changes = {key: read_yaml(text) for key, _, text in (word.partition("=") for word in words)}
     path = Path(model, "config.json") if Path(model).is_dir() else Path(model)
@@ -182,7 +182,10 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
         "_target_": "mfulab.models.huggingface.build",
         "arguments": arguments,
     }
-    if words := content.get("vocab_size", content.get("text_config", {}).get("vocab_size")):
+    of_text = content.get("text_config")
+    if not isinstance(of_text, dict):
+        of_text = {}
+    if words := content.get("vocab_size", of_text.get("vocab_size")):
         tokens = {"sequence_length": sequence_length or DEFAULT_TOKENS, "vocabulary_size": words}
         return config | {"task": "language_modeling", **tokens}
     side = content.get("image_size", 224)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.errors import ConfigurationError, shortened, unknown
 from mfulab.core.files import UnreadableError, read_json, write_json
 from mfulab.core.parts import drop_none
 from mfulab.device import cpu
@@ -101,7 +101,7 @@ def check_alike(name: str, old: Baseline, new: Baseline) -> None:
         before, after = getattr(old, key), getattr(new, key)
         if before != after:
             raise ConfigurationError(
-                f"--against={name}: its {key} is {before}, and here it is {after}; save it anew."
+                f"--against={name}: its {key} is {shortened(before)}, and here it is {after}; save it anew."
             )
 
 

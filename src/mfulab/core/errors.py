@@ -13,6 +13,8 @@ from mfulab.core.said import SaidError
 PACKAGE = Path(__file__).parents[1]
 CHECKOUT = Path(__file__).resolve().parents[3]  # of a wheel a folder of something else
 LONGEST = 4000  # characters of a message
+SHOWN = 80  # characters of a value in a message
+FRAMES = "Exception raised from"  # what torch adds: places in its own C++
 FEW = 16  # choices that a message lists
 NEAR = 3  # choices that a message names all, and of more those that are near
 # What the allocators of torch and NumPy say; torch raises a plain RuntimeError for host memory.
@@ -41,7 +43,8 @@ class ConfigurationError(Exception):
     sees."""
 
     def __init__(self, message: str) -> None:
-        shown = "".join(letter if letter.isprintable() else " " for letter in message)
+        sentence, _, _ = message.partition(FRAMES)
+        shown = "".join(letter if letter.isprintable() else " " for letter in sentence)
         # a long value stands between its key and the reason
         ends = f"{shown[: LONGEST // 2]}…{shown[-LONGEST // 2 :]}"
         super().__init__(shown if len(shown) <= LONGEST else ends)
@@ -68,6 +71,12 @@ def unknown(
         hint = f" Did you mean {alternatives([lowered[name] for name in near[:most]])}?"
     every = f"All {len(names)}: {listed}" if len(names) > FEW else f"Choices: {', '.join(names)}"
     return UnknownChoiceError(f"{what}={value}: unknown.{hint} {every}.")
+
+
+def shortened(value: object) -> str:
+    """A value as a message repeats it: its beginning, where it is long."""
+    text = str(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def alternatives(names: Sequence[str]) -> str:

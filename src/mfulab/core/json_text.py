@@ -8,6 +8,7 @@ import stat
 from typing import Any
 
 LONGEST = 1 << 28  # characters: the tables of 20,000 runs take a tenth
+DIGITS = 300  # of a whole number: a float holds 308
 DEEPEST = 100  # lists and objects within one another; rows and traces hold fewer than ten
 
 
@@ -17,7 +18,7 @@ def parse_json(text: str | bytes, longest: int = LONGEST) -> Any:
     if len(text) > longest:
         raise ValueError(f"longer than {longest >> 20} MiB")
     try:
-        value = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        value = json.loads(text, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
     except RecursionError as error:
         raise ValueError(f"nested deeper than {DEEPEST}") from error
     brackets = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
@@ -50,6 +51,12 @@ def _finite(text: str) -> float:
     if math.isfinite(value):
         return value
     raise ValueError(f"{text[:24]} is no finite number")
+
+
+def _whole(text: str) -> int:
+    if len(text) <= DIGITS:
+        return int(text)
+    raise ValueError(f"{text[:24]}… has more than {DIGITS} digits")
 
 
 def _is_deeper(value: Any, most: int) -> bool:

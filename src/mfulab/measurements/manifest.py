@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
+from mfulab.core.errors import shortened
 from mfulab.core.files import UnreadableError, read_json
 from mfulab.core.groups import SLUG
 from mfulab.measurements.registry import MEASUREMENTS, machine
@@ -61,7 +62,7 @@ class Manifest(BaseModel):
                 )
                 parent, _, name = folder.rpartition("/")
                 if parent != place or name in ("", ".", "..") or "\0" in name:
-                    raise ValueError(f"folder={folder!r} is not one of {place}/")
+                    raise ValueError(f"folder={shortened(folder)!r} is not one of {place}/")
         return self
 
 

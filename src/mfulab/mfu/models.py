@@ -7,13 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from mfulab.core.data import SHIPPED
-from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.errors import ConfigurationError, shortened, unknown
 from mfulab.core.files import read_given
 from mfulab.core.groups import ModelConfig
+from mfulab.core.yaml_text import SafeLoader, parse_yaml
 
 # Folder of the named models: in this folder's project, else those that this package was built with.
 FOLDERS = (Path("config/model"), SHIPPED / "model")
@@ -27,7 +27,7 @@ LOADS = tuple(
 LOADS += ("mfulab.models.subnormal.", "torch.nn.")
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(SafeLoader):  # type: ignore[misc]  # in C where PyYAML was built with it
     """Reads 1e5 as a number, as Hydra does; plain YAML 1.1 asks for a point and a sign."""
 
 
@@ -39,12 +39,11 @@ _Loader.add_implicit_resolver(
 
 
 def read_yaml(text: str) -> Any:
-    """The value of a text in YAML. Raises ConfigurationError where it is none."""
+    """The value of a word in YAML. Raises ConfigurationError where it is none."""
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 (a safe one)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        why = " ".join(str(error).split())  # too many digits or brackets, or no YAML
-        raise ConfigurationError(f"{text}: {why}") from error
+        return parse_yaml(text, _Loader)
+    except ValueError as error:
+        raise ConfigurationError(f"{shortened(text)}: not YAML ({error}).") from error
 
 
 def names() -> list[str]:
@@ -89,7 +88,7 @@ def model_config(
     if content.get("vocabulary_size") and not content.get("sequence_length"):
         content["sequence_length"] = sequence_length
     try:
-        return ModelConfig(**content)
+        return ModelConfig.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "model"
@@ -115,7 +114,10 @@ def _read(model: str | Path) -> dict[str, Any]:
         if not files:
             raise unknown("model", model, names(), "mfulab run count_flops --help")
         path = files[0]
-    content = read_yaml(read_given(path))
+    try:
+        content = parse_yaml(read_given(path), _Loader)
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: not YAML ({error}).") from error
     if not isinstance(content, dict):
         raise ConfigurationError(
             f"model={model}: holds no model; see config/model/ for what one looks like"

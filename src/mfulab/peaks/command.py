@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Sequence
+from typing import NoReturn, Sequence, TextIO
 
 from .facts import datasheets
 from .lookup import NoPeakError, Peak, known, peak
@@ -17,19 +17,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints peaks; the status is 2 where there is none, and the standard error says why."""
     given = _parser().parse_args(arguments)
     if given.list:
-        print(*(sheet.device for sheet in datasheets()), sep="\n")
+        _say("\n".join(sheet.device for sheet in datasheets()))
         return HEALTHY
     if given.all_json:
         from .export import as_json
 
-        print(as_json(), end="")
+        _say(as_json().rstrip("\n"))
         return HEALTHY
     try:
         name, found = _asked(given.device, given.dtype, given.sparse)
     except (UnknownDeviceError, NoPeakError) as refusal:
         if given.json:
             _print_json(given.device, [], str(refusal))
-        print(f"mfulab-peaks: {refusal}", file=sys.stderr)
+        _say(f"mfulab-peaks: {refusal}", sys.stderr)
         return REFUSED
     if given.json:
         _print_json(name, found)
@@ -38,8 +38,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return HEALTHY
 
 
+def _say(text: str, stream: TextIO | None = None) -> None:
+    """Prints a text: what would command a terminal as its escape, letters that the stream lacks as
+    `?`."""
+    stream = stream or sys.stdout
+    shown = "".join(
+        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
+    )
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    print(shown.encode(encoding, "replace").decode(encoding), file=stream)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors repeat a user's words as text."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        _say(f"{self.prog}: error: {message}", sys.stderr)
+        sys.exit(REFUSED)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="mfulab-peaks",
         description="Peaks of an accelerator, with basis and source; of this machine's without a name.",
     )
@@ -85,17 +105,17 @@ def _print_json(device: str, found: Sequence[Peak], reason: str | None = None) -
 
     peaks = {one.dtype: of_peak(one) for one in found}
     told = {"device": device, "peaks": peaks, "reason": reason}
-    print(json.dumps(told, ensure_ascii=False))
+    _say(json.dumps(told))
 
 
 def _show(found: Sequence[Peak]) -> None:
-    print(found[0].device)
+    _say(found[0].device)
     for one in found:
         unit = "TOP/s" if one.dtype == "int8" else "TFLOP/s"
-        print(f"  {one.dtype:5} {one.tflop_s:>9,.4g} {unit:7}  {one.basis}")
+        _say(f"  {one.dtype:5} {one.tflop_s:>9,.4g} {unit:7}  {one.basis}")
     if found[0].memory_bytes_s:
-        print(f"memory: {found[0].memory_bytes_s / 1e9:g} GB/s")
+        _say(f"memory: {found[0].memory_bytes_s / 1e9:g} GB/s")
     for line in dict.fromkeys([*(f"source: {one.source}" for one in found), found[0].checked]):
-        print(line)
+        _say(line)
     if found[0].note:
-        print(f"note: {found[0].note}")
+        _say(f"note: {found[0].note}")

@@ -89,6 +89,8 @@ def peak(
         raise NoPeakError(
             f"this is a slice of {sheet.device}, and its name does not say how many SMs it has"
         )
+    if units is not None and units < 0:
+        raise NoPeakError(f"{sheet.device} cannot have {units} SMs; give their number, or none")
     if units and sheet.units and units > sheet.units:
         has = f"the device has {units} SMs and the datasheet of {sheet.device} {sheet.units}"
         raise NoPeakError(f"{has}: it is another product", may_exist=True)
@@ -109,7 +111,7 @@ def format_of(dtype: object) -> str:
     plain = ALIASES.get(name, name)
     if plain not in UNITS:
         raise NoPeakError(
-            f"no peak is defined for precision {dtype}; choose one of {', '.join(UNITS)}"
+            f"no peak is defined for precision {str(dtype)[:80]!r}; choose one of {', '.join(UNITS)}"
         )
     return plain
 

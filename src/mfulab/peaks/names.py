@@ -20,6 +20,7 @@ _DECORATION = {
 _LINES = ("", "rtx ", "apple ", "radeon ", "arc ")
 _PCI_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 SLICE = re.compile(r"\s+MIG\s+\d+[cg].*$")  # of a MIG instance, a part of the product named
+LONGEST = 80  # letters of a name that a message repeats
 NEAR = 3  # choices that a message names all, and of more those that are near
 
 
@@ -50,13 +51,21 @@ def _ambiguous(device: str, is_id: bool, matching: list[Datasheet]) -> UnknownDe
     """The error for a name or an id that several products have, with what tells them apart."""
     choices = ", ".join(f"{sheet.device} ({_numbers(sheet, True)})" for sheet in matching)
     how = "name one of these" if is_id else "name one of these, or its PCI id"
-    return UnknownDeviceError(f"{device!r} could be one of {choices}: {how}", tuple(matching))
+    says = f"{_short(device)} could be one of {choices}: {how}"
+    return UnknownDeviceError(says, tuple(matching))
 
 
 def _unknown(device: str) -> UnknownDeviceError:
     near = _near(device)
-    says = f"there is no datasheet of {device!r} here, so its peak is unknown{_suggested(near)}"
+    says = (
+        f"there is no datasheet of {_short(device)} here, so its peak is unknown{_suggested(near)}"
+    )
     return UnknownDeviceError(says, near)
+
+
+def _short(name: str) -> str:
+    """A name as a message repeats it: its beginning, where it is long."""
+    return repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}…")
 
 
 def normalised(name: str) -> str:

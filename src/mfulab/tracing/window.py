@@ -2,6 +2,7 @@
 the device did."""
 
 import re
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +48,8 @@ UNSEEN_NS = 1_000_000  # no launch takes a millisecond
 MOST_LETTERS = 40  # of a kernel's name in a sentence
 WARM_UP = 1.5  # a first step that takes so many times the median of those after it was warm-up
 SELDOM = 0.125  # of those after it: if more take as long, long steps are no warm-up
+MOST_WINDOWS = 100  # of a trace, each of which is a pass over all of it
+MOST_TRIED = 500  # kernels that may tell steps, likewise
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,23 @@ def _profiler_steps(trace: Trace) -> list[Window]:
             runs[-1].append(mark)
         else:
             runs.append([mark])
-    return [_stretch(trace, run, Said("profiler_steps")) for run in runs]
+    kept = _longest(runs)
+    found = [_stretch(trace, run, Said("profiler_steps")) for run in kept]
+    return _with_dropped(found, len(runs) - len(kept))
+
+
+def _longest(runs: Sequence[list[Mark]]) -> list[list[Mark]]:
+    """The runs of most steps, in their order; the first of equal ones."""
+    by_length = sorted(range(len(runs)), key=lambda place: -len(runs[place]))
+    return [runs[place] for place in sorted(by_length[:MOST_WINDOWS])]
+
+
+def _with_dropped(windows: list[Window], count: int) -> list[Window]:
+    """The windows, which also say how many others are not read."""
+    if not count:
+        return windows
+    dropped = Said("windows_left_out", {"count": count, "most": MOST_WINDOWS})
+    return [replace(window, source=(*window.source, dropped)) for window in windows]
 
 
 def phase_of(name: str) -> str | None:
@@ -259,10 +278,12 @@ def _engine_steps(trace: Trace) -> list[Window]:
         counts[kind] += len(run)
         longest[kind] = max(run, longest.get(kind, []), key=len)
     found = list[Window]()
-    for kind, run in longest.items():
+    kept = _longest(list(longest.values()))
+    for run in kept:
+        kind = ranges[run[0].number].kind
         how = Said("engine_steps", {"kind": kind, "count": counts[kind]})
         found.append(replace(_stretch(trace, run, how), phase=kind))
-    return found
+    return _with_dropped(found, len(longest) - len(kept))
 
 
 def _by_torch(trace: Trace) -> list[Window]:
@@ -307,7 +328,8 @@ def _repeating(trace: Trace) -> list[Window]:
     names = activities.name[main]
     copies = trace.named(_HOST_COPY.search)[names]
     kernels, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
-    for name in kernels[np.argsort(counts, kind="stable")][np.sort(counts) >= FEWEST]:
+    rarest = kernels[np.argsort(counts, kind="stable")][np.sort(counts) >= FEWEST]
+    for name in rarest[:MOST_TRIED]:
         places = np.flatnonzero(names == name)
         run = _longest_run(names, places)
         first = places[run[0]]
@@ -417,13 +439,18 @@ def _without_stubs(trace: Trace, run: list[Mark]) -> list[Mark]:
 def _without_warm_up(run: list[Mark]) -> list[Mark]:
     """The marks after those that took so much longer than nearly all others that they were warm-up.
     Long and short steps in turn are steps."""
-    while len(run) >= 3:
-        others = np.array([mark.length for mark in run[1:]])
-        alike = np.count_nonzero(WARM_UP * others >= run[0].length)
-        if run[0].length <= WARM_UP * np.median(others) or alike >= SELDOM * len(others):
+    others = sorted(mark.length for mark in run)  # than the first that is still looked at
+    first = 0
+    while len(run) - first >= 3:
+        length = run[first].length
+        del others[bisect_left(others, length)]
+        middle = len(others) // 2
+        median = (others[middle] + others[-1 - middle]) / 2
+        alike = len(others) - bisect_left(others, length / WARM_UP)
+        if length <= WARM_UP * median or alike >= SELDOM * len(others):
             break
-        run = run[1:]
-    return run
+        first += 1
+    return run[first:]
 
 
 def _stretch(trace: Trace, marks: list[Mark], how: Said) -> Window:

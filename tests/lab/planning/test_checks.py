@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.bad_yaml import BAD_YAML, BOMB
 from support.planted import PLANTED
+from support.slow import few
 from support.workflow_copy import ROOT
 
 from mfulab.cli import standalone
@@ -338,10 +340,6 @@ def test_no_bad_config_ends_the_command_in_a_traceback(make_project, mistake):
 
 
 MODEL = "steps: [count_flops]\nmodel: {name: m, _target_: torch.nn.Linear, input_shape: [4], arguments: {x: VALUE}}\n"
-BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{after}: &{after} [{', '.join([f'*{before}'] * 10)}]\n"
-    for before, after in zip("abcdef", "bcdefg", strict=True)
-)
 
 
 @pytest.mark.parametrize(
@@ -363,3 +361,22 @@ def test_what_hydra_or_json_would_take_for_something_else_is_one_sentence(tmp_pa
     (tmp_path / "config/experiment/x.yaml").write_text(f"# @package _global_\n{text}")
     said = told({"experiment": "x"}, tmp_path / "config")
     assert all(word in said for word in words), said
+
+
+# Hydra reads lists of any depth, and dates as texts.
+REFUSED = [name for name in BAD_YAML if name not in ("closed brackets", "a date that is none")]
+
+
+@pytest.mark.parametrize("name", few(REFUSED))
+@pytest.mark.parametrize("place", ["experiment/mine", "model/mine", "precision", "config"])
+def test_a_file_of_the_config_that_is_no_yaml_is_one_sentence(tmp_path, monkeypatch, place, name):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(CONFIG, tmp_path / "config")
+    (tmp_path / f"config/{place}.yaml").write_text(f"# @package _global_\n{BAD_YAML[name]}")
+    asked = {"experiment": "mine"} if "experiment" in place else {"experiment": "miniature"}
+    if "model" in place:
+        asked["model"] = "mine"
+    said = told(asked, tmp_path / "config")
+    assert f"{place}.yaml" in said
+    assert len(said) < 300
+    assert not (tmp_path / "owned").exists()

@@ -18,10 +18,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mfulab.core.data import data
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import UnreadableError
+from mfulab.core.yaml_text import load_yaml
 from mfulab.flops.registry.entry import Registered, entry
 
 GROUP = "mfulab.operators"
@@ -104,9 +104,9 @@ def _read(folder: Path) -> Iterator[tuple[list[str], Registered]]:
 def entries_of(path: Path) -> list[Any]:
     """The entries of a file as they stand in it. Raises ConfigurationError where it holds no list."""
     try:
-        content = data(path)
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"{path}: no YAML ({str(error)[:80]})") from error
+        content = data(path) if path.parent == OWN else load_yaml(path, follow=True)
+    except (OSError, UnreadableError) as error:
+        raise ConfigurationError(f"{error}.") from error
     if not isinstance(content, list):
         raise ConfigurationError(f"{path}: holds no list of operators")
     return content

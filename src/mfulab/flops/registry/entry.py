@@ -21,6 +21,7 @@ from mfulab.flops.registry.expression import (
 from mfulab.flops.registry.step import NO_STEP, StepWork
 
 MATMUL = ("m", "n", "k")  # sides of a product, with `batch` before them where there is one
+MOST = 10**30  # FLOPs of a call: no device computes as many
 FAULTS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 EXPRESSIONS = ("flops", "executed_flops", "pairs", "bytes")
 FIELDS = {"operators", "arguments", "matmul", "format", "uncounted", "source", "example"}
@@ -70,13 +71,13 @@ class Registered:
         scope = Scope(arguments, step)
         sides = self._sides(scope)
         if sides:
-            cost = Cost.of(2 * prod(sides))
+            cost = Cost.of(_bounded(2 * prod(sides)))
         elif self.flops is None:
             raise UnknownError("its work")
         elif self.pairs is not None:
             cost = self._attention(scope, self.pairs, self.flops)
         else:
-            cost = Cost.of(int(evaluated(self.flops, scope)))
+            cost = Cost.of(_bounded(evaluated(self.flops, scope)))
         return Work(cost, sides, self._bytes(scope))
 
     def _sides(self, scope: Scope) -> tuple[int, int, int, int] | None:
@@ -96,7 +97,7 @@ class Registered:
             raise UnknownError("pairs of query and key")
 
         def of(tree: ast.expr, count: float) -> int:
-            return int(evaluated(tree, Scope(scope.arguments, scope.step, count)))
+            return _bounded(evaluated(tree, Scope(scope.arguments, scope.step, count)))
 
         full = of(flops, pairs.full)
         executed = of(self.executed_flops or flops, pairs.executed)
@@ -110,6 +111,13 @@ class Registered:
             return float(evaluated(self.bytes, scope))
         except UnknownError:
             return None
+
+
+def _bounded(flops: Any) -> int:
+    """FLOPs as a whole number. Raises OverflowError for fewer than none or more than MOST."""
+    if not 0 <= flops <= MOST:
+        raise OverflowError("no call has as many FLOPs")
+    return int(flops)
 
 
 def live_operand(value: object) -> Any:

@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from mfulab.core.errors import shortened
 from mfulab.flops.cost import Pairs, document_pairs
 from mfulab.flops.masks import lengths_of
 from mfulab.flops.registry.step import NO_STEP, Requests, StepWork
 
 MOST_LETTERS = 1000  # of an expression
+DEEPEST = 50  # parts within one another; Python itself ends a walk at some hundreds
 OF_STEP = frozenset(
     {"step", "context", "generation", "step_keys", "context_keys", "generation_keys"}
 )
@@ -78,8 +80,8 @@ def parsed(text: str, names: Sequence[str]) -> ast.expr:
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{text!r} is no expression") from error
-    _check(tree, {*names, "pairs"}, text)
+        raise ValueError(f"{shortened(text)!r} is no expression") from error
+    _check(tree, {*names, "pairs"}, shortened(text))
     return tree
 
 
@@ -89,8 +91,10 @@ def asks_step(tree: ast.expr) -> bool:
     return any(isinstance(name, ast.Name) and name.id in OF_STEP for name in called)
 
 
-def _check(tree: ast.expr, names: set[str], text: str) -> None:
-    """Raises ValueError at the first part that expressions do not have."""
+def _check(tree: ast.expr, names: set[str], text: str, depth: int = 0) -> None:
+    """Raises ValueError at the first part that expressions do not have, and at one too deep."""
+    if depth > DEEPEST:
+        raise ValueError(f"{text!r} is nested deeper than {DEEPEST}")
     match tree:
         case ast.Constant(value=int() | float() | None):
             parts: list[ast.expr] = []
@@ -113,7 +117,7 @@ def _check(tree: ast.expr, names: set[str], text: str) -> None:
         case _:
             raise ValueError(f"{text!r} holds {type(tree).__name__}, which expressions lack")
     for part in parts:
-        _check(part, names, text)
+        _check(part, names, text, depth + 1)
 
 
 def _require(name: str, choices: Iterable[str], message: str) -> None:

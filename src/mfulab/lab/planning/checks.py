@@ -9,26 +9,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from hydra.core.override_parser.types import Override, RangeSweep
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from mfulab.core.configs import put
-from mfulab.core.data import values
-from mfulab.core.errors import ConfigurationError, unknown
-from mfulab.core.files import read_text
+from mfulab.core.errors import ConfigurationError, shortened, unknown
+from mfulab.core.files import UnreadableError, read_text
+from mfulab.core.yaml_text import load_yaml, parse_yaml
 from mfulab.device.datasheets import typed_names
 from mfulab.lab.planning.keys import OPEN, Experiment, choices, group_model, groups
 from mfulab.measurements.registry import MEASUREMENTS
 
+LONG = 1 << 16  # bytes of a file, of which Hydra would read many values for minutes
 MOST = 100_000  # values of one key, and runs of one measurement: more is a mistake
 PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
 # What conditions may ask beside keys: whether a device emulates the format, its tensor cores' best
 # format, its memory.
 OF_DEVICES = ("emulated", "best_16_bit", "is_small")
 ALIASES = re.compile(r"[\s\[,{]\*\w")
-SHOWN = 80  # characters of a value in a message
 KEYS = "config/KEYS.md"
 # Keys with one value for all runs.
 ONE = {
@@ -49,15 +48,11 @@ def experiment_file(path: Path) -> None:
     with it."""
     try:
         text = read_text(path)
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = ""
-        if mark:
-            line = f", line {mark.line + 1}"
-        raise ConfigurationError(
-            f"{path}{line}: not YAML: {getattr(error, 'problem', error)}."
-        ) from error
+        content = parse_yaml(text)
+    except UnreadableError as error:
+        raise ConfigurationError(f"{error}.") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: not YAML ({error}).") from error
     if content is None:
         raise ConfigurationError(
             f"{path}: empty. Give `steps` and what they sweep: config/README.md has an example."
@@ -77,23 +72,26 @@ def experiment_file(path: Path) -> None:
     for key in ("hydra", "hydra.sweeper", "hydra.sweeper.params"):
         if not isinstance(content := content.get(key.rpartition(".")[2]) or {}, dict):
             raise ConfigurationError(
-                f"{path}: {key}={_short(content)}: give sweeper: {{params: {{KEY: VALUES}}}}."
+                f"{path}: {key}={shortened(content)}: give sweeper: {{params: {{KEY: VALUES}}}}."
             )
 
 
 def anchors(folder: Path) -> None:
-    """Raises ConfigurationError for a YAML file whose aliases make more values of it than anyone
-    means."""
-
+    """Raises ConfigurationError for a YAML file that is too long, or whose lists or aliases make more values
+    of it than anyone means."""
     for path in sorted(folder.rglob("*.yaml")):
-        with suppress(
-            FileNotFoundError, yaml.YAMLError, ValueError, RecursionError
-        ):  # told where the file is used
-            text = read_text(path, follow=True)
-            if ALIASES.search(text) and values(yaml.safe_load(text), MOST) > MOST:
-                raise ConfigurationError(
-                    f"{path}: its aliases make more than {MOST:,} values. Write fewer."
-                )
+        with suppress(FileNotFoundError, UnreadableError):  # told where the file is used
+            is_long = path.stat().st_size > LONG
+            if is_long or ALIASES.search(read_text(path, follow=True)):
+                whole_file(path)
+
+
+def whole_file(path: Path) -> None:
+    """Raises ConfigurationError for a file that is no YAML or beyond a bound."""
+    try:
+        load_yaml(path, follow=True)
+    except (FileNotFoundError, UnreadableError) as error:
+        raise ConfigurationError(f"{error}.") from error
 
 
 def overrides(
@@ -147,7 +145,7 @@ def _check_key(key: str, config: Mapping[str, Any], names: Iterable[str], where:
             if not parents:
                 known.update(names)
             beneath = [".".join([*parents, name]) for name in known]
-            raise unknown(f"{where}key", _short(key), beneath, KEYS)
+            raise unknown(f"{where}key", shortened(key), beneath, KEYS)
         node = node[part]
         parents.append(part)
 
@@ -179,7 +177,7 @@ def values_of(override: Override) -> list[str]:
     if not is_endless:
         values = list(itertools.islice(override.sweep_string_iterator(), MOST + 1))
     if is_endless or len(values) > MOST:
-        raise ConfigurationError(f"{_short(line)}: more than {MOST:,} values. Give fewer.")
+        raise ConfigurationError(f"{shortened(line)}: more than {MOST:,} values. Give fewer.")
     if not values:
         raise ConfigurationError(f"{line}: matches nothing.")
     return values
@@ -188,8 +186,8 @@ def values_of(override: Override) -> list[str]:
 def plain(text: str) -> Any:
     """A value as YAML reads it; a text that is none, such as `@3`, as it stands."""
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return parse_yaml(text)
+    except ValueError:
         return text
 
 
@@ -209,7 +207,7 @@ def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None
             if group in measurement.config.model_fields
         )
         listed = next((f"mfulab run {step} --help" for step in readers), f"{folder / group}/")
-        raise unknown(f"{where}{group}", _short(choice), options, listed)
+        raise unknown(f"{where}{group}", shortened(choice), options, listed)
 
 
 def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
@@ -229,14 +227,14 @@ def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
     for rule in checked.exclude:
         if "because" not in rule or len(rule) == 1:
             raise ConfigurationError(
-                f"exclude={_short(rule)}: give axes and, as `because`, the reason."
+                f"exclude={shortened(rule)}: give axes and, as `because`, the reason."
             )
     if {} in checked.first:
         raise ConfigurationError("first={}: give axes, such as {model: gpt2}.")
     for name, rules in (("exclude", checked.exclude), ("first", checked.first)):
         for key in (key for rule in rules for key in rule if (name, key) != ("exclude", "because")):
             if str(key).split(".")[0] not in (asked := [*_names(Experiment), *OF_DEVICES]):
-                raise unknown(name, _short(key), asked, KEYS)
+                raise unknown(name, shortened(key), asked, KEYS)
 
 
 def _finite(place: str, content: object) -> None:
@@ -284,10 +282,10 @@ def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> Config
         if not part.startswith(("function-", "constrained-")):
             named.append(part)
     key = ".".join(named) or "config"
-    given = _short(first["input"])
+    given = shortened(first["input"])
     match first["type"]:
         case "extra_forbidden":
-            return unknown("key", _short(key), _siblings(model, where), KEYS)
+            return unknown("key", shortened(key), _siblings(model, where), KEYS)
         case "literal_error":
             return unknown(key, given, re.findall(r"'([^']*)'", first["ctx"]["expected"]))
         case "missing":
@@ -350,13 +348,6 @@ def _siblings(model: type[BaseModel], where: Sequence[str]) -> list[str]:
 
 def _names(model: type[BaseModel]) -> list[str]:
     return [field.alias or key for key, field in model.model_fields.items()]
-
-
-def _short(content: object) -> str:
-    text = str(content)
-    if len(text) <= SHOWN:
-        return text
-    return f"{text[:SHOWN]}…"
 
 
 def runs(steps: Iterable[str], axes: Mapping[str, Sequence[Any]]) -> None:

@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError, shortened
 from mfulab.core.files import digests
 from mfulab.lab.planning import checks
 from mfulab.lab.planning.keys import OPEN, defaults, derived, groups
@@ -120,6 +120,8 @@ def _hydra(folder: Path) -> Iterator[None]:
     except (
         Exception
     ) as error:  # of Hydra, OmegaConf, ANTLR or YAML, which give no promise of theirs
+        for path in sorted(folder.rglob("*.yaml")):
+            checks.whole_file(path)  # names a file that is the cause
         text = (
             " ".join(re.split("See https|Config search path", str(error))[0].split())
             or type(error).__name__
@@ -133,7 +135,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
         return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
     except OverrideParseException as error:
         says = "cannot be read. Give key=value, several values as key=a,b and a list as key=[a,b]."
-        raise ConfigurationError(f"{error.override}: {says}") from error
+        raise ConfigurationError(f"{shortened(error.override)}: {says}") from error
 
 
 def _compose_one(

@@ -7,15 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from pydantic import AfterValidator, BaseModel, Field, create_model
 
 import mfulab
 from mfulab.core.errors import ConfigurationError
-from mfulab.core.files import read_text
 from mfulab.core.groups import SLUG, Closed
 from mfulab.core.language import LANGUAGES
 from mfulab.core.replicates import MOST_REPLICATES
+from mfulab.core.yaml_text import load_yaml
 from mfulab.device.vendors import kinds
 from mfulab.measurements.published import RECORDINGS
 from mfulab.measurements.registry import MEASUREMENTS, machine
@@ -167,14 +166,12 @@ def derived(folder: Path, group: str) -> dict[str, dict[str, Any]]:
 
 def content(folder: Path, group: str, name: str) -> dict[str, Any]:
     """Content of a choice, from its line, module or file; Hydra's interpolations as they stand."""
-    return derived(folder, group).get(name) or dict(
-        yaml.safe_load(read_text(folder / group / f"{name}.yaml"))
-    )
+    return derived(folder, group).get(name) or dict(load_yaml(folder / group / f"{name}.yaml"))
 
 
 @cache
 def _lines(table: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
-    lines = yaml.safe_load(read_text(table)) or {}
+    lines = load_yaml(table) or {}
     if not isinstance(lines, Mapping) or not all(
         isinstance(content, Mapping) for content in lines.values()
     ):

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
-import yaml
 from pydantic import TypeAdapter
 
 from mfulab.core.data import SHIPPED
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests, found_files, read_text, write_json
 from mfulab.core.said import Said
+from mfulab.core.yaml_text import load_yaml
 from mfulab.device import is_gpu, kind_of
 from mfulab.device.emulation import emulated_here
 from mfulab.device.identity import check, hardware_slug, memory_bytes, resolve
@@ -98,7 +98,7 @@ def asked_of(
     is_whole_file = ROOT in config  # of a workflow that snakedeploy has deployed
     shipped = None
     if is_whole_file:
-        shipped = yaml.safe_load(read_text(folder / "config.yaml"))
+        shipped = load_yaml(folder / "config.yaml")
     result = from_snakemake(config, shipped, typed)
     return result + _of_slides(result)
 

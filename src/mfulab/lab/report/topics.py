@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from mfulab.core.answer import answered
-from mfulab.core.data import values
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import read_given, read_text, scratch
 from mfulab.core.json_text import parse_json
 from mfulab.core.printing import say, say_json
 from mfulab.core.rows import COUNTERS
 from mfulab.core.said import Numbers
+from mfulab.core.yaml_text import LONGEST, parse_yaml
 from mfulab.lab.planning import keys
 from mfulab.lab.report import figures, frames
 from mfulab.lab.tables import build, seminar_texts
@@ -28,8 +27,6 @@ GROUPS = ("kernel", "model", "workload", "execution")
 # Tables of which a run's name must be in an `ok` row.
 MEASURED = tuple(table for table in TABLES if table not in ("environment", "ceilings"))
 TOPICS = "docs/seminar.yaml"
-LARGEST = 1 << 22  # bytes of the file: YAML is read at some 4 MB/s
-MOST = 200_000  # values, those that aliases share each time
 LONGEST_KEY = 80  # letters of the place of a mistake
 REFERENCE = Path("results/reference")
 TEST = "::"  # within the name of a test: its file, then its function
@@ -189,12 +186,9 @@ _TEXTS = TypeAdapter(dict[str, list[Item]])
 def _texts(path: Path) -> dict[str, list[Item]]:
     """Items of each text. Raises ConfigurationError for a file that holds none."""
     try:
-        content = yaml.safe_load(read_given(path, LARGEST))
-        if values(content, MOST) > MOST:
-            raise ConfigurationError(f"{path}: holds more than {MOST:,} values. Write fewer.")
-        return _TEXTS.validate_python(content)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        detail = ""
+        return _TEXTS.validate_python(parse_yaml(read_given(path, LONGEST)))
+    except ValueError as error:
+        detail = f" ({error})"
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))[:LONGEST_KEY]

@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.groups import SLUG
@@ -19,6 +17,7 @@ from mfulab.core.json_text import parse_json
 from mfulab.core.parts import pick_all
 from mfulab.core.printing import say
 from mfulab.core.rows import NOT_MEASURED
+from mfulab.core.yaml_text import load_yaml
 from mfulab.device import is_gpu
 from mfulab.device.identity import hardware_slug
 from mfulab.lab.planning.foundations import foundations
@@ -163,7 +162,7 @@ def _asked(results: Path, hardware: str) -> dict[str, list[str]]:
 def _absent(project: Path, planned: Collection[str]) -> list[str]:
     absent = []
     for path in project.glob(EXPERIMENTS):
-        steps = yaml.safe_load(files.read_text(path))["steps"]
+        steps = load_yaml(path)["steps"]
         is_recorded = any(MEASUREMENTS[step].table in RECORDED for step in steps)
         if is_recorded and path.stem not in planned and path.stem not in NOT_WANTED:
             absent.append(path.stem)

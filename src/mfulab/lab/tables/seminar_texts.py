@@ -7,9 +7,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-import yaml
-
-from mfulab.core.files import read_text
+from mfulab.core.data import data
 from mfulab.core.json_text import parse_json
 
 TEXTS = ("case", "printed", "formula", "answer", "note")
@@ -21,7 +19,7 @@ _BY_LANGUAGE = {
 
 def lines() -> list[dict[str, Any]]:
     """The lines of `seminar.yaml`, in its order."""
-    content: list[dict[str, Any]] = yaml.safe_load(read_text(FILE))
+    content: list[dict[str, Any]] = data(FILE)
     return content
 
 
@@ -30,7 +28,7 @@ def translated(language: str) -> Mapping[str, Mapping[str, str]]:
     """Texts of a language that differ from the English ones, by a line's key; none of English."""
     if language not in _BY_LANGUAGE:
         return {}
-    content: Mapping[str, Mapping[str, str]] = yaml.safe_load(read_text(_BY_LANGUAGE[language]))
+    content: Mapping[str, Mapping[str, str]] = data(_BY_LANGUAGE[language])
     return content
 
 

@@ -1,0 +1,108 @@
+"""The one reader of YAML that others wrote: bounded in size, in depth, and in what aliases make of
+it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mfulab.core.errors import shortened
+from mfulab.core.files import UnreadableError, read_text
+
+LONGEST = 1 << 22  # characters; read at some 4 MB/s
+DEEPEST = 100  # lists and mappings within one another; configs hold fewer than ten
+MOST = 200_000  # values, those that aliases share each time: more is a mistake
+# several times as fast, where PyYAML was built with it
+SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# What PyYAML raises for a value that is none of its tag, such as `!!bool x` or `!!int ''`.
+_OF_TAGS = (ArithmeticError, AttributeError, LookupError, TypeError)
+
+
+def parse_yaml(text: str, loader: Any = SafeLoader) -> Any:
+    """Parses a YAML text by a safe loader. Raises ValueError, in one line, for a text that is none
+    or beyond a bound."""
+    if len(text) > LONGEST:
+        raise ValueError(f"longer than {LONGEST >> 20} MiB")
+    try:
+        if len(text) > DEEPEST:
+            _check_depth(text)
+        content = yaml.load(text, loader)  # noqa: S506, TID251 (a safe one)
+    except yaml.YAMLError as error:
+        raise ValueError(_reason(error)) from error
+    except ValueError as error:
+        raise ValueError(_one_line(str(error))) from error
+    except _OF_TAGS as error:
+        raise ValueError("a tag does not fit its value") from error
+    _Size().check(content)
+    return content
+
+
+def load_yaml(path: Path, *, follow: bool = False) -> Any:
+    """Content of a YAML file; `follow` reads where a link leads. Raises FileNotFoundError, and
+    UnreadableError for anything else that is there."""
+    text = read_text(path, LONGEST, follow=follow)
+    try:
+        return parse_yaml(text)
+    except ValueError as error:
+        raise UnreadableError(f"{path}: not YAML ({error})") from error
+
+
+def _check_depth(text: str) -> None:
+    """Raises ValueError for a text that is nested too deeply, or of too many parts. The loader in C
+    would end the process where it is deep."""
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, SafeLoader)):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > DEEPEST:
+            raise ValueError(f"nested deeper than {DEEPEST}")
+        if count > 2 * MOST:
+            raise ValueError(f"holds more than {MOST:,} values")
+
+
+class _Size:
+    """Values and levels of what was read. Each part is visited once, however often aliases name
+    it."""
+
+    def __init__(self) -> None:
+        self._known = dict[int, tuple[int, int]]()  # values and levels by a part's id
+        self._open = set[int]()
+
+    def check(self, content: object) -> None:
+        """Raises ValueError for more values or levels than the bounds, and for a part that holds
+        itself."""
+        values, levels = self._of(content)
+        if values > MOST:
+            raise ValueError(f"its aliases make more than {MOST:,} values")
+        if levels > DEEPEST:
+            raise ValueError(f"nested deeper than {DEEPEST}")
+
+    def _of(self, part: object) -> tuple[int, int]:
+        if not isinstance(part, dict | list | set | tuple):
+            return 1, 0
+        if id(part) in self._open:
+            raise ValueError("an alias lies within what it names")
+        if id(part) not in self._known:
+            self._open.add(id(part))
+            values, levels = 1, 0
+            for each in part.values() if isinstance(part, dict) else part:
+                inner_values, inner_levels = self._of(each)
+                values += inner_values
+                levels = max(levels, inner_levels)
+            self._open.remove(id(part))
+            self._known[id(part)] = values, levels + 1
+        return self._known[id(part)]
+
+
+def _reason(error: yaml.YAMLError) -> str:
+    """PyYAML's problem with its line."""
+    problem = _one_line(str(getattr(error, "problem", None) or error))
+    mark = getattr(error, "problem_mark", None)
+    return f"line {mark.line + 1}: {problem}" if mark else problem
+
+
+def _one_line(text: str) -> str:
+    return shortened(re.sub(r"\s+", " ", text).strip())
