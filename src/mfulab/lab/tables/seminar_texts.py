@@ -11,6 +11,7 @@ import yaml
 
 from mfulab.core.files import read_text
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import Record
 
 TEXTS = ("case", "printed", "formula", "answer", "note")
 FILE = Path(__file__).with_name("seminar.yaml")
@@ -19,7 +20,7 @@ _BY_LANGUAGE = {
 }
 
 
-def lines() -> list[dict[str, Any]]:
+def lines() -> list[Record]:
     """The lines of `seminar.yaml`, in its order."""
     content: list[dict[str, Any]] = yaml.safe_load(read_text(FILE))
     return content
