@@ -5,6 +5,8 @@ from typing import Any, TypeVar
 
 Row = Mapping[str, Any]  # cells by column: each column says of which type its own are
 Record = dict[str, Any]  # a row that is being filled
+Values = Mapping[str, Any]  # of a config or of JSON, by key
+Content = dict[str, Any]  # the same, while it is being put together
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mfulab.core.parts import Content
 from mfulab.core.said import Said
 from mfulab.tracing.trace import (
     Activities,
@@ -158,7 +159,7 @@ class Recorder:
         rows.frombytes(np.stack(held, axis=1).tobytes())
 
     def done(
-        self, metadata: dict[str, Any], events: int | None = None, notes: Sequence[Said] = ()
+        self, metadata: Content, events: int | None = None, notes: Sequence[Said] = ()
     ) -> list[Trace]:
         """A trace of each process that launched work. Raises TraceError where another clock timed
         kernels."""

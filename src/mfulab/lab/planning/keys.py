@@ -15,6 +15,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import read_text
 from mfulab.core.groups import SLUG, Closed
 from mfulab.core.language import LANGUAGES
+from mfulab.core.parts import Content
 from mfulab.core.replicates import MOST_REPLICATES
 from mfulab.device.vendors import kinds
 from mfulab.measurements.published import RECORDINGS
@@ -78,7 +79,7 @@ class Asked(Closed):
     on_gpu: Annotated[str, Field(pattern=r"^\w+$")] | None = Field(
         None, description="The experiment that stands in for this one where the device is a GPU."
     )
-    first: list[dict[str, Any]] = Field(
+    first: list[Content] = Field(
         [],
         description="Combinations measured first, each rule before the next: `{model: gpt2, batch_size: [8, 16]}`. With"
         " a budget, a page is written after the first.",
@@ -93,7 +94,7 @@ class Asked(Closed):
         description="Traces for read_trace: a file of torch.profiler, a folder of them or a glob.",
     )
     report: Report = Report()
-    exclude: list[dict[str, Any]] = Field(
+    exclude: list[Content] = Field(
         [],
         description="Combinations left out, each with its reason: `{model: gpt2, batch_size: [64, 128], because: …}`.",
     )
@@ -122,10 +123,10 @@ def group_model(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def defaults(model: type[BaseModel] = Experiment) -> dict[str, Any]:
+def defaults(model: type[BaseModel] = Experiment) -> Content:
     """Keys that have a default, nested as in the config; a key without one comes from a group's
     choice."""
-    keys: dict[str, Any] = {}
+    keys: Content = {}
     for name, field in model.model_fields.items():
         if (inner := group_model(field.annotation)) is not None:
             keys[name] = defaults(inner)
@@ -148,10 +149,10 @@ def choices(folder: Path, group: str) -> list[str]:
     )
 
 
-def derived(folder: Path, group: str) -> dict[str, dict[str, Any]]:
+def derived(folder: Path, group: str) -> dict[str, Content]:
     """Content of those choices of a group that have no file of their own."""
     table = folder / f"{group}.yaml"
-    contents = dict[str, dict[str, Any]]()
+    contents = dict[str, Content]()
     if group == "kernel":
         contents = _kernels()
     elif group == "device":
@@ -165,7 +166,7 @@ def derived(folder: Path, group: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def content(folder: Path, group: str, name: str) -> dict[str, Any]:
+def content(folder: Path, group: str, name: str) -> Content:
     """Content of a choice, from its line, module or file; Hydra's interpolations as they stand."""
     return derived(folder, group).get(name) or dict(
         yaml.safe_load(read_text(folder / group / f"{name}.yaml"))
@@ -173,7 +174,7 @@ def content(folder: Path, group: str, name: str) -> dict[str, Any]:
 
 
 @cache
-def _lines(table: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
+def _lines(table: Path, changed_ns: int) -> dict[str, Content]:
     lines = yaml.safe_load(read_text(table)) or {}
     if not isinstance(lines, Mapping) or not all(
         isinstance(content, Mapping) for content in lines.values()
@@ -183,7 +184,7 @@ def _lines(table: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
 
 
 @cache
-def _kernels() -> dict[str, dict[str, Any]]:
+def _kernels() -> dict[str, Content]:
     """Choices of kernel: modules with a class of their name that says what it `adds`; read, as
     importing is slow."""
     kernels = {}
