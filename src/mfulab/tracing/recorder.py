@@ -94,12 +94,12 @@ class Recorder:
 
     def host_call(
         self, span: tuple[int, int], name: str, thread: tuple[object, object], external: int, forward: bool,
-        annotation: bool, call: Call | None = None, sequence: int = -1,
+        annotation: bool, call: Call | None = None,
     ) -> None:  # fmt: skip
         """Adds an operator or annotation of a process's thread; `call` holds its arguments, where
         they are recorded."""
         shared = self._equal({} if call is None else {0: call})
-        numbers = [external, forward, annotation, sequence]
+        numbers = [external, forward, annotation, -1]
         self._host.fromlist([*span, self._names[name], self._threads[thread], *numbers])
         self._calls |= shared
 

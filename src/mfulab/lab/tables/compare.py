@@ -311,7 +311,7 @@ def markdown(compared: Sequence[Compared], title: str, basis: str) -> str:
 
 
 def _counts(compared: Sequence[Compared]) -> str:
-    """How often each verdict was given, after the mark of the worst."""
+    """Counts of the verdicts, after the mark of the worst."""
     counts = Counter(run.verdict for run in compared)
     worst_first = []
     for verdict in MARKS:

@@ -209,24 +209,23 @@ def _runs_in_words(tables: frames.Tables, problems: list[frames.Problem], text: 
     duty = trust.duty_cycle(runs[~runs["recorded"]])
     doubts, lines, again = trust.summary(tables, text.language)
     urgent = []
+    if not len(runs) and not len(tables["traces"]):
+        urgent.append(text("no_rows"))
+    upkeep = list[str]()
     for problem in problems:
-        if not problem.of_recordings:
-            urgent.append(problem)
-    upkeep = []
-    for problem in problems:
-        if problem.of_recordings:
-            upkeep.append(problem)
+        kept = upkeep if problem.of_recordings else urgent
+        kept.append(problem.in_words(text.language))
+    of_duty = ""
+    if duty:
+        of_duty = text("duty_cycle", duty=duty)
     return {
         "provenance": style.provenance(frames.in_words(runs, text)),
-        "duty_cycle": text("duty_cycle", duty=duty) if duty else "",
+        "duty_cycle": of_duty,
         "precision": trust.precision(tables, text.language),
         "rows_shown": _rows_shown(runs, text),
         "doubts": {"says": doubts, "lines": lines, "again": in_language(again, text.language)},
-        "problems": [
-            *([] if len(runs) or len(tables["traces"]) else [text("no_rows")]),
-            *(problem.in_words(text.language) for problem in urgent),
-        ],
-        "upkeep": [problem.in_words(text.language) for problem in upkeep],
+        "problems": urgent,
+        "upkeep": upkeep,
     }
 
 

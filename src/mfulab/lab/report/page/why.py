@@ -105,13 +105,19 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
         for place in rising:
             if memory[place] == memory[place]:
                 predicted.append((sizes[place], memory[place]))
+        too_large = None
+        if beyond:
+            too_large = int(min(beyond))
+        batch_size = None
+        if len(rising) > 1:
+            batch_size = int(sizes[knee])
         yield Batch(
             case=cases[last],
-            batch_size=int(sizes[knee]) if len(rising) > 1 else None,
+            batch_size=batch_size,
             samples_per_s=speeds[knee],
             share_percent=100 * speeds[knee] / best,
             rising=len(rising) > 1 and sizes[knee] == sizes[last] and not beyond,
-            too_large=int(min(beyond)) if beyond else None,
+            too_large=too_large,
             fits=tuple(largest_that_fits(predicted, gigabytes) for gigabytes in CARDS_GB),
             at_least=not bytes_a_sample(predicted),
         )
@@ -332,13 +338,10 @@ def _where(row: Row, text: Texts) -> list[str]:
     if row["precision"]:
         setting.append(text.name("precision", row["precision"]))
     setting += [*curves.variant(row, text), text("step", time=quantity(row["time_s"], "s"))]
-    return [
-        *setting,
-        text("mfu", share=three_lines.at_least(row, percent(share)))
-        if share == share
-        else text("no_mfu"),
-        row["machine"],
-    ]
+    mfu = text("no_mfu")
+    if share == share:
+        mfu = text("mfu", share=three_lines.at_least(row, percent(share)))
+    return [*setting, mfu, row["machine"]]
 
 
 def _phases(row: Row, text: Texts) -> str:
