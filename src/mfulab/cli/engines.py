@@ -2,7 +2,7 @@
 Prometheus."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Group
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from mfulab.cli.flops import config_of
 from mfulab.core.language import Texts, verdicts
+from mfulab.core.parts import Record, Row
 from mfulab.core.terminal import table
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import Peak, peak
@@ -25,7 +26,7 @@ def frames(
     precision: str,
     gpu: str | None,
     devices: int,
-) -> Iterator[tuple[dict[str, Any], Group]]:
+) -> Iterator[tuple[Record, Group]]:
     """Samples of engines over each interval, for ever. Raises ConfigurationError if no page can be
     read at first."""
     device_peak = peak(gpu, precision) if gpu else local_peak(precision)
@@ -38,7 +39,7 @@ def frames(
         raise next(iter(gone.values()))
     while True:
         time.sleep(interval_s)
-        earlier, (read, gone), engines = pages, reader.read(), list[dict[str, Any]]()
+        earlier, (read, gone), engines = pages, reader.read(), list[Record]()
         pages = earlier | read  # an engine that goes away may come back
         for url in dict.fromkeys(urls):
             before = {page.replica: page for page in earlier.get(url, ())}
@@ -62,9 +63,7 @@ def frames(
         yield {"unix_s": time.time(), "engines": engines}, picture(engines, pages, device_peak)
 
 
-def picture(
-    engines: Sequence[dict[str, Any]], pages: dict[str, list[Page]], device_peak: Peak
-) -> Group:
+def picture(engines: Sequence[Record], pages: dict[str, list[Page]], device_peak: Peak) -> Group:
     """A column an engine, a row each number that one of them has; below it verdicts, and why what
     is missing is."""
     text = Texts("en", "engine")
@@ -93,7 +92,7 @@ def picture(
     return Group(*lines)
 
 
-def _missing_lines(engine: Mapping[str, Any], device_peak: Peak, text: Texts) -> Iterator[Text]:
+def _missing_lines(engine: Row, device_peak: Peak, text: Texts) -> Iterator[Text]:
     """Lines on why columns of an engine are empty."""
     of = device_peak.device or local_name()
     why = verdicts.say(device_peak.reason or UNTOLD, text.language)

@@ -2,9 +2,8 @@
 went."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Group
@@ -17,6 +16,7 @@ from mfulab.core.answer import Answer, answered, unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import in_percent
+from mfulab.core.parts import Record, Row
 from mfulab.core.said import Numbers, Said
 from mfulab.loop.goodput.ladder import RUNGS, Job, job_of
 from mfulab.loop.interactive.show import add_rung
@@ -59,7 +59,7 @@ def show(
     if figure:
         _draw(job_of(folder), figure, language)
 
-    def frames() -> Iterator[tuple[dict[str, Any], Group]]:
+    def frames() -> Iterator[tuple[Record, Group]]:
         while True:
             job = job_of(folder)
             row = job.row()
@@ -73,7 +73,7 @@ def show(
     return follow(frames(), None if prometheus is not None else 1, as_json, prometheus)
 
 
-def answer(job: Job, row: Mapping[str, Any]) -> Answer:
+def answer(job: Job, row: Row) -> Answer:
     """Goodput: the share of the job's time that went into steps that were kept, in %."""
     kept = row["kept_percent"]
     if kept is None:
@@ -92,7 +92,7 @@ def _notes(job: Job, text: Texts) -> list[str]:
     ]
 
 
-def _picture(job: Job, row: dict[str, Any], language: str) -> Group:
+def _picture(job: Job, row: Record, language: str) -> Group:
     text = Texts(language, "goodput")
     rungs, losses = (Table(box=None, pad_edge=False, show_header=False) for _ in range(2))
     for name in RUNGS:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.json_text import parse_json
-from mfulab.core.parts import leave_out
+from mfulab.core.parts import Record, Row, leave_out
 from mfulab.core.terminal import table
 from mfulab.device.peaks import peak
 from mfulab.loop.goodput.pages import loaded
@@ -64,7 +64,7 @@ class Series:
     value: float
 
 
-def frames(url: str, hours: float, interval_s: float) -> Iterator[tuple[dict[str, Any], Group]]:
+def frames(url: str, hours: float, interval_s: float) -> Iterator[tuple[Record, Group]]:
     """Jobs of the last hours, for ever. Raises ConfigurationError where no Prometheus answers, or
     knows no job."""
     while True:
@@ -80,13 +80,13 @@ def frames(url: str, hours: float, interval_s: float) -> Iterator[tuple[dict[str
         time.sleep(interval_s)
 
 
-def jobs_of(url: str, hours: float) -> list[dict[str, Any]]:
+def jobs_of(url: str, hours: float) -> list[Record]:
     """A row a job and device, the one with most GPU hours between utilization and OFU first,
     unknown ones last."""
     address = (url if "://" in url else f"http://{url}").rstrip("/")
     server = Server(address, f"--jobs {url}", time.monotonic() + DEADLINE_S)
     users = _owners(server, hours)
-    rows = dict[tuple[str, str, str], dict[str, Any]]()
+    rows = dict[tuple[str, str, str], Record]()
     for column, query in QUERIES.items():
         answers = _asked(server, query, hours)
         is_exported = any(series.labels.get("exported_pod") for series in answers)
@@ -120,11 +120,11 @@ def _names(labels: Mapping[str, str], users: Mapping[str, str]) -> tuple[str, st
     return user, job, labels.get("modelName", "")
 
 
-def _empty_row(user: str, job: str, device: str) -> dict[str, Any]:
+def _empty_row(user: str, job: str, device: str) -> Record:
     return dict.fromkeys(COLUMNS) | {"user": user, "job": job, "device": device}
 
 
-def _fill(row: dict[str, Any]) -> None:
+def _fill(row: Record) -> None:
     """Sets OFU by the clock of the tensor cores, where the device's own is known."""
     active_mhz = row.pop("active_mhz", None)
     clock_mhz = peak(row["device"], "fp16").spec_clock_mhz
@@ -133,7 +133,7 @@ def _fill(row: dict[str, Any]) -> None:
         row["ofu_percent"] = 100 * active_mhz / clock_mhz
 
 
-def _unused_hours(job: Mapping[str, Any]) -> float:
+def _unused_hours(job: Row) -> float:
     """GPU hours between utilization and OFU; below all numbers where one is not known."""
     utilization, ofu = job["utilization_percent"], job["ofu_percent"]
     if None in (job["gpu_hours"], utilization, ofu):

@@ -252,7 +252,7 @@ class Command(click.Command):
         return words
 
 
-def command(name: str, example: str, more: str = "", **settings: Any) -> Callable[..., Command]:
+def command(name: str, example: str, more: str = "", **settings: object) -> Callable[..., Command]:
     """Makes a function the subcommand of this name. `more` follows the help's first sentence;
     `settings` are of click's context."""
     paragraphs = filter(None, (COMMANDS[name].summary, more))
@@ -264,7 +264,7 @@ def command(name: str, example: str, more: str = "", **settings: Any) -> Callabl
         context_settings=settings,
     )
 
-    def decorate(function: Callable[..., Any]) -> Command:
+    def decorate(function: Callable[..., object]) -> Command:
         own = made(function)
         for param in own.params:
             if param.type is click.STRING:
@@ -274,7 +274,7 @@ def command(name: str, example: str, more: str = "", **settings: Any) -> Callabl
     return decorate
 
 
-def several(*names: str, **settings: Any) -> Callable[..., Any]:
+def several(*names: str, **settings: object) -> Callable[..., Any]:
     """Declares an option that takes every word up to the next option."""
     return click.option(*names, cls=Several, multiple=True, **settings)
 

@@ -26,7 +26,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
-from mfulab.core.parts import leave_out
+from mfulab.core.parts import Row, leave_out
 from mfulab.core.printing import say, say_json
 from mfulab.core.said import Said
 from mfulab.core.terminal import Terminal
@@ -123,7 +123,7 @@ class _Command:
     whole: bool
     as_json: bool
     done: set[str] = field(default_factory=set)
-    rows: list[Mapping[str, Any]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
 
     def say(self, line: str) -> None:
         """Prints a line that is no result."""
@@ -151,7 +151,7 @@ class _Command:
             return False
         return run.step == self.step or not store.is_complete(RESULTS / run.folder / "row.csv")
 
-    def _show(self, run: Run, joined: Sequence[Mapping[str, Any]]) -> None:
+    def _show(self, run: Run, joined: Sequence[Row]) -> None:
         """Shows the rows of one run, unless a table of all comes at the end."""
         self.rows += joined
         if self.as_json:
@@ -247,7 +247,7 @@ def expected_s(run: Run) -> float | None:
     return None
 
 
-def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
+def _joined(plan: Plan, run: Run) -> list[Row]:
     """A run's row, joined with its counts and ceilings; of a collection a row for each of its
     lines."""
     from mfulab.lab.tables import build
@@ -258,14 +258,14 @@ def _joined(plan: Plan, run: Run) -> list[Mapping[str, Any]]:
     with scratch() as folder:
         write_text(folder / "plan.json", alone.manifest)
         records = build.collect([folder / "plan.json"]).records[MEASUREMENTS[run.step].table]
-    found = list[Mapping[str, Any]]()
+    found = list[Row]()
     for record in records:
         if f"{record['run']},".startswith(f"{run.name},"):
             found.append(record)
     return found
 
 
-def _show(run: Run, row: Mapping[str, Any], whole: bool) -> None:
+def _show(run: Run, row: Row, whole: bool) -> None:
     """Prints a row's summary: ladder and verdict of a profiled step, layers of a count, or all
     columns."""
     console = Terminal()
@@ -332,7 +332,7 @@ def with_unit(name: str, value: object) -> str:
     return f"{value:,}"
 
 
-def table_of(step: str, rows: Sequence[Mapping[str, Any]], width: int) -> Group:
+def table_of(step: str, rows: Sequence[Mapping[str, object]], width: int) -> Group:
     """A line a run with the first columns that fit `width` letters; what all runs have alike stands
     below."""
     cells = _filled_cells(step, rows)
@@ -360,7 +360,7 @@ def table_of(step: str, rows: Sequence[Mapping[str, Any]], width: int) -> Group:
     return Group(shown, *(Text(note, style="dim") for note in notes if note))
 
 
-def _filled_cells(step: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+def _filled_cells(step: str, rows: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
     """Texts of the columns that a measurement shows, without those that are empty in every row."""
     cells = {}
     for name in MEASUREMENTS[step].shown.split():

@@ -3,7 +3,7 @@ seconds."""
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from mfulab.core.files import scratch, write_text
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent
-from mfulab.core.parts import leave_out
+from mfulab.core.parts import Record, Row, leave_out
 from mfulab.core.printing import say
 from mfulab.core.said import Said, cell_of
 from mfulab.device.peaks import UNITS
@@ -28,7 +28,7 @@ from mfulab.mfu.models import model_config
 from mfulab.mfu.traced import trace_columns
 from mfulab.tracing.chrome import TraceError
 
-Filling = Callable[[Mapping[str, Any]], dict[str, Any]]
+Filling = Callable[[Row], Record]
 _LEFT_OUT = {
     *("collectives", "collective_sizes", "operators", "modules", "timeline", "hardware", "run"),
     *("commit", "started_at", "process_s", "measured_s", "recorded"),
@@ -128,7 +128,7 @@ class Asked:
     language: str
 
     @property
-    def of_model(self) -> dict[str, Any]:
+    def of_model(self) -> Record:
         """Options that are of a counted model alone."""
         names = ("batch_size", "sequence_length", "precision")
         return {name: getattr(self, name) for name in names}
@@ -144,7 +144,7 @@ class Asked:
         return found
 
     @property
-    def reading(self) -> dict[str, Any]:
+    def reading(self) -> Record:
         """Options by which every file is read."""
         return {"steps": self.steps, "peaks": _stated_peaks(self.peaks)}
 
@@ -197,7 +197,7 @@ def _read_all(asked: Asked) -> int:
     return int(any(row["status"] != "ok" for row in rows))
 
 
-def _joined(read: Read, fill: Filling | None) -> dict[str, Any]:
+def _joined(read: Read, fill: Filling | None) -> Record:
     """A read row with its joined columns, and a counted model's FLOPs where it has none."""
     row = {**read.row.model_dump(), "recorded": False}
     if fill and row["status"] == "ok" and row["flops"] is None:
@@ -242,7 +242,7 @@ def _read(path: Path, **options: Any) -> list[Read]:
         return [failed(path, error)]
 
 
-def _print_json(rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_json(rows: Sequence[Row]) -> None:
     """Prints a line of JSON a row, with its sentences."""
     for row in rows:
         words = verdicts.columns(row)
@@ -263,7 +263,7 @@ def _print_json(rows: Sequence[Mapping[str, Any]]) -> None:
         say(json.dumps(columns, ensure_ascii=False))
 
 
-def _reason(row: Mapping[str, Any]) -> Said | None:
+def _reason(row: Row) -> Said | None:
     """Reason why a row has no MFU; None where it has one."""
     told = parse_json(row["mfu_reason"] or "{}")
     for key, numbers in told.items():
@@ -294,7 +294,7 @@ def counted_model(
     backward = operations.sum("backward")
     again = operations.sum("recomputed")
 
-    def fill(row: Mapping[str, Any]) -> dict[str, Any]:
+    def fill(row: Row) -> Record:
         trains = row["mode"] == "training"
         flops = forward.flops + (backward.flops if trains else 0)
         executed = forward.flops + (backward.executed_flops + again.executed_flops if trains else 0)
@@ -318,7 +318,7 @@ def counted_model(
     return fill
 
 
-def _write_tracks(pairs: Sequence[tuple[Read, dict[str, Any]]], out: Path, language: str) -> None:
+def _write_tracks(pairs: Sequence[tuple[Read, Record]], out: Path, language: str) -> None:
     from mfulab.mfu.headroom import KINDS
     from mfulab.tracing import timeline
     from mfulab.tracing.device_time import CAUSES, DeviceTime
@@ -344,7 +344,7 @@ def _write_tracks(pairs: Sequence[tuple[Read, dict[str, Any]]], out: Path, langu
     say(f"{out}: for https://ui.perfetto.dev", file=sys.stderr)
 
 
-def _write_page(rows: list[dict[str, Any]], page: Path, language: str) -> None:
+def _write_page(rows: list[Record], page: Path, language: str) -> None:
     from mfulab.lab.report.page.document import build
     from mfulab.lab.tables import build as tables
     from mfulab.lab.tables.records import Collected

@@ -16,6 +16,7 @@ from mfulab.core.answer import of_change
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
+from mfulab.core.parts import Record
 from mfulab.core.printing import say_json
 from mfulab.core.terminal import Terminal
 from mfulab.measurements.read_trace.reader import Read, read_file
@@ -90,7 +91,7 @@ class Step:
     """A step of one of the two traces."""
 
     analysis: Analysis
-    row: dict[str, Any]
+    row: Record
     device: str
 
     @property
@@ -180,7 +181,7 @@ def _ms(span_ns: Fraction) -> str:
     return f"{float(span_ns) / 1e6:,.3f}"
 
 
-def _plain(steps: Sequence[Step], compared: Difference, failed: bool) -> dict[str, Any]:
+def _plain(steps: Sequence[Step], compared: Difference, failed: bool) -> Record:
     parts = []
     for part in compared.parts:
         names = {"kind": part.kind, "operator": part.operator, "shapes": part.shapes}

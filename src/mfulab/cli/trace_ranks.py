@@ -4,7 +4,7 @@ processes and kept as a summary."""
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, nullcontext
@@ -21,7 +21,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity
-from mfulab.core.parts import leave_out
+from mfulab.core.parts import Record, leave_out
 from mfulab.core.printing import say, say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal
@@ -81,7 +81,7 @@ def _paths(given: Sequence[str]) -> list[Path]:
 
 
 def _kept(
-    paths: Sequence[Path], count: int, folder: Path, options: dict[str, Any]
+    paths: Sequence[Path], count: int, folder: Path, options: Mapping[str, object]
 ) -> Iterator[tuple[list[Place], str]]:
     """Maps each file to summaries, or to the reason why it could not be read."""
     work = partial(_keep, folder=folder, options=options)
@@ -102,7 +102,7 @@ def _kept(
 
 
 def _keep(
-    path: Path, number: int, *, folder: Path, options: dict[str, Any]
+    path: Path, number: int, *, folder: Path, options: Mapping[str, object]
 ) -> tuple[list[Place], str]:
     own = folder / str(number)
     own.mkdir()
@@ -140,7 +140,7 @@ def path_sentence(job: Job, language: str) -> str:
         return ""
     text = Texts(language, "trace")
     (rank, own), *others = path.own_ms.items()
-    numbers: dict[str, Any] = {"rank": rank, "own": own, "length": path.length_ms}
+    numbers: Record = {"rank": rank, "own": own, "length": path.length_ms}
     numbers["sending"] = path.sending_ms
     numbers["others"] = ""
     if others:
@@ -149,7 +149,7 @@ def path_sentence(job: Job, language: str) -> str:
     return text("path", **numbers)
 
 
-def _plain(job: Job, language: str) -> dict[str, Any]:
+def _plain(job: Job, language: str) -> Record:
     told = leave_out(asdict(job), ("verdict", "path"))
     path = None
     if job.path:

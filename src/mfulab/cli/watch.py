@@ -2,7 +2,7 @@
 busy."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -29,6 +29,7 @@ from mfulab.cli.options import (
 from mfulab.core.answer import Answer, answered, unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language.quantities import in_percent, quantity, significant
+from mfulab.core.parts import Record, Row
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal
@@ -56,7 +57,7 @@ GPU_FACTS: dict[str, Callable[[float], str]] = {
 }
 # times as much as the other from which counted MFU and the tensor pipe's contradict one another
 PARTED = 1.2
-Frame = tuple[Mapping[str, Any], Any]
+Frame = tuple[Row, Any]
 """A sample, for JSON and Prometheus, and what is drawn of it."""
 
 
@@ -111,10 +112,10 @@ def frames(
 
 def sample_of(
     name: str, uuid: str, readings: Readings, rates: Sequence[Rate], now: float
-) -> dict[str, Any]:
+) -> Record:
     """Current readings as one mapping: the device's columns, MFU by hardware counters, and its
     processes."""
-    values: dict[str, Any] = {key: reading.value for key, reading in readings.items()}
+    values: Record = {key: reading.value for key, reading in readings.items()}
     # Which format the tensor pipe worked in it does not report; all of them have one clock.
     facts = {
         "effective_precision": "bf16",
@@ -135,7 +136,7 @@ def sample_of(
     return {"unix_s": now, "name": name, "uuid": uuid or None, **values, "processes": processes}
 
 
-def process_of(rate: Rate, device: str) -> dict[str, Any]:
+def process_of(rate: Rate, device: str) -> Record:
     """A measured process: its rate, and its MFU of the computed peak of the formats that it
     multiplies in."""
     instead = emulated_here(device)
@@ -161,7 +162,7 @@ def process_of(rate: Rate, device: str) -> dict[str, Any]:
     )
 
 
-def parted(sample: Mapping[str, Any]) -> str | None:
+def parted(sample: Row) -> str | None:
     """Sentence that names whose FLOPs may be wrong, where counted MFU and the tensor pipe's part by
     over 20 %."""
     ofu = sample["expected_mfu_percent"]
@@ -182,7 +183,7 @@ def parted(sample: Mapping[str, Any]) -> str | None:
     return None
 
 
-def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:
+def picture(sample: Row, readings: Readings, facts: str) -> Group:
     """One refresh of the terminal."""
     missing = set()
     for key, reading in readings.items():
@@ -214,7 +215,7 @@ def picture(sample: Mapping[str, Any], readings: Readings, facts: str) -> Group:
     return Group(*lines)
 
 
-def _process_line(process: Mapping[str, Any]) -> str:
+def _process_line(process: Row) -> str:
     """Rate, step time and MFU of a process that measures itself."""
     mfu = process["mfu_spec_percent"]
     rate = f"{quantity(1e12 * process['tflop_s'], 'FLOP/s')} in {process['precision']}"
@@ -327,7 +328,7 @@ def _is_given(name: str) -> bool:
     return context is not None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def lines_of(sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def lines_of(sample: Row) -> Iterator[Record]:
     """Lines of JSON of a sample: of engines or jobs one each, each with its answer."""
     if "engines" in sample:
         for engine in sample["engines"]:
@@ -341,7 +342,7 @@ def lines_of(sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield of_device(sample).line(sample)
 
 
-def of_device(sample: Mapping[str, Any]) -> Answer:
+def of_device(sample: Row) -> Answer:
     """MFU that the device's processes count, else what its tensor pipe did; none where neither is
     known."""
     counted = sample["counted_mfu_percent"]
@@ -356,7 +357,7 @@ def of_device(sample: Mapping[str, Any]) -> Answer:
     return unanswered("%", Said("no_process"))
 
 
-def of_engine(engine: Mapping[str, Any]) -> Answer:
+def of_engine(engine: Row) -> Answer:
     """MFU of a serving engine; none where it is gone, or does not say what it did."""
     mfu = engine.get("mfu_percent")
     if mfu is not None:
@@ -366,7 +367,7 @@ def of_engine(engine: Mapping[str, Any]) -> Answer:
     return unanswered("%", Said(next(iter(engine["missing"]), "no_flops")))
 
 
-def of_job(job: Mapping[str, Any]) -> Answer:
+def of_job(job: Row) -> Answer:
     """OFU of a cluster's job; none of a device whose clock or counters are not known."""
     if job["ofu_percent"] is None:
         return unanswered("%", Said("no_counters"))

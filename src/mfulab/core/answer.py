@@ -62,7 +62,6 @@ def of_change(
     because: Numbers,
     *,
     old: float | None = None,
-    unit: str = "s",
 ) -> Answer:
     """The change from `old` in %, of a comparison; none where its verdict is open, doubtful where
     the new is slower."""
@@ -70,4 +69,4 @@ def of_change(
         return unanswered("%", Said(OPEN.get(verdict, "not_comparable"), because))
     doubt: dict[str, Numbers] = {"slower": because} if verdict == "slower" else {}
     change = 100 * (ratio - 1)
-    return answered(change, "%", "measured", denominator=old, denominator_unit=unit, doubt=doubt)
+    return answered(change, "%", "measured", denominator=old, denominator_unit="s", doubt=doubt)

@@ -1,8 +1,12 @@
-"""Parts of mappings and of series, by name or by what is known."""
+"""Rows as mappings, and parts of mappings: by name, or by what is known."""
 
 from collections.abc import Container, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
+Row = Mapping[str, Any]  # cells by column: each column says of which type its own are
+Record = dict[str, Any]  # a row that is being filled
+Values = Mapping[str, Any]  # of a config or of JSON, by key
+Content = dict[str, Any]  # the same, while it is being put together
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 

@@ -3,9 +3,8 @@ points of MFU."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from mfulab.core.parts import leave_out
+from mfulab.core.parts import Record, Row, leave_out
 
 Known = float | None
 Matmul = tuple[str, tuple[int, ...]]  # number format and class of shape
@@ -121,7 +120,7 @@ def shape_class(batch: int, m: int, n: int, k: int) -> tuple[int, ...]:
 
 
 def best_speeds(
-    matmuls: Iterable[tuple[str | None, Mapping[str, Any]]],
+    matmuls: Iterable[tuple[str | None, Row]],
 ) -> dict[str, dict[Matmul, float]]:
     """TFLOP/s of the best joined matmul of each device, by format and class of shape; `matmuls` are
     (device, row)."""
@@ -143,7 +142,7 @@ def best_speeds(
 
 
 def best_time(
-    products: Sequence[Mapping[str, Any]], measured: Mapping[Matmul, float]
+    products: Sequence[Row], measured: Mapping[Matmul, float]
 ) -> tuple[float | None, str | None]:
     """Share of matmuls' time that they would take at the best speed known for each shape, and who
     says so: `trace`, `matmul_runs` or `both`; None without matmuls. `best_ns` of `products` is the
@@ -165,19 +164,19 @@ def best_time(
 
 
 def of_operators(
-    operators: Sequence[Mapping[str, Any]],
+    operators: Sequence[Row],
     peaks: Mapping[str, float],
     memory_gb_s: float | None,
     steps: int,
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """Roofline of each operator of a step, the most to gain first: Williams et al. 2009,
     doi:10.1145/1498765.1498785. The best time is the longest of three: FLOPs ÷ peak in TFLOP/s
     (bound by `compute`), bytes ÷ bandwidth in GB/s (`memory`), as many kernels as short as the
     shortest (`launch`). Bytes are a lower bound, so the best time is too. `headroom_ms` is the
     kernels' own time − best; `doubtful` rows ran above the roof. Nothing is clipped."""
-    roofs: list[dict[str, Any]] = []
+    roofs: list[Record] = []
     for operator in operators:
-        row: dict[str, Any] = {
+        row: Record = {
             name: operator.get(name) for name in ("kind", "operator", "shapes", "calls", "reason")
         }
         row |= {
@@ -208,9 +207,7 @@ def of_operators(
     )
 
 
-def attainable_s(
-    roofs: Sequence[Mapping[str, Any]], executed_ratio: float | None = None
-) -> float | None:
+def attainable_s(roofs: Sequence[Row], executed_ratio: float | None = None) -> float | None:
     """Seconds of a step if each operator of `of_operators` took its best time, else its own, and
     nothing waited. Padding of matmuls stays where known, as operations executed ÷ counted. None
     where no matmul has a best time."""

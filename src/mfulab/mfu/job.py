@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from mfulab.core.columns import Rank
 from mfulab.core.files import parse_json
+from mfulab.core.parts import Record
 from mfulab.mfu.step import Known
 from mfulab.mfu.utilization import of_peak, percent, tflop_s, total
 
@@ -96,7 +97,7 @@ def shares_of(ranks: Sequence[RankShare]) -> JobShares:
     )
 
 
-def joined(rows: Sequence[dict[str, Any]]) -> None:
+def joined(rows: Sequence[Record]) -> None:
     """Fills the job's columns, but its verdict, of rows read from traces; None for a row of no job, or without
     another rank beside it."""
     for row in rows:
@@ -240,7 +241,7 @@ RANK = tuple(Rank.model_fields)
 def rank_rows(row: Row) -> list[dict[str, Known]]:
     """A row a rank of a profiled job, with MFU under its own peak; none for one process. Raises
     ValueError for NaN."""
-    told: list[dict[str, Any]] = parse_json(row.get("ranks") or "[]")
+    told: list[Record] = parse_json(row.get("ranks") or "[]")
     mfu = row.get("mfu_percent")
     slowest_s = row.get("time_s")
     for rank in told:
@@ -256,9 +257,9 @@ def collectives(row: Row) -> Mapping[str, Sequence[int]]:
     return {str(name): list(map(int, times)) for name, times in dict(cell).items()}
 
 
-def rows_of_jobs(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def rows_of_jobs(rows: Iterable[Record]) -> list[list[Record]]:
     """Rows that share a job and its steps, each of another rank, two or more."""
-    jobs = defaultdict[Any, dict[Any, dict[str, Any]]](dict)
+    jobs = defaultdict[Any, dict[Any, Record]](dict)
     for row in rows:
         if (
             row.get("status") == "ok"

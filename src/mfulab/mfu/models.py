@@ -62,8 +62,8 @@ def is_load(name: str) -> bool:
 
 
 def model_config(
-    model: str | Path | Mapping[str, Any] | ModelConfig,
-    changes: Mapping[str, Any] = {},
+    model: str | Path | Mapping[str, object] | ModelConfig,
+    changes: Mapping[str, object] = {},
     sequence_length: int | None = None,
 ) -> ModelConfig:
     """A model's config by its name in `config/model/`, a YAML file or content, with `changes` by
@@ -104,7 +104,7 @@ def model_config(
         ) from error
 
 
-def _read(model: str | Path) -> dict[str, Any]:
+def _read(model: str | Path) -> dict[str, object]:
     path = Path(model)
     if path.suffix not in (".yaml", ".yml"):
         files = []

@@ -140,7 +140,7 @@ def _counts(row: TraceRow) -> _Counts:
     return _Counts(needed, executed, peaks_tflop_s, missing)
 
 
-def _cell(row: TraceRow, name: str, empty: Any) -> Any:
+def _cell(row: TraceRow, name: str, empty: object) -> Any:
     return parse_json(row.get(name) or json.dumps(empty))
 
 

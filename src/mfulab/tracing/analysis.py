@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from mfulab.core.said import Said, packed
 from mfulab.device.samplers.reading import Readings
 from mfulab.flops.traced import NO_SHAPES, traced_bytes
-from mfulab.tracing.attribution import Attribution, attribute
+from mfulab.tracing.attribution import attribute
 from mfulab.tracing.device_time import DeviceTime, Owned
 from mfulab.tracing.host_time import HostTime
 from mfulab.tracing.of_window import OfWindow
@@ -217,9 +217,9 @@ class Analysis:
         return None
 
 
-def analyse(trace: Trace, window: Window, attribution: Attribution | None = None) -> Analysis:
+def analyse(trace: Trace, window: Window) -> Analysis:
     """Analyses one window of a trace, of several devices the one with most activities."""
-    return of_device(OfWindow(trace, attribution or attribute(trace), window))
+    return of_device(OfWindow(trace, attribute(trace), window))
 
 
 def of_device(held: OfWindow, device: int | None = None) -> Analysis:

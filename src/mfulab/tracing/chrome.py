@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from mfulab.core.files import UnreadableError, opened
-from mfulab.core.parts import leave_out, pick_present
+from mfulab.core.parts import Content, leave_out, pick_present
 from mfulab.core.said import Numbers, Said, as_told
 from mfulab.device.cpu import memory_limit_bytes
 from mfulab.tracing.trace import MOST_OF_FAULT, TraceError
@@ -148,7 +148,7 @@ class Stream:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.metadata: dict[str, Any] = {}
+        self.metadata: Content = {}
         self._mends = False
         try:
             with opened(path, follow=True) as file:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec import UNSET
 
+from mfulab.core.parts import Content
 from mfulab.core.said import Said
 from mfulab.flops.traced import is_traced_matmul
 from mfulab.tracing.activities import RANGE, recording_advice
@@ -116,7 +117,7 @@ class _Taken:
         self.endless = self.timeless = self.odd = self.ranges = 0
         self.unknown = Counter[str]()  # kinds of device events that are not read here
 
-    def check(self, path: Path, count: int, metadata: dict[str, Any]) -> None:
+    def check(self, path: Path, count: int, metadata: Content) -> None:
         """Raises TraceError where the events make no trace that could be read."""
         why = self._times_missing() or self._nothing_recorded(count) or self._no_work(metadata)
         if why:
@@ -141,7 +142,7 @@ class _Taken:
             why = Said("both", {"first": why, "second": odd})
         return with_formats(why)
 
-    def _no_work(self, metadata: dict[str, Any]) -> Said | None:
+    def _no_work(self, metadata: Content) -> Said | None:
         """Reason why a trace without work of a device cannot be read; None for a CPU's."""
         if self.recorder.executed:
             return None

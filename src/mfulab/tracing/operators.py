@@ -18,7 +18,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from mfulab.core.parts import pick_all
+from mfulab.core.parts import Content, pick_all
 from mfulab.core.said import Said
 from mfulab.device import GPU, is_gpu, synchronise
 from mfulab.device.samplers.reading import Readings
@@ -82,7 +82,7 @@ class TracedPass:
 def trace_steps(step: Callable[[], object], device: torch.device, steps: int) -> TracedPass:
     """Runs `steps` steps under torch.profiler with shapes, memory, FLOPs; on a GPU after one whose
     trace is dropped."""
-    options: dict[str, Any] = {"record_shapes": True, "profile_memory": True, "with_flops": True}
+    options: Content = {"record_shapes": True, "profile_memory": True, "with_flops": True}
     activities = [ProfilerActivity.CPU]
     if device.type == GPU:
         activities.append(ProfilerActivity.CUDA)

@@ -7,6 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from mfulab.core.parts import Content
 from mfulab.core.said import Said
 from mfulab.tracing.chrome import Stream
 from mfulab.tracing.protobuf import classes
@@ -110,7 +111,7 @@ class _Slices:
             time = clock.timestamp
         return time * max(1, clock.unit_ns)
 
-    def _told(self, sequence: int, event: Any) -> tuple[str, str, dict[str, Any]]:
+    def _told(self, sequence: int, event: Any) -> tuple[str, str, Content]:
         """Category, name and annotations of a slice."""
         categories = [*map(_text, event.categories)]
         numbered = self._names[sequence, "categories"]
@@ -123,7 +124,7 @@ class _Slices:
             about[key] = getattr(note, field) if field else None
         return next(iter(categories), ""), printable(name), about
 
-    def _record(self, span: Span, category: str, name: str, about: dict[str, Any]) -> None:
+    def _record(self, span: Span, category: str, name: str, about: Content) -> None:
         linked = _number(about.get("corr_id"))
         thread = (0, _number(about.get("tid")))
         agent = about.get("agent", about.get("dst_agent"))
@@ -155,5 +156,5 @@ def _number(value: object) -> int:
 
 
 @functools.cache
-def _classes() -> dict[str, Any]:
+def _classes() -> Content:
     return classes("perfetto", _MESSAGES)

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+
+from mfulab.core.parts import Content
 
 
-def classes(package: str, messages: Mapping[str, str]) -> dict[str, Any]:
+def classes(package: str, messages: Mapping[str, str]) -> Content:
     """A class of each message. Its text lists fields as name=number, `*` where repeated, and the type:
     i(nt64), u(int64), d(ouble), b(ytes, text too) or a message. `|` marks members of a oneof called
     value. Raises ImportError without protobuf."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mfulab.core.parts import Content
 from mfulab.core.said import Said
 from mfulab.tracing.trace import (
     Activities,
@@ -93,12 +94,12 @@ class Recorder:
 
     def host_call(
         self, span: tuple[int, int], name: str, thread: tuple[object, object], external: int, forward: bool,
-        annotation: bool, call: Call | None = None, sequence: int = -1,
+        annotation: bool, call: Call | None = None,
     ) -> None:  # fmt: skip
         """Adds an operator or annotation of a process's thread; `call` holds its arguments, where
         they are recorded."""
         shared = self._equal({} if call is None else {0: call})
-        numbers = [external, forward, annotation, sequence]
+        numbers = [external, forward, annotation, -1]
         self._host.fromlist([*span, self._names[name], self._threads[thread], *numbers])
         self._calls |= shared
 
@@ -158,7 +159,7 @@ class Recorder:
         rows.frombytes(np.stack(held, axis=1).tobytes())
 
     def done(
-        self, metadata: dict[str, Any], events: int | None = None, notes: Sequence[Said] = ()
+        self, metadata: Content, events: int | None = None, notes: Sequence[Said] = ()
     ) -> list[Trace]:
         """A trace of each process that launched work. Raises TraceError where another clock timed
         kernels."""

@@ -2,9 +2,9 @@
 rocprofv3". Times are ns."""
 
 from pathlib import Path
-from typing import Any
 
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import Content
 from mfulab.core.said import Said
 from mfulab.tracing.chrome import Stream
 from mfulab.tracing.recorder import Recorder
@@ -19,7 +19,6 @@ from mfulab.tracing.trace import (
     step_mark,
 )
 
-Json = dict[str, Any]  # an object of the file
 TOOL = b'"rocprofiler-sdk-tool"'
 GPU = 2  # an agent's type
 LONGEST_FILE = 1 << 32  # bytes: a trace of minutes holds gigabytes, and is parsed in one piece
@@ -37,7 +36,7 @@ def read(path: Path) -> list[Trace]:
         words = str(error)[:MOST_OF_FAULT]
         raise TraceError(path, Said("damaged_rocprof", {"error": words})) from None
     recorder = Recorder(path)
-    properties = list[Json]()
+    properties = list[Content]()
     count = 0
     try:
         for number, told in enumerate(processes):
@@ -54,9 +53,9 @@ def read(path: Path) -> list[Trace]:
 class _Process:
     """One process of a file, whose records go to a recorder."""
 
-    def __init__(self, recorder: Recorder, number: int, told: Json) -> None:
+    def __init__(self, recorder: Recorder, number: int, told: Content) -> None:
         self.recorder = recorder
-        self.properties = list[Json]()
+        self.properties = list[Content]()
         self._number = number
         self._pid = told.get("metadata", {}).get("pid", number)
         self._records = told["buffer_records"]
@@ -91,14 +90,14 @@ class _Process:
             self._range(record)
         return sum(map(len, self._records.values()))
 
-    def _name(self, record: Json) -> str:
+    def _name(self, record: Content) -> str:
         return str(self._operations[record["kind"]][record["operation"]])
 
-    def _correlation(self, record: Json) -> int:
+    def _correlation(self, record: Content) -> int:
         """The number that links a launch to what it launched, of this process alone."""
         return self._number << 40 | int(record["correlation_id"]["internal"])
 
-    def _kernel(self, record: Json) -> None:
+    def _kernel(self, record: Content) -> None:
         about = record["dispatch_info"]
         symbol = self._symbols.get(about["kernel_id"], {})
         known = []
@@ -116,7 +115,7 @@ class _Process:
             _span(record), kind_of(name), name, place, stream, linked, -1, blocks
         )
 
-    def _copy(self, record: Json) -> None:
+    def _copy(self, record: Content) -> None:
         """Records a copy on the GPU that it goes to, else on that it comes from."""
         agents = [record[side]["handle"] for side in ("dst_agent_id", "src_agent_id")]
         devices = []
@@ -128,7 +127,7 @@ class _Process:
         linked = self._correlation(record)
         self.recorder.activity(_span(record), COPY, name, place, -1, linked, -1, 0)
 
-    def _range(self, record: Json) -> None:
+    def _range(self, record: Content) -> None:
         text = self._ranges.get(record["correlation_id"]["internal"])
         if not text:
             return
@@ -139,7 +138,7 @@ class _Process:
         )
 
 
-def _span(record: Json) -> Span:
+def _span(record: Content) -> Span:
     """Begin and end in ns. Raises ValueError for what are no times."""
     begin = record["start_timestamp"]
     end = record["end_timestamp"]

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mfulab.core.errors import EXTRAS, UnsupportedError, is_checkout
+from mfulab.core.parts import Content
 from mfulab.core.said import Said, of_source
 from mfulab.tracing.communication import communicates
 
@@ -63,7 +64,7 @@ def _fits(name: str, value: object) -> bool:
     )
 
 
-def _fitting(device: dict[str, Any]) -> dict[str, Any]:
+def _fitting(device: Content) -> Content:
     """A device's properties that may be what they say."""
     facts = {}
     for name, value in device.items():
@@ -230,7 +231,7 @@ class Trace:
     activities: Activities
     host: HostCalls
     launches: Launches
-    metadata: dict[str, Any]
+    metadata: Content
     events: int
     collectives: list[Transfer] = field(default_factory=list)
     trimmed: dict[int, tuple[int, int]] = field(
@@ -263,7 +264,7 @@ class Trace:
         return self.named(lambda name: name.startswith(MODULE))[self.host.name]
 
     @cached_property
-    def properties(self) -> list[dict[str, Any]]:
+    def properties(self) -> list[Content]:
         """Facts about each device that the file tells, without what is no fact: a list, a name that
         is a number."""
         listed = self.metadata.get("deviceProperties")
@@ -285,7 +286,7 @@ class Trace:
             return value
         return None
 
-    def device_properties(self, ordinal: int | None = None) -> dict[str, Any]:
+    def device_properties(self, ordinal: int | None = None) -> Content:
         """Properties of a device by its number, else of that with most activities; empty where they
         are not told."""
         known = self.properties
@@ -298,7 +299,7 @@ class Trace:
         return by_number.get(ordinal, alike)
 
     @cached_property
-    def _properties_by_number(self) -> tuple[dict[int, dict[str, Any]], dict[str, Any]]:
+    def _properties_by_number(self) -> tuple[dict[int, Content], Content]:
         """Properties by the device's number, of equal numbers the first, and those of the rest:
         ROCm numbers a process's devices after those of the machine; of like devices the first will
         do."""

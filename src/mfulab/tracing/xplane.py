@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+from mfulab.core.parts import Content
 from mfulab.core.said import Said, as_told
 from mfulab.flops.cost import Cost, dense_pairs, document_pairs
 from mfulab.flops.traced import XLA_TYPES
@@ -69,7 +70,7 @@ def read(path: Path) -> list[Trace]:
         why = Said("bytes_replaced", {"count": replaced}) if replaced else as_told(error)
         raise TraceError(path, Said("damaged_profile", {"why": why})) from None
     recorder = Recorder(path)
-    properties = list[dict[str, Any]]()
+    properties = list[Content]()
     try:
         events = _take(recorder, properties, list(map(_Plane, space.planes)))
     except Exception as error:  # protobuf's own too, of the modules in it
@@ -79,7 +80,7 @@ def read(path: Path) -> list[Trace]:
     return recorder.done({"deviceProperties": properties}, events)
 
 
-def _take(recorder: Recorder, properties: list[dict[str, Any]], planes: "list[_Plane]") -> int:
+def _take(recorder: Recorder, properties: list[Content], planes: "list[_Plane]") -> int:
     modules = next((plane.modules() for plane in planes if plane.name == "/host:metadata"), {})
     marked = False
     for plane in planes:
@@ -117,7 +118,7 @@ class _Plane:
         self._stat = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
         self.kinds = {entry.key: entry.value for entry in plane.event_metadata}
 
-    def stats(self, holder: Any) -> dict[str, Any]:
+    def stats(self, holder: Any) -> Content:
         values = {}
         for stat in holder.stats:
             field = stat.WhichOneof("value")
@@ -132,7 +133,7 @@ class _Plane:
         return values
 
     @functools.cached_property
-    def _about(self) -> dict[int, dict[str, Any]]:
+    def _about(self) -> dict[int, Content]:
         return {key: self.stats(kind) for key, kind in self.kinds.items()}
 
     def modules(self) -> dict[int, Any]:
@@ -144,7 +145,7 @@ class _Plane:
                 modules[key] = module_costs(proto.hlo_module)
         return modules
 
-    def properties(self, number: int) -> dict[str, Any]:
+    def properties(self, number: int) -> Content:
         about = self.stats(self._plane)
         return {"id": number} | {name: about.get(stat) for name, stat in _PROPERTIES.items()}
 
@@ -456,5 +457,5 @@ def message(name: str) -> Any:
 
 
 @functools.cache
-def _classes() -> dict[str, Any]:
+def _classes() -> Content:
     return classes("xplane", _MESSAGES)

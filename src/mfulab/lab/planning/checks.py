@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from mfulab.core.configs import put
 from mfulab.core.errors import ConfigurationError, shortened, unknown
 from mfulab.core.files import UnreadableError, read_text
+from mfulab.core.parts import Values
 from mfulab.core.yaml_text import load_yaml, parse_yaml
 from mfulab.device.datasheets import typed_names
 from mfulab.lab.planning.keys import OPEN, Experiment, choices, group_model, groups
@@ -94,9 +95,7 @@ def whole_file(path: Path) -> None:
         raise ConfigurationError(f"{error}.") from error
 
 
-def overrides(
-    parsed: Iterable[Override], config: Mapping[str, Any], folder: Path, where: str = ""
-) -> None:
+def overrides(parsed: Iterable[Override], config: Values, folder: Path, where: str = "") -> None:
     """Raises ConfigurationError for the first override that names no key of `config` or no option
     of a group."""
     names = groups(folder)
@@ -131,7 +130,7 @@ def _why_refused(override: Override) -> str:
     return ""
 
 
-def _check_key(key: str, config: Mapping[str, Any], names: Iterable[str], where: str) -> None:
+def _check_key(key: str, config: Values, names: Iterable[str], where: str) -> None:
     """Raises ConfigurationError if `config` has no such key, which may also be a group of
     `names`."""
     node: Any = config
@@ -210,7 +209,7 @@ def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None
         raise unknown(f"{where}{group}", shortened(choice), options, listed)
 
 
-def whole(base: Mapping[str, Any], swept: Mapping[str, Any]) -> None:
+def whole(base: Values, swept: Values) -> None:
     """Raises ConfigurationError for the first bad value of a composed config; `swept` are values of
     nested keys."""
     content = dict(base)

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mfulab.core.errors import ConfigurationError, shortened
 from mfulab.core.files import digests
+from mfulab.core.parts import Content, Values
 from mfulab.lab.planning import checks
 from mfulab.lab.planning.keys import OPEN, defaults, derived, groups
 from mfulab.lab.planning.naming import NO_RUNS
@@ -44,10 +45,10 @@ class Composition:
     by its key."""
 
     experiment: str
-    base: Mapping[str, Any]
+    base: Values
     choices: Mapping[str, str]
     axes: Mapping[str, Sequence[Value]]
-    fixed: Mapping[str, Any]  # dotted keys that the user set once for all runs
+    fixed: Values  # dotted keys that the user set once for all runs
     overrides: Sequence[str] = ()  # what the user gave for its runs, as Hydra is told it
 
 
@@ -175,7 +176,7 @@ class _Given:
 
     once: list[str] = field(default_factory=list)
     for_runs: list[str] = field(default_factory=list)
-    fixed: dict[str, Any] = field(default_factory=dict)
+    fixed: Content = field(default_factory=dict)
 
     @classmethod
     def of(cls, overrides: Iterable[Override]) -> Self:
@@ -193,7 +194,7 @@ class _Given:
         return given
 
 
-def _check_axes(base: Mapping[str, Any], axes: Mapping[str, Sequence[Value]]) -> None:
+def _check_axes(base: Values, axes: Mapping[str, Sequence[Value]]) -> None:
     """Raises ConfigurationError for a bad value of a key, for keys that do not go together, and for
     too many runs."""
     nested = {}
@@ -249,7 +250,7 @@ def _loaded(path: Path) -> Any:
 _read = cache(lambda path, changed_ns: OmegaConf.load(path))
 
 
-def _plain(config: DictConfig) -> dict[str, Any]:
+def _plain(config: DictConfig) -> Content:
     keys = [key for key in config if key != "hydra"]  # also such as 1.5, which is none
     content = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=True)  # type: ignore[arg-type]
-    return cast(dict[str, Any], content)
+    return cast(Content, content)

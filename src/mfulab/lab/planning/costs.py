@@ -9,11 +9,11 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import remove, write_json
 from mfulab.core.groups import TimingConfig
+from mfulab.core.parts import Content
 from mfulab.core.replicates import replicate_of
 from mfulab.device import ByKind, is_gpu, kind_of, system
 from mfulab.lab.planning.runs import Plan, Run, all_runs
@@ -123,7 +123,7 @@ class Sweep:
             write_json(Path(budget.PLAN), self._plan(due))
             os.environ[budget.VARIABLE] = budget.PLAN
 
-    def _plan(self, due: int) -> dict[str, Any]:
+    def _plan(self, due: int) -> Content:
         runs = {
             budget.PAGE: {"group": budget.PAGE, "s": FIRST_PAGE_S, "flops": None, "always": True}
         }
@@ -166,7 +166,7 @@ def _turns(plans: Sequence[Plan]) -> dict[str, float]:
     return turns
 
 
-def cost(run: Run, always: bool) -> dict[str, Any]:
+def cost(run: Run, always: bool) -> Content:
     """Gives what predicts a run (`runtime.budget`): seconds known now, its group, and the rows that
     tell the rest."""
     config = run.config
@@ -180,7 +180,7 @@ def cost(run: Run, always: bool) -> dict[str, Any]:
         seconds += COMPILED_S
     if run.step == "bench_matmul" and is_gpu(device) and not is_short(device, timing):
         seconds += LONG_MATMUL_S
-    item: dict[str, Any] = {"group": f"{run.step} {kind}", "always": always, "flops": None}
+    item: Content = {"group": f"{run.step} {kind}", "always": always, "flops": None}
     if run.step == "profile_step":
         pace = pace_for(device, timing)
         seconds += WARM_UP * pace.warm_up_s + pace.windows * pace.window_s
@@ -190,7 +190,7 @@ def cost(run: Run, always: bool) -> dict[str, Any]:
     return item | {"s": seconds}
 
 
-def _steps(run: Run, mode: str) -> dict[str, Any]:
+def _steps(run: Run, mode: str) -> Content:
     """Gives what predicts the steps of a model: rows of its FLOPs and of its ceiling."""
     passes = ["forward_flops"]
     if mode == "training":

@@ -13,6 +13,7 @@ import mfulab
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.groups import SLUG, Closed
 from mfulab.core.language import LANGUAGES
+from mfulab.core.parts import Content
 from mfulab.core.replicates import MOST_REPLICATES
 from mfulab.core.yaml_text import load_yaml
 from mfulab.device.vendors import kinds
@@ -77,7 +78,7 @@ class Asked(Closed):
     on_gpu: Annotated[str, Field(pattern=r"^\w+$")] | None = Field(
         None, description="The experiment that stands in for this one where the device is a GPU."
     )
-    first: list[dict[str, Any]] = Field(
+    first: list[Content] = Field(
         [],
         description="Combinations measured first, each rule before the next: `{model: gpt2, batch_size: [8, 16]}`. With"
         " a budget, a page is written after the first.",
@@ -92,7 +93,7 @@ class Asked(Closed):
         description="Traces for read_trace: a file of torch.profiler, a folder of them or a glob.",
     )
     report: Report = Report()
-    exclude: list[dict[str, Any]] = Field(
+    exclude: list[Content] = Field(
         [],
         description="Combinations left out, each with its reason: `{model: gpt2, batch_size: [64, 128], because: …}`.",
     )
@@ -121,10 +122,10 @@ def group_model(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def defaults(model: type[BaseModel] = Experiment) -> dict[str, Any]:
+def defaults(model: type[BaseModel] = Experiment) -> Content:
     """Keys that have a default, nested as in the config; a key without one comes from a group's
     choice."""
-    keys: dict[str, Any] = {}
+    keys: Content = {}
     for name, field in model.model_fields.items():
         if (inner := group_model(field.annotation)) is not None:
             keys[name] = defaults(inner)
@@ -147,10 +148,10 @@ def choices(folder: Path, group: str) -> list[str]:
     )
 
 
-def derived(folder: Path, group: str) -> dict[str, dict[str, Any]]:
+def derived(folder: Path, group: str) -> dict[str, Content]:
     """Content of those choices of a group that have no file of their own."""
     table = folder / f"{group}.yaml"
-    contents = dict[str, dict[str, Any]]()
+    contents = dict[str, Content]()
     if group == "kernel":
         contents = _kernels()
     elif group == "device":
@@ -164,13 +165,13 @@ def derived(folder: Path, group: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def content(folder: Path, group: str, name: str) -> dict[str, Any]:
+def content(folder: Path, group: str, name: str) -> Content:
     """Content of a choice, from its line, module or file; Hydra's interpolations as they stand."""
     return derived(folder, group).get(name) or dict(load_yaml(folder / group / f"{name}.yaml"))
 
 
 @cache
-def _lines(table: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
+def _lines(table: Path, changed_ns: int) -> dict[str, Content]:
     lines = load_yaml(table) or {}
     if not isinstance(lines, Mapping) or not all(
         isinstance(content, Mapping) for content in lines.values()
@@ -180,7 +181,7 @@ def _lines(table: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
 
 
 @cache
-def _kernels() -> dict[str, dict[str, Any]]:
+def _kernels() -> dict[str, Content]:
     """Choices of kernel: modules with a class of their name that says what it `adds`; read, as
     importing is slow."""
     kernels = {}

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import platformdirs
 from pydantic import TypeAdapter
@@ -16,6 +15,7 @@ from pydantic import TypeAdapter
 from mfulab.core.data import SHIPPED
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import digests, found_files, read_text, write_json
+from mfulab.core.parts import Values
 from mfulab.core.said import Said
 from mfulab.core.yaml_text import load_yaml
 from mfulab.device import is_gpu, kind_of
@@ -63,7 +63,7 @@ class Planned:
                 path.unlink(missing_ok=True)
 
 
-def load(config: Mapping[str, Any], folder: Path = CONFIG) -> Planned:
+def load(config: Values, folder: Path = CONFIG) -> Planned:
     """Plans for Snakemake's config, remembered, as composing takes seconds. Raises
     ConfigurationError."""
     return of_overrides(asked_of(config, folder), folder)
@@ -90,9 +90,7 @@ def of_overrides(overrides: Sequence[str], folder: Path = CONFIG) -> Planned:
     return Planned(plans, memory)
 
 
-def asked_of(
-    config: Mapping[str, Any], folder: Path = CONFIG, typed: Mapping[str, Any] | None = None
-) -> list[str]:
+def asked_of(config: Values, folder: Path = CONFIG, typed: Values | None = None) -> list[str]:
     """Hydra overrides of Snakemake's config for the config tree `folder`; `typed` is `--config`
     alone."""
     is_whole_file = ROOT in config  # of a workflow that snakedeploy has deployed
@@ -131,7 +129,7 @@ def _memory() -> Path:
     return platformdirs.user_cache_path(PACKAGE.name) / "plans"
 
 
-def place(base: Mapping[str, Any]) -> tuple[str, str, Mapping[str, Said], float | None]:
+def place(base: Values) -> tuple[str, str, Mapping[str, Said], float | None]:
     """(hardware slug, device type, emulated formats with the reasons, a GPU's bytes or None) of a
     composed config."""
     hardware = base["hardware"]

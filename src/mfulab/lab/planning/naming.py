@@ -4,13 +4,13 @@ defaults."""
 import hashlib
 import re
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from mfulab.core.configs import StepConfig
+from mfulab.core.parts import Content, Values
 from mfulab.timing.pace import SHORT
 
 LONGEST = 180  # bytes: file systems allow 255, and a temporary suffix must fit
@@ -60,10 +60,10 @@ def in_language(command: str, language: str) -> str:
     return f"{command}{option} overrides={key}"
 
 
-def run_name(config: StepConfig, dotted: Mapping[str, Any]) -> str:
+def run_name(config: StepConfig, dotted: Values) -> str:
     """`model=resnet18,batch_size=8,…`; `dotted` holds nested keys that were swept or set by the
     user."""
-    values: dict[str, Any] = {}
+    values: Content = {}
     for axis in config.axes:
         value = getattr(config, axis)
         if value is not None:
@@ -87,7 +87,7 @@ def run_name(config: StepConfig, dotted: Mapping[str, Any]) -> str:
     return name or "all"
 
 
-def _tuned(config: StepConfig) -> dict[str, Any]:
+def _tuned(config: StepConfig) -> Content:
     """Tunable keys whose values differ from their defaults."""
     tuned = {}
     for key in TUNABLE:

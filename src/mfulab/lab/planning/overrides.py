@@ -9,6 +9,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.parts import Content, Values
 from mfulab.lab.planning.keys import OPEN, Experiment, group_model
 
 # Text that Hydra reads as it stands, also within a list.
@@ -17,9 +18,9 @@ ROOT = "defaults"  # the list that only the root of a config tree has
 
 
 def from_snakemake(
-    config: Mapping[str, Any],
-    shipped: Mapping[str, Any] | None = None,
-    typed: Mapping[str, Any] | None = None,
+    config: Values,
+    shipped: Values | None = None,
+    typed: Values | None = None,
 ) -> list[str]:
     """Hydra overrides of Snakemake's config. A list is a sweep, but of a key whose value is a list.
 
@@ -47,9 +48,9 @@ def from_snakemake(
     return result
 
 
-def _changed(given: Mapping[str, Any], shipped: Mapping[str, Any]) -> dict[str, Any]:
+def _changed(given: Values, shipped: Values) -> Content:
     """The keys of `given` whose values differ from those in `shipped`, nested as they are."""
-    result = dict[str, Any]()
+    result = Content()
     for key, value in given.items():
         if key not in shipped:
             result[key] = value

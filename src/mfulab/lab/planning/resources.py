@@ -3,9 +3,9 @@ from."""
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import Content, Values
 from mfulab.device import is_gpu, kind_of
 from mfulab.lab.planning.runs import Run
 
@@ -28,7 +28,7 @@ def imported(configs: Collection[str]) -> list[str]:
     return [*(name for name in order if name in names), *sorted(architectures)]
 
 
-def _groups(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _groups(config: Values) -> Iterator[Values]:
     """A run's config and all groups in it."""
     yield config
     for value in config.values():
@@ -36,7 +36,7 @@ def _groups(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield from _groups(value)
 
 
-def _frameworks(group: Mapping[str, Any]) -> Iterator[str]:
+def _frameworks(group: Values) -> Iterator[str]:
     """Modules that a group of a run's config imports beside torch; a model from elsewhere may import
     anything."""
     mode = group.get("mode")
@@ -54,7 +54,7 @@ def _is_light(target: str) -> bool:
     return target.startswith(("torch.", "mfulab.")) and not target.startswith(TRANSFORMERS)
 
 
-def device_resources(run: Run | None, hardware: str) -> dict[str, Any]:
+def device_resources(run: Run | None, hardware: str) -> Content:
     """Resources of a run on a device, of those that `OF_DEVICE` names."""
     config = {}
     if run:
@@ -63,7 +63,7 @@ def device_resources(run: Run | None, hardware: str) -> dict[str, Any]:
     processes = jointly.get("processes", 1)
     nodes = jointly.get("nodes", 1)
     on_gpu = is_gpu(kind_of(hardware))
-    values: dict[str, Any] = {"gpu": processes * on_gpu, "cpu_measurement": int(not on_gpu)}
+    values: Content = {"gpu": processes * on_gpu, "cpu_measurement": int(not on_gpu)}
     if nodes > 1:  # a task a process; `mpi` has the job start them itself, by srun
         values["nodes"] = nodes
         values["tasks"] = processes

@@ -21,7 +21,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, digest, found_files
 from mfulab.core.formats import format_name
 from mfulab.core.json_text import parse_json
-from mfulab.core.parts import pick_all, pick_present
+from mfulab.core.parts import Content, Values, pick_all, pick_present
 from mfulab.core.printing import say
 from mfulab.core.replicates import base_name, halved, numbered
 from mfulab.device import ByKind, is_gpu
@@ -34,7 +34,6 @@ from mfulab.timing.pace import SHORT
 if TYPE_CHECKING:  # composing imports Hydra, which a remembered plan does without
     from mfulab.lab.planning.composition import Composition
 
-Values = Mapping[str, Any]  # by key
 MEMORY = "memory"
 REPLICATES = ByKind(cpu=3, gpu=2)
 SMALL_BYTES = 24e9  # of a GPU's memory: below it a batch that fills a large device does not fit
@@ -65,7 +64,7 @@ class Run:
     target: str | None = None  # dotted path of the model or kernel that the run measures
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Content:
         """Keys and values of the run, as its process reads them."""
         return parse_json(self.text)
 
@@ -82,7 +81,7 @@ class Run:
         return replace(self, name=halved(self.name), folder=halved(self.folder), text=text)
 
     @property
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Content:
         """Entry in the manifest: folder, digest of the config, and folders of the rows to join with
         this one."""
         ceilings = {key: f"results/{folder}" for key, folder in self.needs.items()}
@@ -179,8 +178,8 @@ class Combination:
     """One value of each axis of a measurement."""
 
     labels: dict[str, str]  # what exclusions and the key `first` ask
-    dotted: dict[str, Any]  # nested keys, for the run's name
-    content: dict[str, Any]  # the config
+    dotted: Content  # nested keys, for the run's name
+    content: Content  # the config
 
     def of_traces(self) -> Iterator[Combination]:
         """Copies of the combination, one for each trace that it reads."""
@@ -217,7 +216,7 @@ class _Planner:
         self.peaks = {**base["device"], "name": self.device, "type": self.device}
         device = {**self.peaks, "peak_tflop_s": {}}
         given_peaks = self.peaks["peak_tflop_s"]
-        self.base: dict[str, Any] = {**base, "device": device, "trace_peaks": given_peaks}
+        self.base: Content = {**base, "device": device, "trace_peaks": given_peaks}
         self.short = SHORT[self.device] if base.get("short_processes") else {}
 
     def combinations(self, step: str) -> Iterator[Combination]:
@@ -254,7 +253,7 @@ class _Planner:
             else:
                 yield combination
 
-    def _base_of(self, step: str) -> dict[str, Any]:
+    def _base_of(self, step: str) -> Content:
         """The part of the base config that a measurement reads, with the times of its pace."""
         fields = MEASUREMENTS[step].config.model_fields
         base = pick_present(self.base, fields)

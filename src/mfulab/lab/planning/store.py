@@ -16,7 +16,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import (
@@ -30,6 +29,7 @@ from mfulab.core.files import (
     write_text,
 )
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import Content, Values
 from mfulab.core.printing import say
 from mfulab.core.replicates import STANDS_IN
 from mfulab.core.rows import NOT_MEASURED
@@ -233,7 +233,7 @@ def clear(results: Path) -> None:
         _close(_locked(path)[0])
 
 
-def _locked(path: Path) -> tuple[int, dict[str, Any], bool]:
+def _locked(path: Path) -> tuple[int, Content, bool]:
     """The file's descriptor, who held it before, and false where the file system keeps no locks."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -242,7 +242,7 @@ def _locked(path: Path) -> tuple[int, dict[str, Any], bool]:
         raise ConfigurationError(f"{path}: {says}") from error
     is_kept = True
     remedy = ""
-    holder = dict[str, Any]()
+    holder = Content()
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -273,13 +273,13 @@ def _locked(path: Path) -> tuple[int, dict[str, Any], bool]:
     return descriptor, holder, is_kept
 
 
-def _told(holder: Mapping[str, Any]) -> str:
+def _told(holder: Values) -> str:
     told = {"process": "?", "host": "this machine", "since": "?", "command": "?", **holder}
     since = str(told["since"])[:16].replace("T", " ")
     return f"process {told['process']} on {told['host']} began a sweep at {since} UTC ({told['command']})"
 
 
-def _this_process() -> dict[str, Any]:
+def _this_process() -> Content:
     since = datetime.now(UTC).isoformat(timespec="seconds")
     command = [Path(sys.argv[0]).name, *sys.argv[1:]]
     who = {"process": os.getpid(), "host": socket.gethostname(), "boot": system.boot()}

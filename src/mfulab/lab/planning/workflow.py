@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch, write_text
 from mfulab.core.language import LANGUAGES, Texts
 from mfulab.core.measurement import Measurement
+from mfulab.core.parts import Content, Values
 from mfulab.core.printing import say
 from mfulab.core.replicates import previous, replicate_of, turn
 from mfulab.device import identity, is_gpu, kind_of
@@ -76,9 +77,9 @@ class Workflow:
     @_told_in_one_line()
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: Values,
         is_main: bool = True,
-        typed: Mapping[str, Any] | None = None,
+        typed: Values | None = None,
     ) -> None:
         began = time.time() - time.process_time()  # Snakemake's start is part of the command
         _check_folder()
@@ -404,7 +405,7 @@ class Workflow:
         """Caption of the figure in Snakemake's report: how to read it."""
         return Texts(self.language, wildcards.figure)("reading")
 
-    def resources(self, measurement: Measurement) -> dict[str, Any]:
+    def resources(self, measurement: Measurement) -> Content:
         """Resources of a run: a GPU, or the CPU for itself, if it measures one; time for a cluster
         to reserve."""
 
@@ -412,7 +413,7 @@ class Workflow:
             run = self._runs.get(_folder(measurement.step, wildcards))
             return device_resources(run, str(wildcards.hardware)).get(name)
 
-        asked: dict[str, Any] = {"runtime": f"{measurement.runtime_min}m"}
+        asked: Content = {"runtime": f"{measurement.runtime_min}m"}
         if measurement.on_device:
             asked |= {name: partial(of, name) for name in OF_DEVICE}
         return asked

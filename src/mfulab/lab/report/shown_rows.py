@@ -4,11 +4,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from mfulab.core.parts import Record
 from mfulab.core.said import Said
 
 SHOWN = 20_000  # rows of a table; of more, some stand for those that are alike
@@ -35,7 +35,7 @@ def choose(
     `shown` of them, spread evenly over all times. `keys` are the columns KEYS of the table."""
     if len(keys) <= shown or "time_s" not in keys:
         return None
-    numbers: dict[str, Any] = {"file": file, "all": len(keys)}
+    numbers: Record = {"file": file, "all": len(keys)}
     with_columns = set(columns)
     merged = list[str]()
     names = keys["run"]

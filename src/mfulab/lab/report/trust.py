@@ -4,13 +4,13 @@ the figures."""
 import math
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, significant
-from mfulab.core.parts import pick_all
+from mfulab.core.parts import Record, pick_all
 from mfulab.lab.planning.naming import MEASURE, short
 from mfulab.lab.report import frames
 from mfulab.lab.tables import consistency
@@ -251,7 +251,7 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
     return " ".join(words)
 
 
-def _typical(rows: pd.DataFrame, column: str) -> dict[str, Any]:
+def _typical(rows: pd.DataFrame, column: str) -> Record:
     """The median of a column, its largest value and that run's name; empty without a value."""
     rows = rows.dropna(subset=[column])
     if rows.empty:

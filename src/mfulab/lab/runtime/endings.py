@@ -3,10 +3,9 @@ its numbers, as JSON. Standard library alone, as each run's client reads it."""
 
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import Values
 
 LEFT_OUT = "left_out_for_budget"
 STOPPED = "stopped_for_budget"
@@ -31,7 +30,7 @@ def key_of(cell: str | None) -> str:
     return next(iter(_content(cell)), "")
 
 
-def numbers_of(cell: str | None) -> Mapping[str, Any]:
+def numbers_of(cell: str | None) -> Values:
     """Numbers beside the key of a cell of `ended_by`; empty without any."""
     numbers = next(iter(_content(cell).values()), None)
     if isinstance(numbers, dict):
@@ -49,7 +48,7 @@ def budget_min(cell: str | None) -> float | None:
     return None
 
 
-def _content(cell: str | None) -> Mapping[str, Any]:
+def _content(cell: str | None) -> Values:
     try:
         content = parse_json(cell or "{}")
     except ValueError:

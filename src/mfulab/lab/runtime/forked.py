@@ -9,6 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from typing import Any
 
+from mfulab.core.parts import Content
 from mfulab.device.cpu import usable_cores
 from mfulab.device.system import end_with_parent
 
@@ -31,7 +32,7 @@ def in_processes(work: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
     global _work  # forked with the processes: a closure cannot be sent to one
     _work = work
     begun = dict[str, Future[Any]]()
-    made = dict[str, Any]()
+    made = Content()
     with (
         suppress(BrokenProcessPool),
         ProcessPoolExecutor(

@@ -20,10 +20,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import LANGUAGES, catalogue
+from mfulab.core.parts import Content
 from mfulab.core.printing import say
 from mfulab.lab.runtime import processes
 from mfulab.lab.runtime.client import STARTED, WORKFLOW_ENDED
@@ -155,7 +156,7 @@ def _tell(connection: socket.socket, answer: bytes) -> None:
         connection.sendall(answer)
 
 
-def _run(request: dict[str, Any], outputs: list[int], connection: socket.socket) -> NoReturn:
+def _run(request: Content, outputs: list[int], connection: socket.socket) -> NoReturn:
     """Becomes the run: its folder, environment, arguments and output are the client's."""
     status = 1
     try:

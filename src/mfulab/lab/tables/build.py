@@ -2,11 +2,12 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mfulab.core.files import is_inside, write_csv, write_json
+from mfulab.core.parts import Row
 from mfulab.core.said import Said, cell_of, packed_all
 from mfulab.device import is_gpu
 from mfulab.lab.tables import cards, details, replicates
@@ -233,7 +234,7 @@ def _fill(rows: Iterable[Record], columns: Callable[[Record], Record]) -> None:
             }
 
 
-def _machine(row: Mapping[str, Any]) -> tuple[str, bool]:
+def _machine(row: Row) -> tuple[str, bool]:
     return row["hardware"], bool(row["recorded"])
 
 
@@ -271,7 +272,7 @@ def write(collected: Collected, folder: Path) -> None:
     write_json(folder / "details.json", told)
 
 
-def _series(collected: Collected) -> list[dict[str, Any]]:
+def _series(collected: Collected) -> list[Record]:
     """Lines of what was polled during the runs with a folder, then those of recordings."""
     polled = []
     for table in ("readings", "profile"):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args
+from typing import get_args
 
 from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
@@ -15,7 +15,7 @@ from mfulab.core.columns import Rank
 from mfulab.core.files import read_csv
 from mfulab.core.json_text import parse_json
 from mfulab.core.measurement import Measurement
-from mfulab.core.parts import leave_out, pick_all
+from mfulab.core.parts import Record, leave_out, pick_all
 from mfulab.core.rows import COUNTERS, json_column
 from mfulab.measurements.registry import TABLES
 
@@ -41,7 +41,6 @@ UNITS |= {
 UNITS |= {"_mb": "MiB", "_points": "percentage points"}
 TYPES = {bool: "true or false", int: "integer", float: "number", str: "text"}
 
-Record = dict[str, Any]
 Records = dict[str, list[Record]]
 
 
@@ -103,7 +102,7 @@ def written(table: str, rows: Iterable[Record]) -> Iterator[Record]:
         yield {**row, COUNTERS: json.dumps(values, ensure_ascii=False) if values else None}
 
 
-def _has_value(value: Any) -> bool:
+def _has_value(value: object) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     return value not in (None, "")
@@ -123,12 +122,12 @@ def columns(table: str) -> list[str]:
     return list(fields(table))
 
 
-def marked(field: FieldInfo, mark: str) -> Any:
+def marked(field: FieldInfo, mark: str) -> str:
     """The text of a declaration under `mark`: the path of a value of the `config`, or that a column
     is a `link`."""
     if isinstance(field.json_schema_extra, dict):
-        return field.json_schema_extra.get(mark)
-    return None
+        return str(field.json_schema_extra.get(mark) or "")
+    return ""
 
 
 def kept(measurement: Measurement) -> dict[str, FieldInfo]:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from rich.table import Table
@@ -18,6 +17,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import unquoted, write_csv
 from mfulab.core.language import verdicts as words
 from mfulab.core.language.quantities import ABSENT, at_least, change, percent, quantity
+from mfulab.core.parts import Record
 from mfulab.core.printing import say, say_json
 from mfulab.core.terminal import Terminal
 from mfulab.lab.planning.naming import short
@@ -145,7 +145,7 @@ def of_as_few(measured: Interval, row: Row, other: Row) -> Interval:
     return replace(measured, high_s=measured.high_s * max(1.0, few / undisturbed(times)))
 
 
-def fast_s(row: Mapping[str, Any]) -> float | None:
+def fast_s(row: Record) -> float | None:
     """The time in seconds that a row is compared by, or None: on a CPU the 5th percentile of steps,
     the steadiest."""
     time_s, median_s, fastest_s = (
@@ -311,7 +311,7 @@ def markdown(compared: Sequence[Compared], title: str, basis: str) -> str:
 
 
 def _counts(compared: Sequence[Compared]) -> str:
-    """Counts of each verdict, after the mark of the worst."""
+    """Counts of the verdicts, after the mark of the worst."""
     counts = Counter(run.verdict for run in compared)
     worst_first = []
     for verdict in MARKS:

@@ -3,12 +3,12 @@ reads well alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 import pandas as pd
 
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts
+from mfulab.core.parts import Row
 from mfulab.mfu.causes import ABOVE_PEAK
 
 # % that the phases of a step, timed in steps with marks, may sum to above or below the step
@@ -71,7 +71,7 @@ def above_peak(rows: pd.DataFrame) -> pd.Series:
     return (rows["mfu_percent"] > ABOVE_PEAK) & ~(highest <= ABOVE_PEAK)
 
 
-def unfit(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+def unfit(records: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     """Yields what speaks against showing a machine's rows to everyone, a line for each reason and
     table."""
     text = Texts("en", "trust")

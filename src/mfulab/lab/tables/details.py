@@ -5,12 +5,11 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from mfulab.core.files import UnreadableError, opened, read_tail, unquoted
-from mfulab.core.parts import pick_all
+from mfulab.core.parts import Record, pick_all
 from mfulab.lab.tables.records import Problems, read_config, read_lines
 from mfulab.measurements.registry import SUPERSEDED
 
@@ -28,7 +27,7 @@ MOST_SERIES = 200
 SERIES_POINTS = 400  # runs, and points of each
 
 
-def describe(folder: Path, problems: Problems) -> dict[str, Any]:
+def describe(folder: Path, problems: Problems) -> Record:
     """All that is there of one run's folder; what is absent, or a problem, has no key."""
     without = "The page shows its run without it."
     samples, polled, operators = (
@@ -39,7 +38,7 @@ def describe(folder: Path, problems: Problems) -> dict[str, Any]:
         log = "\n".join(read_tail(folder / "log", 4 * LOG_CHARACTERS).splitlines()[-LOG_LINES:])[
             -LOG_CHARACTERS:
         ]
-    told: dict[str, Any] = {
+    told: Record = {
         "folder": folder.as_posix(),
         "config": read_config(folder),
         "samples": curves(samples),
@@ -123,7 +122,7 @@ def _number(text: str | None) -> float | None:
     return None
 
 
-def series(runs: Iterable[tuple[Mapping[str, Any], Path]]) -> list[dict[str, Any]]:
+def series(runs: Iterable[tuple[Mapping[str, object], Path]]) -> list[Record]:
     """The lines of each run's series.csv with the run's identity, thinned; runs without one are
     passed over."""
     polled_runs = (
@@ -138,7 +137,7 @@ def series(runs: Iterable[tuple[Mapping[str, Any], Path]]) -> list[dict[str, Any
     ]
 
 
-def series_columns(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+def series_columns(lines: Sequence[Mapping[str, object]]) -> list[str]:
     """Identity first, then every quantity that any run polled."""
     polled = dict.fromkeys(name for line in lines for name in line if name not in IDENTITY)
     return [*IDENTITY, *({"time_s": None, "in_window": None} | polled)]

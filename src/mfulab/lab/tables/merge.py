@@ -26,7 +26,7 @@ from mfulab.core import files
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, is_inside, opened, read_csv, read_json, remove
 from mfulab.core.json_text import parse_json
-from mfulab.core.parts import leave_out
+from mfulab.core.parts import Record, leave_out
 from mfulab.core.printing import say
 from mfulab.core.rows import impossible
 from mfulab.device.identity import slug
@@ -293,7 +293,7 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
     store.write_if_changed(ours, json.dumps(here, indent=1) + "\n")
 
 
-def _plan(path: Path) -> dict[str, Any]:
+def _plan(path: Path) -> Record:
     plan = manifest.read(path)
     if plan.hardware != path.parents[1].name:
         raise UnreadableError(f"{path}: is a plan of hardware={plan.hardware}")

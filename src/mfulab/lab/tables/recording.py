@@ -209,7 +209,7 @@ def _write(gathered: Collected, provenance: dict[str, Any], folder: Path) -> Non
     files.write_json(folder / ABOUT, {**provenance, "code": digests}, indent=1)
 
 
-def _target(config: Mapping[str, Any]) -> str:
+def _target(config: Mapping[str, object]) -> str:
     """Dotted path of the model or kernel that a config names; empty without one."""
     for group in ("model", "kernel"):
         content = config.get(group)

@@ -61,7 +61,12 @@ class Collected:
     progress: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def add_run(
-        self, step: str, place: Path, config: Record, links: Mapping[str, Any], **who: str
+        self,
+        step: str,
+        place: Path,
+        config: Record,
+        links: Mapping[str, str | Path | None],
+        **who: str,
     ) -> None:
         """Adds the rows of a run's folder, with what the join needs of its config; `who` are
         further columns."""
@@ -74,7 +79,7 @@ class Collected:
                 self.folders[identity(table, row | about)] = place
 
 
-def identity(table: str, record: Mapping[str, Any]) -> str:
+def identity(table: str, record: Mapping[str, object]) -> str:
     """One text for one row of all tables, also on the page."""
     return (
         f"{'recorded/' if record['recorded'] else ''}{record['hardware']}/{table}/{record['run']}"
@@ -316,7 +321,7 @@ def from_config(
     return values
 
 
-def _given(config: Mapping[str, Any], path: str, wanted: type) -> Any:
+def _given(config: Mapping[str, object], path: str, wanted: type) -> Any:
     """The value of a config at `GROUP.KEY`; None if it is absent, of another type or out of
     range."""
     group, _, key = path.partition(".")
@@ -360,7 +365,7 @@ def from_folder(results: Path, hardware: str) -> Collected:
     return collected
 
 
-def _format(config: Mapping[str, Any]) -> tuple[Any, ...] | None:
+def _format(config: Mapping[str, object]) -> tuple[object, ...] | None:
     """Number format and threads, which a ceiling and the runs that are held against it share."""
     if not isinstance(precision := config.get("precision"), Mapping):
         return None
@@ -370,7 +375,7 @@ def _format(config: Mapping[str, Any]) -> tuple[Any, ...] | None:
     return str(precision.get("dtype")), bool(precision.get("tf32")), threads
 
 
-def _counted(config: Mapping[str, Any]) -> str:
+def _counted(config: Mapping[str, object]) -> str:
     """The config on which counting FLOPs depends, as text: equal for two runs that share a
     count."""
     try:

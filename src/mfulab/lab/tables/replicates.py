@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import Row
 from mfulab.core.replicates import base_name, replicate_of
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.core.said import Said, cell_of, of_cell
@@ -272,7 +273,7 @@ def drift(runs: Iterable[Sequence[float]]) -> float | None:
     return None
 
 
-def times_of(row: Mapping[str, Any]) -> list[float]:
+def times_of(row: Row) -> list[float]:
     """Times of the processes that measured a merged row, in seconds and in their order; none where
     not kept."""
     try:
@@ -286,7 +287,7 @@ def times_of(row: Mapping[str, Any]) -> list[float]:
 
 
 def _both_times(
-    group: Sequence[Record], counts: Sequence[Mapping[str, Any]], quantity: Quantity
+    group: Sequence[Record], counts: Sequence[Mapping[str, object]], quantity: Quantity
 ) -> Record:
     """The undisturbed times, of the processes that count; the time as met, of all; and what the
     machine cost."""
@@ -301,7 +302,7 @@ def _both_times(
     return columns
 
 
-def _timed(group: Iterable[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
+def _timed(group: Iterable[Row], name: str) -> list[Row]:
     found = []
     for row in group:
         if row["status"] == "ok" and (row.get(name) or 0) > 0:
@@ -385,7 +386,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def probes(row: Mapping[str, Any]) -> tuple[int, list[State]]:
+def probes(row: Row) -> tuple[int, list[State]]:
     """Threads of a row's probes, and the probes; none where they are missing or cannot be read."""
     try:
         probe = parse_json(row.get("probes") or "{}")
@@ -400,7 +401,7 @@ def probes(row: Mapping[str, Any]) -> tuple[int, list[State]]:
         return 0, []
 
 
-def best_probes(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], Best]:
+def best_probes(rows: Iterable[Row]) -> dict[tuple[str, int], Best]:
     """Readings of each machine's probes where nothing disturbs: their fastest twentieth."""
     states_of = defaultdict[tuple[str, int], list[State]](list)
     for row in rows:
@@ -415,7 +416,7 @@ def best_probes(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], Best
     return best
 
 
-def slowdown(row: Mapping[str, Any], bests: Bests) -> float:
+def slowdown(row: Row, bests: Bests) -> float:
     """The median of a row's probes against the machine's best, 1 or more; 1 without probes."""
     threads, states = probes(row)
     best = bests.get((row["hardware"], threads))

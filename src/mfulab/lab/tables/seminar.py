@@ -18,7 +18,7 @@ from torch.autograd.profiler_util import FunctionEventAvg
 from torch.nn.utils import prune
 
 from mfulab.core.files import write_csv
-from mfulab.core.parts import pick_all
+from mfulab.core.parts import Record, pick_all
 from mfulab.device.peaks import peak
 from mfulab.flops import formulas, memory
 from mfulab.flops.count import count
@@ -39,7 +39,7 @@ COLUMNS = (
 )
 
 
-def recompute() -> list[dict[str, Any]]:
+def recompute() -> list[Record]:
     """The whole table, in the material's order; each value is held against the printed number, to
     its digits."""
     parts = (_counts(), _gpt2(), _hardware(), _numbers(), _practice(), statements.values())
@@ -54,7 +54,7 @@ def recompute() -> list[dict[str, Any]]:
             agrees = (round(scaled, line["digits"]) if "digits" in line else scaled) == printed
         known = values | {"value": value}
         row = {name: line.get(name, "") for name in ("key", "source", "place", "case", "printed")}
-        used = dict[str, Any]()
+        used = Record()
         for name in ("formula", "answer", "note"):
             template = line.get(name, "")
             row[name] = template.format(**known)

@@ -9,6 +9,7 @@ from typing import Any
 
 from mfulab.core.data import data
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import Record
 
 TEXTS = ("case", "printed", "formula", "answer", "note")
 FILE = Path(__file__).with_name("seminar.yaml")
@@ -17,7 +18,7 @@ _BY_LANGUAGE = {
 }
 
 
-def lines() -> list[dict[str, Any]]:
+def lines() -> list[Record]:
     """The lines of `seminar.yaml`, in its order."""
     content: list[dict[str, Any]] = data(FILE)
     return content

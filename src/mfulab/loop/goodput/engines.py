@@ -4,12 +4,11 @@ devices behind it."""
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.formats import FORMATS
 from mfulab.core.groups import ModelConfig
-from mfulab.core.parts import pick_present
+from mfulab.core.parts import Row, pick_present
 from mfulab.device.peaks import Peak
 from mfulab.loop.goodput.pages import METRICS, Page
 from mfulab.mfu.utilization import of_peak, percent, product, ratio, tflop_s, total
@@ -205,7 +204,7 @@ def _missing(
     return found
 
 
-def _verdict(row: Mapping[str, Any]) -> str:
+def _verdict(row: Row) -> str:
     """The likely limit, the first that holds: the key of its sentence."""
     at = {name: row[name] or 0.0 for name in COLUMNS}
     rules = {

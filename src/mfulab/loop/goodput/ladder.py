@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_bytes
-from mfulab.core.parts import drop_none
+from mfulab.core.parts import Record, drop_none
 from mfulab.core.rows import LARGEST
 from mfulab.mfu.utilization import percent, product, ratio, total
 
@@ -113,7 +113,7 @@ class Job:
     kept_steps: int = 0
     lost_steps: int = 0
     beside: Counter[str] = field(default_factory=Counter)
-    notes: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    notes: list[tuple[str, Record]] = field(default_factory=list)
     mfu: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
@@ -124,7 +124,7 @@ class Job:
             spans.update(stretch.spans)
         return spans
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Record:
         """Gives what is known as columns: seconds and steps are means over the ranks, percents
         shares as in RUNGS."""
         spans = self.spans

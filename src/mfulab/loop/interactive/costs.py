@@ -153,7 +153,7 @@ def describe(value: object) -> tuple[Kind, tuple[int, ...]]:
     return Kind(tuple(words), tuple(sizes)), batch[0] if batch else ()
 
 
-def _walk(value: Any, words: list[Any], sizes: list[int], batch: list[tuple[int, ...]]) -> None:
+def _walk(value: Any, words: list[object], sizes: list[int], batch: list[tuple[int, ...]]) -> None:
     """Notes a value, and what it holds; pytrees would take several times as long."""
     if isinstance(value, torch.Tensor):
         _note_tensor(value, words, sizes, batch)

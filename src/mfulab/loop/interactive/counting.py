@@ -3,7 +3,7 @@ there meanwhile."""
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -116,7 +116,7 @@ class LoopCounter(OperatorCounter):
                 storages[storage.cdata] = storage
         self._gradients |= leave_out(storages, self._weights)
 
-    def _optimises(self, operator: Any, out: Any, args: Any) -> bool:
+    def _optimises(self, operator: object, out: object, args: Sequence[object]) -> bool:
         node = torch._C._current_autograd_node()
         if node is not None and node.name() == "torch::autograd::AccumulateGrad":
             # a hook on a gradient that is complete: the model's own part of it is a sum
@@ -149,14 +149,13 @@ def in_compiled_code() -> bool:
     return False
 
 
-def _storage(value: Any) -> StorageWeakRef | None:
+def _storage(value: object) -> StorageWeakRef | None:
     """A tensor's memory, without keeping it alive; None for what has none of its own."""
-    while isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(
-        value
-    ):
+    if not isinstance(value, torch.Tensor):
+        return None
+    while torch._C._functorch.is_functorch_wrapped_tensor(value):
         value = torch._C._functorch.get_unwrapped(value)
-    plain = isinstance(value, torch.Tensor) and value.layout == torch.strided
-    if plain and not is_traceable_wrapper_subclass(value):
+    if value.layout == torch.strided and not is_traceable_wrapper_subclass(value):
         return StorageWeakRef(value.untyped_storage())
     return None
 

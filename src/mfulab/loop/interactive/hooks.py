@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from types import FunctionType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, SupportsIndex
 from unittest.mock import patch
 
 import torch
@@ -227,7 +227,7 @@ class Hooks:
                 self._on_modules = undo.pop_all()
 
 
-def _without_hooks(module: torch.nn.Module, protocol: Any) -> Any:
+def _without_hooks(module: torch.nn.Module, protocol: SupportsIndex) -> str | tuple[object, ...]:
     """Reduces a module for copy and pickle as if no hook of ours were on it."""
     fields = module.__dict__
     on = {

@@ -35,13 +35,25 @@ class TrainerCallback(TrainingWindow, transformers.TrainerCallback):
 
         trainer.train = trained  # type: ignore[method-assign]  # no event tells a callback of an error
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: object) -> None:
+    def on_train_begin(
+        self,
+        args: object,
+        state: transformers.TrainerState,
+        control: object,
+        **_: object,
+    ) -> None:
         self._begin(state.global_step)
 
     def on_step_begin(self, *_: object, **__: object) -> None:
         self._mark("loader")
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: object) -> None:
+    def on_step_end(
+        self,
+        args: object,
+        state: transformers.TrainerState,
+        control: transformers.TrainerControl,
+        **_: object,
+    ) -> None:
         self._step(lambda: self._trainer.model_wrapped, self._trainer.log, state.global_step)
         # Loggers' own callbacks close them as training ends, before this one is called.
         if state.global_step >= state.max_steps or control.should_training_stop:

@@ -22,7 +22,7 @@ class LightningCallback(TrainingWindow, Callback):
     `TrainingWindow`.
     """
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Any, pl_module: object, stage: str) -> None:
         self._mark("setup")
         save = trainer.save_checkpoint
 
@@ -35,7 +35,7 @@ class LightningCallback(TrainingWindow, Callback):
 
         trainer.save_checkpoint = saved  # no event tells a callback that a checkpoint is written
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Any, pl_module: object) -> None:
         self._begin(trainer.global_step)
 
     def on_train_batch_start(
@@ -46,7 +46,7 @@ class LightningCallback(TrainingWindow, Callback):
             self.window.note(batch)  # `training_step` is called past the module's hooks
 
     def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Any, pl_module: Any, outputs: object, batch: object, batch_idx: int
     ) -> None:
         self._step(lambda: pl_module, lambda metrics: _log(trainer, metrics), trainer.global_step)
 

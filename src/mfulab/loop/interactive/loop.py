@@ -6,7 +6,6 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -191,7 +190,12 @@ class Loop:
         return not counted
 
     def _rest_from(
-        self, inside: Sequence[Phase], calls: Any, cost: Cost | None, nodes: int, of_forwards: bool
+        self,
+        inside: Sequence[Phase],
+        calls: Sequence[object],
+        cost: Cost | None,
+        nodes: int,
+        of_forwards: bool,
     ) -> None:
         resolution_s = self._clock.resolution_s * (
             MARK_RARELY if isinstance(self._clock, EventClock) else 1

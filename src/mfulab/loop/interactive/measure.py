@@ -19,6 +19,7 @@ from mfulab.core.errors import warn
 from mfulab.core.files import scratch
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.language import LANGUAGES
+from mfulab.core.parts import Record, Row
 from mfulab.device.compute import is_first_rank
 from mfulab.device.samplers.reading import Reading, Readings, first_available, sampling
 from mfulab.device.samplers.selection import per_step
@@ -139,11 +140,11 @@ class Measurement:
         self._phases = self._loop.phases
         self.journal = journal_of(job)
         self._open: ExitStack | None = None
-        self.row: dict[str, Any] = {}
+        self.row: Record = {}
         self.readings: Readings = {}
         self.verdict: Judged | None = None
         self.account: Account | None = None
-        self.phases: dict[str, dict[str, Any]] = {}
+        self.phases: dict[str, Record] = {}
 
     def __repr__(self) -> str:
         """The ladder, as after the block; one line before there is one."""
@@ -190,9 +191,9 @@ class Measurement:
         self._note("setup")
         return self
 
-    def _note(self, span: str, **facts: Any) -> None:
+    def _note(self, span: str, facts: Row | None = None) -> None:
         if self.journal:
-            self.journal.mark(span, **facts)
+            self.journal.mark(span, **(facts or {}))
 
     def _begin(self, undo: ExitStack) -> None:
         self._steps: list[LoopStep] = []
@@ -284,7 +285,7 @@ class Measurement:
         except Exception as failure:
             if error is None:
                 _warn(f"the block was not measured: {type(failure).__name__}: {failure}")
-        self._note("measuring", **facts_of(self.row))
+        self._note("measuring", facts_of(self.row))
         if self.tells(error) and self.row and not self._quiet and is_first_rank():
             try:
                 with apart(self.device):
@@ -307,7 +308,7 @@ class Measurement:
         if steps:
             with apart(self.device):
                 self._fill(self._laps[-1][1], steps, last=False)
-            self._note("measuring", **facts_of(self.row))
+            self._note("measuring", facts_of(self.row))
         self._watch()
         self._loop.mark("begin")
         if steps:
@@ -428,7 +429,7 @@ class Measurement:
         return next(parameters, torch.get_default_dtype())
 
 
-def facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
+def facts_of(row: Row) -> Record:
     """Gives what the journal keeps of a lap: a step's FLOPs, the peak under MFU, the share of
     useful tokens."""
     mfu = row.get("mfu_percent")

@@ -8,9 +8,9 @@ import operator
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from mfulab.core.errors import drop_own_frames
 from mfulab.core.said import Said
@@ -261,12 +261,14 @@ class Phases:
             self._passes.runs = 0
             self._on["optimizer"]()
 
-    def _engine(self) -> Callable[..., Any]:
+    def _engine(self) -> Callable[..., object]:
         run = torch.autograd._engine_run_backward
         begins = self.hooks.guarded(self._backward)
         ended = self.hooks.guarded(self._after_backward)
 
-        def noted(outputs: Any, *arguments: Any, **options: Any) -> Any:
+        def noted(
+            outputs: Sequence[torch.Tensor | GradientEdge], *arguments: object, **options: object
+        ) -> object:
             counter = self._switch.counter
             is_outermost = self._place.is_own_thread() and self._place.move(Event.BACKWARD)
             returned = None

@@ -3,6 +3,7 @@ end alone."""
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from mfulab.loop.interactive.costs import Cost
@@ -48,7 +49,7 @@ class UnwatchedSteps:
         nodes: int,
         most: int,
         group: int = 1,
-        calls: list[object] | None = None,
+        calls: Sequence[object] | None = None,
         cost: Cost | None = None,
         samples: int | None = None,
         of_forwards: bool = False,

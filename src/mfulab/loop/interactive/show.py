@@ -3,7 +3,7 @@ missing is missing."""
 
 import io
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Protocol
 
 from rich.console import Group
 from rich.table import Table
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import in_percent, percent, quantity
+from mfulab.core.parts import Row
 from mfulab.core.terminal import Terminal
 from mfulab.device.samplers.reading import UNTOLD, Reading
 from mfulab.mfu import ladder
@@ -78,7 +79,7 @@ def add_rung(table: Table, name: str, percent: float, style: str = "green") -> N
     table.add_row(name, f"{in_percent(percent):>8}", Text(bar(percent), style=style))
 
 
-def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
+def facts_line(values: Row, language: str = "en") -> str:
     """Median step time, and the mean if it is another, throughput, rate, power and memory, as far
     as measured."""
     text = Texts(language, "measured")
@@ -110,7 +111,7 @@ def facts_line(values: Mapping[str, Any], language: str = "en") -> str:
     return " · ".join(parts)
 
 
-def _time_parts(values: Mapping[str, Any], text: Texts) -> list[str]:
+def _time_parts(values: Row, text: Texts) -> list[str]:
     """Median step time, and means that lie apart from it."""
     median = values["time_s"]
     parts = [text("time", ms=_ms(median), count=values.get("steps"))]
@@ -129,7 +130,7 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3f}"
 
 
-def phases_table(phases: Mapping[str, Mapping[str, Any]], language: str = "en") -> Table:
+def phases_table(phases: Mapping[str, Row], language: str = "en") -> Table:
     """A line a named phase: time of a call, share of the step, FLOPs, and MFU or why there is
     none."""
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -154,7 +155,20 @@ def phases_table(phases: Mapping[str, Mapping[str, Any]], language: str = "en") 
     return table
 
 
-def show(window: Any, console: Terminal | None = None, language: str = "en") -> None:
+class Finished(Protocol):
+    """A window that is over, as far as it is shown."""
+
+    @property
+    def row(self) -> Row: ...
+
+    @property
+    def readings(self) -> Mapping[str, Reading]: ...
+
+    @property
+    def verdict(self) -> Judged | None: ...
+
+
+def show(window: Finished, console: Terminal | None = None, language: str = "en") -> None:
     """Prints a finished window, in colours where the terminal has them: what disturbed it, what was
     found, because of what, and what to try; then facts and ladder."""
     values = window.row
@@ -179,14 +193,14 @@ def show(window: Any, console: Terminal | None = None, language: str = "en") -> 
     (console or Terminal()).print(Group(*lines))
 
 
-def as_text(window: object, language: str = "en") -> str:
+def as_text(window: Finished, language: str = "en") -> str:
     """Text that `show` prints of a finished window, without colours."""
     written = io.StringIO()
     show(window, Terminal(file=written, width=WIDTH, color_system=None), language)
     return written.getvalue().rstrip()
 
 
-def as_html(window: object, language: str = "en") -> str:
+def as_html(window: Finished, language: str = "en") -> str:
     """HTML of what `show` prints of a finished window, for a notebook."""
     console = Terminal(file=io.StringIO(), width=WIDTH, record=True, force_terminal=True)
     show(window, console, language)
@@ -207,7 +221,7 @@ def _flags(verdict: Judged | None, language: str) -> tuple[list[str], list[str]]
     return disturbing, others
 
 
-def _unsure(values: Mapping[str, Any], text: Texts) -> list[str]:
+def _unsure(values: Row, text: Texts) -> list[str]:
     """Sentences on what else spoils a row: too few steps, a ceiling measured beside others."""
     sentences = []
     steps = values.get("steps") or 0
@@ -218,7 +232,7 @@ def _unsure(values: Mapping[str, Any], text: Texts) -> list[str]:
     return sentences
 
 
-def _share_lines(values: Mapping[str, Any], text: Texts) -> list[str]:
+def _share_lines(values: Row, text: Texts) -> list[str]:
     """MFU by each denominator, OFU, and what MFU is attainable, as far as they are known."""
     lines = []
     parts = []
@@ -250,7 +264,7 @@ def first_lines(found: ThreeLines, language: str) -> list[Text]:
     ]
 
 
-def _three_lines(window: Any, language: str) -> ThreeLines:
+def _three_lines(window: Finished, language: str) -> ThreeLines:
     values = window.row
     name = values.get("model") or Texts(language, "lines")("loop")
     told = {"device": getattr(window, "device", ""), **values}
@@ -259,7 +273,7 @@ def _three_lines(window: Any, language: str) -> ThreeLines:
     return three_lines(told, name, device_of(told), language)
 
 
-def _missing(window: Any, text: Texts) -> list[str]:
+def _missing(window: Finished, text: Texts) -> list[str]:
     """Lines that say why FLOPs, MFU, a peak or the attainable are missing."""
     labels = {"flops": "FLOPs", "mfu_percent": "MFU", "peak_tflop_s": text("peak")}
     if window.row.get("mfu_percent") is not None:

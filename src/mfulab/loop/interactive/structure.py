@@ -105,7 +105,7 @@ class Structure:
             self._leading = tuple(size[:2])
 
 
-def _form_of(module: torch.nn.Module, own: Mapping[str, Any]) -> tuple[Any, ...]:
+def _form_of(module: torch.nn.Module, own: Mapping[str, torch.Tensor | None]) -> tuple[object, ...]:
     """Identity of a module with weights: its type, its first weight that is not None, how it steps."""
     fields = module.__dict__
     for weight in own.values():  # a generator would take longer

@@ -1,11 +1,12 @@
 """Base of the trainers' callbacks: a window after the first steps, a lap every so many."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from mfulab.loop.goodput.journal import journal_of
+from mfulab.loop.goodput.journal import Journal, journal_of
 from mfulab.loop.interactive.measure import Measurement, Models, facts_of
 
 Log = Callable[[dict[str, float]], object]
@@ -18,7 +19,12 @@ class TrainingWindow:
     steps are over."""
 
     def __init__(
-        self, *, every: int = 50, warm_up: int = 3, job: Any = None, **options: Any
+        self,
+        *,
+        every: int = 50,
+        warm_up: int = 3,
+        job: str | Path | Journal | None = None,
+        **options: Any,
     ) -> None:
         if every < 1 or warm_up < 1:
             raise ValueError(f"every={every}, warm_up={warm_up}: give 1 or more of each")

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,12 +16,19 @@ import torch.distributed as dist
 from mfulab.core.answer import Answer, unanswered
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts
+from mfulab.core.parts import Record
 from mfulab.core.printing import say
 from mfulab.core.said import Said, as_json
 from mfulab.device import is_gpu
+from mfulab.device.samplers.reading import Reading
 from mfulab.loop.interactive.hooks import apart
 from mfulab.loop.interactive.wanted import Wanted, tell_nothing, without_row
+from mfulab.mfu.account import Judged
 from mfulab.mfu.utilization import ratio
+
+if TYPE_CHECKING:  # both import this module
+    from mfulab.loop.interactive.measure import Measurement
+    from mfulab.loop.interactive.script import Split
 
 # Steps of others that an optimiser which stepped once may wait for, as a generator for its critics.
 UNKNOWN_GAP = 8
@@ -114,16 +121,16 @@ class Optimizers:
 class Told:
     """Facts that a ladder shows of a window, without its models."""
 
-    row: dict[str, Any]
-    readings: dict[str, Any]
-    verdict: Any
+    row: Record
+    readings: dict[str, Reading]
+    verdict: Judged | None
     answer: Answer
-    phases: dict[str, dict[str, Any]]
+    phases: dict[str, Record]
     device: torch.device
     split_steps: int
 
     @classmethod
-    def of(cls, window: Any, split: Any) -> "Told":
+    def of(cls, window: "Measurement", split: "Split | None") -> "Told":
         """Copies a window that is closed, and the phases of the steps after it."""
         return cls(
             row=window.row | (split.row() if split else {}),

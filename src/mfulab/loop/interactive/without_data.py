@@ -1,7 +1,7 @@
 """FLOPs of a call that cannot be seen, from the shapes of its arguments: on the meta device, else
 with fake tensors."""
 
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -55,7 +55,11 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _counted(
-    model: torch.nn.Module, arguments: Any, keywords: Any, backward: bool, without_data: Any
+    model: torch.nn.Module,
+    arguments: tuple[object, ...],
+    keywords: Mapping[str, object],
+    backward: bool,
+    without_data: Callable[[torch.Tensor], torch.Tensor],
 ) -> Count:
     def emptied(tensor: torch.Tensor) -> torch.Tensor:
         return without_data(tensor.detach()).requires_grad_(tensor.requires_grad)

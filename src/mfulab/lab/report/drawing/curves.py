@@ -1,11 +1,9 @@
 """Curves against batch size: which runs form a series, and how series are named."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import pandas as pd
 
 from mfulab.core.language import Texts
+from mfulab.core.parts import Row
 from mfulab.lab.report import frames
 
 KEYS = ["machine", "model", "workload", "mode", "precision", "execution", "sequence_length"]
@@ -41,7 +39,7 @@ def named(row: pd.Series, text: Texts) -> str:
     return f"{row['model']} ({', '.join(words)})"
 
 
-def variant(row: Mapping[str, Any] | pd.Series, text: Texts) -> list[str]:
+def variant(row: Row | pd.Series, text: Texts) -> list[str]:
     """Workload and execution of a run, each where it is not the plain one."""
     words = []
     if row["workload"] not in ("", row["mode"]):

@@ -136,7 +136,8 @@ def bars(
     if pale:
         for bar, differs in zip(drawn, lanes[pale], strict=True):
             bar.set_alpha(None if differs else style.PALE)
-    (axes.set_xticks if upright else axes.set_yticks)(range(len(names)), names)
+    set_ticks = axes.set_xticks if upright else axes.set_yticks
+    set_ticks(range(len(names)), names)
     axes.grid(axis="x" if upright else "y", visible=False)
     if labelsize:
         axes.tick_params(axis="y", labelsize=labelsize)
@@ -243,9 +244,10 @@ def cells(
         **{"cmap": "crest"} | look,
     )
     for words_in_cell in axes.texts:  # in a dark page the paper's white would be black
-        words_in_cell.set_color(
-            style.ON_DEEP if to_hex(words_in_cell.get_color()) == style.PAPER else style.ON_PALE
-        )
+        color = style.ON_PALE
+        if to_hex(words_in_cell.get_color()) == style.PAPER:
+            color = style.ON_DEEP
+        words_in_cell.set_color(color)
     places = (
         table.columns.get_indexer(rows[across]) + 0.5,
         table.index.get_indexer(rows[down]) + 0.5,

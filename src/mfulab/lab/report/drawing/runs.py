@@ -55,9 +55,10 @@ def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
         drawn.set_urls(_titles(rows, values) if len(rows) <= style.MANY else None)
         if hollow.any():
             faces = np.resize(drawn.get_facecolor(), (len(hollow), 4))
-            edges = np.resize(
-                drawn.get_edgecolor() if len(drawn.get_edgecolor()) else faces, (len(hollow), 4)
-            )
+            edges = drawn.get_edgecolor()
+            if not len(edges):
+                edges = faces
+            edges = np.resize(edges, (len(hollow), 4))
             widths = np.resize(drawn.get_linewidths(), len(hollow)).astype(float)
             edges[hollow], faces[hollow], widths[hollow] = faces[hollow], to_rgba(style.PAPER), EDGE
             drawn.set(facecolor=faces, edgecolor=edges, linewidth=widths)

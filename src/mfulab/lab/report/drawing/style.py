@@ -90,9 +90,9 @@ def theme() -> rc_context:
 def machines(rows: pd.DataFrame, most: int = 3) -> list[str]:
     """The machines that get a panel: those measured here before recorded ones, GPUs before CPUs,
     then by name."""
-    distinct = rows[["recorded", "machine"]].assign(
-        is_cpu=rows["device"] == "cpu" if "device" in rows else False
-    )
+    distinct = rows[["recorded", "machine"]].assign(is_cpu=False)
+    if "device" in rows:
+        distinct["is_cpu"] = rows["device"] == "cpu"
     ordered = distinct.drop_duplicates().sort_values(["recorded", "is_cpu", "machine"])
     return list(dict.fromkeys(ordered["machine"]))[:most]
 
@@ -112,9 +112,9 @@ def modes(rows: pd.DataFrame, text: Texts) -> dict[str, str]:
 def usual_colors(values: Iterable[str], usual: Sequence[str] = PRECISIONS) -> dict[str, str]:
     """A colour for each of a few values: of the usual ones the same one in all figures, of others
     one that is free."""
-    present = set(
-        pd.unique(values) if isinstance(values, pd.Series) else values
-    )  # many rows, few values
+    if isinstance(values, pd.Series):
+        values = pd.unique(values)  # many rows, few values
+    present = set(values)
     places = {}
     for place, value in enumerate(usual):
         if value in present:

@@ -1,11 +1,11 @@
 """FLOPs of a model's forward pass by layer."""
 
 import re
-from typing import Any
 
 import numpy as np
 
 from mfulab.core.json_text import parse_json
+from mfulab.core.parts import Record
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Texts, specs
 from mfulab.lab.report.frames import DataFrame, Tables, ok
@@ -38,7 +38,7 @@ def rows(tables: Tables) -> DataFrame:
     return DataFrame(lines, columns=[*counted, "layer", "part", "place", "times"])
 
 
-def _largest(row: dict[str, Any]) -> list[tuple[str, int, float]]:
+def _largest(row: Record) -> list[tuple[str, int, float]]:
     """Kinds of layers with how many there are and the FLOPs of all, the largest first; the rest has
     no name."""
     kinds_of_layers: dict[tuple[str, float], list[str]] = {}

@@ -79,10 +79,9 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     for (place, part), value in shares.reset_index(drop=True).stack().items():
         if value >= NAMED:
             on_bar = "#fefefe" if part in DARK else "#101418"  # whatever the page's theme
-            look = {
-                "color": style.INK if shown.iloc[place][runs.DOUBTFUL] else on_bar,
-                "ha": "center",
-            }
+            look = {"color": on_bar, "ha": "center"}
+            if shown.iloc[place][runs.DOUBTFUL]:
+                look["color"] = style.INK
             axes.text(
                 starts.iloc[place][part] + value / 2,
                 place,

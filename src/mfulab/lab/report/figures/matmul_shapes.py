@@ -2,12 +2,12 @@
 of a tile."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 
+from mfulab.core.parts import Row
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Texts, kinds, matmuls, percent, style
 from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
@@ -51,7 +51,7 @@ def odd(rows: DataFrame) -> Series:
     return ~(matmuls.cube(rows) & (rows["n"] % FITS == 0))
 
 
-def shape(row: Mapping[str, Any] | Series) -> str:
+def shape(row: Row | Series) -> str:
     """`1024³`, `16×1024×1024`, and of a batch `32 · 128³`."""
     sides = [int(row[side]) for side in ("m", "n", "k")]
     single = f"{sides[0]}³" if len(set(sides)) == 1 else "×".join(map(str, sides))

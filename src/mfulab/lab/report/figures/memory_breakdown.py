@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from mfulab.core.parts import pick_all
+from mfulab.core.parts import Record, Row, pick_all
 from mfulab.device.datasheets import find
 from mfulab.flops.memory import StepMemory, training_memory
 from mfulab.lab.report import claims, selection, trust
@@ -35,7 +35,7 @@ CARDS = ("GeForce RTX 4090", "H100 SXM5 80GB", "H200 SXM", "B200 HGX", "Instinct
 CAPACITIES = sorted((find(card).memory_gb or 0.0, card) for card in CARDS)
 MOST = 3  # models that get a panel each
 BYTES = 4  # an element, as counted
-TRAINING: dict[str, Any] = {
+TRAINING: Record = {
     "element_bytes": 4,
     "optimizer": "adam",
     "checkpointing": False,
@@ -44,7 +44,7 @@ TRAINING: dict[str, Any] = {
 MIXED = TRAINING | {"element_bytes": 2, "master_copy": True}
 AUTOCAST = TRAINING | {"element_bytes": 2, "autocast": True}
 # From the usual to the leanest, each with what differs.
-WAYS: Mapping[str, dict[str, Any]] = {
+WAYS: Mapping[str, Record] = {
     "fp32_adam": TRAINING,
     "fp32_sgd": TRAINING | {"optimizer": "sgd"},
     "fp32_checkpointed": TRAINING | {"checkpointing": True},
@@ -87,7 +87,7 @@ def rows(tables: Tables) -> DataFrame:
     return DataFrame(lines)
 
 
-def _of_model(row: Mapping[str, Any], measured: DataFrame) -> list[dict[str, Any]]:
+def _of_model(row: Row, measured: DataFrame) -> list[Record]:
     shared = {**pick_all(row, SAME), "measured_bytes": None, runs.DOUBTFUL: False}
     here = measured[measured["flops_run"] == row["run"]]
     lines = []

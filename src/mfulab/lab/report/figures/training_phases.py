@@ -1,10 +1,8 @@
 """Time of a training step, technique by technique: forward, backward, optimiser, other."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import pandas as pd
 
+from mfulab.core.parts import Row
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style
 from mfulab.lab.report.frames import (
@@ -85,7 +83,7 @@ def _of_few_cases(rows: DataFrame) -> DataFrame:
     return rows[cases.isin(enough) & names.isin(shown)]
 
 
-def technique(row: Mapping[str, Any] | Series, text: Texts) -> str:
+def technique(row: Row | Series, text: Texts) -> str:
     """The workload's word, with the precision where it is not the plain step's."""
     word = text.name("workload", row["workload"])
     words = []

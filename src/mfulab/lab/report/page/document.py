@@ -21,6 +21,7 @@ from mfulab.core.files import write_text
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, catalogue, verdicts
 from mfulab.core.language.quantities import quantity, significant
+from mfulab.core.parts import Record
 from mfulab.lab.planning.naming import MEASURE, in_language, short
 from mfulab.lab.report import figures, frames, selection, trust
 from mfulab.lab.report.drawing import fonts, style, vector
@@ -204,38 +205,33 @@ def _template() -> Template:
     return environment.from_string(_file("report.html"))
 
 
-def _runs_in_words(
-    tables: frames.Tables, problems: list[frames.Problem], text: Texts
-) -> dict[str, Any]:
+def _runs_in_words(tables: frames.Tables, problems: list[frames.Problem], text: Texts) -> Record:
     """Words on when runs were measured, how far to trust them, and faults of their files."""
     runs = _runs(tables)
     duty = trust.duty_cycle(runs[~runs["recorded"]])
     doubts, lines, again = trust.summary(tables, text.language)
     urgent = []
+    if not len(runs) and not len(tables["traces"]):
+        urgent.append(text("no_rows"))
+    upkeep = list[str]()
     for problem in problems:
-        if not problem.of_recordings:
-            urgent.append(problem)
-    upkeep = []
-    for problem in problems:
-        if problem.of_recordings:
-            upkeep.append(problem)
+        kept = upkeep if problem.of_recordings else urgent
+        kept.append(problem.in_words(text.language))
+    of_duty = ""
+    if duty:
+        of_duty = text("duty_cycle", duty=duty)
     return {
         "provenance": style.provenance(frames.in_words(runs, text)),
-        "duty_cycle": text("duty_cycle", duty=duty) if duty else "",
+        "duty_cycle": of_duty,
         "precision": trust.precision(tables, text.language),
         "rows_shown": _rows_shown(runs, text),
         "doubts": {"says": doubts, "lines": lines, "again": in_language(again, text.language)},
-        "problems": [
-            *([] if len(runs) or len(tables["traces"]) else [text("no_rows")]),
-            *(problem.in_words(text.language) for problem in urgent),
-        ],
-        "upkeep": [problem.in_words(text.language) for problem in upkeep],
+        "problems": urgent,
+        "upkeep": upkeep,
     }
 
 
-def _why(
-    figures_shown: set[str], tables: frames.Tables, is_of_own: bool, language: str
-) -> dict[str, Any]:
+def _why(figures_shown: set[str], tables: frames.Tables, is_of_own: bool, language: str) -> Record:
     """The section "Why", and the first figure's lines and lowest run, where it draws own runs or
     only recordings."""
     charted = selection.drawable(mfu_versus_utilization, tables)
@@ -251,7 +247,7 @@ def _why(
     return {"lanes": why.lanes(charted, language), "first": first, "why": section}
 
 
-def _seminar(folder: Path, text: Texts) -> dict[str, Any]:
+def _seminar(folder: Path, text: Texts) -> Record:
     rows = frames.texts(folder / "seminar.csv").to_dict("records")
     return {
         "seminar": [row | seminar_texts.in_words(row, text.language) for row in rows],
@@ -376,7 +372,7 @@ def _rows_shown(runs: pd.DataFrame, text: Texts) -> str:
     return " ".join(says)
 
 
-def _progress(folder: Path, text: Texts) -> dict[str, Any]:
+def _progress(folder: Path, text: Texts) -> Record:
     """Counts of a sweep before its end, their sentence, and the first runs that are missing; empty
     at its end."""
     planned = frames.texts(folder / "progress.csv")
@@ -440,7 +436,7 @@ def _sections(
     text: Texts,
     problems: list[frames.Problem],
     glyphs: dict[str, str],
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """The topics that have figures, in order; adds what cannot be made to `problems`, letters to
     `glyphs`."""
     runs = _runs(tables)
@@ -450,12 +446,12 @@ def _sections(
     experiments = list(filter(None, measured["experiment"].unique())) or ["recorded"] * (
         len(runs) > 0
     )
-    sections: dict[str, list[dict[str, Any]]] = {}
+    sections: dict[str, list[Record]] = {}
     rows = figures.page_rows(tables)
     # What is drawn already costs less than a process that has no core to itself.
     map_all = in_processes if drawn is None or drawing_cores() >= figures.FEW_CORES else map
 
-    def make(name: str) -> dict[str, Any] | str:
+    def make(name: str) -> Record | str:
         try:
             return _figure(name, rows[name], tables, drawn, text.within(name), experiments)
         except Exception as error:  # one figure never costs the page
@@ -489,7 +485,7 @@ def _figure(
     drawn: Path | None,
     text: Texts,
     experiments: Sequence[str],
-) -> dict[str, Any]:
+) -> Record:
     """A figure with its sentence, rows and command; empty where the tables hold nothing for it.
     Rows that are not given are selected from the tables."""
     module = figures.modules()[name]
@@ -515,7 +511,7 @@ def _figure(
 
 
 def _headline(
-    shown: list[dict[str, Any]], tables: frames.Tables, without: pd.DataFrame, text: Texts
+    shown: list[Record], tables: frames.Tables, without: pd.DataFrame, text: Texts
 ) -> str | None:
     """The first figure's sentence; a trace's, where one is all; where every run failed, the
     failure."""
@@ -573,7 +569,7 @@ def _unbroken(words: str) -> str:
     )
 
 
-def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
+def _comparison(folder: Path, text: Texts) -> Record:
     rows = compare.read(folder / "comparison.csv")
     if rows.empty:
         return {}
@@ -606,7 +602,7 @@ def _comparison(folder: Path, text: Texts) -> dict[str, Any]:
     return {"says": says, "folders": folders, "lines": lines, "others": without}
 
 
-def _environment(tables: frames.Tables, text: Texts) -> dict[str, Any]:
+def _environment(tables: frames.Tables, text: Texts) -> Record:
     rows = frames.with_machine(tables, tables["environment"]).drop_duplicates(
         "machine", keep="last"
     )

@@ -6,17 +6,17 @@ import json
 import math
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from mfulab.core.files import UnreadableError, read_json
 from mfulab.core.language import Texts
+from mfulab.core.parts import Record, Row
 from mfulab.lab.report import frames
 from mfulab.lab.report.trust import REACH
 from mfulab.lab.tables.columns import description, fields
@@ -31,9 +31,7 @@ BEHIND = set(chain.from_iterable(map(fields, TABLES))) - KEPT
 BEHIND.difference_update(*(measurement.shown.split() for measurement in TABLES.values()))
 
 
-def read(
-    tables: frames.Tables, folder: Path, figures: Mapping[str, Any], text: Texts
-) -> Iterator[str]:
+def read(tables: frames.Tables, folder: Path, figures: Row, text: Texts) -> Iterator[str]:
     """Yields JSON of the tables with rows, of their runs' details, if these can be read, and of the
     rows of figures."""
     try:
@@ -73,7 +71,7 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
     kinds = frames.kinds(name) | ADDED
     declared = fields(name)
     main = measurement.shown.split()
-    columns = list[dict[str, Any]]()
+    columns = list[Record]()
     if "run" in table and (others := settings(table, main)).any():
         table = table.assign(settings=others)
         main.insert(
@@ -89,7 +87,7 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
             continue
         codes, distinct = pd.factorize(cells)
         if kinds[column] is str:
-            more: dict[str, Any] = {"dictionary": list(distinct)}
+            more: Record = {"dictionary": list(distinct)}
             words = [
                 *map(str, range(len(distinct))),
                 "-1",
@@ -122,7 +120,7 @@ def settings(table: pd.DataFrame, columns: Collection[str]) -> pd.Series:
     return pd.Series(cells, table.index, dtype="str")
 
 
-def drawn(rows: pd.DataFrame) -> dict[str, Any]:
+def drawn(rows: pd.DataFrame) -> Record:
     """The rows of a figure for its CSV, at most DRAWN of `all`, with columns of a table's first
     view and its own."""
     hidden = BEHIND | {"impossible", "doubts", REACH}

@@ -2,7 +2,7 @@
 ask of their runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ import pandas as pd
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
-from mfulab.core.parts import pick_all
+from mfulab.core.parts import Record, Row, pick_all
 from mfulab.lab.planning.naming import MEASURE, in_language
 from mfulab.lab.report import frames, trust
 from mfulab.lab.report.drawing import curves, relative
@@ -60,7 +60,7 @@ GAIN = 1.05  # speed-up from which another number format is worth its rounding
 class Batch(NamedTuple):
     """Recommended batch size of one case, and the largest that fits each card."""
 
-    case: Mapping[str, Any]  # by curves.KEYS
+    case: Row  # by curves.KEYS
     batch_size: (
         int | None
     )  # None where a single batch size was measured, from which nothing can be recommended
@@ -106,13 +106,19 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
         for place in rising:
             if memory[place] == memory[place]:
                 predicted.append((sizes[place], memory[place]))
+        too_large = None
+        if beyond:
+            too_large = int(min(beyond))
+        batch_size = None
+        if len(rising) > 1:
+            batch_size = int(sizes[knee])
         yield Batch(
             case=cases[last],
-            batch_size=int(sizes[knee]) if len(rising) > 1 else None,
+            batch_size=batch_size,
             samples_per_s=speeds[knee],
             share_percent=100 * speeds[knee] / best,
             rising=len(rising) > 1 and sizes[knee] == sizes[last] and not beyond,
-            too_large=int(min(beyond)) if beyond else None,
+            too_large=too_large,
             fits=tuple(largest_that_fits(predicted, gigabytes) for gigabytes in CARDS_GB),
             at_least=not bytes_a_sample(predicted),
         )
@@ -162,7 +168,7 @@ def bf16(rows: pd.DataFrame) -> pd.DataFrame:
 
 def section(
     tables: frames.Tables, lowest: pd.Series | None, figures: set[str], language: str
-) -> dict[str, Any]:
+) -> Record:
     """The section's cases, `lowest` first, and answers; `figures` are on the page. Empty without a
     profiled step."""
     text = Texts(language, "why")
@@ -194,7 +200,7 @@ def section(
     return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": answers}
 
 
-def first(lowest: pd.Series, figures: set[str], language: str) -> dict[str, Any]:
+def first(lowest: pd.Series, figures: set[str], language: str) -> Record:
     """Case of the lowest run of the page's first figure, with its sentence `because`."""
     text = Texts(language, "mfu_versus_utilization")
     row = frames.in_words(lowest.to_frame().T, text).iloc[0]
@@ -211,7 +217,7 @@ def of_traces(tables: frames.Tables, text: Texts) -> str | None:
     read = rows[rows["status"] == "ok"]
     if read.empty:
         return verdicts.message(str(rows["message"].iloc[0]), text.language)
-    row: dict[str, Any] = read.iloc[0].to_dict()
+    row: Record = read.iloc[0].to_dict()
     found = three_lines.finding(row, row["model"], three_lines.device_of(row), text.language)
     return " ".join([found, *of_jobs(tables, text.language)])
 
@@ -228,11 +234,11 @@ def of_jobs(tables: frames.Tables, language: str) -> list[str]:
     return sentences
 
 
-def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[dict[str, Any]]]:
+def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[Record]]:
     """The lines of the page's first figure by machine, for a screen that is too narrow for a
     drawing."""
     text = Texts(language, "mfu_versus_utilization")
-    by_machine: dict[str, list[dict[str, Any]]] = {}
+    by_machine: dict[str, list[Record]] = {}
     rows = rows.assign(doubtful=trust.doubtful)
     for row in mfu_versus_utilization.shown(frames.in_words(rows, text), text).to_dict("records"):
         mfu = row["mfu_percent"]
@@ -263,7 +269,7 @@ def chosen(rows: pd.DataFrame) -> pd.DataFrame:
     return fastest.loc[order.sort_values(["none", "load", "mfu"]).index]
 
 
-def _case(row: Mapping[str, Any], figures: set[str], text: Texts) -> dict[str, Any]:
+def _case(row: Row, figures: set[str], text: Texts) -> Record:
     cause = row[CAUSE]
     words = verdicts.columns(row, language=text.language)
     budget = account.read(row).losses
@@ -324,7 +330,7 @@ def _command(cause: str, config: str, language: str) -> str:
     return in_language(f"{before}{MEASURE}{again} --config {config}", language)
 
 
-def _where(row: Mapping[str, Any], text: Texts) -> list[str]:
+def _where(row: Row, text: Texts) -> list[str]:
     batch = row["batch_size"]
     share = row["mfu_percent"]
     setting = []
@@ -333,16 +339,13 @@ def _where(row: Mapping[str, Any], text: Texts) -> list[str]:
     if row["precision"]:
         setting.append(text.name("precision", row["precision"]))
     setting += [*curves.variant(row, text), text("step", time=quantity(row["time_s"], "s"))]
-    return [
-        *setting,
-        text("mfu", share=three_lines.at_least(row, percent(share)))
-        if share == share
-        else text("no_mfu"),
-        row["machine"],
-    ]
+    mfu = text("no_mfu")
+    if share == share:
+        mfu = text("mfu", share=three_lines.at_least(row, percent(share)))
+    return [*setting, mfu, row["machine"]]
 
 
-def _phases(row: Mapping[str, Any], text: Texts) -> str:
+def _phases(row: Row, text: Texts) -> str:
     times = {
         name: time
         for name in PHASES
@@ -361,7 +364,7 @@ def _phases(row: Mapping[str, Any], text: Texts) -> str:
     return f"{says} {text('phases_differ', share=share)}"
 
 
-def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
+def _allocator(row: Row, text: Texts) -> list[str]:
     """The step's time in the allocator's default state, and with memory kept, where either makes a
     difference."""
     names = ("default_state_time_s", "kept_memory_time_s", "default_state_page_faults")
@@ -375,7 +378,7 @@ def _allocator(row: Mapping[str, Any], text: Texts) -> list[str]:
     return words
 
 
-def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[dict[str, Any]]:
+def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[Record]:
     recommended = list(batches(rows))
     cases = pd.DataFrame([batch.case for batch in recommended])
     fed = frames.ok(rows, "input_wait_percent")
@@ -431,7 +434,7 @@ def _line(batch: Batch, cases: pd.DataFrame, text: Texts) -> list[str]:
     return [*named, size, *speed, *fits]
 
 
-def _apart(row: Mapping[str, Any], rows: pd.DataFrame, text: Texts) -> list[str]:
+def _apart(row: Row, rows: pd.DataFrame, text: Texts) -> list[str]:
     """Workload and execution that are not plain, and the length and machine where `rows` have
     several."""
     setting = curves.variant(row, text)
