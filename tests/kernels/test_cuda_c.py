@@ -76,7 +76,7 @@ def test_other_blocks_are_right_too(kind, block):
             (256, 128, 16),
             "49664 B of shared memory",
         ),  # 48 KiB but for the padding
-        (CudaRegister2D, (512, 512, 8), "threads a block"),
+        (CudaRegister2D, (512, 512, 8), "threads per block"),
         (CudaWarpTile, (32, 64, 8), "64×32"),
         (CudaWide, (128, 96, 16), "64×64"),
         (CudaWide, (256, 256, 32), "101376 B are there"),

@@ -32,6 +32,11 @@ TERMS = {
     "FLOP을 합니다": "연산량은 … FLOP입니다",
     "속도 옆": "속도와 함께",
 }
+# A particle follows the sound before it, which a name or a number of any kind does not tell. These
+# values end alike: units, and words of the catalogue.
+PARTICLE = re.compile(r"\{(\w+)([^{}]*)\}(?:이|가|은|는|을|를|과|와|으로|로)(?=[ ,.:]|$)")
+OF_ONE_SOUND = {"cpu", "sides", "kind", "sent", "needed", "size"}
+UNIT = ":quantity "
 # Sentences of a table or a column that a page in Korean shows.
 COLUMNS = ("message", "note")
 FOREIGN = re.compile(r"[A-Z]\w*Error: ")  # what a library raised is its own
@@ -52,6 +57,15 @@ def texts() -> Iterator[str]:
     for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "markdown":
             yield "".join(cell["source"])
+
+
+def test_no_particle_follows_a_name_or_number_of_any_sound():
+    found = []
+    for text in texts():
+        for name, spec in PARTICLE.findall(text):
+            if name not in OF_ONE_SOUND and UNIT not in spec:
+                found.append(text)
+    assert found == []
 
 
 @pytest.mark.parametrize("term", TERMS)
