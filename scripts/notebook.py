@@ -17,7 +17,9 @@ from pathlib import Path
 
 import nbclient
 import nbformat
-import yaml
+
+from mfulab.core.files import UnreadableError
+from mfulab.core.yaml_text import load_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_DOUBTFUL = 0.1  # of the rows that a notebook shows
@@ -25,6 +27,7 @@ MOST_DOUBTFUL = 0.1  # of the rows that a notebook shows
 MEASURED = re.compile(
     r"(\d+) training and inference steps, (\d+) matmuls\n(\d+) of them are doubtful"
 )
+LANGUAGE = re.compile(r"[a-z]{2,3}")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Of each measurement a line or more, and what Snakemake says of its graph of jobs.
 PROGRESS = re.compile(
@@ -115,6 +118,18 @@ def translated(
     return copy
 
 
+def words_of(catalogue: Path) -> dict[str, str]:
+    """Texts by the ids of their cells. Raises SystemExit, naming the file, where it holds none."""
+    try:
+        words = load_yaml(catalogue)
+    except UnreadableError as error:
+        sys.exit(f"{error}.")
+    texts = [*words, *words.values()] if isinstance(words, dict) else [None]
+    if not all(isinstance(text, str) for text in texts):
+        sys.exit(f"{catalogue}: give a text for each cell of words, as CELL: TEXT.")
+    return words
+
+
 def translations(path: Path) -> dict[Path, nbformat.NotebookNode]:
     """The notebook at `path` in every language that has a catalogue, each with the file that it
     belongs into."""
@@ -123,8 +138,10 @@ def translations(path: Path) -> dict[Path, nbformat.NotebookNode]:
     for catalogue in sorted(path.parent.glob(f"{path.stem}.*.yaml")):
         place = catalogue.with_suffix(".ipynb")
         kept = nbformat.read(place, as_version=4) if place.exists() else None
-        words = yaml.safe_load(catalogue.read_text(encoding="utf-8"))
-        made[place] = translated(source, words, catalogue.stem.rpartition(".")[2], kept)
+        language = catalogue.stem.rpartition(".")[2]
+        if not LANGUAGE.fullmatch(language):  # it becomes code of the notebook
+            sys.exit(f"{catalogue}: {language!r} is no language, such as ko.")
+        made[place] = translated(source, words_of(catalogue), language, kept)
     return made
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from support.bad_yaml import BAD_YAML
 from support.processes import HANGS_S
 from support.workflow_copy import ROOT
 
@@ -111,6 +112,25 @@ def told(steps: int, matmuls: int, doubtful: int):
     output = nbformat.v4.new_output("stream", name="stdout", text=text)
     cells = [nbformat.v4.new_code_cell("1", id="one", outputs=[output], execution_count=1)]
     return nbformat.v4.new_notebook(cells=cells)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mine.KO.yaml", "{}"),
+        ('mine.ko"; 1.yaml', "{}"),
+        *(("mine.ko.yaml", text) for text in ("[1]", "", "a: 1", "1: a", *BAD_YAML.values())),
+    ],
+)
+def test_a_catalogue_that_is_none_is_one_sentence(name, text, tmp_path):
+    notebook = nbformat.v4.new_notebook(cells=[])
+    nbformat.write(notebook, tmp_path / "mine.ipynb")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        SCRIPT["translations"](tmp_path / "mine.ipynb")
+    assert name in str(ended.value)
+    assert "\n" not in str(ended.value)
+    assert not (tmp_path / "owned").exists()
 
 
 def test_the_share_of_doubtful_rows_is_what_the_notebook_prints():
