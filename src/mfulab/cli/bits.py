@@ -49,10 +49,10 @@ def show(pattern: str, name: str, as_json: bool) -> None:
     if asked is not None and math.isfinite(number.value):
         off = float(Fraction(number.value) - asked)
     if as_json:
-        told = {"format": name, "pattern": f"{word:#x}", **asdict(number)}
-        del told["value"]  # which the answer has: JSON has no infinity and no NaN
+        fields = {"format": name, "pattern": f"{word:#x}", **asdict(number)}
+        del fields["value"]  # which the answer has: JSON has no infinity and no NaN
         answer = answered(number.value, "", "exact")
-        say_json(answer.line(told if asked is None else told | {"off": off}))
+        say_json(answer.line(fields if asked is None else fields | {"off": off}))
         return
     for key, fact in _facts(word, number, form).items():
         say(f"{key:10}{fact}")

@@ -306,18 +306,18 @@ def _checked(device: str, baseline: Path | None) -> Line:
 def printed(values: Mapping[str, Value]) -> dict[str, tuple[float | None, str]]:
     """References from the datasheet of this node's GPU; where the power limit held its clock, rates
     at that clock."""
-    told = {name: reading["value"] for name, reading in values.items()}
+    shown = {name: reading["value"] for name, reading in values.items()}
     sheet = local_peak("fp16")
     source = "datasheet"
     held = 1.0
-    clock = told.get("clock_mhz")
+    clock = shown.get("clock_mhz")
     spec_clock = sheet.spec_clock_mhz
-    if clock and spec_clock and (told.get("power_capped_percent") or 0.0) > SETS_CLOCK:
+    if clock and spec_clock and (shown.get("power_capped_percent") or 0.0) > SETS_CLOCK:
         source = f"datasheet, at {clock:.0f} MHz"
         held = min(1.0, clock / spec_clock)
         spec_clock = None
     references = dict[str, tuple[float | None, str]]()
-    for name in told:
+    for name in shown:
         if name.endswith("_tflop_s"):
             peak = local_peak(name.removesuffix("_tflop_s")).spec
             references[name] = (peak and held * peak, source)

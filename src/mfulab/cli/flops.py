@@ -58,13 +58,13 @@ def show(
     config = config_of(model, words, sequence_length)
     check(config, sequence_length, 1, [])
     count = _computed if missing(config) else _counted
-    told = count(config, batch_size, sequence_length)
-    notes = list(filter(None, told.lines))
+    counted = count(config, batch_size, sequence_length)
+    notes = list(filter(None, counted.lines))
     if as_json:
-        say_json(told.answer.line({"layers": told.rows, "notes": notes}))
+        say_json(counted.answer.line({"layers": counted.rows, "notes": notes}))
         return
     console = Terminal(highlight=False, soft_wrap=True)
-    console.print(render(told.rows, depth=depth))
+    console.print(render(counted.rows, depth=depth))
     for line in notes:
         console.print(line, markup=False)
 

@@ -145,9 +145,9 @@ def run(
             return _beside_a_baseline(
                 _one(commands), measure, save, against, minutes, noticeable, form
             )
-        told = _in_turn(commands, base, measure, minutes, noticeable)
-    gate_told.tell(told, form)
-    return STATUS[told.compared.verdict]
+        outcome = _in_turn(commands, base, measure, minutes, noticeable)
+    gate_told.tell(outcome, form)
+    return STATUS[outcome.compared.verdict]
 
 
 def _check_options(
@@ -237,11 +237,11 @@ def _beside_a_baseline(
     what = "cpu" if measure.of_cpu else "wall"
     if measure.reads is not None:
         what = measure.reads.pattern
-    about = Baseline(
+    baseline = Baseline(
         command, what, measure.is_rate, gate_baseline.machine(), gate_baseline.now(), ()
     )
     if old is not None and against is not None:
-        gate_baseline.check_alike(against, old, about)
+        gate_baseline.check_alike(against, old, baseline)
     here = Path.cwd()
     _value(command, here, measure)  # into the caches
     began = time.monotonic()
@@ -255,12 +255,12 @@ def _beside_a_baseline(
     wipe()
     seconds = time.monotonic() - began
     if save is not None:
-        path = gate_baseline.save(save, replace(about, values=tuple(values)))
+        path = gate_baseline.save(save, replace(baseline, values=tuple(values)))
         say(f"saved: {len(values)} runs in {duration(seconds)}, {path}")
         return 0
     assert old is not None
     compared = gate_baseline.compared(f"{against}", old.values, values, noticeable)
-    told = Told(
+    outcome = Told(
         compared,
         f"{len(values)} runs",
         seconds,
@@ -270,7 +270,7 @@ def _beside_a_baseline(
         (f"{old.command} ({against}, {old.measured_at})", command),
         f"{against} was {gate_baseline.DRIFT}",
     )
-    gate_told.tell(told, form)
+    gate_told.tell(outcome, form)
     return STATUS[compared.verdict]
 
 
@@ -403,6 +403,6 @@ def worktree(commit: str) -> Iterator[Path]:
             _git("worktree", "prune")
 
 
-def _git(*words: str) -> subprocess.CompletedProcess[str]:
-    command = ["git", *words]
+def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["git", *arguments]
     return subprocess.run(command, capture_output=True, text=True)

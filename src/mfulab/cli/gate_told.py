@@ -79,9 +79,9 @@ class Told:
         return f"a slowdown of {at_least(1 + detects / 100)} would have been found"
 
 
-def tell(told: Told, form: str) -> None:
+def tell(outcome: Told, form: str) -> None:
     """Prints a verdict as `text`, `json` or `markdown`."""
-    say({"text": _text, "json": _json, "markdown": _markdown}[form](told))
+    say({"text": _text, "json": _json, "markdown": _markdown}[form](outcome))
 
 
 def progress() -> Callable[[str], object]:
@@ -99,36 +99,42 @@ def progress() -> Callable[[str], object]:
     return say_rarely
 
 
-def _text(told: Told) -> str:
-    old, new = (quantity(value, told.unit) for value in told.values)
-    ratio = told.compared.ratio
+def _text(outcome: Told) -> str:
+    old, new = (quantity(value, outcome.unit) for value in outcome.values)
+    ratio = outcome.compared.ratio
     assert ratio is not None
-    lines = [f"{told.verdict}: {old} → {new}, {told.change(ratio)}"]
-    lines.append(f"95 % interval {told.interval}; {told.power}" if told.interval else told.power)
-    parts = [f"{told.count} in {duration(told.seconds)}", told.compared.because, told.warning]
+    lines = [f"{outcome.verdict}: {old} → {new}, {outcome.change(ratio)}"]
+    lines.append(
+        f"95 % interval {outcome.interval}; {outcome.power}" if outcome.interval else outcome.power
+    )
+    parts = [
+        f"{outcome.count} in {duration(outcome.seconds)}",
+        outcome.compared.because,
+        outcome.warning,
+    ]
     return "\n".join([*lines, "; ".join(filter(None, parts))])
 
 
-def _json(told: Told) -> str:
+def _json(outcome: Told) -> str:
     """Keys as in the text; the ratio is of times, also where a rate was read."""
-    row = asdict(told.compared)
+    row = asdict(outcome.compared)
     for key in ("step", "run", "old_s", "new_s"):
         del row[key]
-    old, new = told.values
-    number, _, what = told.count.partition(" ")
-    row |= {"old": old, "new": new, "unit": told.unit, what.replace(" ", "_"): int(number)}
-    row |= {"seconds": round(told.seconds, 2), "warning": told.warning}
-    return json.dumps(told.answer.line(row))
+    old, new = outcome.values
+    number, _, what = outcome.count.partition(" ")
+    row |= {"old": old, "new": new, "unit": outcome.unit, what.replace(" ", "_"): int(number)}
+    row |= {"seconds": round(outcome.seconds, 2), "warning": outcome.warning}
+    return json.dumps(outcome.answer.line(row))
 
 
-def _markdown(told: Told) -> str:
+def _markdown(outcome: Told) -> str:
     """A heading and a table, for a comment where code is reviewed."""
-    old, new = (quantity(value, told.unit) for value in told.values)
-    ratio = told.compared.ratio
+    old, new = (quantity(value, outcome.unit) for value in outcome.values)
+    ratio = outcome.compared.ratio
     assert ratio is not None
-    before, after = (command.replace("|", "\\|") for command in told.commands)
+    before, after = (command.replace("|", "\\|") for command in outcome.commands)
     lines = [
-        f"### {MARKS[told.compared.verdict]} {told.verdict}: {told.change(ratio)}",
+        f"### {MARKS[outcome.compared.verdict]} {outcome.verdict}: {outcome.change(ratio)}",
         "",
         "| | command | median |",
         "|---|---|---:|",
@@ -136,9 +142,13 @@ def _markdown(told: Told) -> str:
         f"| after | `{after}` | {new} |",
         "",
     ]
-    sentences = [f"{told.count} in {duration(told.seconds)}", told.compared.because, told.warning]
-    if told.interval:
-        lines.append(f"95 % interval: {told.interval}.")
-    sentences.insert(0, told.power)
+    sentences = [
+        f"{outcome.count} in {duration(outcome.seconds)}",
+        outcome.compared.because,
+        outcome.warning,
+    ]
+    if outcome.interval:
+        lines.append(f"95 % interval: {outcome.interval}.")
+    sentences.insert(0, outcome.power)
     lines.append(" ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences if text))
     return "\n".join(lines)

@@ -168,8 +168,8 @@ def _yaml(model: type[BaseModel], values: dict[str, object], indent: str = "") -
         field = model.model_fields[name]
         inner = group_model(field.annotation)
         if inner is not None and isinstance(value, dict):
-            about, _, _ = (inner.__doc__ or "").partition("\n\n")
-            yield f"{indent}{name}: # {' '.join(about.split())}\n"
+            summary, _, _ = (inner.__doc__ or "").partition("\n\n")
+            yield f"{indent}{name}: # {' '.join(summary.split())}\n"
             yield from _yaml(inner, value, f"{indent}  ")
             continue
         text = value if isinstance(value, str) else json.dumps(value).replace('"', "")
@@ -254,5 +254,5 @@ def _experiments(readme: str) -> Iterator[str]:
 
 def _row(experiment: Path) -> str:
     lines = experiment.read_text(encoding="utf-8").splitlines()[1:]
-    words = " ".join(line[2:] for line in takewhile(re.compile(r"# \S").match, lines))
-    return f"| `{experiment.stem}` | {words.replace('](docs/', '](../docs/')} |"
+    comment = " ".join(line[2:] for line in takewhile(re.compile(r"# \S").match, lines))
+    return f"| `{experiment.stem}` | {comment.replace('](docs/', '](../docs/')} |"

@@ -265,8 +265,8 @@ def _print_json(rows: Sequence[Row]) -> None:
 
 def _reason(row: Row) -> Said | None:
     """Reason why a row has no MFU; None where it has one."""
-    told = parse_json(row["mfu_reason"] or "{}")
-    for key, numbers in told.items():
+    reason = parse_json(row["mfu_reason"] or "{}")
+    for key, numbers in reason.items():
         return Said(key, numbers)
     return None
 
@@ -336,8 +336,8 @@ def _write_tracks(pairs: Sequence[tuple[Read, Record]], out: Path, language: str
     for number, (time, flops, row) in enumerate(drawn):
         peak = row["peak_tflop_s"]
         mfu = row["mfu_percent"]
-        words = verdicts.columns(row, language=language)
-        verdict = f"{words['verdict']}: {words['verdict_reason']}"
+        columns = verdicts.columns(row, language=language)
+        verdict = f"{columns['verdict']}: {columns['verdict_reason']}"
         sentence = verdict if mfu is None else f"MFU {percent(mfu)} %. {verdict}"
         added += timeline.tracks(number, time, flops, peak and 1e12 * peak, sentence, names)
     timeline.write(out, list({id(time.trace): time.trace for time, *_ in drawn}.values()), added)

@@ -150,13 +150,13 @@ def path_sentence(job: Job, language: str) -> str:
 
 
 def _plain(job: Job, language: str) -> Record:
-    told = leave_out(asdict(job), ("verdict", "path"))
+    fields = leave_out(asdict(job), ("verdict", "path"))
     path = None
     if job.path:
         path = {**asdict(job.path), "length_ms": job.path.length_ms}
     sentence = verdicts.sentence(job.verdict.key, job.verdict.numbers, language)
     return {
-        **told,
+        **fields,
         "ranks_read": len(job.ranks),
         "step_ms": _step_ms(job),
         "mfu_percent": _mfu(job),

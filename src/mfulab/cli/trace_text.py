@@ -186,16 +186,16 @@ def _window(text: Texts, row: Row) -> str:
         numbers = text("window_numbers", numbers=span)
     source = verdicts.flags(row["window_source"], text.language)
     time = quantity(row["time_s"], "s")
-    told = {"steps": row["steps"], "events": row["events"], "time": time, "source": source}
-    return text("window", numbers=numbers, **told)
+    values = {"steps": row["steps"], "events": row["events"], "time": time, "source": source}
+    return text("window", numbers=numbers, **values)
 
 
 def _flags(row: Row, language: str) -> list[str]:
     """Sentences on what is doubtful, of MFU where there is one and of the verdict."""
-    words = verdicts.columns(row, language=language)
-    flags = [words["verdict_flags"]]
+    columns = verdicts.columns(row, language=language)
+    flags = [columns["verdict_flags"]]
     if row["mfu_percent"] is not None:
-        flags.insert(0, words["mfu_note"])
+        flags.insert(0, columns["mfu_note"])
     found = []
     for flag in flags:
         if flag:

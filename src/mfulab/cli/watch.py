@@ -79,12 +79,12 @@ def frames(
             line = probe()
             for name in ("utilization_percent", *GPU_FACTS):
                 readings[name] = Reading(line[name], "", vendor.SOURCE, reason=REFUSED_BY_DRIVER)
-            told = list[str]()
+            said = list[str]()
             for name, says in GPU_FACTS.items():
                 value = line[name]
                 if value is not None:
-                    told.append(says(value))
-            yield readings, " · ".join(told)
+                    said.append(says(value))
+            yield readings, " · ".join(said)
     cores = cpu.usable_cores()
     probe = cpu_probe(psutil.Process().pid, cores)
     switches = psutil.cpu_stats().ctx_switches

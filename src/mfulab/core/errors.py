@@ -110,7 +110,7 @@ def drop_own_frames(error: BaseException) -> None:
 
 def is_out_of_memory(error: object) -> bool:
     """True for an error, or a message, of any library that asked for more memory than there is."""
-    return any(words in f"{type(error).__name__} {error}".lower() for words in NO_MEMORY)
+    return any(phrase in f"{type(error).__name__} {error}".lower() for phrase in NO_MEMORY)
 
 
 def lacks(wanted: str, package: str) -> str:

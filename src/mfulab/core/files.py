@@ -300,9 +300,9 @@ def cannot_be_written(path: Path | str, error: OSError) -> ConfigurationError:
 
 def _is_without_inodes(path: Path) -> bool:
     """True if the file system of a path holds as many files as it can, whatever space is left."""
-    place = next((parent for parent in (path, *path.parents) if parent.exists()), Path())
+    existing = next((parent for parent in (path, *path.parents) if parent.exists()), Path())
     with suppress(OSError):
-        free = os.statvfs(place)
+        free = os.statvfs(existing)
         return free.f_files > 0 and free.f_favail == 0
     return False
 
@@ -350,8 +350,8 @@ def _remove_abandoned(folder: str) -> None:
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            about = os.fstat(descriptor)
-            if about.st_uid == os.getuid():
+            status = os.fstat(descriptor)
+            if status.st_uid == os.getuid():
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
         finally:

@@ -60,10 +60,10 @@ def of_source(source: str, reason: Said | str) -> Said:
 
 def joined(sentences: Iterable[Said]) -> Said | None:
     """One sentence of several, without repetitions; None of none."""
-    whole = None
+    sentence = None
     for said in dict.fromkeys(sentences):
-        whole = said if whole is None else Said("both", {"first": whole, "second": said})
-    return whole
+        sentence = said if sentence is None else Said("both", {"first": sentence, "second": said})
+    return sentence
 
 
 def cell_of(said: Said | None) -> str:

@@ -353,11 +353,11 @@ def _everything(
         changed = (
             (choice, value) for choice, value in given.items() if value != getattr(OURS, choice)
         )
-        words = ", ".join(
+        parts = ", ".join(
             choice if value is True else f"{choice}={value}" for choice, value in changed
         )
         name, source = (
-            (names[choices].name, names[choices].source) if choices in names else (words, "")
+            (names[choices].name, names[choices].source) if choices in names else (parts, "")
         )
         for denominator in denominators:
             yield change(

@@ -148,7 +148,7 @@ def best_time(
     says so: `trace`, `matmul_runs` or `both`; None without matmuls. `best_ns` of `products` is the
     time of as many calls as fast as the fastest; `measured` are TFLOP/s of the best matmul by
     format and `shape_class`."""
-    whole = sum(product["time_ns"] for product in products)
+    total_ns = sum(product["time_ns"] for product in products)
     best = 0.0
     sources = set[str]()
     for product in products:
@@ -158,9 +158,9 @@ def best_time(
         measured_ns = product["flops"] / rate / 1e3 if rate else math.inf
         best += min(measured_ns, product["best_ns"])
         sources |= {"matmul_runs" if measured_ns < product["best_ns"] else "trace"}
-    if not whole:
+    if not total_ns:
         return None, None
-    return best / whole, sources.pop() if len(sources) == 1 else "both"
+    return best / total_ns, sources.pop() if len(sources) == 1 else "both"
 
 
 def of_operators(
@@ -228,9 +228,9 @@ def attainable_s(roofs: Sequence[Row], executed_ratio: float | None = None) -> f
 
 def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
     """Times of a window scaled to one step in whole nanoseconds; idle takes what rounding loses."""
-    if not (whole := sum(spent_ns.values())):
+    if not (total_ns := sum(spent_ns.values())):
         return {"idle": step_ns}
-    scaled = {name: time * step_ns // whole for name, time in spent_ns.items()}
+    scaled = {name: time * step_ns // total_ns for name, time in spent_ns.items()}
     scaled["idle"] = scaled.get("idle", 0) + step_ns - sum(scaled.values())
     return scaled
 
@@ -254,11 +254,11 @@ def _less(spent_ns: Mapping[str, int], names: Sequence[str], wanted: int) -> dic
     parts = dict(spent_ns)
     before = 0
     taken = 0
-    whole = sum(spent_ns.get(name, 0) for name in names)
+    total_ns = sum(spent_ns.get(name, 0) for name in names)
     for name in names:
         before += spent_ns.get(name, 0)
         until = 0
-        if whole:
-            until = before * wanted // whole
+        if total_ns:
+            until = before * wanted // total_ns
         parts[name], taken = spent_ns.get(name, 0) - (until - taken), until
     return parts

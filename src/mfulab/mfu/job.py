@@ -241,13 +241,13 @@ RANK = tuple(Rank.model_fields)
 def rank_rows(row: Row) -> list[dict[str, Known]]:
     """A row a rank of a profiled job, with MFU under its own peak; none for one process. Raises
     ValueError for NaN."""
-    told: list[Record] = parse_json(row.get("ranks") or "[]")
+    rows: list[Record] = parse_json(row.get("ranks") or "[]")
     mfu = row.get("mfu_percent")
     slowest_s = row.get("time_s")
-    for rank in told:
+    for rank in rows:
         is_timed = mfu is not None and slowest_s and rank["time_ms"]
         rank["mfu_percent"] = mfu * 1e3 * slowest_s / rank["time_ms"] if is_timed else None  # type: ignore[operator]
-    return [{name: rank.get(name) for name in RANK} for rank in told]
+    return [{name: rank.get(name) for name in RANK} for rank in rows]
 
 
 def collectives(row: Row) -> Mapping[str, Sequence[int]]:
@@ -273,7 +273,7 @@ def rows_of_jobs(rows: Iterable[Record]) -> list[list[Record]]:
     found = []
     for ranks in jobs.values():
         if len(ranks) > 1:
-            found.append([ranks[place] for place in sorted(ranks)])
+            found.append([ranks[rank] for rank in sorted(ranks)])
     return found
 
 

@@ -85,13 +85,13 @@ def expected(
         kept = max(
             element_bytes, 2
         )  # weights in formats of 16 bits or less are trained with an fp32 copy beside them
-        about: Any = {
+        values: Any = {
             "trainable": round(counted.trainable),
             "element_bytes": round(kept),
             "master_copy": kept == 2,
         }
-        about["activation_elements"] = round(counted.saved_elements)
-        needed = training_memory(round(counted.parameters), **about).sharded(devices).total
+        values["activation_elements"] = round(counted.saved_elements)
+        needed = training_memory(round(counted.parameters), **values).sharded(devices).total
     return Expectation(
         mode=counted.mode,
         flops=flops,

@@ -183,20 +183,22 @@ def tried_config(row: Mapping[str, Cell]) -> str:
         return cause.remedy
     if row.get("model") not in names():
         return ""
-    own = _settings(row)
+    settings = _settings(row)
     if is_measured_again:
-        return _words(own)
-    return _words(_with_remedy(own, remedy))
+        return _words(settings)
+    return _words(_with_remedy(settings, remedy))
 
 
-def _with_remedy(own: Mapping[str, str], remedy: Mapping[str, str]) -> dict[str, str]:
+def _with_remedy(settings: Mapping[str, str], remedy: Mapping[str, str]) -> dict[str, str]:
     """Keys of a run with what a remedy changes or sweeps of them."""
-    config = dict(own)
-    if remedy.get("workload", "").endswith("_loaded") and not own["workload"].endswith("_loaded"):
+    config = dict(settings)
+    if remedy.get("workload", "").endswith("_loaded") and not settings["workload"].endswith(
+        "_loaded"
+    ):
         config["workload"] = remedy["workload"]
     for key, value in remedy.items():
-        if key == "batch_size" and value == BY_BATCH.partition("=")[2] and key in own:
-            config[key] = ",".join(str(times * int(own[key])) for times in TIMES)
+        if key == "batch_size" and value == BY_BATCH.partition("=")[2] and key in settings:
+            config[key] = ",".join(str(times * int(settings[key])) for times in TIMES)
         elif key not in config or "," in value:
             config[key] = value
     return config

@@ -62,16 +62,20 @@ class Analysis:
     notes: list[Said] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        told = self.told
-        self.on_gpu = isinstance(told, DeviceTime)
-        self.kernels = told.kernels()  # a row for each kernel and copy, longest first
-        self.gaps = told.longest_gaps()  # the longest idle ones: cause, ns, and what ended each
-        self.others = told.others()  # outermost other operators → ns of their kernels
+        device_time = self.told
+        self.on_gpu = isinstance(device_time, DeviceTime)
+        self.kernels = device_time.kernels()  # a row for each kernel and copy, longest first
+        self.gaps = (
+            device_time.longest_gaps()
+        )  # the longest idle ones: cause, ns, and what ended each
+        self.others = device_time.others()  # outermost other operators → ns of their kernels
         # communication kernels by name → ns of each, in order
-        self.collectives = told.collectives()
-        self.parts = told.parts  # ns by kind of time, operator and shapes; they sum to the window
+        self.collectives = device_time.collectives()
+        self.parts = (
+            device_time.parts
+        )  # ns by kind of time, operator and shapes; they sum to the window
         # why the device was idle → ns, in all `spent["idle"]`; none on a CPU
-        self.idle_causes = told.idle_causes
+        self.idle_causes = device_time.idle_causes
 
     @property
     def counted(self) -> list[Product]:
@@ -139,7 +143,7 @@ class Analysis:
             speed = product.flops / product.time_ns
             fastest[product.format] = max(fastest[product.format], speed)
         most = 0.0
-        told = dict[str, float]()
+        numbers = dict[str, float]()
         for product in timed:
             side = product.misaligned_side
             if not side:
@@ -150,10 +154,10 @@ class Analysis:
             best_ms = best_ns / 1e6 / self.window.steps
             if ms - best_ms >= most and ms > best_ms:
                 most = ms - best_ms
-                told = {"side": side, "padded": padded, "ms": ms, "best_ms": best_ms}
-                told |= {"rate": 100 / product.slowdown}
-        if told:
-            return packed(told)
+                numbers = {"side": side, "padded": padded, "ms": ms, "best_ms": best_ms}
+                numbers |= {"rate": 100 / product.slowdown}
+        if numbers:
+            return packed(numbers)
         return None
 
     def untraced(self, step_s: float) -> "Analysis":
@@ -232,15 +236,15 @@ def of_device(held: OfWindow, device: int | None = None) -> Analysis:
     for call, product in products.of_call.items():
         if not product.reason:
             counted.add(call)
-    told = (
+    device_time = (
         DeviceTime(held, counted, device)
         if len(trace.activities)
         else HostTime(trace, held.attribution, window, counted)
     )
     return Analysis(
-        window, told.readings(), told.spent, products.listed, products.uncounted, told, held,
+        window, device_time.readings(), device_time.spent, products.listed, products.uncounted, device_time, held,
         products.of_call, held.has_backward, device,
-        _operators(trace, told, products.of_call) if isinstance(told, DeviceTime) else [],
+        _operators(trace, device_time, products.of_call) if isinstance(device_time, DeviceTime) else [],
         _notes(trace, several, device),
     )  # fmt: skip
 
@@ -276,16 +280,20 @@ class _Traffic:
         return product.reason or Said("no_bytes", {"operator": product.name})
 
 
-def _operators(trace: Trace, told: DeviceTime, of_call: dict[int, Product]) -> list[Operator]:
+def _operators(
+    trace: Trace, device_time: DeviceTime, of_call: dict[int, Product]
+) -> list[Operator]:
     """Parts of the time with what their calls compute and move at least."""
-    lengths = (told.end - told.begin)[(told.kind == COMPUTE) & (told.end > told.begin)]
+    lengths = (device_time.end - device_time.begin)[
+        (device_time.kind == COMPUTE) & (device_time.end > device_time.begin)
+    ]
     shortest = 0
     if len(lengths):
         shortest = min(int(lengths.min()), EMPTY_NS)
     traffic = _Traffic(trace, of_call)
     operators = []
-    for (kind, name, shapes), time in told.parts.items():
-        launched = told.launched_by.get((kind, name, shapes), [])
+    for (kind, name, shapes), time in device_time.parts.items():
+        launched = device_time.launched_by.get((kind, name, shapes), [])
         operator = Operator(
             kind,
             name,
@@ -327,12 +335,15 @@ def _notes(trace: Trace, several: list[int], device: int | None) -> list[Said]:
     number = next(iter(several), -1) if device is None else device
     if trimmed := trace.trimmed.get(number):
         notes.append(Said("trimmed_overlap", {"count": trimmed[0], "ms": trimmed[1] / 1e6}))
-    about = trace.device_properties(device)
-    if about.get("peak_tflop_s"):
+    properties = trace.device_properties(device)
+    if properties.get("peak_tflop_s"):
         notes.append(
             Said(
                 "own_peak",
-                {"peak": about["peak_tflop_s"], "bandwidth": about.get("peak_gb_s") or 0.0},
+                {
+                    "peak": properties["peak_tflop_s"],
+                    "bandwidth": properties.get("peak_gb_s") or 0.0,
+                },
             )
         )
     return notes

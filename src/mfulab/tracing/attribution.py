@@ -56,7 +56,7 @@ def attribute(trace: Trace) -> Attribution:
     """Nests the host's calls by thread and time, and finds each activity's launch among them."""
     host = trace.host
     multiplies = trace.named(is_traced_matmul)
-    calls = {place: call for place, call in host.calls.items() if multiplies[host.name[place]]}
+    calls = {index: call for index, call in host.calls.items() if multiplies[host.name[index]]}
     costs = _costs(trace, calls)
     order = np.lexsort((-host.end, host.begin, host.thread))
     order = order[~trace.of_module[order]]
@@ -92,14 +92,14 @@ def _costs(trace: Trace, calls: dict[int, Call]) -> dict[int, Traced]:
     steps = _Steps(trace)
     costs = dict[int, Traced]()
     shared = dict[tuple[int, StepWork | None], Traced]()
-    for place, call in calls.items():
+    for index, call in calls.items():
         step = None
         if asks_step(call.name):
-            step = steps.around(int(trace.host.begin[place]))
+            step = steps.around(int(trace.host.begin[index]))
         key = id(call), step
         if key not in shared:
             shared[key] = traced_cost(call.name, call.shapes, call.values, call.types, step)
-        costs[place] = shared[key]
+        costs[index] = shared[key]
     return costs
 
 
@@ -109,8 +109,8 @@ class _Steps:
     def __init__(self, trace: Trace) -> None:
         host = trace.host
         works = list(map(step_work, trace.names))
-        told = np.array([work is not None for work in works], bool)
-        places = np.flatnonzero(host.annotation & told[host.name])
+        known = np.array([work is not None for work in works], bool)
+        places = np.flatnonzero(host.annotation & known[host.name])
         places = places[np.argsort(host.begin[places], kind="stable")]
         self._begin = host.begin[places]
         self._end = host.end[places]
@@ -118,10 +118,10 @@ class _Steps:
 
     def around(self, time: int) -> StepWork | None:
         """The step that is under way at a time; None without one."""
-        place = int(np.searchsorted(self._begin, time, side="right")) - 1
-        if place < 0 or self._end[place] < time:
+        index = int(np.searchsorted(self._begin, time, side="right")) - 1
+        if index < 0 or self._end[index] < time:
             return None
-        return self._work[place]
+        return self._work[index]
 
 
 class _Nested:
@@ -164,65 +164,65 @@ class _Nested:
         is_special = list(map(any, zip(*kinds, strict=True)))
         stack = list[int]()
         thread = None
-        for place in order:
-            if threads[place] != thread:
+        for index in order:
+            if threads[index] != thread:
                 stack = []
-                thread = threads[place]
-            while stack and ends[stack[-1]] < ends[place]:
+                thread = threads[index]
+            while stack and ends[stack[-1]] < ends[index]:
                 stack.pop()
             if stack:
-                above = parent[place] = stack[-1]
-                product[place] = product[above]
-                outermost[place] = outermost[above]
-                node[place] = node[above]
-                update[place] = update[above]
+                above = parent[index] = stack[-1]
+                product[index] = product[above]
+                outermost[index] = outermost[above]
+                node[index] = node[above]
+                update[index] = update[above]
             # What is nothing of its own, inside an operator, is what its parent is.
-            if is_special[names[place]] or outermost[place] < 0 or update[place] >= 0:
-                self._place(place)
-            stack.append(place)
+            if is_special[names[index]] or outermost[index] < 0 or update[index] >= 0:
+                self._place(index)
+            stack.append(index)
 
-    def _place(self, place: int) -> None:
+    def _place(self, index: int) -> None:
         """Notes what a call is of its own."""
-        name = self._names[place]
-        if self._operates[name] and self.outermost[place] < 0:
-            self.outermost[place] = place
-        self._place_in_node(place)
+        name = self._names[index]
+        if self._operates[name] and self.outermost[index] < 0:
+            self.outermost[index] = index
+        self._place_in_node(index)
         if self._multiplies[name]:
-            self._multiply(place)
-        elif self._stores[name] and self.product[place] >= 0:
-            self._costs[self.product[place]] = SPARSE
+            self._multiply(index)
+        elif self._stores[name] and self.product[index] >= 0:
+            self._costs[self.product[index]] = SPARSE
 
-    def _place_in_node(self, place: int) -> None:
+    def _place_in_node(self, index: int) -> None:
         """Notes what a call is to autograd, and to the optimiser."""
-        name = self._names[place]
+        name = self._names[index]
         returns = self._returns[name]
-        has_gradients = self._forward[place]
-        is_plain = self.outermost[place] == place and not has_gradients
-        if self.node[place] >= 0 and (returns or is_plain):
-            self.plain.add(self.node[place])
+        has_gradients = self._forward[index]
+        is_plain = self.outermost[index] == index and not has_gradients
+        if self.node[index] >= 0 and (returns or is_plain):
+            self.plain.add(self.node[index])
         if returns:
-            self.node[place] = place
+            self.node[index] = index
         elif self._updates[name]:
-            self.update[place] = place
+            self.update[index] = index
         elif has_gradients:  # what has gradients is the closure's, which computes a step
-            self.update[place] = -1
+            self.update[index] = -1
 
-    def _multiply(self, place: int) -> None:
+    def _multiply(self, index: int) -> None:
         costs = self._costs
-        outer = self.product[place]
-        whole = None
+        outer = self.product[index]
+        outer_cost = None
         if outer in costs:
-            whole = costs[outer].cost
-        own = None
-        if place in costs:
-            own = costs[place].cost
-        if whole is None:
-            self.around[place] = outer
-            self.product[place] = place
-        elif own and own.flops >= 2 * whole.flops > 0:
+            outer_cost = costs[outer].cost
+        own_cost = None
+        if index in costs:
+            own_cost = costs[index].cost
+        if outer_cost is None:
+            self.around[index] = outer
+            self.product[index] = index
+        elif own_cost and own_cost.flops >= 2 * outer_cost.flops > 0:
             self.unbatched.add(outer)
-            self.product[place] = place
-        self.innermost[self.product[place]] = place
+            self.product[index] = index
+        self.innermost[self.product[index]] = index
 
 
 def _is_operator(name: str) -> bool:

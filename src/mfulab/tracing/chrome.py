@@ -261,8 +261,8 @@ class Stream:
 
     def _damaged(self, error: object, count: int) -> TraceError:
         if not isinstance(error, json.JSONDecodeError):
-            words = str(error)[:MOST_OF_FAULT] or type(error).__name__
-            why = Said("json_invalid_after", {"error": words, "count": count})
+            fault = str(error)[:MOST_OF_FAULT] or type(error).__name__
+            why = Said("json_invalid_after", {"error": fault, "count": count})
             return TraceError(self.path, why)
         if "Unterminated" in error.msg or len(error.doc.rstrip()) - error.pos <= LONGEST_WORD:
             return self._cut(Said("ends_after", {"error": error.msg, "count": count}))

@@ -96,8 +96,8 @@ class DeviceTime:
         waiting = union(held.waits)  # a DataLoader's is no cause of these
         idle = self.idle.end - self.idle.begin - within(waiting, *self.idle)
         self.idle_causes = dict[str, int]()
-        for place, name in enumerate(CAUSES):
-            self.idle_causes[name] = int(idle[self.cause == place].sum())
+        for index, name in enumerate(CAUSES):
+            self.idle_causes[name] = int(idle[self.cause == index].sum())
         self.launched_by: dict[Part, list[Owned]] = {}
         self._shapes = dict[int, str]()
         self.parts = self._parts()
@@ -229,13 +229,13 @@ class DeviceTime:
         """Times of some activities by what owns them, without what others cover."""
         begin, end = in_turn(self.begin[mine], self.end[mine], *self.window.span)
         exclusive = end - begin - within(covered, begin, end)
-        own = self.end[mine] - self.begin[mine]
+        lengths = self.end[mine] - self.begin[mine]
         owner = self.product[mine] if kind in MULTIPLYING else self.operator[mine]
         # Without an operator a kernel's name tells it: its place in the names, from their end.
         kernels = self.trace.activities.name[self.inside[mine]] - len(self.trace.names)
         keys, places = np.unique(np.where(owner < 0, kernels, owner), return_inverse=True)
         times = np.bincount(places, exclusive, len(keys)).astype(np.int64)
-        own_times = np.bincount(places, own, len(keys)).astype(np.int64)
+        own_times = np.bincount(places, lengths, len(keys)).astype(np.int64)
         counts = np.bincount(places, minlength=len(keys))
         columns = (keys.tolist(), times.tolist(), own_times.tolist(), counts.tolist())
         yield from map(Owned, *columns)
@@ -263,15 +263,15 @@ class DeviceTime:
         unique, places = np.unique(np.stack((name, self.kind)), axis=1, return_inverse=True)
         sums = np.bincount(places, weights=times)
         calls = np.bincount(places)
-        whole = float(times.sum())
+        total = float(times.sum())
         rows = list[KernelRow]()
-        for place, (kernel, kind) in enumerate(unique.T.tolist()):
+        for index, (kernel, kind) in enumerate(unique.T.tolist()):
             row = KernelRow(
                 kernel=self.trace.names[kernel],
                 kind=KINDS[kind],
-                calls=int(calls[place]),
-                time_s=float(sums[place]) / 1e9,
-                share_percent=100 * float(sums[place]) / whole,
+                calls=int(calls[index]),
+                time_s=float(sums[index]) / 1e9,
+                share_percent=100 * float(sums[index]) / total,
             )
             rows.append(row)
         return sorted(rows, key=lambda row: -row["time_s"])

@@ -259,8 +259,8 @@ class _Taken:
             self._add_host_calls(kind, columns)
 
     def _add_launches(self, columns: _Columns) -> None:
-        correlations = _integers([told.correlation for told in columns.args])
-        kernels = [str(told.kernel) for told in columns.args]
+        correlations = _integers([arg.correlation for arg in columns.args])
+        kernels = [str(arg.kernel) for arg in columns.args]
         self.recorder.launches(columns.spans, columns.threads, correlations, columns.names, kernels)
 
     def _add_activities(self, kind: int, columns: _Columns) -> None:
@@ -268,20 +268,20 @@ class _Taken:
         kinds = [COPY] * len(args)
         if kind == _KERNEL:
             kinds = list(map(kind_of, columns.names))
-        devices = [told.device for told in args]
-        streams = [told.stream for told in args]
+        devices = [arg.device for arg in args]
+        streams = [arg.stream for arg in args]
         collectives = dict[int, Collective]()
-        for index, told in enumerate(args):
-            if told.device is UNSET:
+        for index, arg in enumerate(args):
+            if arg.device is UNSET:
                 devices[index] = columns.threads[index][0]
-            if told.stream is UNSET:
+            if arg.stream is UNSET:
                 streams[index] = columns.threads[index][1]
-            if told.collective is not UNSET and (collective := _collective(told)):
+            if arg.collective is not UNSET and (collective := _collective(arg)):
                 collectives[index] = collective
         processes = [process for process, _ in columns.threads]
         places = list(zip(processes, _integers(devices).tolist(), strict=True))
-        correlations = _integers([told.correlation for told in args])
-        blocks = [_blocks(told.grid) for told in args]
+        correlations = _integers([arg.correlation for arg in args])
+        blocks = [_blocks(arg.grid) for arg in args]
         numbers = (_integers(streams), correlations, _externals(args), blocks)
         self.recorder.activities(columns.spans, kinds, columns.names, places, numbers, collectives)
 
@@ -292,8 +292,8 @@ class _Taken:
         if kind != _ANNOTATION:
             marks = {name for name in set(names) if name.startswith(_MARKS)}
             annotations = [name in marks for name in names]
-        sequences = [-1 if told.sequence is UNSET else told.sequence for told in args]
-        forward = [told.sequence is not UNSET and told.forward_thread == 0 for told in args]
+        sequences = [-1 if arg.sequence is UNSET else arg.sequence for arg in args]
+        forward = [arg.sequence is not UNSET and arg.forward_thread == 0 for arg in args]
         numbers = (_externals(args), forward, annotations, _integers(sequences))
         calls = _calls(columns, annotations)
         self.recorder.host_calls(columns.spans, names, columns.threads, numbers, calls)
@@ -319,10 +319,10 @@ def _calls(columns: _Columns, annotations: Sequence[bool]) -> dict[int, Call]:
     names = columns.names
     multiplying = set(filter(is_traced_matmul, set(names)))
     calls = dict[int, Call]()
-    for index, told in enumerate(columns.args):
-        has_shapes = told.shapes is not UNSET or told.old_shapes
+    for index, arg in enumerate(columns.args):
+        has_shapes = arg.shapes is not UNSET or arg.old_shapes
         if has_shapes or names[index] in multiplying:
-            call = _arguments(names[index], told, annotations[index])
+            call = _arguments(names[index], arg, annotations[index])
             if call is not None:
                 calls[index] = call
     return calls
@@ -351,7 +351,7 @@ def _arguments(name: str, args: Args, annotation: bool) -> Call | None:
     if not is_traced_matmul(name) and (annotation or not shapes or not any(shapes)):
         return None
     lists = (shapes, args.types, args.values)
-    return Call(name, *(tuple(told) if isinstance(told, list) else () for told in lists))
+    return Call(name, *(tuple(values) if isinstance(values, list) else () for values in lists))
 
 
 def _spans(begins: Sequence[object], lengths: Sequence[object]) -> list[Indices] | None:
@@ -377,9 +377,9 @@ def _nanoseconds(times: Sequence[Any]) -> Indices | None:
 
 def _externals(args: Sequence[Args]) -> Indices:
     """The ids by which older traces link operators to kernels, by either of their names."""
-    ids = [told.external for told in args]
+    ids = [arg.external for arg in args]
     if None in ids:
-        ids = [told.old_external if told.external is None else told.external for told in args]
+        ids = [arg.old_external if arg.external is None else arg.external for arg in args]
     return _integers(ids)
 
 

@@ -156,9 +156,9 @@ def _captured(capture: Trace) -> tuple[Trace, list[Indices]]:
         zero,
     )
     ends = launches.begin[capture.named(lambda name: "EndCapture" in name)[launches.name]]
-    place = np.searchsorted(np.sort(ends), begin)
+    index = np.searchsorted(np.sort(ends), begin)
     return replace(capture, activities=made), [
-        np.flatnonzero(place == graph) for graph in np.unique(place)
+        np.flatnonzero(index == graph) for graph in np.unique(index)
     ]
 
 

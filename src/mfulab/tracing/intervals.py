@@ -61,11 +61,11 @@ def within(merged: Intervals, begin: Times, end: Times) -> Times:
     before = np.concatenate(([0], np.cumsum(merged.end - merged.begin)))
 
     def until(times: Times) -> Times:
-        place = np.searchsorted(merged.begin, times, side="right")
+        index = np.searchsorted(merged.begin, times, side="right")
         beyond = 0
         if len(merged.end):
-            beyond = np.maximum(merged.end[place - 1] - times, 0)
-        return before[place] - np.where(place > 0, beyond, 0)
+            beyond = np.maximum(merged.end[index - 1] - times, 0)
+        return before[index] - np.where(index > 0, beyond, 0)
 
     return until(end) - until(begin)
 

@@ -65,8 +65,8 @@ def read(path: Path) -> list[Trace]:
 
 def damaged_export(error: Exception, command: str) -> Said:
     """Reason that an export is not read, and the command that writes it anew."""
-    words = str(error).partition("\n")[0][:MOST_OF_FAULT]
-    return Said("damaged_export", {"error": words, "command": command})
+    fault = str(error).partition("\n")[0][:MOST_OF_FAULT]
+    return Said("damaged_export", {"error": fault, "command": command})
 
 
 class Tables(Protocol):
@@ -174,7 +174,7 @@ class Export:
             return
         places = [known.index(name) if name in held else -1 for name in columns]
         for row in self.held.rows(self._table(table), known):
-            yield tuple(None if place < 0 else row[place] for place in places)
+            yield tuple(None if index < 0 else row[index] for index in places)
 
     def _spans(
         self, table: str, *columns: str

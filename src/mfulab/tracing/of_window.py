@@ -63,9 +63,9 @@ class OfWindow:
         places = self._owned if device is None else self._owned_by.get(device, _NOTHING)
         owners = self.attribution.product_of_activity[places]
         kernels = dict[int, list[int]]()
-        for owner, place in zip(owners.tolist(), places.tolist(), strict=True):
+        for owner, index in zip(owners.tolist(), places.tolist(), strict=True):
             if owner in self._roots:
-                kernels.setdefault(owner, []).append(place)
+                kernels.setdefault(owner, []).append(index)
         return kernels
 
     def transfers(self, device: int | None) -> list[Transfer]:

@@ -205,15 +205,15 @@ def uncounted_operators(traced: TracedPass) -> str | None:
         times[event.name] += (
             event.self_device_time_total if on_device else event.self_cpu_time_total
         )
-    whole = sum(times.values())
+    total = sum(times.values())
     outside = set()
     for event in events:
-        if times[event.name] >= whole / 100 > 0 and not _inside_product(event):
+        if times[event.name] >= total / 100 > 0 and not _inside_product(event):
             outside.add(event.name)
     shares = {}
     for name in outside:
         if not has_formula(name):
-            shares[name] = round(100 * times[name] / whole, 1)
+            shares[name] = round(100 * times[name] / total, 1)
     if shares:
         return json.dumps(dict(sorted(shares.items(), key=lambda item: -item[1])))
     return None

@@ -51,8 +51,8 @@ def read(path: Path) -> list[Trace]:
     except ImportError:
         raise TraceError(path, lacking("perfetto_trace", "google.protobuf")) from None
     except Exception as error:  # protobuf's own, which has no class of the standard library
-        words = str(error)[:MOST_OF_FAULT]
-        raise TraceError(path, Said("damaged_perfetto", {"error": words})) from None
+        fault = str(error)[:MOST_OF_FAULT]
+        raise TraceError(path, Said("damaged_perfetto", {"error": fault})) from None
     slices = _Slices(Recorder(path))
     for packet in trace.packet:
         slices.take(packet)
@@ -94,9 +94,9 @@ class _Slices:
         if event.type == BEGIN:
             self._open[track].append((time, self._told(sequence, event)))
         elif event.type == END and self._open[track]:
-            begin, told = self._open[track].pop()
+            begin, args = self._open[track].pop()
             self.count += 1
-            self._record((begin, max(begin, time)), *told)
+            self._record((begin, max(begin, time)), *args)
 
     def _time(self, packet: Any) -> int:
         """Nanoseconds; an incremental clock tells how many units a packet is after the last one."""
@@ -117,23 +117,23 @@ class _Slices:
         numbered = self._names[sequence, "categories"]
         categories += [numbered.get(iid, "") for iid in event.category_iids]
         name = _text(event.name) or self._names[sequence, "names"].get(event.name_iid, "")
-        about = {}
+        fields = {}
         for note in event.annotations:
             key = _text(note.name) or self._names[sequence, "annotations"].get(note.name_iid, "")
             field = note.WhichOneof("value")
-            about[key] = getattr(note, field) if field else None
-        return next(iter(categories), ""), printable(name), about
+            fields[key] = getattr(note, field) if field else None
+        return next(iter(categories), ""), printable(name), fields
 
-    def _record(self, span: Span, category: str, name: str, about: Content) -> None:
-        linked = _number(about.get("corr_id"))
-        thread = (0, _number(about.get("tid")))
-        agent = about.get("agent", about.get("dst_agent"))
-        place = (0, max(0, _number(agent)))
+    def _record(self, span: Span, category: str, name: str, fields: Content) -> None:
+        linked = _number(fields.get("corr_id"))
+        thread = (0, _number(fields.get("tid")))
+        agent = fields.get("agent", fields.get("dst_agent"))
+        track = (0, max(0, _number(agent)))
         if category == "kernel_dispatch":
-            stream = _number(about.get("queue"))
-            self.recorder.activity(span, kind_of(name), name, place, stream, linked, -1, 0)
+            stream = _number(fields.get("queue"))
+            self.recorder.activity(span, kind_of(name), name, track, stream, linked, -1, 0)
         elif category == "memory_copy":
-            self.recorder.activity(span, COPY, name, place, -1, linked, -1, 0)
+            self.recorder.activity(span, COPY, name, track, -1, linked, -1, 0)
         elif category.startswith("hip"):
             self.recorder.launch(span, thread, linked, name)
         elif category == "marker_api":

@@ -72,8 +72,8 @@ class Product:
         """Notes what the kernels execute beyond what is counted, and at which rate, each of as many
         FLOPs."""
         ratios = [tiles.executed_ratio(kernel, recorded, blocks) for kernel in kernels]
-        if told := drop_none(ratios):
-            self.executed_ratio = sum(told) / len(told)
+        if known := drop_none(ratios):
+            self.executed_ratio = sum(known) / len(known)
         self.slowdown = sum(
             tiles.slowdown_of(kernel, self.format, capability) for kernel in kernels
         ) / len(kernels)
@@ -195,18 +195,18 @@ class _Maker:
     def _longest(self, names: dict[int, str]) -> int:
         return max(names, key=self._length, default=-1)
 
-    def _length(self, place: int) -> int:
+    def _length(self, index: int) -> int:
         """Nanoseconds of an activity."""
         activities = self._trace.activities
-        return int(activities.end[place] - activities.begin[place])
+        return int(activities.end[index] - activities.begin[index])
 
     def _multiplying(self, kernels: list[int]) -> dict[int, str]:
         """Names of the kernels that multiply, by their places."""
         names = dict[int, str]()
-        for place in kernels:
-            name = self._trace.names[self._trace.activities.name[place]]
+        for index in kernels:
+            name = self._trace.names[self._trace.activities.name[index]]
             if tiles.multiplies(name):
-                names[place] = name
+                names[index] = name
         return names
 
     def _format(
@@ -215,12 +215,12 @@ class _Maker:
         """The number format that a call multiplies: of its formula, operands or kernel."""
         calls = self._trace.host.calls
         inner = calls.get(self._attribution.innermost[root], calls.get(root))
-        told = recorded.format
-        if told is None and inner:
-            told = traced_format(inner.types)
-        if told == "fp32" and any(map(tiles.rounds_to_tf32, names.values())):
+        number_format = recorded.format
+        if number_format is None and inner:
+            number_format = traced_format(inner.types)
+        if number_format == "fp32" and any(map(tiles.rounds_to_tf32, names.values())):
             return "tf32"
-        return told or tiles.format_of(kernel)
+        return number_format or tiles.format_of(kernel)
 
 
 def _shapes_of(call: Call | None) -> str:
@@ -278,14 +278,14 @@ def _unknown(held: OfWindow, device: int | None) -> dict[str, tuple[int, Said]]:
     unowned = is_unowned & ~attribution.by_optimizer[places]
     unknown = dict[str, tuple[int, Said]]()
     owners = attribution.operator_of_activity
-    for place in places[inside & multiplied & unowned].tolist():
-        name = trace.names[activities.name[place]]
+    for index in places[inside & multiplied & unowned].tolist():
+        name = trace.names[activities.name[index]]
         reason = Said("of_no_operator")
-        if attribution.by_graph[place]:
+        if attribution.by_graph[index]:
             reason = Said("by_graph")
-        elif owners[place] >= 0:
-            name = called(trace.names[trace.host.name[owners[place]]])
+        elif owners[index] >= 0:
+            name = called(trace.names[trace.host.name[owners[index]]])
             reason = Said("no_formula")
-        time = int(activities.end[place] - activities.begin[place])
+        time = int(activities.end[index] - activities.begin[index])
         unknown[name] = unknown.get(name, (0, reason))[0] + time, reason
     return unknown

@@ -77,9 +77,9 @@ class RankSummary:
 def summary_of(text: str | bytes) -> RankSummary:
     """The summary in a text that `RankSummary.text` wrote. Raises ValueError, TypeError or KeyError
     for another."""
-    told = parse_json(text)
-    calls = [Calls(**called) for called in told.pop("calls")]
-    return RankSummary(**told, calls=calls)
+    fields = parse_json(text)
+    calls = [Calls(**called) for called in fields.pop("calls")]
+    return RankSummary(**fields, calls=calls)
 
 
 def calls_of(held: OfWindow, device: int | None) -> list[Calls]:
@@ -94,11 +94,11 @@ def calls_of(held: OfWindow, device: int | None) -> list[Calls]:
             spans[what.kind, what.group, what.bytes].append((transfer.begin, transfer.end))
     if not described:
         activities = trace.activities
-        for place in held.executed(device).tolist():
-            begin = int(activities.begin[place])
-            if activities.kind[place] == COMMUNICATION and begin >= window.begin:
-                name = trace.names[activities.name[place]][:MOST_LETTERS]
-                spans[name, "", 0].append((begin, int(activities.end[place])))
+        for index in held.executed(device).tolist():
+            begin = int(activities.begin[index])
+            if activities.kind[index] == COMMUNICATION and begin >= window.begin:
+                name = trace.names[activities.name[index]][:MOST_LETTERS]
+                spans[name, "", 0].append((begin, int(activities.end[index])))
     most = max(1, MOST_CALLS // max(1, len(spans)))
     found = list[Calls]()
     for key, all_calls in list(spans.items())[:MOST_CALLS]:
@@ -215,17 +215,17 @@ class _Joined:
         self.shared = dict[tuple[str, str, int], _Shared]()
         self.left_out = 0
         self.names = list[str]()
-        for place in range(count):
-            summary = read(place)
+        for rank in range(count):
+            summary = read(rank)
             self.names.append(summary.rank)
             for calls in summary.calls:
-                self._add(place, calls)
+                self._add(rank, calls)
 
-    def _add(self, place: int, calls: Calls) -> None:
+    def _add(self, rank: int, calls: Calls) -> None:
         lengths = np.array(calls.lengths, np.int64)
         shared = self.shared.get(calls.key)
         if shared is None:
-            last = np.full(len(lengths), place)
+            last = np.full(len(lengths), rank)
             self.shared[calls.key] = _Shared(calls.count, lengths, last)
             self.left_out += calls.count - len(lengths)
             return
@@ -234,7 +234,7 @@ class _Joined:
         kept = min(len(lengths), len(shared.shortest))
         shorter = lengths[:kept] < shared.shortest[:kept]
         shared.shortest = np.where(shorter, lengths[:kept], shared.shortest[:kept])
-        shared.last = np.where(shorter, place, shared.last[:kept])
+        shared.last = np.where(shorter, rank, shared.last[:kept])
 
     def waited(self, summary: RankSummary) -> tuple[float, float, npt.NDArray[np.float64]]:
         """Nanoseconds that a rank sent and waited, and waited for each rank; notes each
@@ -261,24 +261,24 @@ class _Joined:
         """Nanoseconds of each rank's own work on the critical path, -1 for sending: back from the
         end of a rank, at each collective to the rank that arrived last. None without one."""
         own = defaultdict[int, int](int)
-        place = start
-        calls = _Timeline(self.read(place), self.shared)
+        rank = start
+        calls = _Timeline(self.read(rank), self.shared)
         time = calls.end if self.left_out else calls.window_ns
         for _ in range(sum(len(shared.shortest) for shared in self.shared.values()) + 1):
             before = calls.last_until(time)
             if before is None:
-                own[place] += time
+                own[rank] += time
                 if len(own) > 1 or -1 in own:
                     return dict(own)
                 return None
             key, number, end = before
             shared = self.shared[key]
-            own[place] += time - end
+            own[rank] += time - end
             own[-1] += int(shared.shortest[number])
             last = int(shared.last[number])
-            if last != place:
-                place = last
-                calls = _Timeline(self.read(place), self.shared)
+            if last != rank:
+                rank = last
+                calls = _Timeline(self.read(rank), self.shared)
             time = calls.begin_of(key, number)
         return None
 
@@ -329,8 +329,8 @@ def join(read: Callable[[int], RankSummary], count: int) -> Job:
     flops = list[float | None]()
     peaks = list[float | None]()
     is_part = False
-    for place in range(count):
-        summary = read(place)
+    for rank in range(count):
+        summary = read(rank)
         flops.append(summary.flops)
         peaks.append(None if summary.mfu_percent is None else summary.peak_tflop_s)
         is_part = is_part or summary.is_part
@@ -339,7 +339,7 @@ def join(read: Callable[[int], RankSummary], count: int) -> Job:
         per_step = 1e-6 / summary.steps
         for last in np.argsort(-for_ranks)[:MOST_WAITS].tolist():
             if for_ranks[last] > 0:
-                waits.append(Wait(names[place], names[last], float(for_ranks[last] * per_step)))
+                waits.append(Wait(names[rank], names[last], float(for_ranks[last] * per_step)))
         waits = sorted(waits, key=lambda wait: -wait.ms)[:MOST_WAITS]
         ranks.append(_times(summary, sending * per_step, waiting * per_step))
     others = 1e-6 / max(1, count - 1)
@@ -387,13 +387,13 @@ def _times(summary: RankSummary, sending_ms: float, waiting_ms: float) -> RankTi
 
 
 def _path(joined: _Joined, ranks: list[RankTimes], steps: int) -> CriticalPath | None:
-    start = max(range(len(ranks)), key=lambda place: (ranks[place].waited_for_ms, -place))
+    start = max(range(len(ranks)), key=lambda index: (ranks[index].waited_for_ms, -index))
     found = joined.path(start)
     if found is None:
         return None
     sending = found.pop(-1, 0) / 1e6 / steps
     longest = sorted(found.items(), key=lambda item: -item[1])
-    own = {joined.names[place]: time / 1e6 / steps for place, time in longest if time > 0}
+    own = {joined.names[index]: time / 1e6 / steps for index, time in longest if time > 0}
     return CriticalPath(own, sending)
 
 
@@ -441,7 +441,7 @@ def _verdict(
     slowest = ranks[int(order[0])]
     if shares[0] <= MOST_OF_WAITING:
         count = int(np.searchsorted(np.cumsum(shares), NEARLY_ALL)) + 1
-        names = ", ".join(ranks[place].rank for place in sorted(order[:count][:8].tolist()))
+        names = ", ".join(ranks[index].rank for index in sorted(order[:count][:8].tolist()))
         several: dict[str, float | str | None] = {
             "count": count,
             "ranks": names + (", …" if count > 8 else ""),

@@ -68,12 +68,12 @@ class Recorder:
         return len(self._activities) > 0
 
     def activity(
-        self, span: tuple[int, int], kind: int, name: str, place: tuple[object, int], stream: int, correlation: int,
+        self, span: tuple[int, int], kind: int, name: str, device: tuple[object, int], stream: int, correlation: int,
         external: int, blocks: int, collective: Collective | None = None,
     ) -> None:  # fmt: skip
         """Adds what a device executed: `kind` of `KINDS`, process and device, and blocks of its
         grid, 0 if unknown."""
-        number = self._places[place]
+        number = self._places[device]
         self._activities.fromlist(
             [*span, kind, self._names[name], number, stream, correlation, external, blocks]
         )
@@ -86,11 +86,11 @@ class Recorder:
     ) -> None:  # fmt: skip
         """Adds many at once: begins and ends, kinds, names, processes and devices, the `numbers`
         stream, correlation, external and blocks, and collectives by their places among these."""
-        of_place = [self._places[place] for place in places]
+        of_place = [self._places[index] for index in places]
         self._extend(self._activities, *spans, kinds, self._numbers(names), of_place, *numbers)
-        for place, collective in collectives.items():
-            begin, end = (int(times[place]) for times in spans)
-            self._collectives.append(Transfer(begin, end, of_place[place], collective))
+        for index, collective in collectives.items():
+            begin, end = (int(times[index]) for times in spans)
+            self._collectives.append(Transfer(begin, end, of_place[index], collective))
 
     def host_call(
         self, span: tuple[int, int], name: str, thread: tuple[object, object], external: int, forward: bool,
@@ -118,11 +118,11 @@ class Recorder:
         kept once."""
         first = len(self._host) // 8
         shared = dict[int, Call]()
-        for place, call in calls.items():
+        for index, call in calls.items():
             key = marshal.dumps((call.name, call.shapes, call.types, call.values), 0)
             if key not in self._shared:
                 self._shared[key] = call.plain()
-            shared[first + place] = self._shared[key]
+            shared[first + index] = self._shared[key]
         return shared
 
     def launch(
@@ -287,7 +287,7 @@ def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[
     owners = np.unique(of_thread[launches.thread if len(launches) else host.thread[marks]]).tolist()
     if len(owners) < 2:
         return [trace]
-    of_place = [numbers.get(names[place], -1) for place in places]
+    of_place = [numbers.get(names[index], -1) for index in places]
     of_place = _assigned(trace, of_thread[launches.thread], of_place, owners)
     labels = {number: str(name) for name, number in numbers.items()}
     ranks = _ranks([labels[owner] for owner in owners])
@@ -327,7 +327,7 @@ def _names(threads: list[Any], places: list[Any]) -> dict[Any, Any]:
     """Processes' names without numbers: "[TP01] 4242" in a merged file, whose device is called
     "[TP01] 1"."""
     processes = set(threads)
-    if all(place in processes for place in places):
+    if all(index in processes for index in places):
         return {process: process for process in threads}
     plain = dict[Any, Any]()
     for name in (*threads, *places):
@@ -345,10 +345,10 @@ def _assigned(
     activities = trace.activities
     launches = trace.launches
     taken = set(of_place)
-    for place, named in enumerate(of_place):
+    for index, named in enumerate(of_place):
         if named in owners:
             continue
-        mine = activities.device == place
+        mine = activities.device == index
         executed = _begins(activities, mine)
         best = (-1, False)
         for owner in owners:
@@ -357,8 +357,8 @@ def _assigned(
             score = preceded, owner not in taken
             if score > best:
                 best = score
-                of_place[place] = owner
-        taken.add(of_place[place])
+                of_place[index] = owner
+        taken.add(of_place[index])
     return of_place
 
 

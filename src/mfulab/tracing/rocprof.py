@@ -53,27 +53,27 @@ def read(path: Path) -> list[Trace]:
 class _Process:
     """One process of a file, whose records go to a recorder."""
 
-    def __init__(self, recorder: Recorder, number: int, told: Content) -> None:
+    def __init__(self, recorder: Recorder, number: int, process: Content) -> None:
         self.recorder = recorder
         self.properties = list[Content]()
         self._number = number
-        self._pid = told.get("metadata", {}).get("pid", number)
-        self._records = told["buffer_records"]
-        strings = told["strings"]
+        self._pid = process.get("metadata", {}).get("pid", number)
+        self._records = process["buffer_records"]
+        strings = process["strings"]
         self._operations = [buffer["operations"] for buffer in strings["buffer_records"]]
         markers = strings.get("marker_api", ())
         self._ranges = {marker["key"]: marker["value"] for marker in markers}
-        self._symbols = {symbol["kernel_id"]: symbol for symbol in told["kernel_symbols"]}
+        self._symbols = {symbol["kernel_id"]: symbol for symbol in process["kernel_symbols"]}
         self._devices = dict[int, int]()
         gpus = []
-        for agent in told["agents"]:
+        for agent in process["agents"]:
             if agent["type"] == GPU:
                 gpus.append(agent)
-        for place, agent in enumerate(gpus):
-            ordinal = agent.get("logical_node_type_id", place)
+        for index, agent in enumerate(gpus):
+            ordinal = agent.get("logical_node_type_id", index)
             self._devices[agent["id"]["handle"]] = ordinal
-            about = {"name": agent.get("product_name"), "numSms": agent.get("cu_count")}
-            self.properties.append({"id": ordinal, **about})
+            properties = {"name": agent.get("product_name"), "numSms": agent.get("cu_count")}
+            self.properties.append({"id": ordinal, **properties})
 
     def record(self) -> int:
         """Records all that is read; returns how many records the process has."""
@@ -98,21 +98,21 @@ class _Process:
         return self._number << 40 | int(record["correlation_id"]["internal"])
 
     def _kernel(self, record: Content) -> None:
-        about = record["dispatch_info"]
-        symbol = self._symbols.get(about["kernel_id"], {})
+        dispatch = record["dispatch_info"]
+        symbol = self._symbols.get(dispatch["kernel_id"], {})
         known = []
         for key in _NAMES:
             if symbol.get(key):
                 known.append(str(symbol[key]))
-        name = known[0] if known else f"kernel {about['kernel_id']}"
+        name = known[0] if known else f"kernel {dispatch['kernel_id']}"
         blocks = 1
         for side in "xyz":
-            blocks *= about["grid_size"][side] // max(1, about["workgroup_size"][side])
-        stream = record.get("stream_id", about["queue_id"])["handle"]
-        place = (self._pid, self._devices[about["agent_id"]["handle"]])
+            blocks *= dispatch["grid_size"][side] // max(1, dispatch["workgroup_size"][side])
+        stream = record.get("stream_id", dispatch["queue_id"])["handle"]
+        device = (self._pid, self._devices[dispatch["agent_id"]["handle"]])
         linked = self._correlation(record)
         self.recorder.activity(
-            _span(record), kind_of(name), name, place, stream, linked, -1, blocks
+            _span(record), kind_of(name), name, device, stream, linked, -1, blocks
         )
 
     def _copy(self, record: Content) -> None:
@@ -122,10 +122,10 @@ class _Process:
         for agent in agents:
             if agent in self._devices:
                 devices.append(self._devices[agent])
-        place = (self._pid, devices[0] if devices else 0)
+        device = (self._pid, devices[0] if devices else 0)
         name = self._name(record)
         linked = self._correlation(record)
-        self.recorder.activity(_span(record), COPY, name, place, -1, linked, -1, 0)
+        self.recorder.activity(_span(record), COPY, name, device, -1, linked, -1, 0)
 
     def _range(self, record: Content) -> None:
         text = self._ranges.get(record["correlation_id"]["internal"])

@@ -98,7 +98,7 @@ def lengths_by_name(
     """Nanoseconds of each of the chosen spans, in order of their begin, by their names without
     arguments."""
     lengths: dict[str, list[int]] = {}
-    for place in chosen[np.argsort(spans.begin[chosen], kind="stable")].tolist():
-        name = names[spans.name[place]].partition("(")[0]
-        lengths.setdefault(name, []).append(int(spans.end[place] - spans.begin[place]))
+    for index in chosen[np.argsort(spans.begin[chosen], kind="stable")].tolist():
+        name = names[spans.name[index]].partition("(")[0]
+        lengths.setdefault(name, []).append(int(spans.end[index] - spans.begin[index]))
     return lengths

@@ -27,22 +27,22 @@ TRACKS = ("verdict", "budget", "idle")
 _OPENING = re.compile(rb'(?:"traceEvents"\s*:\s*|\A\s*)\[')
 
 
-def pieces(told: DeviceTime) -> dict[str, Intervals]:
+def pieces(device_time: DeviceTime) -> dict[str, Intervals]:
     """The window in order: of each kind of time the stretches that no kind before it covers;
     together they are it."""
-    kinds = {kind: told.where(chosen) for kind, chosen in told.layers.items()}
-    kinds["input_wait"] = told.waits
-    parts = exclusive(list(kinds.values()), *told.window.span)
+    kinds = {kind: device_time.where(chosen) for kind, chosen in device_time.layers.items()}
+    kinds["input_wait"] = device_time.waits
+    parts = exclusive(list(kinds.values()), *device_time.window.span)
     return dict(zip((*kinds, "idle"), parts, strict=True))
 
 
-def short(told: DeviceTime) -> str:
+def short(device_time: DeviceTime) -> str:
     """JSON: what took most of each of `PARTS` equal parts of the first step, as [kind, how many in
     a row]."""
-    begin = told.window.begin
-    step_ns = told.window.length / told.window.steps
+    begin = device_time.window.begin
+    step_ns = device_time.window.length / device_time.window.steps
     edges = np.linspace(begin, begin + step_ns, PARTS + 1).round().astype(np.int64)
-    spans = pieces(told)
+    spans = pieces(device_time)
     shares = [within(intervals, edges[:-1], edges[1:]) for intervals in spans.values()]
     names = list(spans)
     runs = list[list[str | int]]()
@@ -52,18 +52,20 @@ def short(told: DeviceTime) -> str:
     return json.dumps(runs)
 
 
-def mfu_over_time(told: DeviceTime, flops: dict[int, int], peak_flop_s: float) -> tuple[Times, Any]:
+def mfu_over_time(
+    device_time: DeviceTime, flops: dict[int, int], peak_flop_s: float
+) -> tuple[Times, Any]:
     """`POINTS` times, ns, and MFU in % between them: a product's `flops`, by call, lie evenly on
     its kernels' time."""
-    length = told.end - told.begin
-    kernels = np.flatnonzero((told.product >= 0) & (length > 0))
-    owners, place = np.unique(told.product[kernels], return_inverse=True)
-    whole = np.bincount(place, length[kernels], len(owners))
-    rate = np.array([flops.get(call, 0) for call in owners.tolist()], float)[place] / whole[place]
-    times = np.concatenate((told.begin[kernels], told.end[kernels]))
+    length = device_time.end - device_time.begin
+    kernels = np.flatnonzero((device_time.product >= 0) & (length > 0))
+    owners, index = np.unique(device_time.product[kernels], return_inverse=True)
+    total = np.bincount(index, length[kernels], len(owners))
+    rate = np.array([flops.get(call, 0) for call in owners.tolist()], float)[index] / total[index]
+    times = np.concatenate((device_time.begin[kernels], device_time.end[kernels]))
     order = np.argsort(times, kind="stable")
     times = times[order]
-    edges = np.linspace(told.window.begin, told.window.end, POINTS + 1)
+    edges = np.linspace(device_time.window.begin, device_time.window.end, POINTS + 1)
     per_ns = np.zeros(POINTS)
     if len(times):
         rates = np.cumsum(np.concatenate((rate, -rate))[order])
@@ -74,7 +76,7 @@ def mfu_over_time(told: DeviceTime, flops: dict[int, int], peak_flop_s: float) -
 
 def tracks(
     number: int,
-    told: DeviceTime,
+    device_time: DeviceTime,
     flops: dict[int, int],
     peak_flop_s: float | None,
     verdict: str,
@@ -87,21 +89,21 @@ def tracks(
     yield _about("process_sort_index", process, {"sort_index": -1})
     for number, track in enumerate(TRACKS):
         yield _about("thread_name", process, {"name": track}, tid=number)
-    yield _slice(verdict, told.window.begin, told.window.end, process, 0)
-    for kind, spans in pieces(told).items():
+    yield _slice(verdict, device_time.window.begin, device_time.window.end, process, 0)
+    for kind, spans in pieces(device_time).items():
         if kind != "idle":
             for begin, end in _rows(spans):
                 yield _slice(names.get(kind, kind), begin, end, process, 1)
-    trace = told.trace
-    for place, (begin, end) in enumerate(_rows(told.idle)):
-        cause = CAUSES[told.cause[place]]
-        last = int(told.ended[place])
+    trace = device_time.trace
+    for index, (begin, end) in enumerate(_rows(device_time.idle)):
+        cause = CAUSES[device_time.cause[index]]
+        last = int(device_time.ended[index])
         ended_by = ""
         if last >= 0:
-            ended_by = trace.names[trace.activities.name[told.inside[last]]]
+            ended_by = trace.names[trace.activities.name[device_time.inside[last]]]
         yield _slice(names.get(cause, cause), begin, end, process, 2, {"ended by": ended_by})
     if peak_flop_s:
-        for at, percent in _rows(mfu_over_time(told, flops, peak_flop_s)):
+        for at, percent in _rows(mfu_over_time(device_time, flops, peak_flop_s)):
             yield _event("C", "MFU %", process, at, f',"args":{{"MFU":{percent:.3f}}}')
 
 
@@ -118,11 +120,11 @@ def _about(what: str, process: int, args: Mapping[str, object], **more: int) -> 
 def _slice(
     name: str, begin: int, end: int, process: int, track: int, args: dict[str, str] | None = None
 ) -> str:
-    told = ""
+    device_time = ""
     if args:
-        told = f',"args":{json.dumps(args)}'
+        device_time = f',"args":{json.dumps(args)}'
     return _event(
-        "X", name, process, begin, f',"tid":{track},"dur":{_microseconds(end - begin)}{told}'
+        "X", name, process, begin, f',"tid":{track},"dur":{_microseconds(end - begin)}{device_time}'
     )
 
 

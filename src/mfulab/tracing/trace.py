@@ -121,9 +121,9 @@ class Call:
     def plain(self) -> "Call":
         """The call without what no profiler writes: all shapes go where one is none, and types that
         are no text."""
-        told = all(isinstance(shape, list) and _is_shape(shape) for shape in self.shapes)
+        known = all(isinstance(shape, list) and _is_shape(shape) for shape in self.shapes)
         types = (printable(kind) if isinstance(kind, str) else "" for kind in self.types)
-        return Call(self.name, self.shapes if told else (), tuple(types), self.values)
+        return Call(self.name, self.shapes if known else (), tuple(types), self.values)
 
 
 def _is_shape(shape: list[Any]) -> bool:
@@ -278,10 +278,10 @@ class Trace:
 
     def distributed(self, name: str) -> int | None:
         """A whole number of the file's `distributedInfo`: `rank` or `world_size`."""
-        about = self.metadata.get("distributedInfo")
+        info = self.metadata.get("distributedInfo")
         value = None
-        if isinstance(about, dict):
-            value = about.get(name)
+        if isinstance(info, dict):
+            value = info.get(name)
         if isinstance(value, int) and 0 <= value < MOST_DEVICES:
             return value
         return None
@@ -334,5 +334,5 @@ def places_of(wanted: Indices, numbers: Indices) -> Indices:
     if not len(numbers):
         return np.full(len(wanted), -1)
     order = np.argsort(numbers, kind="stable")
-    place = order[np.searchsorted(numbers[order], wanted).clip(max=len(order) - 1)]
-    return np.where((numbers[place] == wanted) & (wanted > 0), place, -1)
+    index = order[np.searchsorted(numbers[order], wanted).clip(max=len(order) - 1)]
+    return np.where((numbers[index] == wanted) & (wanted > 0), index, -1)

@@ -138,16 +138,16 @@ class _Plane:
 
     def modules(self) -> dict[int, Any]:
         modules = {}
-        for key, about in self._about.items():
-            if content := about.get("Hlo Proto") or about.get("hlo_proto"):
+        for key, stats in self._about.items():
+            if content := stats.get("Hlo Proto") or stats.get("hlo_proto"):
                 proto = message("HloProto")
                 proto.ParseFromString(content)
                 modules[key] = module_costs(proto.hlo_module)
         return modules
 
     def properties(self, number: int) -> Content:
-        about = self.stats(self._plane)
-        return {"id": number} | {name: about.get(stat) for name, stat in _PROPERTIES.items()}
+        stats = self.stats(self._plane)
+        return {"id": number} | {name: stats.get(stat) for name, stat in _PROPERTIES.items()}
 
     def device(
         self, recorder: Recorder, number: int, modules: dict[int, Any], marked: bool
@@ -175,29 +175,29 @@ class _Plane:
         operator = None
         external = -1
         for event in sorted(line.events, key=lambda event: event.offset_ps):
-            about = self.stats(event)
+            stats = self.stats(event)
             span = _span(line, event)
             name = _text(self.kinds[event.metadata_id].name)
-            owner = about.get("program_id"), about.get("hlo_op")
+            owner = stats.get("program_id"), stats.get("hlo_op")
             begins = owner != operator
             operator = owner
             if begins:
                 external = _NEW | len(recorder)
-            grid = _GRID.search(str(about.get("kernel_details", "")))
+            grid = _GRID.search(str(stats.get("kernel_details", "")))
             kind = kind_of(name)
             blocks = 0
             if grid:
                 blocks = math.prod(map(int, grid.groups()))
             if copies or _COPY.match(name):
                 kind = COPY
-            linked = int(about.get("correlation_id") or -1)
+            linked = int(stats.get("correlation_id") or -1)
             recorder.activity(span, kind, name, (HOST, number), line.id, linked, external, blocks)
-            if begins and about.get("hlo_op"):
-                cost = modules.get(about.get("program_id", -1), {}).get(about["hlo_op"])
+            if begins and stats.get("hlo_op"):
+                cost = modules.get(stats.get("program_id", -1), {}).get(stats["hlo_op"])
                 _operator(
                     recorder,
                     span,
-                    about["hlo_op"],
+                    stats["hlo_op"],
                     cost,
                     (HOST, ("xla", number, line.id)),
                     external,
@@ -208,21 +208,21 @@ class _Plane:
         is theirs alone."""
         for event, span in _own_spans(line):
             told = self.kinds[event.metadata_id]
-            about = self._about[event.metadata_id] | self.stats(event)
+            stats = self._about[event.metadata_id] | self.stats(event)
             name = _text(told.display_name or told.name)
-            category = str(about.get("hlo_category", ""))
+            category = str(stats.get("hlo_category", ""))
             text = _text(told.name)
             external = _NEW | len(recorder)
             kind = COMMUNICATION if _COLLECTIVE.search(category or name) else kind_of(name)
             recorder.activity(span, kind, name, (HOST, number), line.id, -1, external, 0)
             cost = None
-            if (flops := about.get("flops")) and _MULTIPLIES.search(category or name):
+            if (flops := stats.get("flops")) and _MULTIPLIES.search(category or name):
                 operands = _TENSOR.findall(text)[1:]  # its result comes first
                 tensors = [
                     Tensor(form, [int(side) for side in sides.split(",") if side])
                     for form, sides in operands
                 ]
-                cost = HloCost(Cost.of(int(flops)), about.get("bytes_accessed"), tensors)
+                cost = HloCost(Cost.of(int(flops)), stats.get("bytes_accessed"), tensors)
             _operator(recorder, span, name.lstrip("%"), cost, (HOST, ("xla", number)), external)
 
     def host(self, recorder: Recorder) -> None:
@@ -232,14 +232,14 @@ class _Plane:
                 name = _text(self.kinds[event.metadata_id].name)
                 if name.startswith("$") or not event.stats:  # Python's functions
                     continue
-                about = self.stats(event)
-                if about.get("correlation_id"):
+                stats = self.stats(event)
+                if stats.get("correlation_id"):
                     recorder.launch(
-                        _span(line, event), (HOST, line.id), int(about["correlation_id"]), name
+                        _span(line, event), (HOST, line.id), int(stats["correlation_id"]), name
                     )
                 elif (
-                    mark := f"ProfilerStep#{about['step_num']}"
-                    if "step_num" in about
+                    mark := f"ProfilerStep#{stats['step_num']}"
+                    if "step_num" in stats
                     else step_mark(name)
                 ):
                     recorder.host_call(_span(line, event), mark, (HOST, line.id), -1, False, True)
@@ -333,23 +333,23 @@ class _Module:
         match = _TE_ATTENTION.match(_text(part.custom_call_target))
         if match is None:
             return None
-        told = {name: int(number) for name, number in _SIZE.findall(_text(part.backend_config))}
-        is_causal = told["mask_type"] in _TE_CAUSAL
-        window = told["window_size_left"], told["window_size_right"]
-        lengths = told["q_max_seqlen"], told["kv_max_seqlen"]
-        if told["mask_type"] in _TE_UPPER_LEFT and window == (-1, -1):
+        sizes = {name: int(number) for name, number in _SIZE.findall(_text(part.backend_config))}
+        is_causal = sizes["mask_type"] in _TE_CAUSAL
+        window = sizes["window_size_left"], sizes["window_size_right"]
+        lengths = sizes["q_max_seqlen"], sizes["kv_max_seqlen"]
+        if sizes["mask_type"] in _TE_UPPER_LEFT and window == (-1, -1):
             pairs = dense_pairs(*lengths, is_causal)
         else:
             pairs = document_pairs(*lengths, is_causal, *window)
-        heads = told["input_batch"] * told["attn_heads"]
-        scores = 2 * heads * told["qk_head_dim"]  # FLOPs of a pair
-        needed = scores + 2 * heads * told["v_head_dim"]
+        heads = sizes["input_batch"] * sizes["attn_heads"]
+        scores = 2 * heads * sizes["qk_head_dim"]  # FLOPs of a pair
+        needed = scores + 2 * heads * sizes["v_head_dim"]
         executed = needed
         if match[1] == "backward":
             needed = 2 * needed
             executed = needed + scores
         full = int(needed * pairs.full)
-        is_packed = told["mask_type"] in _TE_PADDED  # lengths are not told: at most so many
+        is_packed = sizes["mask_type"] in _TE_PADDED  # lengths are not told: at most so many
         return Cost(
             full,
             int(needed * pairs.attended),

@@ -79,10 +79,10 @@ def duration(seconds: float, words: Mapping[str, str] = DURATION) -> str:
 
 def at_least(ratio: float) -> str:
     """The smallest slowdown that a comparison finds, in words: `≥ 3.1 %`, `≥ ×2.3`, `> ×10,000`."""
-    words = change(ratio).removeprefix("+")
-    if words.startswith(">"):
-        return words
-    return f"≥ {words}"
+    shown = change(ratio).removeprefix("+")
+    if shown.startswith(">"):
+        return shown
+    return f"≥ {shown}"
 
 
 def change(ratio: float) -> str:

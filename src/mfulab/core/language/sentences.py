@@ -25,9 +25,9 @@ class Keyed(Protocol):
 def sentence(key: str, numbers: Mapping[str, object], language: str = "en") -> str:
     """The sentence of a verdict's reason, a flag or a note; the key itself where none is known."""
     try:
-        words = {name: _in_words(value, language) for name, value in numbers.items()}
+        values = {name: _in_words(value, language) for name, value in numbers.items()}
         texts = next(texts for texts in _said(language) if texts.has(key))
-        return texts(key, **words)
+        return texts(key, **values)
     except (AttributeError, StopIteration, KeyError, ValueError, TypeError):
         return key
 

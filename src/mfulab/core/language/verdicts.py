@@ -84,7 +84,7 @@ def columns(
     cause = _text(row, "verdict")
     reason = _text(row, "verdict_reason")
     named = Texts(language).name("cause", cause)
-    told = disturbance(row, language)
+    disturbed = disturbance(row, language)
     numbers = _read(_text(row, "verdict_numbers"))
     if "name" in numbers:
         numbers["name"] = operator(str(numbers["name"]), numbers.get("share"), row, language)
@@ -93,9 +93,11 @@ def columns(
         why["mfu_reason"] = flags(_text(row, "mfu_reason"), language)
     return {
         "mfu_note": note(row, uncounted, language),
-        "verdict": Texts(language, "verdict")("while_disturbed", cause=named) if told else named,
+        "verdict": Texts(language, "verdict")("while_disturbed", cause=named)
+        if disturbed
+        else named,
         "verdict_reason": "; ".join(
-            filter(None, [told, sentence(reason, numbers, language) if reason else ""])
+            filter(None, [disturbed, sentence(reason, numbers, language) if reason else ""])
         ),
         "verdict_flags": flags(_text(row, "verdict_flags"), language),
         **why,

@@ -110,8 +110,12 @@ class Sweep:
             if "." not in word.partition("=")[0]:
                 given.append(word)
         dotted = " ".join(word for word in overrides if word not in given)
-        words = [f"experiment={experiments}", *given, *([f"overrides={dotted}"] if dotted else [])]
-        return shlex.join(["snakemake", "--cores", "1", *self.targets, "--config", *words])
+        arguments = [
+            f"experiment={experiments}",
+            *given,
+            *([f"overrides={dotted}"] if dotted else []),
+        ]
+        return shlex.join(["snakemake", "--cores", "1", *self.targets, "--config", *arguments])
 
     def write(self, due: int) -> None:
         """Leaves the budget for `due` runs where clients find it, with an empty ledger; without a

@@ -13,13 +13,13 @@ OPTIONS = {"gpus": "gpu", "cpus-per-task": "cpus_per_task", "mem": "mem_mb"}  # 
 def in_words(seconds: float, budget_min: float) -> str:
     """The time of all jobs, and what a budget, infinite without one, makes of it."""
     most = 60 * budget_min
-    words = f"about {duration(seconds)}"
+    sentence = f"about {duration(seconds)}"
     if not math.isfinite(most):
-        return words
+        return sentence
     goes_on = "goes on measuring the least precise runs until"
     if seconds > most:
         goes_on = "ends it after"
-    return f"{words}; budget_min={most / 60:g} {goes_on} {duration(most)}"
+    return f"{sentence}; budget_min={most / 60:g} {goes_on} {duration(most)}"
 
 
 def outlook(
@@ -39,12 +39,12 @@ def outlook(
         asked[option] = max(resources.get(name) or 0 for resources in longest)
     if not asked["mem"]:
         return f"about {duration(rest.estimate_s())} on this machine"
-    words = " ".join(f"--{option}={value}" for option, value in asked.items() if value)
+    options = " ".join(f"--{option}={value}" for option, value in asked.items() if value)
     held_s = 0.0
     for folder, count in devices.items():
         held_s += count * (rest.worker_s + rest.runs_s[folder])
     hours = f"{held_s / 3600:.2g} {'GPU-hours' if on_gpu else 'hours of a CPU'}"
-    return f"about {hours} in {len(batches):,} jobs; runs in the longest: {len(longest)}, by sbatch {words}"
+    return f"about {hours} in {len(batches):,} jobs; runs in the longest: {len(longest)}, by sbatch {options}"
 
 
 def _minutes(batch: Sequence[Any]) -> int:

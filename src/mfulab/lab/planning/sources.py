@@ -193,7 +193,7 @@ class _Module:
                     self.bound.setdefault(bound, set()).add(len(self.statements))
                 self.statements.append(statement)
         self.effects = {
-            place for place, statement in enumerate(self.statements) if self._has_effect(statement)
+            index for index, statement in enumerate(self.statements) if self._has_effect(statement)
         }
 
     def _import(self, statement: ast.stmt) -> None:
@@ -224,20 +224,20 @@ class _Module:
         )
         return places, self.imported | named
 
-    def _text(self, place: int) -> str:
+    def _text(self, index: int) -> str:
         """The part of the statement at a place that counts, as text; making it takes as long as all
         else."""
-        uses = self.read(place)[2]  # first: it takes out what does not count
-        statement = self.statements[place]
+        uses = self.read(index)[2]  # first: it takes out what does not count
+        statement = self.statements[index]
         if isinstance(statement, ast.ClassDef) and not statement.body:
             return ""  # a config of fields alone
         plain(statement)
-        return "\n".join([ast.dump(self.statements[place]), *uses])
+        return "\n".join([ast.dump(self.statements[index]), *uses])
 
-    def _read(self, place: int) -> tuple[set[Node], set[Path], list[str]]:
+    def _read(self, index: int) -> tuple[set[Node], set[Path], list[str]]:
         """Definitions, data files and resolved names that a statement uses; docstrings and such are
         removed from it."""
-        statement = self.statements[place]
+        statement = self.statements[index]
         fields = _without_fields(statement)
         used = self._used(statement)
         aliases = self.aliases | used.imports

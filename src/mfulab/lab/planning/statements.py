@@ -34,8 +34,8 @@ def parted(statement: ast.stmt) -> list[Any]:
 
 def _sequence(body: Sequence[Any]) -> list[Any]:
     made: list[Any] = []
-    for place, statement in enumerate(body):
-        rest = body[place + 1 :]
+    for index, statement in enumerate(body):
+        rest = body[index + 1 :]
         if isinstance(statement, ast.If) and _leaves(statement) and rest and not statement.orelse:
             statement.orelse = list(rest)
             return [*made, statement]
@@ -84,11 +84,11 @@ def _pairs(statement: ast.Assign) -> list[tuple[ast.expr, ast.expr]] | None:
     texts = list(map(ast.unparse, value.elts))
     if len(names) != len(texts) or any(text.startswith("*") for text in (*names, *texts)):
         return None
-    for place, part in enumerate(value.elts):
+    for index, part in enumerate(value.elts):
         read = set()
         for node in ast.walk(part):
             if isinstance(node, ast.expr):
                 read.add(ast.unparse(node))
-        if read & set(names[:place]):
+        if read & set(names[:index]):
             return None
     return list(zip(targets[0].elts, value.elts, strict=True))

@@ -274,9 +274,9 @@ def _locked(path: Path) -> tuple[int, Content, bool]:
 
 
 def _told(holder: Values) -> str:
-    told = {"process": "?", "host": "this machine", "since": "?", "command": "?", **holder}
-    since = str(told["since"])[:16].replace("T", " ")
-    return f"process {told['process']} on {told['host']} began a sweep at {since} UTC ({told['command']})"
+    values = {"process": "?", "host": "this machine", "since": "?", "command": "?", **holder}
+    since = str(values["since"])[:16].replace("T", " ")
+    return f"process {values['process']} on {values['host']} began a sweep at {since} UTC ({values['command']})"
 
 
 def _this_process() -> Content:

@@ -190,11 +190,11 @@ class Workflow:
 
         @atexit.register
         def say_how_to_go_on() -> None:
-            words = [f"{len(self.complete_rows)} of {len(self._runs)} rows are kept"]
+            sentences = [f"{len(self.complete_rows)} of {len(self._runs)} rows are kept"]
             if PAGE.exists() and PAGE.stat().st_mtime >= began:
-                words.append(f"page: {PAGE.resolve()}")
-            words.append(f"to go on: {self._sweep.command(*self._beside_runs)}")
-            say("\n" + " · ".join(words), file=sys.stderr)
+                sentences.append(f"page: {PAGE.resolve()}")
+            sentences.append(f"to go on: {self._sweep.command(*self._beside_runs)}")
+            say("\n" + " · ".join(sentences), file=sys.stderr)
 
         has_page = bool(self.complete_rows) and any(job.rule.name == "page" for job in jobs)
         if has_page and lifetime.interrupted:

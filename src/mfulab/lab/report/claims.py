@@ -109,7 +109,7 @@ def _of_doubtful(rows: pd.DataFrame, held: Callable[[pd.Series], bool]) -> pd.Se
     """A flag a row: True of trusted ones, and of others what `held` says."""
     flags = pd.Series(True, rows.index)
     places = rows["doubtful"].to_numpy().nonzero()[0]
-    cells = [held(rows.iloc[place]) for place in places]
+    cells = [held(rows.iloc[index]) for index in places]
     flags.iloc[places] = cells
     return flags
 
@@ -186,13 +186,13 @@ def contested(names: Sequence[str], rows: Sequence[Columns]) -> set[str]:
     settings = [frozenset(name.split(",")) for name in names]
     undecided: set[str] = set()
     alike: dict[frozenset[str], list[int]] = {}
-    for place, parts in enumerate(settings):
+    for index, parts in enumerate(settings):
         for part in parts:
             if not part.startswith("batch_size="):  # of other work: their times are not compared
                 setting = part.partition("=")[0]
-                alike.setdefault((parts - {part}) | {f"{setting}=*"}, []).append(place)
+                alike.setdefault((parts - {part}) | {f"{setting}=*"}, []).append(index)
     for places in alike.values():
-        ordered_places = sorted(places, key=lambda place: number(rows[place].get("time_s")) or 0.0)
+        ordered_places = sorted(places, key=lambda index: number(rows[index].get("time_s")) or 0.0)
         for fast, slow in pairwise(ordered_places):
             if not is_below(rows[fast], rows[slow], "time_s"):
                 undecided |= {names[fast], names[slow]}

@@ -115,7 +115,7 @@ def those(rows: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
     names = dict(zip(places, rows, strict=True))
     chosen_rows = rows[[*names.values()]][chosen]
     return pd.DataFrame(
-        {name: chosen_rows[names[place]] for name, place in zip(rows, places, strict=True)},
+        {name: chosen_rows[names[index]] for name, index in zip(rows, places, strict=True)},
         copy=False,
     )
 

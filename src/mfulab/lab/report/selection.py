@@ -173,14 +173,14 @@ BUSY = 90  # percent of the time, from which a run's low MFU surprises
 def select(rows: pd.DataFrame, reasons: Iterable[str] = USUAL) -> Selection:
     """Rows that a sentence tells: sound before contradictory, claims that hold before those that
     could turn, own before recorded, real models before synthetic loads, and of one machine."""
-    told = rows
+    selected = rows
     left_out = {}
     for reason in reasons:
-        chosen = REASONS[reason](told)
+        chosen = REASONS[reason](selected)
         if chosen.any() and not chosen.all():
             left_out[reason] = int(chosen.sum())
-            told = frames.those(told, ~chosen)
-    return Selection(told, left_out)
+            selected = frames.those(selected, ~chosen)
+    return Selection(selected, left_out)
 
 
 def pick(rows: pd.DataFrame, *reasons: str) -> pd.DataFrame:
@@ -222,17 +222,17 @@ def reasons_of(module: ModuleType) -> Sequence[str]:
 def first_run(rows: pd.DataFrame) -> pd.Series:
     """The run that the first screen is about: of lowest MFU, of a model that people have before a
     synthetic load, multiplying and busy, where there is any."""
-    told = select(rows, FIRST_SCREEN).told
-    told = frames.preferred(told, ~(told["matmul_percent"] < frames.MATMULS))
-    told = frames.preferred(told, told["utilization_percent"] >= BUSY)
-    return told.loc[told["mfu_percent"].idxmin()]
+    selected = select(rows, FIRST_SCREEN).told
+    selected = frames.preferred(selected, ~(selected["matmul_percent"] < frames.MATMULS))
+    selected = frames.preferred(selected, selected["utilization_percent"] >= BUSY)
+    return selected.loc[selected["mfu_percent"].idxmin()]
 
 
 def best_runs(rows: pd.DataFrame, first: pd.Series) -> pd.DataFrame:
     """The runs of highest MFU on the first run's machine, trusted ones before others: one, or with
     those of other models that could be higher, the highest first."""
-    told = select(rows, FIRST_SCREEN).told
-    here = told[told["machine"] == first["machine"]]
+    selected = select(rows, FIRST_SCREEN).told
+    here = selected[selected["machine"] == first["machine"]]
     here = frames.preferred(here, ~trust.unsure(here))
     here = here.sort_values("mfu_percent", ascending=False, kind="stable")
     best = here.iloc[0]
@@ -243,8 +243,10 @@ def best_runs(rows: pd.DataFrame, first: pd.Series) -> pd.DataFrame:
 
 def left_out_words(selection: Selection, text: Texts) -> str:
     """Sentences on the rows that a figure draws and its sentence leaves out."""
-    words = [text(LEFT_OUT[reason], count=count) for reason, count in selection.left_out.items()]
-    return " ".join(words)
+    sentences = [
+        text(LEFT_OUT[reason], count=count) for reason, count in selection.left_out.items()
+    ]
+    return " ".join(sentences)
 
 
 def unranked_words(sound: pd.Series, text: Texts) -> list[str]:

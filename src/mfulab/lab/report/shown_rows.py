@@ -70,9 +70,9 @@ def _axes(names: Iterable[str]) -> list[str]:
 
 def _of_median_time(time_s: pd.Series, alike: list[pd.Series]) -> pd.Series:
     """True for the row of median time of each group; missing times are the longest."""
-    place = time_s.groupby(alike).rank(method="first", na_option="bottom")
-    middle = (place.groupby(alike).transform("size") + 1) // 2
-    return place == middle
+    rank = time_s.groupby(alike).rank(method="first", na_option="bottom")
+    middle = (rank.groupby(alike).transform("size") + 1) // 2
+    return rank == middle
 
 
 def _evenly_in_time(keys: pd.DataFrame, shown: int) -> pd.Series:

@@ -125,8 +125,8 @@ def doubts(tables: frames.Tables) -> list[Doubt]:
     }
     rows = pd.concat(tried, names=["step"]).reset_index("step")
     of_steps = []
-    for place, key in enumerate(WORDS):
-        here = rows[(rows["doubts"] & 2**place) > 0]
+    for index, key in enumerate(WORDS):
+        here = rows[(rows["doubts"] & 2**index) > 0]
         if not len(here):  # of no rows pandas would count texts
             continue
         # Runs of the step with most of them come first.
@@ -232,9 +232,9 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
     several = ""
     if known < len(rows):
         several = text("several", count=known, total=len(rows))
-    words = []
+    sentences = []
     if cost:
-        words = [text("machine_cost", **cost)]
+        sentences = [text("machine_cost", **cost)]
     if interval:  # from ±100 % on a factor, as percent would mislead
         vague = interval["half"] >= 100
         wide = interval["worst"] >= 100
@@ -247,8 +247,8 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
         factor = 1 + interval["half" if vague else "worst"] / 100
         beyond = str(VAGUEST) if vague else f"> {VAGUEST}"
         told = significant(factor, 2) if factor < VAGUEST else beyond
-        words.insert(0, text(key, **interval, several=several, factor=told))
-    return " ".join(words)
+        sentences.insert(0, text(key, **interval, several=several, factor=told))
+    return " ".join(sentences)
 
 
 def _typical(rows: pd.DataFrame, column: str) -> Record:

@@ -54,8 +54,8 @@ def claim(
                 yield environment | _shown(held, environment) if is_gpu(device) else environment
                 return
         if time.monotonic() > end:
-            told = "; ".join(holder(path) or path for path in paths.values())
-            raise HeldError(f"waited {LONGEST_WAIT_S / 60:g} min for a device: {told}")
+            holders = "; ".join(holder(path) or path for path in paths.values())
+            raise HeldError(f"waited {LONGEST_WAIT_S / 60:g} min for a device: {holders}")
         if not is_told:
             wanted = ""
             if count > 1:
@@ -130,14 +130,14 @@ def holder(path: str) -> str:
     try:
         if _is_taken(descriptor, path, fcntl.LOCK_SH):
             return ""
-        about = os.fstat(descriptor)
+        status = os.fstat(descriptor)
         who = "another process"
         with suppress(OSError), open("/proc/locks", encoding="ascii") as file:
-            device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+            device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
             holders = []
-            for words in map(str.split, file):
-                if words[1] == "FLOCK" and words[5] == device:
-                    holders.append(words[4])
+            for fields in map(str.split, file):
+                if fields[1] == "FLOCK" and fields[5] == device:
+                    holders.append(fields[4])
             if holders and int(holders[0]) > 0:
                 who = f"process {holders[0]}"
         return (

@@ -38,8 +38,8 @@ def start(is_local: bool = True, work: str = "both") -> None:
             )
     for device in [*(gpu.uuid for gpu in shown), "cpu"]:
         with suppress(RuntimeError):  # which its runs tell
-            if told := devices.holder(devices.lock_path(device, os.environ)):
-                say(f"mfulab: {told}", file=sys.stderr)
+            if held_by := devices.holder(devices.lock_path(device, os.environ)):
+                say(f"mfulab: {held_by}", file=sys.stderr)
     if path := _running.enter_context(worker(work)):
         os.environ[SOCKET] = path
 

@@ -191,11 +191,11 @@ def joined(records: Records) -> Records:
 
     def profile_columns(row: Record) -> Record:
         fp32_time_s = in_fp32.get((_machine(row), PRECISION.sub("precision=fp32", row["run"])))
-        told = join.profile_columns(
+        columns = join.profile_columns(
             row, flops.get(row["flops_run"], {}), *beside.of(row), fp32_time_s
         )
-        jobs.rank_rows({**row, **told})  # which `write` gives a table of their own
-        return told
+        jobs.rank_rows({**row, **columns})  # which `write` gives a table of their own
+        return columns
 
     def trace_columns(row: Record) -> Record:
         jobs.collectives(row)  # which `jobs.joined` holds against those of other ranks
@@ -277,8 +277,8 @@ def _series(collected: Collected) -> list[Record]:
     polled = []
     for table in ("readings", "profile"):
         for row in collected.records[table]:
-            if place := collected.folders.get(identity(table, row)):
-                polled.append((row, place))
+            if folder := collected.folders.get(identity(table, row)):
+                polled.append((row, folder))
     return [*details.series(polled), *collected.series]
 
 

@@ -340,7 +340,7 @@ def read(path: Path) -> pd.DataFrame:
     """The comparison that `write` left, as texts and in the terminal's order; empty without one."""
     try:
         table = cells(path).map(unquoted)
-        order = table["verdict"].map({says: place for place, says in enumerate(STYLES)})
+        order = table["verdict"].map({says: index for index, says in enumerate(STYLES)})
     except (FileNotFoundError, ValueError, KeyError):
         return pd.DataFrame(columns=COLUMNS, dtype=str)
     return table.loc[order.sort_values(kind="stable").index].reindex(columns=COLUMNS, fill_value="")

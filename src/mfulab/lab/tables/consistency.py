@@ -111,7 +111,7 @@ def _levels(rows: pd.DataFrame) -> pd.Series:
     through memory."""
     keys = ["hardware", "recorded", "pattern"]
     placed = rows.assign(
-        place=rows["level"].map({level: place for place, level in enumerate(LEVELS)})
+        place=rows["level"].map({level: index for index, level in enumerate(LEVELS)})
     )
     fastest = placed.groupby([*keys, "place"])["time_per_access_s"].min()
     behind = fastest[::-1].groupby(keys).cummin().groupby(keys).shift()

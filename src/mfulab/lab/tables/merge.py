@@ -171,8 +171,8 @@ def _results_of(source: Path, room: Path) -> Path:
 
 def _runs(results: Path) -> Iterator[tuple[str, Path]]:
     for measurement in MEASUREMENTS.values():
-        place = f"*/{measurement.step}" if measurement.on_device else measurement.step
-        for config in sorted(results.glob(f"{place}/*/config.json")):
+        folder = f"*/{measurement.step}" if measurement.on_device else measurement.step
+        for config in sorted(results.glob(f"{folder}/*/config.json")):
             if not measurement.on_device or config.relative_to(results).parts[0] not in NO_MACHINE:
                 yield measurement.step, config.parent
 
@@ -271,9 +271,9 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
     try:
         plan = _plan(theirs)
         if participant:
-            place = f"results/{plan['hardware']}/"
+            prefix = f"results/{plan['hardware']}/"
             machine = f"{plan['hardware']}{OF}{participant}"
-            text = json.dumps(plan).replace(json.dumps(place)[:-1], f'"results/{machine}/')
+            text = json.dumps(plan).replace(json.dumps(prefix)[:-1], f'"results/{machine}/')
             plan = {**parse_json(text), "hardware": machine}
     except (FileNotFoundError, ValueError) as error:
         merged.problems.append(f"{error}; not copied")
@@ -414,9 +414,9 @@ class _Checked:
 
     def refuse_linked(self, path: PurePosixPath) -> None:
         """Refuses a file that is a link, or that lies below one."""
-        for place in (path, *path.parents):
-            if place in self.links:
-                raise ValueError(f"{self.links[place]} is a link or a device")
+        for folder in (path, *path.parents):
+            if folder in self.links:
+                raise ValueError(f"{self.links[folder]} is a link or a device")
 
 
 def _write(content_of: ContentOf, left: int, path: Path) -> None:

@@ -71,12 +71,12 @@ class Collected:
         """Adds the rows of a run's folder, with what the join needs of its config; `who` are
         further columns."""
         table = MEASUREMENTS[step].table
-        about = from_config(table, config, links) | {"recorded": False, **who}
+        fields = from_config(table, config, links) | {"recorded": False, **who}
         for row in read_rows(place, step):
-            self.records[table].append(row | about)
+            self.records[table].append(row | fields)
             # a run's own row alone brings its folder: the page shows its samples once
             if row["run"] == place.name:
-                self.folders[identity(table, row | about)] = place
+                self.folders[identity(table, row | fields)] = place
 
 
 def identity(table: str, record: Mapping[str, object]) -> str:
@@ -206,18 +206,18 @@ def _wanted(
 def _add_planned(collected: Collected, plan: manifest.Manifest, run: manifest.PlannedRun, step: str,
                  root: Path, folder: str) -> None:  # fmt: skip
     """Adds the rows of one folder of a plan; a link out of the results is a problem instead."""
-    place = root / folder
-    if not is_inside(place, root / "results"):
-        collected.problems.append(f"{place}: leads out of the results and is not read.")
+    path = root / folder
+    if not is_inside(path, root / "results"):
+        collected.problems.append(f"{path}: leads out of the results and is not read.")
         return
-    config = read_config(place, collected.problems)
+    config = read_config(path, collected.problems)
     hardware = ""
     if MEASUREMENTS[step].on_device:
         hardware = plan.hardware
     links: dict[str, str | None] = {}
     if step == run.step:
         links = {"flops": run.flops_folder, "compute": run.ceilings.get("compute")}
-    collected.add_run(step, place, config, links, hardware=hardware, experiment=plan.experiment)
+    collected.add_run(step, path, config, links, hardware=hardware, experiment=plan.experiment)
 
 
 def _add_progress(collected: Collected, plan: manifest.Manifest, root: Path) -> None:

@@ -296,11 +296,11 @@ def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> N
     """Adds where a rank's wall time went: its attempts, in order, and the gaps between them."""
     now = began
     rank = attempts[0].rank
-    for place, attempt in enumerate(attempts):
+    for index, attempt in enumerate(attempts):
         job.stretches.append(Stretch(rank, now, {"down": attempt.began - now}))
         # A step that a later attempt began again is lost, whoever ran it.
         limit = min(
-            (later.first for later in attempts[place + 1 :] if later.first is not None),
+            (later.first for later in attempts[index + 1 :] if later.first is not None),
             default=None,
         )
         for before, line in itertools.pairwise(attempt.lines):

@@ -39,8 +39,8 @@ def samples_of(phases: Sequence[Phase]) -> int | None:
 def _fewest(passes: Sequence[Mapping[int, int | None]]) -> int | None:
     sums: dict[int, int] = {}
     for batches in passes:
-        for place, samples in batches.items():
+        for index, samples in batches.items():
             if samples is None:
                 return None
-            sums[place] = sums.get(place, 0) + samples
+            sums[index] = sums.get(index, 0) + samples
     return min(sums.values(), default=None)

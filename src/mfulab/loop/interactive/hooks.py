@@ -100,8 +100,8 @@ class Hooks:
         # A script takes no hooks. The module that torch.compile was given may be called beside its
         # compiled twin, which does not call those of this one.
         self._models = [
-            (place, module)
-            for place, model in enumerate(models)
+            (index, module)
+            for index, model in enumerate(models)
             for module in (model, getattr(model, "_orig_mod", None))
             if isinstance(module, torch.nn.Module)
             and not isinstance(module, torch.jit.ScriptModule)

@@ -199,8 +199,8 @@ class Measurement:
         self._steps: list[LoopStep] = []
         self._laps: list[tuple[float, Readings]] = []
         self._trace: BlockTrace | None = None
-        place = Path(self._series_path or undo.enter_context(scratch()) / "series.csv")
-        instruments = undo.enter_context(Instruments(self.device, place.parent, name=place.name))
+        path = Path(self._series_path or undo.enter_context(scratch()) / "series.csv")
+        instruments = undo.enter_context(Instruments(self.device, path.parent, name=path.name))
         self._samplers = instruments.samplers()
         self._clock.synchronise()
         self._watching = undo.enter_context(ExitStack())

@@ -58,19 +58,19 @@ def folder() -> Path:
     return Path(tempfile.gettempdir(), f"mfulab-{os.getuid()}")
 
 
-def why_unsafe(place: Path) -> str | None:
+def why_unsafe(folder: Path) -> str | None:
     """Says why nothing is published in, or read from, a folder that others may write; None for one
     that is safe."""
     try:
-        about = place.lstat()
+        status = folder.lstat()
     except FileNotFoundError:
         return None
     except OSError as error:
-        return f"{place}: {error.strerror}"
-    if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o022:
+        return f"{folder}: {error.strerror}"
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
         return None
     return (
-        f"{place}: not a folder that only this user may write. Remove it, or set XDG_RUNTIME_DIR."
+        f"{folder}: not a folder that only this user may write. Remove it, or set XDG_RUNTIME_DIR."
     )
 
 

@@ -261,9 +261,9 @@ def left_out(steps: Sequence[LoopStep], chosen: Sequence[LoopStep]) -> dict[str,
     """Columns of the steps that are not timed, and why; and of those that are, which ones were
     slow."""
     compiled = []
-    for place, step in enumerate(steps, 1):
+    for index, step in enumerate(steps, 1):
         if step.compiled and not step.counted:
-            compiled.append(place)
+            compiled.append(index)
     timed = set(map(id, chosen))
     counted = sum(step.counted for step in steps)
     untimed = []
@@ -291,9 +291,9 @@ def _slow(steps: Sequence[LoopStep], chosen: Sequence[LoopStep]) -> list[int]:
         if step.seconds > SLOW * middle:
             slow.add(id(step))
     found = []
-    for place, step in enumerate(steps, 1):
+    for index, step in enumerate(steps, 1):
         if id(step) in slow:
-            found.append(place)
+            found.append(index)
     return found
 
 
@@ -350,7 +350,7 @@ def counted_work(steps: Sequence[LoopStep], phases: Phases) -> WindowWork:
     costs = {id(step.cost): step.cost for step in with_cost}
     counts = Counter(id(step.cost) for step in with_cost)
     total = cost_of_all(
-        [(cost, counts[place]) for place, cost in costs.items() if cost is not None]
+        [(cost, counts[index]) for index, cost in costs.items() if cost is not None]
     )
     if not total.model:
         return _unknown(joined([Said("no_operator_with_formula"), HOW_TO_GIVE]))
@@ -386,8 +386,8 @@ def times(
     samples = [step.samples for step in steps]
     size = max(1, len(seconds) // _STRETCHES)
     cut = [
-        seconds[place : place + size]
-        for place in range(0, size * min(_STRETCHES, len(seconds)), size)
+        seconds[start : start + size]
+        for start in range(0, size * min(_STRETCHES, len(seconds)), size)
     ]
     interval = median_interval([Stats(stretch).median for stretch in cut]) or (None, None)
     stats = Stats(seconds)

@@ -267,10 +267,10 @@ def first_lines(found: ThreeLines, language: str) -> list[Text]:
 def _three_lines(window: Finished, language: str) -> ThreeLines:
     values = window.row
     name = values.get("model") or Texts(language, "lines")("loop")
-    told = {"device": getattr(window, "device", ""), **values}
+    shown = {"device": getattr(window, "device", ""), **values}
     if window.verdict is not None:
-        told |= verdict_of(window.verdict)
-    return three_lines(told, name, device_of(told), language)
+        shown |= verdict_of(window.verdict)
+    return three_lines(shown, name, device_of(shown), language)
 
 
 def _missing(window: Finished, text: Texts) -> list[str]:

@@ -254,8 +254,8 @@ def graph_hash(outputs: object, begin: int, spans: Sequence[tuple[int, int]]) ->
     starts = [start for start, _ in spans]
     for node in nodes_of(outputs):
         number = node._sequence_nr()
-        place = bisect_right(starts, number) - 1
-        if number < begin or number >= 2**63 or (place >= 0 and number < spans[place][1]):
+        index = bisect_right(starts, number) - 1
+        if number < begin or number >= 2**63 or (index >= 0 and number < spans[index][1]):
             continue
         name = node.name()
         if name.rstrip("0123456789").removesuffix("Backward") not in CHEAP:

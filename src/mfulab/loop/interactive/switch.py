@@ -100,7 +100,7 @@ class Switch:
         self._chained = MOST_PENDING
 
     def _start(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        models = torch.nn.ModuleDict({str(place): model for place, model in enumerate(self.models)})
+        models = torch.nn.ModuleDict({str(index): model for index, model in enumerate(self.models)})
         counter = LoopCounter(LayerTracker(models))
         counter.__enter__()
         for optimizer in optimizers:

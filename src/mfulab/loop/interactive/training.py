@@ -44,10 +44,10 @@ class TrainingWindow:
         """Begins a training after so many steps of the job, and after the end of one before it that
         nobody noticed."""
         is_joined = dist.is_available() and dist.is_initialized()
-        place = {}
+        rank_fields = {}
         if is_joined:
-            place = {"rank": dist.get_rank(), "world": dist.get_world_size()}
-        self._mark("restore" if step else "setup", step, **place)
+            rank_fields = {"rank": dist.get_rank(), "world": dist.get_world_size()}
+        self._mark("restore" if step else "setup", step, **rank_fields)
         self._close(RuntimeError("the training ended without a word"))
         self._steps = 0
 

@@ -217,14 +217,14 @@ class Trainings:
 
     def end(self) -> bool:
         """Shows the longest trainings that are not shown yet; False if there is none to show."""
-        told = [one for one in self.by_key.values() if one.told is not None]
-        if not told:
+        measured = [one for one in self.by_key.values() if one.told is not None]
+        if not measured:
             return False
         all_s = sum(one.seconds for one in self.by_key.values())
-        told.sort(key=lambda one: one.seconds, reverse=True)
-        left = MOST_SHOWN - sum(one.is_shown for one in told)
-        for one in told:
-            is_long = one is told[0] or (one.is_full and one.seconds >= LONG_SHARE * all_s)
+        measured.sort(key=lambda one: one.seconds, reverse=True)
+        left = MOST_SHOWN - sum(one.is_shown for one in measured)
+        for one in measured:
+            is_long = one is measured[0] or (one.is_full and one.seconds >= LONG_SHARE * all_s)
             if left > 0 and is_long and not one.is_shown:
                 self._show(one)
                 left -= 1
@@ -288,14 +288,14 @@ class Trainings:
 
     def write(self) -> None:
         """Writes the row of the longest training that was measured, and what each took."""
-        told = [one for one in self.by_key.values() if one.told is not None]
-        if not told:
+        measured = [one for one in self.by_key.values() if one.told is not None]
+        if not measured:
             return
-        longest = max(told, key=lambda one: one.seconds)
+        longest = max(measured, key=lambda one: one.seconds)
         assert longest.told is not None
         shares = self._shares
         window = longest.told
-        about = {
+        fields = {
             "models": list(longest.models),
             "step_of": longest.ends,
             "verdict": window.verdict and window.verdict.cause,
@@ -319,7 +319,7 @@ class Trainings:
                 for one in self.by_key.values()
             ],
         }
-        self._write(about)
+        self._write(fields)
 
     def tell_nothing(self, why: str) -> None:
         """Says in one sentence why nothing is measured, and writes it as the row of this rank."""
@@ -327,13 +327,13 @@ class Trainings:
         tell_nothing(self.wanted, why)
         self._write(without_row(why))
 
-    def _write(self, about: Mapping[str, object]) -> None:
+    def _write(self, fields: Mapping[str, object]) -> None:
         """Writes the JSON of this rank if it is asked for; one sentence says why it cannot."""
         name = self.wanted.name
         own = self.wanted.own_file(self.rank, self.ranks > 1)
         if own is None:
             return
-        whole = {"script": name, "rank": self.rank, "ranks": self.ranks, **about}
+        whole = {"script": name, "rank": self.rank, "ranks": self.ranks, **fields}
         try:
             write_text(own, json.dumps(whole, ensure_ascii=False, default=str) + "\n")
         except Exception as error:

@@ -20,10 +20,10 @@ from mfulab.lab.report.frames import DataFrame, Series
 def _unlabelled(axes: Axes) -> Iterator[None]:
     """Keeps the axes' labels, in whose place seaborn writes names of columns; where one stands it
     makes no ticks."""
-    words = {"xlabel": axes.get_xlabel(), "ylabel": axes.get_ylabel()}
-    axes.set(xlabel=words["xlabel"] or " ", ylabel=words["ylabel"] or " ")
+    labels = {"xlabel": axes.get_xlabel(), "ylabel": axes.get_ylabel()}
+    axes.set(xlabel=labels["xlabel"] or " ", ylabel=labels["ylabel"] or " ")
     yield
-    axes.set(**words)
+    axes.set(**labels)
 
 
 def points(
@@ -31,7 +31,7 @@ def points(
     rows: DataFrame,
     x: str,
     y: str,
-    *told: str,
+    *tooltip: str,
     interval: Sequence[str] = (),
     **look: Any,
 ) -> None:
@@ -41,7 +41,7 @@ def points(
     for word in ("hue", "style", "size"):
         if look.get(word):
             looks.append(look[word])
-    read = dict.fromkeys([x, y, *told, *looks, *interval, *runs.NAMED, runs.DOUBTFUL])
+    read = dict.fromkeys([x, y, *tooltip, *looks, *interval, *runs.NAMED, runs.DOUBTFUL])
     rows = rows.filter([*read]).dropna(subset=[x, y])  # not all columns, which are many
     if rows.empty:
         return
@@ -54,7 +54,7 @@ def points(
     }
     with _unlabelled(axes):
         sns.scatterplot(rows, x=x, y=y, legend=False, ax=axes, **usual | look)
-    runs.mark(axes.collections[-1], rows, *(told or (x, y)))
+    runs.mark(axes.collections[-1], rows, *(tooltip or (x, y)))
     if interval:
         of, side = (x, "xerr") if interval[0].startswith(x) else (y, "yerr")
         low = rows[of] - rows[interval[0]]
@@ -69,7 +69,7 @@ def lines(
     rows: DataFrame,
     x: str,
     y: str,
-    *told: str,
+    *tooltip: str,
     by: Sequence[str] = (),
     dash: str = "",
     dashes: Mapping[Any, Any] | None = None,
@@ -105,7 +105,7 @@ def lines(
             marker="",
             markersize=0,
         )
-    points(axes, rows, x, y, *told, **look)
+    points(axes, rows, x, y, *tooltip, **look)
 
 
 def bars(
@@ -113,7 +113,7 @@ def bars(
     rows: DataFrame,
     value: str,
     name: str,
-    *told: str,
+    *tooltip: str,
     order: Sequence[str] | None = None,
     words: str = "",
     pale: str = "",
@@ -132,7 +132,7 @@ def bars(
         if start:
             look["bottom" if upright else "left"] = lanes[start].to_numpy()
         drawn = _drawn_bars(axes, lanes, value, upright, look)
-    runs.mark(drawn, lanes, *(told or (value,)))
+    runs.mark(drawn, lanes, *(tooltip or (value,)))
     if pale:
         for bar, differs in zip(drawn, lanes[pale], strict=True):
             bar.set_alpha(None if differs else style.PALE)
@@ -188,18 +188,18 @@ def _drawn_bars(
     return list(axes.patches[before:])
 
 
-def _write_behind(axes: Axes, drawn: Sequence[Rectangle], words: Series, fontsize: float) -> None:
+def _write_behind(axes: Axes, drawn: Sequence[Rectangle], labels: Series, fontsize: float) -> None:
     """Writes words behind the ends of bars."""
     paper = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
-    place = {"textcoords": "offset points", "va": "center", "fontsize": fontsize, "bbox": paper}
-    for bar, label in zip(drawn, words, strict=True):
+    anchor = {"textcoords": "offset points", "va": "center", "fontsize": fontsize, "bbox": paper}
+    for bar, label in zip(drawn, labels, strict=True):
         if label:
             end = (bar.get_x() + bar.get_width(), bar.get_y() + bar.get_height() / 2)
-            axes.annotate(label, end, (5, 0), **place)
+            axes.annotate(label, end, (5, 0), **anchor)
 
 
 def stacks(
-    axes: Axes, rows: DataFrame, parts: Mapping[str, str], name: str, *told: str, **look: Any
+    axes: Axes, rows: DataFrame, parts: Mapping[str, str], name: str, *tooltip: str, **look: Any
 ) -> None:
     """A bar a row of its columns `parts`, each in its colour, one behind another; what is missing
     takes nothing."""
@@ -212,7 +212,7 @@ def stacks(
             here.assign(start=start),
             part,
             name,
-            *(told or (part,)),
+            *(tooltip or (part,)),
             color=color,
             start="start",
             **edge,
@@ -227,7 +227,7 @@ def cells(
     rows: DataFrame,
     across: str,
     down: str,
-    *told: str,
+    *tooltip: str,
     small: float = 10,
     **look: Any,
 ) -> None:
@@ -252,7 +252,7 @@ def cells(
         table.columns.get_indexer(rows[across]) + 0.5,
         table.index.get_indexer(rows[down]) + 0.5,
     )
-    runs.cells(axes, rows, *places, *told)
+    runs.cells(axes, rows, *places, *tooltip)
     axes.set(xlabel="", ylabel="")
     axes.grid(visible=False)
     axes.tick_params(axis="y", labelrotation=0)
@@ -272,6 +272,6 @@ def lanes(
     the first above."""
     axes.set_yticks(range(len(order)), list(order), **look)
     axes.set_ylim(-0.6, len(order) - 0.4)
-    heights = rows[name].map({value: place for place, value in enumerate(order)}).astype(float)
-    shift = {value: apart * ((len(hues) - 1) / 2 - place) for place, value in enumerate(hues)}
+    heights = rows[name].map({value: index for index, value in enumerate(order)}).astype(float)
+    shift = {value: apart * ((len(hues) - 1) / 2 - index) for index, value in enumerate(hues)}
     return heights + (rows[hue].map(shift).astype(float) if hue else 0.0)

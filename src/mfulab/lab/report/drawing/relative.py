@@ -83,15 +83,15 @@ def finding(rows: pd.DataFrame, text: Texts, axis: str) -> str:
         "worst_run": _named(worst, rows, axis, text),
     }
     key = "finding_one" if best["speedup"] == worst["speedup"] else "finding"
-    words = [text(key, **named, best=_gain(best, text), worst=_gain(worst, text))]
-    words += selection.unranked_words(sound, text)
+    sentences = [text(key, **named, best=_gain(best, text), worst=_gain(worst, text))]
+    sentences += selection.unranked_words(sound, text)
     least = rows["speedup_low"].fillna(rows["speedup"])
     beyond = (least / rows["possible"]).where(rows["speedup"] / rows["possible"] > MARGIN)
     if axis == "precision" and (beyond > 1).any():
         row = rows.loc[beyond.idxmax()]
         key = "further" if row["mfu_percent"] > row["mfu_percent_base"] else "beyond"
-        words.append(text(key, run=_named(row, rows, axis, text), row=row))
-    return " ".join(words)
+        sentences.append(text(key, run=_named(row, rows, axis, text), row=row))
+    return " ".join(sentences)
 
 
 def _gain(row: pd.Series, text: Texts) -> str:

@@ -116,12 +116,12 @@ def usual_colors(values: Iterable[str], usual: Sequence[str] = PRECISIONS) -> di
         values = pd.unique(values)  # many rows, few values
     present = set(values)
     places = {}
-    for place, value in enumerate(usual):
+    for index, value in enumerate(usual):
         if value in present:
-            places[value] = place
+            places[value] = index
     free = chain(sorted(set(range(len(PALETTE))) - set(places.values())), count())
     places |= {value: next(free) for value in sorted(present - set(places))}
-    return {value: PALETTE[place % len(PALETTE)] for value, place in places.items()}
+    return {value: PALETTE[index % len(PALETTE)] for value, index in places.items()}
 
 
 def colors(values: Iterable[str]) -> dict[str, str]:

@@ -102,10 +102,10 @@ def zero_at_left(axes: Axes, values: Iterable[float]) -> float:
         shown = axes.xaxis.get_major_formatter()
         away = edge * (axes.get_xlim()[1] / edge) ** 0.08
         axes.set_xticks(
-            [edge, *(place for place in axes.get_xticks() if away < place <= 3 * max(positive))]
+            [edge, *(tick for tick in axes.get_xticks() if away < tick <= 3 * max(positive))]
         )
         axes.xaxis.set_major_formatter(
-            lambda value, place: "0" if math.isclose(value, edge) else shown(value, place)
+            lambda value, tick: "0" if math.isclose(value, edge) else shown(value, tick)
         )
     return edge
 

@@ -181,15 +181,15 @@ def page_rows(tables: frames.Tables) -> dict[str, DataFrame | None]:
 def finding(module: ModuleType, rows: DataFrame, text: Texts) -> str:
     """Tells a figure's sentence, of the rows that are selected, without numbers where none of rows
     that are compared is trusted; a machine is named where it is recorded or one of several."""
-    told = selection.of_module(module, rows).told
-    if claims.compares(module) and len(told) and trust.unsure(told).all():
+    selected = selection.of_module(module, rows).told
+    if claims.compares(module) and len(selected) and trust.unsure(selected).all():
         return text("only_unsure")
-    sentence = module.finding(told, text)
-    if not sentence or "machine" not in told or told["machine"].nunique() != 1:
+    sentence = module.finding(selected, text)
+    if not sentence or "machine" not in selected or selected["machine"].nunique() != 1:
         return sentence
-    machine = told["machine"].iloc[0]
+    machine = selected["machine"].iloc[0]
     is_one_of_several = rows["machine"].nunique() > 1
-    if (told["recorded"].all() or is_one_of_several) and machine not in sentence:
+    if (selected["recorded"].all() or is_one_of_several) and machine not in sentence:
         return f"{machine}: {sentence}"
     return sentence
 

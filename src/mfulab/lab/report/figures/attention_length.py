@@ -44,7 +44,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
         "sequence_length", kind="stable"
     )
     key = "finding" if here["share"].notna().all() else "finding_without"
-    words = [text(key, short=here.iloc[0], long=longest)]
+    sentences = [text(key, short=here.iloc[0], long=longest)]
     last = here[here["sequence_length"] == longest["sequence_length"]].set_index("attention")
     if {"math", "flash"} <= set(last.index):
         math = last.loc["math"]
@@ -56,13 +56,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
             key = "faster"
         else:
             key = "equal"
-        words.append(text(key, times=max(times, 1 / times), math=math, flash=flash))
+        sentences.append(text(key, times=max(times, 1 / times), math=math, flash=flash))
         if pd.notna(math["memory_bytes"] + flash["memory_bytes"]):
-            words.append(text("peaks", math=math, flash=flash))
+            sentences.append(text("peaks", math=math, flash=flash))
     failed = int((rows["status"] == FAILED).sum())
     if failed:
-        words.append(text("failed", count=failed))
-    return " ".join(words)
+        sentences.append(text("failed", count=failed))
+    return " ".join(sentences)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:

@@ -43,14 +43,14 @@ def rows(tables: Tables) -> DataFrame:
 def finding(rows: DataFrame, text: Texts) -> str:
     """The case where recording costs most time, beyond what processes differ by, and the graph that
     holds most."""
-    words = []
+    sentences = []
     off = (rows["relative"] - 100).where(rows["apart"], 0)
     for way, key, none, sign in (
         ("recorded", "slower", "no_slower", 1),
         ("inference_mode", "faster", "no_faster", -1),
     ):
         if len(gaps := sign * off[rows["autograd"] == way]):
-            words.append(
+            sentences.append(
                 text(
                     key if gaps.max() >= LEAST else none,
                     row=rows.loc[gaps.idxmax()],
@@ -59,8 +59,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
             )
     if (rows["graph_bytes"] > 0).any():
         largest = rows.loc[rows["graph_bytes"].idxmax()]
-        words.append(text("leaks", row=largest, later=1000 * largest["graph_bytes"]))
-    return " ".join(words)
+        sentences.append(text("leaks", row=largest, later=1000 * largest["graph_bytes"]))
+    return " ".join(sentences)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:

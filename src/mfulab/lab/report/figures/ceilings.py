@@ -23,10 +23,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
     key = "finding_unknown"
     if share == share:
         key = "finding"
-    words = [text(key, best=best, share=share)]
+    sentences = [text(key, best=best, share=share)]
     if share > 100 and best["device"] == "cpu":
-        words.append(text("boosted"))
-    return " ".join(words)
+        sentences.append(text("boosted"))
+    return " ".join(sentences)
 
 
 def _words(row: Series, text: Texts) -> tuple[str, str]:

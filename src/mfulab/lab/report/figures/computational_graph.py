@@ -50,7 +50,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     is held."""
     forward = rows["forward_flops"].sum()
     backward = rows["backward_flops"].sum()
-    words = [
+    sentences = [
         text(
             "finding",
             row=rows.iloc[0],
@@ -61,8 +61,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
     ]
     once = rows[(rows["forward_flops"] > 0) & (rows["backward_flops"] == rows["forward_flops"])]
     if len(once):
-        words.append(text("once", node=once["node"].iloc[0]))
-    return " ".join([*words, text("held", row=rows.iloc[0])])
+        sentences.append(text("once", node=once["node"].iloc[0]))
+    return " ".join([*sentences, text("held", row=rows.iloc[0])])
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:

@@ -36,10 +36,10 @@ def finding(rows: DataFrame, text: Texts) -> str:
         "factor"
     )
     ways = [_way(row, text) for _, row in here.iterrows()]
-    words = [
+    sentences = [
         text("error", error=significant(error, 2)) for error in rows["relative_error"].nlargest(1)
     ]
-    return " ".join([text("finding", most=most, ways=", ".join(ways)), *words])
+    return " ".join([text("finding", most=most, ways=", ".join(ways)), *sentences])
 
 
 def _way(row: Series, text: Texts) -> str:

@@ -61,7 +61,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     key = "wins"
     if won is None:
         key = "never"
-    words = [
+    sentences = [
         text(
             key,
             **names,
@@ -71,8 +71,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
         )
     ]
     if alone is not None and alone != won:
-        words.append(text("kernel_wins", size=f"{alone:.0f}"))
-    return " ".join(words)
+        sentences.append(text("kernel_wins", size=f"{alone:.0f}"))
+    return " ".join(sentences)
 
 
 def _from(faster: Series) -> float | None:

@@ -74,11 +74,11 @@ def finding(rows: DataFrame, text: Texts) -> str:
         "worst_job": job(worst, text),
         "tied": tied,
     }
-    words = [text(key, **values)]
+    sentences = [text(key, **values)]
     if len(plain) > 1 and not alike:
-        words.append(text("worst", **values))
+        sentences.append(text("worst", **values))
     if worst["exposed_communication_ms"] >= 0:
-        words.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
+        sentences.append(text("exposed", worst=worst, step=1e3 * worst["time_s"]))
     largest_bucket = plain[plain["wrapper"] == "ddp"].sort_values("bucket_mb", ascending=False)
     sharded = against(
         plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp"
@@ -86,7 +86,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     if len(sharded := sharded[sharded["apart"]]):
         furthest = sharded.loc[sharded["factor"].sub(1).abs().idxmax()]
         key = "sharded" if furthest["factor"] > 1 else "sharded_faster"
-        words.append(
+        sentences.append(
             text(
                 key, job=job(furthest, text), ratio=max(furthest["factor"], 1 / furthest["factor"])
             )
@@ -101,11 +101,11 @@ def finding(rows: DataFrame, text: Texts) -> str:
     ).abs()
     if off.notna().any():
         furthest = rows.loc[off.idxmax()]
-        words.append(
+        sentences.append(
             text("sent", job=job(furthest, text), sent=furthest["sent_bytes"], deviation=off.max())
         )
     slowed = rows[rows["slowed_rank"].notna() & rows["slowest_rank"].notna()].head(1)
-    return " ".join([*words, *(text("named", job=row) for _, row in slowed.iterrows())])
+    return " ".join([*sentences, *(text("named", job=row) for _, row in slowed.iterrows())])
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
@@ -135,13 +135,13 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     )
     for (left, right), here in panels:
         left.axvline(100, **style.LIMIT)
-        told = ("efficiency", "samples_per_s", "exposed_communication_ms")
+        tooltip = ("efficiency", "samples_per_s", "exposed_communication_ms")
         kinds.bars(
             left,
             here,
-            told[0],
+            tooltip[0],
             "job",
-            *told,
+            *tooltip,
             words="words",
             fontsize=8,
             labelsize=8,

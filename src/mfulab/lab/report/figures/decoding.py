@@ -53,22 +53,22 @@ def finding(rows: DataFrame, text: Texts) -> str:
         key = "finding"
     else:
         key = "finding_alike"
-    words = [text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])]
+    sentences = [text(key, small=small, large=large, slower=large["time_s"] / small["time_s"])]
     if large["key_value_cache_bytes"] >= 0:
-        words.append(text("cache", large=large))
+        sentences.append(text("cache", large=large))
     prompts, tokens = (
         rows[rows["mode"] == mode].drop_duplicates(CONTEXT) for mode in ("prefill", "decoding")
     )
     both = prompts.merge(tokens, on=CONTEXT, suffixes=("", "_token"))
     for _, row in both.nlargest(1, "sequence_length").iterrows():
-        words.append(text("prompt", row=row))
+        sentences.append(text("prompt", row=row))
     routed = decoded.dropna(subset=["expert_imbalance"])  # mixtures of experts
     for _, uneven in (
         routed.sort_values(["batch_size", "expert_imbalance"], kind="stable").tail(1).iterrows()
     ):
         key = "experts_even" if uneven["expert_imbalance"] <= 1 else "experts"
         times = uneven["expert_imbalance"]
-        words.append(
+        sentences.append(
             text(
                 key,
                 model=uneven["model"],
@@ -76,7 +76,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
                 times=significant(times),
             )
         )
-    return " ".join(words)
+    return " ".join(sentences)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:

@@ -29,21 +29,21 @@ def rows(tables: Tables) -> DataFrame:
 def finding(rows: DataFrame, text: Texts) -> str:
     """The largest gain and loss; the longest compilation, after how many steps it has paid, and how
     many never do."""
-    words = [relative.finding(rows, text, "execution")]
+    sentences = [relative.finding(rows, text, "execution")]
     made = rows[rows["compile_s"].notna()]
     if made.empty:
-        return words[0]
-    words.append(text("compiled", row=made.loc[made["compile_s"].idxmax()]))
+        return sentences[0]
+    sentences.append(text("compiled", row=made.loc[made["compile_s"].idxmax()]))
     is_measurable = apart(made, suffix="_base")
     saved = (made["time_s_base"] - made["time_s"]).where(is_measurable)
     steps = made["compile_s"] / saved[saved > 0]
     steps = np.ceil(steps - ROUNDING).clip(lower=1).dropna()
     for slowest, most in steps.nlargest(1).items():
-        words.append(text("pays", row=made.loc[slowest], steps=most, saved=saved[slowest]))
+        sentences.append(text("pays", row=made.loc[slowest], steps=most, saved=saved[slowest]))
     never = len(made) - len(steps)
     if never:
-        words.append(text("never", count=never, total=len(made)))
-    return " ".join(words)
+        sentences.append(text("never", count=never, total=len(made)))
+    return " ".join(sentences)
 
 
 draw = partial(relative.draw, axis="execution")

@@ -32,8 +32,8 @@ def rows(tables: Tables) -> DataFrame:
     )
     lines = []
     for row in counted.drop_duplicates("model").head(PANELS).to_dict("records"):
-        for place, (layer, times, flops) in enumerate(_largest(row)):
-            share = {"part": flops / row["forward_flops"], "place": place, "times": times}
+        for index, (layer, times, flops) in enumerate(_largest(row)):
+            share = {"part": flops / row["forward_flops"], "place": index, "times": times}
             lines.append({**row, "layer": layer} | share)
     return DataFrame(lines, columns=[*counted, "layer", "part", "place", "times"])
 

@@ -60,11 +60,11 @@ def finding(rows: DataFrame, text: Texts) -> str:
     pairs = (small, large), (large, small)
     is_known = any(claims.differs(*pair, "time_per_sample") for pair in pairs)
     key = "finding" if is_known else "finding_alike"
-    words = [text(key, large=large, small=small, flops=flops, time=time)]
+    sentences = [text(key, large=large, small=small, flops=flops, time=time)]
     trained = rows.dropna(subset=["points"])
     if len(trained):
-        words.append(text("accuracy", row=trained.loc[trained["points"].idxmin()]))
-    return " ".join(words)
+        sentences.append(text("accuracy", row=trained.loc[trained["points"].idxmin()]))
+    return " ".join(sentences)
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:

@@ -46,10 +46,10 @@ def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
 def finding(rows: DataFrame, text: Texts) -> str:
     """The case whose executions lie furthest apart, the longest compilation, and how far the losses
     agree."""
-    words = _compared(rows, text)
+    sentences = _compared(rows, text)
     for _, row in rows.dropna(subset=["compile_s"]).nlargest(1, "compile_s").iterrows():
-        words.append(text("compiled", name=text(row.execution), time=row["compile_s"]))
-    return " ".join([*words, *_losses(rows, text)])
+        sentences.append(text("compiled", name=text(row.execution), time=row["compile_s"]))
+    return " ".join([*sentences, *_losses(rows, text)])
 
 
 def _compared(rows: DataFrame, text: Texts) -> list[str]:
@@ -62,14 +62,14 @@ def _compared(rows: DataFrame, text: Texts) -> list[str]:
     alone = ("finding_one", "finding_alike")[len(here) > 1]
     key = "finding" if ranked else alone
     names = {"fast": text(fast.execution), "slow": text(slow.execution)}
-    words = [text(key, row=fast, longer=slow["time_s"], **names)]
+    sentences = [text(key, row=fast, longer=slow["time_s"], **names)]
     if not ranked:
-        return words
+        return sentences
     others = here.iloc[1:]
     beside = others.loc[~apart(others, fast), "execution"]
     if len(beside):
-        words.append(text("as_fast", fast=names["fast"], others=", ".join(map(text, beside))))
-    return words
+        sentences.append(text("as_fast", fast=names["fast"], others=", ".join(map(text, beside))))
+    return sentences
 
 
 def _losses(rows: DataFrame, text: Texts) -> list[str]:

@@ -76,15 +76,15 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     look = {"edgecolor": style.PAPER, "linewidth": 0.6, "width": 0.78}
     kinds.stacks(axes, shown, colors, "name", *(f"{part}_ms" for part in colors), **look)
     starts = shares.cumsum(axis=1) - shares
-    for (place, part), value in shares.reset_index(drop=True).stack().items():
+    for (index, part), value in shares.reset_index(drop=True).stack().items():
         if value >= NAMED:
             on_bar = "#fefefe" if part in DARK else "#101418"  # whatever the page's theme
             look = {"color": on_bar, "ha": "center"}
-            if shown.iloc[place][runs.DOUBTFUL]:
+            if shown.iloc[index][runs.DOUBTFUL]:
                 look["color"] = style.INK
             axes.text(
-                starts.iloc[place][part] + value / 2,
-                place,
+                starts.iloc[index][part] + value / 2,
+                index,
                 percent(value),
                 va="center",
                 fontsize=9,

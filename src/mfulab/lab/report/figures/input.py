@@ -53,21 +53,21 @@ def finding(rows: DataFrame, text: Texts) -> str:
     key = "finding_alike"
     if apart(worst, suffix="_device"):
         key = "finding"
-    words = [text(key, worst=worst)]
+    sentences = [text(key, worst=worst)]
     keys = [*ALIKE, "loader_source"]
     alike = usual[(usual[keys] == worst[keys]).all(axis=1)]
     better = alike[(alike["kept"] > worst["kept"]) & apart(alike, worst)]
     if len(alike) > 1 and better.empty:
-        words.append(text("no_better"))
+        sentences.append(text("no_better"))
     elif len(alike) > 1:
         best = better.loc[better["kept"].idxmax()]
         most = alike.loc[alike["loader_workers"].idxmax()]
         key = "beyond" if apart(most, best) else "beyond_alike"
-        words.append(text("best", row=best))
+        sentences.append(text("best", row=best))
         if most["kept"] < best["kept"]:
-            words.append(text(key, row=most))
+            sentences.append(text(key, row=most))
     off = (rows["kept"] - rows["not_waiting"]).abs().median()
-    return " ".join([*words, text("tracks", deviation=percent(off), count=len(rows))])
+    return " ".join([*sentences, text("tracks", deviation=percent(off), count=len(rows))])
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
@@ -81,19 +81,19 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     )
     look: style.Look = {"hue": "loader_source", "palette": sources}
     marked: style.Look = look | {"style": "usual", "markers": {True: "o", False: VARIED_MARK}}
-    told = ("samples_per_s", "input_wait_percent")
+    tooltip = ("samples_per_s", "input_wait_percent")
     titles, across = (
         [*map(text, names)] for names in (("speed", "explained"), ("workers", "not_waiting"))
     )
     for (left, right), here in style.in_rows(figure, rows, titles, x=across):
         alike = selection.largest(here, ALIKE)  # one model's speeds on one axis
-        kinds.lines(left, alike[alike["usual"]], "place", "samples_per_s", *told, **look)
+        kinds.lines(left, alike[alike["usual"]], "place", "samples_per_s", *tooltip, **look)
         kinds.points(
             left,
             alike[~alike["usual"]],
             "place",
             "samples_per_s",
-            *told,
+            *tooltip,
             marker=VARIED_MARK,
             **look,
         )

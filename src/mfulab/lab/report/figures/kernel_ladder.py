@@ -69,17 +69,17 @@ def finding(rows: DataFrame, text: Texts) -> str:
     key = "finding_one"
     if claims.differs(low, high, SHARE):
         key = "finding"
-    words = [text(key, low=low, high=high, **values)]
+    sentences = [text(key, low=low, high=high, **values)]
     beside = rows[(rows["machine"] == high["machine"]) & (rows["family"] != "library")]
     for _, row in beside[beside["precision"] != high["precision"]].nlargest(1, SHARE).iterrows():
-        words.append(text("finding_beside", row=row))
+        sentences.append(text("finding_beside", row=row))
     if elsewhere := high["elsewhere"]:
-        words.append(text("finding_elsewhere", kernels=elsewhere))
+        sentences.append(text("finding_elsewhere", kernels=elsewhere))
     for below, rung in out_of_order(here):
         because = "; ".join(_reasons(below, rung, text)) or text("unexplained")
         names = {"rung": rung["kernel"], "below": below["kernel"]}
-        words.append(text("out_of_order", **names, because=because))
-    return " ".join(words)
+        sentences.append(text("out_of_order", **names, because=because))
+    return " ".join(sentences)
 
 
 def _reasons(below: Series, rung: Series, text: Texts) -> list[str]:
@@ -130,8 +130,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         for axes, here in zip(line, ladders, strict=False):
             axes.set_title(_title(here, text, across))
             axes.axvline(100, color=style.MUTED, linewidth=1.2)
-            told = (SHARE, "tflop_s", "time_s")
-            kinds.bars(axes, here, SHARE, "kernel", *told, fontsize=9, labelsize=9, **look)
+            tooltip = (SHARE, "tflop_s", "time_s")
+            kinds.bars(axes, here, SHARE, "kernel", *tooltip, fontsize=9, labelsize=9, **look)
     if len(machines) == across == 1:
         _say_what_is_added(grid[0, 0], next(iter(machines.values()))[0], text)
     shares = rows[SHARE]

@@ -59,7 +59,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     after the load."""
     load, worst = (off := errors(rows)).abs().stack().idxmax()
     row = rows.set_index("load").loc[load]
-    words = [
+    sentences = [
         text(
             "finding",
             counter=text(worst),
@@ -71,9 +71,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
     furthest = off.abs().max()
     others = rows["other_processes_percent"].median()
     if others > DISTURBED:  # a counter may be right of a load that was disturbed
-        words.append(text("disturbed", share=percent(others)))
+        sentences.append(text("disturbed", share=percent(others)))
     elif len(furthest) > 1:
-        words.append(
+        sentences.append(
             text(
                 "best",
                 counter=text(furthest.idxmin()),
@@ -84,8 +84,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
     late = rows.dropna(subset=["after_percent", "mfulab_percent"])
     lost = late["mfulab_percent"] - late["after_percent"]
     if (lost > 0).any():
-        words.append(text("after", row=late.loc[lost.idxmax()]))
-    return " ".join(words)
+        sentences.append(text("after", row=late.loc[lost.idxmax()]))
+    return " ".join(sentences)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:

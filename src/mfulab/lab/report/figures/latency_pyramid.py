@@ -43,7 +43,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     steps = rows["time_per_access_s"] / rows["time_per_access_s"].shift()
     names = {"near": _name(first, text), "far": _name(last, text)}
     costs = {"near_cost": _cost(first, text), "far_cost": _cost(last, text)}
-    words = [
+    sentences = [
         text(
             "finding",
             **names,
@@ -52,12 +52,14 @@ def finding(rows: DataFrame, text: Texts) -> str:
         )
     ]
     if len(rows) > 2 and steps.max() > 1:
-        place = int(steps.idxmax())
-        upper, lower = (_name(rows.iloc[at], text) for at in (place - 1, place))
-        words.append(text("step", upper=upper, lower=lower, factor=steps.max()))
+        index = int(steps.idxmax())
+        upper, lower = (_name(rows.iloc[at], text) for at in (index - 1, index))
+        sentences.append(text("step", upper=upper, lower=lower, factor=steps.max()))
     hierarchy = text.within("memory_hierarchy")
     clocks = rows["nominal_mhz"].dropna().head(1)
-    return " ".join([*words, *(hierarchy("nominal", clock=f"{clock:,.0f}") for clock in clocks)])
+    return " ".join(
+        [*sentences, *(hierarchy("nominal", clock=f"{clock:,.0f}") for clock in clocks)]
+    )
 
 
 def _name(row: Series, text: Texts) -> str:
@@ -108,13 +110,13 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     words = [_beside(row, text) for _, row in rows.iterrows()]
     named = [_name(row, text) for _, row in rows.iterrows()]
     shown = rows.assign(width=width, start=-width / 2, named=named)
-    told = ("working_set_bytes", "time_per_access_s", "cycles_per_access")
+    tooltip = ("working_set_bytes", "time_per_access_s", "cycles_per_access")
     kinds.bars(
         axes,
         shown.assign(words=words),
         "width",
         "named",
-        *told,
+        *tooltip,
         start="start",
         words="words",
         fontsize=11,

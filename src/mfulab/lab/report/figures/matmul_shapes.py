@@ -104,8 +104,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     axes = figure.subplots()
     small = 8 if len(kernels) > 8 else 10
     look = style.Look(small=small, vmin=0, cbar_kws={"label": text("share")})
-    told = (SHARE, "tflop_s")
-    kinds.cells(axes, table, table.map(percent), shown, "kernel", "shape", *told, **look)
+    tooltip = (SHARE, "tflop_s")
+    kinds.cells(axes, table, table.map(percent), shown, "kernel", "shape", *tooltip, **look)
     axes.set_ylabel(text("shape"))
     axes.tick_params(labelsize=small + 1)
     _name_kernels(axes, kernels)

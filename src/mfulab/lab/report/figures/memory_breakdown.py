@@ -145,14 +145,16 @@ def finding(rows: DataFrame, text: Texts) -> str:
     ways = largest.drop(index=INFERENCE, errors="ignore")
     least = ways.loc[ways["total"].idxmin()]
     state = 100 * plain[["gradients", "optimizer_state"]].sum() / plain["total"]
-    words = [text("finding", row=plain, state=percent(state), **_needed(plain["total"], text))]
+    sentences = [text("finding", row=plain, state=percent(state), **_needed(plain["total"], text))]
     if least["total"] < plain["total"]:
-        words.append(text("least", way=least.name, **_needed(least["total"], text)))
+        sentences.append(text("least", way=least.name, **_needed(least["total"], text)))
     measured = rows[rows["measured_bytes"] > 0]
     if len(measured):
         deviation = (100 * (measured["total"] / measured["measured_bytes"] - 1)).abs()
-        words.append(text("measured", count=len(measured), deviation=percent(deviation.median())))
-    return " ".join(words)
+        sentences.append(
+            text("measured", count=len(measured), deviation=percent(deviation.median()))
+        )
+    return " ".join(sentences)
 
 
 def _needed(needed: float, text: Texts) -> dict[str, str]:

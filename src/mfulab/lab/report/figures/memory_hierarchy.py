@@ -57,21 +57,21 @@ def finding(rows: DataFrame, text: Texts) -> str:
     }
     values["factor"] = last["time_per_access_s"] / first["time_per_access_s"]
     key = "finding" if len(walked) > 1 else "finding_one"
-    words = [text(key, pattern=text(pattern), first=first, last=last, **values)]
+    sentences = [text(key, pattern=text(pattern), first=first, last=last, **values)]
     table = rows.pivot_table(
         index="working_set_bytes", columns="pattern", values="time_per_access_s"
     )
     ratio = table.get("columns", Series(dtype=float)) / table.get("rows", Series(dtype=float))
     for size, factor in ratio.dropna().nlargest(1).items():
-        words.append(text("orders", size=size_of(size), factor=significant(factor)))
+        sentences.append(text("orders", size=size_of(size), factor=significant(factor)))
     if {"cuda_malloc", "cuda_memcpy"} <= {*table}:
         by_hand = table[["cuda_malloc", "cuda_memcpy"]].dropna().tail(1)
         taken = zip(by_hand.index, by_hand.mul(by_hand.index / 8, axis=0).to_numpy(), strict=True)
         for size, (empty, copied) in taken:
-            words.append(text("by_hand", size=size_of(size), empty=empty, copied=copied))
+            sentences.append(text("by_hand", size=size_of(size), empty=empty, copied=copied))
     for clock in rows["nominal_mhz"].dropna().head(1):
-        words.append(text("nominal", clock=f"{clock:,.0f}"))
-    return " ".join(words)
+        sentences.append(text("nominal", clock=f"{clock:,.0f}"))
+    return " ".join(sentences)
 
 
 def size_of(size: float) -> str:

@@ -197,11 +197,11 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         axes.scatter(
             busy, here["place"], marker="|", s=150, linewidth=2.5, color=here["color"], zorder=3
         )
-        for place, percent_busy in zip(here["place"], busy, strict=True):
+        for height, percent_busy in zip(here["place"], busy, strict=True):
             label = text("share_of", share=percent_busy)
             axes.annotate(
                 label,
-                (percent_busy, place),
+                (percent_busy, height),
                 (7, 0),
                 textcoords="offset points",
                 va="center",

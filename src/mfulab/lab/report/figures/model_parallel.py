@@ -41,13 +41,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
         return ""
     first = pipelines.iloc[0]
     best = pipelines.loc[pipelines["idle_percent"].idxmin()]
-    words = [text("finding", first=first, best=best)]
+    sentences = [text("finding", first=first, best=best)]
     split = rows[rows["split"] != "none"]
     fastest = split.loc[split["speedup"].idxmax()]
-    words.append(text("fastest", name=name(fastest, text), row=fastest))
+    sentences.append(text("fastest", name=name(fastest, text), row=fastest))
     for _, row in rows[rows["split"] == "tensor"].head(1).iterrows():
-        words.append(text("sends", row=row, pipeline=first))
-    return " ".join(words)
+        sentences.append(text("sends", row=row, pipeline=first))
+    return " ".join(sentences)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
@@ -56,8 +56,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     left, right = style.panels(figure, [""], [text("idle"), text("speed")])[0]
     pipelines = _pipelines(rows)
     color = style.PALETTE[0]
-    told = ("micro_batches", "idle_percent")
-    kinds.lines(left, pipelines, "micro_batches", "idle_percent", *told, color=color, marker="o")
+    tooltip = ("micro_batches", "idle_percent")
+    kinds.lines(left, pipelines, "micro_batches", "idle_percent", *tooltip, color=color, marker="o")
     left.plot(pipelines["micro_batches"], pipelines["predicted_idle_percent"], **style.LIMIT)
     ticks.doublings(left, pipelines["micro_batches"])
     left.set(ylim=(0, 100), xlabel=text("micro_batches"), ylabel="%")

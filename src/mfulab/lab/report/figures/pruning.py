@@ -41,20 +41,20 @@ def finding(rows: DataFrame, text: Texts) -> str:
     order = order.drop_duplicates("pruning").sort_values(
         "pruning", key=lambda way: way.map([*COLORS].index)
     )
-    words = []
+    sentences = []
     several = rows["machine"].nunique() > 1
     for _, best in order.iterrows():
-        words += [f"{best['machine']}:"] * several
+        sentences += [f"{best['machine']}:"] * several
         if not best["apart"]:
             key = "finding_alike"
         elif best["relative"] > 100:
             key = "finding_slower"
         else:
             key = "finding"
-        words.append(text(key, best=best, pruned=100 - best["left"], factor=best["factor"]))
+        sentences.append(text(key, best=best, pruned=100 - best["left"], factor=best["factor"]))
         if best["executed"] >= 0:
-            words.append(text("executed", best=best))
-    return " ".join(words)
+            sentences.append(text("executed", best=best))
+    return " ".join(sentences)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
@@ -74,14 +74,14 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         figure, shown, text, "batch_size", batches, y=text("time"), sharey="row"
     ):
         axes.plot([0, 100], [100, 0], linestyle="--", color=style.MUTED, linewidth=1)
-        told = ("pruned_share", "relative", "time_s")
+        tooltip = ("pruned_share", "relative", "time_s")
         pale = here["apart"].map({True: 1.0, False: style.PALE}).tolist()
         kinds.lines(
             axes,
             here,
             "pruned_percent",
             "relative",
-            *told,
+            *tooltip,
             hue="pruning",
             palette=colors,
             alpha=pale,

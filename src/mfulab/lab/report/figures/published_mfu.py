@@ -82,7 +82,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         if name in present - {OWN}:
             public.append(name)
     colors = style.colors(public) | {OWN: style.INK}
-    markers = {name: style.MARKERS[place % 7] for place, name in enumerate(public)} | {OWN: "*"}
+    markers = {name: style.MARKERS[index % 7] for index, name in enumerate(public)} | {OWN: "*"}
     top = 1.06 * max(FULL, rows["mfu_bf16_percent"].max())
     look: style.Look = {
         "hue": "family",
@@ -108,8 +108,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     provenance = next(words for words in figure.texts if words.get_gid() == "provenance")
     room = style.LETTERS - style.letters(derived)
     provenance.set_text(textwrap.shorten(provenance.get_text(), room, placeholder=" …"))
-    place = {"ha": "right", "fontsize": 9, "color": style.MUTED}
-    figure.text(0.985, 0.07 / figure.get_figheight(), derived, gid="provenance", **place)
+    index = {"ha": "right", "fontsize": 9, "color": style.MUTED}
+    figure.text(0.985, 0.07 / figure.get_figheight(), derived, gid="provenance", **index)
     if OWN in present:
         entries.append(style.dot(style.INK, text("you_are_here"), "*"))
     return entries

@@ -62,23 +62,23 @@ def finding(rows: DataFrame, text: Texts) -> str:
     if ways.empty:
         return text("whole", row=rows.iloc[0])
     accurate = ways[ways["faster"] & ~ways["worse"]].nsmallest(1, "time_percent")
-    words = [
+    sentences = [
         text("whole", row=ways.assign(accuracy_percent=ways["whole_accuracy_percent"]).iloc[0])
     ]
     best = [text("finding", row=row, span=_span(row)) for _, row in accurate.iterrows()]
-    words += best or [text("none_kept", count=len(ways))]
+    sentences += best or [text("none_kept", count=len(ways))]
     if ways["worse"].any():
         worst = ways.loc[ways["change"].where(ways["worse"]).idxmin()]
         reach = ""
         if worst["change_half_points"] >= 0:
             reach = f" ± {worst['change_half_points']:.1f}"
-        words.append(
+        sentences.append(
             text("worst", row=worst, lost=-worst["change"], reach=reach, span=_span(worst))
         )
     fewer = ways[(ways["flops_percent"] < 100) & ~ways["faster"]].nsmallest(1, "flops_percent")
     for _, row in fewer.iterrows():
-        words.append(text("fewer", row=row, span=_span(row)))
-    return " ".join(words)
+        sentences.append(text("fewer", row=row, span=_span(row)))
+    return " ".join(sentences)
 
 
 def _span(row: Series) -> str:

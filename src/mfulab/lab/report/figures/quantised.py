@@ -48,25 +48,25 @@ def finding(rows: DataFrame, text: Texts) -> str:
         key = "finding_slower"
     else:
         key = "finding_alike"
-    words = [text(key, **_case(best, text))]
+    sentences = [text(key, **_case(best, text))]
     for _, slowest in (
         slower[slower["relative"] < best["relative"]].nsmallest(1, "relative").iterrows()
     ):
-        words.append(text("slowest", **_case(slowest, text)))
+        sentences.append(text("slowest", **_case(slowest, text)))
     alike = len(rows) - len(beyond)
     if alike:
-        words.append(text("overlaps", count=alike, total=len(rows)))
+        sentences.append(text("overlaps", count=alike, total=len(rows)))
     ratio = rows["mbu_percent_before"] / rows["mbu_percent"]
     decoded = rows[
         (rows["mode"] == "decoding") & ratio.notna() & apart(rows, suffix="_before", ratio=ratio)
     ]
-    words += [
+    sentences += [
         text("bandwidth", **_case(best, text))
         for _, best in decoded.nlargest(1, "relative").iterrows()
     ]
     if rows["quantisation"].nunique() > 1:
-        words.append(text("error", **_case(rows.loc[rows["error"].idxmax()], text)))
-    return " ".join(words)
+        sentences.append(text("error", **_case(rows.loc[rows["error"].idxmax()], text)))
+    return " ".join(sentences)
 
 
 def _case(row: Series, text: Texts) -> dict[str, object]:

@@ -23,20 +23,20 @@ def finding(rows: DataFrame, text: Texts) -> str:
     if compiled.empty:
         return text("none", row=rows[["varied_calls", "varied_s"]].max())
     worst = compiled.iloc[-1]
-    words = [text("finding", row=worst)]
+    sentences = [text("finding", row=worst)]
     same = rows["model"] == worst["model"]
     for _, row in rows[same & (rows["execution"] == "eager")].head(1).iterrows():
-        words.append(text("eager", row=row))
+        sentences.append(text("eager", row=row))
     best = compiled[compiled["model"] == worst["model"]].iloc[0]
     if best["recompilations"] < worst["recompilations"]:
         key = "best_never"
         if best["recompilations"]:
             key = "best"
-        words.append(text(key, row=best))
+        sentences.append(text(key, row=best))
     broken = rows.loc[rows["graph_breaks"] > 0, "model"].drop_duplicates()
     if len(broken):
-        words.append(text("broken", models=", ".join(specs.names("model", broken, text))))
-    return " ".join(words)
+        sentences.append(text("broken", models=", ".join(specs.names("model", broken, text))))
+    return " ".join(sentences)
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:

@@ -56,12 +56,12 @@ def finding(rows: DataFrame, text: Texts) -> str:
         "median": share.median(),
         "measured": int(pd.notna(best["ceiling_tflop_s"])),
     }
-    words = [text("finding", limited=int(limited.sum()), total=len(rows), run=named, **values)]
+    sentences = [text("finding", limited=int(limited.sum()), total=len(rows), run=named, **values)]
     if above.any() and not above.all():
         furthest = share[above].idxmax()
         named = text(keys[furthest], best=rows.loc[furthest])
-        words.append(text("above", count=int(above.sum()), run=named, share=share[furthest]))
-    return " ".join(words)
+        sentences.append(text("above", count=int(above.sum()), run=named, share=share[furthest]))
+    return " ".join(sentences)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:

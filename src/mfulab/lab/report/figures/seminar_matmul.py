@@ -50,15 +50,15 @@ def finding(rows: DataFrame, text: Texts) -> str:
     """The mean of the text's kernel as its parts, beside what the text printed; its error, and what
     is wrong altogether."""
     told = naive(rows)
-    words = [text("finding", row=told, printed=quantity(PRINTED_S, "s"))]
+    sentences = [text("finding", row=told, printed=quantity(PRINTED_S, "s"))]
     errors = rows.set_index("kernel")["max_absolute_error"].dropna()
     other = CORRECTED.get(told["kernel"])
     if told["kernel"] in errors and other in errors:
         values = {"own": errors[told["kernel"]], "other_error": errors[other]}
-        words.append(text("errors", kernel=told["kernel"], other=other, **values))
+        sentences.append(text("errors", kernel=told["kernel"], other=other, **values))
     for _, row in rows[rows["status"] == "incorrect"].iterrows():
-        words.append(text("wrong_at", row=row))
-    return " ".join(words)
+        sentences.append(text("wrong_at", row=row))
+    return " ".join(sentences)
 
 
 def _said(row: Series, text: Texts) -> str:
@@ -86,8 +86,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     kinds.stacks(axes, shown, parts, "kernel", *CALLS)
     ends = shown[[*parts]].sum(axis=1)
     where: style.Look = {"textcoords": "offset points", "va": "center", "fontsize": 9}
-    for place, row in shown.iterrows():
-        axes.annotate(_said(row, text), (ends[place], place), (5, 0), **where)
+    for index, row in shown.iterrows():
+        axes.annotate(_said(row, text), (ends[index], index), (5, 0), **where)
     axes.set_xlim(0, ROOM * ends.max())
     axes.set_xlabel(text("mean", calls=f"{shown['first_calls'].max():.0f}"))
     first = shown.iloc[0]

@@ -44,14 +44,14 @@ def finding(rows: DataFrame, text: Texts) -> str:
     one = alone.iloc[0]
     best = batched.loc[batched["latency_p50_s"].idxmin()]
     factor = significant(best["answered_per_s"] / one["answered_per_s"])
-    words = [text("finding", one=one, best=best, factor=factor)]
+    sentences = [text("finding", one=one, best=best, factor=factor)]
     lowest = rows[
         (rows["offered_load"] == rows["offered_load"].min()) & (rows["largest_batch"] > 1)
     ]
     waits = lowest.sort_values("longest_wait_ms")
     if waits["longest_wait_ms"].nunique() > 1:
-        words.append(text("waiting", first=waits.iloc[0], last=waits.iloc[-1]))
-    return " ".join(words)
+        sentences.append(text("waiting", first=waits.iloc[0], last=waits.iloc[-1]))
+    return " ".join(sentences)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:

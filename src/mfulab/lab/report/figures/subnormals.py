@@ -47,15 +47,15 @@ def finding(rows: DataFrame, text: Texts) -> str:
     least = slow.iloc[0]
     if not row["apart"]:
         return text("finding_alike", row=row)
-    words = [text("finding", row=row, operation=text(row.operation))]
+    sentences = [text("finding", row=row, operation=text(row.operation))]
     same = rows[(rows[CASE] == row[CASE]).all(axis=1)]
     for _, flushed in same[same["numbers"] == "flushed"].iterrows():
         key = "zero" if flushed["apart"] else "zero_alike"
-        words.append(text(key, row=flushed))
+        sentences.append(text(key, row=flushed))
     if least["operation"] != row["operation"]:
         key = "least" if least["apart"] else "least_alike"
-        words.append(text(key, row=least, operation=text(least.operation)))
-    return " ".join(words)
+        sentences.append(text(key, row=least, operation=text(least.operation)))
+    return " ".join(sentences)
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:

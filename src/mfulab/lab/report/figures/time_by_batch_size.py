@@ -35,11 +35,11 @@ def finding(rows: DataFrame, text: Texts) -> str:
     sound = frames.comparable(first) & frames.comparable(last)
     first = frames.preferred(first, sound)
     last = frames.preferred(last, sound)
-    words = _gains(first, last, text)
-    words += selection.unranked_words(sound, text)
+    sentences = _gains(first, last, text)
+    sentences += selection.unranked_words(sound, text)
     if falling := int(trust.falling(rows).sum()):
-        words.append(text("falling", count=falling))
-    return " ".join(words)
+        sentences.append(text("falling", count=falling))
+    return " ".join(sentences)
 
 
 def _gains(first: DataFrame, last: DataFrame, text: Texts) -> list[str]:

@@ -86,12 +86,12 @@ def _of_few_cases(rows: DataFrame) -> DataFrame:
 def technique(row: Row | Series, text: Texts) -> str:
     """The workload's word, with the precision where it is not the plain step's."""
     word = text.name("workload", row["workload"])
-    words = []
+    parts = []
     if row["precision_differs"]:
-        words = [text.name("precision", row["precision"])]
-    if not words or row["workload"] != PLAIN:
-        words.insert(0, word)
-    return ", ".join(words)
+        parts = [text.name("precision", row["precision"])]
+    if not parts or row["workload"] != PLAIN:
+        parts.insert(0, word)
+    return ", ".join(parts)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -101,9 +101,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
     if plain.empty:  # all of them are doubtful: nothing is held against them
         return ""
     worst = plain.loc[plain["share"].idxmax()]
-    words = [text("finding", row=worst)]
+    sentences = [text("finding", row=worst)]
     if worst["utilization_percent"] >= 0:
-        words.append(text("busy", row=worst))
+        sentences.append(text("busy", row=worst))
     others = rows[
         (rows[CASE] == worst[CASE]).all(axis=1) & ~rows["is_plain"] & rows["mfu_percent"].notna()
     ]
@@ -119,21 +119,21 @@ def finding(rows: DataFrame, text: Texts) -> str:
         key = "no_faster"
         if faster.any():
             key = "faster"
-        words.append(text(key, row=best, **values))
+        sentences.append(text(key, row=best, **values))
         alike = int((~others["apart"]).sum())
         if alike:
-            words.append(text("overlaps", count=alike, total=len(others)))
+            sentences.append(text("overlaps", count=alike, total=len(others)))
     again = rows[rows["checkpointing"].fillna(False).astype(bool)]
     more = again["hfu_percent"] / again["mfu_percent"]
     if more.notna().any():
-        words.append(text("checkpointed", row=again.loc[more.idxmax()]))
+        sentences.append(text("checkpointed", row=again.loc[more.idxmax()]))
     left = again["memory_bytes"] / again["memory_bytes_plain"].where(~again["precision_differs"])
     if left.notna().any():
         case = again.loc[left.idxmin()]
         key = "traded" if case["apart"] else "traded_alike"
         fast_s, slow_s = (1 / case[f"samples_per_s{suffix}"] for suffix in ("_plain", ""))
-        words.append(text(key, row=case, fast=fast_s, slow=slow_s))
-    return " ".join(words)
+        sentences.append(text(key, row=case, fast=fast_s, slow=slow_s))
+    return " ".join(sentences)
 
 
 def _shown(rows: DataFrame, text: Texts) -> DataFrame:
@@ -188,15 +188,15 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
 def _label(row: Series, text: Texts) -> str:
     """Words behind a bar: its length where cut off, MFU, HFU where more is executed, and that no
     difference can be measured."""
-    words = []
+    parts = []
     if row["relative"] > WIDEST:
-        words.append(f"→ {text('share_of', share=row['relative'])}")
+        parts.append(f"→ {text('share_of', share=row['relative'])}")
     if row["mfu_percent"] >= 0:
         shares = [row["mfu_percent"]]
         if row["checkpointing"] is True or row["teacher"] == "online":
             shares.append(row["hfu_percent"])
         *first, last = shares
-        words.append(" / ".join([*map(percent, first), text("share_of", share=last)]))
+        parts.append(" / ".join([*map(percent, first), text("share_of", share=last)]))
     if not (row["apart"] or row["is_plain"]):
-        words.append(text("as_plain"))
-    return "; ".join(words)
+        parts.append(text("as_plain"))
+    return "; ".join(parts)

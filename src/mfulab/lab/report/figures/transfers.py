@@ -55,8 +55,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         sizes = here["n"].map("{:g}".format)
         shown = here.assign(size=sizes).join(_shares(here))
         kinds.stacks(axes, shown, parts, "size", *PARTS, upright=True)
-        for place, seconds in enumerate(total):
-            axes.text(place, 102, text("total", time=seconds), **words)
+        for index, seconds in enumerate(total):
+            axes.text(index, 102, text("total", time=seconds), **words)
         top = 125 if is_tight else 110
         axes.set(xlabel=text("size"), ylim=(0, top), yticks=range(0, 101, 20))
         axes.tick_params(axis="x", labelrotation=turned)

@@ -67,8 +67,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     lines = []
     for number, row in enumerate(rows.to_dict("records")):
         for rung in ladder.measured(row):
-            told = {"rung": rung.column, "percent": rung.percent, "falls": rung.falls}
-            lines.append(row | {"number": number} | told)
+            tooltip = {"rung": rung.column, "percent": rung.percent, "falls": rung.falls}
+            lines.append(row | {"number": number} | tooltip)
     rungs = DataFrame(lines)
     rungs = rungs[rungs["falls"] | (rungs.groupby("rung")["percent"].transform("max") >= SMALL)]
     words = text.within("rungs")

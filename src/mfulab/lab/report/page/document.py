@@ -576,7 +576,7 @@ def _comparison(folder: Path, text: Texts) -> Record:
     numbers = ["old_s", "new_s", "ratio", "ratio_low", "ratio_high"]
     rows[numbers] = rows[numbers].apply(pd.to_numeric, errors="coerce")
     counts = rows["verdict"].value_counts().items()
-    words = ", ".join(f"{text.name('compared', str(says))} {count}" for says, count in counts)
+    counted = ", ".join(f"{text.name('compared', str(says))} {count}" for says, count in counts)
     lines = [
         {
             "run": row["run"],
@@ -598,7 +598,7 @@ def _comparison(folder: Path, text: Texts) -> Record:
         for why, n in others.items()
     ]
     folders = list(filter(None, rows[["old", "new"]].iloc[0]))
-    says = text("compared", count=len(rows), counts=words)
+    says = text("compared", count=len(rows), counts=counted)
     return {"says": says, "folders": folders, "lines": lines, "others": without}
 
 

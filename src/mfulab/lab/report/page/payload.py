@@ -39,8 +39,8 @@ def read(tables: frames.Tables, folder: Path, figures: Row, text: Texts) -> Iter
     except (FileNotFoundError, UnreadableError):
         details = {}
     yield '{"tables":{'
-    for place, name in enumerate(name for name in TABLES if len(tables[name])):
-        yield f'{"," * (place > 0)}"{name}":'
+    for index, name in enumerate(name for name in TABLES if len(tables[name])):
+        yield f'{"," * (index > 0)}"{name}":'
         yield from compact(name, tables[name], text)
     yield "}," + as_json({"details": details, "figures": figures})[1:]
 
@@ -76,7 +76,7 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
         table = table.assign(settings=others)
         main.insert(
             next(
-                (place for place, column in enumerate(main) if column in ("hardware", "status")), 1
+                (index for index, column in enumerate(main) if column in ("hardware", "status")), 1
             ),
             SETTINGS,
         )

@@ -103,9 +103,9 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
             if size > sizes[last]:
                 beyond.append(size)
         predicted = []
-        for place in rising:
-            if memory[place] == memory[place]:
-                predicted.append((sizes[place], memory[place]))
+        for index in rising:
+            if memory[index] == memory[index]:
+                predicted.append((sizes[index], memory[index]))
         too_large = None
         if beyond:
             too_large = int(min(beyond))
@@ -271,7 +271,7 @@ def chosen(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _case(row: Row, figures: set[str], text: Texts) -> Record:
     cause = row[CAUSE]
-    words = verdicts.columns(row, language=text.language)
+    columns = verdicts.columns(row, language=text.language)
     budget = account.read(row).losses
     is_read = row["hardware"].endswith(frames.READ)  # of another program: no experiment helps it
     tried = ""
@@ -283,8 +283,8 @@ def _case(row: Row, figures: set[str], text: Texts) -> Record:
     return {
         "title": f"{row['model']} · {text.name('mode', row['mode'])}",
         "where": ", ".join(_where(row, text)),
-        "verdict": words["verdict"],
-        "reason": words["verdict_reason"],
+        "verdict": columns["verdict"],
+        "reason": columns["verdict_reason"],
         "named": " · ".join(_named(budget, text)),
         "parts": _drawn(budget, text),
         "phases": _phases(row, text),
@@ -368,14 +368,14 @@ def _allocator(row: Row, text: Texts) -> list[str]:
     """The step's time in the allocator's default state, and with memory kept, where either makes a
     difference."""
     names = ("default_state_time_s", "kept_memory_time_s", "default_state_page_faults")
-    words = []
+    sentences = []
     before, kept_s, faults = (number(row.get(name)) for name in names)
     if before and faults and before >= SLOWER * row["time_s"]:
-        words.append(text("default_state", time=quantity(before, "s"), faults=f"{faults:,.0f}"))
+        sentences.append(text("default_state", time=quantity(before, "s"), faults=f"{faults:,.0f}"))
     slower = kept_s and row["time_s"] >= SLOWER * kept_s
     if slower:
-        words.append(text("kept_memory", time=quantity(kept_s, "s")))
-    return words
+        sentences.append(text("kept_memory", time=quantity(kept_s, "s")))
+    return sentences
 
 
 def _answers(rows: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> list[Record]:
@@ -509,19 +509,19 @@ def _loader_says(fed: pd.DataFrame, beside: pd.DataFrame, text: Texts) -> str:
     worst = fed.loc[fed["input_wait_percent"].idxmax()]
     beside = frames.own(beside)
     key = "loader_yes" if worst["input_wait_percent"] >= WAITING else "loader_no"
-    words = [
+    sentences = [
         text(key, model=worst["model"], share=percent(worst["input_wait_percent"]), count=len(fed))
     ]
     beside = beside[beside["apart"]] if len(beside) else beside
     if len(beside) and beside["kept"].min() < 100 - WAITING:
-        words.append(text("loader_costs", row=beside.loc[beside["kept"].idxmin()]))
-    return " ".join(words)
+        sentences.append(text("loader_costs", row=beside.loc[beside["kept"].idxmin()]))
+    return " ".join(sentences)
 
 
 def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
     if pairs.empty:
         return text("bf16_unknown")
-    words = []
+    sentences = []
     for worth in WORTH:
         here = pairs[pairs["worth"] == worth].sort_values("speedup", ascending=False)
         runs = []
@@ -540,12 +540,12 @@ def _bf16_says(pairs: pd.DataFrame, text: Texts) -> str:
         if len(here) > 4:
             more = text("and_more", count=len(here) - 4)
         if runs:
-            words.append(text(worth, runs=", ".join(runs) + more))
+            sentences.append(text(worth, runs=", ".join(runs) + more))
     if len(slower := 1 / pairs.loc[pairs["emulated"], "speedup"]):
         low = significant(slower.min(), 2)
         high = significant(slower.max(), 2)
         key = "bf16_emulated_one"
         if low != high:
             key = "bf16_emulated"
-        words.insert(0, text(key, low=low, high=high))
-    return " ".join(words)
+        sentences.insert(0, text(key, low=low, high=high))
+    return " ".join(sentences)
