@@ -68,7 +68,7 @@ bench: $(VENV)/installed ## Each target beside what was got, in two minutes (ALL
 machines: $(VENV)/installed ## The miniature as other machines would measure it (ONLY=avx2,one-core EXPERIMENT=quickstart)
 	$(BIN)/python benchmarks/machines.py --markdown $(if $(ONLY),--only $(ONLY)) $(if $(EXPERIMENT),--experiment $(EXPERIMENT))
 
-faults: $(VENV)/tested ## Sweeps that are killed, cut off and lied to: some 50 CPU minutes (docs/reliability.md)
+faults: $(VENV)/tested ## Sweeps that are killed, cut off and lied to: hours of CPU (docs/reliability.md)
 	MFULAB_FAULTS=5 MFULAB_EXAMPLES=2000 $(BIN)/pytest -n auto tests/workflow/test_faults.py tests/lab/planning/test_checks.py \
 	    tests/lab/report/test_hostile.py tests/lab/report/test_vector.py tests/lab/tables/test_merge.py tests/loop/goodput \
 	    tests/tracing/test_damaged.py tests/core/test_web.py tests/cli/test_fuzz.py
