@@ -101,7 +101,7 @@ def test_a_model_of_ones_own(capsys):
         ({"model": None}, "model: missing"),
         ({"batch_size": 2.5}, "batch_size=2.5: give a whole number"),
         ({"batch_size": ".nan"}, "batch_size=.nan: give a whole number"),
-        ({"model.arguments": "[1"}, "[1: while parsing a flow sequence"),
+        ({"model.arguments": "[1"}, "[1: not YAML (line 2: "),
         ({"tokens_per_s": "many"}, "tokens_per_s=many: give a number"),
         ({"tokens_per_s": ".inf"}, "tokens_per_s=.inf: give a number from 1e-30 to 1e+30"),
         ({"reported": ".nan"}, "reported=nan: give an MFU in percent"),

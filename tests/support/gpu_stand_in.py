@@ -709,8 +709,8 @@ def prepare(folder: Path, figures: tuple[str, ...] = ()) -> Path:
     copy_workflow(folder, with_source=True)
     listed = (
         "src/mfulab/lab/report/figures/__init__.py",
-        r"for name in order\}",
-        f"for name in {figures}}}",
+        r"pick_all\(loaded, order\)",
+        f"pick_all(loaded, {figures})",
     )
     for name, pattern, text in (*EDITS, *([listed] if figures else [])):
         path = folder / name

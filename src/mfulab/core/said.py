@@ -60,10 +60,10 @@ def of_source(source: str, reason: Said | str) -> Said:
 
 def joined(sentences: Iterable[Said]) -> Said | None:
     """One sentence of several, without repetitions; None of none."""
-    sentence = None
+    so_far = None
     for said in dict.fromkeys(sentences):
-        sentence = said if sentence is None else Said("both", {"first": sentence, "second": said})
-    return sentence
+        so_far = said if so_far is None else Said("both", {"first": so_far, "second": said})
+    return so_far
 
 
 def cell_of(said: Said | None) -> str:

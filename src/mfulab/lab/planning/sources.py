@@ -35,8 +35,9 @@ IMPORTING = ""  # in place of a name: every statement of the module; those that 
 DOTTED = re.compile(r"\w+(\.[\w*]+)+")
 WORDS = ("mfulab.core.errors",)  # what a message says changes no row that was measured
 COLUMNS = ("column", "counter_column")  # functions that declare a value of a row
-# Rows hold a sentence's key: what a language makes of it decides nothing that only names it.
-KEYS = "mfulab.core.said"
+# Rows hold a sentence's key, and no explanation's lines: a language decides nothing that only names
+# them.
+TOLD = ("mfulab.core.said", "mfulab.mfu.explain")
 LANGUAGE = ["core", "language"]  # in parts: a text of its name would be a use of it
 CONFIGS = ("Closed", "Config")  # how names of configs' classes end
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -119,7 +120,7 @@ def _walk(
             beyond |= nodes
             data |= files
         read |= places
-        if node[0] == KEYS:
+        if node[0] in TOLD:
             beyond = {each for each in beyond if each[0].split(".")[1:3] != LANGUAGE}
         waiting |= beyond - seen
     unread = list(data)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,9 +26,8 @@ from mfulab.loop.interactive.wanted import Wanted, tell_nothing, without_row
 from mfulab.mfu.account import Judged
 from mfulab.mfu.utilization import ratio
 
-if TYPE_CHECKING:  # both import this module
+if TYPE_CHECKING:
     from mfulab.loop.interactive.measure import Measurement
-    from mfulab.loop.interactive.script import Split
 
 # Steps of others that an optimiser which stepped once may wait for, as a generator for its critics.
 UNKNOWN_GAP = 8
@@ -117,6 +116,16 @@ class Optimizers:
         return max((one.steps for one in self._stepped.values()), default=0)
 
 
+class Divided(Protocol):
+    """Steps that were divided into phases: their names, the running step's too."""
+
+    steps: list[list[str]]
+
+    def row(self) -> dict[str, float | None]:
+        """Mean ms of each phase."""
+        ...
+
+
 @dataclass(frozen=True)
 class Told:
     """Facts that a ladder shows of a window, without its models."""
@@ -130,7 +139,7 @@ class Told:
     split_steps: int
 
     @classmethod
-    def of(cls, window: "Measurement", split: "Split | None") -> "Told":
+    def of(cls, window: "Measurement", split: Divided | None) -> "Told":
         """Copies a window that is closed, and the phases of the steps after it."""
         return cls(
             row=window.row | (split.row() if split else {}),
