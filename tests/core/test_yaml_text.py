@@ -49,7 +49,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_what_yaml_holds_is_read_as_it_was(value):
-    assert parse_yaml(yaml.safe_dump(value, allow_unicode=True)) == value
+    assert parse_yaml(yaml.safe_dump(value)) == value
 
 
 @given(st.text("[]{}-:&*!?|>'\"# \n\tab1", max_size=60))

@@ -106,8 +106,8 @@ class Servers:
         count = iter(range(10**9))
 
         def send(connection: Any, place: str) -> None:
+            self.sent += 1  # before the client can have read it
             connection.sendall(MOVED % (place.encode(), next(count)) + b"\r\n")
-            self.sent += 1
 
         return self.start(send)
 
