@@ -33,8 +33,8 @@ def test_a_gpu_s_first_minutes_show_busy_and_useless_beside_useful(swept):
         {"fp16", "fp32"} if "tesla-t4" in matmuls[0]["hardware"] else {"bf16", "fp32"}
     )
     first = next(seconds for seconds, words in swept.events if words == "page")
-    # Of a T4 with two slow cores; others need some 60. The page's seconds are this machine's own.
-    assert first <= 130
+    # of a T4 with two slow cores; others need some 60
+    assert first <= 100
     begun = [words for seconds, words in swept.events if seconds <= first]
     assert sum("profile_step" in words for words in begun) == 3, (
         "what the first sentence needs, and no more"
@@ -51,8 +51,8 @@ def test_a_gpu_s_first_minutes_show_busy_and_useless_beside_useful(swept):
     assert 0 < float(used[0]) < float(used[1]) < 100
     [about] = re.findall(r"^about (?:(\d+) min )?(\d+) s", swept.output, re.MULTILINE)
     predicted = 60 * int(about[0] or 0) + int(about[1])
-    # Figures and page take this machine's own time, which may be twice the usual one.
-    assert 0.5 < predicted / swept.total_s < 1.3, "the estimate"
+    # Figures and page are charged what they take here: 0.69 on a host half as fast as usual.
+    assert 0.6 < predicted / swept.total_s < 1.3, "the estimate"
     assert "has changed since" not in swept.output
     assert "not_measured" not in swept.output
 
