@@ -108,8 +108,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     provenance = next(words for words in figure.texts if words.get_gid() == "provenance")
     room = style.LETTERS - style.letters(derived)
     provenance.set_text(textwrap.shorten(provenance.get_text(), room, placeholder=" …"))
-    index = {"ha": "right", "fontsize": 9, "color": style.MUTED}
-    figure.text(0.985, 0.07 / figure.get_figheight(), derived, gid="provenance", **index)
+    alignment = {"ha": "right", "fontsize": 9, "color": style.MUTED}
+    figure.text(0.985, 0.07 / figure.get_figheight(), derived, gid="provenance", **alignment)
     if OWN in present:
         entries.append(style.dot(style.INK, text("you_are_here"), "*"))
     return entries
