@@ -81,13 +81,25 @@ def test_extreme_equal_and_single_sizes_of_a_crossover(tmp_path):
     assert "is not faster than Invented xeon at the largest size" in never
     assert "alone" not in never
     equal = said(crossover, matmuls(tmp_path, gpu=CPU, copy_s=0.0))
-    assert "is not faster" in equal
+    assert "is not faster" not in equal
+    assert "is faster" not in equal
     assert "10.0 ms at 512³, against 10.0 ms" in equal
     always = said(crossover, matmuls(tmp_path, copy_s=0.0))
     assert "from 64³ on" in always
     assert "alone" not in always
     assert crossover.rows(matmuls(tmp_path, {64: 1.0}, {128: 1.0})).empty  # none in common
     assert crossover.rows(matmuls(tmp_path, {64: 1.0}, {64: 1.0})).empty  # one size is no curve
+
+
+def test_a_win_within_the_times_intervals_is_none(tmp_path):
+    read = matmuls(tmp_path)
+    matmul = read["matmul"].copy()
+    for name, factor in {"time_ci_low_s": 1 / 3, "time_ci_high_s": 3.0}.items():
+        matmul[name] = factor * matmul["time_s"]
+    assert "256³" in said(crossover, read)
+    won_later = said(crossover, read | {"matmul": matmul})
+    assert "512³" in won_later
+    assert "256³ on" not in won_later
 
 
 def test_copies_are_of_a_size_and_no_kernel_s_luck_with_them_decides(tmp_path):

@@ -36,6 +36,31 @@ def test_a_pipelines_idle_share_beside_its_bubble(invented, language):
     assert figures.render("model_parallel", invented, language) is not None
 
 
+def test_the_bubble_is_that_of_the_busiest_rank(invented):
+    rows = model_parallel.rows(invented)
+    even = model_parallel._pipelines(rows.assign(flops=100.0, rank_flops=50.0))
+    micro_batches = even["micro_batches"]
+    assert list(even["bubble_percent"]) == pytest.approx(list(100 / (micro_batches + 1)))
+    uneven = model_parallel._pipelines(rows.assign(flops=100.0, rank_flops=60.0))
+    assert uneven["bubble_percent"].iloc[0] == pytest.approx(
+        40
+    )  # one micro-batch: all but its 60 %
+    assert (uneven["bubble_percent"] < even["bubble_percent"]).all()
+
+
+def test_speeds_that_are_alike_or_doubtful_are_not_ordered(invented):
+    rows = model_parallel.rows(invented)
+    rows = rows.assign(speedup=1.0)
+    assert model_parallel._fastest(rows) is None
+    last = rows["split"] == "tensor"
+    ahead = rows.assign(speedup=rows["speedup"].mask(last, 1.6))
+    assert model_parallel._fastest(ahead)["split"] == "tensor"
+    close = ahead.assign(speedup=ahead["speedup"].where(last, 1.5))
+    assert model_parallel._fastest(close) is None
+    doubted = ahead.assign(**{trust.DOUBTS: ["busy"] * len(ahead)})
+    assert model_parallel._fastest(doubted) is None
+
+
 def test_one_pipeline_has_no_answer(invented):
     rows = model_parallel.rows(invented)
     assert (

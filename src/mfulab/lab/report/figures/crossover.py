@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from mfulab.lab.report import selection
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Texts, matmuls, specs, style, ticks
 from mfulab.lab.report.figures import transfers
 from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
@@ -52,27 +52,33 @@ def finding(rows: DataFrame, text: Texts) -> str:
     if shared.empty:
         return ""
     names = {"cpu": cpu["machine"].iloc[0], "gpu": gpu["machine"].iloc[0]}
-    cpu_s = cpu.loc[shared, "whole_s"]
-    whole_s = gpu.loc[shared, "whole_s"]
-    kernel_s = gpu.loc[shared, "time_s"]
-    won = _from(whole_s < cpu_s)
-    alone = _from(kernel_s < cpu_s)
-    at = shared[-1] if won is None else won
-    key = "wins"
-    if won is None:
-        key = "never"
-    sentences = [
-        text(
-            key,
-            **names,
-            size=f"{at:.0f}",
-            cpu_s=cpu_s[at],
-            gpu_s=whole_s[at],
-        )
-    ]
+    won = _from(_is_below(gpu, cpu, "whole_s", shared))
+    alone = _from(_is_below(gpu, cpu, "time_s", shared))
+    largest = shared[-1]
+    if won is not None:
+        key, size = "wins", won
+    elif claims.is_below(cpu.loc[largest], gpu.loc[largest], "whole_s"):
+        key, size = "never", largest
+    else:
+        key, size = "alike", largest
+    times = {"cpu_s": cpu.loc[size, "whole_s"], "gpu_s": gpu.loc[size, "whole_s"]}
+    sentences = [text(key, **names, **times, size=f"{size:.0f}")]
     if alone is not None and alone != won:
         sentences.append(text("kernel_wins", size=f"{alone:.0f}"))
     return " ".join(sentences)
+
+
+def _is_below(gpu: DataFrame, cpu: DataFrame, column: str, sizes: pd.Index) -> Series:
+    """A flag a size: the GPU's `column` stays below the CPU's time with memory, whatever lies in
+    their intervals."""
+    flags = []
+    for size in sizes:
+        sides = {
+            "gpu": claims.value_of(gpu.loc[size], column),
+            "cpu": claims.value_of(cpu.loc[size], "whole_s"),
+        }
+        flags.append(claims.holds(claims.Claim(sides, lambda gpu, cpu: gpu < cpu)))
+    return pd.Series(flags, index=sizes)
 
 
 def _from(faster: Series) -> float | None:

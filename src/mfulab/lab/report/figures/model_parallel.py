@@ -1,12 +1,15 @@
 """A model split over ranks: the share of a step that a pipeline idles, and the speed of each split."""
 
-from mfulab.lab.report import selection
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style, ticks
 from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, one_each, with_machine
 
 TOPIC = "training"
 ORDER = 11
 REASONS = ("contradict", "recorded", "elsewhere")  # its rows explain one another
+# Rows of a split have no interval: speeds that differ by less are not ordered.
+ALIKE = 1.1
+UNEVEN = 1.02  # the busiest stage's work ÷ an even share, from which on it is told
 WORDS = ("none", "tensor", "pipeline")  # ways to split a model
 
 
@@ -28,9 +31,16 @@ def name(row: Series, text: Texts) -> str:
 
 
 def _pipelines(rows: DataFrame) -> DataFrame:
-    """Pipelines whose idle share is known, by micro-batches."""
+    """Pipelines whose idle share is known, by micro-batches, with the bubble of the rank that
+    computes most, `bubble_percent`: (p − 1) ÷ (m + p − 1) of p equal stages."""
     known = (rows["split"] == "pipeline") & rows["idle_percent"].notna()
-    return rows[known].sort_values("micro_batches")
+    pipelines = rows[known].sort_values("micro_batches")
+    share = pipelines["rank_flops"] / pipelines["flops"]
+    share = share.fillna(1 / pipelines["ranks"])
+    micro_batches = pipelines["micro_batches"]
+    # All stages in turn for the first micro-batch, then the busiest alone for each of the others.
+    busy = micro_batches * share / (1 + (micro_batches - 1) * share)
+    return pipelines.assign(share_percent=100 * share, bubble_percent=100 * (1 - busy))
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -42,23 +52,38 @@ def finding(rows: DataFrame, text: Texts) -> str:
     first = pipelines.iloc[0]
     best = pipelines.loc[pipelines["idle_percent"].idxmin()]
     sentences = [text("finding", first=first, best=best)]
-    split = rows[rows["split"] != "none"]
-    fastest = split.loc[split["speedup"].idxmax()]
-    sentences.append(text("fastest", name=name(fastest, text), row=fastest))
+    if first["share_percent"] * first["ranks"] > 100 * UNEVEN:
+        sentences.append(text("uneven", first=first))
+    fastest = _fastest(rows)
+    if fastest is not None:
+        sentences.append(text("fastest", name=name(fastest, text), row=fastest))
     for _, row in rows[rows["split"] == "tensor"].head(1).iterrows():
         sentences.append(text("sends", row=row, pipeline=first))
     return " ".join(sentences)
 
 
+def _fastest(rows: DataFrame) -> Series | None:
+    """The fastest split, where it is ahead of each other one and of one rank."""
+    split = rows[rows["split"] != "none"].sort_values("speedup", ascending=False)
+    first = split.iloc[0]
+    is_ahead = first["speedup"] > ALIKE
+    for _, other in split.iloc[1:].iterrows():
+        is_apart = first["speedup"] > ALIKE * other["speedup"]
+        is_ahead = is_ahead and is_apart and claims.differs(first, other, "time_s")
+    if is_ahead:
+        return first
+    return None
+
+
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Idle share by micro-batches beside the bubble's formula; speed of each split against one
+    """Idle share by micro-batches beside the bubble; speed of each split against one
     rank."""
     left, right = style.panels(figure, [""], [text("idle"), text("speed")])[0]
     pipelines = _pipelines(rows)
     color = style.PALETTE[0]
     tooltip = ("micro_batches", "idle_percent")
     kinds.lines(left, pipelines, "micro_batches", "idle_percent", *tooltip, color=color, marker="o")
-    left.plot(pipelines["micro_batches"], pipelines["predicted_idle_percent"], **style.LIMIT)
+    left.plot(pipelines["micro_batches"], pipelines["bubble_percent"], **style.LIMIT)
     ticks.doublings(left, pipelines["micro_batches"])
     left.set(ylim=(0, 100), xlabel=text("micro_batches"), ylabel="%")
     named = rows.assign(
