@@ -26,5 +26,5 @@ rule report:
     default_target: True
     input:
         rules.page.output,
-        lab.rows,
-        lab.early,
+        lab.inputs.rows,
+        lab.inputs.early,

@@ -370,7 +370,10 @@ def test_the_terminal_says_first_that_a_gpu_is_left(hardware, says, machine, mon
     rest = SimpleNamespace(estimate_s=lambda gpus: 60.0)
     sweep = SimpleNamespace(rest=lambda runs, has_page: rest, budget_min=3.5)
     here = SimpleNamespace(
-        _runs={run.folder: run}, plans=[SimpleNamespace(hardware=hardware)], _sweep=sweep, gpu=0
+        inputs=SimpleNamespace(runs={run.folder: run}),
+        plans=[SimpleNamespace(hardware=hardware)],
+        _sweep=sweep,
+        gpu=0,
     )
     job = SimpleNamespace(
         rule=SimpleNamespace(name="environment"), wildcards_dict={"hardware": hardware}

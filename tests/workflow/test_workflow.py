@@ -160,10 +160,10 @@ from mfulab.lab.planning.workflow import Workflow
 lab = Workflow(dict(word.split("=", 1) for word in sys.argv[1:]))
 lab.begin()
 for step in ("bench_matmul", "ceilings", "environment"):
-    for path in lab.rows():
+    for path in lab.inputs.rows():
         if f"/{step}/" in path:
             _, hardware, _, run, _ = path.split("/")
-            lab.sources(step)(SimpleNamespace(get={"hardware": hardware, "run": run}.get))
+            lab.inputs.sources(step)(SimpleNamespace(get={"hardware": hardware, "run": run}.get))
 """
 
 

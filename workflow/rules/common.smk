@@ -1,5 +1,6 @@
 from glob import glob
 from pathlib import Path
+from types import SimpleNamespace
 
 from mfulab.lab.planning import snakemake_workarounds
 from mfulab.lab.planning.workflow import Workflow
@@ -61,7 +62,11 @@ onerror:
     if lab.shows_what_there_is(workflow.dag.needrun_jobs()):
         shell(
             f"mkdir -p results/tables; ({PARTIAL_PAGE}) >> results/tables/first_page.log 2>&1 || true",
-            params=lab,
+            params=SimpleNamespace(
+                planned_manifests=lab.inputs.planned_manifests,
+                reference=lab.reference,
+                language=lab.language,
+            ),
         )
     lifetime.stop()
 
@@ -73,4 +78,4 @@ def figures_with_data(wildcards):
 
 # Further processes start on this machine: a cluster's jobs have no part in it.
 def refined(wildcards):
-    return lab.refined(wildcards) if workflow.local_exec else []
+    return lab.inputs.refined(wildcards) if workflow.local_exec else []

@@ -5,19 +5,19 @@ for each in MEASUREMENTS.values():
         name:
             each.step
         input:
-            config=lab.planned(f"results/{each.folder}/config.json"),
-            sources=lab.sources(each.step),
-            previous=lab.previous(f"results/{each.folder}/row.csv"),
+            config=lab.inputs.planned(f"results/{each.folder}/config.json"),
+            sources=lab.inputs.sources(each.step),
+            previous=lab.inputs.previous(f"results/{each.folder}/row.csv"),
         output:
             row=f"results/{each.folder}/row.csv",
         log:
             f"results/{each.folder}/log",
-        priority: lab.priority(each)
+        priority: lab.inputs.priority(each)
         conda:
             "../envs/tools.yaml"
         threads: 1
         resources:
-            **lab.resources(each),
+            **lab.inputs.resources(each),
         params:
             step=each.step,
         message:

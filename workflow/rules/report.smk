@@ -15,12 +15,12 @@ localrules:
 # A checkpoint: only joined rows tell which figures have something to draw.
 checkpoint tables:
     input:
-        planned=lab.manifests,
+        planned=lab.inputs.manifests,
         others=lab.other_manifests,
         recorded=sorted(glob(f"{REFERENCE}/*/*.csv")),
-        rows=lab.rows,
+        rows=lab.inputs.rows,
         refined=refined,
-        sources=lab.module_sources("mfulab.lab.tables.build"),
+        sources=lab.drawn.module_sources("mfulab.lab.tables.build"),
     output:
         expand("results/tables/{table}.csv", table=TABLES),
         figures="results/tables/figures.txt",
@@ -29,7 +29,7 @@ checkpoint tables:
     conda:
         "../envs/tools.yaml"
     params:
-        planned=lab.planned_manifests,
+        planned=lab.inputs.planned_manifests,
         others=lab.other_manifests,
         unplanned=lab.unplanned,
         recorded=lab.recorded,
@@ -45,9 +45,9 @@ checkpoint tables:
 # After what the first sentence needs; nothing is measured beside it.
 rule first_page:
     input:
-        lab.headline_rows,
+        lab.inputs.headline_rows,
     output:
-        lab.first_page,
+        lab.inputs.first_page,
     log:
         "results/tables/first_page.log",
     priority: 200
@@ -57,7 +57,7 @@ rule first_page:
         cpu_measurement=1,
         gpu=lab.gpu,
     params:
-        planned_manifests=lab.planned_manifests,
+        planned_manifests=lab.inputs.planned_manifests,
         reference=lambda wildcards: lab.reference,
         language=lab.language,
     message:
@@ -69,7 +69,7 @@ rule first_page:
 # What a budget leaves goes to the runs that are known least, process by process.
 rule refine:
     input:
-        lab.rows,
+        lab.inputs.rows,
     output:
         "results/plan/{digest}.refined",
     log:
@@ -93,13 +93,13 @@ rule refine:
 rule figure:
     input:
         tables=expand("results/tables/{table}.csv", table=TABLES),
-        sources=lab.module_sources("mfulab.lab.report.figures", "mfulab.lab.report.figures.*"),
+        sources=lab.drawn.module_sources("mfulab.lab.report.figures", "mfulab.lab.report.figures.*"),
     output:
         report(
             "reports/figures/{figure}.svg",
             caption="../report/figure.rst",
-            category=lab.category,
-            labels=lab.labels,
+            category=lab.drawn.category,
+            labels=lab.drawn.labels,
         ),
         "reports/figures/{figure}.png",
         "reports/figures/{figure}.pdf",
@@ -109,7 +109,7 @@ rule figure:
         "../envs/tools.yaml"
     params:
         language=lab.language,
-        reading=lab.reading,
+        reading=lab.drawn.reading,
     message:
         "Drawing {wildcards.figure}"
     shell:
@@ -119,7 +119,7 @@ rule figure:
 # Numbers that need no measuring: computed once, and anew where the counting changed.
 rule seminar:
     input:
-        sources=lab.module_sources("mfulab.lab.tables.seminar"),
+        sources=lab.drawn.module_sources("mfulab.lab.tables.seminar"),
     output:
         "results/tables/seminar.csv",
     log:
@@ -138,7 +138,9 @@ rule page:
         seminar="results/tables/seminar.csv",
         comparison=glob("results/tables/comparison.csv"),  # of `mfulab compare --out`
         figures=figures_with_data,
-        sources=lab.module_sources("mfulab.lab.report.page.document", "mfulab.lab.report.figures.*"),
+        sources=lab.drawn.module_sources(
+            "mfulab.lab.report.page.document", "mfulab.lab.report.figures.*"
+        ),
     output:
         page="reports/report.html",
         whole="results/tables/whole_page",
@@ -160,7 +162,7 @@ rule slides:
     input:
         tables=expand("results/tables/{table}.csv", table=TABLES),
         topics=TOPICS,
-        sources=lab.module_sources("mfulab.lab.report.slides", "mfulab.lab.report.figures.*"),
+        sources=lab.drawn.module_sources("mfulab.lab.report.slides", "mfulab.lab.report.figures.*"),
     output:
         directory("reports/slides/{text}_{language}"),
     log:
@@ -181,4 +183,4 @@ rule figures:
 
 rule rows:  # the measurements alone: what a machine does whose results are collected elsewhere
     input:
-        lab.rows,
+        lab.inputs.rows,

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from mfulab.lab.planning.inputs import Inputs
 from mfulab.lab.planning.runs import Run
-from mfulab.lab.planning.workflow import Workflow
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.measurements.registry import MEASUREMENTS
 
@@ -35,12 +35,12 @@ ALONE = {"runtime": "20m", "nodes": None, "tasks": None, "tasks_per_gpu": None, 
 )
 def test_a_job_asks_for_a_gpu_a_process_and_for_its_nodes(hardware, parallel, wanted):
     text = ProfileStepConfig.model_validate(STEP | {"parallel": parallel}).model_dump_json(indent=1)
-    lab = Workflow.__new__(Workflow)  # of one run, without a plan on disk
-    lab._runs = {f"{hardware}/profile_step/run": Run("profile_step", "run", "", text)}
+    inputs = Inputs.__new__(Inputs)  # of one run, without a plan on disk
+    inputs.runs = {f"{hardware}/profile_step/run": Run("profile_step", "run", "", text)}
     wildcards = SimpleNamespace(
         hardware=hardware, run="run", get=lambda name: {"hardware": hardware, "run": "run"}[name]
     )
-    found = lab.resources(MEASUREMENTS["profile_step"])
+    found = inputs.resources(MEASUREMENTS["profile_step"])
     assert {
         name: each(wildcards) if callable(each) else each for name, each in found.items()
     } == wanted

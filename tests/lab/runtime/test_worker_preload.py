@@ -58,7 +58,7 @@ def test_the_worker_imports_what_the_workflow_is_to_do(target, rules, mode, work
     group = "kernel" if "bench_matmul" in rules else "model"
     config = {group: {"_target_": target}, "execution": {"mode": mode}}
     runs = {"a": SimpleNamespace(text=json.dumps(config))} if target else {}
-    assert Workflow.work(SimpleNamespace(_runs=runs), jobs) == work
+    assert Workflow.work(SimpleNamespace(inputs=SimpleNamespace(runs=runs)), jobs) == work
     modules = server.modules_for(work)
     frameworks = [name for name in modules if name.endswith(("_jax", "_tensorflow"))]
     assert frameworks == (["mfulab.models.framework_tensorflow"] if "tensorflow" in work else [])

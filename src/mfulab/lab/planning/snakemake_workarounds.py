@@ -59,7 +59,7 @@ def begin_before_executing(workflow: Any, lab: Any) -> None:
         is_begun = workflow.is_main_process and not is_dry
         if is_begun and (lab.begin(workflow.dag_settings.targets) | any(noted.glob("*"))):
             unlock()
-            for row in lab.complete_rows:
+            for row in lab.inputs.complete_rows:
                 workflow.persistence._unmark_incomplete(row)
         keep_no_default_rate(workflow.scheduling_settings)
         done = execute(executor_plugin, *arguments, **options)

@@ -1,0 +1,220 @@
+"""Inputs, resources and priority of the rules that measure, as functions of Snakemake's wildcards;
+imports neither torch nor pandas."""
+
+import atexit
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from mfulab.core.errors import ConfigurationError
+from mfulab.core.files import scratch, write_text
+from mfulab.core.measurement import Measurement
+from mfulab.core.parts import Content
+from mfulab.core.replicates import previous, replicate_of, turn
+from mfulab.lab.planning import store
+from mfulab.lab.planning.costs import Sweep
+from mfulab.lab.planning.load import RESULTS
+from mfulab.lab.planning.resources import OF_DEVICE, device_resources
+from mfulab.lab.planning.runs import Plan, Run, all_runs
+from mfulab.lab.planning.sources import Sources, changed_at, digests, run_sources, write_digests
+
+FIRST = 100  # added to the priority of what the page's first sentence needs
+
+
+@contextmanager
+def exits_with_message() -> Iterator[None]:
+    """Ends the process with one sentence where the configuration or the memory does not do."""
+    try:
+        yield
+    except ConfigurationError as error:
+        sys.exit(f"mfulab: {error}")
+    except MemoryError:
+        sys.exit(
+            "mfulab: too little memory to plan the sweep: raise ulimit -v, or end other programs."
+        )
+
+
+class Inputs:
+    """Files and resources of a sweep's planned runs. While it `is_read_only`, as in a dry run,
+    scratch files stand in for what is to be written."""
+
+    def __init__(self, plans: Sequence[Plan], sweep: Sweep, is_read_only: bool) -> None:
+        self.is_read_only = is_read_only
+        self.plans = plans
+        self.runs: dict[str, Run] = {run.folder: run for run in all_runs(plans)}
+        self.planned_manifests = [f"{RESULTS}/{plan.manifest_path}" for plan in plans]
+        self._sweep = sweep
+        self._states: dict[str, store.State] = {}
+        self._changed_at = cache(_changed_at)  # once for the many runs that share their sources
+        # What the page's first sentence needs, and files that say that a page of it was written,
+        # and the budget spent.
+        self.headline_rows = [f"{RESULTS}/{folder}/row.csv" for folder in sweep.headline]
+        digest = f"{RESULTS}/plan/{sweep.digest}"
+        self.first_page = f"{digest}.page"
+        self._refined = f"{digest}.refined"
+
+    @property
+    def complete_rows(self) -> list[str]:
+        """The rows of planned runs that are there, whole."""
+        found = []
+        for path in self.rows():
+            if store.is_complete(Path(path), self._sweep.budget_min):
+                found.append(path)
+        return found
+
+    def rows(self, wildcards: Any = None) -> list[str]:
+        """An input function: the row of every planned run; in a dry run not of those whose old
+        results come back."""
+        found = []
+        for folder in self.runs:
+            if self._state(folder) is not store.State.RESTED:
+                found.append(f"{RESULTS}/{folder}/row.csv")
+        return found
+
+    def planned(self, pattern: str) -> Callable[[Any], str]:
+        """An input function: the config of a run, as `pattern` says; in a dry run a stand-in of now
+        for a new one."""
+
+        def file(wildcards: Any) -> str:
+            path = Path(pattern.format(**dict(wildcards.items())))
+            is_there = self._state(str(path.parent.relative_to(RESULTS))) is store.State.KEPT
+            if is_there:
+                return str(path)
+            return self._scratch("config.json", "")
+
+        return file
+
+    def previous(self, pattern: str) -> Callable[[Any], list[str]]:
+        """An input function: of a replicate, the row of the one before, so that a run that failed
+        is not repeated."""
+
+        def files(wildcards: Any) -> list[str]:  # not `ancient`: see docs/upstream.md
+            run = previous(wildcards.run)
+            if run:
+                return [pattern.format(**{**dict(wildcards.items()), "run": run})]
+            return []
+
+        return files
+
+    def priority(self, measurement: Measurement) -> Callable[[Any], float]:
+        """Priority of a run: what others are joined with first, then round by round in an order of
+        the plan's seed."""
+
+        def number(wildcards: Any) -> float:
+            run = str(wildcards.run)
+            folder = folder_of(measurement.step, wildcards)
+            first = 0.0
+            if replicate_of(run) == 1:
+                first += measurement.priority
+            if folder in self._sweep.headline:
+                first += FIRST
+            return first + self._sweep.turns.get(folder, turn(run, self.plans[0].seed))
+
+        return number
+
+    def early(self, wildcards: Any) -> list[str]:
+        """An input function: the first page, where a sweep with a budget is to measure what it
+        needs."""
+        is_complete = all(
+            store.is_complete(Path(row), self._sweep.budget_min) for row in self.headline_rows
+        )
+        if is_complete:
+            return []
+        return [self.first_page]
+
+    def refined(self, wildcards: Any) -> list[str]:
+        """An input function: a file that says that what a budget left was spent; none where all
+        rows are complete."""
+        is_wanted = Path(self._refined).exists() or len(self.complete_rows) < len(self.runs)
+        if self._sweep.headline and is_wanted:
+            return [self._refined]
+        return []
+
+    def manifests(self, wildcards: Any) -> list[str]:
+        """An input function: manifests of the planned experiments."""
+        if not self.is_read_only:
+            return self.planned_manifests
+        return [
+            self._written(f"{RESULTS}/{plan.manifest_path}", plan.manifest) for plan in self.plans
+        ]
+
+    def sources(self, step: str) -> Callable[[Any], list[str]]:
+        """An input function: a file of digests of a run's sources; many files a run take Snakemake
+        thrice as long."""
+
+        @cache
+        def file(target: str | None, hardware: str) -> list[str]:
+            path, reached = _sources(step, target, hardware)
+            if self.is_read_only:
+                return [self._written(str(path), digests(reached))]
+            write_digests(path, reached)
+            return [str(path)]
+
+        @exits_with_message()
+        def files(wildcards: Any) -> list[str]:
+            run = self.runs.get(folder_of(step, wildcards))
+            return file(run.target if run else None, wildcards.get("hardware") or "")
+
+        return files
+
+    def resources(self, measurement: Measurement) -> Content:
+        """Resources of a run: a GPU, or the CPU for itself, if it measures one; time for a cluster
+        to reserve."""
+
+        def of(name: str, wildcards: Any) -> Any:
+            run = self.runs.get(folder_of(measurement.step, wildcards))
+            return device_resources(run, str(wildcards.hardware)).get(name)
+
+        asked: Content = {"runtime": f"{measurement.runtime_min}m"}
+        if measurement.on_device:
+            asked |= {name: partial(of, name) for name in OF_DEVICE}
+        return asked
+
+    def _state(self, folder: str) -> store.State:
+        """State of a run's folder for this plan; `as planned` once that is written."""
+        if not self.is_read_only or folder not in self.runs:
+            return store.State.KEPT
+        if folder not in self._states:
+            self._states[folder] = store.state(
+                self.runs[folder], RESULTS, self.newest, self._sweep.budget_min
+            )
+        return self._states[folder]
+
+    def newest(self, run: Run) -> float:
+        """Time of the last change of a run's sources that counts."""
+        hardware = run.folder.partition(run.step)[0].rstrip("/")
+        return self._changed_at(run.step, run.target, hardware)
+
+    def _written(self, path: str, text: str) -> str:
+        if store.holds(Path(path), text):
+            return path
+        return self._scratch(path.replace("/", ","), text)
+
+    @cached_property
+    def _scratch_folder(self) -> Path:  # outside the project, as long as this process lives
+        stack = ExitStack()
+        atexit.register(stack.close)
+        return stack.enter_context(scratch())
+
+    def _scratch(self, name: str, text: str) -> str:
+        path = self._scratch_folder / name
+        if not path.exists():
+            write_text(path, text)
+        return str(path)
+
+
+def folder_of(step: str, wildcards: Any) -> str:
+    """Folder of a rule's run below the results."""
+    return "/".join(filter(None, (wildcards.get("hardware"), step, wildcards.get("run"))))
+
+
+def _changed_at(step: str, target: str | None, hardware: str) -> float:
+    return changed_at(*_sources(step, target, hardware))
+
+
+def _sources(step: str, target: str | None, hardware: str) -> tuple[Path, Sources]:
+    name = f"{','.join(filter(None, (step, target or 'itself', hardware)))}.txt"
+    return RESULTS / "plan/sources" / name, run_sources(step, target, hardware)
