@@ -10,6 +10,7 @@ import pytest
 from made_ranks import Made
 from made_ranks import write as write_ranks
 from rich.cells import cell_len
+from support.slow import few
 from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.cli.main import main
@@ -234,7 +235,7 @@ def test_a_part_is_called_one_in_a_comparison_and_on_the_page(tmp_path, capsys):
     assert shares == [False, True]
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", few(LANGUAGES))
 def test_the_verdict_on_ranks_stands_in_the_terminal_and_on_the_page(tmp_path, capsys, language):
     write_ranks(Made(ranks=4, slow=(2,), steps=1, layers=10), tmp_path)
     page = tmp_path / "page.html"

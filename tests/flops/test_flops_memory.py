@@ -177,17 +177,20 @@ class _Recurrent(nn.Module):
 
 @pytest.mark.parametrize(
     ("steps", "batch", "inputs", "hidden", "options"),
-    [
-        (8, 8, 128, 128, {}),
-        (8, 8, 64, 128, {"batch_first": True}),
-        (5, 4, 512, 256, {"num_layers": 2, "bidirectional": True}),
-        (5, 4, 128, 100, {"num_layers": 3, "dropout": 0.3}),
-        (5, 4, 40, 64, {"num_layers": 2, "dropout": 0.3, "bidirectional": True}),
-        (7, 3, 20, 50, {"bias": False}),
-        (7, 1, 400, 33, {"num_layers": 2}),
-        (6, 3, 48, 48, {"num_layers": 4, "bidirectional": True}),
-        (5, 4, 64, 64, {"proj_size": 32, "num_layers": 2}),
-    ],
+    few(
+        [
+            (8, 8, 128, 128, {}),
+            (8, 8, 64, 128, {"batch_first": True}),
+            (5, 4, 512, 256, {"num_layers": 2, "bidirectional": True}),
+            (5, 4, 128, 100, {"num_layers": 3, "dropout": 0.3}),
+            (5, 4, 40, 64, {"num_layers": 2, "dropout": 0.3, "bidirectional": True}),
+            (7, 3, 20, 50, {"bias": False}),
+            (7, 1, 400, 33, {"num_layers": 2}),
+            (6, 3, 48, 48, {"num_layers": 4, "bidirectional": True}),
+            (5, 4, 64, 64, {"proj_size": 32, "num_layers": 2}),
+        ],
+        4,
+    ),
 )
 @pytest.mark.parametrize("followed", few([True, False]))
 @pytest.mark.parametrize("dtype", few([torch.float32, torch.bfloat16, torch.float64]))

@@ -46,6 +46,7 @@ STAGES = [HALF | {"backward": PRODUCT}, HALF | {"backward": 2 * PRODUCT}]
 
 
 @pytest.mark.xdist_group("ranks")
+@pytest.mark.slow
 def test_every_wrapper_and_a_pipeline_on_two_real_ranks(tmp_path):
     command = [sys.executable, "-m", "support.two_ranks"]
     ranks = [

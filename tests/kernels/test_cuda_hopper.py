@@ -171,24 +171,27 @@ def test_a_fault_on_the_host_is_said(tmp_path, kind, changed, fault):
 
 @pytest.mark.parametrize(
     ("kind", "changed"),
-    [
-        (
-            CudaHopper,
-            {
-                "hopper_tiles": [
-                    (
-                        "if (step > 0) release(ring, last);\n        last = at.stage;",
-                        "release(ring, at.stage);",
-                    ),
-                    ("    release(ring, last);\n}", "}"),
-                ]
-            },
-        ),
-        (CudaHopper, {"hopper_tiles": [("swap(x0, x2, 2), ", "")]}),
-        (CudaHopperStores, {"hopper_tiles": [("if (first) wait_until_read<1>();", "")]}),
-        (CudaHopperStores, {"hopper": [("wait_until_read<0>();", ";")]}),
-        (CudaHopperHilbert, {"hopper_tiles": [("* BLOCKS + rank)", "* BLOCKS)")]}),
-    ],
+    few(
+        [
+            (
+                CudaHopper,
+                {
+                    "hopper_tiles": [
+                        (
+                            "if (step > 0) release(ring, last);\n        last = at.stage;",
+                            "release(ring, at.stage);",
+                        ),
+                        ("    release(ring, last);\n}", "}"),
+                    ]
+                },
+            ),
+            (CudaHopper, {"hopper_tiles": [("swap(x0, x2, 2), ", "")]}),
+            (CudaHopperStores, {"hopper_tiles": [("if (first) wait_until_read<1>();", "")]}),
+            (CudaHopperStores, {"hopper": [("wait_until_read<0>();", ";")]}),
+            (CudaHopperHilbert, {"hopper_tiles": [("* BLOCKS + rank)", "* BLOCKS)")]}),
+        ],
+        2,
+    ),
     ids=[
         "stage_freed_too_early",
         "not_transposed",

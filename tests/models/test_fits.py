@@ -5,6 +5,7 @@ import csv
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.slow import few
 from support.workflow_copy import ROOT
 
 import mfulab
@@ -147,11 +148,14 @@ def test_the_command_says_what_fits(capsys):
 
 @pytest.mark.parametrize(
     ("words", "is_more"),
-    [
-        ("gpt2 --batch-size 8", True),
-        ("resnet18 --mode inference", True),
-        ("resnet18 --batch-size 8", False),
-    ],
+    few(
+        [
+            ("gpt2 --batch-size 8", True),
+            ("resnet18 --mode inference", True),
+            ("resnet18 --batch-size 8", False),
+        ],
+        1,
+    ),
 )
 def test_printed_parts_explain_the_peak(words, is_more, capsys):
     """Where the peak is above the parts, the rest is a part of its own; else the parts are not all

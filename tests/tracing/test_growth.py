@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from support.slow import few
 from support.trace_events import event, launched, operator, steps, trace, write
 
 from mfulab.measurements.read_trace import reader
@@ -225,7 +226,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("events", KINDS)
+@pytest.mark.parametrize("events", few(KINDS, 4))
 def test_work_grows_as_the_trace_does(events, tmp_path, monkeypatch):
     monkeypatch.setattr(window, "MOST_WINDOWS", MOST_WINDOWS)
     monkeypatch.setattr(window, "MOST_TRIED", MOST_TRIED)

@@ -12,7 +12,6 @@ from uuid import uuid4
 import pytest
 from support import pretend
 from support.processes import HANGS_S, is_running, until
-from support.slow import few
 
 from mfulab.lab.runtime.devices import GPUS, JOBS, VISIBLE
 
@@ -82,7 +81,8 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         os.kill(process, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("way", few(["Ctrl-C", "SIGKILL"]))
+@pytest.mark.slow  # test_faults ends a sweep every day
+@pytest.mark.parametrize("way", ["Ctrl-C", "SIGKILL"])
 def test_an_interrupted_sweep_leaves_nothing_running_and_goes_on(
     tree: Path, monkeypatch: pytest.MonkeyPatch, marked: str, way: str
 ) -> None:

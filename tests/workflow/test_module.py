@@ -9,6 +9,11 @@ from support.workflow_copy import ROOT, Project, deploy_workflow
 pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("module")]
 SMALL = {"model": ["digit_cnn"], "workload": "inference", "steps": ["profile_step"]}
 TYPED = ("experiment=miniature", "device=cpu")
+SAID = "said.txt"  # what the first command printed
+OWN_START = """
+onstart:
+    open("begun", "w").close()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +23,10 @@ def deployed(tmp_path_factory):
     (project.folder / "scripts").mkdir()
     (project.folder / "scripts/run.py").write_text("raise SystemExit('the user's own')")
     (project.folder / "small.yaml").write_text(yaml.safe_dump({**SMALL, "batch_size": [1, 3]}))
-    project.snakemake("report", "--configfile", "small.yaml", "--config", *TYPED)
+    with (project.folder / "workflow/Snakefile").open("a") as snakefile:
+        snakefile.write(OWN_START)
+    done = project.snakemake("report", "--configfile", "small.yaml", "--config", *TYPED)
+    (project.folder / SAID).write_text(done.stdout)
     return project
 
 
@@ -33,6 +41,13 @@ def test_a_deployed_workflow_measures_and_writes_its_page(deployed):
         "-n", "report", "--configfile", "small.yaml", "--config", *TYPED
     ).stdout
     assert "Profiling" not in again
+
+
+def test_it_begins_and_ends_as_by_itself_beside_the_projects_own_start(deployed):
+    assert (deployed.folder / "begun").exists()
+    # The summary ends with the page.
+    assert str(deployed.folder / "reports/report.html") in (deployed.folder / SAID).read_text()
+    assert not list(deployed.folder.glob(".snakemake/incomplete/*"))
 
 
 def test_the_recordings_of_the_module_are_shown_where_the_folder_has_none(tmp_path):

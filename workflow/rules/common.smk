@@ -42,7 +42,8 @@ wildcard_constraints:
     run="[^/]+",
 
 
-onstart:
+# Functions and no directives: of a module's handlers Snakemake runs none.
+def started(log):
     snakemake_workarounds.end_in_order(workflow.scheduler, workflow.local_exec)
     snakemake_workarounds.keep_no_output_older(workflow.dag)
     lab.say_estimate(
@@ -51,14 +52,14 @@ onstart:
     lifetime.start(workflow.local_exec, lab.work(workflow.dag.needrun_jobs()))
 
 
-onsuccess:
+def succeeded(log):
     # English is the page's unless another is asked for, but the terminal's own may be another.
     asked = "" if lab.language == "en" else f" --language {lab.language}"
     shell(f"trap '' INT TERM; mfulab summary{asked}")
     lifetime.stop()
 
 
-onerror:
+def failed(log):
     if lab.shows_what_there_is(workflow.dag.needrun_jobs()):
         shell(
             f"mkdir -p results/tables; ({PARTIAL_PAGE}) >> results/tables/first_page.log 2>&1 || true",
@@ -69,6 +70,9 @@ onerror:
             ),
         )
     lifetime.stop()
+
+
+snakemake_workarounds.add_handlers(workflow, started, succeeded, failed)
 
 
 def figures_with_data(wildcards):

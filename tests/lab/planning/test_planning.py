@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from snakemake.target_jobs import parse_target_jobs_cli_args
 from snakemake_interface_executor_plugins.utils import TargetSpec, encode_target_jobs_cli_args
+from support.slow import few
 from support.workflow_copy import ROOT
 
 from mfulab.core.errors import ConfigurationError
@@ -112,7 +113,9 @@ def test_an_experiment_s_one_value_of_a_nested_key_counts_and_a_user_s_goes_befo
         assert all(f"workload.learning_rate={rate}" in run.name for run in runs)
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "experiment", few([*EXPERIMENTS[::3], *EXPERIMENTS[1::3], *EXPERIMENTS[2::3]], 16)
+)
 def test_every_experiment_plans_valid_runs_and_emulation_costs_those_of_its_format_alone(
     experiment, tmp_path
 ):
@@ -440,36 +443,39 @@ def test_shapes():
 
 @pytest.mark.parametrize(
     ("override", "words"),
-    [
-        ("experiment=quikstart", ["experiment=quikstart", "Did you mean quickstart"]),
-        ("precision=fp12", ["precision=fp12", "bf16", "fp32"]),
-        (
-            "device=H100",
-            ["device=H100: give its kind. hardware=", "Choices: auto, cpu, cuda, mps."],
-        ),
-        ("device=gpu", ["device=gpu: unknown."]),
-        ("model=resnet19", ["model=resnet19", "Did you mean resnet18"]),
-        ("batch_size=0", ["batch_size=0", "greater than 0"]),
-        ("budget_min=0", ["budget_min=0", "greater than 0"]),
-        ("budget_min=-1", ["budget_min=-1", "greater than 0"]),
-        ("budget_min=abc", ["budget_min=abc", "number"]),
-        ("budget_min=nan", ["budget_min=nan", "finite"]),
-        ("budget_min=1,2", ["budget_min=1,2", "one value for all runs"]),
-        ("batch_size=two", ["batch_size=two", "integer"]),
-        ("batchsize=4", ["batchsize", "Did you mean batch_size"]),
-        ("timing.window=3", ["timing.window", "Did you mean timing.windows"]),
-        ("size=12y", ["size=12y", "MxNxK"]),
-        ("batch_size=interval(1,2)", ["interval", "choice"]),
-        ("steps=[profile]", ["steps=profile", "profile_step"]),
-        ("batch_size", ["batch_size", "key=value"]),
-        ("model=", ["model=: unknown. All ", ": mfulab run profile_step --help."]),
-        ("model=resnet18 batch_size=1", ["model=resnet18 batch_size=1", "key=value"]),
-        ("timing.windows=[5", ["timing.windows=[5", "key=[a,b]"]),
-        ("model=glob(nothing*)", ["model=glob(nothing*)", "matches nothing"]),
-        ("+bach_size=4", ["bach_size", "Did you mean batch_size"]),
-        ("report.language=fr", ["report.language=fr", "Choices: en, ko"]),
-        ("report.language=en,ko", ["report.language=en,ko", "one value for all runs"]),
-    ],
+    few(
+        [
+            ("experiment=quikstart", ["experiment=quikstart", "Did you mean quickstart"]),
+            ("precision=fp12", ["precision=fp12", "bf16", "fp32"]),
+            (
+                "device=H100",
+                ["device=H100: give its kind. hardware=", "Choices: auto, cpu, cuda, mps."],
+            ),
+            ("device=gpu", ["device=gpu: unknown."]),
+            ("model=resnet19", ["model=resnet19", "Did you mean resnet18"]),
+            ("batch_size=0", ["batch_size=0", "greater than 0"]),
+            ("budget_min=0", ["budget_min=0", "greater than 0"]),
+            ("budget_min=-1", ["budget_min=-1", "greater than 0"]),
+            ("budget_min=abc", ["budget_min=abc", "number"]),
+            ("budget_min=nan", ["budget_min=nan", "finite"]),
+            ("budget_min=1,2", ["budget_min=1,2", "one value for all runs"]),
+            ("batch_size=two", ["batch_size=two", "integer"]),
+            ("batchsize=4", ["batchsize", "Did you mean batch_size"]),
+            ("timing.window=3", ["timing.window", "Did you mean timing.windows"]),
+            ("size=12y", ["size=12y", "MxNxK"]),
+            ("batch_size=interval(1,2)", ["interval", "choice"]),
+            ("steps=[profile]", ["steps=profile", "profile_step"]),
+            ("batch_size", ["batch_size", "key=value"]),
+            ("model=", ["model=: unknown. All ", ": mfulab run profile_step --help."]),
+            ("model=resnet18 batch_size=1", ["model=resnet18 batch_size=1", "key=value"]),
+            ("timing.windows=[5", ["timing.windows=[5", "key=[a,b]"]),
+            ("model=glob(nothing*)", ["model=glob(nothing*)", "matches nothing"]),
+            ("+bach_size=4", ["bach_size", "Did you mean batch_size"]),
+            ("report.language=fr", ["report.language=fr", "Choices: en, ko"]),
+            ("report.language=en,ko", ["report.language=en,ko", "one value for all runs"]),
+        ],
+        12,
+    ),
 )
 def test_a_mistake_gets_one_message_that_names_key_value_and_choices(override, words):
     with pytest.raises(ConfigurationError) as error:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mfulab.lab.planning.inputs import Inputs
+from mfulab.lab.planning.inputs import Inputs, folder_of, own_name
 from mfulab.lab.planning.runs import Run
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.measurements.registry import MEASUREMENTS
@@ -44,3 +44,11 @@ def test_a_job_asks_for_a_gpu_a_process_and_for_its_nodes(hardware, parallel, wa
     assert {
         name: each(wildcards) if callable(each) else each for name, each in found.items()
     } == wanted
+
+
+@pytest.mark.parametrize("prefix", ["", "mfulab_", "my_own_"])
+def test_a_rule_is_ours_whatever_a_module_puts_before_its_name(prefix):
+    wildcards = {"hardware": "amd-epyc-2c", "run": "model=a"}
+    assert folder_of(f"{prefix}profile_step", wildcards) == "amd-epyc-2c/profile_step/model=a"
+    for rule in ("page", "first_page", "tables"):
+        assert own_name(prefix + rule) == rule

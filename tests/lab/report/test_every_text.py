@@ -53,7 +53,7 @@ def check(name: str, tables: frames.Tables, language: str) -> None:
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-@pytest.mark.parametrize("name", slow.few(NAMES, 4))
+@pytest.mark.parametrize("name", slow.few(NAMES, 2))
 def test_no_text_of_the_recorded_page_covers_another(recorded, name, language):
     check(name, trust.judged(recorded), language)
 

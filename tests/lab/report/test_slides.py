@@ -11,6 +11,7 @@ import pytest
 import yaml
 from matplotlib.text import Text
 from PIL import Image
+from support.slow import few
 
 from mfulab.cli.main import main
 from mfulab.core.errors import ConfigurationError
@@ -87,7 +88,7 @@ def test_a_folder_a_device_of_slides_that_the_last_row_can_read(tmp_path, invent
             assert (right - left) / (high - low) == pytest.approx(16 / 9, rel=1e-3)
 
 
-@pytest.mark.parametrize(("language", "place"), [("en", 0), ("ko", -1)])
+@pytest.mark.parametrize(("language", "place"), few([("en", 0), ("ko", -1)]))
 def test_no_letter_is_smaller_than_24_pixels_and_no_legend_is_cut_or_covers_a_panel(
     invented, language, place
 ):

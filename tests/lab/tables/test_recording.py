@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from check_recordings import check
 from support import report_rows
+from support.slow import few
 from support.workflow_copy import ROOT
 
 from mfulab.cli.main import main
@@ -244,18 +245,21 @@ def test_a_machine_without_results_cannot_be_recorded(results):
 
 @pytest.mark.parametrize(
     ("file", "column", "value", "complaint"),
-    [
-        ("profile", "commit", "", "names no commit"),
-        ("profile", "commit", "fedcba9", "does not name its commit"),
-        ("profile", "mfu_percent", "12.5", "mfu_percent is 12.5, the join gives"),
-        ("profile", "flops_run", "model=other", "its FLOP count model=other is missing"),
-        ("matmul", "ceiling", "fp8", "its ceiling fp8 is missing"),
-        ("matmul", "hardware", "another", "was measured on another"),
-        ("ceilings", "run", "twice", "run='twice': there twice"),
-        ("profile", "time_s", "fast", "time_s='fast'"),
-        ("profile", "tensor_active_percent", "140", "tensor_active_percent is 140.0 %"),
-        ("environment", "run", "renamed", "environment/renamed is missing"),
-    ],
+    few(
+        [
+            ("profile", "commit", "", "names no commit"),
+            ("profile", "commit", "fedcba9", "does not name its commit"),
+            ("profile", "mfu_percent", "12.5", "mfu_percent is 12.5, the join gives"),
+            ("profile", "flops_run", "model=other", "its FLOP count model=other is missing"),
+            ("matmul", "ceiling", "fp8", "its ceiling fp8 is missing"),
+            ("matmul", "hardware", "another", "was measured on another"),
+            ("ceilings", "run", "twice", "run='twice': there twice"),
+            ("profile", "time_s", "fast", "time_s='fast'"),
+            ("profile", "tensor_active_percent", "140", "tensor_active_percent is 140.0 %"),
+            ("environment", "run", "renamed", "environment/renamed is missing"),
+        ],
+        4,
+    ),
 )
 def test_check_names_what_is_wrong(recording, file, column, value, complaint):
     rewrite(recording / f"{file}.csv", lambda row: row.update({column: value}))

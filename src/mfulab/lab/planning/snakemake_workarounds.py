@@ -9,11 +9,11 @@ import sys
 import threading
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from snakemake.logging import logger
 
@@ -73,6 +73,33 @@ def begin_before_executing(workflow: Any, lab: Any) -> None:
 
     workflow.execute = execute_after_planning
     workflow.unlock = unlock_both
+
+
+Handler: TypeAlias = Callable[[Any], None]  # of Snakemake's log file
+
+
+def add_handlers(workflow: Any, started: Handler, succeeded: Handler, failed: Handler) -> None:
+    """Runs what a workflow does at the start and the end of a sweep, after the handlers of the
+    project whose module it is: Snakemake runs those of the main Snakefile alone."""
+    execute = workflow.execute
+
+    def execute_with_handlers(*arguments: Any, **options: Any) -> Any:
+        added = {"_onstart": started, "_onsuccess": succeeded, "_onerror": failed}
+        for name, handler in added.items():
+            setattr(workflow, name, _in_turn(getattr(workflow, name), handler))
+        return execute(*arguments, **options)
+
+    workflow.execute = execute_with_handlers
+
+
+def _in_turn(first: Handler, second: Handler) -> Handler:
+    def both(log: Any) -> None:
+        try:
+            first(log)
+        finally:
+            second(log)
+
+    return both
 
 
 def keep_no_default_rate(settings: Any) -> None:

@@ -20,7 +20,7 @@ from mfulab.device import identity, is_gpu, kind_of
 from mfulab.lab.planning import estimate, store
 from mfulab.lab.planning.costs import Sweep
 from mfulab.lab.planning.figure_rules import FigureRules
-from mfulab.lab.planning.inputs import Inputs, exits_with_message, folder_of
+from mfulab.lab.planning.inputs import Inputs, exits_with_message, folder_of, own_name
 from mfulab.lab.planning.load import RESULTS, asked_of, of_overrides, script, words_of
 from mfulab.lab.planning.naming import NO_RUNS
 from mfulab.lab.planning.resources import imported
@@ -115,7 +115,11 @@ class Workflow:
     def say_estimate(self, jobs: Iterable[Any], gpus: int = 1) -> None:
         """Says how long Snakemake's `jobs` will take, those of GPUs on `gpus` at once; nothing
         where none measures."""
-        due = {folder_of(job.rule.name, job.wildcards_dict) for job in jobs}
+        due = set[str]()
+        has_page = False
+        for job in jobs:
+            due.add(folder_of(job.rule.name, job.wildcards_dict))
+            has_page |= own_name(job.rule.name) == "page"
         runs = due & self.inputs.runs.keys()
         if not runs:
             return
@@ -123,7 +127,7 @@ class Workflow:
             why = identity.unused()
             if why:
                 say(f"mfulab: the CPU is measured, not the GPU. {why}", file=sys.stderr)
-        budget.rest = self._sweep.rest(runs, "page" in due)
+        budget.rest = self._sweep.rest(runs, has_page)
         seconds = budget.rest.estimate_s(max(1, gpus * self.gpu))
         say(estimate.in_words(seconds, self._sweep.budget_min), file=sys.stderr)
 
@@ -134,7 +138,7 @@ class Workflow:
         devices = dict[str, int]()
         has_page = False
         for job in dag.needrun_jobs(exclude_finished=False):
-            has_page |= job.rule.name == "page"
+            has_page |= own_name(job.rule.name) == "page"
             folder = folder_of(job.rule.name, job.wildcards_dict)
             if folder in self.inputs.runs:
                 batches[dag.get_job_group(job) or job].append(job.resources)
@@ -164,7 +168,9 @@ class Workflow:
             sentences.append(f"to go on: {self._sweep.command(*self._beside_runs)}")
             say("\n" + " · ".join(sentences), file=sys.stderr)
 
-        has_page = bool(self.inputs.complete_rows) and any(job.rule.name == "page" for job in jobs)
+        has_page = bool(self.inputs.complete_rows) and any(
+            own_name(job.rule.name) == "page" for job in jobs
+        )
         if has_page and lifetime.interrupted:
             say("Interrupted: writing the page of what there is", file=sys.stderr)
         return has_page
@@ -196,5 +202,5 @@ class Workflow:
         `server.modules_for`."""
         if not self.inputs.runs:  # recorded machines alone
             return "report"
-        work = "both" if any(job.rule.name == "tables" for job in jobs) else "rows"
+        work = "both" if any(own_name(job.rule.name) == "tables" for job in jobs) else "rows"
         return " ".join([work, *imported([run.text for run in self.inputs.runs.values()])])
