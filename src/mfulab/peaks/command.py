@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(as_json().rstrip("\n"))
         return HEALTHY
     try:
-        name, found = _asked(given.device, given.dtype, given.sparse)
+        name, found = _asked(given.device, given.dtype, given.sparse, given.units)
     except (UnknownDeviceError, NoPeakError) as refusal:
         if given.json:
             _print_json(given.device, [], str(refusal))
@@ -66,22 +66,29 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("device", nargs="?", help="a driver's name or a PCI id")
     parser.add_argument("dtype", nargs="?", help="a format, such as bf16; without it every one")
     parser.add_argument("--sparse", action="store_true", help="with 2:4 sparsity")
+    parser.add_argument(
+        "--units", type=int, metavar="N", help="its SMs, compute units or cores, where known"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--list", action="store_true", help="print the names of all products")
     parser.add_argument("--all-json", action="store_true", help="print every peak as JSON")
     return parser
 
 
-def _asked(device: str | None, dtype: str | None, sparse: bool) -> tuple[str, list[Peak]]:
+def _asked(
+    device: str | None, dtype: str | None, sparse: bool, units: int | None
+) -> tuple[str, list[Peak]]:
     """The device's name, and its peak in `dtype` or in each format that it has."""
-    units = pci_id = None
+    pci_id = None
     if device is None:
         from .detection import detect
 
         devices = detect()
         if not devices:
             raise UnknownDeviceError("no accelerator is found here; give a device by its name")
-        device, units, pci_id = devices[0].name, devices[0].units, devices[0].pci_id
+        first = devices[0]
+        device, pci_id = first.name, first.pci_id
+        units = units or first.units
     sheet = find(device, units, pci_id)
     formats = [dtype] if dtype else known(sheet)
     if not formats:
