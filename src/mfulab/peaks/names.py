@@ -111,7 +111,7 @@ def _of_name(device: str) -> list[Datasheet]:
 
 
 def _of_its_vendor(device: str, sheets: Iterable[Datasheet]) -> list[Datasheet]:
-    """Those of the vendor that a name says; all where it says none."""
+    """Datasheets of the vendor that a name says; all where it says none."""
     words = re.findall(r"[a-z]+", device.lower())
     said = {_VENDORS[word] for word in words if word in _VENDORS}
     return [sheet for sheet in sheets if not said or sheet.vendor in said]
