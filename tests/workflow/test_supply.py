@@ -1,7 +1,9 @@
 """What is installed and run from elsewhere: by hash, by commit or by digest, or named in
 SECURITY.md."""
 
+import os
 import re
+import subprocess
 import tomllib
 
 import pytest
@@ -21,7 +23,7 @@ BY_VERSION = {
     '".[test]"': "weekly",
     "py-rattler-build": "weekly",
     "--quiet pytest": "weekly",
-    '"$GITHUB_ACTION_PATH/../../.."': "gate action",
+    '"$GITHUB_ACTION_PATH/../../..${OLD:+[trace]}"': "gate action",
     "$(VENV)/new.lock --editable": "KEEP=1",
     "$(PIP) $$from": "torch's CPU build",
     "$(PIP) --editable .": "make",  # this checkout itself
@@ -50,6 +52,47 @@ def test_an_action_of_ours_uses_no_other():
     for path in actions:
         steps = yaml.safe_load(path.read_text())["runs"]["steps"]
         assert [step for step in steps if "run" not in step] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"BASE": "origin/main", "COMMAND": "python bench.py", "OPTIONS": "--cpu-time"},
+            "gate --base origin/main --minutes 5 --cpu-time -- [python bench.py]",
+        ),
+        (
+            {"OLD": "before/my results", "NEW": "results", "OPTIONS": "--gate '5 %'"},
+            "compare --gate [5 %] [before/my results] results",
+        ),
+    ],
+)
+@pytest.mark.parametrize(("told", "status"), [(0, 0), (1, 1), (2, 2), (3, 0)])
+def test_the_action_asks_the_command_and_fails_as_it_does(given, words, told, status, tmp_path):
+    """A stand-in for mfulab prints its words, those with a space in brackets."""
+    (path,) = (ROOT / ".github/actions").glob("*/action.yml")
+    step = yaml.safe_load(path.read_text())["runs"]["steps"][-1]
+    stand_in = tmp_path / "mfulab/bin/mfulab"
+    stand_in.parent.mkdir(parents=True)
+    stand_in.write_text(
+        'for word; do case "$word" in *" "*) word="[$word]";; esac; printf "%s " "$word"; done\n'
+        f"exit {told}\n"
+    )
+    stand_in.chmod(0o755)
+    inputs = dict.fromkeys(step["env"], "") | {"MINUTES": "5", "NOTICEABLE": "5%"} | given
+    summary = tmp_path / "summary.md"
+    places = {"RUNNER_TEMP": str(tmp_path), "GITHUB_STEP_SUMMARY": str(summary)}
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", step["run"]],
+        cwd=tmp_path,
+        env={**os.environ, **inputs, **places},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == status
+    name, _, rest = words.partition(" ")
+    assert summary.read_text() == f"{name} --format markdown --noticeable 5% {rest} "
+    assert ("::warning::" in done.stdout) == (told == 3)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

@@ -39,6 +39,7 @@ UNDECIDED = 3  # the exit status of a gate that nothing has passed or failed
 LOGGED = 160  # columns of a file or a log, where no window bounds the lines
 # Verdicts in the order in which they are shown.
 HEADS = ("run", "old", "new", "change", "95 % interval", "detects", "verdict")
+MOST_UNFOLDED = 10  # ambiguous runs that a comment shows at once
 NO_BREAK = "\N{NO-BREAK SPACE}"
 STYLES = {
     "slower": "red",
@@ -294,18 +295,23 @@ def table(compared: Sequence[Compared]) -> Table:
 
 def markdown(compared: Sequence[Compared], title: str, basis: str) -> str:
     """Comparison for a comment where code is reviewed: counts of verdicts, the worst first, a table
-    of runs that are slower or faster, and those of each other verdict folded."""
+    of what is not the same, and the rest folded; folded too are many ambiguous runs."""
     lines = [f"### {_counts(compared)}", "", f"{title}.", ""]
-    differing = list[tuple[str, ...]]()
-    folded: dict[str, list[tuple[str, ...]]] = {"ambiguous": [], "same": []}
+    rows: dict[str, list[tuple[str, ...]]] = {verdict: [] for verdict in STYLES}
     for texts in cells_of(compared):
-        folded.get(texts[-1], differing).append(texts)
-    if differing:
-        lines += [*_markdown_table(differing), ""]
-    for verdict, rows in folded.items():
-        if rows:
-            summary = f"<summary>{len(rows)} {verdict}</summary>"
-            lines += ["<details>", summary, "", *_markdown_table(rows), "", "</details>", ""]
+        rows[texts[-1]].append(texts)
+    told = [*rows["slower"], *rows["faster"]]
+    folded = {"same": rows["same"]}
+    if len(rows["ambiguous"]) > MOST_UNFOLDED:
+        folded = {"ambiguous": rows["ambiguous"], **folded}
+    else:
+        told += rows["ambiguous"]
+    if told:
+        lines += [*_markdown_table(told), ""]
+    for verdict, alike in folded.items():
+        if alike:
+            summary = f"<summary>{len(alike)} {verdict}</summary>"
+            lines += ["<details>", summary, "", *_markdown_table(alike), "", "</details>", ""]
     reasons = Counter((run.verdict, run.because) for run in compared if run.because)
     for (verdict, why), count in reasons.items():
         lines.append(f"- {count} {verdict}: {cell(why)}.")
