@@ -22,6 +22,7 @@ from mfulab.peaks import (
     detect,
     detection,
     find,
+    names,
     peak,
 )
 from mfulab.peaks.command import main
@@ -86,7 +87,7 @@ def test_a_refusal_without_a_similar_product_says_where_all_are_listed(name):
     with pytest.raises(UnknownDeviceError) as refused:
         find(name)
     assert refused.value.choices == ()
-    assert "-m mfulab.peaks --list" in str(refused.value)
+    assert names.LISTS in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["Tesla M4", "GeForce M2", "AMD A100-SXM4-80GB", "Intel L4"])

@@ -30,6 +30,8 @@ _PCI_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 _MODEL = re.compile(r"(?!\d+gb?$)(?:[a-z]+\d|\d{3})[a-z0-9]*")
 SLICE = re.compile(r"\s+MIG\s+\d+[cg].*$")  # of a MIG instance, a part of the product named
 LONGEST = 80  # letters of a name that a message repeats
+# The command that lists all products, of this package alone or as a part of mfulab.
+LISTS = "mfulab-peaks --list" if __package__ == "mfulab_peaks" else "mfulab peak --list"
 NEAR = 3  # choices that a message names all, and of more those that are near
 
 
@@ -172,7 +174,7 @@ def _similar(asked: str) -> list[str]:
 
 
 def _suggested(near: tuple[Datasheet, ...]) -> str:
-    listed = f"All {len(datasheets())}: python -m {__package__} --list"
+    listed = f"All {len(datasheets())}: {LISTS}"
     if not near:
         return f". {listed}"
     *others, last = (f"{sheet.device} ({_numbers(sheet)})" for sheet in near[:NEAR])
