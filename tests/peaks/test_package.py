@@ -156,6 +156,25 @@ def test_the_document_of_all_peaks_is_current_and_fits_its_schema():
     assert devices["L2"]["reason"]
 
 
+@pytest.mark.parametrize(
+    ("words", "units"),
+    [
+        (["NVIDIA H200", "bf16"], ["TFLOP/s"]),
+        (["NVIDIA A100-SXM4-80GB"], ["TFLOP/s"] * 5 + ["TOP/s"]),
+        (["NVIDIA L2"], [""]),
+        (["H100", "bf16"], [""]),
+    ],
+)
+def test_json_has_the_answer_of_every_other_command(words, units, capsys):
+    schema = json.loads((HERE.parents[1] / "docs/answer.schema.json").read_text(encoding="utf-8"))
+    main([*words, "--json"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for line in lines:
+        validate(line, schema)
+        assert (line["answer"]["value"] is None) == (line["answer"]["reason"] is not None)
+    assert [line["answer"]["unit"] for line in lines] == units
+
+
 def test_no_answer_never_parses_as_a_number(capsys):
     assert main(["NVIDIA L2", "bf16", "--json"]) == 2
     answer = json.loads(capsys.readouterr().out)

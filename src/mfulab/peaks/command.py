@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name, found = _asked(given.device, given.dtype, given.sparse, given.units)
     except (UnknownDeviceError, NoPeakError) as refusal:
         if given.json:
-            _print_json(given.device, [], str(refusal))
+            _print_answer(given.device, None, "", {}, str(refusal))
         _say(f"mfulab-peaks: {refusal}", sys.stderr)
         return REFUSED
     if given.json:
@@ -105,21 +105,39 @@ def _asked(
     return sheet.device, found
 
 
-def _print_json(device: str, found: Sequence[Peak], reason: str | None = None) -> None:
-    import json
-
+def _print_json(device: str, found: Sequence[Peak]) -> None:
+    """Prints a line a format: its answer as mfulab's commands give theirs, and the peak."""
     from .export import of_peak
 
-    peaks = {one.dtype: of_peak(one) for one in found}
-    told = {"device": device, "peaks": peaks, "reason": reason}
-    _say(json.dumps(told))
+    for one in found:
+        peaks = {one.dtype: of_peak(one)}
+        _print_answer(device, one.tflop_s, _unit(one.dtype), peaks, None)
+
+
+def _print_answer(
+    device: str | None, value: float | None, unit: str, peaks: dict[str, object], reason: str | None
+) -> None:
+    import json
+
+    answer = {
+        **{"value": value, "unit": unit, "denominator": None, "denominator_unit": None},
+        "basis": None if value is None else "spec",
+        "reason": None if reason is None else {"refused": {"because": reason}},
+        "doubt": {},
+    }
+    _say(json.dumps({"answer": answer, "device": device, "peaks": peaks, "reason": reason}))
+
+
+def _unit(dtype: str) -> str:
+    if dtype == "int8":
+        return "TOP/s"
+    return "TFLOP/s"
 
 
 def _show(found: Sequence[Peak]) -> None:
     _say(found[0].device)
     for one in found:
-        unit = "TOP/s" if one.dtype == "int8" else "TFLOP/s"
-        _say(f"  {one.dtype:5} {one.tflop_s:>9,.4g} {unit:7}  {one.basis}")
+        _say(f"  {one.dtype:5} {one.tflop_s:>9,.4g} {_unit(one.dtype):7}  {one.basis}")
     if found[0].memory_bytes_s:
         _say(f"memory: {found[0].memory_bytes_s / 1e9:g} GB/s")
     for line in dict.fromkeys([*(f"source: {one.source}" for one in found), found[0].checked]):
