@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NoReturn, Sequence, TextIO
+from typing import Mapping, NoReturn, Sequence, TextIO
 
 from .facts import datasheets
 from .lookup import NoPeakError, Peak, known, peak
@@ -115,7 +115,11 @@ def _print_json(device: str, found: Sequence[Peak]) -> None:
 
 
 def _print_answer(
-    device: str | None, value: float | None, unit: str, peaks: dict[str, object], reason: str | None
+    device: str | None,
+    value: float | None,
+    unit: str,
+    peaks: Mapping[str, object],
+    reason: str | None,
 ) -> None:
     import json
 
