@@ -1,6 +1,7 @@
 """Docstrings stand alone and are true of what they describe, as far as a test can see."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,24 @@ def test_docstrings_stand_alone_and_fit_what_their_function_gives(folder):
     }
     assert faulty == {}
     assert any((ROOT / folder).rglob("*.py"))
+
+
+def run_together(node: ast.AST, text: str) -> list[str]:
+    """Arguments of a section `Args` that are described in the middle of a line."""
+    section = text.partition("Args:\n")[2].partition("\n\n")[0]
+    if not isinstance(node, FUNCTIONS) or not section:
+        return []
+    names = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)]
+    return [name for name in names if re.search(rf"\S {name}: ", section)]
+
+
+def test_each_argument_begins_a_line():
+    faulty = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node, text in documented(path):
+            if names := run_together(node, text):
+                faulty[f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"] = names
+    assert faulty == {}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 from support.bad_yaml import BAD_YAML
 
 from mfulab.cli.main import main
+from mfulab.mfu.models import names
 
 MIXTRAL = {
     "architectures": ["MixtralForCausalLM"],
@@ -113,3 +114,10 @@ def test_a_model_s_file_that_is_none_is_one_sentence(name, words, tmp_path, monk
     assert said.count("\n") == 1
     assert len(said) < 400
     assert not (tmp_path / "owned").exists()
+
+
+def test_all_models_are_listed_where_an_unknown_one_says_so(capsys):
+    assert main(["flops", "gpt3"]) == 2
+    assert "mfulab flops --list" in capsys.readouterr().err
+    assert main(["flops", "--list"]) == 0
+    assert capsys.readouterr().out.split() == list(names())

@@ -156,7 +156,7 @@ def test_outside_a_checkout_a_measurement_takes_the_configuration_of_the_package
     [
         (
             "flops rsnet18",
-            "model=rsnet18: unknown. Did you mean resnet18 or resnet50? All {model}: mfulab run",
+            "model=rsnet18: unknown. Did you mean resnet18 or resnet50? All {model}: mfulab flops --list",
         ),
         (
             "fits rsnet18 --device H200",

@@ -8,6 +8,8 @@ import pytest
 
 import mfulab
 from mfulab.__main__ import main
+from mfulab.peaks.facts import datasheets
+from mfulab.peaks.names import LISTS
 
 
 def test_all_formats_of_a_device_with_source(capsys):
@@ -75,3 +77,11 @@ def test_it_waits_for_no_torch():
     code = "import sys; from mfulab.__main__ import main; main(['peak', 'NVIDIA L40S']); print('torch' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines()[-1] == "False"
+
+
+def test_all_products_are_listed_by_the_command_that_a_refusal_names(capsys):
+    assert main(["peak", "cuda:0"]) == 2
+    assert LISTS in capsys.readouterr().err
+    assert main(LISTS.split()[1:]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert listed == [sheet.device for sheet in datasheets()]

@@ -216,7 +216,8 @@ def test_a_mistake_is_one_message(words, message):
 def test_an_unknown_device_takes_a_given_peak():
     name, denominators = denominators_of("an accelerator", "bf16", 500.0)
     assert (name, denominators[0].tflop_s) == ("an accelerator", 500.0)
-    assert {each.tflop_s for each in denominators} == {500.0, 62.5, 4000.0, 31.25, 8000.0}
+    by_mistake = {500 / count for count in (2, 4, 8, 16)} | {500 * count for count in (2, 4, 8, 16)}
+    assert {each.tflop_s for each in denominators} == {500, *by_mistake}
 
 
 @pytest.mark.parametrize("content", [SMALL, MIXTURE, GPT], ids=["llama", "mixture", "gpt2"])
@@ -279,6 +280,26 @@ def test_the_chance_of_a_match_is_the_part_of_the_numbers_near_it_that_bands_cov
     assert covered_percent([40.0, 45.0, 45.2, 29.8, 80.0], 40.0) == pytest.approx(
         100 * (0.6 + 0.8 + 0.1) / 20
     )
+
+
+@pytest.mark.parametrize("device", ["NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA H100 PCIe"])
+def test_a_rounded_peak_taken_by_mistake_is_found(device):
+    """A number over a printed peak: 67, 60 and 51 TFLOP/s in fp32, which are rounded."""
+    run = {"device": device, "sequence_length": 8192, "tokens_per_s": 5762}
+    printed = mfulab.peak(device, "fp32").datasheet
+    speed = explain("llama_3_1_8b", **run).tflop_s
+    found = explain("llama_3_1_8b", **run, reported=round(100 * speed / printed, 2))
+    assert "fp32" in found.matches[0].denominator
+    assert found.matches[0].changes == 1
+    assert not found.may_be_chance
+
+
+def test_a_number_that_two_mistakes_give_is_called_chance():
+    """The causal half over the peak in fp32 gives 45.51 % of a run at 3.46 %."""
+    counted = computed(model_config("llama_3_1_8b"), 8192)
+    speed = 0.0346 * DENOMINATORS[0].tflop_s * 1e12 / flops(counted, OURS)
+    found = explained("any", "any", counted, speed, DENOMINATORS, 45.51)
+    assert found.may_be_chance
 
 
 def test_an_own_model_takes_the_length_that_is_asked_for():

@@ -22,6 +22,7 @@ from mfulab.peaks import (
     detect,
     detection,
     find,
+    names,
     peak,
 )
 from mfulab.peaks.command import main
@@ -62,6 +63,43 @@ def test_a_refusal_lists_the_choices():
         peak("Tesla V100-SXM2-16GB", "bf16")
     with pytest.raises(NoPeakError, match="fp64, fp32, tf32, fp16, bf16, fp8, fp4, int8"):
         peak("NVIDIA H200", "int4")
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("H100-PCIe-80GB", "H100 PCIe"),
+        ("NVIDIA H100 80GB HBM2e", "H100 SXM5 80GB"),
+        ("Tesla V100-SXM2-32GB-LS", "V100 SXM2 32GB"),
+        ("2 x Tesla T4", "T4"),
+        ("AMD Radeon RX 7900 GRE", "Radeon RX 7900 XT"),
+        ("gfx90a:sramecc+:xnack-", "Instinct MI210"),
+    ],
+)
+def test_the_first_choice_is_of_the_model_that_was_named(name, first):
+    with pytest.raises(UnknownDeviceError) as refused:
+        find(name)
+    assert refused.value.choices[0].device == first
+
+
+@pytest.mark.parametrize("name", ["cuda:0", "Tesla K80", "p5.48xlarge"])
+def test_a_refusal_without_a_similar_product_says_where_all_are_listed(name):
+    with pytest.raises(UnknownDeviceError) as refused:
+        find(name)
+    assert refused.value.choices == ()
+    assert names.LISTS in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["Tesla M4", "GeForce M2", "AMD A100-SXM4-80GB", "Intel L4"])
+def test_a_name_of_another_vendor_is_no_product(name):
+    with pytest.raises(UnknownDeviceError):
+        find(name)
+
+
+def test_a_name_of_two_modules_lists_both():
+    with pytest.raises(UnknownDeviceError) as refused:
+        find("Jetson AGX Orin")
+    assert [sheet.units for sheet in refused.value.choices] == [16, 14]
 
 
 def test_sparse_is_twice_dense_where_the_hardware_has_it():
@@ -118,6 +156,25 @@ def test_the_document_of_all_peaks_is_current_and_fits_its_schema():
     assert devices["L2"]["reason"]
 
 
+@pytest.mark.parametrize(
+    ("words", "units"),
+    [
+        (["NVIDIA H200", "bf16"], ["TFLOP/s"]),
+        (["NVIDIA A100-SXM4-80GB"], ["TFLOP/s"] * 5 + ["TOP/s"]),
+        (["NVIDIA L2"], [""]),
+        (["H100", "bf16"], [""]),
+    ],
+)
+def test_json_has_the_answer_of_every_other_command(words, units, capsys):
+    schema = json.loads((HERE.parents[1] / "docs/answer.schema.json").read_text(encoding="utf-8"))
+    main([*words, "--json"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for line in lines:
+        validate(line, schema)
+        assert (line["answer"]["value"] is None) == (line["answer"]["reason"] is not None)
+    assert [line["answer"]["unit"] for line in lines] == units
+
+
 def test_no_answer_never_parses_as_a_number(capsys):
     assert main(["NVIDIA L2", "bf16", "--json"]) == 2
     answer = json.loads(capsys.readouterr().out)
@@ -127,6 +184,16 @@ def test_no_answer_never_parses_as_a_number(capsys):
     answer = json.loads(capsys.readouterr().out)
     assert answer["reason"] is None
     assert answer["peaks"]["bf16"]["value"] == pytest.approx(989.4e12, rel=1e-3)
+
+
+def test_a_slice_has_a_peak_where_its_units_are_told(capsys):
+    name = "NVIDIA A100-SXM4-80GB MIG 3g.40gb"
+    with pytest.raises(NoPeakError, match="108"):
+        peak(name, "bf16")
+    assert main([name, "bf16", "--units", "42", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    whole = peak("NVIDIA A100-SXM4-80GB", "bf16").value
+    assert answer["peaks"]["bf16"]["value"] == pytest.approx(whole * 42 / 108)
 
 
 def test_the_command_shows_every_format_and_lists_every_product(capsys):
@@ -179,6 +246,22 @@ def test_devices_are_told_by_sysfs(tmp_path, monkeypatch):
             (tmp_path / slot / name).write_text(f"{text}\n")
     [device] = detection._by_sysfs(str(tmp_path))
     assert find(device.name).device == "Instinct MI300X"
+
+
+def test_the_cores_of_apples_gpu_are_told(monkeypatch):
+    told = {"sysctl": "Apple M1 Max\n", "ioreg": '      "gpu-core-count" = 24\n'}
+
+    def run(command, **_):
+        return SimpleNamespace(stdout=told[Path(command[0]).name])
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    [device] = detection._by_apple()
+    assert (device.name, device.units) == ("Apple M1 Max", 24)
+    assert device.peak("fp32").tflop_s == pytest.approx(10.4 * 24 / 32)
+    told["ioreg"] = ""
+    [device] = detection._by_apple()
+    assert device.units is None
 
 
 def test_nothing_is_told_where_nothing_is(monkeypatch):

@@ -1,10 +1,11 @@
 """The workflow as a module of another project, as the Snakemake catalogue says, and `.test/`."""
 
 import csv
+import subprocess
 
 import pytest
 import yaml
-from support.workflow_copy import ROOT, Project, deploy_workflow
+from support.workflow_copy import ROOT, Project, copy_workflow, deploy_workflow
 
 pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("module")]
 SMALL = {"model": ["digit_cnn"], "workload": "inference", "steps": ["profile_step"]}
@@ -13,6 +14,19 @@ SAID = "said.txt"  # what the first command printed
 OWN_START = """
 onstart:
     open("begun", "w").close()
+"""
+ADDRESS = "https://github.com/own/mfulab"
+# What snakedeploy's own template makes of an address at a host.
+HOSTED = """
+configfile: "config/config.yaml"
+
+module mfulab:
+    snakefile:
+        github("own/mfulab", path="Snakefile", branch="main")
+    config:
+        config
+
+use rule * from mfulab
 """
 
 
@@ -67,6 +81,21 @@ def test_its_figures_have_captions_in_snakemakes_report(deployed):
     assert drawn  # which figures: that depends on what is known well enough here
     assert [name for name in drawn if name not in page] == []
     assert "caption" in page
+
+
+def test_a_workflow_at_a_host_is_planned(tmp_path):
+    """Includes and files beside them come from the host, whose address git leads to a folder."""
+    origin = copy_workflow(tmp_path / "origin")
+    as_somebody = ("git", "-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*as_somebody, *words], cwd=origin, check=True)
+    project = Project(deploy_workflow(tmp_path / "my project"))
+    (project.folder / "workflow/Snakefile").write_text(HOSTED)
+    led = {"COUNT": "1", "KEY_0": f"url.{origin.as_uri()}.insteadOf", "VALUE_0": ADDRESS}
+    environment = {f"GIT_CONFIG_{key}": value for key, value in led.items()}
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    shown = project.snakemake("-n", "report", "--config", *TYPED, **environment).stdout
+    assert "Profiling model=linear_1024" in shown
 
 
 def test_a_typed_value_counts_where_it_is_the_default(deployed):

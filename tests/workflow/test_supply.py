@@ -1,7 +1,9 @@
 """What is installed and run from elsewhere: by hash, by commit or by digest, or named in
 SECURITY.md."""
 
+import os
 import re
+import subprocess
 import tomllib
 
 import pytest
@@ -21,7 +23,7 @@ BY_VERSION = {
     '".[test]"': "weekly",
     "py-rattler-build": "weekly",
     "--quiet pytest": "weekly",
-    '"$GITHUB_ACTION_PATH/../../.."': "gate action",
+    '"$GITHUB_ACTION_PATH/../../..${OLD:+[trace]}"': "gate action",
     "$(VENV)/new.lock --editable": "KEEP=1",
     "$(PIP) $$from": "torch's CPU build",
     "$(PIP) --editable .": "make",  # this checkout itself
@@ -50,6 +52,64 @@ def test_an_action_of_ours_uses_no_other():
     for path in actions:
         steps = yaml.safe_load(path.read_text())["runs"]["steps"]
         assert [step for step in steps if "run" not in step] == []
+
+
+SAYS_ITS_WORDS = """
+for word
+do
+    case "$word" in *" "*) word="[$word]";; esac
+    printf "%s " "$word"
+done
+"""
+
+
+def act(folder, stand_in, **given):
+    """What the action's last step leaves in the job's summary, and how it ended; `stand_in` is the
+    script that it asks for mfulab."""
+    (path,) = (ROOT / ".github/actions").glob("*/action.yml")
+    step = yaml.safe_load(path.read_text())["runs"]["steps"][-1]
+    command = folder / "mfulab/bin/mfulab"
+    command.parent.mkdir(parents=True)
+    command.write_text(stand_in)
+    command.chmod(0o755)
+    inputs = dict.fromkeys(step["env"], "") | {"MINUTES": "5", "NOTICEABLE": "5%"} | given
+    summary = folder / "summary.md"
+    places = {"RUNNER_TEMP": str(folder), "GITHUB_STEP_SUMMARY": str(summary)}
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", step["run"]],
+        cwd=folder,
+        env={**os.environ, **inputs, **places},
+        capture_output=True,
+        text=True,
+    )
+    return summary.read_text(encoding="utf-8"), done
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"BASE": "origin/main", "COMMAND": "python bench.py", "OPTIONS": "--cpu-time"},
+            "gate --format markdown --noticeable 5% --base origin/main --minutes 5 --cpu-time"
+            " -- [python bench.py] ",
+        ),
+        (
+            {"OLD": "before/my results", "NEW": "results", "OPTIONS": "--gate '5 %'"},
+            "compare --format markdown --noticeable 5% --gate [5 %] [before/my results] results ",
+        ),
+    ],
+)
+@pytest.mark.parametrize(("told", "status"), [(0, 0), (1, 1), (2, 2), (3, 0)])
+def test_the_action_asks_the_command_and_fails_as_it_does(given, words, told, status, tmp_path):
+    summary, done = act(tmp_path, f"{SAYS_ITS_WORDS}\nexit {told}\n", **given)
+    assert (summary, done.returncode) == (words, status)
+    assert ("::warning::" in done.stdout) == (told == 3)
+
+
+def test_the_action_s_summary_is_never_empty(tmp_path):
+    summary, done = act(tmp_path, "exit 2\n", COMMAND="false")
+    assert done.returncode == 2
+    assert summary.startswith("### ")
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

@@ -19,7 +19,7 @@ from mfulab.core.groups import ModelConfig
 from mfulab.core.json_text import parse_json
 from mfulab.core.language.quantities import quantity
 from mfulab.core.parts import leave_out
-from mfulab.core.printing import say_json
+from mfulab.core.printing import say, say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal
 from mfulab.mfu.models import model_config, names, read_yaml
@@ -28,6 +28,12 @@ from mfulab.models.work import check
 
 DEFAULT_TOKENS = 1024  # of a sequence where a published config.json is given and no length
 SMALLEST_PERCENT = 0.1  # of the FLOPs, below which a layer is not drawn
+
+
+def _list(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        say("\n".join(names()))
+        context.exit()
 
 
 @command(
@@ -44,6 +50,14 @@ SMALLEST_PERCENT = 0.1  # of the FLOPs, below which a layer is not drawn
 @click.option("--batch-size", type=COUNT, default=1)
 @TOKENS
 @click.option("--depth", type=DEPTH, default=3, help="Levels of layers shown.")
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list,
+    help="Print the names of all models.",
+)
 @AS_JSON
 def show(
     model: str,

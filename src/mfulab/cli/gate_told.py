@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 
 from mfulab.core.answer import Answer
 from mfulab.core.language.quantities import at_least, change, duration, quantity
+from mfulab.core.markdown import code
 from mfulab.core.printing import say, say_over
 from mfulab.timing.paired import MARKS, Compared
 
@@ -132,14 +133,14 @@ def _markdown(outcome: Told) -> str:
     old, new = (quantity(value, outcome.unit) for value in outcome.values)
     ratio = outcome.compared.ratio
     assert ratio is not None
-    before, after = (command.replace("|", "\\|") for command in outcome.commands)
+    before, after = map(code, outcome.commands)
     lines = [
         f"### {MARKS[outcome.compared.verdict]} {outcome.verdict}: {outcome.change(ratio)}",
         "",
         "| | command | median |",
         "|---|---|---:|",
-        f"| before | `{before}` | {old} |",
-        f"| after | `{after}` | {new} |",
+        f"| before | {before} | {old} |",
+        f"| after | {after} | {new} |",
         "",
     ]
     sentences = [

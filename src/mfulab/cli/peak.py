@@ -8,11 +8,11 @@ import click
 
 from mfulab.cli.options import AS_JSON, DEVICE, PRECISION, command
 from mfulab.core.answer import Answer, answered, unanswered
-from mfulab.core.printing import say_json
+from mfulab.core.printing import say, say_json
 from mfulab.core.said import Said
 from mfulab.core.said import as_json as told
 from mfulab.core.terminal import Terminal, table
-from mfulab.device.datasheets import find
+from mfulab.device.datasheets import datasheets, find
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.device.samplers.reading import UNTOLD
@@ -20,9 +20,23 @@ from mfulab.device.samplers.reading import UNTOLD
 NUMBERS = ("dense TFLOP/s", "clock, MHz", "datasheet")
 
 
+def _list(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        say("\n".join(sheet.device for sheet in datasheets()))
+        context.exit()
+
+
 @command("peak", 'peak "NVIDIA H100 80GB HBM3" bf16')
 @click.argument("device", type=DEVICE, required=False)
 @click.argument("precision", type=PRECISION, required=False)
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list,
+    help="Print the names of all products.",
+)
 @AS_JSON
 def show(device: str | None, precision: str | None, as_json: bool) -> int:
     """Prints the peaks of `device` (None: the local one), in one precision or in all; status 1 if

@@ -24,6 +24,7 @@ from mfulab.core.rows import NOT_MEASURED, TimedRow
 from mfulab.device.identity import hardware_slug
 from mfulab.lab.planning import again, store
 from mfulab.lab.planning.load import script
+from mfulab.lab.planning.naming import measures
 from mfulab.lab.planning.runs import Run
 from mfulab.lab.report import claims, trust
 from mfulab.lab.runtime import budget, client, lifetime, processes
@@ -178,7 +179,7 @@ def run(
     hardware = hardware or hardware_slug()
     if not (results / hardware).is_dir():
         raise ConfigurationError(
-            f"{results / hardware}/: nothing was measured. Measure first: snakemake report."
+            f"{results / hardware}/: nothing was measured. Measure first: {measures()}"
         )
     sweep = None
     if in_budget:

@@ -13,6 +13,7 @@ import click
 from pydantic import BaseModel
 
 from mfulab.cli.options import STEP, command
+from mfulab.core.errors import only_in_checkout
 from mfulab.core.files import write_text
 from mfulab.core.language import Texts
 from mfulab.core.printing import say, say_json
@@ -72,10 +73,9 @@ def run(step: str | None, row: bool, only_check: bool, fix: bool) -> int:
 def check(fix: bool) -> int:
     """Prints how the generated files differ from the models and experiments, and returns 1; writes
     them with `fix`."""
-    if not (CONFIG / "config.yaml").exists() or not README.exists():
-        raise click.UsageError(
-            "No config/config.yaml and config/README.md here: work in the project's folder."
-        )
+    for needed in (CONFIG / "config.yaml", README):
+        if not needed.exists():
+            raise only_in_checkout(needed)
     differences = list[str]()
     for path, text in generated().items():
         old = ""

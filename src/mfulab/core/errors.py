@@ -128,6 +128,12 @@ def is_checkout() -> bool:
     return (CHECKOUT / "pyproject.toml").is_file()
 
 
+def only_in_checkout(path: Path) -> ConfigurationError:
+    """The error for a file of the sources that a command needs where there is none."""
+    says = "no such file here; it is in a checkout of mfulab: clone its repository, and work there"
+    return ConfigurationError(f"{path}: {says}.")
+
+
 def installs(extra: str) -> str:
     """The command that installs an extra: in a checkout, or of the package where this is none."""
     if is_checkout():

@@ -65,17 +65,16 @@ def peak(
     """The dense peak of a device by its name.
 
     Args:
-        device: what a driver, framework or trace calls it (`NVIDIA H100 80GB HBM3`, `AMD Instinct
-        MI300X`), or its
-            PCI id (`10de:2330`). Case, hyphens and the vendor's name do not matter; everything else
-            does.
-        precision: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8: the format that matmuls use. A
-        GPU whose tensor
-            cores lack the format has no peak in it.
-        units: its SMs or compute units, where known: they tell products of one name apart, and a
-        slice's share. pci_id: its PCI id, where known beside the name, for the same purpose.
-        max_clock_mhz: the highest clock that the device at hand allows, of which `Peak.max_clock`
-        is.
+        device: what a driver, framework or trace calls it (`NVIDIA H100 80GB HBM3`, `AMD
+            Instinct MI300X`), or its PCI id (`10de:2330`). Case, hyphens and the vendor's
+            name do not matter; everything else does.
+        precision: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8: the format that matmuls
+            use. A GPU whose tensor cores lack the format has no peak in it.
+        units: its SMs or compute units, where known: they tell products of one name apart,
+            and a slice's share.
+        pci_id: its PCI id, where known beside the name, for the same purpose.
+        max_clock_mhz: the highest clock that the device at hand allows, of which
+            `Peak.max_clock` is.
 
     Returns a `Peak`: `.tflop_s`, also as `float(peak)`, or None with `.reason`; `.memory_gb_s`,
     `.spec_clock_mhz`, `.source`.

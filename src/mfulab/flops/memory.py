@@ -53,14 +53,17 @@ def training_memory(
     """Adds up what training keeps, of `trainable` (all if None) among the parameters.
 
     Args:
-        element_bytes: size of a weight, a gradient and an activation: 4 for fp32, 2 for fp16 and
-        bf16. master_copy: whether an fp32 copy of 16-bit trained weights is kept; with Adam that
-        makes the 16 bytes a
-            parameter of mixed precision (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1).
+        element_bytes: size of a weight, a gradient and an activation: 4 for fp32, 2 for
+            fp16 and bf16.
+        master_copy: whether an fp32 copy of 16-bit trained weights is kept; with Adam that
+            makes the 16 bytes a parameter of mixed precision (Rajbhandari et al. 2020,
+            arXiv:1910.02054, section 3.1).
         autocast: weights, gradients and moments stay fp32; a copy of the weights and the
-        activations are smaller. optimizer: whose moments are kept, in fp32 with a master copy or
-        fp32 weights, else in the weights' format. activation_elements: floats saved for the
-        backward pass, beside `activation_fixed_bytes` of integers and masks.
+            activations are smaller.
+        optimizer: whose moments are kept, in fp32 with a master copy or fp32 weights, else
+            in the weights' format.
+        activation_elements: floats saved for the backward pass, beside
+            `activation_fixed_bytes` of integers and masks.
     """
     trained = parameters if trainable is None else trainable
     stored = 4 if autocast else element_bytes

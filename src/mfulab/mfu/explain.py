@@ -3,6 +3,7 @@ was reported."""
 
 import html
 import math
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,9 +27,12 @@ MISTAKEN = {
     **{"fp32": ("bf16", "fp16", "tf32"), "tf32": ("bf16", "fp32"), "fp16": ("fp32", "fp8")},
     **{"bf16": ("fp32", "fp4", "fp8", "tf32"), "fp8": ("bf16", "fp4"), "fp4": ("bf16", "fp8")},
 }
-NODES = (8, 16)  # devices that a speed or a peak may be of by mistake
+NODES = (2, 4, 8, 16)  # devices that a speed or a peak may be of by mistake
 TOLERANCE = 0.3  # points of MFU within which a convention gives a reported number
+# Of a reported number above 50 %: peaks are printed rounded, an H100 NVL's 60.3 TFLOP/s as 60.
+RELATIVE_TOLERANCE = 0.006
 SHOWN = 5  # conventions that are listed where a reported number has more
+WIDTH = 80  # columns of a line
 SEEN = 0.005  # points from which a number is shown
 BY_CHANCE = 10.0  # percent of `Explanation.chance_percent` from which a match may be chance
 
@@ -73,14 +77,14 @@ class Explanation:
     tflop_s: float  # of each device, by this project's convention
     conventions: Sequence[Row]  # each named convention, over the device's dense peak
     denominators: Sequence[Row]  # each other peak, under this project's FLOPs
-    matches: Sequence[Row]  # those that give the reported number to 0.3 points, the simplest first
+    matches: Sequence[Row]  # those that give the reported number, the simplest first
     reported: float | None = None  # that number, in percent
     # combinations of choices and peaks that change ours no more often than the best match does;
     # all, where none matches
     tried: int = 0
     # of all numbers within a quarter of the reported one, those that they give
     chance_percent: float | None = None
-    tolerance: float = TOLERANCE  # points within which a combination gives a number
+    tolerance: float = TOLERANCE  # points within which a combination gives the reported number
 
     def __str__(self) -> str:
         """Our MFU, what gives the reported one, and a line for each convention and each peak."""
@@ -116,8 +120,8 @@ class Explanation:
             return
         yield Line(text("is_one_of", **told))
         for row in self.matches[:SHOWN]:
-            yield Line(f"  {in_percent(row.mfu_percent)}  {row.convention}")
-            yield Line(f"          {text('over', peak=row.denominator)}")
+            yield from _wrapped(f"  {in_percent(row.mfu_percent)}  {row.convention}", 10)
+            yield from _wrapped(f"{'':10}{text('over', peak=row.denominator)}", 10)
         if len(self.matches) > SHOWN:
             yield Line(f"  {text('further', count=len(self.matches) - SHOWN)}")
         yield Line(text("tried", count=self.tried, **told))
@@ -145,13 +149,19 @@ class Line:
 
 def _row_lines(row: Row, name: str) -> Iterator[Line]:
     """Lines of an MFU with what it is, and of the points that each choice adds to ours."""
-    yield Line(f"{row.mfu_percent:7.1f}  {name}")
+    yield from _wrapped(f"{row.mfu_percent:7.1f}  {name}", 9)
     added = []
     for step, points in row.steps.items():
         if abs(points) >= SEEN:
             added.append(f"{step.replace('_', ' ')} {points:+.2f}")
     if added:
-        yield Line(f"{'':9}{', '.join(added)}", "dim")
+        yield from _wrapped(f"{'':9}{', '.join(added)}", 9, "dim")
+
+
+def _wrapped(text: str, indent: int, style: str = "") -> Iterator[Line]:
+    """A text in lines of at most 80 columns, all but the first indented."""
+    for line in textwrap.wrap(text, WIDTH, subsequent_indent=" " * indent):
+        yield Line(line, style)
 
 
 @dataclass(frozen=True)
@@ -202,6 +212,7 @@ def explained(
         reported=reported,
         tried=len(search.tried),
         chance_percent=chance,
+        tolerance=TOLERANCE if reported is None else tolerance_of(reported),
     )
 
 
@@ -212,7 +223,8 @@ def _search(rows: Sequence[Row], reported: float) -> _Search:
     def simplicity(row: Row) -> tuple[int, bool, float]:
         return row.changes, row.convention not in named, abs(row.mfu_percent - reported)
 
-    near = [row for row in rows if abs(row.mfu_percent - reported) <= TOLERANCE]
+    tolerance = tolerance_of(reported)
+    near = [row for row in rows if abs(row.mfu_percent - reported) <= tolerance]
     near.sort(key=simplicity)
     simplest = dict[tuple[float, str, int], Row]()
     for row in near:
@@ -222,15 +234,22 @@ def _search(rows: Sequence[Row], reported: float) -> _Search:
     return _Search(matches, [row.mfu_percent for row in rows if row.changes <= most])
 
 
+def tolerance_of(reported: float) -> float:
+    """Points within which a combination gives a reported MFU: 0.3, or 0.6 % of a number above
+    50 %."""
+    return max(TOLERANCE, round(RELATIVE_TOLERANCE * reported, 1))
+
+
 def covered_percent(values: Sequence[float], reported: float) -> float:
-    """Chance in percent that a number within a quarter of `reported` lies within `TOLERANCE` of a
+    """Chance in percent that a number within a quarter of `reported` lies within the tolerance of a
     value."""
+    tolerance = tolerance_of(reported)
     low, high = sorted((0.75 * reported, 1.25 * reported))
     reached = low
     covered = 0.0
     for value in sorted(values):
-        begin = max(value - TOLERANCE, reached)
-        end = min(value + TOLERANCE, high)
+        begin = max(value - tolerance, reached)
+        end = min(value + tolerance, high)
         covered += max(0.0, end - begin)
         reached = max(reached, end)
     if high > low:

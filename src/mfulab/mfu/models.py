@@ -112,7 +112,7 @@ def _read(model: str | Path) -> dict[str, object]:
             if (folder / f"{model}.yaml").exists():
                 files.append(folder / f"{model}.yaml")
         if not files:
-            raise unknown("model", model, names(), "mfulab run count_flops --help")
+            raise unknown("model", model, names(), "mfulab flops --list")
         path = files[0]
     try:
         content = parse_yaml(read_given(path), _Loader)

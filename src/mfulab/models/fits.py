@@ -69,12 +69,15 @@ def fits(
     """Predicts the peak memory of a model's step on a device, and the largest batch that fits.
 
     Args:
-        model: a name in `config/model/`, a YAML file like those, or what stands in one. batch_size:
-        samples of a step. optimizer: adam, adamw, adam_8bit or sgd. device: its name as a driver
-        reports it, its datasheet's name, or its PCI id. precision: fp32, bf16 or fp16 for
-        everything; amp_bf16 or amp_fp16 for autocast over fp32 weights. sequence_length: tokens a
-        sample; the model's own where not given. checkpointing: whether each block is recomputed in
-        the backward pass. mode: training, or inference, which keeps nothing.
+        model: a name in `config/model/`, a YAML file like those, or what stands in one.
+        batch_size: samples of a step.
+        optimizer: adam, adamw, adam_8bit or sgd.
+        device: its name as a driver reports it, its datasheet's name, or its PCI id.
+        precision: fp32, bf16 or fp16 for everything; amp_bf16 or amp_fp16 for autocast over
+            fp32 weights.
+        sequence_length: tokens a sample; the model's own where not given.
+        checkpointing: whether each block is recomputed in the backward pass.
+        mode: training, or inference, which keeps nothing.
 
     Raises ConfigurationError for an unknown name, and for a model that cannot be built or counted.
     """

@@ -188,14 +188,18 @@ def explain(
     """Explains a speed by every convention of the field.
 
     Args:
-        model: a name in `config/model/`, a YAML file like those, or what stands in one. device: its
-        name as a driver reports it, or its PCI id. precision: the format of its matmuls: fp64,
-        fp32, tf32, fp16, bf16, fp8, fp4 or int8. sequence_length: tokens a sample; the model's own
-        where not given. batch_size: samples of each device's step; with `time_s` alone, and needed
-        there if there are several devices. devices: how many of them share the work; speeds, of
-        which one is given, are of all together. reported: an MFU in percent that somebody printed
-        for this run. mode: training, inference or decoding. peak_tflop_s: the device's dense peak,
-        where no datasheet is known here.
+        model: a name in `config/model/`, a YAML file like those, or what stands in one.
+        device: its name as a driver reports it, or its PCI id.
+        precision: the format of its matmuls: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or
+            int8.
+        sequence_length: tokens a sample; the model's own where not given.
+        batch_size: samples of each device's step; with `time_s` alone, and needed there if
+            there are several devices.
+        devices: how many of them share the work; speeds, of which one is given, are of all
+            together.
+        reported: an MFU in percent that somebody printed for this run.
+        mode: training, inference or decoding.
+        peak_tflop_s: the device's dense peak, where no datasheet is known here.
 
     Raises ConfigurationError for an unknown model, device or precision, and for a length that the
     model does not take. It also raises it where there is not exactly one speed above 0.
@@ -274,11 +278,14 @@ def expect(
     `modes`, by default all.
 
     Args:
-        model: a name in `config/model/`, a YAML file like those, or what stands in one. device: its
-        name as a driver reports it, or its PCI id. precision: the format of matmuls and of
-        everything kept. sequence_length: tokens a sample, in decoding those of the context; the
-        model's own where not given. batch_size: samples of the step, on each device. devices: among
-        which weights, gradients and optimiser state are divided; what they send takes no time here.
+        model: a name in `config/model/`, a YAML file like those, or what stands in one.
+        device: its name as a driver reports it, or its PCI id.
+        precision: the format of matmuls and of everything kept.
+        sequence_length: tokens a sample, in decoding those of the context; the model's own
+            where not given.
+        batch_size: samples of the step, on each device.
+        devices: among which weights, gradients and optimiser state are divided; what they
+            send takes no time here.
 
     Raises ConfigurationError for an unknown model, device, precision or bandwidth, and for a length
     it does not take.

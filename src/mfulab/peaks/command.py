@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NoReturn, Sequence, TextIO
+from typing import Mapping, NoReturn, Sequence, TextIO
 
 from .facts import datasheets
 from .lookup import NoPeakError, Peak, known, peak
@@ -25,10 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(as_json().rstrip("\n"))
         return HEALTHY
     try:
-        name, found = _asked(given.device, given.dtype, given.sparse)
+        name, found = _asked(given.device, given.dtype, given.sparse, given.units)
     except (UnknownDeviceError, NoPeakError) as refusal:
         if given.json:
-            _print_json(given.device, [], str(refusal))
+            _print_answer(given.device, None, "", {}, str(refusal))
         _say(f"mfulab-peaks: {refusal}", sys.stderr)
         return REFUSED
     if given.json:
@@ -66,22 +66,29 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("device", nargs="?", help="a driver's name or a PCI id")
     parser.add_argument("dtype", nargs="?", help="a format, such as bf16; without it every one")
     parser.add_argument("--sparse", action="store_true", help="with 2:4 sparsity")
+    parser.add_argument(
+        "--units", type=int, metavar="N", help="its SMs, compute units or cores, where known"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--list", action="store_true", help="print the names of all products")
     parser.add_argument("--all-json", action="store_true", help="print every peak as JSON")
     return parser
 
 
-def _asked(device: str | None, dtype: str | None, sparse: bool) -> tuple[str, list[Peak]]:
+def _asked(
+    device: str | None, dtype: str | None, sparse: bool, units: int | None
+) -> tuple[str, list[Peak]]:
     """The device's name, and its peak in `dtype` or in each format that it has."""
-    units = pci_id = None
+    pci_id = None
     if device is None:
         from .detection import detect
 
         devices = detect()
         if not devices:
             raise UnknownDeviceError("no accelerator is found here; give a device by its name")
-        device, units, pci_id = devices[0].name, devices[0].units, devices[0].pci_id
+        first = devices[0]
+        device, pci_id = first.name, first.pci_id
+        units = units or first.units
     sheet = find(device, units, pci_id)
     formats = [dtype] if dtype else known(sheet)
     if not formats:
@@ -98,21 +105,43 @@ def _asked(device: str | None, dtype: str | None, sparse: bool) -> tuple[str, li
     return sheet.device, found
 
 
-def _print_json(device: str, found: Sequence[Peak], reason: str | None = None) -> None:
-    import json
-
+def _print_json(device: str, found: Sequence[Peak]) -> None:
+    """Prints a line a format: its answer as mfulab's commands give theirs, and the peak."""
     from .export import of_peak
 
-    peaks = {one.dtype: of_peak(one) for one in found}
-    told = {"device": device, "peaks": peaks, "reason": reason}
-    _say(json.dumps(told))
+    for one in found:
+        peaks = {one.dtype: of_peak(one)}
+        _print_answer(device, one.tflop_s, _unit(one.dtype), peaks, None)
+
+
+def _print_answer(
+    device: str | None,
+    value: float | None,
+    unit: str,
+    peaks: Mapping[str, object],
+    reason: str | None,
+) -> None:
+    import json
+
+    answer = {
+        **{"value": value, "unit": unit, "denominator": None, "denominator_unit": None},
+        "basis": None if value is None else "spec",
+        "reason": None if reason is None else {"refused": {"because": reason}},
+        "doubt": {},
+    }
+    _say(json.dumps({"answer": answer, "device": device, "peaks": peaks, "reason": reason}))
+
+
+def _unit(dtype: str) -> str:
+    if dtype == "int8":
+        return "TOP/s"
+    return "TFLOP/s"
 
 
 def _show(found: Sequence[Peak]) -> None:
     _say(found[0].device)
     for one in found:
-        unit = "TOP/s" if one.dtype == "int8" else "TFLOP/s"
-        _say(f"  {one.dtype:5} {one.tflop_s:>9,.4g} {unit:7}  {one.basis}")
+        _say(f"  {one.dtype:5} {one.tflop_s:>9,.4g} {_unit(one.dtype):7}  {one.basis}")
     if found[0].memory_bytes_s:
         _say(f"memory: {found[0].memory_bytes_s / 1e9:g} GB/s")
     for line in dict.fromkeys([*(f"source: {one.source}" for one in found), found[0].checked]):

@@ -103,7 +103,23 @@ def _by_apple() -> Iterator[Device]:
     command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
     name = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     if name.startswith("Apple M"):
-        yield Device(name, "the system")
+        yield Device(name, "the system", _apple_cores())
+
+
+def _apple_cores() -> int | None:
+    """Cores of Apple's GPU, of which chips of one name have different numbers; None where untold."""
+    import re
+    import subprocess
+
+    command = ["/usr/sbin/ioreg", "-r", "-c", "AGXAccelerator", "-d", "1"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'"gpu-core-count" = (\d+)', told)
+    if found is None:
+        return None
+    return int(found[1])
 
 
 def _read(path: str) -> str:

@@ -86,9 +86,9 @@ def peak(
     sheet = find(name, units, pci_id)
     plain = format_of(dtype)
     if SLICE.search(name) and not units:
-        raise NoPeakError(
-            f"this is a slice of {sheet.device}, and its name does not say how many SMs it has"
-        )
+        of = f" of its {sheet.units}" if sheet.units else ""
+        hidden = f"its name does not say how many{of} SMs it has; give them as units"
+        raise NoPeakError(f"this is a slice of {sheet.device}, and {hidden}")
     if units is not None and units < 0:
         raise NoPeakError(f"{sheet.device} cannot have {units} SMs; give their number, or none")
     if units and sheet.units and units > sheet.units:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import Iterable
 
 from .facts import Datasheet, datasheets
 from .rates import figure
@@ -16,11 +17,21 @@ _DECORATION = {
     *("nvidia", "amd", "intel", "aws", "google", "tesla", "geforce", "instinct"),
     *("r", "tm", "generation", "oam", "vf"),
 }
+# Whose a product is that has one of these words in its name: a Tesla M4 is no Apple M4.
+_VENDORS = {
+    **dict.fromkeys(("nvidia", "tesla", "geforce", "quadro", "titan", "jetson"), "NVIDIA"),
+    **dict.fromkeys(("amd", "radeon", "instinct"), "AMD"),
+    **{"intel": "Intel", "apple": "Apple", "google": "Google", "aws": "Amazon", "huawei": "Huawei"},
+}
 # What people leave out, as no other line has such a number: A6000, 4090, M2.
 _LINES = ("", "rtx ", "apple ", "radeon ", "arc ")
 _PCI_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
+# A word that names a model: h100, v3, 4090; none of a memory's size.
+_MODEL = re.compile(r"(?!\d+gb?$)(?:[a-z]+\d|\d{3})[a-z0-9]*")
 SLICE = re.compile(r"\s+MIG\s+\d+[cg].*$")  # of a MIG instance, a part of the product named
 LONGEST = 80  # letters of a name that a message repeats
+# The command that lists all products, of this package alone or as a part of mfulab.
+LISTS = "mfulab-peaks --list" if __package__ == "mfulab_peaks" else "mfulab peak --list"
 NEAR = 3  # choices that a message names all, and of more those that are near
 
 
@@ -37,7 +48,7 @@ def find(device: str, units: int | None = None, pci_id: str | None = None) -> Da
     if unsure."""
     asked = device.strip().lower()
     is_id = bool(_PCI_ID.fullmatch(asked))
-    matching = _of_id(asked) if is_id else _of_name(normalised(SLICE.sub("", device)))
+    matching = _of_id(asked) if is_id else _of_name(SLICE.sub("", device))
     if pci_id:
         matching = [sheet for sheet in matching if pci_id.lower() in sheet.pci_ids] or matching
     if units:
@@ -92,11 +103,20 @@ def _of_id(pci_id: str) -> list[Datasheet]:
     return found
 
 
-def _of_name(name: str) -> list[Datasheet]:
+def _of_name(device: str) -> list[Datasheet]:
+    name = normalised(device)
     for line in _LINES:
-        if sheets := _by_name().get(line + name):
-            return list(sheets)
+        sheets = _of_its_vendor(device, _by_name().get(line + name, ()))
+        if sheets:
+            return sheets
     return []
+
+
+def _of_its_vendor(device: str, sheets: Iterable[Datasheet]) -> list[Datasheet]:
+    """Datasheets of the vendor that a name says; all where it says none."""
+    words = re.findall(r"[a-z]+", device.lower())
+    said = {_VENDORS[word] for word in words if word in _VENDORS}
+    return [sheet for sheet in sheets if not said or sheet.vendor in said]
 
 
 @functools.lru_cache(maxsize=None)
@@ -109,30 +129,59 @@ def _by_name() -> dict[str, tuple[Datasheet, ...]]:
 
 
 def _near(device: str) -> tuple[Datasheet, ...]:
-    """Products whose names hold all words of `device`, else those with similar names."""
-    words = set(normalised(device).split())
+    """Products whose names hold all words of `device`; else those of its model or architecture;
+    else those with similar names."""
+    name = normalised(device)
+    words = set(name.split())
     if not words:
         return ()
-    found = {}
-    for name, sheets in _by_name().items():
-        if words <= set(name.split()):
-            found.update({sheet.device: sheet for sheet in sheets})
-    if not found:
-        import difflib
+    for names in (_with_all(words), _with_model(name), _similar(name)):
+        found: dict[str, Datasheet] = {}
+        for known in names:
+            for sheet in _of_its_vendor(device, _by_name()[known]):
+                found.setdefault(sheet.device, sheet)
+        if found:
+            return tuple(found.values())
+    return tuple(sheet for sheet in datasheets() if sheet.architecture in words)
 
-        for name in difflib.get_close_matches(normalised(device), _by_name(), n=5, cutoff=0.6):
-            found.update({sheet.device: sheet for sheet in _by_name()[name]})
-    return tuple(found[name] for name in sorted(found, key=lambda name: (len(name), name)))
+
+def _with_all(words: set[str]) -> list[str]:
+    names = [name for name in _by_name() if words <= set(name.split())]
+    return sorted(names, key=_shortest)
+
+
+def _shortest(name: str) -> tuple[int, str]:
+    """Key that sorts names by the products that have them, the shortest first."""
+    device = _by_name()[name][0].device
+    return len(device), device
+
+
+def _with_model(asked: str) -> list[str]:
+    """Names with the first word of `asked` that is a known model's; those that share most words
+    first."""
+    words = asked.split()
+    known = {word for name in _by_name() for word in name.split()}
+    model = next((word for word in words if word in known and _MODEL.fullmatch(word)), None)
+    names = [name for name in _by_name() if model in name.split()]
+    shared = {name: len(set(words) & set(name.split())) for name in names}
+    return sorted(names, key=lambda name: (-shared[name], *_shortest(name)))
+
+
+def _similar(asked: str) -> list[str]:
+    import difflib
+
+    return difflib.get_close_matches(asked, _by_name(), n=5, cutoff=0.6)
 
 
 def _suggested(near: tuple[Datasheet, ...]) -> str:
+    listed = f"All {len(datasheets())}: {LISTS}"
     if not near:
-        return ""
+        return f". {listed}"
     *others, last = (f"{sheet.device} ({_numbers(sheet)})" for sheet in near[:NEAR])
     names = f"{', '.join(others)} or {last}" if others else last
     more = ""
     if len(near) > NEAR:
-        more = f" All {len(datasheets())}: python -m {__package__} --list"
+        more = f" {listed}"
     return f"; did you mean {names}?{more}"
 
 

@@ -75,9 +75,12 @@ def gate(
 
     Args:
         old: takes no argument, and returns when the work is done: one that uses a GPU must
-        synchronise it. new: does what `old` does; a ratio above 1 says that it is slower. minutes:
-        after which no pair is begun. noticeable: the relative difference that matters, 0.02 for 2
-        %. sample_s: seconds of one sample, in which a shorter callable is called several times.
+            synchronise it.
+        new: does what `old` does; a ratio above 1 says that it is slower.
+        minutes: after which no pair is begun.
+        noticeable: the relative difference that matters, 0.02 for 2 %.
+        sample_s: seconds of one sample, in which a shorter callable is called several
+            times.
 
     Returns the `verdict` (faster, slower, same or ambiguous), `old_s` and `new_s` a call, and
     `ratio` with the ends of the 95 % interval. `detects_percent` is the smallest slowdown that

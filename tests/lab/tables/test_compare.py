@@ -269,3 +269,32 @@ def test_a_time_without_an_interval_decides_nothing_and_shows_none(two):
 def test_a_folder_that_is_not_there_is_named(two, capsys):
     assert main(["compare", str(two[0]), "nowhere"]) == 2
     assert "nowhere: no results here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ambiguous", [1, compare.MOST_UNFOLDED + 1])
+def test_markdown_shows_what_differs_and_folds_the_rest(ambiguous):
+    times = {"slower": 2.0, "faster": 0.5, "ambiguous": 1.01, "same": 1.001}
+    verdicts = [*times, *["ambiguous"] * (ambiguous - 1)]
+    compared = []
+    for says in verdicts:
+        ratio = times[says]
+        run = Compared(
+            "profile_step", f"a|b\n{says}", says, 0.01, 0.01 * ratio, ratio, 0.4, 2.1, 3.0
+        )
+        compared.append(run)
+    lost = Compared("profile_step", "gone", "not comparable", because="only | in old")
+    shown = compare.markdown([*compared, lost], "new against old", "a basis")
+    parser = pytest.importorskip("markdown_it").MarkdownIt("commonmark", {"html": True})
+    tokens = parser.enable("table").parse(shown)
+    kinds = [token.type for token in tokens]
+    is_folded = ambiguous > compare.MOST_UNFOLDED
+    tables = 2 + is_folded
+    assert (kinds.count("table_open"), kinds.count("tr_open")) == (tables, tables + len(verdicts))
+    assert kinds.count("td_open") == len(compare.HEADS) * len(verdicts)
+    texts = [token.content for token in tokens if token.type == "inline"]
+    assert sorted(text for text in texts if text in times) == sorted(verdicts)
+    values = [text for text in texts if text.endswith("ms")]
+    assert len(values) == 2 * len(verdicts)
+    assert not any(" " in value for value in values)
+    before = shown.partition("<details>")[0]
+    assert ("slower |" in before, "ambiguous |" in before) == (True, not is_folded)

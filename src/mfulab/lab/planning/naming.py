@@ -37,6 +37,7 @@ SHORT_TIMES = [
 OF_MAKE = Path(".venv/bin/snakemake")
 SNAKEMAKE = str(OF_MAKE) if OF_MAKE.exists() and not shutil.which("snakemake") else "snakemake"
 MEASURE = f"{SNAKEMAKE} --cores 1 report"
+WORKFLOWS = (Path("Snakefile"), Path("workflow/Snakefile"))
 NO_RUNS = ("report.", "budget_min")  # how the keys begin that no run reads
 UNNAMED = (
     "device.name",
@@ -46,6 +47,19 @@ UNNAMED = (
     "model.name",
     "kernel._target_",
 )
+
+
+def has_workflow() -> bool:
+    """True where the current folder is a checkout, or has the workflow as a module."""
+    return any(path.is_file() for path in WORKFLOWS)
+
+
+def measures() -> str:
+    """The command that measures in the current folder: without a workflow one run of the
+    package."""
+    if has_workflow():
+        return MEASURE
+    return "mfulab run profile_step model=gpt2"
 
 
 def in_language(command: str, language: str) -> str:

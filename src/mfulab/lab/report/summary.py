@@ -15,7 +15,7 @@ from mfulab.core.language.quantities import quantity
 from mfulab.core.printing import say_json
 from mfulab.core.said import Said
 from mfulab.core.terminal import Terminal
-from mfulab.lab.planning.naming import MEASURE, in_language, short
+from mfulab.lab.planning.naming import MEASURE, has_workflow, in_language, measures, short
 from mfulab.lab.report import frames, selection, trust
 from mfulab.lab.tables.answers import answer_of
 from mfulab.measurements.registry import MEASUREMENTS, TABLES
@@ -145,12 +145,13 @@ def show(tables: Path, page: Path, as_json: bool = False, language: str = "en") 
     if runs := left_out(tables):
         if as_json:
             say_json(unanswered("", Said("no_tables", {"runs": runs})).line({}))
-        console.print(text("not_shown", count=runs, command=MEASURE))
+        key = "not_shown" if has_workflow() else "not_shown_alone"
+        console.print(text(key, count=runs, command=MEASURE))
         return 0
     if not any((tables / f"{name}.csv").is_file() for name in TABLES):
         if as_json:
             say_json(unanswered("", Said("no_row")).line({}))
-        console.print(text("nothing", folder=tables, command=MEASURE), soft_wrap=True)
+        console.print(text("nothing", folder=tables, command=measures()), soft_wrap=True)
         return 1
     read, problems = frames.read(tables)
     if as_json:

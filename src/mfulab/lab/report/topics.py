@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from mfulab.core.answer import answered
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError, only_in_checkout
 from mfulab.core.files import read_given, read_text, scratch
 from mfulab.core.json_text import parse_json
 from mfulab.core.printing import say, say_json
@@ -184,7 +184,9 @@ _TEXTS = TypeAdapter(dict[str, list[Item]])
 
 
 def _texts(path: Path) -> dict[str, list[Item]]:
-    """Items of each text. Raises ConfigurationError for a file that holds none."""
+    """Items of each text. Raises ConfigurationError for a file that holds none, or is absent."""
+    if str(path) == TOPICS and not path.exists():
+        raise only_in_checkout(path)
     try:
         return _TEXTS.validate_python(parse_yaml(read_given(path, LONGEST)))
     except ValueError as error:

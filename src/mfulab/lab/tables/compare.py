@@ -17,6 +17,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import unquoted, write_csv
 from mfulab.core.language import verdicts as words
 from mfulab.core.language.quantities import ABSENT, at_least, change, percent, quantity
+from mfulab.core.markdown import cell
 from mfulab.core.parts import Record
 from mfulab.core.printing import say, say_json
 from mfulab.core.terminal import Terminal
@@ -38,6 +39,8 @@ UNDECIDED = 3  # the exit status of a gate that nothing has passed or failed
 LOGGED = 160  # columns of a file or a log, where no window bounds the lines
 # Verdicts in the order in which they are shown.
 HEADS = ("run", "old", "new", "change", "95 % interval", "detects", "verdict")
+MOST_UNFOLDED = 10  # ambiguous runs that a comment shows at once
+NO_BREAK = "\N{NO-BREAK SPACE}"
 STYLES = {
     "slower": "red",
     "faster": "green",
@@ -292,21 +295,26 @@ def table(compared: Sequence[Compared]) -> Table:
 
 def markdown(compared: Sequence[Compared], title: str, basis: str) -> str:
     """Comparison for a comment where code is reviewed: counts of verdicts, the worst first, a table
-    of what is not the same, and the rest folded."""
+    of what is not the same, and the rest folded; folded too are many ambiguous runs."""
     lines = [f"### {_counts(compared)}", "", f"{title}.", ""]
-    told = list[tuple[str, ...]]()
-    same = list[tuple[str, ...]]()
+    rows: dict[str, list[tuple[str, ...]]] = {verdict: [] for verdict in STYLES}
     for texts in cells_of(compared):
-        rows = same if texts[-1] == "same" else told
-        rows.append(texts)
+        rows[texts[-1]].append(texts)
+    told = [*rows["slower"], *rows["faster"]]
+    folded = {"same": rows["same"]}
+    if len(rows["ambiguous"]) > MOST_UNFOLDED:
+        folded = {"ambiguous": rows["ambiguous"], **folded}
+    else:
+        told += rows["ambiguous"]
     if told:
         lines += [*_markdown_table(told), ""]
-    if same:
-        summary = f"<summary>{len(same)} same</summary>"
-        lines += ["<details>", summary, "", *_markdown_table(same), "", "</details>", ""]
+    for verdict, alike in folded.items():
+        if alike:
+            summary = f"<summary>{len(alike)} {verdict}</summary>"
+            lines += ["<details>", summary, "", *_markdown_table(alike), "", "</details>", ""]
     reasons = Counter((run.verdict, run.because) for run in compared if run.because)
     for (verdict, why), count in reasons.items():
-        lines.append(f"- {count} {verdict}: {why}.")
+        lines.append(f"- {count} {verdict}: {cell(why)}.")
     return "\n".join([*lines, "", f"{basis[:1].upper()}{basis[1:]}."])
 
 
@@ -324,10 +332,13 @@ def _counts(compared: Sequence[Compared]) -> str:
 
 
 def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table whose numbers stand flush right."""
+    """A table whose numbers stand flush right, each in one line."""
     numbers = len(HEADS) - 2
-    head = [f"| {' | '.join(HEADS)} |", f"|---|{'---:|' * numbers}---|"]
-    return head + [f"| {' | '.join(texts)} |" for texts in rows]
+    lines = [f"| {' | '.join(HEADS)} |", f"|---|{'---:|' * numbers}---|"]
+    for run, *values, verdict in rows:
+        unbroken = [value.replace(" ", NO_BREAK) for value in values]
+        lines.append(f"| {' | '.join(map(cell, (run, *unbroken, verdict)))} |")
+    return lines
 
 
 def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> None:

@@ -21,6 +21,7 @@ from mfulab.core.yaml_text import load_yaml
 from mfulab.device import is_gpu
 from mfulab.device.identity import hardware_slug
 from mfulab.lab.planning.foundations import foundations
+from mfulab.lab.planning.naming import measures
 from mfulab.lab.tables import build, details
 from mfulab.lab.tables.columns import Record, Records, columns, written
 from mfulab.lab.tables.consistency import unfit
@@ -69,11 +70,13 @@ def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = F
     """Writes the recording of `hardware` and gives its folder. Raises ConfigurationError, writing
     nothing, if unfit."""
     folder = folder_of(results, hardware)
+    if not results.is_dir():
+        raise ConfigurationError(f"{results}/: no such folder. Measure first: {measures()}")
     gathered = gather(results, hardware)
     rows = list(itertools.chain.from_iterable(gathered.records.values()))
     if not gathered.records["environment"] or len(rows) == 1:
         raise ConfigurationError(
-            f"{results / hardware}/: holds no finished runs. Measure first: snakemake report."
+            f"{results / hardware}/: holds no finished runs. Measure first: {measures()}"
         )
     for row in rows:
         # A recording is everyone's: names of computers are not.
