@@ -5,9 +5,9 @@ for each in MEASUREMENTS.values():
         name:
             each.step
         input:
-            config=lab.planned(f"results/{each.folder}/config.json"),
-            sources=lab.sources(each.step),
-            previous=lab.previous(f"results/{each.folder}/row.csv"),
+            config=inspected(lab.planned(f"results/{each.folder}/config.json")),
+            sources=inspected(lab.sources(each.step)),
+            previous=inspected(lab.previous(f"results/{each.folder}/row.csv")),
         output:
             row=f"results/{each.folder}/row.csv",
         log:
