@@ -1,6 +1,10 @@
-"""Time and memory of the page by number of rows: `python benchmarks/report_scale.py 1000 10000
-100000`."""
+"""Time and memory of the page by number of rows.
 
+python benchmarks/report_scale.py 1000 10000 100000            rows that differ in seed: one stands for those alike
+python benchmarks/report_scale.py --axis batch_size 100000     none are alike
+"""
+
+import argparse
 import resource
 import subprocess
 import sys
@@ -17,6 +21,12 @@ from mfulab.cli.main import main as main_command
 
 def main() -> None:
     """Prints a line for each number of rows given."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("counts", nargs="*", type=int, default=[1000, 10_000, 100_000])
+    parser.add_argument("--axis", default="seed", help="in which the rows differ")
+    given = parser.parse_args()
     print(f"{'rows':>8} {'build_s':>8} {'cpu_s':>6} {'memory_gb':>10} {'page_mb':>8}")
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
@@ -32,9 +42,9 @@ def main() -> None:
                 str(manifest),
             ]
         )
-        for count in sorted(map(int, sys.argv[1:] or ["1000", "10000", "100000"])):
+        for count in sorted(given.counts):
             folder, page = root / f"rows_{count}", root / f"{count}.html"
-            report_rows.multiply(root / "small", folder, count)
+            report_rows.multiply(root / "small", folder, count, given.axis)
             before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
             command = [sys.executable, "-c", "from mfulab.cli.main import main; main()", "page"]
             subprocess.run([*command, "--tables", str(folder), "--out", str(page)], check=True)

@@ -21,6 +21,7 @@ import importlib
 importlib.import_module(f"mfulab.measurements.{step}.measure")
 measure = lambda config, folder: Measured(MEASUREMENTS[step].row(measured_s=0.0))
 """
+ALL = "budget_min=null"  # else a slow machine leaves runs out, each with a row
 PLAN = """
 import sys
 from mfulab.lab.planning.workflow import Workflow
@@ -68,7 +69,7 @@ def run(folder: Path, *command: str, **environment: str) -> Cost:
 
 def matmuls(count: int) -> list[str]:
     """The sweep of `count` runs that measure the device, one at a time."""
-    once = ["replicates=1", "ceiling_replicates=1"]
+    once = ["replicates=1", "ceiling_replicates=1", ALL]
     return [
         "steps=[bench_matmul]",
         "kernel=torch",
@@ -85,6 +86,7 @@ def counts(count: int) -> list[str]:
         "model=linear_1024",
         "precision=fp32",
         f"batch_size=range(1,{count + 1})",
+        ALL,
     ]
 
 

@@ -2,6 +2,7 @@
 
 import io
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ from support.workflow_copy import ROOT
 
 from mfulab.cli import standalone
 from mfulab.cli.main import main
+from mfulab.core.files import write_csv
 from mfulab.device import identity
 from mfulab.lab.planning.composition import complete
 from mfulab.lab.runtime import client
@@ -39,6 +41,18 @@ def test_a_run_alone_has_its_own_values_and_no_sweep(monkeypatch, capsys):
     assert (shown["model"]["name"], shown["batch_size"]) == ("resnet18", 3)
     assert main(["run", "profile_step", "batch_size=3,4"]) == 2
     assert "batch_size=3,4: several values. Add -m" in capsys.readouterr().err
+
+
+def test_estimates_of_a_sweep_read_each_earlier_row_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for size, process_s in ((1, 2.0), (2, 4.0)):
+        row = tmp_path / f"results/count_flops/size={size}/row.csv"
+        write_csv(row, [{"process_s": process_s}])
+    monkeypatch.setattr(standalone, "read_csv", read := Mock(wraps=standalone.read_csv))
+    for size in (3, 4):
+        run = SimpleNamespace(folder=f"count_flops/size={size}")
+        assert standalone.expected_s(run) == 3.0
+    assert read.call_count == 2
 
 
 @pytest.mark.parametrize(

@@ -792,9 +792,9 @@ def lay_out(
     return manifest
 
 
-def multiply(tables: Path, folder: Path, count: int) -> None:
-    """Copies tables to `folder`, the profile table grown to `count` rows that differ in seed and a
-    little in time."""
+def multiply(tables: Path, folder: Path, count: int, axis: str = "seed") -> None:
+    """Copies tables to `folder`, the profile table grown to `count` rows that differ in an axis, a
+    column or not, and a little in time."""
     folder.mkdir(parents=True)
     for path in tables.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
@@ -803,7 +803,11 @@ def multiply(tables: Path, folder: Path, count: int) -> None:
     with (folder / "profile.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(lines[0]))
         writer.writeheader()
-        for number in range(count):
-            line = lines[number % len(lines)]
-            time = line["time_s"] and f"{float(line['time_s']) * (1 + number % 997 / 1e4):.9g}"
-            writer.writerow({**line, "run": f"{line['run']},seed={number}", "time_s": time})
+        for number in range(1, count + 1):
+            line = dict(lines[number % len(lines)])
+            line["run"] += f",{axis}={number}"
+            if axis in line:
+                line[axis] = str(number)
+            if line["time_s"]:
+                line["time_s"] = f"{float(line['time_s']) * (1 + number % 997 / 1e4):.9g}"
+            writer.writerow(line)

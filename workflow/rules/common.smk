@@ -7,6 +7,7 @@ from mfulab.lab.planning.workflow import Workflow
 from mfulab.lab.runtime import lifetime
 from mfulab.measurements.registry import MEASUREMENTS, TABLES
 
+inspected = snakemake_workarounds.inspected
 snakemake_workarounds.look_for_garbage_rarely()
 snakemake_workarounds.keep_commas(workflow)
 lab = Workflow(config, is_main=workflow.is_main_process, typed=workflow.config_settings.config)

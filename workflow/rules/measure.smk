@@ -5,9 +5,9 @@ for each in MEASUREMENTS.values():
         name:
             each.step
         input:
-            config=lab.inputs.planned(f"results/{each.folder}/config.json"),
-            sources=lab.inputs.sources(each.step),
-            previous=lab.inputs.previous(f"results/{each.folder}/row.csv"),
+            config=inspected(lab.inputs.planned(f"results/{each.folder}/config.json")),
+            sources=inspected(lab.inputs.sources(each.step)),
+            previous=inspected(lab.inputs.previous(f"results/{each.folder}/row.csv")),
         output:
             row=f"results/{each.folder}/row.csv",
         log:

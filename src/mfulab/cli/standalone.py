@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -234,17 +235,26 @@ def expected_s(run: Run) -> float | None:
     """Seconds that a run will take, by earlier runs of it or of its measurement; None without
     any."""
     before = RESULTS / run.folder / "row.csv"
-    times = []
-    for path in (
-        [before] if before.exists() else sorted(before.parent.parent.glob("*/row.csv"))[:50]
-    ):
-        with suppress(UnreadableError, ValueError, OSError):
-            for row in read_csv(path):
-                if row.get("process_s"):
-                    times.append(float(row["process_s"]))
+    paths = [before]
+    if not before.exists():
+        paths = sorted(before.parent.parent.glob("*/row.csv"))[:50]
+    times = list[float]()
+    for path in paths:
+        times += _process_times_s(path.absolute())
     if times:
         return median(times)
     return None
+
+
+@cache  # a sweep's estimates read the same rows again and again
+def _process_times_s(path: Path) -> list[float]:
+    """Seconds of the processes in a file of rows; none where it cannot be read."""
+    times = list[float]()
+    with suppress(UnreadableError, ValueError, OSError):
+        for row in read_csv(path):
+            if row.get("process_s"):
+                times.append(float(row["process_s"]))
+    return times
 
 
 def _joined(plan: Plan, run: Run) -> list[Row]:

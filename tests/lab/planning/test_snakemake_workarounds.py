@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import gc
+import inspect
 import os
 import signal
 import subprocess
@@ -11,9 +12,11 @@ import time
 import types
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from snakemake.cli import get_argument_parser
+from snakemake.common import get_function_params, get_input_function_aux_params
 from snakemake.dag import DAG
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import SchedulingSettings
@@ -22,6 +25,7 @@ from support.processes import HANGS_S
 from mfulab.lab.planning.snakemake_workarounds import (
     OBJECTS_MADE,
     begin_before_executing,
+    inspected,
     keep_no_default_rate,
     keep_no_output_older,
     look_for_garbage_rarely,
@@ -91,6 +95,21 @@ def test_thousands_of_jobs_that_live_on_are_not_walked_again_and_again(python_lo
     assert looks() > 10
     look_for_garbage_rarely()
     assert looks() == 0
+
+
+def test_an_input_function_is_inspected_once_and_keeps_its_parameters(monkeypatch):
+    def rows(wildcards, threads):
+        return []
+
+    monkeypatch.setattr(inspect, "signature", signature := Mock(wraps=inspect.signature))
+    for _ in range(3):
+        get_function_params(rows)
+    assert signature.call_count == 3, "Snakemake remembers them itself"
+    noted = inspected(rows)
+    signature.reset_mock()
+    assert [*get_function_params(noted)] == ["wildcards", "threads"]
+    assert get_input_function_aux_params(noted, {"threads": 2, "input": ""}) == {"threads": 2}
+    assert not signature.called
 
 
 @pytest.mark.parametrize(

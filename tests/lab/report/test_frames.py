@@ -138,9 +138,9 @@ def many(*runs):
     return table("hardware recorded run status time_s", *rows).assign(size=64)
 
 
-def chosen(rows, shown, most=100):
+def chosen(rows, shown):
     """The rows that stand for all, and the numbers of their rule."""
-    choice = shown_rows.choose(rows, rows.columns, "profile.csv", shown, most)
+    choice = shown_rows.choose(rows, rows.columns, "profile.csv", shown)
     return rows[choice.rows], choice.rule
 
 
@@ -149,8 +149,8 @@ def test_many_rows_are_those_of_median_time_over_what_no_column_shows():
     found, rule = chosen(rows, 2)
     assert rule.numbers == {"file": "profile.csv", "all": 10, "shown": 2, "axes": "seed"}
     assert list(found["run"]) == ["size=64,seed=2", "size=128,seed=2"]
-    assert shown_rows.choose(rows, rows.columns, "", 10, 100) is None
-    assert shown_rows.choose(rows, rows.columns, "", 1, 100) is None, "sizes are never merged"
+    assert shown_rows.choose(rows, rows.columns, "", 10) is None
+    assert chosen(rows, 1)[1].key == "rows_evenly_in_time", "sizes are never merged"
 
 
 def test_the_axis_of_most_values_is_merged_first_and_what_failed_stays():
@@ -167,7 +167,7 @@ def test_the_axis_of_most_values_is_merged_first_and_what_failed_stays():
     assert chosen(rows, 2)[1].numbers["axes"] == "seed, threads"
 
 
-def test_of_very_many_rows_without_such_an_axis_some_are_spread_evenly_in_time():
+def test_of_many_rows_without_such_an_axis_some_are_spread_evenly_in_time():
     rows = many(*(f"size={size}" for size in range(200)))
     rows.loc[150:, "status"] = "failed"
     found, rule = chosen(rows, 20)
@@ -179,25 +179,24 @@ def test_of_very_many_rows_without_such_an_axis_some_are_spread_evenly_in_time()
     gaps = found.loc[found["status"] == "ok", "time_s"].diff().dropna()
     assert gaps.min() >= 10
     assert gaps.max() <= 11
-    assert shown_rows.choose(rows, rows.columns, "", 20, 200) is None
+    assert shown_rows.choose(rows, rows.columns, "", 200) is None
 
 
-@pytest.mark.parametrize("most", [4, 100])
-def test_a_file_that_is_read_in_parts_gives_the_same_rows(tmp_path, monkeypatch, most):
+@pytest.mark.parametrize("shown", [12, 10])
+def test_a_file_that_is_read_in_parts_gives_the_same_rows(tmp_path, monkeypatch, shown):
     count = 60
     runs = [f"batch_size={number // 5},seed={number % 5}" for number in range(count)]
     written = many(*runs).assign(steps=range(count), message="none")
     written["steps"] = [str(number) if number != 31 else "text" for number in range(count)]
     written.to_csv(tmp_path / "profile.csv", index=False)
-    monkeypatch.setattr(shown_rows, "SHOWN", 12)
-    monkeypatch.setattr(shown_rows, "MOST_SHOWN", most)
+    monkeypatch.setattr(shown_rows, "SHOWN", shown)
     whole, told = read(tmp_path)
     monkeypatch.setattr(frames, "LARGE_BYTES", 0)
     monkeypatch.setattr(frames, "ROWS_AT_ONCE", 7)
     parts, told_of_parts = read(tmp_path)
     # A column of whole numbers is one of integers where no other cell was read.
     pd.testing.assert_frame_equal(whole["profile"], parts["profile"], check_dtype=False)
-    assert len(parts["profile"]) == 12
+    assert len(parts["profile"]) == shown
     rules = [problem.said for problem in told if "profile.csv" in problem.said]
     assert rules == [problem.said for problem in told_of_parts if "profile.csv" in problem.said]
 

@@ -24,6 +24,7 @@ from mfulab.lab.report import frames
 from mfulab.lab.tables import build, records
 from mfulab.lab.tables.columns import columns
 from mfulab.lab.tables.records import read_row
+from mfulab.measurements import manifest
 from mfulab.measurements.registry import MEASUREMENTS, TABLES
 from mfulab.mfu import job
 
@@ -156,6 +157,18 @@ def test_a_further_process_counts_by_its_code_whatever_a_clock_said(
     row = {"commit": commit, "started_at": "2026-01-02"}
     later = {"commit": later_commit, "started_at": later_at}
     assert records._is_of_same_code(row, later) is counts
+
+
+class Asked(list[str]):
+    """Planned folders that are asked about, never gone through: that would be once a run."""
+
+    __iter__ = None
+
+
+def test_a_runs_smaller_batches_are_found_without_going_through_the_plan(tmp_path):
+    folder = "results/cpu/profile_step/batch_size=4"
+    run = manifest.PlannedRun(step="profile_step", run="batch_size=4", folder=folder)
+    assert not [*records._smaller(tmp_path, run, Asked([folder]))]
 
 
 def test_a_missing_row_is_a_failed_row(planned):

@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import inspect
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any, NoReturn, TypeAlias
 
+from snakemake.common import overwrite_function_params
 from snakemake.logging import logger
 
 from mfulab.core.errors import installs
@@ -44,6 +46,13 @@ def keep_commas(workflow: Any) -> None:
         return get_rule(name)
 
     workflow.get_rule = get_rule_with_whole_names
+
+
+def inspected(function: Callable[..., object]) -> Callable[..., object]:
+    """Notes an input function's parameters where Snakemake looks first; it inspects them twice a
+    job otherwise."""
+    overwrite_function_params(function, inspect.signature(function).parameters)
+    return function
 
 
 def begin_before_executing(workflow: Any, lab: Any) -> None:

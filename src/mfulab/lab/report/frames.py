@@ -359,7 +359,7 @@ def _read(path: Path, table: str, problems: list[str], rules: list[Said]) -> pd.
 
 
 def _choice(keys: pd.DataFrame, expected: Iterable[str], path: Path) -> shown_rows.Choice | None:
-    return shown_rows.choose(keys, expected, path.name, shown_rows.SHOWN, shown_rows.MOST_SHOWN)
+    return shown_rows.choose(keys, expected, path.name, shown_rows.SHOWN)
 
 
 def _empty(index: pd.Index) -> dict[type, pd.Series]:

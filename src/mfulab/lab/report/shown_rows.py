@@ -11,8 +11,7 @@ import pandas as pd
 from mfulab.core.parts import Record
 from mfulab.core.said import Said
 
-SHOWN = 20_000  # rows of a table; of more, some stand for those that are alike
-MOST_SHOWN = 100_000  # rows of a table of which none are alike
+SHOWN = 20_000  # rows of a table; of more, some stand for all
 KEYS = ("hardware", "recorded", "run", "status", "time_s")  # columns that tell which rows
 ALIKE = ("hardware", "recorded", "status")
 
@@ -26,20 +25,18 @@ class Choice:
     rule: Said
 
 
-def choose(
-    keys: pd.DataFrame, columns: Iterable[str], file: str, shown: int, most: int
-) -> Choice | None:
+def choose(keys: pd.DataFrame, columns: Iterable[str], file: str, shown: int) -> Choice | None:
     """Rows that stand for all of a table with these `columns`; None if all are shown. Of more than
     `shown` rows: of those alike but for axes that no column shows, the one of median time; the axes
-    of the most values are merged first. Where such axes do not suffice, of more than `most` rows:
-    `shown` of them, spread evenly over all times. `keys` are the columns KEYS of the table."""
+    of the most values are merged first. Where such axes do not suffice: `shown` rows, spread evenly
+    over all times. `keys` are the columns KEYS of the table."""
     if len(keys) <= shown or "time_s" not in keys:
         return None
     numbers: Record = {"file": file, "all": len(keys)}
     with_columns = set(columns)
     merged = list[str]()
     names = keys["run"]
-    for axis in _axes(names):
+    for axis in _axes(names.tolist()):
         if axis in with_columns:
             continue
         merged.append(axis)
@@ -49,8 +46,6 @@ def choose(
             rows = _of_median_time(keys["time_s"], alike)
             numbers |= {"shown": int(rows.sum()), "axes": ", ".join(merged)}
             return Choice(rows, Said("rows_of_median_time", numbers))
-    if len(keys) <= most:
-        return None
     rows = _evenly_in_time(keys, shown)
     return Choice(rows, Said("rows_evenly_in_time", numbers | {"shown": int(rows.sum())}))
 

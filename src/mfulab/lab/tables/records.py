@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -89,15 +90,17 @@ def identity(table: str, record: Mapping[str, object]) -> str:
 def parse(model: type[Row], cells: Mapping[str, str | None]) -> Record:
     """A CSV line as its row's typed values; empty cells, NaN and infinity are None. Raises
     ValueError for bad cells."""
+    fields = model.model_fields  # asked once: pydantic looks it up anew each time
     row = model.model_validate(
-        {name: text for name, text in cells.items() if name in model.model_fields and text}
+        {name: text for name, text in cells.items() if name in fields and text}
     )
     if problem := impossible(row, datetime.now(UTC)):
         raise ValueError(problem)
-    return {
-        name: None if value in (math.inf, -math.inf) or value != value else value
-        for name, value in row
-    }
+    values = dict(row)
+    for name, value in row:
+        if isinstance(value, float) and not math.isfinite(value):
+            values[name] = None
+    return values
 
 
 def read_row(folder: Path, step: str) -> Record:
@@ -237,12 +240,11 @@ def _add_progress(collected: Collected, plan: manifest.Manifest, root: Path) -> 
 
 
 def _smaller(
-    root: Path, run: manifest.PlannedRun, planned: set[str]
+    root: Path, run: manifest.PlannedRun, planned: Container[str]
 ) -> Iterator[manifest.PlannedRun]:
     """Runs of smaller batches that were measured because that of `run` did not fit."""
-    while (half := halved(run.folder)) not in {run.folder, *planned} and (
-        root / half / STANDS_IN
-    ).exists():
+    half = halved(run.folder)
+    while half not in planned and half != run.folder and (root / half / STANDS_IN).exists():
         if (
             not (root / half / "row.csv").exists()
             or read_row(root / run.folder, run.step)["status"] != "out_of_memory"
@@ -258,6 +260,7 @@ def _smaller(
             update={"folder": half, "run": name, "flops_folder": counted, "config_digest": None}
         )
         yield run
+        half = halved(run.folder)
 
 
 def _further(root: Path, step: str, folder: str, planned: Container[str]) -> Iterator[str]:
@@ -292,11 +295,13 @@ def _asked(step: str, folder: Path) -> str:
 def _changed(root: Path, run: manifest.PlannedRun) -> bool:
     """True if a folder's config asks for another run than the plan; of an older plan, whose digest
     is of the text, if the text is another."""
+    if run.config_digest is None:
+        return False
     try:
         text = read_text(root / run.folder / "config.json")
     except (FileNotFoundError, UnreadableError):
         return False
-    known = (None, identity_of(run.step, text), digest_of(text))
+    known = (identity_of(run.step, text), digest_of(text))
     return run.config_digest not in known
 
 
@@ -309,9 +314,9 @@ def from_config(
     compute = Path(links.get("compute") or "").name
     dtype = _given(config, "precision.dtype", str) or ""
     values: Record = {}
-    for name, info in kept(TABLES[table]).items():
-        if path := marked(info, "config"):
-            values[name] = _given(config, path, kind(info))
+    for name, (path, type_) in _kept_columns(table).items():
+        if path:
+            values[name] = _given(config, path, type_)
         elif name == "flops_run":
             values[name] = flops or None
         elif name == "ceiling":
@@ -319,6 +324,14 @@ def from_config(
         elif name == "format":
             values[name] = format_name(dtype, bool(_given(config, "precision.tf32", bool)))
     return values
+
+
+@cache  # the same for every row of a table
+def _kept_columns(table: str) -> dict[str, tuple[str, type]]:
+    """Path in the config, empty for a link, and type of each column that recordings keep."""
+    return {
+        name: (marked(field, "config"), kind(field)) for name, field in kept(TABLES[table]).items()
+    }
 
 
 def _given(config: Mapping[str, object], path: str, wanted: type) -> Any:
@@ -467,7 +480,7 @@ def read_lines(
 
 
 def _kept(measurement: Measurement, cells: Mapping[str, str | None]) -> Record:
-    names = kept(measurement)
+    names = _kept_columns(measurement.table)
     given = measurement.joined.model_validate(
         {name: cells[name] for name in names if cells.get(name)}
     )
