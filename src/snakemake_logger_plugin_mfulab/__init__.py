@@ -28,6 +28,7 @@ from mfulab.core.replicates import base_name
 from mfulab.core.rows import NOT_MEASURED
 from mfulab.lab.planning import snakemake_workarounds
 from mfulab.lab.planning.naming import short
+from mfulab.lab.planning.rules import UNCOUNTED, own_name
 from mfulab.lab.runtime import budget, endings, lifetime
 
 __all__ = ["LogHandler"]
@@ -72,19 +73,6 @@ YELLOW = 33
 FAINT = 2
 TAIL = 40  # lines of a failed run's log
 # Rules that measure nothing: they have no number, and a checkpoint adds to them.
-UNCOUNTED = {
-    "all",
-    "figure",
-    "figures",
-    "first_page",
-    "page",
-    "refine",
-    "report",
-    "rows",
-    "seminar",
-    "slides",
-}
-UNCOUNTED |= {"tables"}
 SILENCE_S = 10.0  # after which a line says what runs
 BAR = 20  # letters
 LISTED = 60  # runs of a dry run that are named; of the others their number is said
@@ -168,6 +156,13 @@ class Run:
     started: float
     output: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
+
+
+def _folder(run: Run) -> str:
+    """Folder of a run below the results; empty for a job that writes no row."""
+    if run.output and run.output[0].endswith("/row.csv"):
+        return run.output[0].removeprefix("results/").removesuffix("/row.csv")
+    return ""
 
 
 class LogHandler(LogHandlerBase):
@@ -324,8 +319,10 @@ class LogHandler(LogHandlerBase):
 
     def _run_info(self, stats: dict[str, int]) -> str:
         self.budget = budget.read()
-        self.remaining = Counter(stats)
-        del self.remaining["total"]
+        self.remaining = Counter[str]()
+        for rule, count in stats.items():
+            if rule != "total":
+                self.remaining[own_name(rule)] += count
         runs = {rule: n for rule, n in self.remaining.items() if rule not in UNCOUNTED}
         if not runs:
             return ""
@@ -338,7 +335,7 @@ class LogHandler(LogHandlerBase):
         name = name or str(values["rule_msg"] or "")
         files = tuple(values["output"]), tuple(values["log"] or ())
         self.started = self.started or now
-        self.running[values["jobid"]] = Run(values["rule_name"], name, now, *files)
+        self.running[values["jobid"]] = Run(own_name(values["rule_name"]), name, now, *files)
 
     def _finished(self, job_id: int, now: float) -> str:
         if (run := self.running.pop(job_id, None)) is None:  # its start was not told: --quiet
@@ -357,8 +354,7 @@ class LogHandler(LogHandlerBase):
         words = [f"{place(run.rule)}{run.rule}  {run.name}".rstrip(), duration(now - run.started)]
         if self.budget is not None:
             words += [_bar(self.budget.elapsed_s(), 60 * self.budget.plan["budget_min"])]
-        elif budget.rest is not None and run.rule not in UNCOUNTED:
-            folder = run.output[0].removeprefix("results/").removesuffix("/row.csv")
+        elif budget.rest is not None and (folder := _folder(run)) in budget.rest.runs_s:
             left = budget.rest.after(folder, now - run.started, now - began)
             words += [f"{_bar(now - began, now - began + left)}, about {duration(left)} left"]
         line = " · ".join(words)

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mfulab.lab.planning.inputs import Inputs, folder_of, own_name
+from mfulab.lab.planning.inputs import Inputs, folder_of
+from mfulab.lab.planning.rules import own_name
 from mfulab.lab.planning.runs import Run
 from mfulab.measurements.profile_step import ProfileStepConfig
 from mfulab.measurements.registry import MEASUREMENTS

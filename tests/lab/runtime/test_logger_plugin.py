@@ -215,6 +215,20 @@ def test_a_line_tells_what_is_left_by_the_predictions_of_the_estimate(monkeypatc
     assert "left" not in handler._finished(2, 176.0)
 
 
+def test_rules_of_a_module_and_those_beside_it_change_no_estimate(monkeypatch) -> None:
+    """Of another project's own rules one may write nothing, and a module's may have a prefix."""
+    runs_s = {"cpu/profile_step/a": 60.0}
+    monkeypatch.setattr(budget, "rest", budget.Rest(runs_s, {"cpu/profile_step/a": ""}, 6.0, 20.0))
+    handler = handler_of()
+    handler._run_info({"mfulab_profile_step": 1, "mfulab_page": 1, "theirs": 1, "total": 3})
+    assert handler.remaining == {"profile_step": 1, "page": 1, "theirs": 1}
+    for job, rule in enumerate(("mfulab_page", "theirs")):
+        values = {"jobid": job, "rule_name": rule, "rule_msg": "", "wildcards": {}}
+        handler._job_info(values | {"output": (), "log": ()}, 0.0)
+        assert "left" not in handler._finished(job, 1.0)
+    assert handler.place("profile_step") == "1/2 "
+
+
 @pytest.mark.parametrize(("rule", "read"), [("profile_step", []), ("refine", ["log"])])
 def test_only_the_log_that_is_shown_is_read_while_a_run_is_measured(
     monkeypatch, rule: str, read: list[str]

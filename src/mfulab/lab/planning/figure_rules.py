@@ -10,7 +10,7 @@ from mfulab.lab.planning.sources import PACKAGE, closure
 
 
 class FigureRules:
-    """What rules of figures and page read, and how Snakemake's report names a figure in a
+    """Inputs of the rules of figures and page, and a figure's names in Snakemake's report, in a
     `language`."""
 
     def __init__(self, language: str) -> None:

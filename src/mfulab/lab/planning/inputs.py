@@ -18,11 +18,10 @@ from mfulab.lab.planning import store
 from mfulab.lab.planning.costs import Sweep
 from mfulab.lab.planning.load import RESULTS
 from mfulab.lab.planning.resources import OF_DEVICE, device_resources
+from mfulab.lab.planning.rules import own_name
 from mfulab.lab.planning.runs import Plan, Run, all_runs
 from mfulab.lab.planning.sources import Sources, changed_at, digests, run_sources, write_digests
-from mfulab.measurements.registry import MEASUREMENTS
 
-RULES = (*MEASUREMENTS, "tables", "page", "first_page")  # that are asked for by name
 FIRST = 100  # added to the priority of what the page's first sentence needs
 
 
@@ -206,13 +205,6 @@ class Inputs:
         if not path.exists():
             write_text(path, text)
         return str(path)
-
-
-def own_name(name: str) -> str:
-    """Name of a rule as our files have it, also where another project's module gives all its rules
-    a prefix, as `use rule * from mfulab as mfulab_*` does."""
-    alike = [rule for rule in RULES if name == rule or name.endswith(f"_{rule}")]
-    return max(alike, key=len, default=name)
 
 
 def folder_of(name: str, wildcards: Any) -> str:

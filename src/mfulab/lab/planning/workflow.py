@@ -20,10 +20,11 @@ from mfulab.device import identity, is_gpu, kind_of
 from mfulab.lab.planning import estimate, store
 from mfulab.lab.planning.costs import Sweep
 from mfulab.lab.planning.figure_rules import FigureRules
-from mfulab.lab.planning.inputs import Inputs, exits_with_message, folder_of, own_name
+from mfulab.lab.planning.inputs import Inputs, exits_with_message, folder_of
 from mfulab.lab.planning.load import RESULTS, asked_of, of_overrides, script, words_of
 from mfulab.lab.planning.naming import NO_RUNS
 from mfulab.lab.planning.resources import imported
+from mfulab.lab.planning.rules import own_name
 from mfulab.lab.planning.runs import Plan
 from mfulab.lab.runtime import budget, client, devices, lifetime
 
