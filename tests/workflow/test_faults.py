@@ -238,12 +238,11 @@ def runs_of(sizes: str) -> set[str]:
     return {f"model=linear,batch_size={size}" for size in sizes.split(",")}
 
 
-def killed_with_a_page(tree: Path, number: int, chance: random.Random, **config: str) -> None:
-    """A sweep that a signal ends at a random moment after its first row; by SIGINT it leaves a
-    page."""
+def killed_with_a_page(tree: Path, number: int, pause_s: float, **config: str) -> None:
+    """A sweep that a signal ends `pause_s` after its first row; by SIGINT it leaves a page."""
     sweep = start(tree, "--cores=1", target="report", **config)
     until(lambda: rows(tree).keys() & runs_of(config["batch_size"]) or sweep.poll() is not None, 60)
-    time.sleep(chance.uniform(0, 1))
+    time.sleep(pause_s)
     with suppress(ProcessLookupError):
         os.killpg(sweep.pid, number)
     sweep.wait(120)
@@ -258,7 +257,7 @@ def test_a_page_is_its_command_s_after_another_was_interrupted(tree: Path) -> No
     make_script(tree, 0)
     finish(tree, target="report", **one)
     make_script(tree, 1.5)
-    killed_with_a_page(tree, signal.SIGINT, random.Random(SEED), **other)
+    killed_with_a_page(tree, signal.SIGINT, random.Random(SEED).random(), **other)
     make_script(tree, 0)
     said = finish(tree, target="report", **one)
     assert "Nothing to be done" not in said
@@ -285,7 +284,7 @@ def test_a_clock_set_back_between_two_sweeps_costs_nothing(tree: Path) -> None:
 
 
 ENDS = st.sampled_from([*SIGNALS, None])
-COMMANDS = st.tuples(st.sampled_from(["1", "5,6", "1,5"]), ENDS, st.randoms(use_true_random=False))
+COMMANDS = st.tuples(st.sampled_from(["1", "5,6", "1,5"]), ENDS, st.floats(0, 1))
 
 
 @pytest.mark.slow
@@ -299,10 +298,10 @@ def test_a_page_is_its_command_s_in_any_order_of_commands_ends_and_kills(
     tree: Path, commands: list
 ) -> None:
     shutil.rmtree(tree / "results", ignore_errors=True)
-    for sizes, number, chance in commands:
+    for sizes, number, pause_s in commands:
         if number is not None:
             make_script(tree, 0.5)
-            killed_with_a_page(tree, number, chance, batch_size=sizes)
+            killed_with_a_page(tree, number, pause_s, batch_size=sizes)
         make_script(tree, 0)
         for size in (sizes, "1"):
             finish(tree, target="report", batch_size=size)
