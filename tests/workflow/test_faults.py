@@ -456,6 +456,28 @@ def test_two_sweeps_at_once_are_one_after_another(tree: Path) -> None:
     assert_complete(tree)
 
 
+@pytest.mark.slow
+def test_two_checkouts_on_one_results_folder_are_one_after_another(tree: Path) -> None:
+    """The second finds every row, and measures none again."""
+    other = tree / "other"
+    copy_workflow(other)
+    for name in ("scripts/run.py", "config/experiment/faults.yaml"):
+        shutil.copy(tree / name, other / name)
+    (tree / "results").mkdir()
+    (other / "results").symlink_to(tree / "results")
+    make_script(tree, 1)
+    first = start(tree)
+    until(lambda: processes(os.environ[MARK], "client.py"), 60)
+    assert f"process {first.pid}" in finish(other, status=1)
+    assert first.wait(120) == 0
+    finish(other)
+    assert_complete(tree)
+    assert measured(other) == Counter()
+    make_script(tree, 0)
+    finish(tree)
+    assert sum(measured(tree).values()) == RUNS
+
+
 @pytest.mark.parametrize(
     "name", few(["../../x", "/etc/passwd", "a/b", "", ".", "a\nb", "$(touch x)", "-rf", "x" * 300])
 )

@@ -247,7 +247,10 @@ def _locked(path: Path) -> tuple[int, Content, bool]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         is_kept = isinstance(error, BlockingIOError)
-        remedy = "Wait for its end, or measure from another checkout." if is_kept else ""
+        if is_kept:
+            remedy = (
+                "Wait for its end, or measure from a checkout with a results folder of its own."
+            )
     with suppress(ValueError):
         told = parse_json(os.pread(descriptor, 1 << 16, 0))
         holder = told if isinstance(told, dict) else {}
