@@ -478,6 +478,38 @@ def test_two_checkouts_on_one_results_folder_are_one_after_another(tree: Path) -
     assert sum(measured(tree).values()) == RUNS
 
 
+@pytest.mark.slow
+def test_what_a_sweep_is_to_measure_is_not_measured_by_run_beside_it(tree: Path) -> None:
+    """Run under way or still to come, each is measured once; a finished one as often as asked."""
+    (tree / "hostile.py").write_text(
+        "import time\nwhile not (folder.parents[2] / 'go').exists():\n    time.sleep(0.1)\n"
+    )
+    sweep = start(tree, "--cores=1", batch_size="1,2")
+    until(lambda: measured(tree) or sweep.poll() is not None, 60)
+    for size in "12":
+        done = run_alone(tree, size)
+        assert done.returncode == 2, done.stdout
+        assert f"process {sweep.pid}" in done.stderr
+    (tree / "go").touch()
+    assert sweep.wait(120) == 0
+    assert [*measured(tree).values()] == [1, 1]
+    assert run_alone(tree, "1").returncode == 0
+    assert sorted(measured(tree).values()) == [1, 2]
+
+
+def run_alone(tree: Path, size: str) -> subprocess.CompletedProcess[str]:
+    """A count of the experiment, by `mfulab run`."""
+    words = ["run", "count_flops", "experiment=faults", "device=cpu", f"batch_size={size}"]
+    return subprocess.run(
+        [sys.executable, "-m", "mfulab", *words],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize(
     "name", few(["../../x", "/etc/passwd", "a/b", "", ".", "a\nb", "$(touch x)", "-rf", "x" * 300])
 )

@@ -127,6 +127,8 @@ def _status(given: Sequence[str]) -> Any:
     except BrokenPipeError:  # as of `mfulab … | head`
         _discard_output()
         return 0
+    except MemoryError:
+        sentence = "there is not enough memory: a limit (ulimit -v, a container's) or the machine's is reached."
     except OSError as error:
         sentence = _of_file(error)
         if not sentence:
