@@ -63,15 +63,24 @@ def values(param: click.Parameter) -> st.SearchStrategy[str]:
     return st.sampled_from((*TEXTS, *PATHS))
 
 
-@st.composite
-def typed(draw, name: str):
-    """A command line."""
-    words = [name]
+def parameters(name: str) -> list[tuple[click.Parameter, st.SearchStrategy[str]]]:
+    """A subcommand's parameters, each with its words; asked for before any is drawn, since a
+    command's module is imported for them."""
+    found = []
     for param in tree.get_command(TREE, name).params:
         if LEFT_OUT & set(param.opts):
             continue
         # a file that is there would be run
-        kind = st.sampled_from(TEXTS) if name == "measure" and param.nargs == -1 else values(param)
+        is_script = name == "measure" and param.nargs == -1
+        found.append((param, st.sampled_from(TEXTS) if is_script else values(param)))
+    return found
+
+
+@st.composite
+def typed(draw, name: str, params: list[tuple[click.Parameter, st.SearchStrategy[str]]]):
+    """A command line."""
+    words = [name]
+    for param, kind in params:
         is_option = isinstance(param, click.Option)
         if is_option and not param.required and draw(st.integers(0, 3)):
             continue
@@ -133,7 +142,7 @@ def look(name: str, examples: int, folder: Path, monkeypatch, capfd) -> None:
         suppress_health_check=list(HealthCheck),
         database=None,
     )
-    @given(typed(name))
+    @given(typed(name, parameters(name)))
     def check(words: list[str]) -> None:
         run(words, capfd)
 

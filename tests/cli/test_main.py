@@ -42,6 +42,20 @@ def test_an_unknown_word_is_one_message(capsys):
     assert "No such command 'wach'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), ImportError("x.so: failed to map segment from shared object")]
+)
+def test_too_little_memory_is_one_sentence(error, monkeypatch, capsys):
+    """As under `ulimit -v`, or in a container; a library may be the first that finds none."""
+
+    def none_left(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(tree, "main", none_left)
+    assert main(["peak"]) == 2
+    assert "not enough memory" in capsys.readouterr().err
+
+
 def test_every_subcommand_says_what_it_does_and_gives_an_example(capsys):
     for name in COMMANDS:
         assert main([name, "--help"]) == 0

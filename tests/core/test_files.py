@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -192,6 +193,29 @@ def test_a_file_of_which_nothing_can_be_read_yet_is_named(tmp_path, monkeypatch)
         load_object(str(path))
     for end in ends:
         os.close(end)
+
+
+@pytest.mark.parametrize("read", [read_json, lambda path: load_object(str(path))])
+def test_a_small_file_takes_little_memory_whatever_the_bound(tmp_path, read):
+    """Under a limit of memory, a bound of 256 MiB would end a command that reads 10 bytes."""
+    path = tmp_path / "small.json"
+    path.write_text('{"a": 1}')
+    read(path)
+    tracemalloc.start()
+    try:
+        assert read(path) == {"a": 1}
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_is_longer_than_it_says_is_read_to_its_end(tmp_path):
+    path = tmp_path / "grows"
+    path.write_bytes(b"x" * 30_000)
+    with path.open("rb") as file:
+        assert len(files._up_to(file, 1 << 20, 0)) == 30_000
+    with path.open("rb") as file:
+        assert len(files._up_to(file, 20_000, 0)) == 20_000
 
 
 def test_a_link_to_a_file_is_followed_where_that_is_asked(tmp_path):

@@ -1,7 +1,9 @@
 """Ranks of one job joined: a known straggler is named, whatever the clocks, and even ranks are
 even."""
 
+import errno
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -41,6 +43,17 @@ def test_a_straggler_among_sixteen_ranks_is_named_with_its_cause(tmp_path, capsy
     assert list(path["own_ms"]) == ["5"]
     assert path["length_ms"] == pytest.approx(job["step_ms"], rel=0.01)
     assert path["sending_ms"] == pytest.approx(0.5, rel=0.06)
+
+
+def test_ranks_are_read_one_after_another_without_shared_memory(tmp_path, capsys, monkeypatch):
+    """Where /dev/shm is missing no semaphore can be made, which a pool of processes takes."""
+
+    def no_semaphore(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("_multiprocessing.SemLock", no_semaphore)
+    (job,) = told(tmp_path, capsys, Made(ranks=4, slow=(2,), steps=1, layers=5), "--jobs", "3")
+    assert (job["ranks_read"], job["slowest"]) == (4, "2")
 
 
 def test_groups_wait_for_a_straggler_of_their_own(tmp_path, capsys):

@@ -238,12 +238,11 @@ def runs_of(sizes: str) -> set[str]:
     return {f"model=linear,batch_size={size}" for size in sizes.split(",")}
 
 
-def killed_with_a_page(tree: Path, number: int, chance: random.Random, **config: str) -> None:
-    """A sweep that a signal ends at a random moment after its first row; by SIGINT it leaves a
-    page."""
+def killed_with_a_page(tree: Path, number: int, pause_s: float, **config: str) -> None:
+    """A sweep that a signal ends `pause_s` after its first row; by SIGINT it leaves a page."""
     sweep = start(tree, "--cores=1", target="report", **config)
     until(lambda: rows(tree).keys() & runs_of(config["batch_size"]) or sweep.poll() is not None, 60)
-    time.sleep(chance.uniform(0, 1))
+    time.sleep(pause_s)
     with suppress(ProcessLookupError):
         os.killpg(sweep.pid, number)
     sweep.wait(120)
@@ -258,7 +257,7 @@ def test_a_page_is_its_command_s_after_another_was_interrupted(tree: Path) -> No
     make_script(tree, 0)
     finish(tree, target="report", **one)
     make_script(tree, 1.5)
-    killed_with_a_page(tree, signal.SIGINT, random.Random(SEED), **other)
+    killed_with_a_page(tree, signal.SIGINT, random.Random(SEED).random(), **other)
     make_script(tree, 0)
     said = finish(tree, target="report", **one)
     assert "Nothing to be done" not in said
@@ -285,7 +284,7 @@ def test_a_clock_set_back_between_two_sweeps_costs_nothing(tree: Path) -> None:
 
 
 ENDS = st.sampled_from([*SIGNALS, None])
-COMMANDS = st.tuples(st.sampled_from(["1", "5,6", "1,5"]), ENDS, st.randoms(use_true_random=False))
+COMMANDS = st.tuples(st.sampled_from(["1", "5,6", "1,5"]), ENDS, st.floats(0, 1))
 
 
 @pytest.mark.slow
@@ -299,10 +298,10 @@ def test_a_page_is_its_command_s_in_any_order_of_commands_ends_and_kills(
     tree: Path, commands: list
 ) -> None:
     shutil.rmtree(tree / "results", ignore_errors=True)
-    for sizes, number, chance in commands:
+    for sizes, number, pause_s in commands:
         if number is not None:
             make_script(tree, 0.5)
-            killed_with_a_page(tree, number, chance, batch_size=sizes)
+            killed_with_a_page(tree, number, pause_s, batch_size=sizes)
         make_script(tree, 0)
         for size in (sizes, "1"):
             finish(tree, target="report", batch_size=size)
@@ -455,6 +454,63 @@ def test_two_sweeps_at_once_are_one_after_another(tree: Path) -> None:
     assert first.wait(120) == 0
     make_script(tree, 0)
     assert_complete(tree)
+
+
+@pytest.mark.slow
+def test_two_checkouts_on_one_results_folder_are_one_after_another(tree: Path) -> None:
+    """The second finds every row, and measures none again."""
+    other = tree / "other"
+    copy_workflow(other)
+    for name in ("scripts/run.py", "config/experiment/faults.yaml"):
+        shutil.copy(tree / name, other / name)
+    (tree / "results").mkdir()
+    (other / "results").symlink_to(tree / "results")
+    make_script(tree, 1)
+    first = start(tree)
+    until(lambda: processes(os.environ[MARK], "client.py"), 60)
+    assert f"process {first.pid}" in finish(other, status=1)
+    assert first.wait(120) == 0
+    finish(other)
+    assert_complete(tree)
+    assert measured(other) == Counter()
+    make_script(tree, 0)
+    finish(tree)
+    assert sum(measured(tree).values()) == RUNS
+
+
+@pytest.mark.slow
+def test_what_a_sweep_is_to_measure_is_not_measured_by_run_beside_it(tree: Path) -> None:
+    """Run under way or still to come, each is measured once; a finished one as often as asked."""
+    (tree / "hostile.py").write_text(
+        "import time\n"
+        "while 'count_flops' in str(folder) and not (folder.parents[2] / 'go').exists():\n"
+        "    time.sleep(0.1)\n"
+    )
+    sweep = start(tree, "--cores=1", batch_size="1,2")
+    until(lambda: measured(tree) or sweep.poll() is not None, 60)
+    for size in "12":
+        done = run_alone(tree, size)
+        assert done.returncode == 2, done.stdout
+        assert f"process {sweep.pid}" in done.stderr
+    (tree / "go").touch()
+    assert sweep.wait(120) == 0
+    assert [*measured(tree).values()] == [1, 1]
+    assert run_alone(tree, "1").returncode == 0
+    assert sorted(measured(tree).values()) == [1, 2]
+
+
+def run_alone(tree: Path, size: str) -> subprocess.CompletedProcess[str]:
+    """A count of the experiment, by `mfulab run`."""
+    words = ["run", "count_flops", "experiment=faults", "device=cpu", f"batch_size={size}"]
+    return subprocess.run(
+        [sys.executable, "-m", "mfulab", *words],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,  # where it measures, it waits like the sweep
+    )
 
 
 @pytest.mark.parametrize(

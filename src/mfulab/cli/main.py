@@ -21,6 +21,8 @@ from mfulab.cli.commands import COMMANDS, READERS
 from mfulab.cli.options import HELP, Command
 from mfulab.core.printing import say
 
+# What the loader says of a library for which there is no memory.
+UNMAPPED = "failed to map segment"
 MISTAKE = 2
 
 
@@ -127,6 +129,11 @@ def _status(given: Sequence[str]) -> Any:
     except BrokenPipeError:  # as of `mfulab … | head`
         _discard_output()
         return 0
+    except (MemoryError, ImportError) as error:
+        is_for_memory = isinstance(error, MemoryError) or UNMAPPED in str(error)
+        if not is_for_memory:
+            raise
+        sentence = "there is not enough memory: a limit (ulimit -v, a container's) or the machine's is reached."
     except OSError as error:
         sentence = _of_file(error)
         if not sentence:

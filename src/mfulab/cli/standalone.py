@@ -196,8 +196,8 @@ def _measure(run: Run, counted: str, tell: Callable[[str], None]) -> None:
     """Measures one run in a process of its own; if that fails, prints its log and ends with its
     status."""
     config = RESULTS / run.folder / "config.json"
-    if config.exists() and store.state(run, RESULTS) is not store.State.KEPT:
-        store.take(RESULTS)  # what a running sweep has planned is not planned anew
+    if config.exists():
+        _leave_to_sweep(run)
     store.write_run(run, RESULTS)
     text = Texts(usual_language(), "lines")
     name = f"{counted}{run.step}: {run.name}"
@@ -229,6 +229,15 @@ def _measure(run: Run, counted: str, tell: Callable[[str], None]) -> None:
         sys.exit(ended)
     took = text("done", time=time.monotonic() - began)
     tell(f"    {took}")
+
+
+def _leave_to_sweep(run: Run) -> None:
+    """Raises ConfigurationError for what a running sweep has planned: it is not planned anew, and
+    not measured twice."""
+    if store.state(run, RESULTS) is not store.State.KEPT:
+        store.take(RESULTS)
+    elif not store.is_complete(RESULTS / run.folder / "row.csv"):
+        store.check_free(RESULTS)
 
 
 def expected_s(run: Run) -> float | None:

@@ -25,7 +25,7 @@ from mfulab.core.parts import Record, leave_out
 from mfulab.core.printing import say, say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal
-from mfulab.device.system import end_with_parent
+from mfulab.device.system import end_with_parent, has_semaphores
 from mfulab.measurements.read_trace.ranks import SUMMARY, Place, jobs, keep
 from mfulab.measurements.read_trace.reader import files
 from mfulab.mfu.utilization import of_peak
@@ -88,7 +88,7 @@ def _kept(
     processes = min(count, len(paths))
     way = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     pool: AbstractContextManager[ProcessPoolExecutor | None] = nullcontext()
-    if processes > 1:
+    if processes > 1 and has_semaphores():
         pool = ProcessPoolExecutor(processes, way, end_with_parent, (os.getpid(),))
     try:
         with pool as running:

@@ -135,7 +135,17 @@ def read_bytes(path: Path, most: int = LARGEST, *, follow: bool = False) -> byte
         if size > most > 0:
             raise UnreadableError(f"{path}: larger than {most >> 20} MiB")
         file.seek(0 if most > 0 else max(0, size + most))
-        return file.read(abs(most))  # what /proc shows is longer than its size says
+        return _up_to(file, abs(most), size)
+
+
+def _up_to(file: io.BufferedReader, most: int, size: int) -> bytes:
+    """At most `most` bytes of a file that says it has `size`. Python sets aside all that it is to
+    read at once, so that a bound of 256 MiB would cost 256 MiB."""
+    content = file.read(min(most, size))
+    # what /proc shows is longer than its size says
+    while more := file.read(min(most - len(content), io.DEFAULT_BUFFER_SIZE)):
+        content += more
+    return content
 
 
 class _Ready(io.FileIO):

@@ -7,6 +7,7 @@ import os
 import stat
 from typing import Any
 
+OF_PROC = 1 << 16  # bytes of a file that says it holds none
 LONGEST = 1 << 28  # characters: the tables of 20,000 runs take a tenth
 DIGITS = 300  # of a whole number: a float holds 308
 DEEPEST = 100  # lists and objects within one another; rows and traces hold fewer than ten
@@ -37,7 +38,8 @@ def load_object(path: str, most: int = LONGEST) -> dict[str, Any]:
             raise ValueError(f"{path}: not a regular file")
         if status.st_size > most:
             raise ValueError(f"{path}: larger than {most >> 20} MiB")
-        content = file.read(most)
+        # Python sets aside all that it is to read; a file of /proc does not say its size
+        content = file.read(status.st_size or OF_PROC)
         if content is None:  # of /proc, which may have nothing to tell yet
             raise ValueError(f"{path}: holds nothing that can be read now")
         value = parse_json(content)

@@ -65,6 +65,18 @@ def end_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def has_semaphores() -> bool:
+    """True where processes can share semaphores, which their pools and queues take; Linux keeps
+    them in /dev/shm."""
+    from multiprocessing import get_context
+
+    try:
+        get_context("fork").Lock()
+    except (ImportError, OSError):
+        return False
+    return True
+
+
 def place_in(entry: str, count: int) -> int:
     """Number that an entry of a variable such as CUDA_VISIBLE_DEVICES names; `count` where it names
     none of so many devices."""

@@ -43,7 +43,7 @@ def ended() -> int:
     return process.pid
 
 
-@pytest.mark.parametrize("do", [store.take, store.clear])
+@pytest.mark.parametrize("do", [store.take, store.clear, store.check_free])
 def test_a_holder_whose_process_lives_is_left_alone(left_by, do):
     results = left_by(os.getppid())
     before = (results / store.LOCK).read_text()
@@ -94,3 +94,14 @@ def test_a_lock_that_names_nobody_is_free(left_by, tmp_path, text):
 
 def test_a_file_that_nobody_holds_is_taken(left_by, tmp_path):
     assert not store.take(tmp_path)
+
+
+def test_several_may_ask_whether_results_are_free_and_none_holds_them(tmp_path):
+    """Commands beside one another, such as a run a GPU, do not refuse each other."""
+    with (tmp_path / store.LOCK).open("w") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        store.check_free(tmp_path)
+    with (tmp_path / store.LOCK).open("w") as sweep:
+        fcntl.flock(sweep, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(ConfigurationError, match="is still at it"):
+            store.check_free(tmp_path)

@@ -1,6 +1,8 @@
 """The page as text: in order, self-contained, escaped, and a page still where tables are broken,
 empty or huge."""
 
+import errno
+import multiprocessing
 import os
 import re
 import shutil
@@ -364,6 +366,41 @@ def test_figures_are_made_in_processes_and_those_of_a_killed_one_here(monkeypatc
     assert any(process != here for _, process in made), "the others' work is not done twice"
     monkeypatch.setattr(forked, "usable_cores", lambda: 1)
     assert forked.in_processes(work, names) == [(name, here) for name in names]
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux forks safely with the libraries loaded"
+)
+@pytest.mark.parametrize("lacking", ["semaphores", "memory", "threads"])
+def test_figures_are_made_here_where_no_processes_can_be_begun(monkeypatch, lacking):
+    """Without /dev/shm, at the limit of memory, and of threads, there is no pool of processes."""
+    forks = []
+
+    def fork() -> int:
+        if forks:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        forks.append(real())
+        return forks[-1]
+
+    def no_semaphore(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def no_thread(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    real, here, names = os.fork, os.getpid(), list("abc")
+    monkeypatch.setattr(forked, "usable_cores", lambda: 3)
+    if lacking == "semaphores":
+        monkeypatch.setattr("_multiprocessing.SemLock", no_semaphore)
+    elif lacking == "memory":
+        monkeypatch.setattr(os, "fork", fork)
+    else:
+        monkeypatch.setattr("concurrent.futures.process._ExecutorManagerThread.start", no_thread)
+    assert forked.in_processes(lambda name: (name, os.getpid()), names) == [
+        (name, here) for name in names
+    ]
+    assert len(forks) == (lacking == "memory")
+    assert not multiprocessing.active_children()
 
 
 def test_what_only_keepers_of_recordings_mend_is_no_first_box(measured, one_figure, tmp_path):

@@ -1,7 +1,9 @@
 """A run: what it lacks becomes a row that says so, and where it lies in memory is left to
 chance."""
 
+import errno
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -39,6 +41,28 @@ def test_without_proc_the_row_says_what_to_do(tmp_path, monkeypatch):
     assert row.status == "unsupported"
     assert verdicts.message(row.message).startswith("/proc is not mounted")
     assert "Mount it" in verdicts.message(row.message)
+
+
+def test_without_shared_memory_the_row_says_what_to_do(tmp_path, monkeypatch):
+    """A DataLoader's workers need it; an error of a machine that has it is told alone."""
+
+    def measure(config, folder):
+        multiprocessing.get_context("fork").Queue()
+
+    def no_semaphore(*_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def broken(config, folder):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    config = a_matmul(tmp_path, monkeypatch)
+    module = SimpleNamespace(measure=broken)
+    monkeypatch.setitem(sys.modules, "mfulab.measurements.bench_matmul.measure", module)
+    assert "no_semaphores" not in run.measure("bench_matmul", config).message
+    monkeypatch.setattr("_multiprocessing.SemLock", no_semaphore)
+    module.measure = measure
+    row = run.measure("bench_matmul", config)
+    assert (row.status, "no_semaphores" in row.message) == ("failed", True)
 
 
 def test_each_run_takes_memory_of_another_size():

@@ -226,6 +226,13 @@ def take(results: Path) -> bool:
     return bool(left)
 
 
+def check_free(results: Path) -> None:
+    """Raises ConfigurationError where another command holds `results`; holds nothing itself, so
+    that several may ask at once."""
+    if (path := results.resolve() / LOCK) not in _held:
+        os.close(_locked(path, fcntl.LOCK_SH)[0])
+
+
 def clear(results: Path) -> None:
     """Forgets a holder that was killed, here or elsewhere. Raises ConfigurationError if one lives
     here."""
@@ -233,7 +240,7 @@ def clear(results: Path) -> None:
         _close(_locked(path)[0])
 
 
-def _locked(path: Path) -> tuple[int, Content, bool]:
+def _locked(path: Path, kind: int = fcntl.LOCK_EX) -> tuple[int, Content, bool]:
     """The file's descriptor, who held it before, and false where the file system keeps no locks."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -244,10 +251,13 @@ def _locked(path: Path) -> tuple[int, Content, bool]:
     remedy = ""
     holder = Content()
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError as error:
         is_kept = isinstance(error, BlockingIOError)
-        remedy = "Wait for its end, or measure from another checkout." if is_kept else ""
+        if is_kept:
+            remedy = (
+                "Wait for its end, or measure from a checkout with a results folder of its own."
+            )
     with suppress(ValueError):
         told = parse_json(os.pread(descriptor, 1 << 16, 0))
         holder = told if isinstance(told, dict) else {}

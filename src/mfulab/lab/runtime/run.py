@@ -265,6 +265,8 @@ def _status_of(error: BaseException) -> Status:
 def _message(error: BaseException) -> str:
     """The sentence of an error of ours, or the first line of another's, with its notes."""
     notes = list(map(as_told, getattr(error, "__notes__", ())))
+    if isinstance(error, OSError) and not system.has_semaphores():
+        notes.append(Said("no_semaphores"))
     if isinstance(error, UnsupportedError):
         return cell_of(joined([error.said, *notes]))
     first = (str(error).strip().splitlines() or [""])[0]
