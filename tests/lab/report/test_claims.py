@@ -19,7 +19,7 @@ from support.said import Heard
 
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent
-from mfulab.lab.report import figures, frames, selection, trust
+from mfulab.lab.report import claims, figures, frames, selection, trust
 from mfulab.lab.tables.merge import OF
 from mfulab.mfu.models import is_load
 
@@ -156,12 +156,40 @@ def steps_to_pay(row: pd.Series, steps: float, saved: float) -> bool:
 
 def end_to_end(rows: pd.DataFrame, size: int, column: str = "whole_s") -> bool:
     """From this size on a GPU wins at every size that both were measured at, and not at the one
-    before."""
-    cpu, gpu = (rows[rows["side"] == side].set_index("n") for side in ("cpu", "gpu"))
-    faster = (gpu[column] < cpu["whole_s"])[cpu.index.intersection(gpu.index)].sort_index()
+    before, whatever lies in their intervals."""
+    cpu, gpu = sides(rows)
+    faster = pd.Series(
+        {
+            n: claims.value_of(gpu.loc[n], column).high < claims.value_of(cpu.loc[n], "whole_s").low
+            for n in sorted(cpu.index.intersection(gpu.index))
+        }
+    )
     return bool(
         faster[faster.index >= size].all() and not faster[faster.index < size].tail(1).any()
     )
+
+
+def sides(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows of a crossover's CPU and GPU, by size."""
+    cpu, gpu = (rows[rows["side"] == side].set_index("n") for side in ("cpu", "gpu"))
+    return cpu, gpu
+
+
+def at_largest(rows: pd.DataFrame) -> tuple[claims.Value, claims.Value]:
+    """Times of a crossover's CPU and GPU at the largest size that both were measured at."""
+    cpu, gpu = sides(rows)
+    n = max(cpu.index.intersection(gpu.index))
+    return claims.value_of(cpu.loc[n], "whole_s"), claims.value_of(gpu.loc[n], "whole_s")
+
+
+def cpu_stays_below(rows: pd.DataFrame) -> bool:
+    cpu, gpu = at_largest(rows)
+    return cpu.high < gpu.low
+
+
+def intervals_meet(rows: pd.DataFrame) -> bool:
+    cpu, gpu = at_largest(rows)
+    return cpu.low <= gpu.high and gpu.low <= cpu.high
 
 
 def besides(rows: pd.DataFrame, told: pd.Series) -> bool:
@@ -372,7 +400,7 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         said["deviation"],
         np.nanmedian(
             [
-                100 * abs(row.total / row.measured_bytes - 1)
+                100 * abs(row.measured_bytes / row.total - 1)
                 for row in rows.dropna(subset="measured_bytes").itertuples()
             ]
         ),
@@ -499,6 +527,8 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         and all(besides(rows, said[end]) for end in ("small", "large"))
     ),
     ("crossover", "wins"): lambda rows, said: end_to_end(rows, int(said["size"])),
+    ("crossover", "never"): lambda rows, _: cpu_stays_below(rows),
+    ("crossover", "alike"): lambda rows, _: intervals_meet(rows),
     ("crossover", "kernel_wins"): lambda rows, said: end_to_end(rows, int(said["size"]), "time_s"),
     ("latency_pyramid", "finding"): lambda rows, said: near(
         said["factor"], rows["time_per_access_s"].max() / rows["time_per_access_s"].min()

@@ -181,10 +181,13 @@ def page_rows(tables: frames.Tables) -> dict[str, DataFrame | None]:
 def finding(module: ModuleType, rows: DataFrame, text: Texts) -> str:
     """Tells a figure's sentence, of the rows that are selected, without numbers where none of rows
     that are compared is trusted; a machine is named where it is recorded or one of several."""
-    selected = selection.of_module(module, rows).told
+    chosen = selection.of_module(module, rows)
+    selected = chosen.told
     if claims.compares(module) and len(selected) and trust.unsure(selected).all():
         return text("only_unsure")
     sentence = module.finding(selected, text)
+    if sentence and chosen.left_out.get("synthetic"):
+        sentence = f"{sentence} {text('drawn_synthetic')}"
     if not sentence or "machine" not in selected or selected["machine"].nunique() != 1:
         return sentence
     machine = selected["machine"].iloc[0]

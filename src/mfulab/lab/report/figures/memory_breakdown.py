@@ -150,7 +150,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
         sentences.append(text("least", way=least.name, **_needed(least["total"], text)))
     measured = rows[rows["measured_bytes"] > 0]
     if len(measured):
-        deviation = (100 * (measured["total"] / measured["measured_bytes"] - 1)).abs()
+        deviation = (100 * (measured["measured_bytes"] / measured["total"] - 1)).abs()
         sentences.append(
             text("measured", count=len(measured), deviation=percent(deviation.median()))
         )

@@ -44,7 +44,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     one = alone.iloc[0]
     best = batched.loc[batched["latency_p50_s"].idxmin()]
     factor = significant(best["answered_per_s"] / one["answered_per_s"])
-    sentences = [text("finding", one=one, best=best, factor=factor)]
+    sentences = [text("finding", one=one, best=best, factor=factor, way=way(best, text))]
     lowest = rows[
         (rows["offered_load"] == rows["offered_load"].min()) & (rows["largest_batch"] > 1)
     ]
