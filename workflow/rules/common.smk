@@ -47,9 +47,7 @@ wildcard_constraints:
 def started(log):
     snakemake_workarounds.end_in_order(workflow.scheduler, workflow.local_exec)
     snakemake_workarounds.keep_no_output_older(workflow.dag)
-    lab.say_estimate(
-        workflow.dag.needrun_jobs(), workflow.scheduler.global_resources.get("gpu", 1)
-    )
+    lab.say_estimate(workflow.dag.needrun_jobs(), workflow.scheduler.global_resources.get("gpu", 1))
     lifetime.start(workflow.local_exec, lab.work(workflow.dag.needrun_jobs()))
 
 
