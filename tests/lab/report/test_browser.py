@@ -618,6 +618,8 @@ def test_a_phone_reads_the_first_figure_as_a_list(opened):
     lanes = opened.locator(".lanes")
     sync_api.expect(lanes).to_be_visible()
     assert lanes.locator("div").count() == opened.locator(f"{HEADLINE} [data-run]").count()
+    inks = lanes.locator("div").evaluate_all("all => all.map((each) => each.getAttribute('style'))")
+    assert lanes.locator(".causes .swatch").count() == len(set(inks)) > 1
     assert lanes.evaluate("each => each.scrollWidth <= each.clientWidth")
     assert not opened.locator(f"{HEADLINE} .drawing").is_visible()
 

@@ -162,6 +162,13 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
     return rows.assign(cause=causes, color=[COLORS.get(cause, style.MUTED) for cause in causes])
 
 
+def name_of(cause: str, text: Texts) -> str:
+    """Words for the largest loss of a run, which its colour stands for."""
+    if cause in COLORS:
+        return text.within("trace")(cause)
+    return text("untold")
+
+
 def share(percent: float, text: Texts) -> str:
     """A percentage in words; what is too small to be seen is no longer told apart."""
     if 0 < percent < three_lines.LEAST:
@@ -218,7 +225,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     ]
     for part in COLORS:
         if part in set(rows["cause"]):
-            entries.append(style.line(COLORS[part], text.within("trace")(part)))
+            entries.append(style.line(COLORS[part], name_of(part, text)))
     if "" in set(rows["cause"]):
-        entries.append(style.line(style.MUTED, text("untold")))
+        entries.append(style.line(style.MUTED, name_of("", text)))
     style.legend(figure, entries + runs.key(figure, text), 4 if len(entries) > 4 else 0)

@@ -235,8 +235,8 @@ def of_jobs(tables: frames.Tables, language: str) -> list[str]:
 
 
 def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[Record]]:
-    """The lines of the page's first figure by machine, for a screen that is too narrow for a
-    drawing."""
+    """The lines of the page's first figure by machine, each with what its colour means, for a screen
+    that is too narrow for a drawing."""
     text = Texts(language, "mfu_versus_utilization")
     by_machine: dict[str, list[Record]] = {}
     rows = rows.assign(doubtful=trust.doubtful)
@@ -247,6 +247,7 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[Record]]:
         labels = {
             "mfu": mfu_versus_utilization.share(mfu, text),
             "busy": text("share_of", share=busy),
+            "cause": mfu_versus_utilization.name_of(row["cause"], text),
         }
         place = {
             "left": f"{ends[0]:.2f}",
