@@ -72,7 +72,6 @@ GREEN = 32
 YELLOW = 33
 FAINT = 2
 TAIL = 40  # lines of a failed run's log
-# Rules that measure nothing: they have no number, and a checkpoint adds to them.
 SILENCE_S = 10.0  # after which a line says what runs
 BAR = 20  # letters
 LISTED = 60  # runs of a dry run that are named; of the others their number is said

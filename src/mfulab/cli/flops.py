@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 from rich.tree import Tree
 
-from mfulab.cli.options import AS_JSON, COUNT, DEPTH, MODEL, TOKENS, command
+from mfulab.cli.options import AS_JSON, COUNT, DEPTH, MODEL, TOKENS, command, listing
 from mfulab.core.answer import Answer, answered, unanswered
 from mfulab.core.errors import ConfigurationError, shortened
 from mfulab.core.files import read_given
@@ -19,7 +19,7 @@ from mfulab.core.groups import ModelConfig
 from mfulab.core.json_text import parse_json
 from mfulab.core.language.quantities import quantity
 from mfulab.core.parts import leave_out
-from mfulab.core.printing import say, say_json
+from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal
 from mfulab.mfu.models import model_config, names, read_yaml
@@ -28,12 +28,6 @@ from mfulab.models.work import check
 
 DEFAULT_TOKENS = 1024  # of a sequence where a published config.json is given and no length
 SMALLEST_PERCENT = 0.1  # of the FLOPs, below which a layer is not drawn
-
-
-def _list(context: click.Context, option: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        say("\n".join(names()))
-        context.exit()
 
 
 @command(
@@ -50,14 +44,7 @@ def _list(context: click.Context, option: click.Parameter, wanted: bool) -> None
 @click.option("--batch-size", type=COUNT, default=1)
 @TOKENS
 @click.option("--depth", type=DEPTH, default=3, help="Levels of layers shown.")
-@click.option(
-    "--list",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list,
-    help="Print the names of all models.",
-)
+@listing(names, "models")
 @AS_JSON
 def show(
     model: str,

@@ -286,6 +286,26 @@ FORMAT = click.option(
     default="text",
     help="Markdown is for a comment on a change.",
 )
+
+
+def listing(names: Callable[[], Iterable[str]], what: str) -> Callable[..., Any]:
+    """An option `--list`, which prints `names`, a line each, and ends the command."""
+
+    def show(context: click.Context, option: click.Parameter, is_wanted: bool) -> None:
+        if is_wanted:
+            say("\n".join(names()))
+            context.exit()
+
+    return click.option(
+        "--list",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help=f"Print the names of all {what}.",
+    )
+
+
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 TABLES = click.option("--tables", type=PATH, default="results/tables", help="Folder of the tables.")
 

@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import click
 
-from mfulab.cli.options import AS_JSON, DEVICE, PRECISION, command
+from mfulab.cli.options import AS_JSON, DEVICE, PRECISION, command, listing
 from mfulab.core.answer import Answer, answered, unanswered
-from mfulab.core.printing import say, say_json
+from mfulab.core.printing import say_json
 from mfulab.core.said import Said
 from mfulab.core.said import as_json as told
 from mfulab.core.terminal import Terminal, table
@@ -20,23 +20,14 @@ from mfulab.device.samplers.reading import UNTOLD
 NUMBERS = ("dense TFLOP/s", "clock, MHz", "datasheet")
 
 
-def _list(context: click.Context, option: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        say("\n".join(sheet.device for sheet in datasheets()))
-        context.exit()
+def _products() -> list[str]:
+    return [sheet.device for sheet in datasheets()]
 
 
 @command("peak", 'peak "NVIDIA H100 80GB HBM3" bf16')
 @click.argument("device", type=DEVICE, required=False)
 @click.argument("precision", type=PRECISION, required=False)
-@click.option(
-    "--list",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list,
-    help="Print the names of all products.",
-)
+@listing(_products, "products")
 @AS_JSON
 def show(device: str | None, precision: str | None, as_json: bool) -> int:
     """Prints the peaks of `device` (None: the local one), in one precision or in all; status 1 if

@@ -63,6 +63,8 @@ def test_without_shared_memory_the_row_says_what_to_do(tmp_path, monkeypatch):
     module.measure = measure
     row = run.measure("bench_matmul", config)
     assert (row.status, "no_semaphores" in row.message) == ("failed", True)
+    module.measure = lambda config, folder: (folder / "missing").read_text()
+    assert "no_semaphores" not in run.measure("bench_matmul", config).message
 
 
 def test_each_run_takes_memory_of_another_size():

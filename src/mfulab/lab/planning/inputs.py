@@ -27,7 +27,7 @@ FIRST = 100  # added to the priority of what the page's first sentence needs
 
 @contextmanager
 def exits_with_message() -> Iterator[None]:
-    """Ends the process with one sentence where the configuration or the memory does not do."""
+    """Ends the process with one sentence for a wrong configuration or too little memory."""
     try:
         yield
     except ConfigurationError as error:

@@ -2,7 +2,7 @@
 
 from mfulab.measurements.registry import MEASUREMENTS
 
-# Rules that measure nothing, and are not counted beside the runs.
+# Rules that measure nothing: they have no number, and a checkpoint adds to them.
 UNCOUNTED = {
     "all",
     "figure",

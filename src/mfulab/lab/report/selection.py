@@ -151,12 +151,13 @@ REASONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
 
 
 # Texts on what each reason left out.
+SYNTHETIC = "synthetic"
 LEFT_OUT = {
     "contradict": "left_contradict",
     "doubtful": "left_doubtful",
     "unsure": "left_unsure",
     "recorded": "left_recorded",
-    "synthetic": "left_synthetic",
+    SYNTHETIC: "left_synthetic",
     "elsewhere": "left_elsewhere",
 }
 
@@ -242,11 +243,22 @@ def best_runs(rows: pd.DataFrame, first: pd.Series) -> pd.DataFrame:
 
 
 def left_out_words(selection: Selection, text: Texts) -> str:
-    """Sentences on the rows that a figure draws and its sentence leaves out."""
-    sentences = [
-        text(LEFT_OUT[reason], count=count) for reason, count in selection.left_out.items()
-    ]
+    """Sentences on the rows that a figure draws and its sentence leaves out, but for those of
+    synthetic loads, which the figure's sentence tells itself."""
+    sentences = []
+    for reason, count in selection.left_out.items():
+        if reason != SYNTHETIC:
+            sentences.append(text(LEFT_OUT[reason], count=count))
     return " ".join(sentences)
+
+
+def synthetic_words(selection: Selection, text: Texts) -> list[str]:
+    """Sentence on the rows of synthetic loads that a figure draws beside what is told; none without
+    any."""
+    count = selection.left_out.get(SYNTHETIC)
+    if count:
+        return [text(LEFT_OUT[SYNTHETIC], count=count)]
+    return []
 
 
 def unranked_words(sound: pd.Series, text: Texts) -> list[str]:

@@ -265,7 +265,9 @@ def _status_of(error: BaseException) -> Status:
 def _message(error: BaseException) -> str:
     """The sentence of an error of ours, or the first line of another's, with its notes."""
     notes = list(map(as_told, getattr(error, "__notes__", ())))
-    if isinstance(error, OSError) and not system.has_semaphores():
+    # A semaphore's error names no file.
+    is_nameless = isinstance(error, OSError) and error.filename is None
+    if is_nameless and not system.has_semaphores():
         notes.append(Said("no_semaphores"))
     if isinstance(error, UnsupportedError):
         return cell_of(joined([error.said, *notes]))

@@ -186,8 +186,8 @@ def finding(module: ModuleType, rows: DataFrame, text: Texts) -> str:
     if claims.compares(module) and len(selected) and trust.unsure(selected).all():
         return text("only_unsure")
     sentence = module.finding(selected, text)
-    if sentence and chosen.left_out.get("synthetic"):
-        sentence = f"{sentence} {text('drawn_synthetic')}"
+    if sentence:
+        sentence = " ".join([sentence, *selection.synthetic_words(chosen, text)])
     if not sentence or "machine" not in selected or selected["machine"].nunique() != 1:
         return sentence
     machine = selected["machine"].iloc[0]
