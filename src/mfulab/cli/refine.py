@@ -243,8 +243,7 @@ def _undecided(records: Records) -> set[str]:
             if row["status"] == "ok":
                 rows.append(row)
         if rows:
-            judged = trust.with_doubts(pd.DataFrame(rows)).to_dict("records")
-            undecided |= claims.contested([row["run"] for row in rows], judged)
+            undecided |= claims.contested(trust.with_doubts(pd.DataFrame(rows)))
     return undecided
 
 

@@ -158,12 +158,9 @@ def end_to_end(rows: pd.DataFrame, size: int, column: str = "whole_s") -> bool:
     """From this size on a GPU wins at every size that both were measured at, and not at the one
     before, whatever lies in their intervals."""
     cpu, gpu = sides(rows)
-    faster = pd.Series(
-        {
-            n: claims.value_of(gpu.loc[n], column).high < claims.value_of(cpu.loc[n], "whole_s").low
-            for n in sorted(cpu.index.intersection(gpu.index))
-        }
-    )
+    sizes = sorted(cpu.index.intersection(gpu.index))
+    fast = claims.ends_of(gpu, column)["high"]
+    faster = fast[sizes] < claims.ends_of(cpu, "whole_s")["low"][sizes]
     return bool(
         faster[faster.index >= size].all() and not faster[faster.index < size].tail(1).any()
     )
@@ -175,11 +172,12 @@ def sides(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return cpu, gpu
 
 
-def at_largest(rows: pd.DataFrame) -> tuple[claims.Value, claims.Value]:
+def at_largest(rows: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """Times of a crossover's CPU and GPU at the largest size that both were measured at."""
     cpu, gpu = sides(rows)
     n = max(cpu.index.intersection(gpu.index))
-    return claims.value_of(cpu.loc[n], "whole_s"), claims.value_of(gpu.loc[n], "whole_s")
+    cpu_ends, gpu_ends = (claims.ends_of(rows, "whole_s") for rows in (cpu, gpu))
+    return cpu_ends.loc[n], gpu_ends.loc[n]
 
 
 def cpu_stays_below(rows: pd.DataFrame) -> bool:

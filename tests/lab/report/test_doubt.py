@@ -2,6 +2,7 @@
 no full mark claims what is not so."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,6 @@ from support.noise import slower
 from support.slow import few
 
 from mfulab.lab.report import claims, figures, frames, selection, trust
-from mfulab.lab.report.claims import Claim, Value, holds
 
 NOISY = ("profile", "matmul")
 # What a noisy machine of benchmarks/machines.py writes into its rows: the share of them, and how.
@@ -125,8 +125,8 @@ def test_the_first_sentence_is_true_however_noisy_the_machine(quiet, machine, se
     is_busy = true.loc[first["run"], "utilization_percent"] >= selection.BUSY
     assert is_busy
     assert true.loc[first["run"], "mfu_percent"] < true.loc[first["run"], "utilization_percent"]
-    told = claims.value_of(first, "mfu_percent")
-    assert told.low <= true.loc[first["run"], "mfu_percent"] <= told.high
+    told = claims.ends_of(rows, "mfu_percent").loc[first.name]
+    assert told["low"] <= true.loc[first["run"], "mfu_percent"] <= told["high"]
     trusted = rows[~trust.unsure(rows) & ~selection.is_synthetic(rows) & ~frames.emulated(rows)]
     highest = true.loc[trusted["run"], "mfu_percent"].idxmax()
     assert highest in set(best["run"])
@@ -142,10 +142,23 @@ def test_an_order_holds_only_where_no_end_turns_it(low, high, reach):
 
 
 def test_busy_at_little_mfu_survives_a_doubt_that_a_close_pair_does_not():
-    busy = Value(100.0, 50.0, 150.0)
-    for mfu, is_held in ((Value(0.3, 0.15, 0.45), True), (Value(60.0, 30.0, 90.0), False)):
-        claim = Claim({"mfu": mfu, "busy": busy}, lambda mfu, busy: mfu < busy)
-        assert holds(claim) == is_held
+    rows = pd.DataFrame({"mfu": [0.3, 60.0], "busy": 100.0, trust.REACH: 1.5, "doubtful": True})
+    assert claims.below("mfu", "busy").held(rows).tolist() == [True, False]
+
+
+@given(
+    values=st.lists(st.tuples(st.floats(0.1, 10), st.sampled_from("ab")), min_size=1, max_size=6),
+    reach=st.sampled_from([1.0, 1.2, trust.OFF, np.inf]),
+)
+def test_a_place_is_kept_where_no_neighbour_of_its_group_could_take_it(values, reach):
+    rows = pd.DataFrame(values, columns=["time_s", "machine"]).assign(**{trust.REACH: reach})
+    held = claims.ordered("time_s", ["machine"]).held(rows)
+    kept = pd.Series(True, rows.index)
+    for _, here in rows.sort_values("time_s").groupby("machine"):
+        for fast, slow in pairwise(here.index):
+            if not claims.is_below(rows.loc[fast], rows.loc[slow], "time_s"):
+                kept[[fast, slow]] = False
+    assert held.equals(kept)
 
 
 def test_runs_whose_order_could_turn_are_measured_again_first():
@@ -159,7 +172,7 @@ def test_runs_whose_order_could_turn_are_measured_again_first():
         "model=net,precision=fp16,batch_size=1",
         "model=net,precision=fp32,batch_size=2",  # of other work
     ]
-    assert claims.contested(names, rows) == {names[0], names[1]}
+    assert claims.contested(pd.DataFrame(rows).assign(run=names)) == {names[0], names[1]}
 
 
 def test_duplicates_in_doubt_leave_the_trusted_one():

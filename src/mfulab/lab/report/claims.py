@@ -5,71 +5,55 @@ is hollow, and its sentence held back, only where what is claimed could turn wit
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import pairwise
 from types import ModuleType
 from typing import Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 
 from mfulab.lab.report import trust
-from mfulab.mfu.step import number
 
 Columns: TypeAlias = Mapping[str, Any] | pd.Series  # a row by its columns
 
 
-@dataclass(frozen=True)
-class Value:
-    """A number, and the ends between which it may lie."""
-
-    number: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A statement about some values: the values by name, and a predicate of their numbers that is
-    monotone in each."""
-
-    values: Mapping[str, Value]
-    predicate: Callable[..., bool]
+def ends_of(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Ends `low` and `high` that its interval and its doubts leave each row's time or rate; 0 where
+    it has none."""
+    measured = _numbers(rows, column).fillna(0.0)
+    factors = spreads(rows)
+    # An endless factor leaves a missing value 0, not a product that is no number.
+    high = (measured * factors).where(measured != 0, 0.0)
+    return pd.DataFrame({"low": measured / factors, "high": high})
 
 
-def holds(claim: Claim) -> bool:
-    """True if the claim is true of its numbers and at every end of their intervals."""
-    ends = [(value.number, value.low, value.high) for value in claim.values.values()]
-    corners = [dict(zip(claim.values, corner, strict=True)) for corner in product(*ends)]
-    return all(claim.predicate(**corner) for corner in corners)
-
-
-def value_of(row: Columns, column: str) -> Value:
-    """A row's time or rate with the ends that its interval and its doubts leave it."""
-    measured = number(row.get(column)) or 0.0
-    factor = spread(row)
-    if not measured:
-        return Value(0.0, 0.0, 0.0)
-    return Value(measured, measured / factor, measured * factor)
-
-
-def spread(row: Columns) -> float:
-    """Factor by which a row's time, or a rate of it, may be off to either side: that of its 95 %
+def spreads(rows: pd.DataFrame) -> pd.Series:
+    """Factor by which each row's time, or a rate of it, may be off to either side: that of its 95 %
     interval times the reach of its doubts."""
     time_s, low_s, high_s = (
-        number(row.get(name)) for name in ("time_s", "time_ci_low_s", "time_ci_high_s")
+        _numbers(rows, name).where(lambda seconds: seconds > 0)
+        for name in ("time_s", "time_ci_low_s", "time_ci_high_s")
     )
-    reach = row.get(trust.REACH)
-    factor = 1.0
-    if reach is not None and reach == reach:
-        factor = float(reach)
-    if time_s and low_s and high_s:
-        factor *= max(1.0, time_s / low_s, high_s / time_s)
-    return factor
+    is_known = time_s.notna() & low_s.notna() & high_s.notna()
+    interval = np.fmax(time_s / low_s, high_s / time_s).where(is_known, 1.0).clip(lower=1.0)
+    reach = pd.Series(1.0, rows.index)
+    if trust.REACH in rows:
+        reach = rows[trust.REACH].astype(float).fillna(1.0)
+    return interval * reach
+
+
+def _numbers(rows: pd.DataFrame, column: str) -> pd.Series:
+    """A column's finite numbers, NaN for all else."""
+    if column not in rows:
+        return pd.Series(np.nan, rows.index)
+    cells = pd.to_numeric(rows[column], errors="coerce").astype(float)
+    return cells.where(np.isfinite(cells))
 
 
 def is_below(low: Columns, high: Columns, column: str) -> bool:
     """True if one row's value stays below another's."""
-    values = {"low": value_of(low, column), "high": value_of(high, column)}
-    return holds(Claim(values, lambda low, high: low < high))
+    ends = ends_of(pd.DataFrame([low, high]), column)
+    return bool(ends["high"].iloc[0] < ends["low"].iloc[1])
 
 
 def differs(low: Columns, high: Columns, column: str) -> bool:
@@ -105,12 +89,12 @@ def compares(module: ModuleType) -> bool:
     return rule is not None and rule.compares
 
 
-def _of_doubtful(rows: pd.DataFrame, held: Callable[[pd.Series], bool]) -> pd.Series:
-    """A flag a row: True of trusted ones, and of others what `held` says."""
-    flags = pd.Series(True, rows.index)
-    places = rows["doubtful"].to_numpy().nonzero()[0]
-    cells = [held(rows.iloc[index]) for index in places]
-    flags.iloc[places] = cells
+def _of_doubtful(held: Callable[[pd.DataFrame], pd.Series]) -> Callable[[pd.DataFrame], pd.Series]:
+    """A function of rows that gives True for trusted ones, and for others what `held` says."""
+
+    def flags(rows: pd.DataFrame) -> pd.Series:
+        return held(rows) | ~rows["doubtful"]
+
     return flags
 
 
@@ -121,36 +105,36 @@ COUNTED = Rule(lambda rows: pd.Series(True, rows.index))
 def below(low: str, high: str) -> Rule:
     """Claim that one column of a row lies below another."""
 
-    def held(row: pd.Series) -> bool:
-        values = {"low": value_of(row, low), "high": value_of(row, high)}
-        return holds(Claim(values, lambda low, high: low < high))
+    def held(rows: pd.DataFrame) -> pd.Series:
+        return ends_of(rows, low)["high"] < ends_of(rows, high)["low"]
 
-    return Rule(lambda rows: _of_doubtful(rows, held))
+    return Rule(_of_doubtful(held))
 
 
 def side_of(column: str, reference: float) -> Rule:
     """Claim that a ratio lies on its side of a reference, such as faster than before; the reference
     itself claims nothing."""
 
-    def held(row: pd.Series) -> bool:
-        if row[column] == reference:
-            return True
-        is_above = row[column] > reference
-        values = {"ratio": value_of(row, column)}
-        return holds(Claim(values, lambda ratio: (ratio > reference) == is_above))
+    def held(rows: pd.DataFrame) -> pd.Series:
+        ends = ends_of(rows, column)
+        is_above = rows[column] > reference
+        stays_above = is_above & (ends["low"] > reference)
+        stays_below = ~is_above & (ends["high"] <= reference)
+        return stays_above | stays_below | (rows[column] == reference)
 
-    return Rule(lambda rows: _of_doubtful(rows, held), compares=True)
+    return Rule(_of_doubtful(held), compares=True)
 
 
 def largest(parts: Sequence[str]) -> Rule:
     """Claim that a row's largest part is larger than any other; parts of one step are disturbed
     together, so that only their ratio may be off."""
 
-    def held(row: pd.Series) -> bool:
-        first, second = row[list(parts)].astype(float).fillna(0).nlargest(2)
-        return bool(first > second * spread(row))
+    def held(rows: pd.DataFrame) -> pd.Series:
+        cells = rows[list(parts)].astype(float).fillna(0)
+        second, first = np.sort(cells, axis=1)[:, -2:].T
+        return first > second * spreads(rows)
 
-    return Rule(lambda rows: _of_doubtful(rows, held))
+    return Rule(_of_doubtful(held))
 
 
 def rising(column: str, series: Sequence[str], along: str) -> Rule:
@@ -170,30 +154,35 @@ def ordered(column: str, group: Sequence[str]) -> Rule:
     """Claim that a row keeps its place among the rows of its group, by a column."""
 
     def held(rows: pd.DataFrame) -> pd.Series:
-        flags = pd.Series(True, rows.index)
-        for _, here in rows.sort_values(column).groupby(list(group), dropna=False, sort=False):
-            for (_, low), (_, high) in pairwise(here.iterrows()):
-                if not is_below(low, high, column):
-                    flags[[low.name, high.name]] = False
-        return flags
+        by_rank = rows.sort_values(column)
+        ends = ends_of(by_rank, column)
+        groups = by_rank.groupby(list(group), dropna=False, sort=False).ngroup()
+        next_low = ends["low"].groupby(groups).shift(-1, fill_value=np.inf)
+        # The last of a group has none after it, the first none before it.
+        is_last = groups.groupby(groups).cumcount(ascending=False) == 0
+        is_before = (ends["high"] < next_low) | is_last
+        is_after = is_before.groupby(groups).shift(1, fill_value=True)
+        return (is_before & is_after).reindex(rows.index)
 
     return Rule(held, compares=True)
 
 
-def contested(names: Sequence[str], rows: Sequence[Columns]) -> set[str]:
+def contested(rows: pd.DataFrame) -> set[str]:
     """Names of runs whose order with a run that differs from it in one setting could turn: what more
     processes would decide."""
-    settings = [frozenset(name.split(",")) for name in names]
-    undecided: set[str] = set()
+    names = rows["run"].tolist()
+    ends = ends_of(rows, "time_s").reset_index(drop=True)
+    by_time = _numbers(rows, "time_s").fillna(0.0).to_numpy().argsort(kind="stable")
     alike: dict[frozenset[str], list[int]] = {}
-    for index, parts in enumerate(settings):
+    for place in by_time:
+        parts = frozenset(names[place].split(","))
         for part in parts:
             if not part.startswith("batch_size="):  # of other work: their times are not compared
                 setting = part.partition("=")[0]
-                alike.setdefault((parts - {part}) | {f"{setting}=*"}, []).append(index)
+                alike.setdefault((parts - {part}) | {f"{setting}=*"}, []).append(place)
+    undecided: set[str] = set()
     for places in alike.values():
-        ordered_places = sorted(places, key=lambda index: number(rows[index].get("time_s")) or 0.0)
-        for fast, slow in pairwise(ordered_places):
-            if not is_below(rows[fast], rows[slow], "time_s"):
+        for fast, slow in pairwise(places):
+            if ends["high"][fast] >= ends["low"][slow]:
                 undecided |= {names[fast], names[slow]}
     return undecided

@@ -238,7 +238,8 @@ def best_runs(rows: pd.DataFrame, first: pd.Series) -> pd.DataFrame:
     here = here.sort_values("mfu_percent", ascending=False, kind="stable")
     best = here.iloc[0]
     others = here[here["model"] != best["model"]]
-    could_be = [not claims.is_below(row, best, "mfu_percent") for _, row in others.iterrows()]
+    ends = claims.ends_of(here, "mfu_percent")
+    could_be = ends.loc[others.index, "high"] >= ends.loc[best.name, "low"]
     return here.loc[[best.name, *others.index[could_be]]]
 
 

@@ -71,14 +71,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def _is_below(gpu: DataFrame, cpu: DataFrame, column: str, sizes: pd.Index) -> Series:
     """A flag a size: the GPU's `column` stays below the CPU's time with memory, whatever lies in
     their intervals."""
-    flags = []
-    for size in sizes:
-        sides = {
-            "gpu": claims.value_of(gpu.loc[size], column),
-            "cpu": claims.value_of(cpu.loc[size], "whole_s"),
-        }
-        flags.append(claims.holds(claims.Claim(sides, lambda gpu, cpu: gpu < cpu)))
-    return pd.Series(flags, index=sizes)
+    fast = claims.ends_of(gpu, column)["high"]
+    slow = claims.ends_of(cpu, "whole_s")["low"]
+    return fast[sizes] < slow[sizes]
 
 
 def _from(faster: Series) -> float | None:
