@@ -1,7 +1,6 @@
 """Names of replicates: `…,replicate=2` is the second process that measures a run, the first has the
 run's own name."""
 
-import hashlib
 import re
 
 MOST_REPLICATES = 99
@@ -59,5 +58,7 @@ def halved(run: str) -> str:
 def turn(run: str, seed: int) -> float:
     """A priority in (0, 1): replicates in rounds, each in an order by the seed, so that a run's
     processes lie apart."""
+    import hashlib
+
     drawn = int.from_bytes(hashlib.sha256(f"{seed},{run}".encode()).digest()[:6], "big") / 2**48
     return (1 - (replicate_of(run) - drawn) / (MOST_REPLICATES + 1)) / 2

@@ -5,9 +5,6 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from mfulab.core.errors import UnsupportedError
-from mfulab.core.said import Said, of_source
-
 if TYPE_CHECKING:
     import torch
 
@@ -56,6 +53,10 @@ def visible(devices: Sequence[str]) -> dict[str, str]:
 def require_cuda(device: "Device", what: str) -> None:
     """Raises UnsupportedError for a GPU of another kind than CUDA's, as `what` is written with
     CUDA's own functions."""
+    # Not above: each run's client imports this module, and errors would double what it takes.
+    from mfulab.core.errors import UnsupportedError
+    from mfulab.core.said import Said, of_source
+
     kind = getattr(device, "type", device)
     if is_gpu(device) and kind != GPU:
         raise UnsupportedError(of_source(what, Said("needs_cuda", {"kind": str(kind)})))
