@@ -21,6 +21,9 @@ from mfulab.models.decoders import computed, missing
 if TYPE_CHECKING:
     import torch
 
+    from mfulab.flops.formulas import TransformerShape
+    from mfulab.models.counted import ModelCount
+
 # Architectures whose blocks are all alike: the argument that holds their number. Work is then
 # affine in it, and two counts of one and two blocks give that of any number, exactly and in a
 # moment.
@@ -94,37 +97,54 @@ def _counted(
     from mfulab.models.counted import count_model
 
     length = None
+    tokens = batch_size
     if config.vocabulary_size:
         length = sequence_length or config.sequence_length
+    if length and mode != "decoding":
+        tokens = batch_size * length
     counted = count_model(config, batch_size, length, mode=mode)
-    shape = transformer_shape(counted.model) if length else None
-    parameters = list(counted.model.parameters())
+    model = counted.model
+    parameters = list(model.parameters())
     held = _elements(parameters)
+    trainable = [one for one in parameters if one.requires_grad]
+    vectors = [one for one in parameters if one.ndim < 2]
     cache_elements = 0
-    message = str(counted.message or "")
+    shape = transformer_shape(model) if length else None
     if shape and length:
         cache_elements = shape.cache_elements(batch_size * length)
-        if mode == "decoding" and shape.latent_width:
-            message = LATENT
     total_flos = 0
     if mode == "training":
-        inputs = batch_size * (length or math.prod(config.input_shape or ()))
-        total_flos = 6 * inputs * (held - _elements(_tables(counted.model)))
+        total_flos = _total_flos(
+            model, batch_size * (length or math.prod(config.input_shape or ()))
+        )
     return Work(
         mode=mode,
-        tokens=batch_size if mode == "decoding" else batch_size * (length or 1),
+        tokens=tokens,
         batch_size=batch_size,
         parameters=held,
-        trainable=_elements(one for one in parameters if one.requires_grad),
-        looked_up=looked_up_parameters(counted.model),
-        unmultiplied=_elements(one for one in parameters if one.ndim < 2),
-        inactive=held - active_parameters(counted.model),
+        trainable=_elements(trainable),
+        looked_up=looked_up_parameters(model),
+        unmultiplied=_elements(vectors),
+        inactive=held - active_parameters(model),
         saved_elements=counted.count.saved.elements,
         cache_elements=cache_elements,
         operations=tuple(_operations(counted.count.operations, alike)),
         total_flos=total_flos,
-        message=message,
+        message=_message(counted, shape, mode),
     )
+
+
+def _message(counted: "ModelCount", shape: "TransformerShape | None", mode: Mode) -> str:
+    """Text on what a count leaves open; empty where it leaves nothing."""
+    if mode == "decoding" and shape and shape.latent_width:
+        return LATENT
+    return str(counted.message or "")
+
+
+def _total_flos(model: "torch.nn.Module", inputs: int) -> int:
+    """FLOPs of a training step as transformers' Trainer tells them: 6 for each input and parameter
+    but those of embeddings."""
+    return 6 * inputs * (_elements(model.parameters()) - _elements(_tables(model)))
 
 
 def _tables(model: "torch.nn.Module") -> "Iterator[torch.Tensor]":
