@@ -2,6 +2,7 @@
 an empty cell."""
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
@@ -66,6 +67,8 @@ SIGNED = {
     "temperature_c",
 }
 UNBOUNDED = {"loss", "max_absolute_error", "printed", "flops", "deviation_percent"}
+# A device's peaks and ceilings, by which others are divided: they are unknown or above zero.
+PEAK = re.compile(r"(computed|datasheet|max_clock|measured|swept)_(.+_)?(tflop|gb)_s")
 SMALLEST = 1e-30
 LARGEST = 1e30  # of any quantity but zero; what lies beyond is a broken file
 OF_A_FORMAT = ("largest", "last", "smallest")  # how columns begin that hold a format's own limits
@@ -190,6 +193,8 @@ def _impossible_number(name: str, value: float) -> str | None:
         return f"{name}={str(value)[:24]}: out of range"
     if value < 0 and name not in SIGNED:
         return f"{name}={value:g}: below zero"
+    if value == 0 and PEAK.fullmatch(name):
+        return f"{name}=0: no peak of a device"
     return None
 
 

@@ -173,6 +173,15 @@ def test_a_time_that_no_step_takes_is_no_number(root):
     assert figures.render("roofline", frames.read(root / "tables")[0])
 
 
+@pytest.mark.parametrize("column", ["computed_tflop_s", "measured_tflop_s", "datasheet_tflop_s"])
+def test_a_peak_of_zero_is_no_number(root, column):
+    spoil(row_of(root, "ceilings", "fp32"), column, "0")
+    found = lines(tables_of(root) / "ceilings.csv")
+    [row] = [row for row in found if row["status"] == "failed"]
+    assert f"{column}=0" in row["message"]
+    figures.render("ceilings", frames.read(root / "tables")[0])
+
+
 @pytest.mark.parametrize("column", ["device_name", "python", "driver"])
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 3000, "x" * 200_000])
 def test_a_text_without_end_costs_its_row_alone(root, column, text):

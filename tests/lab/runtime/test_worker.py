@@ -593,7 +593,9 @@ def test_a_run_whose_keeper_was_killed_is_made_again_directly(
 def test_a_client_imports_nothing_that_would_double_its_start():
     heavy = {"dataclasses", "pathlib", "inspect", "hashlib", "difflib", "mfulab.core.errors"}
     code = f"import sys, runpy; runpy.run_path({client.__file__!r}); print(*sys.modules)"
-    answer = subprocess.run([sys.executable, "-S", "-E", "-c", code], capture_output=True, text=True)
+    answer = subprocess.run(
+        [sys.executable, "-S", "-E", "-c", code], capture_output=True, text=True
+    )
     imported = set(answer.stdout.split())
     assert "mfulab.lab.runtime.budget" in imported
     assert not imported & heavy
