@@ -1,7 +1,8 @@
-"""Time and memory of the page by number of rows.
+"""Time and memory of the page, or of joining tables, by number of rows.
 
 python benchmarks/report_scale.py 1000 10000 100000            rows that differ in seed: one stands for those alike
 python benchmarks/report_scale.py --axis batch_size 100000     none are alike
+python benchmarks/report_scale.py --join 2000 10000            tables of as many runs, instead of a page
 """
 
 import argparse
@@ -10,13 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support import report_rows
-
-from mfulab.cli.main import main as main_command
 
 
 def main() -> None:
@@ -26,33 +26,52 @@ def main() -> None:
     )
     parser.add_argument("counts", nargs="*", type=int, default=[1000, 10_000, 100_000])
     parser.add_argument("--axis", default="seed", help="in which the rows differ")
+    parser.add_argument("--join", action="store_true", help="join runs into tables, no page")
     given = parser.parse_args()
-    print(f"{'rows':>8} {'build_s':>8} {'cpu_s':>6} {'memory_gb':>10} {'page_mb':>8}")
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
-        manifest = report_rows.lay_out(root)
-        main_command(
-            [
-                "tables",
-                "--root",
-                str(root),
-                "--out",
-                str(root / "small"),
-                "--manifest",
-                str(manifest),
-            ]
-        )
-        for count in sorted(given.counts):
-            folder, page = root / f"rows_{count}", root / f"{count}.html"
-            report_rows.multiply(root / "small", folder, count, given.axis)
-            before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-            command = [sys.executable, "-c", "from mfulab.cli.main import main; main()", "page"]
-            subprocess.run([*command, "--tables", str(folder), "--out", str(page)], check=True)
-            build_s = time.monotonic() - started
-            used = resource.getrusage(resource.RUSAGE_CHILDREN)
-            cpu_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
-            sizes = f"{used.ru_maxrss / 1e6:10.2f} {page.stat().st_size / 1e6:8.1f}"
-            print(f"{count:8} {build_s:8.1f} {cpu_s:6.1f} {sizes}")
+        if given.join:
+            join(root, sorted(given.counts))
+        else:
+            draw(root, sorted(given.counts), given.axis)
+
+
+def draw(root: Path, counts: Sequence[int], axis: str) -> None:
+    """Prints what a page costs by the number of rows that differ in an axis."""
+    manifest = report_rows.lay_out(root)
+    run_command(tables_of(root, manifest, root / "small"))
+    print(f"{'rows':>8} {'build_s':>8} {'cpu_s':>6} {'memory_gb':>10} {'page_mb':>8}")
+    for count in counts:
+        folder, page = root / f"rows_{count}", root / f"{count}.html"
+        report_rows.multiply(root / "small", folder, count, axis)
+        cost = run_command(["page", "--tables", str(folder), "--out", str(page)])
+        print(f"{count:8} {cost} {page.stat().st_size / 1e6:8.1f}")
+
+
+def join(root: Path, counts: Sequence[int]) -> None:
+    """Prints what tables cost by the number of runs, each in a folder of its own."""
+    print(f"{'runs':>8} {'build_s':>8} {'cpu_s':>6} {'memory_gb':>10}")
+    for count in counts:
+        manifest = report_rows.lay_out(root / str(count))
+        report_rows.add_runs(manifest, count)
+        cost = run_command(tables_of(root / str(count), manifest, root / f"tables_{count}"))
+        print(f"{count:8} {cost}")
+
+
+def tables_of(root: Path, manifest: Path, out: Path) -> list[str]:
+    """The words of the command that joins an experiment's rows into tables."""
+    return ["tables", "--root", str(root), "--out", str(out), "--manifest", str(manifest)]
+
+
+def run_command(words: Sequence[str]) -> str:
+    """Runs a command of mfulab in a process of its own; its wall time and CPU time in seconds, and
+    the memory of the largest process so far in GB, as text."""
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    subprocess.run([sys.executable, "-m", "mfulab", *words], check=True)
+    build_s = time.monotonic() - started
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    return f"{build_s:8.1f} {cpu_s:6.1f} {used.ru_maxrss / 1e6:10.2f}"
 
 
 if __name__ == "__main__":

@@ -792,6 +792,24 @@ def lay_out(
     return manifest
 
 
+def add_runs(manifest: Path, count: int) -> None:
+    """Adds `count` profiled steps to a laid-out experiment, each in a folder of its own, that differ
+    in seed alone."""
+    root = manifest.parents[3]
+    plan = json.loads(manifest.read_text())
+    first = next(run for run in plan["runs"] if run["step"] == "profile_step")
+    row = (root / first["folder"] / "row.csv").read_text()
+    for number in range(1, count + 1):
+        name = f"{first['run']},seed={number}"
+        folder = f"{Path(first['folder']).parent}/{name}"
+        config = {**first["config"], "seed": number}
+        (root / folder).mkdir()
+        (root / folder / "config.json").write_text(json.dumps(config))
+        (root / folder / "row.csv").write_text(row.replace(first["run"], name))
+        plan["runs"].append({**first, "run": name, "folder": folder, "config": config})
+    manifest.write_text(json.dumps(plan))
+
+
 def multiply(tables: Path, folder: Path, count: int, axis: str = "seed") -> None:
     """Copies tables to `folder`, the profile table grown to `count` rows that differ in an axis, a
     column or not, and a little in time."""

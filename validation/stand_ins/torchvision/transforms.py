@@ -1,6 +1,8 @@
-"""Transforms of images that are tensors already."""
+"""Transforms of images that are tensors already; they can be pickled for processes that a script
+spawns."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -9,13 +11,13 @@ Transform = Callable[[torch.Tensor], torch.Tensor]
 
 def Compose(parts: Sequence[Transform]) -> Transform:  # noqa: N802 (torchvision's name)
     """One after the other."""
+    return partial(_composed, parts)
 
-    def composed(image: torch.Tensor) -> torch.Tensor:
-        for part in parts:
-            image = part(image)
-        return image
 
-    return composed
+def _composed(parts: Sequence[Transform], image: torch.Tensor) -> torch.Tensor:
+    for part in parts:
+        image = part(image)
+    return image
 
 
 def Lambda(function: Transform) -> Transform:  # noqa: N802
@@ -25,14 +27,20 @@ def Lambda(function: Transform) -> Transform:  # noqa: N802
 
 def Resize(size: int) -> Transform:  # noqa: N802
     """To a square."""
-    return lambda image: torch.nn.functional.interpolate(image[None], size=(size, size))[0]
+    return partial(_resized, size)
+
+
+def _resized(size: int, image: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.interpolate(image[None], size=(size, size))[0]
 
 
 def Normalize(mean: Sequence[float], std: Sequence[float]) -> Transform:  # noqa: N802
     """Each channel by its mean and deviation."""
-    return lambda image: (
-        (image - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
-    )
+    return partial(_normalised, torch.tensor(mean), torch.tensor(std))
+
+
+def _normalised(mean: torch.Tensor, std: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+    return (image - mean[:, None, None]) / std[:, None, None]
 
 
 def _same(image: torch.Tensor) -> torch.Tensor:
