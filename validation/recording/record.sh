@@ -76,7 +76,10 @@ eight_bits() { rows eight_bits 90 $SHORT experiment=matmul_precision precision=f
     "kernel=$(best torch cublas cublaslt torch_scaled cuda_wmma cuda_hopper_fp8 triton_plain)"; }
 vit() { rows vit 60 $SHORT experiment=gpu_record model=vit_b_16 workload=inference batch_size=64; }
 alignment() { rows alignment 90 $SHORT experiment=alignment precision=bf16 size=8192x50257x768,8192x50304x768,4096,4097,4104; }
-decoding() { rows decoding 90 $SHORT experiment=decoding model=gpt2,llama_3_2_1b precision=bf16 batch_size=1,64; }
+decoding() { # a cache that grows, and a token from a static one, launch by launch and replayed
+    rows decoding 90 $SHORT experiment=decoding model=gpt2,llama_3_2_1b precision=bf16 batch_size=1,64 \
+        execution=eager,static_cache,static_cache_cuda_graph
+}
 transfers() { # at a GPU's own pace, so that bursts and copies are timed
     rows transfers 130 ceiling_replicates=1 experiment=transfers kernel=torch,numba_cuda_unrolled size=64,128,256,512,1024,2048,4096
 }
