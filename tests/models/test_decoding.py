@@ -4,44 +4,14 @@ as what it is."""
 import pytest
 import torch
 from pydantic import ValidationError
+from support.language_models import BATCH, BERT, GPT2, LAYERS, LENGTH, LLAMA, VOCABULARY, WIDTH
 
 from mfulab.core.errors import UnsupportedError
-from mfulab.core.groups import ModelConfig, WorkloadConfig
+from mfulab.core.groups import WorkloadConfig
 from mfulab.mfu.join import profile_columns
 from mfulab.models.build import build
 from mfulab.models.counted import count_model
 from mfulab.models.decoding import generating
-
-WIDTH, LAYERS, VOCABULARY, LENGTH, BATCH = 64, 2, 100, 24, 3
-
-
-def language_model(architecture: str, **arguments: object) -> ModelConfig:
-    return ModelConfig(
-        name="small",
-        _target_="mfulab.models.huggingface.build",
-        arguments={"architecture": architecture, "vocab_size": VOCABULARY, **arguments},
-        task="language_modeling",
-        sequence_length=LENGTH,
-        vocabulary_size=VOCABULARY,
-    )
-
-
-GPT2 = language_model("GPT2LMHeadModel", n_embd=WIDTH, n_layer=LAYERS, n_head=4)
-LLAMA = language_model(
-    "LlamaForCausalLM",
-    hidden_size=WIDTH,
-    intermediate_size=2 * WIDTH,
-    num_hidden_layers=LAYERS,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-)
-BERT = language_model(
-    "BertForMaskedLM",
-    hidden_size=WIDTH,
-    num_hidden_layers=1,
-    num_attention_heads=4,
-    intermediate_size=WIDTH,
-)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -3,10 +3,17 @@
 import csv
 import json
 import re
+from collections import Counter, defaultdict
 
 import pytest
 from support import gpu_stand_in
+from support.said import heard
 from support.slow import few
+
+from mfulab.core.files import read_csv
+from mfulab.core.replicates import base_name
+from mfulab.lab.report import frames
+from mfulab.lab.report.figures import equal_cards
 
 FIGURES = (
     "mfu_versus_utilization",
@@ -215,18 +222,42 @@ def test_eight_cards_measure_at_once_each_run_alone_and_the_slow_one_is_named(tm
         "budget_min=null",
     )
     kernels = ("kernel=torch,cublas", "size=1024,4096")
-    swept = gpu_stand_in.sweep(
-        gpu_stand_in.prepare(tmp_path, FIGURES), "h200x8", *asked, *kernels, options=EIGHT
-    )
-    used = [row["device_uuid"] for row in every_row(tmp_path)]
+    copy = gpu_stand_in.prepare(tmp_path, (*FIGURES, "equal_cards"))
+    swept = gpu_stand_in.sweep(copy, "h200x8", *asked, *kernels, options=EIGHT)
+    rows = every_row(tmp_path)
+    used = {row["device_uuid"] for row in rows}
     assert all(len(uuid.split()) == 1 for uuid in used), "each run sees one card"
-    assert len(set(used)) >= 4
+    assert len(used) >= 4
     slow = gpu_stand_in.uuid_of(gpu_stand_in.DEVICES["h200x8"].slow_card)
-    problems = (tmp_path / "results/tables/problems.csv").read_text(encoding="utf-8")
-    assert (slow in problems) == (used.count(slow) >= 3)
     assert slow in used
-    assert problems.count("times as long as the others") <= 1
+    compared = {card for card, runs in shared_runs(rows).items() if runs >= 3}
+    assert len(compared) >= 2
+    problems = (tmp_path / "results/tables/problems.csv").read_text(encoding="utf-8")
+    assert (slow in problems) == (slow in compared)
+    assert problems.count("card_slower") <= 1
     assert "not_measured" not in swept.output
+    assert_cards_are_drawn(tmp_path, used, compared, slow)
+
+
+def shared_runs(rows):
+    """Runs of each card that another one measured, too."""
+    by_run = defaultdict(set)
+    for row in rows:
+        by_run[row["hardware"], base_name(row["run"])].add(row["device_uuid"])
+    return Counter(card for cards in by_run.values() if len(cards) > 1 for card in cards)
+
+
+def assert_cards_are_drawn(folder, used, compared, slow):
+    """The tables keep each process's card, and the page shows them, the slow one by name."""
+    tables = folder / "results/tables"
+    merged = [row for name in ("profile", "matmul") for row in read_csv(tables / f"{name}.csv")]
+    kept = [json.loads(row["process_cards"]) for row in merged if row["process_cards"]]
+    assert set().union(*kept) == used
+    drawn = frames.read(tables)[0]
+    assert set(equal_cards.rows(drawn)["card"]) == compared
+    assert ("finding" in heard(equal_cards, drawn)) == (slow in compared)
+    page = (folder / "reports/report.html").read_text(encoding="utf-8")
+    assert 'id="figure-equal_cards"' in page
 
 
 def every_row(folder):

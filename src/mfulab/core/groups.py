@@ -252,6 +252,10 @@ class ExecutionConfig(Closed):
         description="Backend of scaled_dot_product_attention; default: torch's choice for each call.",
     )
     channels_last: bool = Field(False, description="Lay images out with channels last.")
+    cache: Literal["dynamic", "static"] = Field(
+        "dynamic",
+        description="Keys and values in decoding: copied as they grow, or in memory set aside beforehand.",
+    )
 
     @property
     def multiplies_integers(self) -> bool:

@@ -134,6 +134,9 @@ class TimedRow(Row):
     process_times_s: str | None = json_column(
         "time of each process that counts, in the order of the replicates."
     )
+    process_cards: str | None = json_column(
+        "GPU of each of these processes, in their order; empty on a CPU and for a job of several."
+    )
     precision_percent: float | None = column(
         "Half the 95 % confidence interval, relative: the precision reached."
     )

@@ -22,22 +22,11 @@ def generating(
     transformers, or what it was compiled to. Decoding appends to a cache of all but the last, as
     generation does by copying, and takes the token away again: every step is the same. Raises
     UnsupportedError for a model without cache, or one token."""
-    accepted = signature(model.forward).parameters
-    no_cache = Said("keeps_no_cache", {"model": type(model).__name__})
-    name = next((name for name in CACHES if name in accepted), None)
-    if name is None or "use_cache" not in accepted:
-        raise UnsupportedError(no_cache)
-    # Generation needs no logits of the prompt but the last: [batch, sequence_length,
-    # vocabulary_size] may not fit.
-    only_last = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+    name = cache_name(model)
     if mode == "prefill":
-        return lambda: call(tokens, use_cache=True, **only_last)
-    if tokens.shape[-1] < 2:
-        raise UnsupportedError(Said("no_token_for_cache"))
-    cache = getattr(model(tokens[:, :-1], use_cache=True, **only_last), name)
+        return lambda: call(tokens, use_cache=True, **_only_last(model))
+    cache = filled(model, tokens)
     last = tokens[:, -1:]
-    if cache is None:  # an encoder whose class can be a decoder too
-        raise UnsupportedError(no_cache)
 
     def step() -> Any:
         output = call(last, **{name: cache}, use_cache=True)
@@ -45,3 +34,35 @@ def generating(
         return output
 
     return step
+
+
+def cache_name(model: torch.nn.Module) -> str:
+    """The argument that takes a model's cache. Raises UnsupportedError for a model without one."""
+    accepted = signature(model.forward).parameters
+    for name in CACHES:
+        if name in accepted and "use_cache" in accepted:
+            return name
+    raise _keeps_no_cache(model)
+
+
+def filled(model: torch.nn.Module, tokens: torch.Tensor) -> Any:
+    """The cache of all tokens but the last. Raises UnsupportedError as `generating` does."""
+    name = cache_name(model)
+    if tokens.shape[-1] < 2:
+        raise UnsupportedError(Said("no_token_for_cache"))
+    cache = getattr(model(tokens[:, :-1], use_cache=True, **_only_last(model)), name)
+    if cache is None:  # an encoder whose class can be a decoder too
+        raise _keeps_no_cache(model)
+    return cache
+
+
+def _only_last(model: torch.nn.Module) -> dict[str, int]:
+    """Options for logits of the last token alone: generation needs no others of the prompt, and
+    [batch, sequence_length, vocabulary_size] may not fit."""
+    if "logits_to_keep" in signature(model.forward).parameters:
+        return {"logits_to_keep": 1}
+    return {}
+
+
+def _keeps_no_cache(model: torch.nn.Module) -> UnsupportedError:
+    return UnsupportedError(Said("keeps_no_cache", {"model": type(model).__name__}))

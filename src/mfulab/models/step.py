@@ -34,6 +34,7 @@ TEMPERATURE = 2.0  # that softens a teacher's classes
 ONE_PHASE = Said("one_phase")
 # of a cosine's half; which part of it is measured does not change what a step costs
 SCHEDULE_STEPS = 1000
+GROWING = ("eager", "compile")  # modes of execution in which a cache may grow
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ def make(
     UnsupportedError."""
     prepared = prepared or prepare_model(config, device)
     trains = config.workload.mode == "training"
+    if config.execution.cache == "static" and config.workload.mode != "decoding":
+        raise UnsupportedError(Said("static_cache_decodes", {"mode": config.workload.mode}))
     targets = prepared.batch.targets
     task = config.model.task
     if config.execution.mode in frameworks.PACKAGES:
@@ -181,11 +184,18 @@ def _inference(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[],
 def _generation(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[], Any]:
     """A forward pass of a prompt, or of its last token with those before in a cache."""
     model, batch, _ = prepared
-    if config.execution.mode not in ("eager", "compile"):
+    is_static = config.execution.cache == "static"
+    is_graph = config.execution.mode == "cuda_graph"
+    if config.execution.mode not in GROWING and not (is_static and is_graph):
         raise UnsupportedError(Said("cache_needs_eager", {"execution": config.execution.name}))
     call = execution.issue(model, batch, config.execution)
     with torch.no_grad(), autocast(config.precision, batch.inputs.device):
-        generate = generating(config.workload.mode, model, batch.inputs, call)
+        if is_static:
+            from mfulab.models import static_cache  # it imports transformers
+
+            generate = static_cache.decoding(model, batch.inputs, call)
+        else:
+            generate = generating(config.workload.mode, model, batch.inputs, call)
 
     def step() -> Any:
         with torch.no_grad(), autocast(config.precision, batch.inputs.device):

@@ -62,6 +62,14 @@ def of_two(tables: frames.Tables) -> frames.Tables:
     return made
 
 
+def of_eight_cards(tables: frames.Tables) -> frames.Tables:
+    """The tables as if eight cards of a recorded machine with a GPU had measured each of its runs,
+    one of them slower."""
+    is_gpu = tables["environment"]["device"] == "cuda"
+    hardware = tables["environment"].loc[is_gpu, "hardware"].iloc[0]
+    return report_rows.cards(tables, hardware=hardware)
+
+
 def with_gpu(tables: frames.Tables) -> frames.Tables:
     """The tables as if the recorded GPU had the CPU's sizes, fifty times as fast beside copies."""
     cpu, gpu = (
@@ -89,6 +97,7 @@ def with_invented(tables: frames.Tables) -> frames.Tables:
 OTHERWISE = {
     "crossover": with_gpu,
     "energy_efficiency": with_energy,
+    "equal_cards": of_eight_cards,
     "equal_devices": of_two,
     "model_parallel": with_invented,
     "serving": with_invented,
@@ -303,6 +312,12 @@ CLAIMS: dict[tuple[str, str], Claim] = {
         and near(said["factor"], rows["flops_per_j"].max() / rows["flops_per_j"].min())
         and near(said["best"]["flops_per_j"], rows["flops_per_j"].max())
         and near(said["best"]["sample_j"] * said["best"]["samples_per_j"], 1)
+    ),
+    ("equal_cards", "finding"): lambda rows, said: (
+        said["count"] == rows["card"].nunique()
+        and said["runs"] == (rows["label"] == said["card"]).sum()
+        and near(said["factor"], rows.groupby("label")["relative"].median().max())
+        and near(said["factor"], rows.loc[rows["label"] == said["card"], "relative"].median())
     ),
     ("equal_devices", "finding"): lambda rows, said: (
         said["participants"] == 2

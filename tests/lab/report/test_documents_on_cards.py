@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support.workflow_copy import ROOT
 
+from mfulab.core.language import verdicts
+
 LOGS = ROOT / "validation/logs/nvidia-h200"
 H100, H200 = "nvidia-h100-80gb-hbm3", "nvidia-h200"
 
@@ -158,6 +160,21 @@ def claims() -> Iterator[tuple[str, str]]:
     yield "CHANGELOG.md", f"{counts[0]} steps and {counts[1]} matmuls"
 
 
+def of_kernels() -> Iterator[tuple[str, str]]:
+    """(document, what it must say of single kernels)."""
+    before, after = (
+        matmul("registers", hardware, kernel="numba_cuda_tensor_core")[0]
+        for hardware in (H100, H200)
+    )
+    yield (
+        "docs/gpu.md",
+        f"{before:.0f} registers and one block an SM; now it has none, {after:.0f} and two",
+    )
+    asked = {"model": "gpt2", "workload": "inference", "batch_size": "16", "precision": "bf16"}
+    [step] = [row for row in table(H200, "profile") if asked.items() <= row.items()]
+    yield "docs/traces.md", verdicts.misaligned(step)
+
+
 def of_torch(kernel: str, precision: str) -> list[float]:
     """Shares that torch has of itself, the reference's own product, of at least a millisecond's
     thousandth."""
@@ -168,7 +185,7 @@ def of_torch(kernel: str, precision: str) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize(("name", "says"), list(claims()), ids=lambda value: value[:60])
+@pytest.mark.parametrize(("name", "says"), [*claims(), *of_kernels()], ids=lambda value: value[:60])
 def test_a_document_says_what_the_rows_say(name, says):
     assert says in document(name)
 

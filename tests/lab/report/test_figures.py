@@ -84,6 +84,8 @@ COMPARING = (
     "pruning",
     "seminar_matmul",
 )
+# Several participants or cards, whose rows the usual invented tables do not have.
+SEVERAL = {"equal_devices": report_rows.classroom, "equal_cards": report_rows.cards}
 LOGARITHMIC = (
     "roofline",
     "matmul_precision",
@@ -111,7 +113,7 @@ def render(few) -> Callable[..., figures.Drawn]:
     """Draws a figure of the two machines, once for all tests that look at it."""
     steady = np.arange(len(few["profile"])) % 3 > 0  # some pairs of neighbours are sound
     tables = {
-        "equal_devices": report_rows.classroom(few),
+        **{name: several(few) for name, several in SEVERAL.items()},
         "precision_speed": {**few, "profile": few["profile"].assign(steady=steady)},
     }
     return cache(lambda name, language="en": figures.render(name, tables.get(name, few), language))
@@ -211,7 +213,8 @@ def test_nothing_overlaps_all_is_inside_and_has_units_and_provenance(render, nam
 
 @pytest.mark.parametrize("name", slow.few(INVENTED, 0))
 def test_nothing_overlaps_with_twenty_models(many, name):
-    drawn = figures.render(name, report_rows.classroom(many) if name == "equal_devices" else many)
+    tables = SEVERAL.get(name, dict)(many)
+    drawn = figures.render(name, tables)
     assert drawn is not None
     assert overlaps(drawn.figure) == []
     assert run_together(drawn.figure) == []
@@ -248,7 +251,7 @@ WITHOUT_FIGURE = {"serving": ["largest_batch"]}
 @pytest.mark.parametrize("language", slow.few(["en", "ko"]))
 def test_sentences_stay_true_for_extreme_equal_and_single_rows(few, language):
     for name, module in figures.modules().items():
-        rows, text = module.rows(few), Texts(language, name)
+        rows, text = module.rows(SEVERAL.get(name, dict)(few)), Texts(language, name)
         if rows.empty:
             continue
         first = rows.iloc[0]

@@ -24,7 +24,7 @@ FIRST_SWEEPS = ("quickstart", "quickstart_gpu")
 HEADLINE = "headline"  # topic of the figure that is drawn of any row
 # Figures of a first page, the most telling first.
 FIRST_FIGURES = (
-    *("mfu_versus_utilization", "headroom", "utilization_ladder", "kernel_ladder"),
+    *("mfu_versus_utilization", "headroom", "utilization_ladder", "kernel_ladder", "equal_cards"),
     *("precision_speed", "time_by_batch_size", "roofline", "flops_by_layer"),
     *("computational_graph", "memory_breakdown", "training_phases", "matmul_precision"),
     *("ceilings", "run_in_time", "transfers", "repeatability"),

@@ -44,8 +44,8 @@ def collect(manifests: Iterable[Path] = (), root: Path = Path(), *, also: Iterab
                 _extend(everything, read.from_folder(results, folder.name))
     if reference is not None and reference.is_dir():
         _add_recorded(everything, reference, recorded)
-    everything.problems.extend(cards.slow(everything.records))
     joined(replicates.merge(everything.records))
+    everything.problems.extend(cards.slow(everything.records))
     return everything
 
 

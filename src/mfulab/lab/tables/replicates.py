@@ -147,6 +147,7 @@ def _add_interval(run: _Run, quantity: Quantity, usual: float | None, best: Best
     row["left_out_replicates"] = len(_timed(run.group, quantity.name)) - len(timed)
     if values and not quantity.is_rate:
         row["process_times_s"] = json.dumps([float(f"{value:.6g}") for value in values])
+        row["process_cards"] = _cards(timed)
         row |= _both_times(run.group, timed, quantity)
     elif values and row.get("threads"):
         # Neighbours can only slow a CPU down: its best rate counts, and the interval moves along.
@@ -284,6 +285,16 @@ def times_of(row: Row) -> list[float]:
         return found
     except (TypeError, ValueError):
         return []
+
+
+def _cards(timed: Iterable[Row]) -> str | None:
+    """The one card of each process as JSON; None on a CPU, and where a process had several."""
+    cards = []
+    for process in timed:
+        cards.append(process.get("device_uuid") or "")
+    if all(cards) and not any(" " in card for card in cards):
+        return json.dumps(cards)
+    return None
 
 
 def _both_times(

@@ -1,0 +1,93 @@
+"""Equal cards of one machine: the time of the same run on each, relative to the median card."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from mfulab.lab.planning.naming import short
+from mfulab.lab.report import selection, trust
+from mfulab.lab.report.drawing import Legend, Texts, runs, specs, style, ticks
+from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
+from mfulab.lab.tables import cards
+
+TOPIC = "trust"
+ORDER = 2
+REASONS = selection.BESIDE_ONE  # a load shows a slow card as well as a model does
+RUN = ["hardware", "recorded", "run"]
+BY_PROCESS = ["time_s", "process_times_s", "process_cards"]
+ABOUT = ["status", "started_at", "commit", "device_uuid", runs.DOUBTFUL, trust.DOUBTS]
+MOST = 24  # cards, those that differ most
+NARROWEST = 1.06  # end of the axis where all are alike
+REACH = 1.15  # how far an axis reaches on its logarithmic scale, in distances of the furthest dot
+RATIOS = (0.1, 0.2, 0.5, 0.67, 0.8, 0.9, 0.95, 0.98, 1, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 2, 5, 10)
+
+
+def rows(tables: Tables) -> DataFrame:
+    """Runs that two cards or more of one machine measured alone: a row a card, with `relative`."""
+    parts = [
+        ok(trust.with_doubts(tables[name])[[*RUN, *BY_PROCESS, *ABOUT]], "time_s")
+        for name in cards.TIMED
+    ]
+    timed = pd.concat(parts, ignore_index=True)
+    timed = selection.pick(timed[timed["device_uuid"] != ""], "recorded")
+    lines = cards.compared(timed.to_dict("records"))
+    shared = [card.name for card in cards.each(lines)]
+    compared = pd.DataFrame(lines, columns=list(cards.Compared._fields))
+    drawn = compared[compared["card"].isin(shared)].merge(timed.drop(columns=BY_PROCESS), on=RUN)
+    drawn = drawn.assign(
+        what=drawn["run"].map(short), label=drawn["card"].map(cards.short_names(shared))
+    )
+    return selection.one_machine(with_machine(tables, drawn))
+
+
+def finding(rows: DataFrame, text: Texts) -> str:
+    """Names the card that is slower than the others, by its median over runs; or tells how far all
+    are apart. Nothing where too few runs are shared."""
+    lines = rows[list(cards.Compared._fields)].itertuples(index=False)
+    found = cards.each(cards.Compared(*line) for line in lines)
+    if not found:
+        return ""
+    slow = [card for card in found if card.is_slow]
+    values = {"machine": rows["machine"].iloc[0], "count": len(found)}
+    if not slow:
+        furthest = max(100 * abs(card.factor - 1) for card in found)
+        fewest = min(card.runs for card in found)
+        return text("finding_alike", furthest_percent=furthest, runs=fewest, **values)
+    slowest = max(slow, key=lambda card: card.factor)
+    label = rows.loc[rows["card"] == slowest.name, "label"].iloc[0]
+    values |= {"card": label, "factor": slowest.factor, "runs": slowest.runs, "slow": len(slow)}
+    return text("finding" if len(slow) == 1 else "finding_several", **values)
+
+
+def _order(rows: DataFrame) -> list[str]:
+    """The cards that differ most, the slowest above."""
+    middles = rows.groupby("label")["relative"].median()
+    furthest = np.log(middles).abs().nlargest(MOST).index
+    return list(middles[furthest].sort_values().index)
+
+
+def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
+    middles = here.groupby("label")["relative"].median()
+    for place, label in enumerate(_order(rows)):
+        axes.plot(middles[label], place, marker="|", markersize=20, color=style.INK, zorder=4)
+    low = min(1 / NARROWEST, rows["relative"].min() ** REACH)
+    high = max(NARROWEST, rows["relative"].max() ** REACH)
+    ticks.doublings(axes, RATIOS)
+    axes.set_xlim(low, high)
+
+
+def _median(rows: DataFrame, text: Texts) -> Legend:
+    return [style.dot(style.INK, text("median"), "|", markersize=14)]
+
+
+draw = specs.Dots(
+    x="relative",
+    y="label",
+    told=("relative", "time_s"),
+    x_label="axis",
+    reference=1,
+    order=_order,
+    finished=_finished,
+    entries=_median,
+    look=specs.MANY_DOTS,
+)

@@ -1,0 +1,47 @@
+"""Decoding with a static cache: memory for all keys and values is set aside beforehand, and those of
+a token are written in place. Addresses then never change, as a CUDA graph needs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+from transformers.cache_utils import StaticLayer
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
+from mfulab.models.decoding import cache_name, filled
+
+
+def decoding(
+    model: torch.nn.Module, tokens: torch.Tensor, call: Callable[..., Any]
+) -> Callable[[], Any]:
+    """The step that decodes the last of `tokens`, [batch, sequence_length], with the others in a
+    cache of that length; `call` is the model, or what it was compiled to. Afterwards the position
+    is set back on the device: every step is the same. Raises UnsupportedError as `generating` does,
+    and for a cache that transformers does not keep whole and at one place."""
+    name = cache_name(model)
+    cache = _set_aside(model, filled(model, tokens), tokens.shape[-1])
+    positions = [layer.cumulative_length for layer in cache.layers]
+    last = tokens[:, -1:]
+
+    def step() -> Any:
+        output = call(last, **{name: cache}, use_cache=True)
+        torch._foreach_sub_(positions, 1)
+        return output
+
+    return step
+
+
+def _set_aside(model: Any, grown: Any, length: int) -> Any:
+    """A static cache for `length` tokens that begins with the keys and values of a grown one."""
+    cache = transformers.StaticCache(model.config, max_cache_len=length)
+    held = getattr(grown, "layers", [])
+    # A window slides and a state is no key; older releases find the position by what is not zero.
+    is_whole = [type(layer) is StaticLayer for layer in cache.layers]
+    counts = [hasattr(layer, "cumulative_length") for layer in cache.layers]
+    if len(held) != len(cache.layers) or not all(is_whole + counts):
+        raise UnsupportedError(Said("no_static_cache", {"model": type(model).__name__}))
+    for layer, keys_and_values in zip(cache.layers, held, strict=True):
+        layer.update(keys_and_values.keys, keys_and_values.values)
+    return cache
