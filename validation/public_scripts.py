@@ -39,7 +39,6 @@ COMMITS = {
     "jcjohnson/pytorch-examples": "0003fcdc606a79951e53bf8f46f8574fa4739f23",
     "locuslab/TCN": "2f8c2b817050206397458dfd1f5a25ce8a32fe65",
     "seungeunrho/minimalRL": "c8efed8481e3cd40e9739cfde220a55522555b57",
-    "spro/char-rnn.pytorch": "282bcb6b15ab3929d6a588b455cfc0f19f32add4",
 }
 
 
@@ -269,12 +268,6 @@ def rl_dqn() -> int:
     return 2 * trained(32, 4, 128, 128, 2)
 
 
-def char_rnn() -> int:
-    """Two layers of a GRU, a letter at a time; the first letter's states need no gradient."""
-    letter = 4 * forward(10, 100, 300) + forward(10, 100, 100)
-    return 3 * 20 * letter - 2 * forward(10, 100, 300)
-
-
 EXAMPLES, MAKEMORE = "pytorch/examples", "karpathy/makemore"
 GANS, TUTORIAL = "eriklindernoren/PyTorch-GAN", "yunjey/pytorch-tutorial"
 OLD, RL = "jcjohnson/pytorch-examples", "seungeunrho/minimalRL"
@@ -395,24 +388,12 @@ SCRIPTS = (
     ),
     Public("rl_reinforce", RL, ".", "REINFORCE.py", reinforce),
     Public("rl_dqn", RL, ".", "dqn.py", rl_dqn, step_of="Adam"),
-    Public(
-        "char_rnn",
-        "spro/char-rnn.pytorch",
-        ".",
-        "train.py DATA/text.txt --n_epochs 40 --chunk_len 20 --batch_size 10",
-        char_rnn,
-    ),
 )
 
 
 # Scripts that have not been run yet against their FLOPs by hand, or whose FLOPs stay empty with a
 # reason: an episode goes forward twenty times before one backward pass.
-UNTRIED = frozenset(
-    """
-    forward_forward hogwild time_sequence nanogpt aae
-    tutorial_vae tcn_adding rl_reinforce rl_dqn char_rnn
-    """.split()  # noqa: SIM905
-)
+UNTRIED = frozenset({"time_sequence"})
 EMPTY = frozenset({"reinforce", "actor_critic"})
 
 
@@ -423,7 +404,6 @@ def write_data(folder: Path) -> None:
     line = " ".join(f"word{number % 100}" for number in range(40))
     for name, lines in (("train", 600), ("valid", 40), ("test", 40)):
         (words / f"{name}.txt").write_text(f"{line}\n" * lines)
-    (folder / "text.txt").write_text("To be, or not to be, that is the question.\n" * 100)
 
 
 def prepare(script: Public, folder: Path) -> None:
