@@ -118,7 +118,9 @@ if importlib.util.find_spec(cutlass.PACKAGE) is not None:
         assert code.resources.spill_bytes == 0
         assert max(usage["STACK"], usage["LOCAL"]) == 0
         assert usage["REG"] == code.resources.registers <= 255
-        (main,) = main_loops(disassembled(code.code), PRODUCT[precision])
+        text = disassembled(code.code)
+        assert f".text.{Cutlass.entry}:" in text
+        (main,) = main_loops(text, PRODUCT[precision])
         counted = []
         for name in (PRODUCT[precision], "LDSM", r"LDS(\.|$)", "LDGSTS", "BAR"):
             counted.append(sum(bool(re.match(name, opcode)) for opcode in main))
