@@ -49,6 +49,7 @@ WITHOUT: dict[str, tuple[str, ...]] = {
 WITHOUT |= dict.fromkeys(
     (
         "tiles",
+        "cutlass",
         "counters",
         "frameworks",
         "notebook",

@@ -15,6 +15,7 @@ HOPPER = {stem for stem in kernel_classes() if stem.startswith("cuda_hopper")}
 REFUSED = {
     **{(stem, precision): ONE_OFF for stem in HOPPER for precision in ("fp16", "bf16", "fp8")},
     **{("cuda_mma", precision): ONE_OFF for precision in ("fp16", "bf16")},
+    **{("cutlass", precision): ONE_OFF for precision in ("tf32", "fp16", "bf16")},
     **{
         ("triton_persistent", precision): ONE_OFF
         for precision in ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
@@ -91,6 +92,7 @@ def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
             *("numba_cuda_tensor_core", "numba_cuda_async"),
             "triton_persistent",
             "cutile",
+            "cutlass",
         ),
         *HOPPER - {"cuda_hopper_fp8"},
     }
@@ -120,7 +122,7 @@ def test_more_blocks_than_a_gpu_launches_are_refused(monkeypatch):
     told = {stem for stem, _, reason in refused if "grid" in reason}
     persistent = {*HOPPER, "triton_persistent"}
     assert (
-        told - {"cutile"}
+        told - {"cutile", "cutlass"}
         == {stem for stem, *_ in ON_A_GPU if stem.startswith(("cuda_", "numba_", "triton_"))}
         - persistent
     )
@@ -140,4 +142,5 @@ def test_every_implementation_is_checked_somewhere_without_a_gpu_but_for_nvidia_
         "torch_scaled",
         "torch_scaled_fast",
         "cutile",
+        "cutlass",  # its own tests need its headers
     }

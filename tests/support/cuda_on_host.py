@@ -58,7 +58,7 @@ def build(entry: str, defines: Mapping[str, str], folder: Path):
         [*command, str(folder / "entry.cpp"), "-o", str(folder / "entry.so")], check=True
     )
     run = ctypes.CDLL(str(folder / "entry.so")).run
-    run.restype, run.errcheck = ctypes.c_char_p, _raise_fault
+    run.restype, run.errcheck = ctypes.c_char_p, raise_fault
     return run
 
 
@@ -72,7 +72,7 @@ def _precompiled(compiler: str) -> Path:
     return header
 
 
-def _raise_fault(fault: bytes | None, *_) -> None:
+def raise_fault(fault: bytes | None, *_) -> None:
     if fault is not None:
         raise HostError(fault.decode())
 

@@ -13,6 +13,11 @@
 #include <string>
 #include <vector>
 
+#ifdef __CUDA_RUNTIME_H__  // CUDA's own headers came first, with their types
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+typedef uint3 Index;
+#else
 #define __global__
 #define __device__
 #define __forceinline__ inline
@@ -25,14 +30,14 @@
 struct Index {
     int x, y, z;
 };
-inline Index threadIdx, blockIdx, blockDim, gridDim;
-
 struct float4 {
     float x, y, z, w;
 };
 struct uint4 {
     unsigned x, y, z, w;
 };
+#endif
+inline Index threadIdx, blockIdx, blockDim, gridDim;
 
 extern char __start_shared_memory[] __attribute__((weak)), __stop_shared_memory[] __attribute__((weak));
 

@@ -1,0 +1,160 @@
+"""CUTLASS: NVIDIA's templates of matmuls, compiled from the headers of its Python package."""
+
+import functools
+import importlib.util
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from mfulab.core.errors import UnsupportedError
+from mfulab.core.said import Said
+from mfulab.kernels.base import Launch, Shape, ceil_div
+from mfulab.kernels.cuda_c import CudaC
+from mfulab.kernels.nvrtc import SOURCES, Compiled, parse_resources
+
+PACKAGE = "cutlass_library"  # the module of nvidia-cutlass that holds the headers
+TILE_M = 128
+TILE_N = 256
+WARP_SIDE = 64
+MOST_TOGETHER = 8  # columns of tiles
+THREADS = 32 * (TILE_M // WARP_SIDE) * (TILE_N // WARP_SIDE)
+
+
+@dataclass(frozen=True)
+class Template:
+    """One of the library's own configurations of a tile of 128×256, by its generator's list."""
+
+    operand: str
+    units: str  # that multiply, as CUTLASS names them
+    instruction: tuple[int, int, int]
+    depth: int
+    stages: int
+    item_bytes: int
+    pack: int  # elements of a copy
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """Bytes of a block's stages of A and B."""
+        return self.stages * (TILE_M + TILE_N) * self.depth * self.item_bytes
+
+
+_TENSOR_CORES = "OpClassTensorOp"
+TEMPLATES = {
+    "fp32": Template("float", "OpClassSimt", (1, 1, 1), 8, 5, 4, 1),
+    "tf32": Template("float", _TENSOR_CORES, (16, 8, 8), 16, 3, 4, 4),
+    "fp16": Template("cutlass::half_t", _TENSOR_CORES, (16, 8, 16), 32, 3, 2, 8),
+    "bf16": Template("cutlass::bfloat16_t", _TENSOR_CORES, (16, 8, 16), 32, 3, 2, 8),
+}
+
+
+class Cutlass(CudaC):
+    """CUTLASS's kernel for Ampere, which later GPUs run too: none of its templates for wgmma."""
+
+    family = "library"
+    after = "torch_compiled"
+    adds = "CUTLASS: a template of its headers, compiled for this matmul"
+    precisions = tuple(TEMPLATES)
+    source = "cutlass.cu"
+    least_capability: ClassVar[tuple[int, int]] = (8, 0)
+
+    @property
+    def template(self) -> Template:
+        """The configuration of this rung's precision."""
+        return TEMPLATES[self.precision]
+
+    def require(self, device: str, shape: Shape) -> None:
+        super().require(device, shape)
+        pack = self.template.pack
+        if shape.n % pack or shape.k % pack:
+            raise UnsupportedError(
+                Said(
+                    "rows_of_16_bytes",
+                    {"kernel": str(self), "shape": str(shape), "precision": str(self.precision)},
+                )
+            )
+
+    def defines(self) -> dict[str, str]:
+        template = self.template
+        sides = {
+            "BLOCK": (TILE_M, TILE_N, template.depth),
+            "WARP": (WARP_SIDE, WARP_SIDE, template.depth),
+            "INSTRUCTION": template.instruction,
+        }
+        values = {
+            "OPERAND": template.operand,
+            "UNITS": template.units,
+            "STAGES": template.stages,
+            "PACK": template.pack,
+            "TOGETHER": MOST_TOGETHER,
+            "THREADS": THREADS,
+            "SHARED_BYTES": template.shared_memory_bytes,
+        }
+        for name, three in sides.items():
+            values[name] = ", ".join(map(str, three))
+        # a name without the prefix may be one of the headers' own
+        return {f"RUNG_{name}": str(value) for name, value in values.items()}
+
+    def launch(self, shape: Shape) -> Launch:
+        across, down, matrices = shape.grid(TILE_M, TILE_N)
+        together = columns_together(across)
+        grid = (down * together, ceil_div(across, together), matrices)
+        return Launch((THREADS,), grid, self.template.shared_memory_bytes)
+
+    def _compile(self, arch: str, launch: Launch) -> Compiled:
+        return compile_template(self.source, arch, tuple(sorted(self.defines().items())))
+
+
+def columns_together(across: int) -> int:
+    """Columns of tiles that are multiplied before the next row of tiles, as CUTLASS chooses them
+    for a matrix of so many."""
+    if across >= 6:
+        return MOST_TOGETHER
+    if across >= 3:
+        return 4
+    return across
+
+
+@functools.cache
+def compile_template(name: str, arch: str, defines: tuple[tuple[str, str], ...]) -> Compiled:
+    """Machine code of a file of `cuda/` that includes CUTLASS's headers, for `arch` ("sm_80").
+    Raises UnsupportedError."""
+    try:
+        from cuda.core import Program, ProgramOptions
+    except ImportError:
+        raise UnsupportedError(Said("needs_nvrtc")) from None
+    options = ProgramOptions(
+        name=name,
+        arch=arch,
+        std="c++17",
+        define_macro=list(defines),
+        include_path=header_folders(),
+        # the constructors of CUTLASS's parameters are written for the host
+        device_as_default_execution_space=True,
+        ptxas_options=["-v"],
+    )
+    messages = io.StringIO()
+    try:
+        code = Program((SOURCES / name).read_text(), "c++", options).compile("cubin", logs=messages)
+    except Exception as error:
+        if "could not open source file" in str(error):
+            raise UnsupportedError(Said("needs_cuda_headers", {"name": name})) from error
+        raise
+    log = messages.getvalue().replace("\0", "")
+    return Compiled(bytes(code.code), parse_resources(log), log)
+
+
+def header_folders() -> list[str]:
+    """Folders of the headers: CUTLASS's, CUDA's and its C++ library's. Raises UnsupportedError
+    without CUTLASS."""
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    package = importlib.util.find_spec(PACKAGE)
+    if package is None or not package.submodule_search_locations:
+        raise UnsupportedError(Said("needs_cutlass"))
+    folders = [str(Path(package.submodule_search_locations[0]) / "source/include")]
+    for library in ("nvcc", "cudart", "cccl"):
+        folder = find_nvidia_header_directory(library)
+        if folder is not None and folder not in folders:
+            folders.append(folder)
+    return folders
