@@ -172,22 +172,24 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     for axes, case in zip(grid.flat, cases, strict=True):
         here = shown[(shown["case"] == case) & shown["name"].isin(names)]
         here = here.join(_parts(here, longest))
-        look: style.Look = {"order": names, "width": 0.8, "labelsize": 9}
+        here = here.assign(differs=here["apart"] | here["is_plain"])
+        look: style.Look = {"order": names, "width": 0.8, "labelsize": 9, "pale": "differs"}
         kinds.stacks(axes, here, parts, "name", *WORDS, "relative", "mfu_percent", **look)
         ticks = []
         for tick in (0, 100, 200):
             if tick <= longest:
                 ticks.append(tick)
-        axes.set(xlim=(0, 1.4 * longest), xticks=ticks)
+        axes.set(xlim=(0, 1.25 * longest), xticks=ticks)
         for _, row in here.iterrows():
             end = min(row["relative"], 1.02 * longest) + 0.01 * longest
             axes.text(end, names.index(row["name"]), _label(row, text), va="center", fontsize=8)
-    return [*style.dots(COLORS, text, marker="s"), style.dot("none", text("behind"))]
+    is_alike = ~(shown["apart"] | shown["is_plain"])
+    numbers = style.dot("none", text("behind"))
+    return [*style.dots(COLORS, text, marker="s"), numbers, *style.within(is_alike, text)]
 
 
 def _label(row: Series, text: Texts) -> str:
-    """Words behind a bar: its length where cut off, MFU, HFU where more is executed, and that no
-    difference can be measured."""
+    """Words behind a bar: its length where cut off, MFU, and HFU where more is executed."""
     parts = []
     if row["relative"] > WIDEST:
         parts.append(f"→ {text('share_of', share=row['relative'])}")
@@ -197,6 +199,4 @@ def _label(row: Series, text: Texts) -> str:
             shares.append(row["hfu_percent"])
         *first, last = shares
         parts.append(" / ".join([*map(percent, first), text("share_of", share=last)]))
-    if not (row["apart"] or row["is_plain"]):
-        parts.append(text("as_plain"))
     return "; ".join(parts)
