@@ -34,6 +34,7 @@ COLORS = dict(
 CASE = ["machine", "model", "batch_size"]
 MOST = 2  # cases that get a panel each
 MOST_BARS = 14
+ALIKE = "≈"  # behind a bar that is not known to differ from the plain step's
 WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
 
 
@@ -172,8 +173,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     for axes, case in zip(grid.flat, cases, strict=True):
         here = shown[(shown["case"] == case) & shown["name"].isin(names)]
         here = here.join(_parts(here, longest))
-        here = here.assign(differs=here["apart"] | here["is_plain"])
-        look: style.Look = {"order": names, "width": 0.8, "labelsize": 9, "pale": "differs"}
+        look: style.Look = {"order": names, "width": 0.8, "labelsize": 9}
         kinds.stacks(axes, here, parts, "name", *WORDS, "relative", "mfu_percent", **look)
         ticks = []
         for tick in (0, 100, 200):
@@ -183,13 +183,15 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         for _, row in here.iterrows():
             end = min(row["relative"], 1.02 * longest) + 0.01 * longest
             axes.text(end, names.index(row["name"]), _label(row, text), va="center", fontsize=8)
-    is_alike = ~(shown["apart"] | shown["is_plain"])
-    numbers = style.dot("none", text("behind"))
-    return [*style.dots(COLORS, text, marker="s"), numbers, *style.within(is_alike, text)]
+    entries = [*style.dots(COLORS, text, marker="s"), style.dot("none", text("behind"))]
+    if not (shown["apart"] | shown["is_plain"]).all():
+        entries.append(style.dot("none", f"{ALIKE} {text('as_plain')}"))
+    return entries
 
 
 def _label(row: Series, text: Texts) -> str:
-    """Words behind a bar: its length where cut off, MFU, and HFU where more is executed."""
+    """Words behind a bar: its length where cut off, MFU, HFU where more is executed, and a sign
+    that no difference can be measured."""
     parts = []
     if row["relative"] > WIDEST:
         parts.append(f"→ {text('share_of', share=row['relative'])}")
@@ -199,4 +201,7 @@ def _label(row: Series, text: Texts) -> str:
             shares.append(row["hfu_percent"])
         *first, last = shares
         parts.append(" / ".join([*map(percent, first), text("share_of", share=last)]))
-    return "; ".join(parts)
+    words = "; ".join(parts)
+    if row["apart"] or row["is_plain"]:
+        return words
+    return f"{words} {ALIKE}".lstrip()
