@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mfulab.core.printing import printable, say
-from mfulab.core.said import Said, SaidError
+from mfulab.core.said import Number, Said, SaidError
 
 PACKAGE = Path(__file__).parents[1]
 CHECKOUT = Path(__file__).resolve().parents[3]  # of a wheel a folder of something else
@@ -73,7 +73,7 @@ def unknown(
     every = Said("choices", {"names": ", ".join(names)})
     if len(names) > FEW:
         every = Said("all_listed", {"count": len(names), "listed": listed})
-    asked_of = {"what": what, "value": str(value), "every": every}
+    asked_of: dict[str, Number | Said] = {"what": what, "value": str(value), "every": every}
     if not near:
         return UnknownChoiceError(Said("unknown_choice", asked_of))
     similar = [lowered[name] for name in near[:most]]
@@ -81,7 +81,7 @@ def unknown(
     nearest: Said | str = last
     if others:
         nearest = Said("either", {"first": ", ".join(others), "last": last})
-    return UnknownChoiceError(Said("unknown_choice_near", asked_of | {"near": nearest}))
+    return UnknownChoiceError(Said("unknown_choice_near", {**asked_of, "near": nearest}))
 
 
 def shortened(value: object) -> str:
