@@ -1,5 +1,6 @@
 """docs/glossary.md: a plain sentence a term, the page's definitions, and places that exist."""
 
+import json
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from mfulab.lab.tables.columns import dictionary
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+KOREAN = "## Words in Korean"
 LONGEST = 40  # words of a sentence
 ASKED = (
     *("MFU", "HFU", "OFU", "MBU", "Utilization", "Kernel-busy", "Rung", "Ladder", "Ceiling"),
@@ -21,11 +23,34 @@ ASKED = (
 
 def lines() -> dict[str, list[str]]:
     """Meaning, unit and places of each term."""
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines()]
+    explained, _, _ = PAGE.partition(KOREAN)
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in explained.splitlines()
+    ]
     return {term: rest for term, *rest in cells if len(rest) == 3 and term not in ("term", "---")}
 
 
+def korean() -> list[tuple[str, str]]:
+    """The word of each thing in Korean, with each word that is not used for it."""
+    _, _, words = PAGE.partition(KOREAN)
+    rows = re.findall(r"^\| [^|:]+ \| ([가-힣 -]+) \| ([^|]+) \|$", words, re.MULTILINE)
+    rows = [row for row in rows if row[0] != "한국어"]
+    return [(word, other) for word, others in rows for other in others.split(", ")]
+
+
+def korean_texts() -> list[str]:
+    """All texts of the Korean catalogue, one to a line, and the notebook's."""
+    folder = ROOT / "src/mfulab/core/language/catalogue"
+    notebook = ROOT / "notebooks/seminar.ko.ipynb"
+    said = (folder / "ko.yaml").read_text(encoding="utf-8").splitlines()
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    texts = [line for cell in cells for line in cell["source"] if cell["cell_type"] == "markdown"]
+    return said + texts
+
+
 TERMS = lines()
+WORDS = korean()
+SAID = korean_texts()
 
 
 def test_every_term_is_explained_once():
@@ -56,6 +81,16 @@ def test_a_term_is_read_where_the_glossary_says(term):
 def test_the_page_defines_a_term_as_the_glossary_does():
     for term, meaning in catalogue("en")["definitions"].items():
         assert TERMS[term][0] == meaning
+
+
+def test_the_korean_words_are_read():
+    assert len(WORDS) > 12
+
+
+@pytest.mark.parametrize(("word", "other"), WORDS)
+def test_a_thing_has_one_word_in_korean(word, other):
+    assert any(word in line for line in SAID)
+    assert [line for line in SAID if other in line] == []
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

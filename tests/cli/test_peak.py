@@ -1,6 +1,7 @@
 """`mfulab peak`: what it prints of known, unknown and ambiguous devices, and that it waits for no
 torch."""
 
+import re
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 import mfulab
 from mfulab.__main__ import main
+from mfulab.core.language import Texts
 from mfulab.peaks.facts import datasheets
 from mfulab.peaks.names import LISTS
 
@@ -85,3 +87,20 @@ def test_all_products_are_listed_by_the_command_that_a_refusal_names(capsys):
     assert main(LISTS.split()[1:]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert listed == [sheet.device for sheet in datasheets()]
+
+
+def test_a_peak_and_a_mistake_are_told_in_the_terminals_language(capsys, monkeypatch):
+    assert main(["peak", "10de:2329", "bf16", "--language", "ko"]) == 0
+    assert Texts("ko", "peak")("dense") in capsys.readouterr().out
+    monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
+    mistakes = (
+        ["peak", "H100"],
+        ["peak", "no such device"],
+        ["peak", "--no-such-option"],
+        ["run", "profile_step", "model=resnet19"],
+        ["trace", "no-such-file.json"],
+    )
+    for words in mistakes:
+        assert main(words) == 2
+        told = capsys.readouterr().err
+        assert re.search("[가-힣]", told), told

@@ -122,3 +122,14 @@ def test_the_device_is_told_by_the_row(row, device):
 def test_loads_are_told_from_models_that_people_have():
     assert {"spinning", "tiny_kernels", "wide_linear"} <= {*filter(is_load, names())}
     assert not any(map(is_load, ["gpt2", "resnet50", "simple_cnn", "a_model_of_mine", ""]))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("cause", ["memory_bound", "other_operators"])
+def test_a_narrow_format_gets_no_advice_for_a_narrower_one(cause, language):
+    run = {**RUN, "verdict": cause}
+    usual, narrow = (Texts(language, section)(cause) for section in ("advice", "advice_narrow"))
+    assert advice({**run, "effective_precision": "fp32"}, language).startswith(usual)
+    assert advice({**run, "effective_precision": "tf32"}, language).startswith(usual)
+    for precision in ("bf16", "fp16", "fp8"):
+        assert advice({**run, "effective_precision": precision}, language).startswith(narrow)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -21,7 +21,16 @@ from mfulab.cli.commands import COMMANDS, READERS
 from mfulab.cli.options import HELP, Command
 from mfulab.core.printing import say
 
+if TYPE_CHECKING:
+    from mfulab.core.errors import ConfigurationError, UnsupportedError
+
 # What the loader says of a library for which there is no memory.
+# Of a file that cannot be used, by the system's number; others are told in its own words.
+OF_FILES = {
+    errno.ENOENT: "no_such_file",
+    errno.EACCES: "no_permission",
+    errno.EISDIR: "is_a_folder",
+}
 UNMAPPED = "failed to map segment"
 MISTAKE = 2
 
@@ -113,15 +122,13 @@ def _status(given: Sequence[str]) -> Any:
     try:
         return tree.main(list(given), prog_name="mfulab", standalone_mode=False) or 0
     except click.ClickException as error:
-        shown = io.StringIO()
-        error.show(shown)
-        say(shown.getvalue(), end="", file=sys.stderr)
+        say(_mistake(error), end="", file=sys.stderr)
         _answer_refused(given, error.format_message())
         return error.exit_code
     except click.Abort:
         return 128 + 2  # SIGINT
     except (ConfigurationError, UnsupportedError) as error:
-        sentence = str(error)
+        sentence = _in_words(error)
     except ModuleNotFoundError as error:
         sentence = lacks("This", error.name or "")
         if not sentence:
@@ -133,7 +140,7 @@ def _status(given: Sequence[str]) -> Any:
         is_for_memory = isinstance(error, MemoryError) or UNMAPPED in str(error)
         if not is_for_memory:
             raise
-        sentence = "there is not enough memory: a limit (ulimit -v, a container's) or the machine's is reached."
+        sentence = _said("no_memory_left")
     except OSError as error:
         sentence = _of_file(error)
         if not sentence:
@@ -141,6 +148,43 @@ def _status(given: Sequence[str]) -> Any:
     say(f"mfulab: {sentence}", file=sys.stderr)
     _answer_refused(given, sentence)
     return MISTAKE
+
+
+def _said(key: str, **numbers: str) -> str:
+    """A sentence of the catalogues in the terminal's language."""
+    from mfulab.cli.options import usual_language
+    from mfulab.core.language.sentences import sentence
+
+    return sentence(key, numbers, usual_language())
+
+
+def _in_words(error: "ConfigurationError | UnsupportedError") -> str:
+    """An error's sentence in the terminal's language; in English where no catalogue has it."""
+    from mfulab.cli.options import usual_language
+    from mfulab.core.language.sentences import sentence
+
+    language = usual_language()
+    if error.said is None or language == "en":
+        return str(error)
+    return sentence(error.said.key, error.said.numbers, language)
+
+
+def _mistake(error: click.ClickException) -> str:
+    """Message for a mistake in the arguments, framed in the terminal's language."""
+    from mfulab.cli.options import usual_language
+
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if usual_language() == "en" or context is None:
+        shown = io.StringIO()
+        error.show(shown)
+        return shown.getvalue()
+    why = error.format_message()
+    if isinstance(error, click.NoSuchOption):
+        why = _said("no_such_option", option=error.option_name)
+    elif isinstance(error, click.MissingParameter) and error.param is not None:
+        why = _said("missing_argument", argument=error.param.make_metavar(context))
+    usage = context.get_usage().partition(" ")[2]
+    return _said("mistake", usage=usage, command=context.command_path, why=why) + "\n"
 
 
 def _answer_refused(given: Sequence[str], sentence: str) -> None:
@@ -159,7 +203,8 @@ def _of_file(error: OSError) -> str:
     """Names the file that cannot be used, or says that the output cannot; empty for anything
     else."""
     if error.filename is not None:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}."
+        key = OF_FILES.get(error.errno or 0, "of_file")
+        return _said(key, file=os.fsdecode(error.filename), why=error.strerror or "")
     if error.errno is None:  # of our own reader, which names the file
         return str(error)
     if error.errno in (errno.ENOSPC, errno.EIO):

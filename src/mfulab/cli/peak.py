@@ -6,8 +6,10 @@ from dataclasses import asdict
 
 import click
 
-from mfulab.cli.options import AS_JSON, DEVICE, PRECISION, command, listing
+from mfulab.cli.options import AS_JSON, DEVICE, LANGUAGE, PRECISION, command, listing
 from mfulab.core.answer import Answer, answered, unanswered
+from mfulab.core.language import Texts
+from mfulab.core.language.sentences import sentence
 from mfulab.core.printing import say_json
 from mfulab.core.said import Said
 from mfulab.core.said import as_json as told
@@ -17,7 +19,7 @@ from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.device.samplers.reading import UNTOLD
 
-NUMBERS = ("dense TFLOP/s", "clock, MHz", "datasheet")
+NUMBERS = ("dense", "clock", "datasheet")  # texts of columns
 
 
 def _products() -> list[str]:
@@ -29,7 +31,8 @@ def _products() -> list[str]:
 @click.argument("precision", type=PRECISION, required=False)
 @listing(_products, "products")
 @AS_JSON
-def show(device: str | None, precision: str | None, as_json: bool) -> int:
+@LANGUAGE
+def show(device: str | None, precision: str | None, as_json: bool, language: str) -> int:
     """Prints the peaks of `device` (None: the local one), in one precision or in all; status 1 if
     none is known. Raises UnknownDeviceError."""
     if device is not None:
@@ -43,7 +46,7 @@ def show(device: str | None, precision: str | None, as_json: bool) -> int:
             details["reason"] = told(found.reason) if found.reason else None
             say_json(_answer(found, name).line(details))
     else:
-        _print(title, peaks)
+        _print(title, peaks, Texts(language, "peak"))
     return int(all(found.spec is None for found in peaks.values()))
 
 
@@ -67,38 +70,43 @@ def _answer(found: Peak, precision: str) -> Answer:
     return answered(found.spec, unit, "spec")
 
 
-def _print(title: str, peaks: Mapping[str, Peak]) -> None:
+def _print(title: str, peaks: Mapping[str, Peak], text: Texts) -> None:
     """Prints a line a format, and below them where the numbers are from."""
-    shown = table(["format"], NUMBERS, ["computed from"], title=title, title_justify="left")
+    numbers = map(text, NUMBERS)
+    shown = table([text("format")], numbers, [text("computed")], title=title, title_justify="left")
     for name, found in peaks.items():
-        shown.add_row(name, *_cells(name, found))
+        shown.add_row(name, *_cells(name, found, text))
     console = Terminal(highlight=False, soft_wrap=True)
     console.print(shown)
-    for line in _sources(found for found in peaks.values() if found.spec is not None):
+    known = [found for found in peaks.values() if found.spec is not None]
+    for line in _sources(known, text):
         console.print(line, style="dim")
 
 
-def _cells(precision: str, found: Peak) -> Iterator[str]:
+def _cells(precision: str, found: Peak, text: Texts) -> Iterator[str]:
     if found.spec is None:
-        yield "unknown"
+        yield text("unknown")
     elif precision == "int8":
         yield f"{found.spec:,.4g} {_unit(precision)}"
     else:
         yield f"{found.spec:,.4g}"
     for number in (found.spec_clock_mhz, found.datasheet):
         yield "" if number is None else f"{number:g}"
-    yield found.formula or str(found.reason or "")
+    reason = ""
+    if found.reason:
+        reason = sentence(found.reason.key, found.reason.numbers, text.language)
+    yield found.formula or reason
 
 
-def _sources(peaks: Iterable[Peak]) -> list[str]:
+def _sources(peaks: Iterable[Peak], text: Texts) -> list[str]:
     """Lines on the memory, the sources, the texts that were read, and notes, each once."""
     memory, sources, texts, notes = (dict[str, None]() for _ in range(4))
     for found in peaks:
         if found.memory_gb_s and not memory:
-            memory[f"memory: {found.memory_gb_s:g} GB/s"] = None
-        sources[f"source: {found.source}"] = None
+            memory[text("memory", gb_s=found.memory_gb_s)] = None
+        sources[text("source", source=found.source)] = None
         if found.checked:
             texts[found.checked] = None
         if found.note:
-            notes[f"note: {found.note}"] = None
+            notes[text("note", note=found.note)] = None
     return [*memory, *sources, *texts, *notes]

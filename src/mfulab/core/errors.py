@@ -3,12 +3,12 @@
 import difflib
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from mfulab.core.printing import printable, say
-from mfulab.core.said import SaidError
+from mfulab.core.said import Number, Said, SaidError
 
 PACKAGE = Path(__file__).parents[1]
 CHECKOUT = Path(__file__).resolve().parents[3]  # of a wheel a folder of something else
@@ -40,9 +40,13 @@ BROUGHT = {"matplotlib": "seaborn", "PIL": "seaborn", "mpmath": "torch", "omegac
 
 class ConfigurationError(Exception):
     """A config, path or device that cannot be used; its message, one line, is all that the user
-    sees."""
+    sees. `said` is the same for other languages; none where only English has it."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str | Said, said: Said | None = None) -> None:
+        self.said = said
+        if isinstance(message, Said):
+            self.said = message
+            message = str(message)
         sentence, _, _ = message.partition(FRAMES)
         shown = "".join(letter if letter.isprintable() else " " for letter in sentence)
         # a long value stands between its key and the reason
@@ -66,22 +70,24 @@ def unknown(
     near = difflib.get_close_matches(asked, lowered, most) or [
         name for name in lowered if asked and asked in name
     ]
-    hint = ""
-    if near:
-        hint = f" Did you mean {alternatives([lowered[name] for name in near[:most]])}?"
-    every = f"All {len(names)}: {listed}" if len(names) > FEW else f"Choices: {', '.join(names)}"
-    return UnknownChoiceError(f"{what}={value}: unknown.{hint} {every}.")
+    every = Said("choices", {"names": ", ".join(names)})
+    if len(names) > FEW:
+        every = Said("all_listed", {"count": len(names), "listed": listed})
+    asked_of: dict[str, Number | Said] = {"what": what, "value": str(value), "every": every}
+    if not near:
+        return UnknownChoiceError(Said("unknown_choice", asked_of))
+    similar = [lowered[name] for name in near[:most]]
+    *others, last = similar
+    nearest: Said | str = last
+    if others:
+        nearest = Said("either", {"first": ", ".join(others), "last": last})
+    return UnknownChoiceError(Said("unknown_choice_near", {**asked_of, "near": nearest}))
 
 
 def shortened(value: object) -> str:
     """A value as a message repeats it: its beginning, where it is long."""
     text = str(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
-
-
-def alternatives(names: Sequence[str]) -> str:
-    """Names as `a, b or c`."""
-    return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 class UnsupportedError(SaidError):

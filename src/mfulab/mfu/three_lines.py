@@ -4,6 +4,7 @@ with the most that it can save and the config that tries it."""
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mfulab.core.formats import FORMATS
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.core.said import packed
@@ -26,6 +27,7 @@ OF_TRACES = {
     "busy_not_useful": "see_operators",
     "not_explained": "see_operators",
 }
+NARROW_BYTES = 2  # of a number
 SETTINGS = ("model", "workload", "precision", "batch_size", "sequence_length")
 
 
@@ -135,10 +137,19 @@ def advice(row: Mapping[str, Cell], language: str = "en", is_read: bool = False)
         return text("by_design")
     if is_read and cause in OF_TRACES:
         return text.within("why")(OF_TRACES[cause])
+    narrow = text.within("advice_narrow")
     says = text.within("advice")(cause)
+    if is_narrow(row) and narrow.has(cause):
+        says = narrow(cause)
     if cause == "shape" and row.get("verdict_reason") == "misaligned":
         says = verdicts.misaligned(row, language) or says
     return f"{says} {most_saved(row, language)}".strip()
+
+
+def is_narrow(row: Mapping[str, Cell]) -> bool:
+    """Says whether a step's numbers take so few bytes that no narrower format suits a whole model."""
+    form = FORMATS.get(str(row.get("effective_precision") or row.get("precision") or ""))
+    return form is not None and form.bytes <= NARROW_BYTES
 
 
 def can_help(row: Mapping[str, Cell]) -> bool:

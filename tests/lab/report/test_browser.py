@@ -1,6 +1,7 @@
 """The page in a real browser: no error, no request, and everything that a reader would click."""
 
 import csv
+import itertools
 import re
 import resource
 import shutil
@@ -806,31 +807,63 @@ def test_a_phone_stacks_panels_and_wraps_the_legend(drawn):
     assert drawing.locator(".panel").evaluate_all(panels) == wide
 
 
-def test_a_phone_shows_twelve_texts_of_a_figure_at_most(drawn):
-    noted = """all => all.map((each) => [...each.querySelectorAll('.text, .value')].filter(
-        (text) => !text.closest('.axis, .legend') && !text.matches('.spare')).map((text) => text.className.baseVal))"""
-    headings = "all => all.map((each) => each.querySelectorAll('.heading:not(.spare)').length)"
-    wide, titles = (drawn.locator(".drawing").evaluate_all(each) for each in (noted, headings))
+# Of each drawing its name, how wide it is beside its box, and its visible texts with their boxes.
+SEEN = """() => [...document.querySelectorAll(".drawing")].filter((each) => each.clientWidth).map((each) => ({
+    name: each.closest("figure").id, isStacked: each.querySelector("svg").classList.contains("stack"),
+    beyond: each.scrollWidth - each.clientWidth,
+    hidden: each.querySelectorAll(".panel .spare").length,
+    texts: [...each.querySelectorAll(".panel .text, .panel .value")].filter((text) => text.checkVisibility()).map(
+        (text) => text.getBoundingClientRect()).map(({ left, top, right, bottom }) => [left, top, right, bottom]),
+    right: each.getBoundingClientRect().right}))"""
+
+
+def overlaps(boxes: list[list[float]]) -> int:
+    """Pairs of boxes that share more than a pixel either way."""
+    found = 0
+    for one, other in itertools.combinations(boxes, 2):
+        across = min(one[2], other[2]) - max(one[0], other[0])
+        down = min(one[3], other[3]) - max(one[1], other[1])
+        found += across > 1 and down > 1
+    return found
+
+
+def test_a_phone_shows_every_figure_with_its_names_and_values(drawn):
+    """Narrow panels keep all texts; wide ones are squeezed to the screen, or read sideways whole."""
+    drawn.locator("#unfold").click()
+    drawn.wait_for_timeout(300)
+    wide = {each["name"]: each for each in drawn.evaluate(SEEN)}
+    marks = drawn.locator(".panel [data-run]").evaluate_all("all => all.length")
     drawn.set_viewport_size({"width": 390, "height": 900})
-    narrow = drawn.locator(".drawing").evaluate_all(noted)
-    for some, every in zip(narrow, wide, strict=True):
-        if len(every) > 12:
-            assert some == ["text"] * min(every.count("text"), 12), (
-                "values are there together, or not"
-            )
-        else:
-            assert some == every
-    assert max(map(len, wide)) > 12
-    assert max(each.count("value") for each in narrow) > 1
-    assert drawn.locator(".drawing").evaluate_all(headings) == titles
-    alone = drawn.locator(".leader").evaluate_all(
-        "all => all.filter((each) => each.matches('.spare') !== each.nextElementSibling.matches('.spare')).length"
-    )
-    assert alone == 0
-    assert drawn.locator(".leader.spare").count() > 0
-    assert max(titles) > 1
+    drawn.wait_for_timeout(500)
+    narrow = drawn.evaluate(SEEN)
+    stacked = [each for each in narrow if each["isStacked"]]
+    assert len(stacked) > 0.8 * len(narrow)
+    for each in stacked:
+        assert each["beyond"] <= 0, each["name"]
+        assert all(right <= each["right"] + 1 for _, _, right, _ in each["texts"]), each["name"]
+        assert overlaps(each["texts"]) <= overlaps(wide[each["name"]]["texts"]), each["name"]
+        assert 2 * each["hidden"] <= len(wide[each["name"]]["texts"]), each["name"]
+    for each in narrow:
+        if not each["isStacked"]:
+            assert each["hidden"] == 0, each["name"]
+    assert drawn.locator(".panel [data-run]").evaluate_all("all => all.length") == marks
     drawn.set_viewport_size({"width": 1280, "height": 900})
-    assert drawn.locator(".drawing").evaluate_all(noted) == wide
+    drawn.wait_for_timeout(500)
+    again = {each["name"]: each for each in drawn.evaluate(SEEN)}
+    for name, each in again.items():
+        assert each["texts"] == wide[name]["texts"], name
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_command_is_above_what_copies_it_where_both_are_no_line(opened, width):
+    """On any screen a link is one line, and no button lies on the list of runs."""
+    opened.set_viewport_size({"width": width, "height": 844})
+    link = opened.locator("#headline > .command a")
+    if link.count():
+        line = float(opened.evaluate("parseFloat(getComputedStyle(document.body).lineHeight)"))
+        assert link.bounding_box()["height"] <= 1.5 * line
+    if width == 390:
+        assert opened.locator("#up").evaluate("each => getComputedStyle(each).position") == "static"
 
 
 def test_a_link_into_a_closed_topic_opens_it(drawn, report):

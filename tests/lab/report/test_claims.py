@@ -561,15 +561,20 @@ CLAIMS: dict[tuple[str, str], Claim] = {
 
 
 def extremes(rows: pd.DataFrame, said: dict[str, Any]) -> bool:
-    """The best and the worst are those of the rows, in the words for a factor above one or
-    below."""
-    within = re.search(r"([\d.,]+)×", said["best"]), re.search(r"([\d.,]+)×", said["worst"])
-    told = [float(found[1].replace(",", "")) for found in within if found]
+    """The best and the worst are those of the rows, in the words for a factor above one or below;
+    without a number where the interval holds one."""
     rows = frames.preferred(rows, frames.comparable(rows) & frames.comparable(rows, "_base"))
-    ends = [rows["speedup"].max(), rows["speedup"].min()]
-    return len(told) == 2 and all(
-        np.isclose(number, max(end, 1 / end), rtol=0.006)
-        for number, end in zip(told, ends, strict=True)
+    ends = {"best": rows["speedup"].idxmax(), "worst": rows["speedup"].idxmin()}
+    return all(factor_of(rows.loc[place], said[end]) for end, place in ends.items())
+
+
+def factor_of(row: pd.Series, words: str) -> bool:
+    told = re.search(r"([\d.,]+)×", words)
+    if row["speedup_low"] < 1 < row["speedup_high"]:
+        return told is None
+    factor = max(row["speedup"], 1 / row["speedup"])
+    return told is not None and bool(
+        np.isclose(float(told[1].replace(",", "")), factor, rtol=0.006)
     )
 
 

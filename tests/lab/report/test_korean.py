@@ -14,15 +14,6 @@ from mfulab.lab.tables import seminar_texts
 ROOT = Path(__file__).parents[3]
 NOTEBOOK = ROOT / "notebooks/seminar.ko.ipynb"
 TERMS = {
-    "이용률": "사용률",
-    "매개변수": "파라미터",
-    "클럭": "클록",
-    "그래디언트": "기울기",
-    "산술 강도": "연산 강도",
-    "기계 엡실론": "머신 엡실론",
-    "최고 성능": "최대 성능",
-    "집단 통신": "집합 통신",
-    "곱셈-덧셈": "곱셈-누산",
     "의심스": "믿기 어려",
     "판정": "진단 (원인), 비교 결과 (두 실행)",
     r"줄\(J\)|[0-9]줄|줄당": "J",

@@ -4,7 +4,8 @@ import pytest
 from support import report_rows
 
 from mfulab.core.language import Texts
-from mfulab.lab.report import figures, frames
+from mfulab.lab.report import figures, frames, selection
+from mfulab.lab.report.drawing import style
 from mfulab.lab.report.page import why
 from mfulab.lab.tables import build
 from mfulab.lab.tables.records import Collected
@@ -74,3 +75,14 @@ def test_the_parts_of_a_bar_sum_to_its_step(tables):
     parts = rows[list(figures.modules()["headroom"].PARTS)].astype(float).sum(axis=1)
     assert parts.tolist() == pytest.approx([100.0] * len(rows))
     assert rows["useful"].tolist() == pytest.approx(rows["mfu_percent"].tolist())
+
+
+def test_of_recordings_lost_milliseconds_are_of_every_machine_that_was_measured(recorded):
+    rows = figures.modules()["headroom"].rows(recorded)
+    measured = frames.with_machine(
+        recorded, frames.ok(recorded["profile"], "time_s", "mfu_percent", "useful_ms")
+    )
+    assert {*rows["machine"]} == {*style.machines(measured)}
+    assert not rows["hardware"].str.endswith(frames.READ).any()
+    told = selection.first_run(figures.modules()["mfu_versus_utilization"].rows(recorded))
+    assert told["model"] in {*rows.loc[rows["machine"] == told["machine"], "model"]}

@@ -59,6 +59,11 @@ def _is_elsewhere(rows: pd.DataFrame) -> pd.Series:
     return rows["machine"] != main_machine(rows)
 
 
+def _is_below(rows: pd.DataFrame) -> pd.Series:
+    """True for each row of another machine than that of the first panel."""
+    return rows["machine"] != style.machines(rows, 1)[0]
+
+
 def main_machine(rows: pd.DataFrame) -> str:
     """The machine that a sentence is about: the first with ENOUGH rows, or the one with most."""
     counts = rows["machine"].value_counts()
@@ -137,6 +142,7 @@ REASONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     "emulated": frames.emulated,
     "synthetic": is_synthetic,
     "elsewhere": _is_elsewhere,
+    "below": _is_below,
     # Of what a figure draws.
     "few_layers": _is_few_layers,
     "short": _is_short,
@@ -159,13 +165,15 @@ LEFT_OUT = {
     "recorded": "left_recorded",
     SYNTHETIC: "left_synthetic",
     "elsewhere": "left_elsewhere",
+    "below": "left_elsewhere",
 }
 
 
-# Of a sentence on any rows, on the rows of a figure that explain one another, and on rows of which
-# each is held against one other.
+# Of a sentence on any rows, on rows of a figure that explain one another, on those of its first
+# panel, and on rows of which each is held against one other.
 USUAL = ("contradict", "doubtful", "unsure", "recorded", "synthetic", "elsewhere")
 TOGETHER = ("contradict", "recorded", "elsewhere")
+FIRST_PANEL = ("contradict", "doubtful", "unsure", "recorded", "synthetic", "below")
 BESIDE_ONE = ("contradict", "doubtful", "unsure", "recorded", "elsewhere")
 FIRST_SCREEN = ("uncounted", "emulated", "doubtful", "synthetic")
 BUSY = 90  # percent of the time, from which a run's low MFU surprises

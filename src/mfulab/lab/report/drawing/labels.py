@@ -98,13 +98,16 @@ def beside_points(
     points: Sequence[tuple[float, float, str]],
     obstacles: Places = (),
     lines: Places = (),
+    reach: float | np.ndarray = 4.0,
 ) -> None:
     """Names points (x, y, name), each at the nearest place free of `obstacles`, labels and, if
-    possible, `lines`; a label that finds none is left out. Give it to `later`."""
+    possible, `lines`; a label that finds none is left out. `reach` is how far obstacles extend from
+    their middles, in points. Give it to `later`."""
     renderer = axes.figure.canvas.get_renderer()
     inside = axes.get_window_extent(renderer).extents
     scale = axes.figure.dpi / 72
-    taken = _around(axes, [*obstacles, *(point[:2] for point in points)], 4 * scale)
+    named = _around(axes, [point[:2] for point in points], 4 * scale)
+    taken = np.vstack([_around(axes, obstacles, reach * scale), named])
     texts = []
     for text in axes.texts:
         if text.get_text():
@@ -138,8 +141,9 @@ def beside_points(
             axes.add_artist(label)  # drawn next after its leader: so the page knows whose it is
 
 
-def _around(axes: Axes, points: Places, reach: float) -> np.ndarray:
+def _around(axes: Axes, points: Places, reach: float | np.ndarray) -> np.ndarray:
     """Squares about points given in data units: x0, y0, x1, y1 in pixels."""
+    reach = np.reshape(reach, (-1, 1))
     places = axes.transData.transform(np.asarray(points, dtype=float).reshape(-1, 2))
     return np.hstack([places - reach, places + reach])
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, labels, runs, style
-from mfulab.lab.report.frames import DataFrame
+from mfulab.lab.report.frames import DataFrame, Series
 
 NAMED = 12  # models a panel
 KEPT_CLEAR = 400  # points that labels keep off; among more there is no free place
@@ -29,13 +29,15 @@ def scatter(
         mantissas, exponents = np.frexp(rows[[x, y]])
         looks = rows[["precision", "mode", "batch_size", runs.DOUBTFUL]]
         rows = rows[~np.ldexp(mantissas.round(3), exponents).join(looks).duplicated()]
-    area = 36 + 16 * np.log2(
-        rows["batch_size"].fillna(1).clip(lower=1)
-    )  # points², by the number of doublings
-    look: style.Look = {"s": area, "alpha": 0.85, "edgecolor": style.PAPER, "linewidth": 0.5}
+    look: style.Look = {"s": _area(rows), "alpha": 0.85, "edgecolor": style.PAPER, "linewidth": 0.5}
     if shapes:
         look |= {"style": "mode", "markers": shapes}
     kinds.points(axes, rows, x, y, hue="precision", palette=colors, **look)
+
+
+def _area(rows: DataFrame) -> Series:
+    """Area of each run's point in points², by the number of doublings of its batch."""
+    return 36 + 16 * np.log2(rows["batch_size"].fillna(1).clip(lower=1))
 
 
 def panels(
@@ -72,5 +74,7 @@ def name_highest(axes: Axes, rows: DataFrame, x: str, y: str, every: int = 3) ->
         lines += known[~np.isnan(known[:, 1])].tolist()
     highest = rows.loc[rows.groupby("model")[y].idxmax()].nlargest(NAMED, y)
     named = highest[[x, y, "model"]].itertuples(index=False, name=None)
-    others = rows[[x, y]].head(KEPT_CLEAR).itertuples(index=False, name=None)
-    labels.later(labels.beside_points, axes, list(named), list(others), lines)
+    kept_clear = rows.head(KEPT_CLEAR)
+    others = kept_clear[[x, y]].itertuples(index=False, name=None)
+    radius = np.sqrt(_area(kept_clear).to_numpy()) / 2
+    labels.later(labels.beside_points, axes, list(named), list(others), lines, radius)

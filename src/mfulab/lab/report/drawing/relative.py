@@ -150,7 +150,7 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
     shapes = style.shapes(colors)
     for number, (axes, here) in enumerate(panels):
         on_it = rows[rows["machine"] == machines[number // len(titles)]]
-        order = on_it.groupby("model")["speedup"].max().sort_values().index
+        order = _order(on_it)
         size = min(11, 240 / len(order)) if len(machines) == 1 else SMALL
         here = here[here["model"].isin(order)]
         axes.axvline(1, color=style.MUTED, linewidth=1.2)
@@ -170,3 +170,10 @@ def draw(rows: pd.DataFrame, figure: Figure, text: Texts, axis: str) -> Legend:
         ticks.doublings(axes, (2.0**power for power in range(-10, 11)), "×")
         axes.set_xlim(min(1.0, rows["speedup"].min()) / 1.4, max(1.0, rows["speedup"].max()) * 1.4)
     return style.dots(colors, text, axis, shapes)
+
+
+def _order(rows: pd.DataFrame) -> list[str]:
+    """Models by their best gain, the first below; those without a pair that is ranked are lowest."""
+    is_ranked = frames.comparable(rows) & frames.comparable(rows, "_base")
+    models = rows.assign(is_ranked=is_ranked).groupby("model")[["is_ranked", "speedup"]].max()
+    return list(models.sort_values(["is_ranked", "speedup"]).index)

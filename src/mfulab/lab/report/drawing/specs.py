@@ -66,6 +66,7 @@ class Spec:
     y_label: str = ""
     facet: str = ""
     most: int = 3  # panels of the facet
+    below: bool = False  # machines lie below one another, where their lines' names need the width
     hue: str = ""
     kind: str = ""  # of the hue's names in the catalogue; its own texts without one
     colors: Callable[[Series], Colors] = style.colors
@@ -105,13 +106,15 @@ class Spec:
         """Gives the panels, each with its rows."""
         shared: style.Look = dict(self.shared)
         machines = style.machines(rows) if "machine" in rows else [""]
-        across = min(self.most, rows[self.facet].nunique()) if self.facet else len(machines)
+        across = 1 if self.below else len(machines)
+        if self.facet:
+            across = min(self.most, rows[self.facet].nunique())
         for side, key in (("x", self.x_label), ("y", self.y_label)):
             if key:
                 width = style.WIDTH // across if side == "x" else style.WIDTH
                 shared[side] = style.wrapped(text(key, row=rows.iloc[0]), width)
         lines = self.lines(rows)
-        if not self.facet and "machine" in rows:
+        if not self.facet and not self.below and "machine" in rows:
 
             def titled(here: DataFrame) -> str:
                 return self.titled(here, text)

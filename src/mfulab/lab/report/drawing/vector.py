@@ -54,7 +54,7 @@ DEEPEST = 32  # elements within one another; Matplotlib's are nine
 GLYPH = re.compile(r"[\w-]+-[0-9a-f]+")  # a letter of Matplotlib, by font and number
 MOVED = re.compile(r"translate\(([-\d.]+) 0\)")
 READ_BY_SCRIPT = re.compile(
-    r"(axis|heading|leader|legend|panel|provenance|text|title|value)(?:_\d+)?"
+    r"(axis|heading|leader|legend|panel|provenance|text|title|value)(?:-(start|end))?(?:_\d+)?"
 )
 CURVE = r"C(?: [-\d.e]+){6} "
 CIRCLE = re.compile(
@@ -224,7 +224,7 @@ def _name(element: Element, drawing: str, used: set[str]) -> None:
     looks for."""
     own = element.attrib.pop("id", "")
     if known := READ_BY_SCRIPT.fullmatch(own.removeprefix("matplotlib.")):
-        element.set("class", known[1])
+        element.set("class", " ".join(filter(None, known.groups())))
     elif own in used:
         element.set("id", f"{drawing}-{own}")
 

@@ -64,6 +64,7 @@ WRITERS: dict[str, Callable[[Figure, Path], object]] = {
         path, metadata={"CreationDate": None}
     ),
 }
+ENDS = {"left": "-start", "right": "-end"}  # of a text: what stands at its place, else its middle
 VALUE = re.compile(r"[<≥≤−+-]?\s*\d")  # how a text in a panel begins that is a value, not a name
 
 
@@ -130,6 +131,7 @@ def render(
             axes.set_gid("panel")
             for words in (child for child in axes.get_children() if isinstance(child, Text)):
                 beside = "value" if VALUE.match(words.get_text()) else "text"
+                beside += ENDS.get(words.get_ha(), "")
                 words.set_gid(beside if words in axes.texts else "heading")
     return Drawn(name, text("title"), sentence, figure)
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from mfulab.lab.report import claims
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Texts, relative
 from mfulab.lab.report.figures.frameworks import ELSEWHERE
 from mfulab.lab.report.frames import DataFrame, Tables, apart, ok, with_machine
@@ -13,17 +13,18 @@ from mfulab.lab.report.frames import DataFrame, Tables, apart, ok, with_machine
 TOPIC = "execution"
 ORDER = 0
 CLAIM = claims.side_of("speedup", 1.0)
+REASONS = selection.FIRST_PANEL
 ROUNDING = 1e-9  # of a step: what a quotient may be off by
 
 
 def rows(tables: Tables) -> DataFrame:
-    """torch's runs in another mode than eager beside the same run in eager; `recompilations` has
+    """Runs of models in another mode of torch than eager beside the same run in eager; `recompilations` has
     changing shapes, `frameworks` and `quantised` have theirs."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s"))
     is_quantised = ~timed["quantisation"].isin(["", "none"])
     is_elsewhere = timed["execution"].isin(ELSEWHERE) | is_quantised
     alike = timed["varied_calls"].isna() & ~is_elsewhere
-    return relative.against(timed[alike], "execution", "eager")
+    return selection.pick(relative.against(timed[alike], "execution", "eager"), selection.SYNTHETIC)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:

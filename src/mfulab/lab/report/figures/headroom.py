@@ -1,14 +1,29 @@
 """Milliseconds of a step that are lost between the peak and MFU, each part once."""
 
-from mfulab.lab.report import claims
+from collections.abc import Hashable
+
+import numpy as np
+import pandas as pd
+
+from mfulab.core.parts import Row
+from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, runs, style
-from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine, with_traces
+from mfulab.lab.report.frames import (
+    DataFrame,
+    Series,
+    Tables,
+    ok,
+    preferred,
+    with_machine,
+    with_traces,
+)
 from mfulab.mfu.headroom import PARTS
 
 TOPIC = "why"
 ORDER = 0
 FEWEST = 1  # the parts of one step explain each other
 MOST = 12  # runs of all machines
+LINE = 0.37  # inches of a run, whose name takes two lines
 SHOWN = 0.05  # points below which a part has no step of its own
 NAMED = 4.0  # points of a stacked bar that hold a number
 COLORS = dict(zip(PARTS, (
@@ -20,8 +35,10 @@ CLAIM = claims.largest([part for part in PARTS if part != "useful"])
 
 
 def rows(tables: Tables) -> DataFrame:
-    """The budget of the busiest run of each model on each machine, in points of MFU."""
+    """The budget of the busiest run of each model on each machine, in points of MFU; steps read from
+    recorded traces only where no others are."""
     timed = with_machine(tables, ok(with_traces(tables), "time_s", "mfu_percent", "useful_ms"))
+    timed = selection.pick(timed, "recorded_trace")
     if timed.empty:
         return timed
     for part in PARTS:
@@ -33,11 +50,23 @@ def rows(tables: Tables) -> DataFrame:
     ]
     ordered = best.sort_values(["recorded", "machine", "useful"], ascending=[True, True, False])
     machines = style.machines(ordered)
-    return (
-        ordered[ordered["machine"].isin(machines)]
-        .groupby("machine", sort=False)
-        .head(MOST // len(machines))
-    )
+    first = selection.first_run(ordered).name
+    shown = [
+        _spread(ordered[ordered["machine"] == machine], MOST // len(machines), first)
+        for machine in machines
+    ]
+    return pd.concat(shown)
+
+
+def _spread(ordered: DataFrame, most: int, first: Hashable) -> DataFrame:
+    """At most so many runs of a machine, from the highest MFU to the lowest: trusted ones, and of
+    models before synthetic loads, with the run of the page's first sentence."""
+    ordered = preferred(ordered, ~selection.is_synthetic(ordered) | (ordered.index == first))
+    ordered = preferred(ordered, ~trust.doubtful(ordered) | (ordered.index == first))
+    others = ordered.index.drop(first, errors="ignore")
+    room = most - (len(ordered) - len(others))
+    places = np.linspace(0, len(others) - 1, min(len(others), room)).round().astype(int)
+    return ordered[ordered.index.isin([first, *others[places]])]
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -57,7 +86,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     """A bar a run, cut into the parts of its step; the runs of a machine below its name."""
-    axes = style.panels(figure, [""], [""], lines=len(rows) + rows["machine"].nunique())[0, 0]
+    axes = style.panels(figure, [""], [""])[0, 0]
+    style.resize(figure, 1.7 + LINE * (len(rows) + rows["machine"].nunique()))
     colors = {}
     for part, color in reversed(COLORS.items()):
         if (rows[part].abs() >= SHOWN).any():
@@ -70,8 +100,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
             *(row for _, row in here.iterrows()),
         ]
     shown = DataFrame(lines)
-    useful = ["" if share != share else text("share_of", share=share) for share in shown["useful"]]
-    shown["name"] = (shown["model"] + "  ").fillna("") + useful
+    shown["name"] = [_named(row, text) for row in shown.to_dict("records")]
     shown[[*colors]] = shares = shown[[*colors]].astype(float).clip(lower=0).fillna(0)
     look = {"edgecolor": style.PAPER, "linewidth": 0.6, "width": 0.78}
     kinds.stacks(axes, shown, colors, "name", *(f"{part}_ms" for part in colors), **look)
@@ -90,8 +119,20 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
                 fontsize=9,
                 **look,
             )
-    axes.tick_params(axis="y", length=0, labelsize=10)
+    axes.tick_params(axis="y", length=0, labelsize=9)
     widest = max(100.0, float(shares.sum(axis=1).max()))
     axes.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, widest), xlabel=text("points"))
     entries = [style.dot(color, text.within("trace")(part), "s") for part, color in colors.items()]
     style.legend(figure, entries + runs.key(figure, text), 3)
+
+
+def _named(row: Row, text: Texts) -> str:
+    """A run in two lines: its model and MFU, and below what sets it apart; none for the line of a
+    machine's name."""
+    if row["name"] == "":
+        return ""
+    words = [text.name("mode", row["mode"]), text.name("precision", row["precision"])]
+    if row["batch_size"] == row["batch_size"]:
+        words.append(text.within("why")("batch", batch_size=int(row["batch_size"])))
+    share = text("share_of", share=row["useful"])
+    return f"{row['model']}  {share}\n{', '.join(filter(None, words))}"

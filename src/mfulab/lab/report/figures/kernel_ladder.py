@@ -16,6 +16,8 @@ SHARE = "share_of_reference_percent"
 LADDER = ["machine", "precision"]
 MOST_MACHINES = 2
 MOST_FORMATS = 2  # of a machine
+REFERENCE = "torch"  # the rung that the others are held against, measured once more beside each
+LEAST = 1.0  # points by which that rung differs from itself before it is told
 FEW_RUNGS = 3  # besides libraries: fewer are no second ladder
 MOST_RUNGS = 24
 BAR = 0.27  # inches
@@ -73,6 +75,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
     beside = rows[(rows["machine"] == high["machine"]) & (rows["family"] != "library")]
     for _, row in beside[beside["precision"] != high["precision"]].nlargest(1, SHARE).iterrows():
         sentences.append(text("finding_beside", row=row))
+        own = rows[(rows[LADDER] == row[LADDER]).all(axis=1) & (rows["kernel"] == REFERENCE)]
+        for _, library in own[(own[SHARE] - 100).abs() >= LEAST].iterrows():
+            sentences.append(text("finding_reference", row=library))
     if elsewhere := high["elsewhere"]:
         sentences.append(text("finding_elsewhere", kernels=elsewhere))
     for below, rung in out_of_order(here):

@@ -55,11 +55,16 @@ def errors(rows: DataFrame, columns: Sequence[str] = COUNTERS) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The worst counter, the one whose worst is the least, what else ran meanwhile, and a reading
-    after the load."""
+    """A reading after the load; of counters that read during it, the worst and the one whose worst
+    is the least. What else ran meanwhile is told, too."""
     load, worst = (off := errors(rows)).abs().stack().idxmax()
     row = rows.set_index("load").loc[load]
-    sentences = [
+    sentences = []
+    late = rows.dropna(subset=["after_percent", "mfulab_percent"])
+    lost = late["mfulab_percent"] - late["after_percent"]
+    if (lost > 0).any():
+        sentences.append(text("after", row=late.loc[lost.idxmax()], points=lost.max()))
+    sentences.append(
         text(
             "finding",
             counter=text(worst),
@@ -67,7 +72,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
             reading=row[worst],
             truth=row["truth_percent"],
         )
-    ]
+    )
     furthest = off.abs().max()
     others = rows["other_processes_percent"].median()
     if others > DISTURBED:  # a counter may be right of a load that was disturbed
@@ -81,10 +86,6 @@ def finding(rows: DataFrame, text: Texts) -> str:
                 count=len(off),
             )
         )
-    late = rows.dropna(subset=["after_percent", "mfulab_percent"])
-    lost = late["mfulab_percent"] - late["after_percent"]
-    if (lost > 0).any():
-        sentences.append(text("after", row=late.loc[lost.idxmax()]))
     return " ".join(sentences)
 
 

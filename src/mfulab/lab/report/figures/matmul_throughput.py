@@ -5,19 +5,21 @@ from functools import partial
 from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims, selection
-from mfulab.lab.report.drawing import Texts, matmuls, specs, style, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
+from mfulab.lab.report.drawing import Legend, Texts, matmuls, specs, style, ticks
+from mfulab.lab.report.frames import DataFrame, Tables, ok, preferred, with_machine
 
 TOPIC = "kernels"
 ORDER = 0
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Square matmuls of the precision that most implementations share."""
+    """Square matmuls of the precision that most implementations share, of those with a curve."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "n")))
     square = selection.largest(square, ["precision"], "kernel").sort_values("n")
     # `kernel_ladder` has the implementations of a machine without a curve.
-    return selection.pick(square, "short")
+    square = selection.pick(square, "short")
+    sizes = square.groupby(["machine", "kernel"])["n"].transform("nunique")
+    return preferred(square, sizes > 1)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -40,9 +42,13 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
     axes.set(yscale="log", ymargin=0.1)
     for ceiling in here["ceiling_tflop_s"].dropna().nlargest(1):
         axes.axhline(ceiling, **style.LIMIT)
-        place = {"transform": axes.get_yaxis_transform(), "va": "bottom", "fontsize": 9}
-        axes.text(0.01, ceiling, text("ceiling"), **place)
     ticks.speeds(axes)
+
+
+def _ceiling(rows: DataFrame, text: Texts) -> Legend:
+    if rows["ceiling_tflop_s"].isna().all():
+        return []
+    return [style.line(style.MUTED, text("ceiling"), (4, 3))]
 
 
 draw = specs.Lines(
@@ -56,6 +62,8 @@ draw = specs.Lines(
     by=["kernel"],
     named="kernel",
     finished=_finished,
+    entries=_ceiling,
+    below=True,
     shared={"sharex": True},
     look={"s": 25},
 )

@@ -3,20 +3,20 @@ has both."""
 
 from functools import partial
 
-from mfulab.lab.report import claims
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import relative
 from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC = "precision"
 ORDER = 0
 CLAIM = claims.side_of("speedup", 1.0)
+REASONS = selection.FIRST_PANEL
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs in another format than fp32 beside the same run in fp32."""
-    return relative.against(
-        with_machine(tables, ok(tables["profile"], "samples_per_s")), "precision", "fp32"
-    )
+    """Runs of models in another format than fp32 beside the same run in fp32."""
+    timed = with_machine(tables, ok(tables["profile"], "samples_per_s"))
+    return selection.pick(relative.against(timed, "precision", "fp32"), selection.SYNTHETIC)
 
 
 finding = partial(relative.finding, axis="precision")

@@ -1,5 +1,10 @@
 """The mean of ten calls that the seminar prints, taken apart: compiling, the kernel, and the rest."""
 
+from collections.abc import Iterable
+
+from matplotlib.axes import Axes
+
+from mfulab.core.language.quantities import significant
 from mfulab.lab.report import selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, matmuls, quantity, style
 from mfulab.lab.report.frames import DataFrame, Series, Tables, preferred, with_machine
@@ -15,8 +20,8 @@ CORRECTED = {
     "numba_cuda_seminar_shared": "numba_cuda_shared",
     "numba_cuda_seminar_guarded": "numba_cuda_shared",
 }
-ROOM = 1.9  # of the longest bar: the words behind it need the rest
-TOLD = 0.02  # of a mean: a smaller part is not told
+ROOM = 1.25  # of the longest bar: the number behind it needs the rest
+TOLD = 0.06  # of the longest bar: a shorter part has no room for its number
 CALLS = ["time_s", "first_calls_mean_s", "first_call_s"]
 PARTS = dict(zip(("time_s", "compiled_s", "cold_s"), style.PALETTE, strict=False))
 
@@ -61,22 +66,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
     return " ".join(sentences)
 
 
-def _said(row: Series, text: Texts) -> str:
-    """A mean and its parts in words, those that would be read as none left out."""
-    said = quantity(row["first_calls_mean_s"], "s")
-    large = []
-    for part in PARTS:
-        if row[part] >= TOLD * row["first_calls_mean_s"]:
-            large.append(part)
-    parts = [f"{quantity(row[part], 's')} {text(part)}" for part in large]
-    if len(parts) > 1:
-        return f"{said}: {', '.join(parts)}"
-    return said
-
-
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A bar a kernel: the mean of its first calls in its parts, the longest above, and the same in
-    words."""
+    """A bar a kernel: the mean of its first calls in its parts, the longest above; its numbers stand
+    in the parts and behind it."""
     shown = rows[rows["time_s"].notna()].sort_values("first_calls_mean_s", ascending=False)
     milliseconds = (1e3 * shown[[*PARTS]]).add_suffix(" ms")
     shown = shown.join(milliseconds).reset_index(drop=True)
@@ -87,10 +79,23 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     ends = shown[[*parts]].sum(axis=1)
     where: style.Look = {"textcoords": "offset points", "va": "center", "fontsize": 9}
     for index, row in shown.iterrows():
-        axes.annotate(_said(row, text), (ends[index], index), (5, 0), **where)
+        mean = quantity(row["first_calls_mean_s"], "s")
+        axes.annotate(mean, (ends[index], index), (5, 0), **where)
+    _number_parts(axes, shown, parts, ends)
     axes.set_xlim(0, ROOM * ends.max())
     axes.set_xlabel(text("mean", calls=f"{shown['first_calls'].max():.0f}"))
     first = shown.iloc[0]
     form = text.name("precision", first["precision"])
     axes.set_title(f"{first['machine']} · {first['n']:.0f}³ · {form}")
     return style.dots(PARTS, text, marker="s")
+
+
+def _number_parts(axes: Axes, shown: DataFrame, parts: Iterable[str], ends: Series) -> None:
+    """Writes the milliseconds of each part that has room for them into it."""
+    centers: style.Look = {"ha": "center", "va": "center", "fontsize": 9, "color": style.ON_DEEP}
+    start = Series(0.0, shown.index)
+    for part in parts:
+        for index in shown.index[shown[part] >= TOLD * ends.max()]:
+            center = start[index] + shown[part][index] / 2
+            axes.text(center, index, significant(shown[part][index]), **centers)
+        start = start + shown[part]

@@ -34,6 +34,7 @@ COLORS = dict(
 CASE = ["machine", "model", "batch_size"]
 MOST = 2  # cases that get a panel each
 MOST_BARS = 14
+ALIKE = "≈"  # behind a bar that is not known to differ from the plain step's
 WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
 
 
@@ -178,16 +179,19 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         for tick in (0, 100, 200):
             if tick <= longest:
                 ticks.append(tick)
-        axes.set(xlim=(0, 1.4 * longest), xticks=ticks)
+        axes.set(xlim=(0, 1.25 * longest), xticks=ticks)
         for _, row in here.iterrows():
             end = min(row["relative"], 1.02 * longest) + 0.01 * longest
             axes.text(end, names.index(row["name"]), _label(row, text), va="center", fontsize=8)
-    return [*style.dots(COLORS, text, marker="s"), style.dot("none", text("behind"))]
+    entries = [*style.dots(COLORS, text, marker="s"), style.dot("none", text("behind"))]
+    if not (shown["apart"] | shown["is_plain"]).all():
+        entries.append(style.dot("none", f"{ALIKE} {text('as_plain')}"))
+    return entries
 
 
 def _label(row: Series, text: Texts) -> str:
-    """Words behind a bar: its length where cut off, MFU, HFU where more is executed, and that no
-    difference can be measured."""
+    """Words behind a bar: its length where cut off, MFU, HFU where more is executed, and a sign
+    that no difference can be measured."""
     parts = []
     if row["relative"] > WIDEST:
         parts.append(f"→ {text('share_of', share=row['relative'])}")
@@ -197,6 +201,7 @@ def _label(row: Series, text: Texts) -> str:
             shares.append(row["hfu_percent"])
         *first, last = shares
         parts.append(" / ".join([*map(percent, first), text("share_of", share=last)]))
-    if not (row["apart"] or row["is_plain"]):
-        parts.append(text("as_plain"))
-    return "; ".join(parts)
+    words = "; ".join(parts)
+    if row["apart"] or row["is_plain"]:
+        return words
+    return f"{words} {ALIKE}".lstrip()

@@ -10,6 +10,7 @@ PARTS = ("allocation_s", "host_to_device_s", "time_s", "device_to_host_s")
 COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (3, 0, 2, 1)), strict=True))
 MOST_LEVEL = 16  # bars whose words fit beside one another
 CLAIM = claims.largest(PARTS)
+REASONS = selection.FIRST_PANEL
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -21,13 +22,23 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """All that is not the kernel, at both ends of the sizes."""
+    """The longest part beside the kernel, and the kernel's share at both ends of the sizes."""
     rows = preferred(rows, rows["host_to_device_s"].notna())
     here = selection.largest(rows, ["machine"]).sort_values("n")
-    kernel = here["time_s"] / here[[*PARTS]].sum(axis=1)
-    here = here.assign(share=100 * (1 - kernel))
+    parts = _shares(here)
+    kernel = parts.pop("time_s %")
+    here = here.assign(kernel=kernel, share=100 - kernel)
+    small = here.iloc[0]
+    longest = parts.loc[small.name].astype(float).idxmax()
+    part = longest.removesuffix(" %")
     key = "finding_one" if len(here) == 1 else "finding"
-    return text(key, small=here.iloc[0], large=here.iloc[-1])
+    return text(
+        key,
+        small=small,
+        large=here.iloc[-1],
+        part=text(part),
+        share=parts.loc[small.name, longest],
+    )
 
 
 def _shares(here: DataFrame) -> DataFrame:

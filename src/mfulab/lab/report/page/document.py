@@ -47,6 +47,7 @@ POLICY = (
 )
 SCRIPTS = (
     "report.js",
+    "panel.js",
     "figures.js",
     "axes.js",
     "table.js",

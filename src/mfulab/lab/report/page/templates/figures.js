@@ -26,7 +26,7 @@ byId("clear").addEventListener("click", () => choose([]));
 
 const SVG = "http://www.w3.org/2000/svg";
 const narrow = matchMedia("(max-width: 40rem)");
-const MOST = 12; // texts in panels that a narrow screen shows of a figure: what the others say, a touch tells
+const WIDE = 520; // units of a panel that a phone shows legibly only squeezed
 function shape(tag, attributes, text = "") {
   const made = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -35,19 +35,6 @@ function shape(tag, attributes, text = "") {
 }
 const inside = ({ x, y, width, height }, { x: left, y: top, width: wide, height: high }) =>
   x + width / 2 >= left && x + width / 2 <= left + wide && y + height / 2 >= top && y + height / 2 <= top + high;
-
-const middle = (drawn) => {
-  const { x, y, width, height } = drawn.getBBox();
-  return { x: x + width / 2, y: y + height / 2 };
-};
-
-class Panel {
-  constructor(group) {
-    this.group = group;
-    this.frame = group.querySelector("path").getBBox(); // the background, which comes first
-    this.labels = group.querySelectorAll(":scope > .axis");
-  }
-}
 
 // What a mark says, beside it, with a button that opens its run.
 const tip = byId("tip");
@@ -183,40 +170,50 @@ class Drawing {
     });
   }
 
-  // Fewer texts: values go first, all of them, since some alone would seem chosen; then names, spread over all.
-  thin() {
-    const notes = [...this.svg?.querySelectorAll(".text, .value") ?? []].filter((each) => !each.closest(".axis, .legend"));
-    const kept = narrow.matches ? MOST : notes.length;
-    const names = notes.length > kept ? notes.filter((each) => each.matches(".text")) : notes;
-    const spare = names.filter((_, index) => names.length > kept && Math.floor((index + 1) * kept / names.length) === Math.floor(index * kept / names.length));
-    for (const each of notes) {
-      const leader = each.previousElementSibling;
-      for (const drawn of leader?.matches(".leader") ? [leader, each] : [each]) drawn.classList.toggle("spare", !names.includes(each) || spare.includes(each));
-    }
-  }
-
   // Panels below one another, each with the names of its axes; the legend in lines as wide as they are.
   stack() {
     if (!this.svg?.getBoundingClientRect().width || this.svg.classList.contains("stack") === narrow.matches) return;
-    const places = new Map();
-    for (const panel of this.panels) {
-      const key = [panel.frame.x, panel.frame.y].map(Math.round).join();
-      places.set(key, [...(places.get(key) ?? []), panel]);
-    }
-    if (places.size < 2 || this.wide) return;
     if (!narrow.matches) return this.unstack();
-    const stacked = [...places.values()];
-    const boxes = stacked.map((group) => this.whole(group, stacked));
+    const stacked = this.places();
+    if (this.sideways || !stacked.length) return;
+    let boxes = stacked.map((group) => this.whole(group, stacked));
+    if (boxes.some((box) => box.width > WIDE)) {
+      this.sideways = !this.squeeze(); // what cannot be told in less width is read sideways
+      if (this.sideways) return this.unstack();
+      boxes = stacked.map((group) => this.whole(group, stacked));
+    }
     const width = Math.max(...boxes.map((box) => box.width), 240) + 8;
-    this.wide = width > 520; // panels that are wide themselves are read sideways
-    if (this.wide) return this.unstack();
     let top = this.legend(width);
     stacked.forEach((group, index) => {
       for (const { group: node } of group) node.setAttribute("transform", `translate(${4 - boxes[index].x} ${top - boxes[index].y})`);
       top += boxes[index].height + 14;
     });
+    for (const panel of this.panels) panel.group.classList.toggle("scale", panel.isScale);
     this.svg.setAttribute("viewBox", `0 0 ${width} ${top}`);
     this.svg.classList.add("stack");
+  }
+
+  // The panels that lie on one another, by their places.
+  places() {
+    const places = new Map();
+    for (const panel of this.panels.filter((each) => !each.isScale)) {
+      const key = [panel.frame.x, panel.frame.y].map(Math.round).join();
+      places.set(key, [...(places.get(key) ?? []), panel]);
+    }
+    return [...places.values()];
+  }
+
+  // Draws all panels as wide as a phone shows legibly; false where they cannot be.
+  squeeze() {
+    const reached = this.panels.filter((panel) => !panel.isScale).map((panel) => panel.reach());
+    this.uncopy();
+    const [left, right] = [0, 1].map((side) => Math.max(...reached.map((each) => each[side])));
+    const width = SQUEEZED - left - right;
+    return width >= LEAST && this.panels.filter((panel) => !panel.isScale).every((panel) => {
+      const fits = panel.squeeze(Math.min(width, panel.frame.width));
+      panel.measure();
+      return fits;
+    });
   }
 
   // The box of a panel with its axes' names, which a panel that shares its axes gets from the one that has them.
@@ -228,15 +225,13 @@ class Drawing {
       const other = stacked.map(([each]) => each).find((each) => Math.abs(each.frame[index ? "y" : "x"] - panel.frame[side]) < 1 && each.labels[index]?.querySelector("use[href^='#L']"));
       if (!other) return;
       const copy = other.labels[index].cloneNode(true);
-      copy.setAttribute("transform", `translate(${panel.frame.x - other.frame.x} ${panel.frame.y - other.frame.y})`);
+      const down = index ? panel.frame.y - other.frame.y : panel.frame.y + panel.frame.height - other.frame.y - other.frame.height;
+      copy.setAttribute("transform", `translate(${panel.frame.x - other.frame.x} ${down})`);
       copy.classList.add("copy");
+      if (!index) for (const line of copy.querySelectorAll("[clip-path]")) line.remove(); // the panel has a grid as high as it is itself
       panel.group.prepend(copy); // its grid is behind the data
     });
-    const parts = group.flatMap((each) => [each.frame, ...[...each.group.children].filter((node) => node.querySelector("use[href^='#L']") && !node.querySelector("[data-run]")).map((node) => {
-      const box = node.getBBox();
-      const moved = node.classList.contains("copy") ? node.transform.baseVal[0].matrix : { e: 0, f: 0 };
-      return { x: box.x + moved.e, y: box.y + moved.f, width: box.width, height: box.height };
-    })]);
+    const parts = group.flatMap((each) => [each.frame, ...[...each.group.children].filter((node) => node.querySelector("use[href^='#L']") && !node.querySelector("[data-run]")).map(placed)]);
     const [x, y] = ["x", "y"].map((side) => Math.min(...parts.map((part) => part[side])));
     return { x, y, width: Math.max(...parts.map((part) => part.x + part.width)) - x, height: Math.max(...parts.map((part) => part.y + part.height)) - y };
   }
@@ -254,16 +249,19 @@ class Drawing {
     return this.entries.length ? y + 26 : 6;
   }
 
+  uncopy() { for (const node of this.svg.querySelectorAll(".copy")) node.remove(); }
+
   unstack() {
     this.svg.setAttribute("viewBox", this.view);
     this.svg.classList.remove("stack");
-    for (const node of this.svg.querySelectorAll(".copy")) node.remove();
+    this.uncopy();
+    for (const panel of this.panels) panel.restore();
     for (const node of this.svg.querySelectorAll(".panel, .legend > g")) node.removeAttribute("transform");
   }
 }
 
 const drawings = [...document.querySelectorAll(".drawing")].map((box) => new Drawing(box));
-const arrange = () => { for (const drawing of drawings) { drawing.thin(); drawing.stack(); if (drawing.marks.length) drawing.show(); } };
+const arrange = () => { for (const drawing of drawings) { drawing.stack(); if (drawing.marks.length) drawing.show(); } };
 narrow.addEventListener("change", arrange);
 document.addEventListener("toggle", arrange, true); // a figure that is not shown has no size
 arrange();
