@@ -466,8 +466,8 @@ def measured(script: Public, clones: Path, data: Path) -> dict[str, object]:
 
 
 def training(script: Public, place: Path) -> dict[str, object] | None:
-    """What was measured of the training that a script is about, by the script or a process that it
-    started; None until a window of it is told."""
+    """The training that a script is about, as the script or a process that it started measured it;
+    None until a window of it is told."""
     for file in sorted(place.glob("row*.json")):
         row = parse_json(file.read_text())
         if not script.step_of:

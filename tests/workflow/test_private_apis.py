@@ -52,6 +52,7 @@ PRIVATE = {
     ("torch", "_C._functorch.is_functorch_wrapped_tensor"),
     ("torch", "_C._is_any_autocast_enabled"),
     ("torch", "_C._len_torch_dispatch_stack"),
+    ("torch", "_foreach_sub_"),
     ("torch", "_int_mm"),
     ("torch", "_ops.HigherOrderOperator"),
     ("torch", "_ops.OpOverloadPacket"),

@@ -42,7 +42,7 @@ REPORT = ("mfulab.lab.tables.build", "mfulab.lab.report.figures", "mfulab.lab.re
 # import it.
 BESIDE = {
     "dynamo": (["torch._dynamo"], []),
-    "transformers": (["transformers.modeling_utils"], ["huggingface", "lora"]),
+    "transformers": (["transformers.modeling_utils"], ["huggingface", "lora", "static_cache"]),
     "jax": ([], ["framework_jax"]),
     "tensorflow": ([], ["framework_tensorflow"]),
 }
@@ -53,6 +53,7 @@ def serve(listener: socket.socket, work: str) -> None:
     """Answers requests until standard input ends; `work` is what the workflow does, as in
     `modules_for`."""
     preload(modules_for(work))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
     while True:
         ready, _, _ = select.select([listener.fileno(), LIFELINE], [], [])
@@ -192,12 +193,20 @@ def _run(request: Content, outputs: list[int], connection: socket.socket) -> NoR
         os._exit(status)
 
 
+def _interrupted(*_: object) -> NoReturn:
+    """Ends the worker where it is: a module that is being imported may make an error of its own of
+    a KeyboardInterrupt, which would be lost."""
+    say("mfulab: the worker was interrupted; runs go on without it", file=sys.stderr)
+    shutil.rmtree(sys.argv[2], ignore_errors=True)
+    os._exit(128 + signal.SIGINT)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, _interrupted)
     try:
         serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[3])
     except KeyboardInterrupt:
-        say("mfulab: the worker was interrupted; runs go on without it", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
+        _interrupted()
     except Exception as error:  # such as no more files or processes
         say(_told("it ended; runs go on without it", error), file=sys.stderr)
         sys.exit(1)

@@ -6,20 +6,22 @@ from matplotlib.axes import Axes
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Legend, Texts, matmuls, specs, style, ticks
-from mfulab.lab.report.frames import DataFrame, Tables, ok, preferred, with_machine
+from mfulab.lab.report.frames import DataFrame, Tables, ok, those, with_machine
 
 TOPIC = "kernels"
 ORDER = 0
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Square matmuls of the precision that most implementations share, of those with a curve."""
+    """Square matmuls of the precision that most implementations share; of a machine's, those with a
+    curve where it has any."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "n")))
     square = selection.largest(square, ["precision"], "kernel").sort_values("n")
     # `kernel_ladder` has the implementations of a machine without a curve.
     square = selection.pick(square, "short")
-    sizes = square.groupby(["machine", "kernel"])["n"].transform("nunique")
-    return preferred(square, sizes > 1)
+    is_curve = square.groupby(["machine", "kernel"])["n"].transform("nunique") > 1
+    has_curve = is_curve.groupby(square["machine"]).transform("any")
+    return those(square, is_curve | ~has_curve)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
