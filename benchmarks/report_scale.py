@@ -1,8 +1,8 @@
 """Time and memory of the page, or of joining tables, by number of rows.
 
-python benchmarks/report_scale.py 1000 10000 100000            rows that differ in seed
-python benchmarks/report_scale.py --axis batch_size 100000     rows that differ in batch size
-python benchmarks/report_scale.py --join 2000 10000            tables of as many runs
+python benchmarks/report_scale.py 1000 10000 100000
+
+With `--axis batch_size` no two rows are alike, and with `--join` runs are joined into tables.
 """
 
 import argparse

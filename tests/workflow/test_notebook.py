@@ -242,7 +242,8 @@ def test_it_runs_from_top_to_bottom(measured):
     drawn = set((measured.folder / "results/tables/figures.txt").read_text().split())
     shown = set(SHOWN.findall("\n".join(cell.source for cell in CODE)))
     pictures = sum("image/png" in output.get("data", {}) for output in outputs)
-    assert pictures == len(shown & drawn) >= 9, "this copy has no recorded machine"
+    # This copy has no recorded machine; one picture is the notebook's own, of a split model.
+    assert pictures == len(shown & drawn) + 1 >= 9
     assert {
         "mfu_versus_utilization",
         "utilization_ladder",
