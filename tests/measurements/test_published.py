@@ -166,6 +166,6 @@ def test_the_rows_that_are_kept_are_those_counted_anew(collection, tmp_path):
     names = PublishedRow.model_fields.keys() - Row.model_fields.keys()
     assert len(kept) == len(counted) > 0
     for row, again in zip(kept, counted, strict=True):
-        assert {name: row[name] or None for name in names} == {
-            name: again[name] or None for name in names
-        }
+        anew = {name: again[name] or None for name in names}
+        # What differs in its last digit was only computed in another order.
+        assert {name: row[name] or None for name in names} == pytest.approx(anew, rel=1e-12)
