@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from mfulab.kernels.base import Shape
-from mfulab.kernels.cutlass import Cutlass, header_folders
-from mfulab.kernels.nvrtc import SOURCES
+from mfulab.kernels.cutlass import Cutlass, headers
+from mfulab.kernels.nvrtc import SOURCES, toolkit_headers
 
 from . import cuda_on_host
 
@@ -32,7 +32,7 @@ def _built(precision: str) -> Callable[..., None]:
     defines = [f"#define {name} {value}" for name, value in Cutlass(precision).defines().items()]
     (folder / "entry.cpp").write_text("\n".join([*defines, '#include "run.cpp"']))
     # the host's own headers first: they stand for CUTLASS's of the same names
-    folders = [HERE, cuda_on_host.HERE, SOURCES, *header_folders()]
+    folders = [HERE, cuda_on_host.HERE, SOURCES, headers(), *toolkit_headers()]
     library = folder / "entry.so"
     included = [f"-I{path}" for path in folders]
     options = [*cuda_on_host.OPTIONS, "-fpermissive", "-shared", *included]

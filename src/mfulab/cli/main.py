@@ -24,13 +24,13 @@ from mfulab.core.printing import say
 if TYPE_CHECKING:
     from mfulab.core.errors import ConfigurationError, UnsupportedError
 
-# What the loader says of a library for which there is no memory.
 # Of a file that cannot be used, by the system's number; others are told in its own words.
 OF_FILES = {
     errno.ENOENT: "no_such_file",
     errno.EACCES: "no_permission",
     errno.EISDIR: "is_a_folder",
 }
+# What the loader says of a library for which there is no memory.
 UNMAPPED = "failed to map segment"
 MISTAKE = 2
 

@@ -1,6 +1,7 @@
 """Features that Linux alone has, each with its stand-in on macOS: None, or nothing done, where
 there is no answer. No other module but `lab/runtime/processes.py` asks which system it is. Each
-run's client starts with it, so that it imports no errors: with them and pathlib that start took twice as long."""
+run's client starts with it, so that it imports no errors: with them that start took twice as
+long."""
 
 import os
 import resource

@@ -1,8 +1,6 @@
 """CUTLASS: NVIDIA's templates of matmuls, compiled from the headers of its Python package."""
 
-import functools
 import importlib.util
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,7 +9,7 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.said import Said
 from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.cuda_c import CudaC
-from mfulab.kernels.nvrtc import SOURCES, Compiled, parse_resources
+from mfulab.kernels.nvrtc import Compiled, compile_source
 
 PACKAGE = "cutlass_library"  # the module of nvidia-cutlass that holds the headers
 TILE_M = 128
@@ -102,7 +100,8 @@ class Cutlass(CudaC):
         return Launch((THREADS,), grid, self.template.shared_memory_bytes)
 
     def _compile(self, arch: str, launch: Launch) -> Compiled:
-        return compile_template(self.source, arch, tuple(sorted(self.defines().items())))
+        defines = tuple(sorted(self.defines().items()))
+        return compile_source(self.source, arch, defines, headers())
 
 
 def columns_together(across: int) -> int:
@@ -115,46 +114,9 @@ def columns_together(across: int) -> int:
     return across
 
 
-@functools.cache
-def compile_template(name: str, arch: str, defines: tuple[tuple[str, str], ...]) -> Compiled:
-    """Machine code of a file of `cuda/` that includes CUTLASS's headers, for `arch` ("sm_80").
-    Raises UnsupportedError."""
-    try:
-        from cuda.core import Program, ProgramOptions
-    except ImportError:
-        raise UnsupportedError(Said("needs_nvrtc")) from None
-    options = ProgramOptions(
-        name=name,
-        arch=arch,
-        std="c++17",
-        define_macro=list(defines),
-        include_path=header_folders(),
-        # the constructors of CUTLASS's parameters are written for the host
-        device_as_default_execution_space=True,
-        ptxas_options=["-v"],
-    )
-    messages = io.StringIO()
-    try:
-        code = Program((SOURCES / name).read_text(), "c++", options).compile("cubin", logs=messages)
-    except Exception as error:
-        if "could not open source file" in str(error):
-            raise UnsupportedError(Said("needs_cuda_headers", {"name": name})) from error
-        raise
-    log = messages.getvalue().replace("\0", "")
-    return Compiled(bytes(code.code), parse_resources(log), log)
-
-
-def header_folders() -> list[str]:
-    """Folders of the headers: CUTLASS's, CUDA's and its C++ library's. Raises UnsupportedError
-    without CUTLASS."""
-    from cuda.pathfinder import find_nvidia_header_directory
-
+def headers() -> str:
+    """The folder of CUTLASS's headers. Raises UnsupportedError where its package lacks."""
     package = importlib.util.find_spec(PACKAGE)
     if package is None or not package.submodule_search_locations:
         raise UnsupportedError(Said("needs_cutlass"))
-    folders = [str(Path(package.submodule_search_locations[0]) / "source/include")]
-    for library in ("nvcc", "cudart", "cccl"):
-        folder = find_nvidia_header_directory(library)
-        if folder is not None and folder not in folders:
-            folders.append(folder)
-    return folders
+    return str(Path(package.submodule_search_locations[0]) / "source/include")

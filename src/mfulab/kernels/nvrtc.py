@@ -24,9 +24,15 @@ class Compiled:
 
 
 @functools.cache
-def compile_source(name: str, arch: str, defines: tuple[tuple[str, str], ...] = ()) -> Compiled:
+def compile_source(
+    name: str,
+    arch: str,
+    defines: tuple[tuple[str, str], ...] = (),
+    library: str = "",
+) -> Compiled:
     """Machine code of a file of `cuda/` for `arch` ("sm_90a"): newer PTX loads on no older driver.
-    Raises UnsupportedError."""
+    `library` is a folder of further headers, whose functions are for the device where they do not
+    say for which. Raises UnsupportedError."""
     try:
         from cuda.core import Program, ProgramOptions
     except ImportError:
@@ -36,7 +42,8 @@ def compile_source(name: str, arch: str, defines: tuple[tuple[str, str], ...] = 
         arch=arch,
         std="c++17",
         define_macro=[(key, value) for key, value in defines],
-        include_path=[str(SOURCES), *_toolkit_headers()],
+        include_path=[*filter(None, [library]), str(SOURCES), *toolkit_headers()],
+        device_as_default_execution_space=bool(library) or None,
         ptxas_options=["-v"],
     )
     messages = io.StringIO()
@@ -76,7 +83,8 @@ def parse_resources(log: str) -> Resources:
 
 
 @functools.cache
-def _toolkit_headers() -> tuple[str, ...]:
+def toolkit_headers() -> tuple[str, ...]:
+    """Folders of the headers of CUDA and of its C++ library, where they are installed."""
     from cuda.pathfinder import find_nvidia_header_directory
 
     folders = (find_nvidia_header_directory(library) for library in ("nvcc", "cudart", "cccl"))

@@ -59,7 +59,7 @@ def _is_elsewhere(rows: pd.DataFrame) -> pd.Series:
     return rows["machine"] != main_machine(rows)
 
 
-def _is_below(rows: pd.DataFrame) -> pd.Series:
+def _is_of_lower_panel(rows: pd.DataFrame) -> pd.Series:
     """True for each row of another machine than that of the first panel."""
     return rows["machine"] != style.machines(rows, 1)[0]
 
@@ -142,7 +142,7 @@ REASONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     "emulated": frames.emulated,
     "synthetic": is_synthetic,
     "elsewhere": _is_elsewhere,
-    "below": _is_below,
+    "below": _is_of_lower_panel,
     # Of what a figure draws.
     "few_layers": _is_few_layers,
     "short": _is_short,

@@ -18,8 +18,8 @@ ROUNDING = 1e-9  # of a step: what a quotient may be off by
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs of models in another mode of torch than eager beside the same run in eager; `recompilations` has
-    changing shapes, `frameworks` and `quantised` have theirs."""
+    """Runs of models in another mode of torch than eager beside the same run in eager;
+    `recompilations` has changing shapes, `frameworks` and `quantised` have theirs."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s"))
     is_quantised = ~timed["quantisation"].isin(["", "none"])
     is_elsewhere = timed["execution"].isin(ELSEWHERE) | is_quantised
