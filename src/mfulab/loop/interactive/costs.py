@@ -21,7 +21,8 @@ from mfulab.loop.interactive.structure import sizes_of
 ENOUGH_ALIKE = 4
 # More phases than these are not counted: each is a slow one.
 MOST_COUNTED = 512
-# How often a phase is counted in vain until what is missing turns up.
+# How often a phase is counted in vain until what is missing turns up: so often in a row, and as
+# often where it is expected.
 MOST_TRIES = 16
 MOST_SUMS = 4096
 # A kind is counted again at these of its phases: they must cost the same.
@@ -286,6 +287,10 @@ class KnownCosts:
         self._missing: dict[Kind, set[Kind]] = {}
         self._tries: Counter[Kind] = Counter()
         self._due: set[Kind] = set()
+        # Numbers of phases that began as these at which a missing kind is expected, and the number
+        # at which each missing kind turned up last.
+        self._expected: defaultdict[Kind, set[int]] = defaultdict(set)
+        self._turned_up: dict[Kind, int] = {}
         self._of_sizes: defaultdict[object, list[Kind]] = defaultdict(list)
         self._derived: set[Kind] = set()
         self._counts = 0
@@ -326,7 +331,8 @@ class KnownCosts:
             return False
         is_due = self._begun[entry] in CHECKED or entry in self._due or filling.wants(self._place)
         self._due.discard(entry)
-        if is_due or entry in self._missing:
+        is_expected = self._begun[entry] in self._expected[entry]
+        if is_due or is_expected or entry in self._missing:
             return True
         return entry not in self._entries and self._alike(self._entries, entry) is None
 
@@ -340,10 +346,16 @@ class KnownCosts:
                 self._due.add(entry)
 
     def doubt(self, entry: Kind, kind: Kind) -> None:
-        """Notes a phase that began as a known one and was of an unknown kind: such are counted
-        until it is found."""
+        """Notes a phase that began as a known one and was of an unknown kind: the next of such
+        are counted, and the one that is as far away as the last of its kind was."""
         if self._tries[kind] < MOST_TRIES:
             self._missing.setdefault(entry, set()).add(kind)
+        if self._tries[kind] < 2 * MOST_TRIES:
+            now = self._begun[entry]
+            distance = now - self._turned_up.get(kind, 0)
+            self._expected[entry].add(now + distance)
+            self._turned_up[kind] = now
+            self._tries[kind] += 1
 
     def note(
         self, entry: Kind, kind: Kind, operations: Operations, real: RealTokens | None

@@ -86,8 +86,11 @@ class Loop:
         """Ends a step, of which the rest has said that the next one is to be watched where there is
         one."""
         self._explicit = True
-        if self.rest is not None:
+        rest = self.rest
+        if rest is not None:
             self.wake()
+            if rest.of_forwards:  # forward passes were taken for steps: the first step begins here
+                self.mark("step")
             return
         began = time.perf_counter()
         self.phases.begin()

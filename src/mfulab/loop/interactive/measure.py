@@ -245,7 +245,7 @@ class Measurement:
     def step(self) -> None:
         """Marks the end of a step; then steps are counted by these calls alone."""
         rest = self._loop.rest
-        if rest is None or not rest.tick():
+        if rest is None or rest.of_forwards or not rest.tick():
             self._safely(self._loop.step)
         if self.journal:
             self._safely(self.journal.step)

@@ -148,6 +148,7 @@ class Phases:
         if not self._place.move(Event.REST):
             return False
         self._current = _DONE
+        self._structure.take()  # the forward pass that had just begun is part of no later phase
         self.hooks.take_off()
         if look:
             self.hooks.put_on(look)
