@@ -99,7 +99,7 @@ ladder() {
 ladder_fp32() { rows ladder_fp32 100 $SHORT experiment=kernels "kernel=torch,$(best cuda_wide cuda_grouped cuda_warp_tile numba_cuda_unrolled triton_plain)" precision=fp32; }
 large() {
     local libraries=() name
-    for name in cublas:nvmath cublaslt:nvmath triton_autotuned:triton cutile:cuda.tile; do
+    for name in cublas:nvmath cublaslt:nvmath cutlass:cutlass_library triton_autotuned:triton cutile:cuda.tile; do
         python3 -c "import ${name#*:}" 2> /dev/null && libraries+=("${name%:*}")
     done
     rows large 120 experiment=kernels "kernel=torch,$(best cuda_hopper_hilbert "${libraries[@]}")" precision=bf16 size="${LARGEST:-8192}"
