@@ -287,9 +287,9 @@ class KnownCosts:
         self._missing: dict[Kind, set[Kind]] = {}
         self._tries: Counter[Kind] = Counter()
         self._due: set[Kind] = set()
-        # Numbers of phases that began as these at which a missing kind is expected, and the number
-        # at which each missing kind turned up last.
-        self._expected: defaultdict[Kind, set[int]] = defaultdict(set)
+        # By what phases began as and their number: the missing kind that is expected there; and the
+        # number at which each missing kind turned up last.
+        self._expected: dict[tuple[Kind, int], Kind] = {}
         self._turned_up: dict[Kind, int] = {}
         self._of_sizes: defaultdict[object, list[Kind]] = defaultdict(list)
         self._derived: set[Kind] = set()
@@ -331,7 +331,8 @@ class KnownCosts:
             return False
         is_due = self._begun[entry] in CHECKED or entry in self._due or filling.wants(self._place)
         self._due.discard(entry)
-        is_expected = self._begun[entry] in self._expected[entry]
+        expected = self._expected.pop((entry, self._begun[entry]), None)
+        is_expected = expected is not None and expected not in self._costs
         if is_due or is_expected or entry in self._missing:
             return True
         return entry not in self._entries and self._alike(self._entries, entry) is None
@@ -350,10 +351,10 @@ class KnownCosts:
         are counted, and the one that is as far away as the last of its kind was."""
         if self._tries[kind] < MOST_TRIES:
             self._missing.setdefault(entry, set()).add(kind)
-        if self._tries[kind] < 2 * MOST_TRIES:
+        if kind != entry and self._tries[kind] < 2 * MOST_TRIES:
             now = self._begun[entry]
             distance = now - self._turned_up.get(kind, 0)
-            self._expected[entry].add(now + distance)
+            self._expected[entry, now + distance] = kind
             self._turned_up[kind] = now
             self._tries[kind] += 1
 
