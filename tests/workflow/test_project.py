@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from graphlib import TopologicalSorter
 
@@ -393,3 +394,20 @@ assert mfulab.__file__.startswith({str(tmp_path)!r}), mfulab.__file__
     environment = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, check=True)
     assert "KEEP=1" in (tmp_path / "made").read_text()
+
+
+@pytest.mark.parametrize(
+    ("installing_s", "given", "config"),
+    [
+        (0, [], ""),
+        (85, [], " --config budget_min=2.5"),
+        (600, [], " --config budget_min=2.0"),
+        (85, ["CONFIG=experiment=kernels"], " --config experiment=kernels"),
+        (85, ["CUDA=cuda"], ""),
+    ],
+)
+def test_installing_is_taken_off_the_first_pages_budget(installing_s, given, config):
+    began = f"BEGAN={int(time.time()) - installing_s}"
+    command = ["make", "--dry-run", "report", began, "CUDA=", *given]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert printed.rstrip().endswith(f"-m snakemake --cores 1 report{config}")
