@@ -1,55 +1,27 @@
-// cp.async on the host, each copy made as late as its wait allows: what is read too early is poison.
+// CUTLASS's asynchronous copies, on the host.
 #pragma once
-#include <map>
-
+#include "copies.h"
 #include "cutlass/arch/memory.h"
 
 namespace cutlass::arch {
 
-struct Copy {
-    void* to;
-    const void* from;  // null: zeros
-    int bytes;
-};
-inline std::map<int, std::vector<std::vector<Copy>>> copies_of;  // groups by thread; the last one is open
-
-inline std::vector<std::vector<Copy>>& own_copies() {
-    auto& groups = copies_of[host::current];
-    if (groups.empty()) groups.emplace_back();
-    return groups;
-}
-
-template <int bytes>
-void copy_later(void* to, const void* from) {
-    if (reinterpret_cast<uintptr_t>(to) % bytes || reinterpret_cast<uintptr_t>(from) % bytes) host::fail("unaligned copy");
-    own_copies().back().push_back({to, from, bytes});
-}
-
 template <int bytes, CacheOperation::Kind = CacheOperation::Always>
 struct cp_async {
     cp_async(void* to, const void* from, bool inside = true) {
-        if (inside) copy_later<bytes>(to, from);
+        if (inside) host::copy_later<bytes>(to, from);
     }
 };
 
 template <int bytes, CacheOperation::Kind = CacheOperation::Always>
 struct cp_async_zfill {
-    cp_async_zfill(void* to, const void* from, bool inside) { copy_later<bytes>(to, inside ? from : nullptr); }
+    cp_async_zfill(void* to, const void* from, bool inside) { host::copy_later<bytes>(to, inside ? from : nullptr); }
 };
 
-inline void cp_async_fence() { own_copies().emplace_back(); }
+inline void cp_async_fence() { host::commit_copies(); }
 
 template <int pending>
 void cp_async_wait() {
-    auto& groups = own_copies();
-    while (int(groups.size()) - 1 > pending) {
-        for (const Copy& copy : groups.front())
-            if (copy.from)
-                memcpy(copy.to, copy.from, copy.bytes);
-            else
-                memset(copy.to, 0, copy.bytes);
-        groups.erase(groups.begin());
-    }
+    host::wait_for_copies<pending>();
 }
 
 }  // namespace cutlass::arch
