@@ -90,8 +90,6 @@ class VerdictColumns(BaseModel):
     verdict: str | None = column("Key: cause of the largest part of the time that is lost.")
     verdict_reason: str | None = column("Key of the sentence that explains the verdict.")
     verdict_numbers: str | None = json_column("numbers in the sentence of `verdict_reason`.")
-    verdict_rung: str | None = column("Rung below the ladder's largest drop.")
-    verdict_rung_above: str | None = column("Rung above the ladder's largest drop.")
     expected_mfu_percent: float | None = column(
         "OFU: tensor pipe active × mean clock ÷ peak clock."
     )

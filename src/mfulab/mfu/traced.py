@@ -82,7 +82,6 @@ def trace_columns(row: TraceRow, measured: Bests | None = None) -> dict[str, Cel
         "mfu_spec_percent": mfu,
         "mfu_percent": mfu,
         "mfu_basis": None if mfu is None else step.shares.mfu_basis,
-        "mfu_causal_percent": step.shares.mfu_causal_percent,
         "hfu_percent": step.shares.hfu_percent,
         "arithmetic_intensity": ratio(facts.work.flops, row.get("bytes_moved")),
         **step.budget_columns(),
@@ -102,7 +101,6 @@ def _facts(row: TraceRow, counts: _Counts, bandwidth_gb_s: Known, best_ratio: Kn
     weighted = counts.weighted_tflop_s(counts.needed)
     work = StepWork(
         flops=row.get("flops"),
-        causal_flops=row.get("causal_flops"),
         executed_flops=sum(counts.executed.values()) or None,
         bytes_moved=row.get("bytes_moved"),
         executed_ratio=row.get("executed_ratio"),
