@@ -57,8 +57,9 @@ TEXTS = {
     "module",
     "collective",
     "file",
+    "device",
+    "verdict",
 }
-TEXTS |= {"device", "verdict"}
 NAME = 64  # characters of a kernel's name
 TITLED: dict[str, Any] = {
     "box": box.SIMPLE_HEAD,

@@ -39,9 +39,16 @@ ONE = {
     "budget_min",
     "hardware",
     "exclude",
+    "first",
+    "on_gpu",
+    "device",
+    "device.name",
+    "device.type",
+    "report.language",
+    "report.rows",
+    "report.text",
+    "report.recorded",
 }
-ONE |= {"first", "on_gpu", "device", "device.name", "device.type", "report.language", "report.rows"}
-ONE |= {"report.text", "report.recorded"}
 
 
 def experiment_file(path: Path) -> None:

@@ -28,8 +28,6 @@ UNITS = {
     "_per_j": "1/J",
     "_ms": "ms",
     "_s": "s",
-}
-UNITS |= {
     "_percent": "%",
     "_bytes": "byte",
     "_flops": "FLOP",
@@ -37,8 +35,9 @@ UNITS |= {
     "_w": "W",
     "_j": "J",
     "_c": "°C",
+    "_mb": "MiB",
+    "_points": "percentage points",
 }
-UNITS |= {"_mb": "MiB", "_points": "percentage points"}
 TYPES = {bool: "true or false", int: "integer", float: "number", str: "text"}
 
 Records = dict[str, list[Record]]

@@ -23,8 +23,18 @@ from mfulab.lab.tables.columns import Record, Records
 from mfulab.timing import statistics as stats
 from mfulab.timing.probe import DISTURBED, Best, State
 
-ADDED: tuple[str, ...] = ("process_s", "measured_s", "windows", "steps", "window_s", "repetitions")
-ADDED += ("unheld_repetitions", "disturbed_windows", "repeated_windows", "probe_s")
+ADDED: tuple[str, ...] = (
+    "process_s",
+    "measured_s",
+    "windows",
+    "steps",
+    "window_s",
+    "repetitions",
+    "unheld_repetitions",
+    "disturbed_windows",
+    "repeated_windows",
+    "probe_s",
+)
 FIRST = (
     "started_at",
     "first_call_s",

@@ -34,8 +34,17 @@ Values = Iterator[tuple[str, Any]]
 
 # `other_columns.csv` says what each column is.
 COLUMNS = (
-    *("source", "place", "case", "printed", "formula", "value", "answer", "agrees", "note"),
-    *("key", "values"),
+    "source",
+    "place",
+    "case",
+    "printed",
+    "formula",
+    "value",
+    "answer",
+    "agrees",
+    "note",
+    "key",
+    "values",
 )
 
 
