@@ -390,7 +390,7 @@ def recorded(folder: Path) -> dict[str, tuple[float | None, str]]:
     best = dict(_recorded_ceilings(ceilings))
     clocks = []
     for row in ceilings:
-        if _sets_clock(row):
+        if row["clock_mhz"] and _recorded_name(row).endswith("_tflop_s"):
             clocks.append(float(row["clock_mhz"]))
     if clocks:
         best["clock_mhz"] = min(clocks)
@@ -414,11 +414,6 @@ def _recorded_ceilings(rows: Iterable[Mapping[str, str]]) -> Iterator[tuple[str,
         value = row.get("swept_tflop_s") or row["measured_tflop_s"] or row["measured_gb_s"]
         if name and value:
             yield name, float(value)
-
-
-def _sets_clock(row: Mapping[str, str]) -> bool:
-    """True for a ceiling of matmuls whose clock was read."""
-    return bool(row["clock_mhz"]) and _recorded_name(row).endswith("_tflop_s")
 
 
 def _recorded_name(row: Mapping[str, str]) -> str:
