@@ -197,8 +197,8 @@ class HostCalls(Columns):
     name: Indices
     thread: Indices
     external: Indices
-    forward: npt.NDArray[np.bool_]  # called with gradients enabled
-    annotation: npt.NDArray[np.bool_]
+    forward: Chosen  # called with gradients enabled
+    annotation: Chosen
     sequence: Indices  # autograd's number of an operator and its backward pass, -1 without one
     calls: dict[int, Call] = field(default_factory=dict)
 
@@ -254,12 +254,12 @@ class Trace:
             notes=list(self.notes),
         )
 
-    def named(self, test: Callable[[str], Any]) -> npt.NDArray[np.bool_]:
+    def named(self, test: Callable[[str], Any]) -> Chosen:
         """Marks the names that pass a test, one place each."""
         return np.array([bool(test(name)) for name in self.names], bool)
 
     @property
-    def of_module(self) -> npt.NDArray[np.bool_]:
+    def of_module(self) -> Chosen:
         """Marks the host calls that are ranges of modules, in which operators are not sought."""
         return self.named(lambda name: name.startswith(MODULE))[self.host.name]
 
