@@ -193,14 +193,6 @@ def _one(
             "not comparable",
             because=f"{which} is {row['status']}: {words.message(str(row['message']))}",
         )
-    lacking = [
-        name for name, row in (("old", old), ("new", new)) if row.get("median_time_s") is None
-    ]
-    if len(lacking) == 1:
-        because = (
-            f"{lacking[0]} is a median, of before times were undisturbed ones: measure it again"
-        )
-        return Compared(*run, "not comparable", because=because)
     ratio = after.time_s / before.time_s
     if not (before.is_measured and after.is_measured):
         says, because = verdict(before, after)
@@ -363,8 +355,7 @@ def show(
     noticeable: float,
     gate: float | None,
     out: Path | None,
-    as_json: bool,
-    form: str = "text",
+    form: str,
 ) -> int:
     """Compares two folders of results; the status is that of `tell`."""
     old = machine_folder(old)
@@ -381,7 +372,7 @@ def show(
     if out:
         write(compared, out, old, new)
     basis = f"{f'{FAST}; ' * fast}intervals are between processes; {drifts}"
-    return tell(compared, f"{new} against {old}", basis, gate, as_json, form)
+    return tell(compared, f"{new} against {old}", basis, gate, form)
 
 
 def tell(
@@ -389,13 +380,12 @@ def tell(
     title: str,
     basis: str,
     gate: float | None,
-    as_json: bool,
-    form: str = "text",
+    form: str,
 ) -> int:
     """Prints a comparison and what its intervals rest on, or a line of JSON a run; returns its exit
     status: 1 where a run is slower, 2 where nothing is comparable, and 3 where one may be slower
     than `gate` allows."""
-    if as_json or form == "json":
+    if form == "json":
         for run in compared:
             say_json(run.answer.line(asdict(run)))
     elif form == "markdown":
