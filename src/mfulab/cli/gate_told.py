@@ -81,7 +81,7 @@ class Told:
 
     @property
     def remarks(self) -> list[str]:
-        """What was measured and for how long, why the verdict is open, and the warning."""
+        """Count and time of what was measured, why the verdict is open, and the warning."""
         measured = f"{self.count} in {duration(self.seconds)}"
         return list(filter(None, [measured, self.compared.because, self.warning]))
 
