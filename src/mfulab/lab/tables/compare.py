@@ -193,6 +193,14 @@ def _one(
             "not comparable",
             because=f"{which} is {row['status']}: {words.message(str(row['message']))}",
         )
+    lacking = [
+        name for name, row in (("old", old), ("new", new)) if row.get("median_time_s") is None
+    ]
+    if len(lacking) == 1:
+        because = (
+            f"{lacking[0]} is a median, of before times were undisturbed ones: measure it again"
+        )
+        return Compared(*run, "not comparable", because=because)
     ratio = after.time_s / before.time_s
     if not (before.is_measured and after.is_measured):
         says, because = verdict(before, after)
