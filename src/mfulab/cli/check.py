@@ -254,11 +254,7 @@ def _medians(lines: Iterable[Line], device: str) -> dict[str, float]:
         for name, reading in line["values"].items():
             if reading["value"] is not None:
                 columns[name].append(reading["value"])
-    found = {}
-    for name, column in columns.items():
-        if len(column) >= FEWEST_NODES:
-            found[name] = median(column)
-    return found
+    return {name: median(column) for name, column in columns.items() if len(column) >= FEWEST_NODES}
 
 
 def _checked(device: str, baseline: Path | None) -> Line:

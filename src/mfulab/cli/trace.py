@@ -147,11 +147,7 @@ class Asked:
     def of_single_traces(self) -> list[str]:
         """Names of the given options that ranks by the hundred have not."""
         names = ("html", "perfetto", "compare", "gate", "capture", "model")
-        found = []
-        for name in names:
-            if getattr(self, name):
-                found.append(name)
-        return found
+        return [name for name in names if getattr(self, name)]
 
     @property
     def reading(self) -> Record:

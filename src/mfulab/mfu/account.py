@@ -68,11 +68,7 @@ class Account:
         time_s = self.facts.time.time_s
         if not time_s:
             return {}
-        found = {}
-        for part, ms in self.budget_ms.items():
-            if ms:
-                found[part] = Loss(ms, ms / time_s / 10)
-        return found
+        return {part: Loss(ms, ms / time_s / 10) for part, ms in self.budget_ms.items() if ms}
 
     def loss(self, key: str) -> Loss | None:
         """Time that a cause takes of the step; None where the budget is not known or has none of

@@ -166,11 +166,7 @@ class Columns:
 
     def columns(self) -> list[npt.NDArray[Any]]:
         """The columns, in the order of their fields."""
-        found = []
-        for column in vars(self).values():
-            if isinstance(column, np.ndarray):
-                found.append(column)
-        return found
+        return [column for column in vars(self).values() if isinstance(column, np.ndarray)]
 
     def chosen(self, mask: Chosen) -> Self:
         """Some of the events, in the same order."""
@@ -270,11 +266,7 @@ class Trace:
         listed = self.metadata.get("deviceProperties")
         if not isinstance(listed, list):
             return []
-        found = []
-        for device in listed:
-            if isinstance(device, dict):
-                found.append(_fitting(device))
-        return found
+        return [_fitting(device) for device in listed if isinstance(device, dict)]
 
     def distributed(self, name: str) -> int | None:
         """A whole number of the file's `distributedInfo`: `rank` or `world_size`."""

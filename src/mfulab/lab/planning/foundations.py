@@ -59,11 +59,7 @@ def digests_of(sources: Sources) -> dict[str, str]:
 
 def changed(recorded: Mapping[str, str], today: Mapping[str, str]) -> list[str]:
     """The parts whose digests differ, in the order of `PARTS`."""
-    found = []
-    for part in PARTS:
-        if recorded.get(part) != today.get(part):
-            found.append(part)
-    return found
+    return [part for part in PARTS if recorded.get(part) != today.get(part)]
 
 
 def _place(file: Path) -> str:
