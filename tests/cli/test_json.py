@@ -5,6 +5,7 @@ import math
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import jsonschema
 import pytest
@@ -14,7 +15,7 @@ from support.workflow_copy import ROOT
 from mfulab.cli import check, watch
 from mfulab.cli.commands import COMMANDS
 from mfulab.cli.main import main, tree
-from mfulab.core.answer import BASES, Answer, answered, of_change, unanswered
+from mfulab.core.answer import Answer, Basis, answered, of_change, unanswered
 from mfulab.core.said import Said
 from mfulab.device.samplers.reading import Reading
 from mfulab.lab.tables import answers, compare
@@ -168,7 +169,7 @@ def test_a_row_answers_by_the_number_that_it_is_for(row, good):
 )
 def test_a_comparison_is_good_where_it_is_decided_and_not_slower(verdict, ratio, good, capsys):
     compared = Compared("profile_step", "a", verdict, 1.0, ratio, ratio)
-    compare.tell([compared], "title", "basis", None, as_json=True)
+    compare.tell([compared], "title", "basis", None, "json")
     (line,) = lines_of(capsys.readouterr().out)
     assert is_good(line) == good
     VALIDATOR.validate(of_change(ratio, verdict, {}).line({}))
@@ -205,7 +206,7 @@ def test_each_engine_and_job_is_a_line(sample, good):
 def test_the_schema_names_what_the_code_has():
     schema = SCHEMA["$defs"]["answer"]["properties"]
     assert list(schema) == [field.name for field in fields(Answer)]
-    assert schema["basis"]["enum"] == [*BASES, None]
+    assert schema["basis"]["enum"] == [*get_args(Basis), None]
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,6 @@ def test_a_training_step_on_a_gpu_by_hand():
     assert joined["mfu_basis"] == "spec"
     assert joined["mfu_percent"] == joined["mfu_spec_percent"] == pytest.approx(10.0)
     assert joined["mfu_measured_percent"] == pytest.approx(15.0)
-    assert joined["mfu_causal_percent"] == pytest.approx(9.0)
     assert joined["hfu_percent"] == pytest.approx(100 * 3.5e12 / 0.5 / 60e12)
     assert joined["mfu_ci_low_percent"] == pytest.approx(100 * 3 / 0.6 / 60)
     assert joined["mfu_ci_high_percent"] == pytest.approx(100 * 3 / 0.4 / 60)

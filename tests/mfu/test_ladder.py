@@ -15,7 +15,6 @@ from support.workflow_copy import ROOT
 from mfulab.core.language import Texts
 from mfulab.lab.report.figures import utilization_ladder
 from mfulab.mfu import ladder
-from mfulab.mfu.account import read
 
 SHARES = st.one_of(st.none(), st.just(math.nan), st.floats(0, 150))
 ROWS = st.fixed_dictionaries(
@@ -26,17 +25,17 @@ ROWS = st.fixed_dictionaries(
 
 
 @given(ROWS)
-def test_verdict_and_figure_name_the_same_drop(row):
-    judged = read({**row, "time_s": 0.1}).verdict_columns()
+def test_the_figure_names_the_largest_drop(row):
+    drop = ladder.largest_drop(row)
     shown = pd.DataFrame(
         [{**row, "model": "m", "precision": "fp32", "batch_size": 1, "machine": "here"}]
     )
     said = utilization_ladder.finding(shown, Texts("en", "utilization_ladder"))
     rungs = Texts("en", "rungs")
-    if judged["verdict_rung"] is None:
+    if drop is None:
         assert "no rung lies below" in said
     else:
-        names = (rungs(judged[name]) for name in ("verdict_rung_above", "verdict_rung"))
+        names = (rungs(rung.column) for rung in (drop.above, drop.below))
         assert re.search(r"from {} \(.* %\) to {} \(".format(*map(re.escape, names)), said)
 
 

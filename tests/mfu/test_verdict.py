@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfulab.core.language import verdicts
+from mfulab.mfu import ladder
 from mfulab.mfu.account import VERDICT, read, shares_of
 from mfulab.mfu.causes import CAUSES, NEAR_CEILING
 from mfulab.mfu.headroom import PARTS
@@ -57,7 +58,7 @@ def said(what):
 
 
 def neighbours(row):
-    drop = judge(row).drop
+    drop = ladder.largest_drop(row)
     return drop and (
         drop.above.column.removesuffix("_percent"),
         drop.below.column.removesuffix("_percent"),
@@ -356,7 +357,7 @@ def test_the_rung_that_loses_most():
 
 def test_cross_check_by_hand():
     verdict = judge(HEALTHY)
-    assert verdict.expected_mfu_percent == pytest.approx(45 * 1755 / 1830)
+    assert read(HEALTHY).shares.expected_mfu_percent == pytest.approx(45 * 1755 / 1830)
     assert verdict.flags == ()
 
 
@@ -406,8 +407,8 @@ def test_a_device_that_multiplies_next_to_nothing_is_not_cross_checked():
 
 
 def test_products_off_the_tensor_cores_are_not_cross_checked():
-    assert judge({**HEALTHY, "effective_precision": "fp32"}).expected_mfu_percent is None
-    assert judge({**HEALTHY, "peak_clock_mhz": None}).expected_mfu_percent is None
+    for unlike in ({"effective_precision": "fp32"}, {"peak_clock_mhz": None}):
+        assert read({**HEALTHY, **unlike}).shares.expected_mfu_percent is None
 
 
 def test_flags():
@@ -513,10 +514,6 @@ def test_the_verdict_as_columns():
     found = columns({**HEALTHY, "other_processes": 1})
     assert tuple(found) == VERDICT
     assert (found["verdict"], found["verdict_reason"]) == ("not_explained", "not_explained")
-    assert (found["verdict_rung_above"], found["verdict_rung"]) == (
-        "sm_active_percent",
-        "tensor_active_percent",
-    )
     assert json.loads(found["verdict_numbers"]) == {"share": 55.0}
     assert json.loads(found["verdict_flags"]) == {"other_processes": {"count": 1.0}}
     assert verdicts.flags(found["verdict_flags"]) == "1 other process used this device"

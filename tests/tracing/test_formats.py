@@ -12,12 +12,11 @@ from support.said import keys, numbers
 
 from mfulab.cli.main import main
 from mfulab.measurements.read_trace.reader import files, read_file
-from mfulab.tracing import perfetto
 from mfulab.tracing import xplane as profiles
 from mfulab.tracing.formats import read
 from mfulab.tracing.nsys import _sizes
 from mfulab.tracing.recorder import Recorder
-from mfulab.tracing.trace import TraceError, lacking, launch_of, step_mark
+from mfulab.tracing.trace import TraceError, lacking, step_mark
 from mfulab.tracing.xplane import message
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -544,8 +543,8 @@ def test_an_nsight_report_gets_the_command_that_exports_it(tmp_path):
             "is_snapshot",
         ),
         ("a.pickle", pickle.dumps(["segment"]), "is_pickle"),
-        ("a.pftrace", b"\n\x05packet", "damaged_perfetto"),
-        ("a.perfetto-trace.gz", gzip.compress(b"\n\x00", mtime=0), "perfetto_without_kernels"),
+        ("a.pftrace", b"\n\x05packet", "is_pftrace"),
+        ("a.perfetto-trace.gz", gzip.compress(b"\n\x00", mtime=0), "is_pftrace"),
         (
             "memory.json",
             b'[["cuda:0", 1], ["cuda:0", 2]]',
@@ -698,91 +697,3 @@ def test_a_trace_that_holds_such_words_is_read(tmp_path):
     content = {"schemaVersion": 1, "name": "chakra", "traceEvents": events, "frame": {}}
     (tmp_path / "t.json").write_text(json.dumps(content))
     assert len(read(tmp_path / "t.json")[0].activities) == 1
-
-
-class Packets:
-    """A trace as rocprofv3 writes it: names by number, and a clock that counts from packet to packet."""
-
-    def __init__(self):
-        self.trace = perfetto._classes()["Trace"]()
-        self.last = 1000
-        first = self.trace.packet.add(sequence=1, flags=1)
-        first.defaults.clock = 64
-        first.snapshot.clocks.add(id=64, timestamp=self.last, is_incremental=1)
-        first.snapshot.clocks.add(id=6, timestamp=self.last)
-
-    def add(self, time, kind, track, category="", name="", **about):
-        packet = self.trace.packet.add(sequence=1, timestamp=time - self.last)
-        self.last = time
-        packet.event.type = kind
-        packet.event.track = track
-        if not category:
-            return
-        number = len(self.trace.packet)
-        packet.interned.categories.add(iid=number, name=category.encode())
-        packet.interned.names.add(iid=number, name=name.encode())
-        packet.event.category_iids.append(number)
-        packet.event.name_iid = number
-        for place, (key, value) in enumerate(about.items()):
-            iid = 100 * number + place
-            packet.interned.annotations.add(iid=iid, name=key.encode())
-            note = packet.event.annotations.add(name_iid=iid)
-            field = "text" if isinstance(value, bytes) else "uint"
-            setattr(note, field, value)
-
-    def write(self, path):
-        path.write_bytes(self.trace.SerializeToString())
-        return path
-
-
-def test_perfettos_slices_of_rocprofv3_are_a_trace(tmp_path):
-    packets = Packets()
-    packets.add(1000, 1, 9, "marker_api", "step 4", tid=77)
-    packets.add(1005, 1, 8, "hip_runtime_api", "hipLaunchKernel", corr_id=3, tid=77)
-    packets.add(1010, 2, 8)
-    packets.add(
-        1100, 1, 5, "kernel_dispatch", "Cijk_BBS_MT16x16x64", corr_id=3, agent=b"2", queue=1
-    )
-    packets.add(1150, 1, 6, "memory_copy", "HOST_TO_DEVICE", corr_id=4, dst_agent=b"2")
-    packets.add(1160, 2, 6)
-    packets.add(1400, 2, 5)
-    packets.add(1500, 2, 9)
-    packets.add(1600, 1, 5, "kernel_dispatch", "without an end", corr_id=5, agent=b"2", queue=1)
-    for name in ("a.pftrace", "b.perfetto-trace"):
-        (trace,) = read(packets.write(tmp_path / name))
-        work = trace.activities
-        spans = list(zip(work.begin.tolist(), work.end.tolist(), strict=True))
-        assert sorted(spans) == [(1100, 1400), (1150, 1160)]
-        assert work.device.tolist() == [2, 2]
-        assert sorted(work.kind.tolist()) == [0, 2], "computing and copying"
-        assert trace.launches.begin.tolist() == [1005]
-        assert launch_of(trace)[work.begin == 1100].tolist() == [0]
-        assert [trace.names[name] for name in trace.host.name] == ["ProfilerStep#4"]
-        assert trace.events == 4
-    (found,) = read_file(tmp_path / "a.pftrace")
-    assert found.row.kernel_busy_percent == pytest.approx(60)
-
-
-def test_names_of_perfetto_are_those_of_their_sequence(tmp_path):
-    """Two sequences number other names alike, times are absolute, and a cleared state has none."""
-    trace = perfetto._classes()["Trace"]()
-    for sequence, (name, begin) in enumerate((("one", 50), ("two", 90)), start=1):
-        first = trace.packet.add(sequence=sequence, timestamp=begin, flags=1)
-        first.interned.names.add(iid=1, name=name.encode())
-        first.event.type, first.event.track, first.event.name_iid = 1, sequence, 1
-        first.event.categories.append(b"kernel_dispatch")
-        last = trace.packet.add(sequence=sequence, timestamp=begin + 5)
-        last.event.type, last.event.track = 2, sequence
-    cleared = trace.packet.add(sequence=1, timestamp=200, flags=1)
-    cleared.event.type, cleared.event.track, cleared.event.name_iid = 1, 1, 1
-    cleared.event.categories.append(b"kernel_dispatch")
-    end = trace.packet.add(sequence=1, timestamp=210)
-    end.event.type, end.event.track = 2, 1
-    path = tmp_path / "a.pftrace"
-    path.write_bytes(trace.SerializeToString())
-    (found,) = read(path)
-    work = found.activities
-    named = {
-        int(begin): found.names[name] for begin, name in zip(work.begin, work.name, strict=True)
-    }
-    assert named == {50: "one", 90: "two", 200: ""}

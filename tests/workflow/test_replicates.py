@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from mfulab.lab.tables.columns import with_counters
+
 pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("replicates")]
 ONE_RUN = (
     "steps=[profile_step]",
@@ -36,7 +38,8 @@ def test_more_replicates_measure_the_missing_ones_alone_and_changed_code_all(mak
         with (project.folder / "results/tables/profile.csv").open(
             newline="", encoding="utf-8"
         ) as file:
-            return next(row for row in csv.DictReader(file) if row["recorded"] == "False")
+            measured = (row for row in csv.DictReader(file) if row["recorded"] == "False")
+            return with_counters(next(measured))
 
     row = report(2)
     assert (row["status"], row["replicates"], ",replicate=" in row["run"]) == ("ok", "2", False)

@@ -57,7 +57,7 @@ LINE = re.compile(
 )  # as `--json` begins it; srun --label puts a number in front
 LINKS = ("pcie_lanes", "pcie_generation", "nvlinks")
 OWN = "the card's own"  # whose most a link is held against
-References = Mapping[str, tuple[float | None, str]]  # name → value, and whose it is
+References = dict[str, tuple[float | None, str]]  # name → value, and whose it is
 State = Literal["low", "unknown", "healthy"]
 
 
@@ -254,11 +254,7 @@ def _medians(lines: Iterable[Line], device: str) -> dict[str, float]:
         for name, reading in line["values"].items():
             if reading["value"] is not None:
                 columns[name].append(reading["value"])
-    found = {}
-    for name, column in columns.items():
-        if len(column) >= FEWEST_NODES:
-            found[name] = median(column)
-    return found
+    return {name: median(column) for name, column in columns.items() if len(column) >= FEWEST_NODES}
 
 
 def _checked(device: str, baseline: Path | None) -> Line:
@@ -284,7 +280,7 @@ def _checked(device: str, baseline: Path | None) -> Line:
     for key, reading in readings_of(where).items():
         why = str(reading.reason or "")
         values[key] = {"value": reading.value, "unit": reading.unit, "reason": why}
-    own = dict[str, tuple[float | None, str]]()
+    own = References()
     for key, link in links_of(where).items():
         values[key] = {"value": link.now, "unit": "", "reason": ""}
         own[key] = (link.most, OWN)
@@ -303,7 +299,7 @@ def _checked(device: str, baseline: Path | None) -> Line:
     )
 
 
-def printed(values: Mapping[str, Value]) -> dict[str, tuple[float | None, str]]:
+def printed(values: Mapping[str, Value]) -> References:
     """References from the datasheet of this node's GPU; where the power limit held its clock, rates
     at that clock."""
     shown = {name: reading["value"] for name, reading in values.items()}
@@ -316,7 +312,7 @@ def printed(values: Mapping[str, Value]) -> dict[str, tuple[float | None, str]]:
         source = f"datasheet, at {clock:.0f} MHz"
         held = min(1.0, clock / spec_clock)
         spec_clock = None
-    references = dict[str, tuple[float | None, str]]()
+    references = References()
     for name in shown:
         if name.endswith("_tflop_s"):
             peak = local_peak(name.removesuffix("_tflop_s")).spec
@@ -375,7 +371,7 @@ def _floor(name: str, source: str, kind: str) -> float:
     return TOLERATED[kind]
 
 
-def recorded(folder: Path) -> dict[str, tuple[float | None, str]]:
+def recorded(folder: Path) -> References:
     """References from the recording of an equal device; a CPU's cores and vector instructions must
     be equal too."""
     try:
@@ -390,7 +386,7 @@ def recorded(folder: Path) -> dict[str, tuple[float | None, str]]:
     best = dict(_recorded_ceilings(ceilings))
     clocks = []
     for row in ceilings:
-        if _sets_clock(row):
+        if row["clock_mhz"] and _recorded_name(row).endswith("_tflop_s"):
             clocks.append(float(row["clock_mhz"]))
     if clocks:
         best["clock_mhz"] = min(clocks)
@@ -414,11 +410,6 @@ def _recorded_ceilings(rows: Iterable[Mapping[str, str]]) -> Iterator[tuple[str,
         value = row.get("swept_tflop_s") or row["measured_tflop_s"] or row["measured_gb_s"]
         if name and value:
             yield name, float(value)
-
-
-def _sets_clock(row: Mapping[str, str]) -> bool:
-    """True for a ceiling of matmuls whose clock was read."""
-    return bool(row["clock_mhz"]) and _recorded_name(row).endswith("_tflop_s")
 
 
 def _recorded_name(row: Mapping[str, str]) -> str:
@@ -469,7 +460,9 @@ def _among(lines: Sequence[Line]) -> list[Line]:
     for line in lines:
         if line["state"] == "unknown":
             medians = _medians(lines, line["device"])
-            references = {name: (value, "median of the nodes") for name, value in medians.items()}
+            references: References = {
+                name: (value, "median of the nodes") for name, value in medians.items()
+            }
             if references:
                 line = judged(line, references)
         judged_lines.append(line)

@@ -50,13 +50,65 @@ LONGEST_SAID = 200  # characters of what a failed command said last
 
 
 @dataclass(frozen=True)
-class Measure:
-    """Quantity measured of a command, its longest time, and who is told its process group."""
+class Asked:
+    """The command's options."""
 
-    limit_s: float
-    reads: re.Pattern[str] | None
+    commands: Sequence[str]
+    base: str | None
+    save: str | None
+    against: str | None
+    minutes: float
+    noticeable: float
+    reads: str | None
+    cpu_time: bool
     is_rate: bool
-    of_cpu: bool
+    form: str
+    as_json: bool
+
+    def check(self) -> None:
+        """Raises ConfigurationError for options that contradict each other."""
+        if self.cpu_time and self.reads:
+            raise ConfigurationError(
+                "--cpu-time and --reads: each says what is compared; give one."
+            )
+        if self.is_rate and not self.reads:
+            raise ConfigurationError("--rate: says how --reads reads, which is missing.")
+        given = {"--base": self.base, "--save": self.save, "--against": self.against}
+        chosen = []
+        for option, value in given.items():
+            if value is not None:
+                chosen.append(option)
+        if len(chosen) > 1:
+            raise ConfigurationError(f"{' and '.join(chosen)}: give one.")
+        if not chosen and len(self.commands) != 2:
+            raise ConfigurationError(
+                f"commands: {len(self.commands)}; give two, each in quotes, or --base COMMIT -- COMMAND."
+            )
+        try:
+            re.compile(self.reads or "")
+        except re.error as error:
+            raise ConfigurationError(
+                f"--reads={self.reads}: no regular expression: {error}."
+            ) from error
+
+    @property
+    def command(self) -> str:
+        """The words of one command, in quotes or not."""
+        if len(self.commands) == 1:
+            return self.commands[0]
+        return shlex.join(self.commands)
+
+    @property
+    def unit(self) -> str:
+        """Unit of what is compared; none of a number that a command prints."""
+        return "" if self.reads else "s"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Options by which commands are measured, and who is told each one's process group."""
+
+    asked: Asked
     watcher: IO[bytes]
 
     def ended(self) -> None:
@@ -66,7 +118,7 @@ class Measure:
 
     def clock(self) -> float:
         """Seconds of wall time, or of the CPU time of commands that have ended."""
-        if self.of_cpu:
+        if self.asked.cpu_time:
             return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
         return time.perf_counter()
 
@@ -116,88 +168,30 @@ class Measure:
 )
 @FORMAT
 @AS_JSON
-def run(
-    commands: Sequence[str],
-    base: str | None,
-    minutes: float,
-    noticeable: float,
-    reads: str | None,
-    is_rate: bool,
-    cpu_time: bool,
-    as_json: bool,
-    save: str | None = None,
-    against: str | None = None,
-    form: str = "text",
-) -> int:
+def run(**options: Any) -> int:
     """Measures commands and prints the verdict; `STATUS` has the exit status of each. Raises
     ConfigurationError for commands that fail, that hang, or that do not print the number."""
-    _check_options(commands, base, reads, is_rate, cpu_time, save, against)
-    try:
-        pattern = None
-        if reads:
-            pattern = re.compile(reads)
-    except re.error as error:
-        raise ConfigurationError(f"--reads={reads}: no regular expression: {error}.") from error
-    if as_json:
-        form = "json"
-    with _measuring(60 * minutes, pattern, is_rate, cpu_time) as measure:
-        if save is not None or against is not None:
-            return _beside_a_baseline(
-                _one(commands), measure, save, against, minutes, noticeable, form
-            )
-        outcome = _in_turn(commands, base, measure, minutes, noticeable)
-    gate_told.tell(outcome, form)
+    asked = Asked(**options)
+    asked.check()
+    # At the end of the block, however it comes, no command is left.
+    with leaving_by(_leave), _watcher() as watcher:
+        measure = Measure(asked, watcher)
+        if asked.save is not None:
+            return _save(measure, asked.save)
+        outcome = _in_turn(measure) if asked.against is None else _against(measure, asked.against)
+    gate_told.tell(outcome, "json" if asked.as_json else asked.form)
     return STATUS[outcome.compared.verdict]
 
 
-def _check_options(
-    commands: Sequence[str],
-    base: str | None,
-    reads: str | None,
-    is_rate: bool,
-    cpu_time: bool,
-    save: str | None,
-    against: str | None,
-) -> None:
-    """Raises ConfigurationError for options that contradict each other."""
-    if cpu_time and reads:
-        raise ConfigurationError("--cpu-time and --reads: each says what is compared; give one.")
-    if is_rate and not reads:
-        raise ConfigurationError("--rate: says how --reads reads, which is missing.")
-    given = {"--base": base, "--save": save, "--against": against}
-    chosen = []
-    for option, value in given.items():
-        if value is not None:
-            chosen.append(option)
-    if len(chosen) > 1:
-        raise ConfigurationError(f"{' and '.join(chosen)}: give one.")
-    if not chosen and len(commands) != 2:
-        raise ConfigurationError(
-            f"commands: {len(commands)}; give two, each in quotes, or --base COMMIT -- COMMAND."
-        )
-
-
-@contextlib.contextmanager
-def _measuring(
-    limit_s: float, reads: re.Pattern[str] | None, is_rate: bool, of_cpu: bool
-) -> Iterator[Measure]:
-    """Measures commands within the block; at its end, however it comes, none of them is left."""
-    with leaving_by(_leave), _watcher() as watcher:
-        yield Measure(limit_s, reads, is_rate, of_cpu, watcher)
-
-
-def _in_turn(
-    commands: Sequence[str],
-    base: str | None,
-    measure: Measure,
-    minutes: float,
-    noticeable: float,
-) -> Told:
+def _in_turn(measure: Measure) -> Told:
     """The verdict on two commands, or on one here and in a commit, measured in turn."""
+    asked = measure.asked
+    commands = asked.commands
+    base = asked.base
     with contextlib.ExitStack() as stack:
         folders = [Path.cwd(), Path.cwd()]
         if base is not None:
-            commands = [_one(commands)] * 2
+            commands = [asked.command] * 2
             below = _git("rev-parse", "--show-prefix").stdout.strip()
             folders[0] = stack.enter_context(worktree(base)) / below
             if not folders[0].is_dir():
@@ -211,74 +205,62 @@ def _in_turn(
         for side in (0, 1):
             timed(side)  # into the caches
         began = time.monotonic()
-        compared = in_turn(timed, minutes, noticeable, gate_told.progress())
+        compared = in_turn(timed, asked.minutes, asked.noticeable, gate_told.progress())
         wipe()
     before = commands[0] if base is None else f"{commands[0]} (at {base})"
     pairs = f"{len(values) // 2 - 1} pairs"
     seconds = time.monotonic() - began
-    unit = "" if measure.reads else "s"
     both = (before, commands[1])
-    return Told(compared, pairs, seconds, unit, measure.is_rate, noticeable, both)
+    return Told(compared, pairs, seconds, asked.unit, asked.is_rate, asked.noticeable, both)
 
 
-def _beside_a_baseline(
-    command: str,
-    measure: Measure,
-    save: str | None,
-    against: str | None,
-    minutes: float,
-    noticeable: float,
-    form: str,
-) -> int:
-    """Saves what a command takes under a name, or compares it with what was saved."""
-    old = None
-    if against is not None:
-        old = gate_baseline.load(against)
-    what = "cpu" if measure.of_cpu else "wall"
-    if measure.reads is not None:
-        what = measure.reads.pattern
-    baseline = Baseline(
-        command, what, measure.is_rate, gate_baseline.machine(), gate_baseline.now(), ()
-    )
-    if old is not None and against is not None:
-        gate_baseline.check_alike(against, old, baseline)
-    here = Path.cwd()
-    _value(command, here, measure)  # into the caches
-    began = time.monotonic()
-    values = gate_baseline.sampled(
-        lambda: _value(command, here, measure),
-        minutes,
-        noticeable,
-        time.monotonic,
-        gate_told.progress(),
-    )
-    wipe()
-    seconds = time.monotonic() - began
-    if save is not None:
-        path = gate_baseline.save(save, replace(baseline, values=tuple(values)))
-        say(f"saved: {len(values)} runs in {duration(seconds)}, {path}")
-        return 0
-    assert old is not None
-    compared = gate_baseline.compared(f"{against}", old.values, values, noticeable)
-    outcome = Told(
-        compared,
+def _save(measure: Measure, name: str) -> int:
+    """Keeps what a command takes under a name."""
+    values, seconds = _sampled(measure)
+    path = gate_baseline.save(name, replace(_baseline(measure.asked), values=tuple(values)))
+    say(f"saved: {len(values)} runs in {duration(seconds)}, {path}")
+    return 0
+
+
+def _against(measure: Measure, name: str) -> Told:
+    """The verdict on what a command takes now and what was saved under a name."""
+    asked = measure.asked
+    old = gate_baseline.load(name)
+    gate_baseline.check_alike(name, old, _baseline(asked))
+    values, seconds = _sampled(measure)
+    return Told(
+        gate_baseline.compared(name, old.values, values, asked.noticeable),
         f"{len(values)} runs",
         seconds,
-        "" if measure.reads else "s",
-        measure.is_rate,
-        noticeable,
-        (f"{old.command} ({against}, {old.measured_at})", command),
-        f"{against} was {gate_baseline.DRIFT}",
+        asked.unit,
+        asked.is_rate,
+        asked.noticeable,
+        (f"{old.command} ({name}, {old.measured_at})", asked.command),
+        f"{name} was {gate_baseline.DRIFT}",
     )
-    gate_told.tell(outcome, form)
-    return STATUS[compared.verdict]
 
 
-def _one(commands: Sequence[str]) -> str:
-    """The words of one command, in quotes or not."""
-    if len(commands) == 1:
-        return commands[0]
-    return shlex.join(commands)
+def _baseline(asked: Asked) -> Baseline:
+    """A baseline of this command, here and now, without its times."""
+    what = asked.reads or ("cpu" if asked.cpu_time else "wall")
+    machine = gate_baseline.machine()
+    return Baseline(asked.command, what, asked.is_rate, machine, gate_baseline.now(), ())
+
+
+def _sampled(measure: Measure) -> tuple[list[float], float]:
+    """Times of one command, and the seconds that taking them took."""
+    asked = measure.asked
+
+    def timed() -> float:
+        return _value(asked.command, Path.cwd(), measure)
+
+    timed()  # into the caches
+    began = time.monotonic()
+    values = gate_baseline.sampled(
+        timed, asked.minutes, asked.noticeable, time.monotonic, gate_told.progress()
+    )
+    wipe()
+    return values, time.monotonic() - began
 
 
 @contextlib.contextmanager
@@ -301,20 +283,21 @@ def _value(command: str, folder: Path, measure: Measure) -> float:
     """Seconds that a command takes, or the last number that it prints; of a rate 1 ÷ it. Raises
     ConfigurationError."""
     seconds, printed = _run(command, folder, measure)
-    if measure.reads is None:
+    pattern = measure.asked.reads
+    if not pattern:
         return seconds
-    found = measure.reads.findall(printed)
+    found = re.findall(pattern, printed)
     if not found:
         what = "prints nothing that it matches"
-        raise ConfigurationError(f"`{command}`: with --reads={measure.reads.pattern} it {what}.")
+        raise ConfigurationError(f"`{command}`: with --reads={pattern} it {what}.")
     last = found[-1] if isinstance(found[-1], str) else found[-1][0]
     number = math.nan
     with contextlib.suppress(ValueError):
         number = float(last)
     if not 0 < number < math.inf:
         what = f"reads {found[-1]!r}, which is no number above 0"
-        raise ConfigurationError(f"`{command}`: with --reads={measure.reads.pattern} it {what}.")
-    if measure.is_rate:
+        raise ConfigurationError(f"`{command}`: with --reads={pattern} it {what}.")
+    if measure.asked.is_rate:
         return 1 / number
     return number
 
@@ -323,6 +306,7 @@ def _run(command: str, folder: Path, measure: Measure) -> tuple[float, str]:
     """Wall seconds that a command takes, or CPU seconds, and what it prints. Raises
     ConfigurationError."""
     late = threading.Event()
+    limit_s = 60 * measure.asked.minutes
     with tempfile.TemporaryFile() as out:
         streams: dict[str, Any] = {
             "stdin": measure.watcher,
@@ -339,7 +323,7 @@ def _run(command: str, folder: Path, measure: Measure) -> tuple[float, str]:
             os.killpg(process.pid, signal.SIGKILL)
 
         # Popen's own limit polls, and so adds up to 50 ms.
-        watch = threading.Timer(measure.limit_s, end)
+        watch = threading.Timer(limit_s, end)
         watch.daemon = True  # a signal before the block below must not wait for it
         watch.start()
         try:
@@ -355,7 +339,7 @@ def _run(command: str, folder: Path, measure: Measure) -> tuple[float, str]:
         printed = out.read().decode(errors="replace")
     if late.is_set():
         raise ConfigurationError(
-            f"`{command}`: was still running after {measure.limit_s:g} s, and was ended."
+            f"`{command}`: was still running after {limit_s:g} s, and was ended."
         )
     if status:
         raise ConfigurationError(f"`{command}`: {_ended(status)}: {_last_line(printed)}")

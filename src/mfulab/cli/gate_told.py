@@ -79,6 +79,12 @@ class Told:
             return "no slowdown of any size would have been found: there is no interval"
         return f"a slowdown of {at_least(1 + detects / 100)} would have been found"
 
+    @property
+    def remarks(self) -> list[str]:
+        """Count and time of what was measured, why the verdict is open, and the warning."""
+        measured = f"{self.count} in {duration(self.seconds)}"
+        return list(filter(None, [measured, self.compared.because, self.warning]))
+
 
 def tell(outcome: Told, form: str) -> None:
     """Prints a verdict as `text`, `json` or `markdown`."""
@@ -108,12 +114,7 @@ def _text(outcome: Told) -> str:
     lines.append(
         f"95 % interval {outcome.interval}; {outcome.power}" if outcome.interval else outcome.power
     )
-    parts = [
-        f"{outcome.count} in {duration(outcome.seconds)}",
-        outcome.compared.because,
-        outcome.warning,
-    ]
-    return "\n".join([*lines, "; ".join(filter(None, parts))])
+    return "\n".join([*lines, "; ".join(outcome.remarks)])
 
 
 def _json(outcome: Told) -> str:
@@ -143,13 +144,8 @@ def _markdown(outcome: Told) -> str:
         f"| after | {after} | {new} |",
         "",
     ]
-    sentences = [
-        f"{outcome.count} in {duration(outcome.seconds)}",
-        outcome.compared.because,
-        outcome.warning,
-    ]
     if outcome.interval:
         lines.append(f"95 % interval: {outcome.interval}.")
-    sentences.insert(0, outcome.power)
-    lines.append(" ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences if text))
+    sentences = [outcome.power, *outcome.remarks]
+    lines.append(" ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences))
     return "\n".join(lines)

@@ -167,11 +167,7 @@ def _asked(server: Server, query: str, hours: float) -> list[Series]:
         raise ConfigurationError(
             f"{server.option}: answers as no Prometheus does ({str(error)[:80]})"
         ) from error
-    found = []
-    for each in series:
-        if math.isfinite(each.value):
-            found.append(each)
-    return found
+    return [each for each in series if math.isfinite(each.value)]
 
 
 def _series(result: Any) -> Series:

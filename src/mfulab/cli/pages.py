@@ -6,6 +6,13 @@ import click
 
 from mfulab.cli.options import AS_JSON, FIGURE, FILE, LANGUAGE, PATH, TABLES, command, several
 
+TOPICS = click.option(
+    "--topics",
+    type=PATH,
+    default="docs/seminar.yaml",
+    help="Topics of each text and where they are shown.",
+)
+
 
 @command("figures", "figures --only ceilings roofline --formats svg")
 @TABLES
@@ -29,12 +36,7 @@ def figures(**given: Any) -> int:
 
 @command("slides", "slides kernels --language ko")
 @click.argument("which", metavar="TEXT", required=True)
-@click.option(
-    "--topics",
-    type=PATH,
-    default="docs/seminar.yaml",
-    help="Topics of each text and where they are shown.",
-)
+@TOPICS
 @TABLES
 @click.option("--out", type=PATH, default="reports/slides")
 @LANGUAGE
@@ -46,12 +48,7 @@ def slides(**given: Any) -> None:
 
 
 @command("topics", "topics --json")
-@click.option(
-    "--topics",
-    type=PATH,
-    default="docs/seminar.yaml",
-    help="Topics of each text and where they are shown.",
-)
+@TOPICS
 @click.option("--tables", type=PATH, help="Folder of tables; empty: the recordings'.")
 @click.option("--config", type=PATH, default="config")
 @click.option("--notebook", type=PATH, default="notebooks/seminar.ipynb")

@@ -125,7 +125,8 @@ def run(
     if out:
         compare.write(compared, out, Path(base), Path.cwd())
     note = f"{compare.FAST}; intervals are of the ratio, between pairs"
-    return compare.tell(compared, f"this checkout against {base}", note, gate, as_json)
+    form = "json" if as_json else "text"
+    return compare.tell(compared, f"this checkout against {base}", note, gate, form)
 
 
 def _pair(

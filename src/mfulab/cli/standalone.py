@@ -327,15 +327,14 @@ UNITS = {
     "mhz": (1e6, "Hz"),
     "ms": (1e-3, "s"),
     "per_s": (1, "/s"),
-}
-UNITS |= {
     "s": (1, "s"),
     "percent": (1, "%"),
     "flops": (1, "FLOP"),
     "macs": (1, "MAC"),
     "bytes": (1, "B"),
+    "j": (1, "J"),
+    "w": (1, "W"),
 }
-UNITS |= {"j": (1, "J"), "w": (1, "W")}
 
 
 def with_unit(name: str, value: object) -> str:

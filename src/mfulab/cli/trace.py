@@ -30,8 +30,18 @@ from mfulab.tracing.chrome import TraceError
 
 Filling = Callable[[Row], Record]
 _LEFT_OUT = {
-    *("collectives", "collective_sizes", "operators", "modules", "timeline", "hardware", "run"),
-    *("commit", "started_at", "process_s", "measured_s", "recorded"),
+    "collectives",
+    "collective_sizes",
+    "operators",
+    "modules",
+    "timeline",
+    "hardware",
+    "run",
+    "commit",
+    "started_at",
+    "process_s",
+    "measured_s",
+    "recorded",
 }
 
 
@@ -137,11 +147,7 @@ class Asked:
     def of_single_traces(self) -> list[str]:
         """Names of the given options that ranks by the hundred have not."""
         names = ("html", "perfetto", "compare", "gate", "capture", "model")
-        found = []
-        for name in names:
-            if getattr(self, name):
-                found.append(name)
-        return found
+        return [name for name in names if getattr(self, name)]
 
     @property
     def reading(self) -> Record:
@@ -304,8 +310,10 @@ def counted_model(
             "uncounted": 0,
         }  # the model has them all
         return {
-            **{"flops": flops, "flops_by_format": json.dumps({precision: flops})},
-            **{"executed_flops": executed, "executed_by_format": json.dumps({precision: executed})},
+            "flops": flops,
+            "flops_by_format": json.dumps({precision: flops}),
+            "executed_flops": executed,
+            "executed_by_format": json.dumps({precision: executed}),
             "causal_flops": forward.causal_flops + (backward.causal_flops if trains else 0),
             **dict.fromkeys(
                 ("executed_ratio", "issued_ratio", "products", "bytes_moved", "uncounted_percent")

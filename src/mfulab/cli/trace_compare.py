@@ -46,21 +46,23 @@ def either(
     gate: float | None,
     out: Path | None,
     as_json: bool,
-    form: str = "text",
+    form: str,
 ) -> int:
     """Compares two traces, or two sets of results. Raises ConfigurationError for none, or `out` of
     traces."""
+    if as_json:
+        form = "json"
     if not (old.is_file() and new.is_file()):
         from mfulab.lab.tables.compare import show as show_results
 
-        return show_results(old, new, noticeable, gate, out, as_json, form)
+        return show_results(old, new, noticeable, gate, out, form)
     if out:
         raise ConfigurationError(
             f"--out {out}: it holds the runs of two sets of results; of traces print --json."
         )
     if form == "markdown":
         raise ConfigurationError("--format=markdown: is for results; of traces print json.")
-    return compare([old, new], gate, as_json or form == "json", "en")
+    return compare([old, new], gate, form == "json", "en")
 
 
 def compare(

@@ -57,8 +57,9 @@ TEXTS = {
     "module",
     "collective",
     "file",
+    "device",
+    "verdict",
 }
-TEXTS |= {"device", "verdict"}
 NAME = 64  # characters of a kernel's name
 TITLED: dict[str, Any] = {
     "box": box.SIMPLE_HEAD,
@@ -196,11 +197,7 @@ def _flags(row: Row, language: str) -> list[str]:
     flags = [columns["verdict_flags"]]
     if row["mfu_percent"] is not None:
         flags.insert(0, columns["mfu_note"])
-    found = []
-    for flag in flags:
-        if flag:
-            found.append(str(flag))
-    return found
+    return [str(flag) for flag in flags if flag]
 
 
 def _attainable(console: Terminal, text: Texts, row: Row) -> None:

@@ -4,14 +4,13 @@ missing, and what to doubt in it. docs/answer.schema.json describes it."""
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from mfulab.core.said import Numbers, Said
 
 Basis = Literal["spec", "measured", "counted", "predicted", "exact"]
 # Verdicts of a comparison that decide nothing, as reasons.
 OPEN = {"ambiguous": "ambiguous", "not comparable": "not_comparable"}
-BASES: tuple[str, ...] = get_args(Basis)
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Answer:
     unit: str
     denominator: float | None = None  # in `denominator_unit`
     denominator_unit: str | None = None
-    basis: str | None = None  # one of BASES: of the denominator, else of the value
+    basis: str | None = None  # a `Basis`: of the denominator, else of the value
     reason: Mapping[str, Numbers] | None = None  # key and numbers of why there is no value
     doubt: Mapping[str, Numbers] = field(default_factory=dict)  # keys of reasons to look again
 

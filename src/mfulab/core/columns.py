@@ -36,8 +36,9 @@ class WorkColumns(BaseModel):
     arithmetic_intensity: float | None = column("FLOPs ÷ bytes moved.")
 
 
-class Executed(BaseModel):
-    """Rungs between the tensor pipe and HFU."""
+class BudgetColumns(BaseModel):
+    """Rungs between the tensor pipe and HFU, and milliseconds of a step between its time and the
+    peak: together they are the step, each nanosecond once."""
 
     issued_percent: float | None = column(
         "Tensor-core time of the instructions, at their own rates ÷ time."
@@ -45,12 +46,6 @@ class Executed(BaseModel):
     executed_percent: float | None = column(
         "Operations that matmul kernels execute, padding included ÷ time ÷ peak."
     )
-
-
-class BudgetColumns(Executed):
-    """Milliseconds of a step between its time and the peak: together they are the step, each
-    nanosecond once."""
-
     input_wait_ms: float | None = column("Waiting for the next batch.")
     idle_ms: float | None = column("Time in which the device had nothing to do.")
     communication_ms: float | None = column("Communication that no compute overlaps.")
@@ -90,8 +85,6 @@ class VerdictColumns(BaseModel):
     verdict: str | None = column("Key: cause of the largest part of the time that is lost.")
     verdict_reason: str | None = column("Key of the sentence that explains the verdict.")
     verdict_numbers: str | None = json_column("numbers in the sentence of `verdict_reason`.")
-    verdict_rung: str | None = column("Rung below the ladder's largest drop.")
-    verdict_rung_above: str | None = column("Rung above the ladder's largest drop.")
     expected_mfu_percent: float | None = column(
         "OFU: tensor pipe active × mean clock ÷ peak clock."
     )

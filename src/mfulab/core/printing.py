@@ -37,13 +37,10 @@ def say_json(value: Any, flush: bool = False, **options: Any) -> None:
     """Prints a line of JSON; what a terminal would obey is escaped, so that nothing is lost."""
     text = json.dumps(value, ensure_ascii=False, **options)
     letters = (
-        letter if letter.isprintable() or letter == "\n" else _escaped(letter) for letter in text
+        letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1]
+        for letter in text
     )
     say("".join(letters), flush=flush)
-
-
-def _escaped(letter: str) -> str:
-    return json.dumps(letter)[1:-1]
 
 
 def say_over(line: str) -> None:

@@ -128,7 +128,7 @@ class TimedRow(Row):
     left_out_replicates: int | None = column(
         "Processes left out: they met a slow machine, and two or more did not."
     )
-    between_spread_percent: float | None = column(
+    between_spread_percent: float | None = counter_column(
         "Standard deviation of the processes' times, relative to their size."
     )
     process_times_s: str | None = json_column(
@@ -146,13 +146,13 @@ class TimedRow(Row):
     slowdown: float | None = column(
         "Time of the machine's probe ÷ the best here; of the slowest process that counts."
     )
-    disturbed_windows: int | None = column(
+    disturbed_windows: int | None = counter_column(
         "Windows, or rounds of a matmul, that count although disturbed."
     )
-    repeated_windows: int | None = column(
+    repeated_windows: int | None = counter_column(
         "Windows measured again because the machine was disturbed."
     )
-    probe_s: float | None = column("Time spent on probing the machine's state.")
+    probe_s: float | None = counter_column("Time spent on probing the machine's state.")
     probes: str | None = json_column(
         "states of the machine: Unix time, seconds of the probe's matmul and copy."
     )

@@ -11,7 +11,7 @@ from mfulab.core.said import Said, packed, packed_all
 from mfulab.mfu import headroom
 from mfulab.mfu.causes import ABOVE_PEAK, BY_KEY, Evidence, at_highest_clock, because, lost_parts
 from mfulab.mfu.flags import flags_of
-from mfulab.mfu.ladder import TENSOR_PRECISIONS, Drop, Measured, largest_drop, measured
+from mfulab.mfu.ladder import TENSOR_PRECISIONS, Measured, measured
 from mfulab.mfu.step import Cell, Known, Row, Shares, StepFacts, facts_of, group, number
 from mfulab.mfu.utilization import (
     GIGA,
@@ -26,13 +26,10 @@ from mfulab.mfu.utilization import (
 
 @dataclass(frozen=True)
 class Judged:
-    """`cause` by its key, `reason` with numbers, the `drop` where most is lost, and `flags` to look
-    at."""
+    """`cause` by its key, `reason` with numbers, and `flags` to look at."""
 
     cause: str
     reason: Said
-    drop: Drop | None = None
-    expected_mfu_percent: Known = None
     flags: tuple[Said, ...] = ()
 
 
@@ -58,9 +55,7 @@ class Account:
         """The cause of the largest part of the time that is lost."""
         lost = lost_parts(self.facts, self.shares, self.budget_ms)
         cause, reason = because(Evidence(self.facts, self.shares, lost))
-        drop = largest_drop(self._rungs)
-        flags = flags_of(self.facts, self.shares)
-        return Judged(cause.key, reason, drop, self.shares.expected_mfu_percent, flags)
+        return Judged(cause.key, reason, flags_of(self.facts, self.shares))
 
     @property
     def ladder(self) -> list[Measured]:
@@ -73,11 +68,7 @@ class Account:
         time_s = self.facts.time.time_s
         if not time_s:
             return {}
-        found = {}
-        for part, ms in self.budget_ms.items():
-            if ms:
-                found[part] = Loss(ms, ms / time_s / 10)
-        return found
+        return {part: Loss(ms, ms / time_s / 10) for part, ms in self.budget_ms.items() if ms}
 
     def loss(self, key: str) -> Loss | None:
         """Time that a cause takes of the step; None where the budget is not known or has none of
@@ -145,13 +136,10 @@ class Account:
         if self.facts.time.time_s is None:
             return dict.fromkeys(VERDICT)
         verdict = self.verdict
-        drop = verdict.drop
         return {
             "verdict": verdict.cause,
             "verdict_reason": verdict.reason.key,
             "verdict_numbers": packed(verdict.reason.numbers),
-            "verdict_rung": drop.below.column if drop else None,
-            "verdict_rung_above": drop.above.column if drop else None,
             "expected_mfu_percent": self.shares.expected_mfu_percent,
             "ofu_percent": self.shares.ofu_percent,
             "verdict_flags": packed_all(verdict.flags),
@@ -202,9 +190,9 @@ def shares_of(facts: StepFacts) -> Shares:
     time_s = facts.time.time_s
     work = facts.work
     peaks = facts.peaks
-    flops, causal_flops, executed_flops = work.flops, work.causal_flops, work.executed_flops
+    flops, executed_flops = work.flops, work.executed_flops
     if work.mostly_uncounted:
-        flops = causal_flops = executed_flops = None
+        flops = executed_flops = None
     at_clock = product(peaks.peak_tflop_s, ratio(facts.counters.clock_mhz, peaks.peak_clock_mhz))
     mfu = of_peak(flops, time_s, peaks.tflop_s)
     hfu = of_peak(executed_flops, time_s, peaks.executed_tflop_s)
@@ -221,7 +209,6 @@ def shares_of(facts: StepFacts) -> Shares:
         mfu_basis=peaks.basis if peaks.tflop_s is not None else None,
         mfu_ci_low_percent=low,
         mfu_ci_high_percent=high,
-        mfu_causal_percent=of_peak(causal_flops, time_s, peaks.tflop_s),
         hfu_percent=hfu,
         mbu_percent=percent(ratio(ratio(work.read_bytes, time_s), GIGA), peaks.gb_s),
         useful_mfu_percent=product(mfu, work.useful_ratio),

@@ -24,8 +24,12 @@ FALLBACK_TFLOP_S = 312.0
 # Formats whose peak stands under an MFU of another: by mistake, or because a part of the matmuls
 # runs in them.
 MISTAKEN = {
-    **{"fp32": ("bf16", "fp16", "tf32"), "tf32": ("bf16", "fp32"), "fp16": ("fp32", "fp8")},
-    **{"bf16": ("fp32", "fp4", "fp8", "tf32"), "fp8": ("bf16", "fp4"), "fp4": ("bf16", "fp8")},
+    "fp32": ("bf16", "fp16", "tf32"),
+    "tf32": ("bf16", "fp32"),
+    "fp16": ("fp32", "fp8"),
+    "bf16": ("fp32", "fp4", "fp8", "tf32"),
+    "fp8": ("bf16", "fp4"),
+    "fp4": ("bf16", "fp8"),
 }
 NODES = (2, 4, 8, 16)  # devices that a speed or a peak may be of by mistake
 TOLERANCE = 0.3  # points of MFU within which a convention gives a reported number

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from mfulab.core.columns import Rank
 from mfulab.core.files import parse_json
 from mfulab.core.parts import Record
-from mfulab.mfu.step import Known
+from mfulab.mfu.step import Known, group
 from mfulab.mfu.utilization import of_peak, percent, tflop_s, total
 
 COLUMNS = (
@@ -105,7 +105,7 @@ def joined(rows: Sequence[Record]) -> None:
         row["collective_bandwidth"] = bandwidths([row])
         row["link_bytes"] = link_bytes(row)
     for ranks in rows_of_jobs(rows):
-        shares = shares_of(list(map(_rank_share, ranks)))
+        shares = shares_of([group(RankShare, row) for row in ranks])
         columns = {
             "job_ranks": len(ranks),
             "job_time_s": shares.time_s,
@@ -121,16 +121,6 @@ def joined(rows: Sequence[Record]) -> None:
                 transfer, waiting = waited[_place(row)]
                 row["transfer_percent"] = percent(transfer / 1e9, row["window_s"])
                 row["waiting_percent"] = percent(waiting / 1e9, row["window_s"])
-
-
-def _rank_share(row: Row) -> RankShare:
-    return RankShare(
-        time_s=row["time_s"],
-        flops=row.get("flops"),
-        executed_flops=row.get("executed_flops"),
-        mfu_percent=row.get("mfu_percent"),
-        peak_tflop_s=row.get("peak_tflop_s"),
-    )
 
 
 def bandwidths(ranks: Sequence[Row]) -> str | None:

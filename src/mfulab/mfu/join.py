@@ -264,7 +264,6 @@ def _work(row: Values, flops: Values) -> StepWork:
     counted = counted_flops(row, flops)
     return StepWork(
         flops=counted["flops"],
-        causal_flops=counted["causal_flops"],
         executed_flops=counted["executed_flops"],
         useful_ratio=ratio(useful_percent, 100),
         read_bytes=read_bytes,

@@ -34,7 +34,6 @@ class StepWork:
     """FLOPs and bytes of the step, all its devices together."""
 
     flops: Known = None  # that the model needs
-    causal_flops: Known = None  # the same with causal attention counted by its half
     executed_flops: Known = None  # that ran, recomputation included
     useful_ratio: Known = None  # share of `flops` that serves real tokens
     read_bytes: Known = None  # parameters and cache that inference must read
@@ -154,7 +153,6 @@ class Shares:
     mfu_basis: str | None = None
     mfu_ci_low_percent: Known = None
     mfu_ci_high_percent: Known = None
-    mfu_causal_percent: Known = None
     hfu_percent: Known = None
     mbu_percent: Known = None
     useful_mfu_percent: Known = None

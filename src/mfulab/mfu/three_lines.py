@@ -28,6 +28,7 @@ OF_TRACES = {
     "not_explained": "see_operators",
 }
 NARROW_BYTES = 2  # of a number
+Row = Mapping[str, Cell]
 SETTINGS = ("model", "workload", "precision", "batch_size", "sequence_length")
 
 
@@ -53,7 +54,7 @@ class ThreeLines:
 
 
 def three_lines(
-    row: Mapping[str, Cell],
+    row: Row,
     name: str,
     device: str,
     language: str = "en",
@@ -70,9 +71,7 @@ def three_lines(
     )
 
 
-def finding(
-    row: Mapping[str, Cell], name: str, device: str, language: str = "en", mfu: str = ""
-) -> str:
+def finding(row: Row, name: str, device: str, language: str = "en", mfu: str = "") -> str:
     """Share of the time that a run kept its device busy, and what share of the device's arithmetic it used; its time
     where neither is known."""
     text = Texts(language, "lines")
@@ -95,19 +94,19 @@ def finding(
     return ""
 
 
-def is_part(row: Mapping[str, Cell]) -> bool:
+def is_part(row: Row) -> bool:
     """Says whether the FLOPs of a row are those of a part of its matmuls."""
     return (number(row.get("uncounted_percent")) or 0) >= LEAST_UNCOUNTED
 
 
-def at_least(row: Mapping[str, Cell], share: str) -> str:
+def at_least(row: Row, share: str) -> str:
     """A share of the peak in words; of a part of the FLOPs the whole is at least that."""
     if is_part(row):
         return f"≥ {share}"
     return share
 
 
-def device_of(row: Mapping[str, Cell]) -> str:
+def device_of(row: Row) -> str:
     """`CPU` or `GPU`: what a row was measured on. A trace names its device; one of a CPU has no
     kernels."""
     device = str(row.get("device") or "")
@@ -126,7 +125,7 @@ def share_of(mfu_percent: float) -> str:
     return percent(mfu_percent)
 
 
-def advice(row: Mapping[str, Cell], language: str = "en", is_read: bool = False) -> str:
+def advice(row: Row, language: str = "en", is_read: bool = False) -> str:
     """Advice for a run's verdict, with the most that it can save; of a synthetic load that it
     is one."""
     text = Texts(language, "lines")
@@ -146,18 +145,18 @@ def advice(row: Mapping[str, Cell], language: str = "en", is_read: bool = False)
     return f"{says} {most_saved(row, language)}".strip()
 
 
-def is_narrow(row: Mapping[str, Cell]) -> bool:
+def is_narrow(row: Row) -> bool:
     """Says whether a step's numbers take so few bytes that no narrower format suits a whole model."""
     form = FORMATS.get(str(row.get("effective_precision") or row.get("precision") or ""))
     return form is not None and form.bytes <= NARROW_BYTES
 
 
-def can_help(row: Mapping[str, Cell]) -> bool:
+def can_help(row: Row) -> bool:
     """False for a load that spins by design, for which no advice helps."""
     return str(row.get("model") or "") != "spinning"
 
 
-def most_saved(row: Mapping[str, Cell], language: str = "en") -> str:
+def most_saved(row: Row, language: str = "en") -> str:
     """Sentence on the time that the verdict's parts take of a step: no remedy can save more. Empty
     where no budget tells it."""
     lost = account.read(row).loss(str(row.get("verdict") or ""))
@@ -182,7 +181,7 @@ def verdict_of(judged: Judged) -> dict[str, str | None]:
     }
 
 
-def tried_config(row: Mapping[str, Cell]) -> str:
+def tried_config(row: Row) -> str:
     """The config that measures the advice on the run itself, `model=resnet18 execution=eager,compile`;
     empty where none does."""
     cause = BY_KEY.get(str(row.get("verdict") or ""))
@@ -215,7 +214,7 @@ def _with_remedy(settings: Mapping[str, str], remedy: Mapping[str, str]) -> dict
     return config
 
 
-def _settings(row: Mapping[str, Cell]) -> dict[str, str]:
+def _settings(row: Row) -> dict[str, str]:
     """Keys of a run's config that a row holds."""
     settings = {}
     for key in SETTINGS:

@@ -82,7 +82,6 @@ def trace_columns(row: TraceRow, measured: Bests | None = None) -> dict[str, Cel
         "mfu_spec_percent": mfu,
         "mfu_percent": mfu,
         "mfu_basis": None if mfu is None else step.shares.mfu_basis,
-        "mfu_causal_percent": step.shares.mfu_causal_percent,
         "hfu_percent": step.shares.hfu_percent,
         "arithmetic_intensity": ratio(facts.work.flops, row.get("bytes_moved")),
         **step.budget_columns(),
@@ -100,13 +99,9 @@ def trace_columns(row: TraceRow, measured: Bests | None = None) -> dict[str, Cel
 def _facts(row: TraceRow, counts: _Counts, bandwidth_gb_s: Known, best_ratio: Known) -> StepFacts:
     is_ok = row.get("status") == "ok"
     weighted = counts.weighted_tflop_s(counts.needed)
-    work = StepWork(
-        flops=row.get("flops"),
-        causal_flops=row.get("causal_flops"),
+    work = replace(
+        group(StepWork, row),
         executed_flops=sum(counts.executed.values()) or None,
-        bytes_moved=row.get("bytes_moved"),
-        executed_ratio=row.get("executed_ratio"),
-        issued_ratio=row.get("issued_ratio"),
         mostly_uncounted=(row.get("uncounted_percent") or 0) > MOST_UNCOUNTED,
         of_model=False,
     )

@@ -80,21 +80,13 @@ class Analysis:
     @property
     def counted(self) -> list[Product]:
         """The products whose FLOPs are known."""
-        found = []
-        for product in self.products:
-            if not product.reason:
-                found.append(product)
-        return found
+        return [product for product in self.products if not product.reason]
 
     @property
     def needed(self) -> list[Product]:
         """Products whose FLOPs are known and that the model needs: not those that a checkpoint
         computes again."""
-        found = []
-        for product in self.counted:
-            if not product.recomputed:
-                found.append(product)
-        return found
+        return [product for product in self.counted if not product.recomputed]
 
     @property
     def call_flops(self) -> dict[int, int]:

@@ -5,7 +5,6 @@ outermost call with a formula."""
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from mfulab.core.said import Said
 from mfulab.flops.registry.step import StepWork, step_work
@@ -13,6 +12,7 @@ from mfulab.flops.traced import Traced, asks_step, is_traced_matmul, traced_cost
 from mfulab.tracing.trace import (
     UPDATE,
     Call,
+    Chosen,
     Indices,
     Times,
     Trace,
@@ -41,13 +41,11 @@ class Attribution:
         int, int
     ]  # of each product, the innermost call with a formula: its types are those multiplied
     costs: dict[int, Traced]  # of each call that multiplies and whose arguments are recorded
-    backward: npt.NDArray[np.bool_]  # whether the host call runs in the backward pass
-    recomputed: npt.NDArray[np.bool_]  # whether it is a checkpoint's second forward there
+    backward: Chosen  # whether the host call runs in the backward pass
+    recomputed: Chosen  # whether it is a checkpoint's second forward there
     of_activity: Indices  # the innermost host call that launched each activity
-    by_graph: npt.NDArray[np.bool_]  # whether a graph launched the activity
-    by_optimizer: npt.NDArray[
-        np.bool_
-    ]  # whether an optimiser's update did, whose products no model needs
+    by_graph: Chosen  # whether a graph launched the activity
+    by_optimizer: Chosen  # whether an optimiser's update did, whose products no model needs
     product_of_activity: Indices  # the product that launched each activity
     operator_of_activity: Indices  # the outermost operator that launched each activity
 
@@ -229,9 +227,7 @@ def _is_operator(name: str) -> bool:
     return ("::" in name and not name.startswith(_ENGINE)) or name.startswith(("triton_", COMPILED))
 
 
-def _launched(
-    trace: Trace, parent: Indices, order: Indices
-) -> tuple[Indices, npt.NDArray[np.bool_]]:
+def _launched(trace: Trace, parent: Indices, order: Indices) -> tuple[Indices, Chosen]:
     activities = trace.activities
     launches = trace.launches
     host = trace.host

@@ -47,6 +47,8 @@ _ENDINGS = {
     ".ncu-rep": "is_ncu_report",
     ".et": "is_chakra",
     ".chakra": "is_chakra",
+    ".pftrace": "is_pftrace",
+    ".perfetto-trace": "is_pftrace",
 }
 _BEGINS = {
     b"\x28\xb5\x2f\xfd": "is_packed",

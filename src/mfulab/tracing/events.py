@@ -45,10 +45,13 @@ from mfulab.tracing.trace import (
 
 _KERNEL, _COPY, _LAUNCH, _CALL, _ANNOTATION, _FUNCTION = range(6)
 _NAMES = (  # of each kind
-    *("kernel Kernel concurrent_kernel", "gpu_memcpy gpu_memset Memcpy Memset"),
+    "kernel Kernel concurrent_kernel",
+    "gpu_memcpy gpu_memset Memcpy Memset",
     "cuda_runtime cuda_driver hip_runtime hip_driver xpu_runtime xpu_driver mtia_runtime "
     "privateuse1_runtime privateuse1_driver hpu_op Runtime runtime",
-    *("cpu_op Operator", "user_annotation", "python_function"),
+    "cpu_op Operator",
+    "user_annotation",
+    "python_function",
 )
 # Ranges that torch itself writes: before 1.10 as operators.
 _MARKS = ("ProfilerStep#", UPDATE, "enumerate(DataLoader)#")
@@ -69,8 +72,10 @@ BYTES = {
     "Int": 4,
     "Float": 4,
     "Long": 8,
+    "Double": 8,
+    "Float8_e4m3fn": 1,
+    "Float8_e5m2": 1,
 }
-BYTES |= {"Double": 8, "Float8_e4m3fn": 1, "Float8_e5m2": 1}
 MOST = 2**62  # of a number that columns hold
 MOST_LETTERS = 60  # of a kind's name
 MOST_GROUP = 200  # characters of a process group's ranks, which torch cuts after thirty

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 from mfulab.core.said import Said
-from mfulab.tracing import events, nsys, parquet, perfetto, rocprof, xplane
+from mfulab.tracing import events, nsys, parquet, rocprof, xplane
 from mfulab.tracing.chrome import Stream
 from mfulab.tracing.trace import Trace, TraceError
 
@@ -39,8 +39,6 @@ def reader_of(path: Path) -> ModuleType:
         return parquet
     if _XSPACE.match(begin):
         return xplane
-    if begin.startswith(b"\n") and path.name.removesuffix(".gz").endswith(perfetto.ENDINGS):
-        return perfetto
     if rocprof.TOOL in begin:
         return rocprof
     for opening, reason in _OTHERS.items():

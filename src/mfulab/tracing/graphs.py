@@ -25,6 +25,8 @@ from mfulab.tracing.trace import (
     launch_of,
 )
 
+Pairs = list[tuple[int, int]]  # places of kernels, and of the launches that captured them
+
 
 def beside(path: Path) -> Path | None:
     """The trace of the capture beside that of the replays: …execution… as …capture…, or …_capture;
@@ -162,15 +164,13 @@ def _captured(capture: Trace) -> tuple[Trace, list[Indices]]:
     ]
 
 
-def _matched(
-    kernels: Sequence[str], captured: Trace, groups: Sequence[Indices]
-) -> list[tuple[int, int]]:
+def _matched(kernels: Sequence[str], captured: Trace, groups: Sequence[Indices]) -> Pairs:
     """Places of kernels of one replay with those of the launches that captured them, of the graph
     that fits best."""
-    best: list[tuple[int, int]] = []
+    best: Pairs = []
     for group in groups:
         held = captured.activities.name[group]
-        pairs: list[tuple[int, int]] = []
+        pairs: Pairs = []
         if not (held < 0).any():
             pairs = _alike(kernels, [captured.names[name] for name in held], group)
         elif len(group) == len(kernels):
@@ -182,9 +182,9 @@ def _matched(
     return best
 
 
-def _alike(kernels: Sequence[str], names: Sequence[str], group: Indices) -> list[tuple[int, int]]:
+def _alike(kernels: Sequence[str], names: Sequence[str], group: Indices) -> Pairs:
     """Places of kernels with those of launches of the same names, in order."""
-    pairs = list[tuple[int, int]]()
+    pairs = Pairs()
     for block in SequenceMatcher(None, kernels, names, autojunk=False).get_matching_blocks():
         launched = group[block.b : block.b + block.size].tolist()
         pairs += enumerate(launched, start=block.a)

@@ -31,8 +31,14 @@ _RANGE = re.compile(
     re.DOTALL,
 )
 _PLACE = (
-    *("globalPid", "deviceId", "contextId", "streamId", "correlationId"),
-    *("gridX", "gridY", "gridZ"),
+    "globalPid",
+    "deviceId",
+    "contextId",
+    "streamId",
+    "correlationId",
+    "gridX",
+    "gridY",
+    "gridZ",
 )
 # Columns of their own, and the name that these make; whole graphs are recorded with
 # --cuda-graph-trace=graph.

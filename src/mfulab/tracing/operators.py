@@ -36,8 +36,14 @@ Row = dict[str, object]
 Told = tuple[Readings, Analysis | None]
 NOT_TRACED = Said("not_traced")
 OPERATOR_COLUMNS = (
-    *("operator", "input_shapes", "calls", "self_cpu_time_s", "self_device_time_s"),
-    *("flops", "self_cpu_memory_bytes", "self_device_memory_bytes"),
+    "operator",
+    "input_shapes",
+    "calls",
+    "self_cpu_time_s",
+    "self_device_time_s",
+    "flops",
+    "self_cpu_memory_bytes",
+    "self_device_memory_bytes",
 )
 OURS = (STEPS, "ProfilerStep", MODULE)  # how ranges begin that are no operators
 READ = (*OF_KERNELS, *OF_OPERATORS)
@@ -137,13 +143,14 @@ def operator_table(traced: TracedPass) -> list[Row]:
         if event.key.startswith(OURS):
             continue
         values = (
-            *(event.key, str(event.input_shapes) if event.input_shapes else None, event.count),
-            *(
-                event.self_cpu_time_total / 1e6,
-                event.self_device_time_total / 1e6,
-                event.flops or None,
-            ),
-            *(event.self_cpu_memory_usage, event.self_device_memory_usage),
+            event.key,
+            str(event.input_shapes) if event.input_shapes else None,
+            event.count,
+            event.self_cpu_time_total / 1e6,
+            event.self_device_time_total / 1e6,
+            event.flops or None,
+            event.self_cpu_memory_usage,
+            event.self_device_memory_usage,
         )
         rows.append(dict(zip(OPERATOR_COLUMNS, values, strict=True)))
     return sorted(

@@ -33,11 +33,7 @@ class Part:
 
     def held(self, events: Sequence[Event | None]) -> list[Event | None]:
         """The events of this part, and those that have no time."""
-        found = []
-        for event in events:
-            if event is None or self._holds(event):
-                found.append(event)
-        return found
+        return [event for event in events if event is None or self._holds(event)]
 
     def _holds(self, event: Event) -> bool:
         begin = _time(event)

@@ -16,6 +16,7 @@ from mfulab.tracing.shares import called
 from mfulab.tracing.trace import COMPUTE, Call
 
 UNTOLD = Traced(None, reason=NO_SHAPES)
+Uncounted = dict[str, tuple[int, Said]]  # products of unknown FLOPs: ns, and the reason
 
 
 @dataclass
@@ -97,7 +98,7 @@ class Products:
     """All products of a window."""
 
     listed: list[Product]  # by operator, shapes and format, longest first
-    uncounted: dict[str, tuple[int, Said]]  # those of unknown FLOPs → ns and the reason
+    uncounted: Uncounted  # those of unknown FLOPs → ns and the reason
     of_call: dict[int, Product]
 
 
@@ -125,7 +126,7 @@ def products_of(held: OfWindow, device: int | None = None) -> Products:
         of_call[run.root] = by_key[key]
     timed = (product for product in by_key.values() if product.time_ns or not product.reason)
     ordered = sorted(timed, key=lambda product: -product.time_ns)
-    uncounted = dict[str, tuple[int, Said]]()
+    uncounted = Uncounted()
     for product in ordered:
         if product.reason:
             before, reason = uncounted.get(product.name, (0, product.reason))
@@ -264,7 +265,7 @@ def _host_runs(held: OfWindow) -> Iterator[_Run]:
         yield _Run(root, int(own[root]), [])
 
 
-def _unknown(held: OfWindow, device: int | None) -> dict[str, tuple[int, Said]]:
+def _unknown(held: OfWindow, device: int | None) -> Uncounted:
     """Operators without a formula whose kernels multiply by their names, and such kernels of no
     operator."""
     trace = held.trace
@@ -276,7 +277,7 @@ def _unknown(held: OfWindow, device: int | None) -> dict[str, tuple[int, Said]]:
     multiplied = (activities.kind[places] == COMPUTE) & held.multiplies[activities.name[places]]
     is_unowned = attribution.product_of_activity[places] < 0
     unowned = is_unowned & ~attribution.by_optimizer[places]
-    unknown = dict[str, tuple[int, Said]]()
+    unknown = Uncounted()
     owners = attribution.operator_of_activity
     for index in places[inside & multiplied & unowned].tolist():
         name = trace.names[activities.name[index]]

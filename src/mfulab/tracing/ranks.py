@@ -23,6 +23,7 @@ LEAST_WAITING = 0.01  # of a step: ranks that wait less are even
 MOST_OF_WAITING = 0.5  # of all waiting: a rank that causes so much is the slowest
 NEARLY_ALL = 0.9
 LEAST_CAUSE = 0.1  # of what a rank is waited for: a cause explains so much of it
+Name = tuple[str, str, int]  # by which all ranks of a group call a collective: kind, group, bytes
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Calls:
     lengths: Sequence[int]
 
     @property
-    def key(self) -> tuple[str, str, int]:
+    def key(self) -> Name:
         """The name by which all ranks of a group call it."""
         return self.kind, self.group, self.bytes
 
@@ -86,7 +87,7 @@ def calls_of(held: OfWindow, device: int | None) -> list[Calls]:
     """The collectives that a device executed in a window: as torch describes them, else kernels of
     communication by name."""
     trace, window = held.trace, held.window
-    spans = defaultdict[tuple[str, str, int], list[tuple[int, int]]](list)
+    spans = defaultdict[Name, list[tuple[int, int]]](list)
     described = held.transfers(device)
     for transfer in described:
         if window.begin <= transfer.begin < window.end:
@@ -212,7 +213,7 @@ class _Joined:
     def __init__(self, read: Callable[[int], RankSummary], count: int) -> None:
         self.read = read
         self.count = count
-        self.shared = dict[tuple[str, str, int], _Shared]()
+        self.shared = dict[Name, _Shared]()
         self.left_out = 0
         self.names = list[str]()
         for rank in range(count):
@@ -286,10 +287,10 @@ class _Joined:
 class _Timeline:
     """The matched collectives of one rank in order of their end."""
 
-    def __init__(self, summary: RankSummary, shared: dict[tuple[str, str, int], _Shared]) -> None:
+    def __init__(self, summary: RankSummary, shared: dict[Name, _Shared]) -> None:
         self.window_ns = summary.window_ns
-        self._begins = dict[tuple[str, str, int], Sequence[int]]()
-        self._calls = list[tuple[tuple[str, str, int], int]]()
+        self._begins = dict[Name, Sequence[int]]()
+        self._calls = list[tuple[Name, int]]()
         ends = list[int]()
         for calls in summary.calls:
             if not shared[calls.key].matched:
@@ -307,10 +308,10 @@ class _Timeline:
     def end(self) -> int:
         return int(self._ends.max(initial=0))
 
-    def begin_of(self, key: tuple[str, str, int], number: int) -> int:
+    def begin_of(self, key: Name, number: int) -> int:
         return self._begins[key][number]
 
-    def last_until(self, time: int) -> tuple[tuple[str, str, int], int, int] | None:
+    def last_until(self, time: int) -> tuple[Name, int, int] | None:
         """The last call that ended until a time, as its key and number, and its end."""
         ends = self._ends[self._order]
         at = int(np.searchsorted(ends, time, side="right")) - 1

@@ -14,14 +14,13 @@ from mfulab.tracing.trace import Activities, HostCalls, Indices, Trace
 
 SOURCE = "profiler trace"
 OF_KERNELS = (
-    *(
-        "kernel_busy_percent",
-        "compute_busy_percent",
-        "copy_percent",
-        "communication_percent",
-        "idle_percent",
-    ),
-    *("launch_gaps_per_step", "launch_gap_s"),
+    "kernel_busy_percent",
+    "compute_busy_percent",
+    "copy_percent",
+    "communication_percent",
+    "idle_percent",
+    "launch_gaps_per_step",
+    "launch_gap_s",
 )
 OF_OPERATORS = ("matmul_percent", "other_operators_percent")
 OF_LAUNCHES = ("launch_bound_percent", "launch_latency_s", "queue_depth")
@@ -30,17 +29,15 @@ LOADER = re.compile(r"enumerate\(DataLoader\)|DataLoader.*__next__")
 # for a checkpoint, products of unknown FLOPs, other operators, what a graph launched, and what none
 # of these covers.
 SPENT = (
-    *(
-        "products",
-        "recomputed",
-        "uncounted",
-        "others",
-        "graph",
-        "communication",
-        "copies",
-        "input_wait",
-        "idle",
-    ),
+    "products",
+    "recomputed",
+    "uncounted",
+    "others",
+    "graph",
+    "communication",
+    "copies",
+    "input_wait",
+    "idle",
 )
 MULTIPLYING = SPENT[:3]
 Values = Mapping[str, float | None]

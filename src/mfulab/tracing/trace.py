@@ -166,11 +166,7 @@ class Columns:
 
     def columns(self) -> list[npt.NDArray[Any]]:
         """The columns, in the order of their fields."""
-        found = []
-        for column in vars(self).values():
-            if isinstance(column, np.ndarray):
-                found.append(column)
-        return found
+        return [column for column in vars(self).values() if isinstance(column, np.ndarray)]
 
     def chosen(self, mask: Chosen) -> Self:
         """Some of the events, in the same order."""
@@ -197,8 +193,8 @@ class HostCalls(Columns):
     name: Indices
     thread: Indices
     external: Indices
-    forward: npt.NDArray[np.bool_]  # called with gradients enabled
-    annotation: npt.NDArray[np.bool_]
+    forward: Chosen  # called with gradients enabled
+    annotation: Chosen
     sequence: Indices  # autograd's number of an operator and its backward pass, -1 without one
     calls: dict[int, Call] = field(default_factory=dict)
 
@@ -254,12 +250,12 @@ class Trace:
             notes=list(self.notes),
         )
 
-    def named(self, test: Callable[[str], Any]) -> npt.NDArray[np.bool_]:
+    def named(self, test: Callable[[str], Any]) -> Chosen:
         """Marks the names that pass a test, one place each."""
         return np.array([bool(test(name)) for name in self.names], bool)
 
     @property
-    def of_module(self) -> npt.NDArray[np.bool_]:
+    def of_module(self) -> Chosen:
         """Marks the host calls that are ranges of modules, in which operators are not sought."""
         return self.named(lambda name: name.startswith(MODULE))[self.host.name]
 
@@ -270,11 +266,7 @@ class Trace:
         listed = self.metadata.get("deviceProperties")
         if not isinstance(listed, list):
             return []
-        found = []
-        for device in listed:
-            if isinstance(device, dict):
-                found.append(_fitting(device))
-        return found
+        return [_fitting(device) for device in listed if isinstance(device, dict)]
 
     def distributed(self, name: str) -> int | None:
         """A whole number of the file's `distributedInfo`: `rank` or `world_size`."""

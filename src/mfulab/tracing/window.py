@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from mfulab.core.said import Said
 from mfulab.flops.registry.step import step_work
@@ -19,6 +18,7 @@ from mfulab.tracing.trace import (
     COPY,
     UPDATE,
     Activities,
+    Chosen,
     Indices,
     Times,
     Trace,
@@ -94,7 +94,7 @@ class Window:
     ] = ()  # the steps' own on the host, ns, where they are marked one by one
     phase: str | None = None  # prefill, decoding or another kind of an engine's steps
 
-    def called(self, begin: Times) -> npt.NDArray[np.bool_]:
+    def called(self, begin: Times) -> Chosen:
         """Marks the host calls of these steps by when they begin."""
         if self.host_begin is None or self.host_end is None:
             return np.ones(len(begin), bool)

@@ -49,9 +49,10 @@ _PROPERTIES = {
     "name": "device_type_string",
     "numSms": "core_count",
     "computeMajor": "compute_cap_major",
+    "computeMinor": "compute_cap_minor",
+    "peak_tflop_s": "peak_teraflops_per_second",
+    "peak_gb_s": "peak_hbm_bw_gigabytes_per_second",
 }
-_PROPERTIES |= {"computeMinor": "compute_cap_minor", "peak_tflop_s": "peak_teraflops_per_second"}
-_PROPERTIES |= {"peak_gb_s": "peak_hbm_bw_gigabytes_per_second"}
 _GRID = re.compile(r"grid:(\d+),(\d+),(\d+)")
 
 

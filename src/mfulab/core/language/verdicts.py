@@ -25,9 +25,20 @@ IN_UPDATES = frozenset(
 
 # What `columns` reads of a row, and the run that counted its FLOPs.
 READ = (
-    *("verdict", "verdict_reason", "verdict_numbers", "verdict_flags"),
-    *("mfu_reason", "mfu_note", "mfu_basis", "effective_precision", "precision"),
-    *("mode", "optimizer", "optimiser_ms", "time_s", "flops_run"),
+    "verdict",
+    "verdict_reason",
+    "verdict_numbers",
+    "verdict_flags",
+    "mfu_reason",
+    "mfu_note",
+    "mfu_basis",
+    "effective_precision",
+    "precision",
+    "mode",
+    "optimizer",
+    "optimiser_ms",
+    "time_s",
+    "flops_run",
 )
 
 # Flags of a row that others, or the machine, slowed down: they are told before any cause that is

@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-import pydantic
-
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError
 from mfulab.core.replicates import STANDS_IN
-from mfulab.lab.planning.keys import Experiment, group_model, groups
+from mfulab.lab.planning.keys import Experiment, find_field, group_model, groups
 from mfulab.lab.planning.load import CONFIG, load, of_overrides
 from mfulab.lab.planning.runs import Run
 from mfulab.measurements import manifest
@@ -90,13 +88,10 @@ def is_choice(word: str) -> bool:
         return False
     if key in WORDS or key in groups(CONFIG):
         return True
-    model: type[pydantic.BaseModel] | None = Experiment
-    for part in key.split("."):
-        if model is None or part not in model.model_fields:
-            return False
-        found = model.model_fields[part]
-        model = group_model(found.annotation)
-    return model is None and _is_closed(found.annotation, found.metadata)
+    _, found = find_field(Experiment, key.split("."))
+    if found is None or group_model(found.annotation) is not None:
+        return False
+    return _is_closed(found.annotation, found.metadata)
 
 
 def _is_closed(annotation: Any, metadata: Sequence[Any]) -> bool:

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 from hydra.core.override_parser.types import Override, RangeSweep
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
 
 from mfulab.core.configs import put
 from mfulab.core.errors import ConfigurationError, shortened, unknown
@@ -19,7 +18,7 @@ from mfulab.core.files import UnreadableError, read_text
 from mfulab.core.parts import Values
 from mfulab.core.yaml_text import load_yaml, parse_yaml
 from mfulab.device.datasheets import typed_names
-from mfulab.lab.planning.keys import OPEN, Experiment, choices, group_model, groups
+from mfulab.lab.planning.keys import OPEN, Experiment, choices, find_field, groups
 from mfulab.measurements.registry import MEASUREMENTS
 
 LONG = 1 << 16  # bytes of a file, of which Hydra would read many values for minutes
@@ -39,9 +38,16 @@ ONE = {
     "budget_min",
     "hardware",
     "exclude",
+    "first",
+    "on_gpu",
+    "device",
+    "device.name",
+    "device.type",
+    "report.language",
+    "report.rows",
+    "report.text",
+    "report.recorded",
 }
-ONE |= {"first", "on_gpu", "device", "device.name", "device.type", "report.language", "report.rows"}
-ONE |= {"report.text", "report.recorded"}
 
 
 def experiment_file(path: Path) -> None:
@@ -257,7 +263,7 @@ def _finite(place: str, content: object) -> None:
 def check_values(key: str, contents: Iterable[Any]) -> None:
     """Raises ConfigurationError for the first that is no value of `key`; how keys go together is
     not looked at."""
-    if (field := _find(Experiment, key.split("."))[1]) is None:  # one of the user's own keys
+    if (field := find_field(Experiment, key.split("."))[1]) is None:  # one of the user's own keys
         return
     annotation: Any = field.annotation
     if field.metadata:
@@ -312,34 +318,14 @@ def _advice(fault: str, key: str, given: str, model: type[BaseModel], where: Seq
         case "string_type":
             return f'give a text, in quotes where it could be a number: {where[-1]}: "123_456"'
         case "string_pattern_mismatch":  # a reader of regular expressions is not presumed
-            field = _find(model, where)[1]
+            field = find_field(model, where)[1]
             meaning = (field and field.description) or "letters, digits, . _ and -"
             return f"give {meaning.rstrip('.')}"
     return ""
 
 
-def _find(
-    model: type[BaseModel], where: Sequence[str]
-) -> tuple[type[BaseModel] | None, FieldInfo | None]:
-    """The model that holds the last of `where`, and its field there; None for what is not there."""
-    *parents, last = where
-    holder: type[BaseModel] | None = model
-    for part in parents:
-        field = None
-        if holder:
-            field = _find(holder, [part])[1]
-        holder = None
-        if field:
-            holder = group_model(field.annotation)
-    if holder:
-        for name, found in holder.model_fields.items():
-            if last in (name, found.alias):
-                return holder, found
-    return holder, None
-
-
 def _siblings(model: type[BaseModel], where: Sequence[str]) -> list[str]:
-    holder = _find(model, where)[0]
+    holder = find_field(model, where)[0]
     if holder:
         return [".".join([*where[:-1], name]) for name in _names(holder)]
     return []

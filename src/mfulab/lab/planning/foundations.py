@@ -48,7 +48,8 @@ def digests_of(sources: Sources) -> dict[str, str]:
     for file, digest in sources.items():
         place = _place(file)
         for part, beginnings in PARTS.items():
-            if place.startswith(beginnings) and not _is_declared(file, part):
+            is_declared = part == "measuring" and file.name == DECLARED
+            if place.startswith(beginnings) and not is_declared:
                 lines[part].append(f"{digest}  {place}\n")
     return {
         part: hashlib.sha256("".join(held).encode()).hexdigest()[:16]
@@ -58,18 +59,10 @@ def digests_of(sources: Sources) -> dict[str, str]:
 
 def changed(recorded: Mapping[str, str], today: Mapping[str, str]) -> list[str]:
     """The parts whose digests differ, in the order of `PARTS`."""
-    found = []
-    for part in PARTS:
-        if recorded.get(part) != today.get(part):
-            found.append(part)
-    return found
+    return [part for part in PARTS if recorded.get(part) != today.get(part)]
 
 
 def _place(file: Path) -> str:
     if file.is_relative_to(PACKAGE):
         return file.relative_to(PACKAGE).as_posix()
     return file.name
-
-
-def _is_declared(file: Path, part: str) -> bool:
-    return part == "measuring" and file.name == DECLARED

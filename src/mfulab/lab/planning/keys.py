@@ -2,12 +2,13 @@
 kernel or a device."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, create_model
+from pydantic.fields import FieldInfo
 
 import mfulab
 from mfulab.core.errors import ConfigurationError
@@ -120,6 +121,27 @@ def group_model(annotation: Any) -> type[BaseModel] | None:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
     return None
+
+
+def find_field(
+    model: type[BaseModel], where: Sequence[str]
+) -> tuple[type[BaseModel] | None, FieldInfo | None]:
+    """The model that holds the last of the keys `where`, and its field there; None for what is not
+    there."""
+    *parents, last = where
+    holder: type[BaseModel] | None = model
+    for part in parents:
+        field = None
+        if holder:
+            field = find_field(holder, [part])[1]
+        holder = None
+        if field:
+            holder = group_model(field.annotation)
+    if holder:
+        for name, found in holder.model_fields.items():
+            if last in (name, found.alias):
+                return holder, found
+    return holder, None
 
 
 def defaults(model: type[BaseModel] = Experiment) -> Content:

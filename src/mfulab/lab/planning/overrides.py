@@ -6,11 +6,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel
-
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.parts import Content, Values
-from mfulab.lab.planning.keys import OPEN, Experiment, group_model
+from mfulab.lab.planning.keys import OPEN, Experiment, find_field
 
 # Text that Hydra reads as it stands, also within a list.
 _PLAIN = re.compile(r"[\w./:%+@-]+( [\w./:%+@-]+)*")
@@ -100,18 +98,7 @@ def _holds_list(key: str) -> bool:
     """True for a key whose value is a list, such as `steps` or `model.input_shape`."""
     if key.startswith(tuple(f"{prefix}." for prefix in OPEN)):
         return True
-    model: type[BaseModel] | None = Experiment
-    *groups, last = key.split(".")
-    for name in groups:
-        field = None
-        if model:
-            field = model.model_fields.get(name)
-        model = None
-        if field:
-            model = group_model(field.annotation)
-    field = None
-    if model:
-        field = model.model_fields.get(last)
+    _, field = find_field(Experiment, key.split("."))
     return field is not None and _is_list(field.annotation)
 
 

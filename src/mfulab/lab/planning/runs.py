@@ -155,12 +155,10 @@ def plan(
         )
     limits = [value.content for value in composed.axes.get("timing.time_limit_s", ())]
     return Plan(
-        *(
-            composed.experiment,
-            hardware,
-            list(planner.runs.values()),
-            list(planner.excluded.values()),
-        ),
+        composed.experiment,
+        hardware,
+        list(planner.runs.values()),
+        list(planner.excluded.values()),
         language=report["language"],
         overrides=composed.overrides,
         seed=0 if "seed" in composed.axes else base.get("seed", 0),

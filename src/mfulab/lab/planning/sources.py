@@ -2,7 +2,8 @@
 an edited kernel re-runs its own runs alone. What a measurement reaches by name counts, and
 statements with an effect on import; docstrings, comments, descriptions of fields and errors do not.
 Nor do the fields of configs: their values are part of each run's own config (`identity`), so that a
-new key with a default re-runs nothing. A renamed local variable counts as another statement."""
+new key with a default re-runs nothing. A renamed local variable, or a line put otherwise, counts as
+another statement."""
 
 import ast
 import hashlib
@@ -23,7 +24,6 @@ import platformdirs
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import UnreadableError, read_json, read_text, write_text
 from mfulab.device import OF_GPUS, is_gpu, kind_of
-from mfulab.lab.planning.statements import parted, plain
 from mfulab.lab.planning.store import holds, write_if_changed
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -186,7 +186,7 @@ class _Module:
             tree = ast.parse(path.read_bytes())
         except SyntaxError as error:
             raise ConfigurationError(f"{path}:{error.lineno}: {error.msg}.") from error
-        for statement in itertools.chain.from_iterable(map(parted, tree.body)):
+        for statement in tree.body:
             if not isinstance(statement, DEFINITIONS):
                 self._import(statement)
             if not isinstance(statement, IMPORTS) and not _is_text(statement):
@@ -232,8 +232,7 @@ class _Module:
         statement = self.statements[index]
         if isinstance(statement, ast.ClassDef) and not statement.body:
             return ""  # a config of fields alone
-        plain(statement)
-        return "\n".join([ast.dump(self.statements[index]), *uses])
+        return "\n".join([ast.dump(statement), *uses])
 
     def _read(self, index: int) -> tuple[set[Node], set[Path], list[str]]:
         """Definitions, data files and resolved names that a statement uses; docstrings and such are

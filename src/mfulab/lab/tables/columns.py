@@ -28,8 +28,6 @@ UNITS = {
     "_per_j": "1/J",
     "_ms": "ms",
     "_s": "s",
-}
-UNITS |= {
     "_percent": "%",
     "_bytes": "byte",
     "_flops": "FLOP",
@@ -37,8 +35,9 @@ UNITS |= {
     "_w": "W",
     "_j": "J",
     "_c": "°C",
+    "_mb": "MiB",
+    "_points": "percentage points",
 }
-UNITS |= {"_mb": "MiB", "_points": "percentage points"}
 TYPES = {bool: "true or false", int: "integer", float: "number", str: "text"}
 
 Records = dict[str, list[Record]]
@@ -77,11 +76,7 @@ def fields(table: str) -> dict[str, FieldInfo]:
 def counters(table: str) -> dict[str, FieldInfo]:
     """Values that a table holds as keys of its column `counters`, with their declarations."""
     declared = _declared(table)
-    found = {}
-    for name, field in declared.items():
-        if marked(field, "counter"):
-            found[name] = field
-    return found
+    return {name: field for name, field in declared.items() if marked(field, "counter")}
 
 
 def _declared(table: str) -> dict[str, FieldInfo]:
@@ -144,11 +139,7 @@ def kept(measurement: Measurement) -> dict[str, FieldInfo]:
 def computed(measurement: Measurement) -> list[str]:
     """Joined columns that are neither who, nor config, nor links."""
     names = {*LEADING, *kept(measurement), *measurement.row.model_fields}
-    found = []
-    for name in measurement.joined.model_fields:
-        if name not in names:
-            found.append(name)
-    return found
+    return [name for name in measurement.joined.model_fields if name not in names]
 
 
 def kind(field: FieldInfo) -> type:

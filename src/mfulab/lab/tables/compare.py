@@ -363,8 +363,7 @@ def show(
     noticeable: float,
     gate: float | None,
     out: Path | None,
-    as_json: bool,
-    form: str = "text",
+    form: str,
 ) -> int:
     """Compares two folders of results; the status is that of `tell`."""
     old = machine_folder(old)
@@ -381,7 +380,7 @@ def show(
     if out:
         write(compared, out, old, new)
     basis = f"{f'{FAST}; ' * fast}intervals are between processes; {drifts}"
-    return tell(compared, f"{new} against {old}", basis, gate, as_json, form)
+    return tell(compared, f"{new} against {old}", basis, gate, form)
 
 
 def tell(
@@ -389,13 +388,12 @@ def tell(
     title: str,
     basis: str,
     gate: float | None,
-    as_json: bool,
-    form: str = "text",
+    form: str,
 ) -> int:
     """Prints a comparison and what its intervals rest on, or a line of JSON a run; returns its exit
     status: 1 where a run is slower, 2 where nothing is comparable, and 3 where one may be slower
     than `gate` allows."""
-    if as_json or form == "json":
+    if form == "json":
         for run in compared:
             say_json(run.answer.line(asdict(run)))
     elif form == "markdown":

@@ -49,11 +49,7 @@ def describe(folder: Path, problems: Problems) -> Record:
         "log": log,
         "earlier": earlier(folder),
     }
-    found = {}
-    for name, value in told.items():
-        if value:
-            found[name] = value
-    return found
+    return {name: value for name, value in told.items() if value}
 
 
 def earlier(folder: Path) -> list[dict[str, str]]:

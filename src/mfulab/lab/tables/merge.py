@@ -66,8 +66,13 @@ BROKEN: tuple[type[Exception], ...] = (
     zlib.error,
     lzma.LZMAError,
     struct.error,
+    OSError,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    OverflowError,
+    UnreadableError,
 )
-BROKEN += (OSError, EOFError, RuntimeError, ValueError, OverflowError, UnreadableError)
 
 
 @dataclass

@@ -290,11 +290,7 @@ def recordings(results: Path, hardware: str | None) -> list[Path]:
     there."""
     if hardware is None:
         names = sorted(path.name for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
-        found = []
-        for name in names:
-            if name not in NO_MACHINE:
-                found.append(folder_of(results, name))
-        return found
+        return [folder_of(results, name) for name in names if name not in NO_MACHINE]
     if not (folder := folder_of(results, hardware)).is_dir():
         raise ConfigurationError(f"{folder}/: there is no such recording.")
     return [folder]

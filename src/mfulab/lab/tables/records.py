@@ -34,7 +34,6 @@ from mfulab.core.rows import (
 )
 from mfulab.core.said import LONGEST_CELL, Said, with_sentence
 from mfulab.lab.planning.foundations import PARTS, changed, foundations
-from mfulab.lab.planning.identity import digest as digest_of
 from mfulab.lab.planning.identity import identity as identity_of
 from mfulab.lab.tables.columns import Record, Records, kept, kind, marked, with_counters
 from mfulab.measurements import manifest
@@ -293,16 +292,14 @@ def _asked(step: str, folder: Path) -> str:
 
 
 def _changed(root: Path, run: manifest.PlannedRun) -> bool:
-    """True if a folder's config asks for another run than the plan; of an older plan, whose digest
-    is of the text, if the text is another."""
+    """True if a folder's config asks for another run than the plan."""
     if run.config_digest is None:
         return False
     try:
         text = read_text(root / run.folder / "config.json")
     except (FileNotFoundError, UnreadableError):
         return False
-    known = (identity_of(run.step, text), digest_of(text))
-    return run.config_digest not in known
+    return run.config_digest != identity_of(run.step, text)
 
 
 def from_config(

@@ -23,8 +23,18 @@ from mfulab.lab.tables.columns import Record, Records
 from mfulab.timing import statistics as stats
 from mfulab.timing.probe import DISTURBED, Best, State
 
-ADDED: tuple[str, ...] = ("process_s", "measured_s", "windows", "steps", "window_s", "repetitions")
-ADDED += ("unheld_repetitions", "disturbed_windows", "repeated_windows", "probe_s")
+ADDED: tuple[str, ...] = (
+    "process_s",
+    "measured_s",
+    "windows",
+    "steps",
+    "window_s",
+    "repetitions",
+    "unheld_repetitions",
+    "disturbed_windows",
+    "repeated_windows",
+    "probe_s",
+)
 FIRST = (
     "started_at",
     "first_call_s",
@@ -314,11 +324,7 @@ def _both_times(
 
 
 def _timed(group: Iterable[Row], name: str) -> list[Row]:
-    found = []
-    for row in group:
-        if row["status"] == "ok" and (row.get(name) or 0) > 0:
-            found.append(row)
-    return found
+    return [row for row in group if row["status"] == "ok" and (row.get(name) or 0) > 0]
 
 
 def _merged(group: Sequence[Record], counts: Sequence[Record]) -> Record:
@@ -386,11 +392,7 @@ def _merged_probes(measured: Sequence[Record]) -> str | None:
 
 
 def _numbers(rows: Iterable[Record], name: str) -> list[float]:
-    found = []
-    for row in rows:
-        if _is_number(row.get(name)):
-            found.append(row[name])
-    return found
+    return [row[name] for row in rows if _is_number(row.get(name))]
 
 
 def _is_number(value: object) -> bool:

@@ -22,7 +22,7 @@ from mfulab.core.parts import Record, pick_all
 from mfulab.device.peaks import peak
 from mfulab.flops import formulas, memory
 from mfulab.flops.count import count
-from mfulab.flops.counter import Key, Operations
+from mfulab.flops.counter import Operations
 from mfulab.lab.tables import seminar_texts, statements
 from mfulab.mfu.models import model_config
 from mfulab.models.build import build
@@ -34,8 +34,17 @@ Values = Iterator[tuple[str, Any]]
 
 # `other_columns.csv` says what each column is.
 COLUMNS = (
-    *("source", "place", "case", "printed", "formula", "value", "answer", "agrees", "note"),
-    *("key", "values"),
+    "source",
+    "place",
+    "case",
+    "printed",
+    "formula",
+    "value",
+    "answer",
+    "agrees",
+    "note",
+    "key",
+    "values",
 )
 
 
@@ -256,10 +265,6 @@ class _LayerNorm(nn.Module):
         return self.gamma * normal + self.beta
 
 
-def _is_of_norm(key: Key) -> bool:
-    return key.direction == "forward" and key.layer == "0"
-
-
 def _quantised_statically() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
     model.qconfig = torch.quantization.get_default_qconfig()  # type: ignore[assignment]
@@ -294,7 +299,7 @@ def _practice() -> Values:
         totals = _operations(nn.Sequential(norm), 8, 64).totals
         forward = {}
         for key, total in totals.items():
-            if _is_of_norm(key):
+            if key.direction == "forward" and key.layer == "0":
                 forward[key] = total
         yield name, sum(total.calls for total in forward.values())
         yield f"{name}_kinds", len({key.operator for key in forward})

@@ -35,11 +35,7 @@ def translated(language: str) -> Mapping[str, Mapping[str, str]]:
 
 def names(template: str) -> list[str]:
     """The values that a text asks for."""
-    found = []
-    for _, name, _, _ in Formatter().parse(template):
-        if name:
-            found.append(name)
-    return found
+    return [name for _, name, _, _ in Formatter().parse(template) if name]
 
 
 def in_words(row: Mapping[str, str], language: str) -> dict[str, str]:

@@ -32,10 +32,10 @@ class CeilingRow(TimedRow):
 
     ceiling: str = Field("", description="Name of a precision, or `memory`.")
     measured_tflop_s: float | None = column("Best large matmul found on this device.")
-    measured_ci_low_tflop_s: float | None = column(
+    measured_ci_low_tflop_s: float | None = counter_column(
         "Lower end of measured_tflop_s's 95 % interval, between processes."
     )
-    measured_ci_high_tflop_s: float | None = column(
+    measured_ci_high_tflop_s: float | None = counter_column(
         "Upper end of measured_tflop_s's 95 % interval, between processes."
     )
     measured_with: str | None = counter_column(
@@ -65,10 +65,10 @@ class CeilingRow(TimedRow):
         "Dense peak at the highest clock that the device allows."
     )
     measured_gb_s: float | None = column("Triad a[i] = b[i] + s·c[i], three streams counted.")
-    measured_ci_low_gb_s: float | None = column(
+    measured_ci_low_gb_s: float | None = counter_column(
         "Lower end of measured_gb_s's 95 % interval, between processes."
     )
-    measured_ci_high_gb_s: float | None = column(
+    measured_ci_high_gb_s: float | None = counter_column(
         "Upper end of measured_gb_s's 95 % interval, between processes."
     )
     computed_gb_s: float | None = column(

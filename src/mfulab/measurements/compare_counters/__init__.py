@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import Row, column, json_column
+from mfulab.core.rows import Row, column, counter_column, json_column
 from mfulab.measurements.count_flops import CountFlopsConfig
 
 Counter = Literal["torch", "torch_profiler", "fvcore", "calflops", "ptflops", "thop", "deepspeed"]
@@ -31,7 +31,9 @@ class CounterRow(Row):
     printed: float | None = column("Number that the tool prints.")
     printed_unit: str | None = column("FLOP, MAC, `MAC a sample`, or `MAC, called FLOP`.")
     flops: float | None = column("Number that the tool prints, in FLOPs of two a multiply-add.")
-    reference_flops: int | None = column("FLOPs by mfulab's count, forward in evaluation mode.")
+    reference_flops: int | None = counter_column(
+        "FLOPs by mfulab's count, forward in evaluation mode."
+    )
     deviation_percent: float | None = column("Deviation of flops from reference_flops.")
     explanation: str | None = column("Kinds of layers whose absence explains the number.")
     uncounted_operators: str | None = json_column(

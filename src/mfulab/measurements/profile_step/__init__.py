@@ -81,7 +81,7 @@ class ProfileRow(TimedRow):
         "Undisturbed step: a CPU's 10th percentile of fastest windows, else the median."
     )
     time_p5_s: float | None = column("5th percentile of the steps.")
-    time_p95_s: float | None = column("95th percentile of the steps.")
+    time_p95_s: float | None = counter_column("95th percentile of the steps.")
     median_time_s: float | None = MEDIAN_TIME
     machine_cost_percent: float | None = MACHINE_COST
     time_ci_low_s: float | None = TIME_CI_LOW

@@ -56,9 +56,10 @@ class Joined(columns.VerdictColumns, columns.BudgetColumns, columns.WorkColumns,
     mfu_basis: str | None = column(
         "Peak that mfu_percent divides by: `spec` on a GPU, `measured` on a CPU."
     )
-    mfu_ci_low_percent: float | None = column("95 % confidence interval of MFU, lower end.")
-    mfu_ci_high_percent: float | None = column("95 % confidence interval of MFU, upper end.")
-    mfu_causal_percent: float | None = column("MFU with causal attention counted by its half.")
+    mfu_ci_low_percent: float | None = counter_column("95 % confidence interval of MFU, lower end.")
+    mfu_ci_high_percent: float | None = counter_column(
+        "95 % confidence interval of MFU, upper end."
+    )
     hfu_percent: float | None = column("HFU: FLOPs that ran ÷ time ÷ peak.")
     mbu_percent: float | None = column(
         "MBU of inference: weights and cache read ÷ time ÷ bandwidth."

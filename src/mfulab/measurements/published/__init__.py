@@ -71,8 +71,8 @@ class PublishedRow(Row):
         "Rate of the FLOPs that the model needs; else as published."
     )
     mfu_bf16_percent: Percent | None = column("MFU against the dense 16-bit peak.")
-    mfu_fp8_percent: Percent | None = column("MFU against the dense fp8 peak.")
-    mfu_fp4_percent: Percent | None = column("MFU against the dense fp4 peak.")
+    mfu_fp8_percent: Percent | None = counter_column("MFU against the dense fp8 peak.")
+    mfu_fp4_percent: Percent | None = counter_column("MFU against the dense fp4 peak.")
     mfu_percent: Percent | None = column(
         "MFU against the dense peak of the published precision, else of 16 bits."
     )

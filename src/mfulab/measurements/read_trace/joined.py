@@ -18,7 +18,6 @@ class Joined(columns.VerdictColumns, columns.BudgetColumns, columns.WorkColumns,
         "MFU if each operator took its best time without waits."
     )
     mfu_basis: str | None = column("Peak that mfu_percent divides by: `spec`, the datasheet's.")
-    mfu_causal_percent: float | None = column("MFU with causal attention counted by its half.")
     hfu_percent: float | None = column("HFU: FLOPs that ran ÷ time ÷ peak.")
     best_basis: str | None = column("Source of the best matmuls: `trace`, `matmul_runs` or `both`.")
     operator_roofline: str | None = json_column(

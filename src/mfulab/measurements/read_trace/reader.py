@@ -12,7 +12,7 @@ from mfulab.core.files import found_files
 from mfulab.core.said import Said, as_json, cell_of, packed_all, said_by
 from mfulab.device.samplers.reading import UNTOLD
 from mfulab.measurements.read_trace import TraceRow
-from mfulab.tracing import graphs, perfetto, timeline
+from mfulab.tracing import graphs, timeline
 from mfulab.tracing.analysis import Analysis, Product, of_device
 from mfulab.tracing.attribution import attribute
 from mfulab.tracing.device_time import DeviceTime
@@ -24,7 +24,7 @@ from mfulab.tracing.trace import Trace, TraceError, fault
 from mfulab.tracing.window import windows
 
 XPLANE = ".xplane.pb"
-ENDINGS = (".json", ".json.gz", ".sqlite", XPLANE, "_results.db", KERNELS, *perfetto.ENDINGS)
+ENDINGS = (".json", ".json.gz", ".sqlite", XPLANE, "_results.db", KERNELS)
 _RANK = re.compile(
     r"rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE
 )  # in the name of a file that does not tell it

@@ -8,7 +8,7 @@ from pydantic import Field
 from mfulab.core.configs import SEED, StepConfig
 from mfulab.core.groups import DeviceConfig, Dimension, ModelConfig
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import OTHERS, Percent, Row, column
+from mfulab.core.rows import OTHERS, Percent, Row, column, counter_column
 
 Split = Literal["none", "tensor", "pipeline"]
 NOT_PIPELINE = 1  # micro-batches of a step that is no pipeline
@@ -51,7 +51,7 @@ class SplitRow(Row):
     time_s: float | None = column(
         "Median time of forward and backward of the whole batch, of the slowest rank."
     )
-    alone_s: float | None = column("Median time of the same step on one of these ranks.")
+    alone_s: float | None = counter_column("Median time of the same step on one of these ranks.")
     speedup: float | None = column("Time on one rank ÷ time of the step.")
     busy_s: float | None = column(
         "Median time of the busiest rank's own products, without neighbours."
