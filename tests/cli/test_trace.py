@@ -269,6 +269,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
+@pytest.mark.slow
 def test_a_page_of_traces_needs_one_extra_alone(tmp_path):
     path = write(tmp_path / "step.json", one_step())
     page = tmp_path / "page.html"

@@ -47,6 +47,7 @@ def _simulated(cases):
     return json.loads(finished.stdout)
 
 
+@pytest.mark.slow
 def test_the_seminar_s_kernels_are_right_but_for_tiles_that_overhang():
     """1000 is no multiple of 32, as 12 is none of 8: the shared-memory kernel then reads
     outside,
@@ -70,7 +71,7 @@ def test_the_seminar_s_accumulator_is_float64(kind):
     assert re.search(r"add(\.rn)?\.f64", ptx)
 
 
-@pytest.mark.parametrize(("kind", "precision"), FIRST)
+@pytest.mark.parametrize(("kind", "precision"), few(FIRST))
 def test_every_rung_is_right_in_the_simulator(kind, precision):
     block, tile, depth = KINDS[kind]
     classes = shape_classes(

@@ -61,6 +61,7 @@ def test_the_plain_rung_is_right_for_every_shape(precision):
     )
 
 
+@pytest.mark.slow
 def test_the_autotuned_rung_s_tiles_and_the_default_are_right():
     from mfulab.kernels.triton_autotuned import CANDIDATES
 

@@ -101,7 +101,7 @@ def told(config, folder=CONFIG):
             ),
             ({"experiment": "traces", "trace": "x" * 5000}, ["xxx", "too long"]),
         ],
-        20,
+        12,
     ),
 )
 def test_each_kind_of_mistake_has_its_sentence(config, words):
@@ -330,6 +330,7 @@ def test_any_text_is_planned_or_gets_one_sentence(compose_once, key, text):
         assert is_one_line
 
 
+@pytest.mark.slow
 @pytest.mark.workflow
 @settings(
     max_examples=min(60, EXAMPLES // 30),

@@ -114,7 +114,7 @@ def test_an_experiment_s_one_value_of_a_nested_key_counts_and_a_user_s_goes_befo
 
 
 @pytest.mark.parametrize(
-    "experiment", few([*EXPERIMENTS[::3], *EXPERIMENTS[1::3], *EXPERIMENTS[2::3]], 16)
+    "experiment", few([*EXPERIMENTS[::3], *EXPERIMENTS[1::3], *EXPERIMENTS[2::3]], 8)
 )
 def test_every_experiment_plans_valid_runs_and_emulation_costs_those_of_its_format_alone(
     experiment, tmp_path
@@ -133,7 +133,7 @@ def test_every_experiment_plans_valid_runs_and_emulation_costs_those_of_its_form
             assert valid.model_dump(mode="json", by_alias=True) == run.config
 
 
-@pytest.mark.parametrize("config", sorted({cause.remedy for cause in CAUSES} - ALONE))
+@pytest.mark.parametrize("config", few(sorted({cause.remedy for cause in CAUSES} - ALONE), 4))
 def test_a_remedy_s_command_measures_something_as_it_is_printed(config):
     given = dict(word.split("=", 1) for word in shlex.split(config))
     runs = planned(
@@ -164,7 +164,8 @@ def test_every_key_of_an_experiment_says_what_it_is_for(experiment):
 
 
 @pytest.mark.parametrize(
-    "more", [[], ["kernel.block=[8,8]", "model.task=classification", "execution.dynamic=true"]]
+    "more",
+    few([["kernel.block=[8,8]", "model.task=classification", "execution.dynamic=true"], []]),
 )
 def test_an_option_is_what_hydra_composes(more):
     """Taken from its file alone, or composed where something else touches its group."""

@@ -479,6 +479,7 @@ def test_lines_are_few_sorted_and_hold_the_runs_that_are_named(count, alike):
     assert {sounder["mfu_percent"].idxmin(), sounder["mfu_percent"].idxmax()} <= set(shown.index)
 
 
+@pytest.mark.slow
 def test_many_runs_are_points_of_all_machines_and_few_have_no_such_figure(many, few):
     drawn = figures.render("mfu_by_utilization", many)
     points = sum(len(each.get_offsets()) for axes in drawn.figure.axes for each in axes.collections)
@@ -782,6 +783,7 @@ def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few
     assert "out_of_order" not in told.heard
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_apart", [True, False])
 def test_a_hundred_thousand_points_are_one_picture_and_those_at_one_place_one_point(few, is_apart):
     profile = pd.concat([few["profile"]] * 100, ignore_index=True)

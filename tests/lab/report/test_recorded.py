@@ -109,6 +109,7 @@ def test_what_needs_no_device_is_there_once(recorded, tmp_path):
     assert found["profile"]["recorded"].any()
 
 
+@pytest.mark.slow
 def test_sentences_are_about_the_machine_that_was_measured(recorded, tmp_path):
     """A recorded machine beside it changes what is drawn, and of a sentence that it is named."""
     manifest = report_rows.lay_out(tmp_path, report_rows.CPU)
