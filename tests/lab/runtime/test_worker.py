@@ -453,7 +453,7 @@ def workflow() -> Iterator[tuple[subprocess.Popen[str], str, int]]:
     process.wait()
 
 
-@pytest.mark.parametrize("end", ["normally", "SIGKILL"])
+@pytest.mark.parametrize("end", few(["SIGKILL", "normally"]))
 def test_the_worker_and_its_runs_end_with_the_workflow(
     tree: Path, workflow: tuple[subprocess.Popen[str], str, int], end: str
 ) -> None:
