@@ -310,6 +310,7 @@ def test_a_test_is_evidence_where_it_is_there(recorded, shown, holds):
     assert (recorded.unproven(topic("model `gpt2`", shown)) == "") is holds
 
 
+@pytest.mark.slow
 def test_without_tables_the_command_takes_the_recordings(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     status = main(["topics", "--json"])

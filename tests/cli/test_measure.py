@@ -495,19 +495,22 @@ def test_random_numbers_are_the_scripts_own(measured, monkeypatch, capsys):
     assert said.out == capsys.readouterr().out
 
 
-def python(tmp_path, text, *options, mode=(), after=()):
+def python(tmp_path, text, *options, mode="", after=()):
     """Runs a script by python and by mfulab; gives (status, output, errors) of both. A mode of
     `folder` runs that of `__main__.py`."""
     (tmp_path / "package").mkdir(exist_ok=True)
     for place in ("train.py", "package/train.py", "package/__main__.py"):
         (tmp_path / place).write_text(textwrap.dedent(text))
     (tmp_path / "package/__init__.py").touch()
-    target = {"-m": ["package.train"], "folder": ["package"]}.get("".join(mode), ["train.py"])
-    mode = () if mode == ("folder",) else mode
+    target = {
+        "": ["train.py"],
+        "-m": ["-m", "package.train"],
+        "folder": ["package"],
+    }[mode]
     found = []
     for way in ([], ["-m", "mfulab", "measure", *options]):
         done = subprocess.run(
-            [sys.executable, *way, *mode, *target, *after],
+            [sys.executable, *way, *target, *after],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -517,7 +520,7 @@ def python(tmp_path, text, *options, mode=(), after=()):
     return found
 
 
-@pytest.mark.parametrize("mode", few([("-m",), (), ("folder",)]))
+@pytest.mark.parametrize("mode", few(["-m", "", "folder"]))
 @pytest.mark.parametrize(
     "end",
     few(

@@ -63,6 +63,7 @@ def test_a_dry_run_on_this_machine_says_how_long_it_takes(cluster_project):
     assert re.search(r"^about .* on this machine$", would, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_missing_executor_is_one_sentence_with_its_extra(cluster_project):
     done = cluster_project.run(sys.executable, "-c", WITHOUT_PLUGIN, *PROFILE, "-n", check=False)
     told = [line for line in done.stdout.splitlines() if not line.startswith("Using profile")]

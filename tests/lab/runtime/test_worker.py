@@ -583,6 +583,7 @@ def test_what_is_no_request_is_one_sentence_and_the_worker_goes_on(tmp_path: Pat
     assert all(line.startswith("mfulab: the worker: ") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_run_whose_keeper_was_killed_is_made_again_directly(
     tree: Path, workflow: tuple[subprocess.Popen[str], str, int]
 ) -> None:
