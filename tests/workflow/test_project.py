@@ -23,7 +23,8 @@ from mfulab.cli.main import main
 from mfulab.lab.planning import keys, sources
 from mfulab.measurements.registry import MEASUREMENTS
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, TOOLS = PYPROJECT["project"], PYPROJECT["tool"]
 LOCKS = {path.stem: path.read_text() for path in (ROOT / "requirements").glob("*.lock")}
 EXTRAS = PROJECT["optional-dependencies"]
 MACHINES = [
@@ -144,6 +145,17 @@ def test_the_pipeline_brings_no_library_that_only_a_gpu_can_use():
         name for name in locked if name.startswith(("nvidia-", "nvmath", "triton", "cuda-toolkit"))
     }
     assert named == {"nvidia-ml-py"}  # pure Python
+
+
+def test_every_file_of_the_package_goes_into_the_wheel():
+    """By the patterns; the wheel itself is built and tried every night."""
+    package = ROOT / "src/mfulab"
+    patterns = TOOLS["setuptools"]["package-data"]["mfulab"]
+    carried = {path for pattern in patterns for path in package.glob(pattern)}
+    files = {path for path in package.rglob("*") if path.is_file()}
+    data = {path for path in files if path.suffix not in (".py", ".pyc", ".typed")}
+    assert len(data) > 30
+    assert data - carried == set()
 
 
 def test_every_step_has_its_module():
