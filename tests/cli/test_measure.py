@@ -623,7 +623,7 @@ for number in range(40):
 """
 
 
-@pytest.mark.parametrize("compiled", few(["", 'model.compile(backend="eager")']))
+@pytest.mark.parametrize("compiled", few(["", 'model.compile(backend="eager")'], 0))
 def test_a_traceback_shows_the_scripts_frames_and_none_of_ours(tmp_path, compiled):
     script = FAILING.replace("COMPILED", compiled)
     (status, out, _), own = python(tmp_path, script, "--steps", "9", "--ceiling", "0")

@@ -85,6 +85,7 @@ def own_project(tmp_path_factory):
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.workflow
 def test_the_readmes_command_measures_the_model_alone(own_project):
     [command] = re.findall(

@@ -208,6 +208,7 @@ def test_flux_1_by_hand():
     assert sizes(whole)[0] == 11_891_178_560 - (19 * 2 + 38) * 2 * 128
 
 
+@pytest.mark.slow
 def test_the_largest_model_is_counted_without_its_memory():
     with torch.device("cpu"):
         counted = count_model(read("llama_3_1_8b"), 1)

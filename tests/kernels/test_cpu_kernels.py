@@ -61,7 +61,7 @@ def test_every_cpu_kernel_is_right_for_every_shape(kind, precision, shape):
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore:TypedStorage is deprecated:UserWarning"
 )
-@pytest.mark.parametrize("shape", few(["batched", "one_over", "one_row", "tall"]))
+@pytest.mark.parametrize("shape", few(["batched", "one_over", "one_row", "tall"], 0))
 def test_the_compiled_product_is_right_though_it_returns_it(shape):
     assert run(TorchCompiled("fp32"), SHAPES[shape]).correct
 

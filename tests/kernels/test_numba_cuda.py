@@ -25,7 +25,7 @@ from mfulab.kernels.numba_cuda_unrolled import NumbaCudaUnrolled
 FIRST = [
     one
     for at, kind in enumerate(KINDS)
-    for one in few(((kind, each) for each in kind.precisions), int(at < 3))
+    for one in few(((kind, each) for each in kind.precisions), int(at < 1))
 ]
 RUNGS = [(kind, precision) for kind in KINDS for precision in kind.precisions]
 

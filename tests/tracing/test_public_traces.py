@@ -234,6 +234,7 @@ def test_the_roofline_of_the_real_devices_by_hand():
     assert gate["headroom_ms"] == pytest.approx(gate["time_ms"] - gate["best_ms"])
 
 
+@pytest.mark.slow
 def test_the_shipped_rows_are_what_the_files_give():
     fresh_rows = [
         one.row.model_dump()

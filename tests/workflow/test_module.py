@@ -66,6 +66,7 @@ def test_it_begins_and_ends_as_by_itself_beside_the_projects_own_start(deployed)
     assert not list(deployed.folder.glob(".snakemake/incomplete/*"))
 
 
+@pytest.mark.slow
 def test_the_recordings_of_the_module_are_shown_where_the_folder_has_none(tmp_path):
     project = Project(deploy_workflow(tmp_path / "my project"))
     # Without a worker, which would draw all figures ahead.

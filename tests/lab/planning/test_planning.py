@@ -169,7 +169,7 @@ def test_every_key_of_an_experiment_says_what_it_is_for(experiment):
 
 @pytest.mark.parametrize(
     "more",
-    few([["kernel.block=[8,8]", "model.task=classification", "execution.dynamic=true"], []]),
+    few([["kernel.block=[8,8]", "model.task=classification", "execution.dynamic=true"], []], 0),
 )
 def test_an_option_is_what_hydra_composes(more):
     """Taken from its file alone, or composed where something else touches its group."""

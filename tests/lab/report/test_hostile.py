@@ -288,7 +288,7 @@ def few(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "language"), slow.few([("draw", "ko"), ("rows", "en"), ("finding", "en")])
+    ("part", "language"), slow.few([("draw", "ko"), ("rows", "en"), ("finding", "en")], 0)
 )
 def test_a_figure_that_raises_is_a_line_on_the_page(root, few, monkeypatch, part, language):
     def broken(*_):
