@@ -33,6 +33,7 @@ def cluster_project(tmp_path_factory):
     return Project(copy_workflow(tmp_path_factory.mktemp("cluster") / "project"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "replicates", "jobs", "longest"),
     few(

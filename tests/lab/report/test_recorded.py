@@ -23,6 +23,7 @@ def recorded(tmp_path_factory) -> Path:
     return record(root / "results", report_rows.GPU).parent
 
 
+@pytest.mark.slow
 def test_everything_is_drawn_again_elsewhere(recorded, tmp_path, request):
     """The same figures with the same findings as on the machine that measured, each marked as
     recorded."""

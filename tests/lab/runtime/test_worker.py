@@ -194,19 +194,22 @@ def way(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.mark.parametrize(
     ("kernel", "status", "message"),
-    [
-        ("fine", "ok", ""),
-        ("segfault", "failed", "the run's process was ended by SIGSEGV"),
-        ("kill", "failed", "the run's process was ended by SIGKILL"),
-        ("interrupt", "failed", "the run's process was ended by SIGINT: interrupted"),
-        ("exit", "failed", "the run's process ended with exit status 3 and wrote no row"),
-        ("quiet_exit", "failed", "SystemExit: 0"),
-        ("argparse", "failed", "SystemExit: 2"),
-        ("usage", "failed", "the run's process ended with exit status 2 and wrote no row"),
-        ("elsewhere", "ok", ""),
-        ("late", "ok", ""),  # what goes wrong after the row costs nothing
-        ("memory", "out_of_memory", "MemoryError: "),
-    ],
+    few(
+        [
+            ("fine", "ok", ""),
+            ("segfault", "failed", "the run's process was ended by SIGSEGV"),
+            ("interrupt", "failed", "the run's process was ended by SIGINT: interrupted"),
+            ("exit", "failed", "the run's process ended with exit status 3 and wrote no row"),
+            ("quiet_exit", "failed", "SystemExit: 0"),
+            ("late", "ok", ""),  # what goes wrong after the row costs nothing
+            ("memory", "out_of_memory", "MemoryError: "),
+            ("kill", "failed", "the run's process was ended by SIGKILL"),
+            ("argparse", "failed", "SystemExit: 2"),
+            ("usage", "failed", "the run's process ended with exit status 2 and wrote no row"),
+            ("elsewhere", "ok", ""),
+        ],
+        7,
+    ),
 )
 def test_a_run_costs_its_own_row_alone(
     tree: Path, way: str | None, kernel: str, status: str, message: str

@@ -107,7 +107,7 @@ def verdicts(old: list[dict], new: list[dict], noticeable: float = compare.NOTIC
     "kind",
     [
         *({"between": 0.02}, {"between": 0.15}, {"slow": 0.05}, {"between": 0.003, "within": 0.05}),
-        *KINDS.values(),
+        *few(KINDS.values(), 2),
     ],
     ids=["quiet", "loud", "a slow state", "noise within", *KINDS],
 )
