@@ -462,10 +462,10 @@ def test_dark_mode_reaches_the_figures(opened):
     assert (paper(), ink()) == light
 
 
-@pytest.mark.parametrize("width", [375, 1920])
-def test_nothing_is_wider_than_the_screen(drawn, width):
-    drawn.set_viewport_size({"width": width, "height": 900})
-    assert drawn.evaluate("document.documentElement.scrollWidth") <= width
+def test_nothing_is_wider_than_the_screen(drawn):
+    for width in (1920, 375):
+        drawn.set_viewport_size({"width": width, "height": 900})
+        assert drawn.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_tables_of_facts_need_no_sideways_scrolling_on_a_phone(opened):
@@ -500,14 +500,11 @@ def test_the_name_of_a_row_stays_in_view(opened):
     assert opened.evaluate(f"{first}.textContent") in report_rows.MODELS
 
 
-def test_figures_say_their_finding_to_those_who_do_not_see_them(drawn):
+def test_figures_say_their_finding_to_those_who_do_not_see_them_and_ids_are_unique(drawn):
     drawings = drawn.locator(".drawing")
     assert drawings.count() >= 10
     for label in drawings.evaluate_all("all => all.map((each) => each.ariaLabel)"):
         assert any(character.isdigit() for character in label)
-
-
-def test_ids_are_unique(drawn):
     ids = drawn.evaluate("[...document.querySelectorAll('[id]')].map((each) => each.id)")
     assert len(ids) == len(set(ids))
 
@@ -857,16 +854,15 @@ def test_a_phone_shows_every_figure_with_its_names_and_values(drawn):
         assert each["texts"] == wide[name]["texts"], name
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_command_is_above_what_copies_it_where_both_are_no_line(opened, width):
+def test_a_command_is_above_what_copies_it_where_both_are_no_line(opened):
     """On any screen a link is one line, and no button lies on the list of runs."""
-    opened.set_viewport_size({"width": width, "height": 844})
     link = opened.locator("#headline > .command a")
-    if link.count():
-        line = float(opened.evaluate("parseFloat(getComputedStyle(document.body).lineHeight)"))
-        assert link.bounding_box()["height"] <= 1.5 * line
-    if width == 390:
-        assert opened.locator("#up").evaluate("each => getComputedStyle(each).position") == "static"
+    for width in (1280, 390):
+        opened.set_viewport_size({"width": width, "height": 844})
+        if link.count():
+            line = float(opened.evaluate("parseFloat(getComputedStyle(document.body).lineHeight)"))
+            assert link.bounding_box()["height"] <= 1.5 * line
+    assert opened.locator("#up").evaluate("each => getComputedStyle(each).position") == "static"
 
 
 def test_a_link_into_a_closed_topic_opens_it(drawn, report):
