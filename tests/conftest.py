@@ -21,7 +21,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("night", deadline=None, max_examples=200)
 hypothesis.settings.load_profile("night" if "MFULAB_EXAMPLES" in os.environ else "quick")
-FEW_FIGURES = ("mfu_versus_utilization", "ceilings", "roofline", "matmul_throughput")
+# Of the miniature's report: one of each topic that tests of the workflow look at.
+FEW_FIGURES = (
+    "mfu_versus_utilization",
+    "utilization_ladder",
+    "kernel_ladder",
+    "memory_breakdown",
+    "ceilings",
+)
 pytest.register_assert_rewrite("support.pretend")  # its assertions tell what they compared
 
 
