@@ -12,7 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from support.shared import made_once
-from support.workflow_copy import MINIATURE, ROOT, Project, copy_workflow
+from support.workflow_copy import MINIATURE, ROOT, Project, copy_workflow, draw_only
 
 # What a shell starts by `&` ignores an interrupt, and so would all that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -21,6 +21,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("night", deadline=None, max_examples=200)
 hypothesis.settings.load_profile("night" if "MFULAB_EXAMPLES" in os.environ else "quick")
+# Of the miniature's report: one of each topic that tests of the workflow look at.
+FEW_FIGURES = (
+    "mfu_versus_utilization",
+    "utilization_ladder",
+    "kernel_ladder",
+    "memory_breakdown",
+    "ceilings",
+)
 pytest.register_assert_rewrite("support.pretend")  # its assertions tell what they compared
 
 
@@ -137,9 +145,33 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     takes `measured`."""
 
     def make(folder: Path) -> None:
-        Project(copy_workflow(folder, with_source=True)).snakemake("report", *MINIATURE)
+        draw_only(copy_workflow(folder, with_source=True), FEW_FIGURES)
+        Project(folder).snakemake("report", *MINIATURE)
 
     return Project(made_once(tmp_path_factory, "workflow", make))
+
+
+@pytest.fixture(scope="session")
+def tables_of_recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables of the recordings that the project ships, made once for all of pytest's workers;
+    who changes something takes a copy."""
+
+    def make(folder: Path) -> None:
+        from mfulab.cli.main import main
+
+        main(["tables", "--reference", str(ROOT / "results/reference"), "--out", str(folder)])
+
+    return made_once(tmp_path_factory, "tables_of_recordings", make)
+
+
+@pytest.fixture
+def one_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's first figure alone: to select the rows of all takes a page's time, to draw them
+    many seconds."""
+    from mfulab.lab.report import figures
+
+    first = {"mfu_versus_utilization": figures.modules()["mfu_versus_utilization"]}
+    monkeypatch.setattr(figures, "modules", lambda: first)
 
 
 @pytest.fixture

@@ -54,11 +54,9 @@ def known() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory) -> topics.Evidence:
+def recorded(tables_of_recordings) -> topics.Evidence:
     """The recordings that the project ships, and its notebook."""
-    out = tmp_path_factory.mktemp("tables")
-    main(["tables", "--reference", str(ROOT / "results/reference"), "--out", str(out)])
-    return topics.Evidence(frames.read(out)[0], ROOT / "config", NOTEBOOK)
+    return topics.Evidence(frames.read(tables_of_recordings)[0], ROOT / "config", NOTEBOOK)
 
 
 def topic(where: str, shown: str = "roofline") -> topics.Topic:
@@ -119,7 +117,7 @@ def test_what_is_shown_nowhere_is_found(recorded, shown):
     assert recorded.unproven(topic("model `gpt2`", shown)) != ""
 
 
-def test_a_command_counts_the_states(recorded, tmp_path, capsys, monkeypatch):
+def test_a_command_counts_the_states(tables_of_recordings, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     listed = tmp_path / "topics.yaml"
     listed.write_text(
@@ -128,10 +126,8 @@ def test_a_command_counts_the_states(recorded, tmp_path, capsys, monkeypatch):
         '- {topic: two, where: "kernel `cutile`", shown: kernel_ladder, state: works}\n'
         '- {topic: three, where: "", state: "partly: a half"}\n'
     )
-    tables = tmp_path / "tables"
-    main(["tables", "--reference", str(ROOT / "results/reference"), "--out", str(tables)])
-    capsys.readouterr()
-    status = main(["topics", "--topics", str(listed), "--tables", str(tables), "--json"])
+    given = ["--topics", str(listed), "--tables", str(tables_of_recordings)]
+    status = main(["topics", *given, "--json"])
     assert status == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["items"], told["works"], told["partly"]) == (3, 2, 1)
@@ -314,6 +310,7 @@ def test_a_test_is_evidence_where_it_is_there(recorded, shown, holds):
     assert (recorded.unproven(topic("model `gpt2`", shown)) == "") is holds
 
 
+@pytest.mark.slow
 def test_without_tables_the_command_takes_the_recordings(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     status = main(["topics", "--json"])

@@ -145,7 +145,7 @@ def paired(folder, moment):
 
 
 @pytest.mark.parametrize("moment", few(MOMENTS[::-1]))
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", few([signal.SIGTERM, signal.SIGKILL]))
 def test_a_paired_that_is_ended_leaves_no_process_and_no_lock(
     number, moment, checkout, monkeypatch
 ):
@@ -222,7 +222,7 @@ def test_a_collect_that_is_ended_goes_on_with_the_same_command(
 
 
 @pytest.mark.parametrize("moment", few(["measured", "planned", "_least_known"]))
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", few([signal.SIGKILL, signal.SIGTERM]))
 def test_a_refine_that_is_ended_leaves_no_process_and_no_lock(
     number, moment, tmp_path, monkeypatch
 ):

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from support.processes import HANGS_S
+from support.slow import few
 from support.workflow_copy import ROOT, Project, copy_workflow
 
 from mfulab.lab.planning.composition import compose_experiments
@@ -84,6 +85,7 @@ def own_project(tmp_path_factory):
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.workflow
 def test_the_readmes_command_measures_the_model_alone(own_project):
     [command] = re.findall(
@@ -108,13 +110,16 @@ def test_snakemake_leaves_a_name_of_digits_as_it_is_typed(own_project):
 
 @pytest.mark.parametrize(
     ("typed", "names"),
-    [
-        ("123_456", ["123_456"]),
-        ("7", ["7"]),
-        ("resnet18,7,123_456", ["resnet18", "7", "123_456"]),
-        ("'123_456'", ["123_456"]),
-        ("choice(7, resnet18)", ["7", "resnet18"]),
-    ],
+    few(
+        [
+            ("resnet18,7,123_456", ["resnet18", "7", "123_456"]),
+            ("'123_456'", ["123_456"]),
+            ("123_456", ["123_456"]),
+            ("7", ["7"]),
+            ("choice(7, resnet18)", ["7", "resnet18"]),
+        ],
+        2,
+    ),
 )
 def test_a_name_of_digits_is_no_number(own_project, typed, names):
     [composed] = compose_experiments(

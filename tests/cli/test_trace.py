@@ -138,7 +138,7 @@ def test_a_file_that_is_not_there(capsys):
     assert "no file is there" in capsys.readouterr().err
 
 
-def test_a_page_of_these_traces_alone(tmp_path, capsys):
+def test_a_page_of_these_traces_alone(one_figure, tmp_path, capsys):
     path = write(tmp_path / "step.json.gz", one_step())
     assert main(["trace", str(path), "--html", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
@@ -202,7 +202,7 @@ def test_a_part_of_the_flops_is_called_a_part(tmp_path, capsys, unknown_us, know
     assert len(bounds) == (unknown_us == 20)
 
 
-def test_a_part_is_called_one_in_a_comparison_and_on_the_page(tmp_path, capsys):
+def test_a_part_is_called_one_in_a_comparison_and_on_the_page(one_figure, tmp_path, capsys):
     """The second trace has a convolution more, whose padding no record tells."""
     paths = []
     for name, unknown_us in (("whole", 0), ("part", 20)):
@@ -236,7 +236,9 @@ def test_a_part_is_called_one_in_a_comparison_and_on_the_page(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("language", few(LANGUAGES))
-def test_the_verdict_on_ranks_stands_in_the_terminal_and_on_the_page(tmp_path, capsys, language):
+def test_the_verdict_on_ranks_stands_in_the_terminal_and_on_the_page(
+    one_figure, tmp_path, capsys, language
+):
     write_ranks(Made(ranks=4, slow=(2,), steps=1, layers=10), tmp_path)
     page = tmp_path / "page.html"
     assert main(["trace", str(tmp_path), "--html", str(page), "--language", language]) == 0
@@ -269,6 +271,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
+@pytest.mark.slow
 def test_a_page_of_traces_needs_one_extra_alone(tmp_path):
     path = write(tmp_path / "step.json", one_step())
     page = tmp_path / "page.html"

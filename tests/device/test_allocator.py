@@ -46,6 +46,7 @@ def told(code: str) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not GLIBC, reason="another C library has other states")
 def test_the_knife_edge_is_in_the_default_state_alone():
     """Twice the largest mapping freed, 12.8 MB, is where the top of the heap goes back; then it is

@@ -115,6 +115,7 @@ assert any("model=resnet18" in run.name and "precision=bf16" in run.name for run
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"), reason="oneDNN's limits are those of x86"
 )

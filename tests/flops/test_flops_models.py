@@ -80,6 +80,10 @@ def test_the_seminars_networks():
     assert flops("simple_cnn")[0] == 29_704_192
     assert sum(flops("simple_cnn", 32)) == 2_157_969_408
     assert sum(flops("linear_1024", 16)) == 67_108_864
+
+
+@pytest.mark.slow
+def test_the_seminars_recurrent_network():
     assert flops("lstm")[0] == 35 * (2 * 16 * 650**2 + 2 * 650 * 10_000)
 
 
@@ -204,6 +208,7 @@ def test_flux_1_by_hand():
     assert sizes(whole)[0] == 11_891_178_560 - (19 * 2 + 38) * 2 * 128
 
 
+@pytest.mark.slow
 def test_the_largest_model_is_counted_without_its_memory():
     with torch.device("cpu"):
         counted = count_model(read("llama_3_1_8b"), 1)

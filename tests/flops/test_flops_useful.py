@@ -281,6 +281,7 @@ def test_what_says_nothing_is_not_guessed(keywords):
     assert real_tokens((), keywords) is None
 
 
+@pytest.mark.slow
 def test_a_loop_with_a_block_mask_has_its_useful_part():
     model, tokens, mask = Flexible(), torch.ones(1, 64, WIDTH), block_mask([[16, 8]], 64, 64, False)
     with torch.no_grad(), mfulab.measure(model, quiet=True, ceiling_s=0.05) as window:

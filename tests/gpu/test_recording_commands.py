@@ -295,6 +295,7 @@ def test_an_item_that_does_not_fit_is_the_next_command_s_and_a_shorter_one_has_i
     assert listed(tmp_path, "due", ITEMS=items) == ["main", "paired"]
 
 
+@pytest.mark.slow
 def test_an_item_that_is_cut_off_is_tried_again_and_given_up_after_three_times(tmp_path):
     told = f'{TOLD}case "$*" in *second_clock*) exit 124;; esac\n'
     assert (

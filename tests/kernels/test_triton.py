@@ -61,6 +61,7 @@ def test_the_plain_rung_is_right_for_every_shape(precision):
     )
 
 
+@pytest.mark.slow
 def test_the_autotuned_rung_s_tiles_and_the_default_are_right():
     from mfulab.kernels.triton_autotuned import CANDIDATES
 
@@ -76,6 +77,7 @@ def test_the_autotuned_rung_s_tiles_and_the_default_are_right():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", few(PRECISIONS))
 def test_the_persistent_rung_is_right_for_every_shape_that_it_takes(precision, monkeypatch):
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))

@@ -3,6 +3,7 @@ from functools import cache
 
 import pytest
 from support.shape_classes import kernel_classes
+from support.slow import few
 from support.workflow_copy import ROOT
 
 from mfulab.core.errors import UnsupportedError
@@ -16,12 +17,12 @@ from mfulab.measurements.bench_matmul import BenchMatmulConfig
 CONFIG = ROOT / "config"
 EXPERIMENTS = (
     "kernels",
+    "seminar_matmul",
     "matmul_sizes",
     "matmul_shapes",
     "matmul_precision",
     "block_sizes",
     "transfers",
-    "seminar_matmul",
 )
 
 
@@ -39,7 +40,7 @@ def _runs(experiment, device):
     return [BenchMatmulConfig.model_validate(run.config) for run in found]
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize("experiment", few(EXPERIMENTS, 2))
 def test_every_combination_makes_sense(experiment, monkeypatch):
     """None is planned only to be refused by its kernel: those are excluded, with the reason."""
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (9, 0))

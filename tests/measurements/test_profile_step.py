@@ -63,7 +63,9 @@ def test_training(tmp_path):
 
 def measured_in_a_process_of_its_own(step: ProfileStepConfig, folder):
     """The row of one step, where no other test's freed memory serves a block without a fault."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+    clean = get_context("forkserver")  # which imports once for all that ask
+    clean.set_forkserver_preload([profile_step.__name__])
+    with ProcessPoolExecutor(1, mp_context=clean) as fresh:
         return fresh.submit(profile_step.measure, step, folder).result().row
 
 

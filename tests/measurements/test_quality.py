@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from support.slow import few
 
 from mfulab.core.groups import DeviceConfig
 from mfulab.measurements.quality import QualityConfig
@@ -86,7 +87,7 @@ def test_a_teacher_is_seven_tenths_of_the_loss_at_four_degrees(monkeypatch, whol
 
 @pytest.mark.parametrize(
     ("way", "flops", "bytes_"),
-    [("pooled", 299_520, 287_016), ("student", 0.1, 0.1), ("bf16", 1_135_104, 536_724)],
+    few([("pooled", 299_520, 287_016), ("student", 0.1, 0.1), ("bf16", 1_135_104, 536_724)]),
 )
 def test_a_row_holds_both_models_and_an_interval(monkeypatch, way, flops, bytes_):
     monkeypatch.setattr(training, "EPOCHS", 1)

@@ -76,7 +76,7 @@ DENOMINATORS = denominators_of("NVIDIA H100 80GB HBM3", "bf16")[1]
 @pytest.mark.parametrize(
     "content", [SMALL, MIXTURE, OPT, GPT], ids=["llama", "mixture", "opt", "gpt2"]
 )
-@pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.parametrize("mode", few(["training", "inference"]))
 def test_two_counts_of_alike_blocks_are_the_count_of_all(content, mode):
     config = ModelConfig(**content)
     short, whole = work(config, mode=mode), _counted(config, None, 1, mode)
@@ -221,7 +221,7 @@ def test_an_unknown_device_takes_a_given_peak():
 
 
 @pytest.mark.parametrize("content", [SMALL, MIXTURE, GPT], ids=["llama", "mixture", "gpt2"])
-@pytest.mark.parametrize("mode", ["training", "inference", "decoding"])
+@pytest.mark.parametrize("mode", few(["training", "decoding", "inference"], 2))
 def test_a_decoder_by_arithmetic_is_the_count_of_its_module(content, mode):
     tied = {**content["arguments"], "tie_word_embeddings": content is SMALL}
     config = ModelConfig(**{**content, "arguments": tied})

@@ -29,7 +29,7 @@ from typing import Any
 
 from support import amd_stand_in, stand_in_clock
 from support.nvml_stand_in import Gpu, StandIn
-from support.workflow_copy import ROOT, copy_workflow
+from support.workflow_copy import ROOT, copy_workflow, draw_only
 
 REFERENCE = ROOT / "results/reference"
 RECORDED = ("nvidia-h200", "nvidia-h100-80gb-hbm3")  # where a row is looked for, in this order
@@ -707,12 +707,9 @@ def prepare(folder: Path, figures: tuple[str, ...] = ()) -> Path:
     """A copy of the project in `folder` that measures on the stand-in; with `figures` it has no
     others."""
     copy_workflow(folder, with_source=True)
-    listed = (
-        "src/mfulab/lab/report/figures/__init__.py",
-        r"pick_all\(loaded, order\)",
-        f"pick_all(loaded, {figures})",
-    )
-    for name, pattern, text in (*EDITS, *([listed] if figures else [])):
+    if figures:
+        draw_only(folder, figures)
+    for name, pattern, text in EDITS:
         path = folder / name
         edited, count = re.subn(pattern, text, path.read_text(encoding="utf-8"))
         assert count, f"{name}: nothing like {pattern}"

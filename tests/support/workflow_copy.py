@@ -74,6 +74,15 @@ def copy_workflow(folder: Path, with_source: bool = False) -> Path:
     return folder
 
 
+def draw_only(folder: Path, figures: tuple[str, ...]) -> None:
+    """Leaves a copy with its source no other figures: drawing them all takes longest."""
+    path = folder / "src/mfulab/lab/report/figures/__init__.py"
+    text = path.read_text(encoding="utf-8")
+    listed = "pick_all(loaded, order)"
+    assert text.count(listed) == 1, f"{path}: nothing like {listed}"
+    path.write_text(text.replace(listed, f"pick_all(loaded, {figures})"), encoding="utf-8")
+
+
 def deploy_workflow(folder: Path) -> Path:
     """A folder as `snakedeploy deploy-workflow` leaves it: config, profiles, and the workflow as a
     module."""

@@ -214,19 +214,19 @@ MOST_WINDOWS = 10
 MOST_TRIED = 60
 # Of each kind how many, and how many times as many. A device takes a row, which is work enough.
 KINDS = {
-    of_devices: (20, 4),
-    of_collectives: (20, 4),
     of_streams: (200, 8),
-    of_threads: (200, 8),
     of_shapes: (200, 8),
     of_windows: (MOST_WINDOWS, 4),
     of_kinds: (MOST_WINDOWS, 4),
     of_names: (MOST_TRIED, 4),
+    of_devices: (20, 4),
+    of_collectives: (20, 4),
+    of_threads: (200, 8),
     of_warm_up: (300, 12),
 }
 
 
-@pytest.mark.parametrize("events", few(KINDS, 4))
+@pytest.mark.parametrize("events", few(KINDS, 5))
 def test_work_grows_as_the_trace_does(events, tmp_path, monkeypatch):
     monkeypatch.setattr(window, "MOST_WINDOWS", MOST_WINDOWS)
     monkeypatch.setattr(window, "MOST_TRIED", MOST_TRIED)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support.slow import few
 
 from mfulab.lab.tables.records import from_recorded
 from mfulab.measurements.read_trace import TraceRow
@@ -172,6 +173,7 @@ def test_a_device_that_lags_is_read_over_its_own_period():
     assert row["kernel_busy_percent"] == pytest.approx(90.27, abs=0.01)
 
 
+@pytest.mark.slow
 def test_busy_time_is_the_union_of_kernels_to_the_nanosecond():
     for name in shipped():
         found = told(name)
@@ -190,9 +192,11 @@ def test_busy_time_is_the_union_of_kernels_to_the_nanosecond():
         assert sum(found.analysis.spent.values()) == window.length
 
 
-@pytest.mark.parametrize(
-    "name", sorted(one.name for one in FOLDER.glob("*.json.gz") if "capture" not in one.name)
-)
+SHIPPED = [one for one in FOLDER.glob("*.json.gz") if "capture" not in one.name]
+BY_SIZE = sorted(SHIPPED, key=lambda one: (one.stat().st_size, one.name))
+
+
+@pytest.mark.parametrize("name", few([one.name for one in BY_SIZE], 9))
 def test_the_times_of_operators_sum_to_the_step_and_each_has_a_roof_or_a_reason(name):
     for one in read_file(FOLDER / name):
         row = one.row.model_dump()
@@ -234,6 +238,7 @@ def test_the_roofline_of_the_real_devices_by_hand():
     assert gate["headroom_ms"] == pytest.approx(gate["time_ms"] - gate["best_ms"])
 
 
+@pytest.mark.slow
 def test_the_shipped_rows_are_what_the_files_give():
     fresh_rows = [
         one.row.model_dump()

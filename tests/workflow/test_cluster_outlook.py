@@ -33,6 +33,7 @@ def cluster_project(tmp_path_factory):
     return Project(copy_workflow(tmp_path_factory.mktemp("cluster") / "project"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "replicates", "jobs", "longest"),
     few(
@@ -63,6 +64,7 @@ def test_a_dry_run_on_this_machine_says_how_long_it_takes(cluster_project):
     assert re.search(r"^about .* on this machine$", would, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_missing_executor_is_one_sentence_with_its_extra(cluster_project):
     done = cluster_project.run(sys.executable, "-c", WITHOUT_PLUGIN, *PROFILE, "-n", check=False)
     told = [line for line in done.stdout.splitlines() if not line.startswith("Using profile")]

@@ -15,7 +15,7 @@ from support.workflow_copy import ROOT, copy_workflow
 
 from mfulab.cli.commands import COMMANDS
 
-pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("distribution")]
+pytestmark = [pytest.mark.workflow, pytest.mark.slow, pytest.mark.xdist_group("distribution")]
 ANYWHERE = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 H100 = "NVIDIA H100 80GB HBM3"
 BASE_MB = 25  # on disk; a quarter of it to download

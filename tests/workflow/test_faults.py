@@ -312,6 +312,7 @@ def row_of(tree: Path, name: str) -> Path:
     return tree / "results/count_flops" / name / "row.csv"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("time_", range(TIMES))
 @pytest.mark.parametrize("who", few(["client", "run", "worker"]))
 def test_a_killed_process_costs_its_own_row(
@@ -358,6 +359,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", few(HOSTILE))
 def test_whatever_a_model_does_is_a_row(tree: Path, what: str) -> None:
     make_script(tree, 0)

@@ -32,6 +32,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return pretend.make(tmp_path)
 
 
+@pytest.mark.slow
 def test_four_gpus_measure_four_runs_at_a_time_each_its_own(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_it_begins_and_ends_as_by_itself_beside_the_projects_own_start(deployed)
     assert not list(deployed.folder.glob(".snakemake/incomplete/*"))
 
 
+@pytest.mark.slow
 def test_the_recordings_of_the_module_are_shown_where_the_folder_has_none(tmp_path):
     project = Project(deploy_workflow(tmp_path / "my project"))
     # Without a worker, which would draw all figures ahead.
@@ -77,6 +78,7 @@ def test_the_recordings_of_the_module_are_shown_where_the_folder_has_none(tmp_pa
     project.snakemake("-n", "report", "--config", "experiment=recorded")
 
 
+@pytest.mark.slow
 def test_its_figures_have_captions_in_snakemakes_report(deployed):
     words = ("--configfile", "small.yaml", "--config", *TYPED)
     deployed.snakemake("--report", "all.html", *words)
@@ -102,6 +104,7 @@ def test_a_workflow_at_a_host_is_planned(tmp_path):
     assert "Profiling model=linear_1024" in shown
 
 
+@pytest.mark.slow
 def test_a_typed_value_counts_where_it_is_the_default(deployed):
     words = ("report", "--config", *TYPED, "batch_size=8", "model=digit_cnn")
     shown = deployed.snakemake("-n", *words).stdout
@@ -109,6 +112,7 @@ def test_a_typed_value_counts_where_it_is_the_default(deployed):
     assert "batch_size=2" not in shown
 
 
+@pytest.mark.slow
 def test_the_catalogues_test_config_plans_the_miniature():
     project = Project(ROOT)
     words = ("--directory", ".test", "--configfile", ".test/config/config.yaml", "-n")

@@ -255,6 +255,7 @@ def test_it_runs_from_top_to_bottom(measured):
     assert f"energy_efficiency: {nothing}" in printed or "energy_efficiency" in drawn
 
 
+@pytest.mark.slow
 def test_a_figure_that_was_not_measured_here_is_of_the_recorded_machines(
     tmp_path, monkeypatch, capsys
 ):

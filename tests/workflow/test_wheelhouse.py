@@ -90,6 +90,7 @@ def test_wheels_are_the_locked_ones_for_the_machine_over_there(packages):
     assert "for Python 3.12 on manylinux_2_28_x86_64" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_the_other_machine_has_is_not_carried(packages):
     (packages / "present.txt").write_text("# has\nNumPy\nadded  # does without\n")
     done = collect(packages, "--python", "3.12", "--without", packages / "present.txt")

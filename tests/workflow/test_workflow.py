@@ -66,6 +66,7 @@ def test_each_run_leaves_its_config_samples_and_log(project):
         assert (folder / "log").exists()
 
 
+@pytest.mark.slow
 def test_a_second_report_does_nothing(measured):
     done = measured.snakemake("report", *MINIATURE)
     assert "Nothing to be done" in done.stdout
@@ -93,6 +94,7 @@ def test_a_report_in_another_language_measures_nothing(measured):
     assert "figure" in measured.snakemake("report", *MINIATURE, "-n").stdout
 
 
+@pytest.mark.slow
 def test_a_changed_value_re_runs_exactly_its_runs_and_reverting_it_none(measured):
     config = measured.folder / "config/model/linear_1024.yaml"
     edit(config, "in_features: 1024", "in_features: 512")
@@ -215,6 +217,7 @@ def test_a_lost_and_a_truncated_row_are_measured_again(measured):
     assert changed(measured) == [lost, cut]
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_done_is_a_row_and_the_others_go_on(measured):
     measured.snakemake(
         "results/tables/profile.csv",
@@ -287,7 +290,7 @@ BAD = [  # the last ones are mistakes of test_planning.py too, and take the way 
 ]
 
 
-@pytest.mark.parametrize(("override", "words"), few(BAD, 2))
+@pytest.mark.parametrize(("override", "words"), few(BAD))
 def test_bad_input_gets_one_message_before_any_measuring(measured, override, words):
     before = measured.rows()
     config = (
@@ -302,6 +305,7 @@ def test_bad_input_gets_one_message_before_any_measuring(measured, override, wor
     assert measured.rows() == before
 
 
+@pytest.mark.slow
 def test_results_that_cannot_be_written_are_refused(make_project):
     project = make_project()
     (project.folder / "results").write_text("not a folder")

@@ -1,6 +1,7 @@
 """Quickstart's sweep of a GPU: its formats, batches, order and pace, by what planning knows of the
 device."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ T4 = (("bf16", "tf32", "fp8"), 15.8e9)
 H200 = ((), 150.8e9)
 
 
+@cache
 def planned(emulated, memory_bytes, *overrides) -> Plan:
     [composition] = compose_experiments(["experiment=quickstart_gpu", *overrides], CONFIG)
     return plan(

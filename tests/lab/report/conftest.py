@@ -7,29 +7,29 @@ from pathlib import Path
 import pytest
 from support import report_rows
 from support.shared import made_once
-from support.workflow_copy import ROOT
 
 from mfulab.cli.main import main
-from mfulab.lab.report import figures, frames, trust
+from mfulab.lab.report import frames, trust
 
 
 @pytest.fixture(scope="session")
 def invented(tmp_path_factory) -> frames.Tables:
     """Every table of the two machines with all of their models. Tests change copies."""
-    root = tmp_path_factory.mktemp("invented")
+    root = made_once(tmp_path_factory, "invented", _make_invented)
+    return frames.read(root / "tables")[0]
+
+
+def _make_invented(root: Path) -> None:
     manifests = [
         str(report_rows.lay_out(root, each)) for each in (report_rows.CPU, report_rows.GPU)
     ]
     main(["tables", "--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
-    return frames.read(root / "tables")[0]
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory) -> frames.Tables:
+def recorded(tables_of_recordings) -> frames.Tables:
     """The tables of the recordings that the project ships."""
-    out = tmp_path_factory.mktemp("tables")
-    main(["tables", "--reference", str(ROOT / "results/reference"), "--out", str(out)])
-    return frames.read(out)[0]
+    return frames.read(tables_of_recordings)[0]
 
 
 @pytest.fixture(scope="session")
@@ -48,13 +48,6 @@ def quickstart(recorded) -> frames.Tables:
             rows = rows[usual & rows["precision"].isin(["fp32", "bf16"])]
         own[name] = rows.head(0) if name == "traces" else rows
     return trust.judged(own)
-
-
-@pytest.fixture
-def one_figure(monkeypatch) -> None:
-    """The page's first figure alone: a page with all of them takes many seconds."""
-    first = {"mfu_versus_utilization": figures.modules()["mfu_versus_utilization"]}
-    monkeypatch.setattr(figures, "modules", lambda: first)
 
 
 @pytest.fixture(scope="session")

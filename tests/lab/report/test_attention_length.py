@@ -3,6 +3,7 @@
 import pytest
 from support.drawn import overlaps, tables
 from support.said import Heard
+from support.slow import few
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures, frames
@@ -89,7 +90,7 @@ def test_one_length_is_no_comparison_of_lengths(tmp_path):
     assert attention_length.rows(known(tmp_path, row("flash"), row("math"))).empty
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_everything_fits(tmp_path, language):
     lengths = (128, 512, 1024, 2048)
     rows = [row(attention, tokens) for attention in ("math", "flash") for tokens in lengths]

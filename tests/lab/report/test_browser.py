@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support import report_rows
+from support.slow import few
 
 from mfulab.cli.main import main
 from mfulab.lab.tables import build
@@ -174,14 +175,17 @@ def test_figures_are_saved_as_picture_and_rows(opened, tmp_path):
 
 @pytest.mark.parametrize(
     ("planted", "refused"),
-    [
-        ("<script>document.title = 'ran'</script>", "script-src"),
-        ('<svg onload="document.title = 1"></svg>', "script-src"),
-        ('<img src="data:," onerror="document.title = 1">', "script-src"),
-        ("<style>body { display: none }</style>", "style-src-elem"),
-        ('<base href="https://example.org/">', "base-uri"),
-        ('<img src="https://example.org/x.png">', "img-src"),
-    ],
+    few(
+        [
+            ('<svg onload="document.title = 1"></svg>', "script-src"),
+            ("<style>body { display: none }</style>", "style-src-elem"),
+            ('<base href="https://example.org/">', "base-uri"),
+            ('<img src="https://example.org/x.png">', "img-src"),
+            ("<script>document.title = 'ran'</script>", "script-src"),
+            ('<img src="data:," onerror="document.title = 1">', "script-src"),
+        ],
+        4,
+    ),
 )
 def test_what_a_stranger_plants_in_the_page_does_not_run(
     browser, of_one_figure, tmp_path, planted, refused
@@ -201,7 +205,7 @@ def test_what_a_stranger_plants_in_the_page_does_not_run(
     tab.close()
 
 
-@pytest.mark.parametrize("onto", ["svg", "g"])
+@pytest.mark.parametrize("onto", few(["svg", "g"]))
 def test_a_stranger_s_drawing_runs_no_script(browser, report, tmp_path, one_figure, onto):
     """Single quotes around double ones: an edit of its text would end an attribute."""
     drawn = tmp_path / "figures"
@@ -241,7 +245,7 @@ AXE = find_spec("axe_playwright_python")
 @pytest.mark.skipif(
     AXE is None, reason="axe-playwright-python, which brings axe-core, is not installed"
 )
-@pytest.mark.parametrize("name", ["report", "korean"])
+@pytest.mark.parametrize("name", few(["report", "korean"]))
 def test_accessible_at_three_widths(browser, report, tmp_path, name):
     tab = browser.new_page()
     tab.goto(with_one_drawing(report.with_name(f"{name}.html"), tmp_path).as_uri())
@@ -360,37 +364,36 @@ def test_an_operator_is_one_part_over_all_of_its_shapes(opened):
     assert drawn[1].count("aten::mm") == 1
 
 
-@pytest.mark.parametrize("column", ["tokens_per_s", "page_faults_per_s", "samples_per_j"])
-def test_a_rate_is_no_time(opened, column):
-    assert opened.evaluate("(column) => shown(1500, column)", column) == "1.5 k"
+def test_a_rate_is_no_time(opened):
+    for column in ("tokens_per_s", "page_faults_per_s", "samples_per_j"):
+        assert opened.evaluate("(column) => shown(1500, column)", column) == "1.5 k"
     assert opened.evaluate("shown(1500, 'time_s')") == "1.5 ks"
 
 
-@pytest.mark.parametrize(
-    ("one", "two", "said"), [(50.0, 9.22, "-40.78 points"), (0, 1, "1 points")]
-)
-def test_percents_differ_by_points(opened, one, two, said):
-    rows = [
-        {"run": "model=a", "hardware": "x", "time_s": 1.0, "mfu_percent": value}
-        for value in (one, two)
-    ]
-    table = opened.evaluate("(rows) => besides(...rows)[0].textContent", rows)
-    assert said in table
-    assert "×" not in table.partition("mfu_percent")[2]
+def test_percents_differ_by_points(opened):
+    for one, two, said in ((50.0, 9.22, "-40.78 points"), (0, 1, "1 points")):
+        rows = [
+            {"run": "model=a", "hardware": "x", "time_s": 1.0, "mfu_percent": value}
+            for value in (one, two)
+        ]
+        table = opened.evaluate("(rows) => besides(...rows)[0].textContent", rows)
+        assert said in table
+        assert "×" not in table.partition("mfu_percent")[2]
 
 
-@pytest.mark.parametrize(("reach", "said"), [(None, "apart"), (1.5, "meet")])
-def test_two_times_are_apart_only_beyond_what_doubt_leaves(opened, reach, said):
+def test_two_times_are_apart_only_beyond_what_doubt_leaves(opened):
     rows = [
         {"run": name, "time_s": time, "time_ci_low_s": 0.95 * time, "time_ci_high_s": 1.05 * time}
         for name, time in (("a", 1.0), ("b", 1.4))
     ]
-    rows[0]["reach"] = reach
     rates = {"samples_per_s": 8.0}, {"samples_per_s": 5.7}
-    rows = [row | rate for row, rate in zip(rows, rates, strict=True)]
-    lines = opened.evaluate("([one, two]) => besides(one, two)[0].textContent", rows)
-    assert opened.evaluate("(key) => words[key]", said) in lines
-    assert ("×" in lines) == (said == "apart"), "a difference within the intervals has no number"
+    one, two = (row | rate for row, rate in zip(rows, rates, strict=True))
+    for reach, said in ((None, "apart"), (1.5, "meet")):
+        pair = [one | {"reach": reach}, two]
+        lines = opened.evaluate("([one, two]) => besides(one, two)[0].textContent", pair)
+        assert opened.evaluate("(key) => words[key]", said) in lines
+        # A difference within the intervals has no number.
+        assert ("×" in lines) == (said == "apart")
 
 
 def test_after_enter_on_a_mark_the_next_stop_opens_its_run(opened):
@@ -400,12 +403,12 @@ def test_after_enter_on_a_mark_the_next_stop_opens_its_run(opened):
     sync_api.expect(opened.locator("dialog#run")).to_be_visible()
 
 
-@pytest.mark.parametrize("condition", ["mfu > ten", "time_s <= fast", "batch_size = many"])
-def test_a_filter_says_what_it_refuses(opened, condition):
-    opened.locator("#filter").fill(condition)
-    value = condition.split()[-1]
-    assert value in opened.locator("#wrong").text_content()
-    assert opened.locator("#filter").get_attribute("aria-invalid") == "true"
+def test_a_filter_says_what_it_refuses(opened):
+    for condition in ("mfu > ten", "time_s <= fast", "batch_size = many"):
+        opened.locator("#filter").fill(condition)
+        value = condition.split()[-1]
+        assert value in opened.locator("#wrong").text_content()
+        assert opened.locator("#filter").get_attribute("aria-invalid") == "true"
     opened.locator("#filter").fill("mfu > 1")
     assert opened.locator("#filter").get_attribute("aria-invalid") == "false"
     assert opened.locator("#wrong").text_content() == ""
@@ -459,10 +462,10 @@ def test_dark_mode_reaches_the_figures(opened):
     assert (paper(), ink()) == light
 
 
-@pytest.mark.parametrize("width", [375, 1920])
-def test_nothing_is_wider_than_the_screen(drawn, width):
-    drawn.set_viewport_size({"width": width, "height": 900})
-    assert drawn.evaluate("document.documentElement.scrollWidth") <= width
+def test_nothing_is_wider_than_the_screen(drawn):
+    for width in (1920, 375):
+        drawn.set_viewport_size({"width": width, "height": 900})
+        assert drawn.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_tables_of_facts_need_no_sideways_scrolling_on_a_phone(opened):
@@ -497,14 +500,11 @@ def test_the_name_of_a_row_stays_in_view(opened):
     assert opened.evaluate(f"{first}.textContent") in report_rows.MODELS
 
 
-def test_figures_say_their_finding_to_those_who_do_not_see_them(drawn):
+def test_figures_say_their_finding_to_those_who_do_not_see_them_and_ids_are_unique(drawn):
     drawings = drawn.locator(".drawing")
     assert drawings.count() >= 10
     for label in drawings.evaluate_all("all => all.map((each) => each.ariaLabel)"):
         assert any(character.isdigit() for character in label)
-
-
-def test_ids_are_unique(drawn):
     ids = drawn.evaluate("[...document.querySelectorAll('[id]')].map((each) => each.id)")
     assert len(ids) == len(set(ids))
 
@@ -758,7 +758,7 @@ def test_a_run_shows_where_its_step_goes_with_the_numbers_of_the_table(opened):
         assert sum(parts) == pytest.approx(time, rel=0.02)
 
 
-def test_a_trace_shows_its_operators_by_what_is_to_gain(browser, tmp_path):
+def test_a_trace_shows_its_operators_by_what_is_to_gain(browser, one_figure, tmp_path):
     found = Collected()
     found.records["traces"] = [
         {**report_rows.traces()[0].model_dump(), "experiment": "", "recorded": False}
@@ -854,16 +854,15 @@ def test_a_phone_shows_every_figure_with_its_names_and_values(drawn):
         assert each["texts"] == wide[name]["texts"], name
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_command_is_above_what_copies_it_where_both_are_no_line(opened, width):
+def test_a_command_is_above_what_copies_it_where_both_are_no_line(opened):
     """On any screen a link is one line, and no button lies on the list of runs."""
-    opened.set_viewport_size({"width": width, "height": 844})
     link = opened.locator("#headline > .command a")
-    if link.count():
-        line = float(opened.evaluate("parseFloat(getComputedStyle(document.body).lineHeight)"))
-        assert link.bounding_box()["height"] <= 1.5 * line
-    if width == 390:
-        assert opened.locator("#up").evaluate("each => getComputedStyle(each).position") == "static"
+    for width in (1280, 390):
+        opened.set_viewport_size({"width": width, "height": 844})
+        if link.count():
+            line = float(opened.evaluate("parseFloat(getComputedStyle(document.body).lineHeight)"))
+            assert link.bounding_box()["height"] <= 1.5 * line
+    assert opened.locator("#up").evaluate("each => getComputedStyle(each).position") == "static"
 
 
 def test_a_link_into_a_closed_topic_opens_it(drawn, report):

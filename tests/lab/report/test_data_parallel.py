@@ -5,6 +5,7 @@ import json
 import pytest
 from support.drawn import overlaps, tables
 from support.said import heard
+from support.slow import few
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures
@@ -121,7 +122,7 @@ def test_a_job_is_held_against_one_process_with_the_same_threads_and_batch(tmp_p
     assert data_parallel.rows(tables(tmp_path, row(10.0))).empty
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_every_job_fits(tmp_path, language):
     jobs = [
         job(8.0 + 2 * place, batch_size=4, wrapper=wrapper, bucket_mb=bucket, processes=processes)

@@ -2,6 +2,7 @@
 
 import pytest
 from support.drawn import overlaps, tables
+from support.slow import few
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures
@@ -49,7 +50,7 @@ def test_a_dense_model_has_no_experts_to_tell_of(tmp_path, language):
     assert "mixtral_small" in routed.removeprefix(dense)
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_prompts_stand_beside_the_tokens_after_them(tmp_path, language):
     common = {
         "status": "ok",

@@ -53,13 +53,13 @@ def check(name: str, tables: frames.Tables, language: str) -> None:
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-@pytest.mark.parametrize("name", slow.few(NAMES, 2))
+@pytest.mark.parametrize("name", slow.few(NAMES))
 def test_no_text_of_the_recorded_page_covers_another(recorded, name, language):
     check(name, trust.judged(recorded), language)
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-@pytest.mark.parametrize("name", slow.few(list(selection.FIRST_FIGURES), 4))
+@pytest.mark.parametrize("name", slow.few(list(selection.FIRST_FIGURES), 2))
 def test_no_text_of_a_first_page_covers_another(quickstart, name, language):
     check(name, quickstart, language)
 

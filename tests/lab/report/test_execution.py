@@ -4,6 +4,7 @@ without overlaps."""
 import pytest
 from support.drawn import overlaps, tables
 from support.said import heard
+from support.slow import few
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures
@@ -119,7 +120,7 @@ def test_one_way_alone_is_not_drawn(tmp_path):
     assert autograd.rows(tables(tmp_path, way("recorded"), way("leaked"))).empty
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 @pytest.mark.parametrize("name", ["execution_speed", "autograd"])
 def test_everything_fits(tmp_path, name, language):
     cases = [(model, batch) for model in ("tiny_kernels", "resnet18", "gpt2") for batch in (1, 8)]

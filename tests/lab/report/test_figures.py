@@ -98,6 +98,8 @@ IN_TURN, OTHERWISE = (
     [(name, ("en", "ko")[(at + by) % 2]) for at, name in enumerate(INVENTED)] for by in (0, 1)
 )
 DAILY = IN_TURN[::3]
+NAMES = list(figures.modules())
+BY_THIRDS = slow.few([*NAMES[::3], *NAMES[1::3], *NAMES[2::3]], len(NAMES[::3]))
 DRAWN = slow.few([*DAILY, *sorted({*IN_TURN, *OTHERWISE} - {*DAILY})], len(DAILY))
 
 
@@ -226,7 +228,7 @@ def test_no_rows_no_figure(few, name):
     assert figures.render(name, nothing) is None
 
 
-@pytest.mark.parametrize("name", list(figures.modules()))
+@pytest.mark.parametrize("name", BY_THIRDS)
 def test_a_single_row_a_table_is_no_accident(few, name):
     single = {table: frame.head(1) for table, frame in few.items()}
     drawn = figures.render(name, single)
@@ -441,7 +443,7 @@ def bare(few) -> frames.Tables:
     return tables
 
 
-@pytest.mark.parametrize("name", list(figures.modules()))
+@pytest.mark.parametrize("name", BY_THIRDS)
 def test_rows_without_numbers_draw_nothing_wrong(bare, name):
     drawn = figures.render(name, bare)
     assert drawn is None or "nan" not in drawn.finding
@@ -479,6 +481,7 @@ def test_lines_are_few_sorted_and_hold_the_runs_that_are_named(count, alike):
     assert {sounder["mfu_percent"].idxmin(), sounder["mfu_percent"].idxmax()} <= set(shown.index)
 
 
+@pytest.mark.slow
 def test_many_runs_are_points_of_all_machines_and_few_have_no_such_figure(many, few):
     drawn = figures.render("mfu_by_utilization", many)
     points = sum(len(each.get_offsets()) for axes in drawn.figure.axes for each in axes.collections)
@@ -601,7 +604,7 @@ def test_the_headline_speaks_of_this_machine_where_others_are_recorded(few):
     "name",
     ["time_by_batch_size", "precision_speed", "mfu_by_utilization"],
 )
-@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("order", slow.few([-1, 1]))
 def test_modes_stand_in_one_order_everywhere(few, name, order):
     """Whichever comes first in the table."""
     profile = few["profile"].iloc[::order].assign(steady=True)
@@ -782,6 +785,7 @@ def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few
     assert "out_of_order" not in told.heard
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_apart", [True, False])
 def test_a_hundred_thousand_points_are_one_picture_and_those_at_one_place_one_point(few, is_apart):
     profile = pd.concat([few["profile"]] * 100, ignore_index=True)

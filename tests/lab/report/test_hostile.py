@@ -183,7 +183,7 @@ def test_a_peak_of_zero_is_no_number(root, column):
 
 
 @pytest.mark.parametrize("column", ["device_name", "python", "driver"])
-@pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 3000, "x" * 200_000])
+@pytest.mark.parametrize("text", slow.few(["[" * 200_000, '{"a":' * 3000, "x" * 200_000]))
 def test_a_text_without_end_costs_its_row_alone(root, column, text):
     spoil(row_of(root, "environment"), column, text)
     found = lines(tables_of(root) / "environment.csv")
@@ -244,7 +244,7 @@ def test_samples_without_end_are_named_and_not_read(root):
     assert f"{path}: larger than 8 MiB" in problems[0]
 
 
-@pytest.mark.parametrize("what", PLANTED)
+@pytest.mark.parametrize("what", slow.few(PLANTED, 2))
 def test_what_stands_in_place_of_a_row_or_a_table_is_named(root, what):
     path = row_of(root)
     path.unlink()
@@ -288,7 +288,7 @@ def few(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "language"), slow.few([("draw", "ko"), ("rows", "en"), ("finding", "en")])
+    ("part", "language"), slow.few([("draw", "ko"), ("rows", "en"), ("finding", "en")], 0)
 )
 def test_a_figure_that_raises_is_a_line_on_the_page(root, few, monkeypatch, part, language):
     def broken(*_):

@@ -4,6 +4,7 @@ another."""
 import pytest
 from support.drawn import overlaps, tables
 from support.said import heard
+from support.slow import few
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures
@@ -97,7 +98,7 @@ def test_without_a_batch_on_the_device_there_is_nothing_to_hold_against(tmp_path
     assert figure.rows(tables(tmp_path, row(50.0))).empty
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_every_source_fits(tmp_path, language):
     loaders = [
         fed(200.0 - 90 / (1 + workers) - 20 * place, 50.0 / (1 + workers), workers, source)

@@ -7,6 +7,7 @@ import re
 import pandas as pd
 import pytest
 from support.drawn import overlaps, tables
+from support.slow import few
 
 from mfulab.lab.report import figures, frames
 from mfulab.lab.report.figures import (
@@ -67,7 +68,7 @@ def matmuls(
     return tables(folder, matmul=lines, environment=MACHINES)
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_a_gpu_wins_from_the_size_after_the_last_that_it_lost(tmp_path, language):
     words = said(crossover, matmuls(tmp_path), language)
     assert "256³" in words
@@ -157,7 +158,7 @@ def memory(folder, *levels: tuple[str, float], cycles: float | None = 2.6e9):
     return tables(folder, memory=lines, environment=[{**MACHINES[0], "virtual_machine": "False"}])
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_a_pyramid_names_its_ends_and_its_largest_step(tmp_path, language):
     levels = ("L1", 2e-9), ("L1", 1e-9), ("L2", 4e-9), ("memory", 2e-7), ("disk", 1e-3)
     words = said(latency_pyramid, memory(tmp_path, *levels), language)
@@ -188,7 +189,7 @@ def counted(folder, **models: dict[str, int]):
     return tables(folder, flops=lines, environment=MACHINES)
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_the_most_uneven_model_is_told_of_first(tmp_path, language):
     many = {f"encoder.stages.{place}.layers.0.convolution": 100 - place for place in range(40)}
     words = said(
@@ -247,7 +248,7 @@ def graphs(folder, **models: list):
     return tables(folder, flops=lines, environment=MACHINES)
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_the_graph_with_two_kinds_of_layers_is_drawn_and_its_passes_compared(tmp_path, language):
     net = [
         ("ConvolutionBackward0", 100, 100),

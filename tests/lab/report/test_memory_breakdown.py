@@ -4,6 +4,7 @@ overlaps."""
 import pandas as pd
 import pytest
 from support.drawn import overlaps, tables
+from support.slow import few
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures
@@ -109,7 +110,7 @@ def test_a_model_without_blocks_to_recompute_is_not_drawn(tmp_path):
     ).empty
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_everything_fits(tmp_path, language):
     sizes = {"small": 1.2e8, "middle": 1.2e9, "large": 8e9}
     flops = [counted(size, model=name, run=name) for name, size in sizes.items()]

@@ -3,6 +3,7 @@ another."""
 
 import pytest
 from support.drawn import overlaps, tables
+from support.slow import few
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures
@@ -90,7 +91,7 @@ def test_without_the_whole_model_there_is_nothing_to_say(tmp_path):
     assert pruning.rows(tables(tmp_path, row())).empty
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_no_text_covers_another(tmp_path, language):
     rows = [row(batch_size=batch) for batch in (1, 64)]
     for batch in (1, 64):

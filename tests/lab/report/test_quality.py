@@ -4,6 +4,7 @@ fits."""
 import pandas as pd
 import pytest
 from support.drawn import overlaps
+from support.slow import few
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures, frames
@@ -114,7 +115,7 @@ def test_bars_within_the_intervals_are_pale_in_errors_and_in_time(tmp_path):
     assert TEXT("within") in [each.get_text() for each in drawn.figure.legends[0].get_texts()]
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_every_way_fits(tmp_path, language):
     rows = [row(way, 95 - place, 100 + 15 * place) for place, way in enumerate(quality.WAYS)]
     drawn = figures.render("quality", tables(tmp_path, *rows), language)

@@ -3,6 +3,7 @@
 import pytest
 from support.drawn import overlaps, tables
 from support.said import heard
+from support.slow import few
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures
@@ -99,7 +100,7 @@ def test_without_the_step_before_there_is_nothing_to_hold_against(tmp_path):
     assert quantised.rows(tables(tmp_path, row())).empty
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_every_scheme_fits(tmp_path, language):
     rows = [
         fewer(kind, 10.0 * batch * (1 + place), mode, batch)

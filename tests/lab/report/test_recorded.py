@@ -23,6 +23,7 @@ def recorded(tmp_path_factory) -> Path:
     return record(root / "results", report_rows.GPU).parent
 
 
+@pytest.mark.slow
 def test_everything_is_drawn_again_elsewhere(recorded, tmp_path, request):
     """The same figures with the same findings as on the machine that measured, each marked as
     recorded."""
@@ -109,6 +110,7 @@ def test_what_needs_no_device_is_there_once(recorded, tmp_path):
     assert found["profile"]["recorded"].any()
 
 
+@pytest.mark.slow
 def test_sentences_are_about_the_machine_that_was_measured(recorded, tmp_path):
     """A recorded machine beside it changes what is drawn, and of a sentence that it is named."""
     manifest = report_rows.lay_out(tmp_path, report_rows.CPU)

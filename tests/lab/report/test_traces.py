@@ -2,6 +2,7 @@
 
 import pytest
 from support import report_rows
+from support.slow import few
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures, frames, selection
@@ -21,7 +22,7 @@ def tables(request, tmp_path_factory):
     return frames.read(folder)[0]
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 @pytest.mark.parametrize(
     "name", ["headroom", "mfu_versus_utilization", "roofline", "utilization_ladder"]
 )

@@ -3,6 +3,7 @@
 import pytest
 from support.drawn import overlaps, tables
 from support.said import heard
+from support.slow import few
 from support.workflow_copy import ROOT
 
 from mfulab.core.language import Texts
@@ -139,7 +140,7 @@ def test_without_a_plain_step_there_is_nothing_to_hold_against(tmp_path):
     assert training_phases.rows(tables(tmp_path, row(mode="inference", workload="inference"))).empty
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_every_technique_fits(tmp_path, language):
     rows = [
         row(

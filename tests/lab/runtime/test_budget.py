@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.slow import few
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import write_csv
@@ -282,7 +283,7 @@ def test_the_command_that_goes_on_gives_every_nested_key_to_overrides():
 
 
 @pytest.mark.parametrize(
-    ("targets", "named"), [((), "report"), ({"rows"}, "rows"), ({"b", "a"}, "a b")]
+    ("targets", "named"), few([((), "report"), ({"rows"}, "rows"), ({"b", "a"}, "a b")])
 )
 def test_the_command_that_goes_on_names_what_was_asked_for(tmp_path, monkeypatch, targets, named):
     (tmp_path / "config").symlink_to(CONFIG)

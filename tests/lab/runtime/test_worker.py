@@ -194,19 +194,22 @@ def way(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.mark.parametrize(
     ("kernel", "status", "message"),
-    [
-        ("fine", "ok", ""),
-        ("segfault", "failed", "the run's process was ended by SIGSEGV"),
-        ("kill", "failed", "the run's process was ended by SIGKILL"),
-        ("interrupt", "failed", "the run's process was ended by SIGINT: interrupted"),
-        ("exit", "failed", "the run's process ended with exit status 3 and wrote no row"),
-        ("quiet_exit", "failed", "SystemExit: 0"),
-        ("argparse", "failed", "SystemExit: 2"),
-        ("usage", "failed", "the run's process ended with exit status 2 and wrote no row"),
-        ("elsewhere", "ok", ""),
-        ("late", "ok", ""),  # what goes wrong after the row costs nothing
-        ("memory", "out_of_memory", "MemoryError: "),
-    ],
+    few(
+        [
+            ("fine", "ok", ""),
+            ("segfault", "failed", "the run's process was ended by SIGSEGV"),
+            ("interrupt", "failed", "the run's process was ended by SIGINT: interrupted"),
+            ("exit", "failed", "the run's process ended with exit status 3 and wrote no row"),
+            ("quiet_exit", "failed", "SystemExit: 0"),
+            ("late", "ok", ""),  # what goes wrong after the row costs nothing
+            ("memory", "out_of_memory", "MemoryError: "),
+            ("kill", "failed", "the run's process was ended by SIGKILL"),
+            ("argparse", "failed", "SystemExit: 2"),
+            ("usage", "failed", "the run's process ended with exit status 2 and wrote no row"),
+            ("elsewhere", "ok", ""),
+        ],
+        7,
+    ),
 )
 def test_a_run_costs_its_own_row_alone(
     tree: Path, way: str | None, kernel: str, status: str, message: str
@@ -453,7 +456,7 @@ def workflow() -> Iterator[tuple[subprocess.Popen[str], str, int]]:
     process.wait()
 
 
-@pytest.mark.parametrize("end", ["normally", "SIGKILL"])
+@pytest.mark.parametrize("end", few(["SIGKILL", "normally"]))
 def test_the_worker_and_its_runs_end_with_the_workflow(
     tree: Path, workflow: tuple[subprocess.Popen[str], str, int], end: str
 ) -> None:
@@ -583,6 +586,7 @@ def test_what_is_no_request_is_one_sentence_and_the_worker_goes_on(tmp_path: Pat
     assert all(line.startswith("mfulab: the worker: ") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_run_whose_keeper_was_killed_is_made_again_directly(
     tree: Path, workflow: tuple[subprocess.Popen[str], str, int]
 ) -> None:

@@ -78,7 +78,7 @@ def test_an_architecture_of_transformers_is_named_with_its_class():
     config = json.dumps({"model": yaml.safe_load(text)}, indent=1)
     work = imported([config, config])
     assert work == ["transformers", "dynamo", "transformers:ResNetForImageClassification"]
-    assert work[-1] in CLASSES  # whose module test_what_the_worker_imports_wakes_no_gpu looks for
+    assert work[-1] in CLASSES  # whose module the test below looks for
 
 
 def test_a_word_in_a_text_of_a_config_imports_nothing():
@@ -86,17 +86,6 @@ def test_a_word_in_a_text_of_a_config_imports_nothing():
     assert imported([json.dumps(config)]) == []
     nested = {"model": {"arguments": {"_target_": "my_module.build"}}}
     assert imported([json.dumps(nested)]) == ["transformers", "dynamo"]
-
-
-def test_what_is_left_to_few_runs_is_not_imported_for_others():
-    program = (
-        "import sys; from mfulab.lab.runtime import server as s; s.preload(s.modules_for('rows'));"
-        "print({'torch', 'transformers', 'torch._dynamo', 'jax', 'tensorflow'} & set(sys.modules))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "{'torch'}\n"
 
 
 FAKE_DRIVER = """
@@ -114,8 +103,9 @@ int cuGetProcAddress_v2(const char *s, void **f, int v, unsigned long long g, in
 """
 
 
-def test_what_the_worker_imports_wakes_no_gpu(tmp_path: Path) -> None:
-    """Each class's module is imported by its name alone, and no GPU is woken.
+def test_what_the_worker_imports_wakes_no_gpu_and_what_few_runs_need_waits(tmp_path: Path) -> None:
+    """Rows alone need no more than torch; each class's module is imported by its name alone; no GPU
+    is woken.
 
     A forked child cannot use CUDA once its parent has; the driver's library is replaced by one that
     tells.
@@ -134,7 +124,8 @@ def test_what_the_worker_imports_wakes_no_gpu(tmp_path: Path) -> None:
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
     program = (
-        "import sys; from mfulab.lab.runtime import server as s;"
+        "import sys; from mfulab.lab.runtime import server as s; s.preload(s.modules_for('rows'));"
+        "print({'torch', 'transformers', 'torch._dynamo', 'jax', 'tensorflow'} & set(sys.modules));"
         f"modules = s.modules_for('both transformers dynamo {' '.join(CLASSES)}');"
         "s.preload(name for name in modules if ':' in name);"
         "print('transformers.models.resnet.modeling_resnet' in sys.modules);"
@@ -142,7 +133,7 @@ def test_what_the_worker_imports_wakes_no_gpu(tmp_path: Path) -> None:
     )
     preload = [sys.executable, "-c", program]
     done = subprocess.run(preload, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    assert done.stdout == "True\n"
+    assert done.stdout == "{'torch'}\nTrue\n"
     assert not told.exists(), told.read_text()
     # The library does tell: this is what must not happen.
     subprocess.run(

@@ -24,16 +24,30 @@ from mfulab.lab.tables.recording import FILES
 from mfulab.measurements.registry import RECORDED
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
-    report_rows.lay_out(tmp_path, report_rows.GPU)
-    report_rows.lay_out(tmp_path, report_rows.CPU)
-    return tmp_path / "results"
+@pytest.fixture(scope="module")
+def laid_out(tmp_path_factory) -> Path:
+    """Results of two invented machines, of which tests take copies."""
+    root = tmp_path_factory.mktemp("laid_out")
+    for hardware in (report_rows.GPU, report_rows.CPU):
+        report_rows.lay_out(root, hardware)
+    return root / "results"
+
+
+@pytest.fixture(scope="module")
+def kept(laid_out: Path, tmp_path_factory) -> Path:
+    """The recording of one of them, of which tests take copies."""
+    copy = shutil.copytree(laid_out, tmp_path_factory.mktemp("kept") / "results")
+    return recordings.record(copy, report_rows.GPU)
 
 
 @pytest.fixture
-def recording(results: Path) -> Path:
-    return recordings.record(results, report_rows.GPU)
+def results(laid_out: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(laid_out, tmp_path / "results")
+
+
+@pytest.fixture
+def recording(results: Path, kept: Path) -> Path:
+    return shutil.copytree(kept, results / "reference" / kept.name)
 
 
 def lines(path: Path) -> list[dict[str, str]]:
@@ -146,20 +160,27 @@ def test_a_changed_tree_is_refused_unless_told(results):
 
 @pytest.mark.parametrize(
     ("step", "change", "says"),
-    [
-        (
-            "profile_step",
-            {"forward_ms": "9e6", "backward_ms": "1", "optimiser_ms": "1"},
-            "a phase that is longer",
-        ),
-        ("profile_step", {"phases_percent": "180"}, "do not add up"),
-        ("bench_matmul", {"end_to_end_s": "1e-9"}, "takes longer alone than with its transfers"),
-        (
-            "environment",
-            {"thread_settings": '{"OPENBLAS_CORETYPE": "Haswell"}'},
-            "OPENBLAS_CORETYPE=Haswell was set",
-        ),
-    ],
+    few(
+        [
+            (
+                "profile_step",
+                {"forward_ms": "9e6", "backward_ms": "1", "optimiser_ms": "1"},
+                "a phase that is longer",
+            ),
+            (
+                "environment",
+                {"thread_settings": '{"OPENBLAS_CORETYPE": "Haswell"}'},
+                "OPENBLAS_CORETYPE=Haswell was set",
+            ),
+            ("profile_step", {"phases_percent": "180"}, "do not add up"),
+            (
+                "bench_matmul",
+                {"end_to_end_s": "1e-9"},
+                "takes longer alone than with its transfers",
+            ),
+        ],
+        2,
+    ),
 )
 def test_rows_that_nobody_should_show_are_refused_unless_told(results, step, change, says):
     row = next((results / report_rows.GPU / step).iterdir()) / "row.csv"

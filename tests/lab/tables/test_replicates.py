@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.slow import few
 
 from mfulab.core.language.verdicts import message
 from mfulab.core.replicates import numbered, replicate_of, turn
@@ -106,7 +107,7 @@ def verdicts(old: list[dict], new: list[dict], noticeable: float = compare.NOTIC
     "kind",
     [
         *({"between": 0.02}, {"between": 0.15}, {"slow": 0.05}, {"between": 0.003, "within": 0.05}),
-        *KINDS.values(),
+        *few(KINDS.values(), 2),
     ],
     ids=["quiet", "loud", "a slow state", "noise within", *KINDS],
 )
@@ -121,7 +122,7 @@ def test_the_same_code_measured_twice_is_seldom_called_different(kind):
     assert sum(verdict in ("faster", "slower") for verdict in told) <= 0.05 * len(told)
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", few(sorted(KINDS), 2))
 def test_of_four_processes_or_more_few_unchanged_runs_are_called_different(kind):
     told = [
         verdict

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from support.slow import few
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.loop.goodput import pages
@@ -61,7 +62,7 @@ def steps(text):
     return count
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("kind", few(HOSTILE, 4))
 def test_twice_the_series_take_twice_the_steps(kind):
     once, twice = (steps(lines(count, HOSTILE[kind])) for count in (240, 480))
     assert once < twice < 2.2 * once

@@ -113,14 +113,7 @@ def graphs() -> int:
 
 WHAT = ["nothing", "model", "in place", "block", "function", "loss", "step", "optimizer"]
 FORMS = ["eager", "ddp", "fsdp2", "checkpoint", "autocast", "cond", "scan", "map"]
-SHORT = {
-    ("loss", "eager"),
-    ("model", "eager"),
-    ("step", "eager"),
-    ("in place", "checkpoint"),
-    ("optimizer", "eager"),
-}
-SHORT |= {("function", "cond"), ("nothing", "map"), ("model", "ddp"), ("optimizer", "fsdp2")}
+SHORT = {("model", "eager"), ("step", "eager"), ("in place", "checkpoint"), ("function", "cond")}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 
+import pytest
 import torch
 from support.processes import HANGS_S
 from support.workflow_copy import ROOT
@@ -37,6 +38,7 @@ def test_named_phases():
     assert flops == {"rollout": one, "reference": one, "train": 2 * one}
 
 
+@pytest.mark.slow
 def test_a_script_that_is_not_changed():
     [command] = COMMANDS
     _, *words = shlex.split(command)
