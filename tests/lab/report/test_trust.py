@@ -278,6 +278,16 @@ def test_recorded_rows_say_nothing_of_what_was_measured_here():
     )
 
 
+def test_doubtful_recordings_cannot_be_measured_again_here():
+    here = tables(profile(0.1, steady=False))
+    recorded = {**here, "profile": here["profile"].assign(recorded=True)}
+    recorded["matmul"] = recorded["matmul"].assign(recorded=True)
+    (says, lines, again), own = trust.summary(recorded), trust.summary(here)
+    assert (says, lines) == own[:2]
+    assert "--forcerun profile_step" in own[2]
+    assert again == ""
+
+
 def test_a_run_that_failed_is_told_first():
     rows = profile(0.1, 0.2).assign(status=["ok", "failed"], message=["", "no such layer"])
     says, lines, again = trust.summary(tables(rows))

@@ -192,7 +192,7 @@ def falling(rows: pd.DataFrame) -> pd.Series:
 
 def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str], str]:
     """(headline, a line a reason, command that measures again); empty texts where nothing is
-    doubtful."""
+    doubtful, and no command where nothing was measured here."""
     tables = judged(tables)
     text = Texts(language, "trust")
     reasons = doubts(tables)
@@ -211,7 +211,9 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
     chosen = ""
     if experiments:
         chosen = f" --config experiment={experiments}"
-    command = f"{MEASURE} --forcerun {' '.join(steps)}{chosen}"
+    command = ""
+    if not rows["recorded"].all():
+        command = f"{MEASURE} --forcerun {' '.join(steps)}{chosen}"
     says = ""
     if timed.any():
         says = text("headline", count=int(timed.sum()), total=len(timed))
