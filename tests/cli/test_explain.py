@@ -4,9 +4,12 @@ import json
 import re
 
 import pytest
+from rich.cells import cell_len
 
 from mfulab.cli.explain import _read
 from mfulab.cli.main import main
+from mfulab.core.language import LANGUAGES, Texts
+from mfulab.mfu.conventions import CONVENTIONS, OURS, POSSIBLE
 
 
 def words(**changed):
@@ -147,3 +150,50 @@ def test_a_reported_number_needs_a_speed(capsys):
 def test_a_speed_that_cannot_be_is_named(tokens_per_s, is_told, capsys):
     assert main(words(tokens_per_s=tokens_per_s)) == 0
     assert ("Above 100 %: the speed" in capsys.readouterr().out) is is_told
+
+
+def hangul_in_each(lines):
+    """Lines in which no Korean stands, though they say more than names and numbers."""
+    left = []
+    for line in lines:
+        words = re.sub(r"mfulab|NeMo|PaLM|torchtitan|nanoGPT|MFU|dense|[a-z]*\d[\w.]*", "", line)
+        if re.search("[A-Za-z]{4}", words) and not re.search("[가-힣]", words):
+            left.append(line)
+    return left
+
+
+@pytest.mark.parametrize("changed", [{"reported": 23.6}, {"tokens_per_s": None, "devices": 2}])
+def test_an_explanation_is_in_the_terminals_language_and_as_narrow(changed, capsys, monkeypatch):
+    assert main(words(**changed)) == 0
+    in_english = capsys.readouterr().out
+    monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
+    assert main(words(**changed)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert hangul_in_each(lines) == []
+    assert max(map(cell_len, lines)) <= 80
+    numbers = re.findall(r"[-+]?\d+\.\d+", in_english)
+    assert sorted(re.findall(r"[-+]?\d+\.\d+", "\n".join(lines))) == sorted(numbers)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_each_choice_has_words(language):
+    known = Texts(language).words("choice")
+    for choice, values in POSSIBLE.items():
+        assert choice in known
+        for value in values:
+            if value not in (False, True, getattr(OURS, choice)):
+                assert f"{choice}={value}" in known
+    conventions = {one.name for one in CONVENTIONS}
+    assert set(Texts(language).words("convention")) <= conventions
+
+
+@pytest.mark.parametrize("changed", [{}, {"tokens_per_s": None}])
+def test_a_device_that_could_be_several_is_told_in_the_terminals_language(
+    changed, capsys, monkeypatch
+):
+    monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
+    assert main(words(device="H100", **changed)) == 2
+    told = capsys.readouterr().err
+    assert "H100 NVL" in told
+    assert hangul_in_each(told.splitlines()) == []
+    assert ("peak_tflop_s" in told) is (not changed)
