@@ -16,7 +16,7 @@ from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import in_percent, percent, quantity
 from mfulab.core.language.sentences import sentence
-from mfulab.core.said import Said
+from mfulab.core.said import Numbers, Said
 from mfulab.device.datasheets import Datasheet
 from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.mfu.conventions import CONVENTIONS, ORDER, OURS, POSSIBLE, Choices, flops
@@ -322,7 +322,7 @@ def denominators_of(
 
 def _alike(first: Denominator, second: Denominator) -> Denominator:
     """One peak of two that are as high, by the names of both."""
-    names = {"first": first.said or first.name, "second": second.said or second.name}
+    names: Numbers = {"first": first.said or first.name, "second": second.said or second.name}
     return _denominator(Said("peaks_alike", names), first.tflop_s)
 
 
@@ -351,7 +351,7 @@ def _of_device(device: str, sheet: Datasheet, dense: Peak, precision: str) -> li
 def _of_several(name: Said, tflop_s: float, devices: int) -> Iterator[Denominator]:
     """Peaks that stand under an MFU where devices were forgotten: in the speed, or in the peak."""
     for count in sorted({*NODES, devices} - {1}):
-        told = {"peak": name, "count": count}
+        told: Numbers = {"peak": name, "count": count}
         yield _denominator(Said("peak_divided", told), tflop_s / count)
         yield _denominator(Said("peak_multiplied", told), tflop_s * count)
 
