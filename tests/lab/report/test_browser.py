@@ -364,6 +364,8 @@ def test_an_operator_is_one_part_over_all_of_its_shapes(opened):
 def test_a_rate_is_no_time(opened, column):
     assert opened.evaluate("(column) => shown(1500, column)", column) == "1.5 k"
     assert opened.evaluate("shown(1500, 'time_s')") == "1.5 ks"
+    assert opened.evaluate("(column) => shown(0.6449, column)", column) == "0.6449"
+    assert opened.evaluate("shown(0.6449, 'time_s')") == "644.9 ms"
 
 
 @pytest.mark.parametrize(
