@@ -152,7 +152,7 @@ def test_a_speed_that_cannot_be_is_named(tokens_per_s, is_told, capsys):
     assert ("Above 100 %: the speed" in capsys.readouterr().out) is is_told
 
 
-def hangul_in_each(lines):
+def without_hangul(lines):
     """Lines in which no Korean stands, though they say more than names and numbers."""
     left = []
     for line in lines:
@@ -169,7 +169,7 @@ def test_an_explanation_is_in_the_terminals_language_and_as_narrow(changed, caps
     monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
     assert main(words(**changed)) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert hangul_in_each(lines) == []
+    assert without_hangul(lines) == []
     assert max(map(cell_len, lines)) <= 80
     numbers = re.findall(r"[-+]?\d+\.\d+", in_english)
     assert sorted(re.findall(r"[-+]?\d+\.\d+", "\n".join(lines))) == sorted(numbers)
@@ -198,5 +198,23 @@ def test_a_device_that_could_be_several_is_told_in_the_terminals_language(
     assert main(words(device="H100", **changed)) == 2
     told = capsys.readouterr().err
     assert "H100 NVL" in told
-    assert hangul_in_each(told.splitlines()) == []
+    assert without_hangul(told.splitlines()) == []
     assert ("peak_tflop_s" in told) is (not changed)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["model=gpt2"],
+        ["device=L40S"],
+        ["model=gpt2", "device=L40S", "reported=40"],
+        ["model"],
+        ["model=gpt2", "device=L40S", "time_s=soon"],
+        ["model=gpt2", "device=L40S", "batch_size=2.5"],
+        ["model=gpt2", "device=L40S", "time_s=1e40"],
+    ],
+)
+def test_a_mistake_is_told_in_the_terminals_language(given, capsys, monkeypatch):
+    monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
+    assert main(["explain", *given]) == 2
+    assert without_hangul(capsys.readouterr().err.splitlines()) == []

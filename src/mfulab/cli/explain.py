@@ -24,7 +24,7 @@ from mfulab.core.groups import ModelConfig
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import in_percent, quantity, significant
 from mfulab.core.printing import say_json
-from mfulab.core.said import Numbers
+from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
 from mfulab.device.peaks import peak
 from mfulab.mfu.explain import Explanation
@@ -68,9 +68,7 @@ def show(words: Sequence[str], as_json: bool) -> int:
     given, changes = _read(words)
     config = model_config(given.pop("model", ""), changes, given.get("sequence_length"))
     if "device" not in given:
-        raise ConfigurationError(
-            'device: missing; give its name, such as device="NVIDIA H100 80GB HBM3"'
-        )
+        raise ConfigurationError(Said("device_missing"))
     if not SPEEDS & given.keys():
         _show_expected(config, given, as_json)
         return 0
@@ -120,9 +118,8 @@ def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) ->
     """Shows, where no speed is given, what the device's roofline allows, and the memory that each
     device needs."""
     if useless := sorted({"reported", "peak_tflop_s"} & asked.keys()):
-        raise ConfigurationError(
-            f"{', '.join(useless)}: needs a speed; give one of {', '.join(sorted(SPEEDS))}"
-        )
+        named = {"keys": ", ".join(useless), "speeds": ", ".join(sorted(SPEEDS))}
+        raise ConfigurationError(Said("needs_speed", named))
     modes = None
     if "mode" in asked:
         modes = (asked.pop("mode"),)
@@ -227,7 +224,7 @@ def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     for word in words:
         key, separator, text = word.partition("=")
         if not separator:
-            raise ConfigurationError(f"{shortened(word)}: give key=value")
+            raise ConfigurationError(Said("give_key_value", {"word": shortened(word)}))
         value = read_yaml(text)
         if key.startswith("model."):
             changes[key.removeprefix("model.")] = value
@@ -238,9 +235,7 @@ def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         else:
             asked[key] = _number(key, text, value)
     if "model" not in asked and not changes:
-        raise ConfigurationError(
-            "model: missing; give model=NAME of config/model/, or model._target_=… of your own"
-        )
+        raise ConfigurationError(Said("model_missing"))
     return asked, changes
 
 
@@ -249,11 +244,11 @@ def _number(key: str, text: str, value: Any) -> float:
     is_whole = key in COUNTS
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or (is_whole and value % 1 != 0):
-        raise ConfigurationError(f"{key}={shortened(text)}: give a{' whole' * is_whole} number")
+        wanted = "give_whole_number" if is_whole else "give_number"
+        raise ConfigurationError(Said(wanted, {"word": f"{key}={shortened(text)}"}))
     if abs(value) > MOST or 0 < abs(value) < 1 / MOST:
-        raise ConfigurationError(
-            f"{key}={shortened(text)}: give a number from {1 / MOST:g} to {MOST:g}"
-        )
+        told = {"word": f"{key}={shortened(text)}", "least": 1 / MOST, "most": MOST}
+        raise ConfigurationError(Said("give_number_within", told))
     if is_whole:
         return int(value)
     return value

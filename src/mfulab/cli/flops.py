@@ -169,9 +169,7 @@ def config_of(model: str, words: Iterable[str], sequence_length: int | None) -> 
     `key=value` each. Raises ConfigurationError for none."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
     if wrong := [word for word in words if "=" not in word]:
-        raise ConfigurationError(
-            f"{shortened(wrong[0])}: give key=value, such as arguments.num_hidden_layers=80"
-        )
+        raise ConfigurationError(Said("give_model_key", {"word": shortened(wrong[0])}))
     changes = {key: read_yaml(text) for key, _, text in (word.partition("=") for word in words)}
     path = Path(model, "config.json") if Path(model).is_dir() else Path(model)
     if path.suffix == ".json":
@@ -187,9 +185,7 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
         content = parse_json(text)
         architecture = content["architectures"][0]
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise ConfigurationError(
-            f"{path}: is no config.json of transformers with `architectures`"
-        ) from error
+        raise ConfigurationError(Said("no_transformers_config", {"path": str(path)})) from error
     unread = (
         "architectures",
         "torch_dtype",
