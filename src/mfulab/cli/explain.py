@@ -247,7 +247,7 @@ def _number(key: str, text: str, value: Any) -> float:
         wanted = "give_whole_number" if is_whole else "give_number"
         raise ConfigurationError(Said(wanted, {"word": f"{key}={shortened(text)}"}))
     if abs(value) > MOST or 0 < abs(value) < 1 / MOST:
-        told = {"word": f"{key}={shortened(text)}", "least": 1 / MOST, "most": MOST}
+        told: Numbers = {"word": f"{key}={shortened(text)}", "least": 1 / MOST, "most": MOST}
         raise ConfigurationError(Said("give_number_within", told))
     if is_whole:
         return int(value)
