@@ -4,9 +4,12 @@ import json
 import re
 
 import pytest
+from rich.cells import cell_len
 
 from mfulab.cli.explain import _read
 from mfulab.cli.main import main
+from mfulab.core.language import LANGUAGES, Texts
+from mfulab.mfu.conventions import CONVENTIONS, OURS, POSSIBLE
 
 
 def words(**changed):
@@ -147,3 +150,71 @@ def test_a_reported_number_needs_a_speed(capsys):
 def test_a_speed_that_cannot_be_is_named(tokens_per_s, is_told, capsys):
     assert main(words(tokens_per_s=tokens_per_s)) == 0
     assert ("Above 100 %: the speed" in capsys.readouterr().out) is is_told
+
+
+def without_hangul(lines):
+    """Lines in which no Korean stands, though they say more than names and numbers."""
+    left = []
+    for line in lines:
+        words = re.sub(r"mfulab|NeMo|PaLM|torchtitan|nanoGPT|MFU|dense|[a-z]*\d[\w.]*", "", line)
+        if re.search("[A-Za-z]{4}", words) and not re.search("[가-힣]", words):
+            left.append(line)
+    return left
+
+
+@pytest.mark.parametrize("changed", [{"reported": 23.6}, {"tokens_per_s": None, "devices": 2}])
+def test_an_explanation_is_in_the_terminals_language_and_as_narrow(changed, capsys, monkeypatch):
+    assert main(words(**changed)) == 0
+    in_english = capsys.readouterr().out
+    monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
+    assert main(words(**changed)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert without_hangul(lines) == []
+    assert max(map(cell_len, lines)) <= 80
+    numbers = re.findall(r"[-+]?\d+\.\d+", in_english)
+    assert sorted(re.findall(r"[-+]?\d+\.\d+", "\n".join(lines))) == sorted(numbers)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_each_choice_is_told_in_words(language):
+    text = Texts(language)
+    told = [*POSSIBLE, "peak"]
+    for choice, values in POSSIBLE.items():
+        for value in values:
+            if value not in (False, True, getattr(OURS, choice)):
+                told.append(f"{choice}={value}")
+    for choice in told:
+        words = text.name("choice", choice)
+        assert not re.search("[_=]", words)
+        assert language == "en" or re.search("[가-힣]", words)
+    assert set(text.words("convention")) <= {one.name for one in CONVENTIONS}
+
+
+@pytest.mark.parametrize("changed", [{}, {"tokens_per_s": None}])
+def test_a_device_that_could_be_several_is_told_in_the_terminals_language(
+    changed, capsys, monkeypatch
+):
+    monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
+    assert main(words(device="H100", **changed)) == 2
+    told = capsys.readouterr().err
+    assert "H100 NVL" in told
+    assert without_hangul(told.splitlines()) == []
+    assert ("peak_tflop_s" in told) is (not changed)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["model=gpt2"],
+        ["device=L40S"],
+        ["model=gpt2", "device=L40S", "reported=40"],
+        ["model"],
+        ["model=gpt2", "device=L40S", "time_s=soon"],
+        ["model=gpt2", "device=L40S", "batch_size=2.5"],
+        ["model=gpt2", "device=L40S", "time_s=1e40"],
+    ],
+)
+def test_a_mistake_is_told_in_the_terminals_language(given, capsys, monkeypatch):
+    monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
+    assert main(["explain", *given]) == 2
+    assert without_hangul(capsys.readouterr().err.splitlines()) == []

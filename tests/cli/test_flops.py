@@ -6,6 +6,7 @@ import pytest
 from support.bad_yaml import BAD_YAML
 
 from mfulab.cli.main import main
+from mfulab.core.language import LANGUAGES, Texts
 from mfulab.mfu.models import names
 
 MIXTRAL = {
@@ -32,8 +33,8 @@ def test_a_published_config_is_enough(tmp_path, capsys):
         + 2 * 32 * 64
     )
     assert f"forward {16 * token / 1e3:.3g} kFLOP" in printed
-    assert "active a token" in printed
-    assert "deviation +0.00%; every operator has a formula" in printed
+    assert "active per token" in printed
+    assert "deviation +0.00 %; every operator has a formula" in printed
     assert "lm_head: Linear" in printed
 
 
@@ -121,3 +122,17 @@ def test_all_models_are_listed_where_an_unknown_one_says_so(capsys):
     assert "mfulab flops --list" in capsys.readouterr().err
     assert main(["flops", "--list"]) == 0
     assert capsys.readouterr().out.split() == list(names())
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_count_is_in_the_terminals_language_and_says_its_batch(language, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
+    options = ["--sequence-length", "16", "--batch-size", "3", "--language", language]
+    assert main(["flops", str(tmp_path), *options]) == 0
+    printed = capsys.readouterr().out
+    text = Texts(language, "flops")
+    assert text("of_batch", batch=3) in printed
+    assert text("all_formulas") in printed
+    if language == "ko":
+        for word in ("forward", "parameters", "certainty", "formula", "matmul"):
+            assert word not in printed

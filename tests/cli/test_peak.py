@@ -10,6 +10,7 @@ import pytest
 import mfulab
 from mfulab.__main__ import main
 from mfulab.core.language import Texts
+from mfulab.core.terminal import Terminal, table
 from mfulab.peaks.facts import datasheets
 from mfulab.peaks.names import LISTS
 
@@ -104,3 +105,15 @@ def test_a_peak_and_a_mistake_are_told_in_the_terminals_language(capsys, monkeyp
         assert main(words) == 2
         told = capsys.readouterr().err
         assert re.search("[가-힣]", told), told
+
+
+@pytest.mark.parametrize("width", range(50, 80))
+def test_a_table_of_wide_letters_breaks_its_last_column_and_cuts_nothing(width, capsys):
+    reason = "AMD EPYC: 이 CPU에는 fp16 연산 유닛(amx_fp16 / avx512_fp16)이 없음: 변환해서 계산"
+    shown = table(["형식"], ["밀집 TFLOP/s", "클록, MHz"], ["계산 근거"])
+    shown.add_row("fp16", "알 수 없음", "", reason)
+    Terminal(width=width, highlight=False).print(shown)
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    for word in ("변환해서", "계산"):
+        assert word in "".join(printed.split())

@@ -21,9 +21,10 @@ from mfulab.cli.options import (
 from mfulab.core.answer import Answer, answered
 from mfulab.core.errors import ConfigurationError, lacks, shortened, unknown
 from mfulab.core.groups import ModelConfig
+from mfulab.core.language import Texts
 from mfulab.core.language.quantities import in_percent, quantity, significant
 from mfulab.core.printing import say_json
-from mfulab.core.said import Numbers
+from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
 from mfulab.device.peaks import peak
 from mfulab.mfu.explain import Explanation
@@ -36,7 +37,6 @@ COUNTS = ("sequence_length", "batch_size", "devices")
 NUMBERS = (*COUNTS, "tokens_per_s", "samples_per_s", "time_s", "reported", "peak_tflop_s")
 SPEEDS = {"tokens_per_s", "samples_per_s", "time_s"}
 TEXTS = ("model", "device", "precision", "mode")
-SHARDED = "weights, gradients and optimiser state fully sharded"
 WIDTH = 80  # columns where no terminal tells its own
 MOST = 1e30  # of a number; the least is its inverse
 
@@ -68,15 +68,14 @@ def show(words: Sequence[str], as_json: bool) -> int:
     given, changes = _read(words)
     config = model_config(given.pop("model", ""), changes, given.get("sequence_length"))
     if "device" not in given:
-        raise ConfigurationError(
-            'device: missing; give its name, such as device="NVIDIA H100 80GB HBM3"'
-        )
+        raise ConfigurationError(Said("device_missing"))
     if not SPEEDS & given.keys():
         _show_expected(config, given, as_json)
         return 0
     explanation = explain(config, **given)
     if as_json:
         details = {**asdict(explanation), "may_be_chance": explanation.may_be_chance}
+        details.pop("peaks")  # the same names once more
         say_json(_answer(explanation).line(details))
     else:
         console = _console()
@@ -119,9 +118,8 @@ def _show_expected(config: ModelConfig, asked: dict[str, Any], as_json: bool) ->
     """Shows, where no speed is given, what the device's roofline allows, and the memory that each
     device needs."""
     if useless := sorted({"reported", "peak_tflop_s"} & asked.keys()):
-        raise ConfigurationError(
-            f"{', '.join(useless)}: needs a speed; give one of {', '.join(sorted(SPEEDS))}"
-        )
+        named = {"keys": ", ".join(useless), "speeds": ", ".join(sorted(SPEEDS))}
+        raise ConfigurationError(Said("needs_speed", named))
     modes = None
     if "mode" in asked:
         modes = (asked.pop("mode"),)
@@ -158,42 +156,43 @@ class Place:
 def _print_expected(
     console: Terminal, config: ModelConfig, where: Place, expectations: Sequence[Expectation]
 ) -> None:
-    whose = f"one {where.device}"
-    if where.devices > 1:
-        whose = f"each of {where.devices:,} {where.device}"
-    samples = f"{where.samples} samples a step on each device"
-    console.print(f"{config.name} on {whose} in {where.precision}, at best, {samples}")
-    heads = [_mode_name(expectation, config) for expectation in expectations]
-    shown = table(["a step of"], heads)
-    for name, cell in _cells("tokens" if config.vocabulary_size else "samples").items():
+    text = Texts(usual_language(), "explain")
+    key = "on_each" if where.devices > 1 else "on_one"
+    whose = text(key, device=where.device, count=where.devices)
+    told = {"model": config.name, "precision": where.precision, "samples": where.samples}
+    console.print(text("at_best", whose=whose, **told))
+    heads = [_mode_name(expectation, config, text) for expectation in expectations]
+    shown = table([text("step_of")], heads)
+    for name, cell in _cells("tokens" if config.vocabulary_size else "samples", text).items():
         shown.add_row(name, *map(cell, expectations))
     console.print(shown)
-    for line in _assumed(where, expectations):
+    for line in _assumed(where, expectations, text):
         console.print(line)
 
 
-def _assumed(where: Place, expectations: Sequence[Expectation]) -> Iterator[str]:
+def _assumed(where: Place, expectations: Sequence[Expectation], text: Texts) -> Iterator[str]:
     """Lines on what the table takes for granted, and on what it cannot tell."""
-    yield "Kept: weights, state, saved activations, cache. The peak is higher: `mfulab fits` predicts it."
+    yield text("kept_is")
     if any(expectation.others_s is None for expectation in expectations):
-        yield lacks("What is not fused, and the memory of training,", "torch")
+        yield lacks(text("without_torch"), "torch")
     assumptions = dict.fromkeys(expectation.assumes for expectation in expectations)
     yield from filter(None, assumptions)
     if where.devices > 1:
-        yield f"Memory: {SHARDED}; activations and cache of each one's batch. No time for communication."
+        yield text("shared")
     elif any(expectation.fits is False for expectation in expectations):
-        yield f"Give devices=N for the memory of each of N: {SHARDED}."
+        yield text("share_it")
 
 
-def _mode_name(expectation: Expectation, config: ModelConfig) -> str:
-    if config.vocabulary_size and expectation.mode == "inference":
-        return "prefill"
-    return expectation.mode
+def _mode_name(expectation: Expectation, config: ModelConfig, text: Texts) -> str:
+    mode = expectation.mode
+    if config.vocabulary_size and mode == "inference":
+        return text.name("mode", "prefill")
+    return text.name("mode", mode)
 
 
-def _cells(unit: str) -> dict[str, Callable[[Expectation], str]]:
+def _cells(unit: str, text: Texts) -> dict[str, Callable[[Expectation], str]]:
     """Rows of the table of what is expected: each name, with what it shows of a mode."""
-    too_large = {True: "", False: "yes", None: "?"}
+    too_large = {True: "", False: text("yes"), None: "?"}
 
     def unfused(expectation: Expectation) -> str:
         percent = expectation.unfused_mfu_percent
@@ -208,13 +207,13 @@ def _cells(unit: str) -> dict[str, Callable[[Expectation], str]]:
         return quantity(memory, "B")
 
     return {
-        "time": lambda expectation: quantity(expectation.products_s, "s"),
-        f"{unit}/s": lambda expectation: significant(expectation.tokens_per_s, 4),
+        text("time"): lambda expectation: quantity(expectation.products_s, "s"),
+        text(f"{unit}_per_s"): lambda expectation: significant(expectation.tokens_per_s, 4),
         "MFU": lambda expectation: in_percent(expectation.mfu_percent),
-        "MFU with nothing fused": unfused,
-        "bound by compute": lambda expectation: quantity(expectation.compute_bound_percent, "%"),
-        "kept": kept,
-        "too large": lambda expectation: too_large[expectation.fits],
+        text("unfused"): unfused,
+        text("compute_bound"): lambda expectation: quantity(expectation.compute_bound_percent, "%"),
+        text("kept"): kept,
+        text("too_large"): lambda expectation: too_large[expectation.fits],
     }
 
 
@@ -225,7 +224,7 @@ def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     for word in words:
         key, separator, text = word.partition("=")
         if not separator:
-            raise ConfigurationError(f"{shortened(word)}: give key=value")
+            raise ConfigurationError(Said("give_key_value", {"word": shortened(word)}))
         value = read_yaml(text)
         if key.startswith("model."):
             changes[key.removeprefix("model.")] = value
@@ -236,9 +235,7 @@ def _read(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         else:
             asked[key] = _number(key, text, value)
     if "model" not in asked and not changes:
-        raise ConfigurationError(
-            "model: missing; give model=NAME of config/model/, or model._target_=… of your own"
-        )
+        raise ConfigurationError(Said("model_missing"))
     return asked, changes
 
 
@@ -247,11 +244,11 @@ def _number(key: str, text: str, value: Any) -> float:
     is_whole = key in COUNTS
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or (is_whole and value % 1 != 0):
-        raise ConfigurationError(f"{key}={shortened(text)}: give a{' whole' * is_whole} number")
+        wanted = "give_whole_number" if is_whole else "give_number"
+        raise ConfigurationError(Said(wanted, {"word": f"{key}={shortened(text)}"}))
     if abs(value) > MOST or 0 < abs(value) < 1 / MOST:
-        raise ConfigurationError(
-            f"{key}={shortened(text)}: give a number from {1 / MOST:g} to {MOST:g}"
-        )
+        told: Numbers = {"word": f"{key}={shortened(text)}", "least": 1 / MOST, "most": MOST}
+        raise ConfigurationError(Said("give_number_within", told))
     if is_whole:
         return int(value)
     return value

@@ -11,13 +11,23 @@ import click
 from rich.text import Text
 from rich.tree import Tree
 
-from mfulab.cli.options import AS_JSON, COUNT, DEPTH, MODEL, TOKENS, command, listing
+from mfulab.cli.options import (
+    AS_JSON,
+    COUNT,
+    DEPTH,
+    LANGUAGE,
+    MODEL,
+    TOKENS,
+    command,
+    listing,
+)
 from mfulab.core.answer import Answer, answered, unanswered
 from mfulab.core.errors import ConfigurationError, shortened
 from mfulab.core.files import read_given
 from mfulab.core.groups import ModelConfig
 from mfulab.core.json_text import parse_json
-from mfulab.core.language.quantities import quantity
+from mfulab.core.language import Texts
+from mfulab.core.language.sentences import sentence
 from mfulab.core.parts import leave_out
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers, Said
@@ -46,6 +56,7 @@ SMALLEST_PERCENT = 0.1  # of the FLOPs, below which a layer is not drawn
 @click.option("--depth", type=DEPTH, default=3, help="Levels of layers shown.")
 @listing(names, "models")
 @AS_JSON
+@LANGUAGE
 def show(
     model: str,
     words: Sequence[str],
@@ -53,19 +64,22 @@ def show(
     sequence_length: int | None,
     depth: int,
     as_json: bool,
+    language: str,
 ) -> None:
     """Prints the tree and the totals, or every layer as JSON. Raises ConfigurationError for what
     cannot be counted."""
     config = config_of(model, words, sequence_length)
     check(config, sequence_length, 1, [])
     count = _computed if missing(config) else _counted
-    counted = count(config, batch_size, sequence_length)
+    text = Texts("en" if as_json else language, "flops")
+    counted = count(config, batch_size, sequence_length, text)
     notes = list(filter(None, counted.lines))
     if as_json:
         say_json(counted.answer.line({"layers": counted.rows, "notes": notes}))
         return
     console = Terminal(highlight=False, soft_wrap=True)
-    console.print(render(counted.rows, depth=depth))
+    console.print(text("of_batch", batch=batch_size), style="dim")
+    console.print(render(counted.rows, text, depth=depth))
     for line in notes:
         console.print(line, markup=False)
 
@@ -91,7 +105,9 @@ class Told:
         return answered(self.flops, "FLOP", "counted", doubt=doubt)
 
 
-def _counted(config: ModelConfig, batch_size: int, sequence_length: int | None) -> Told:
+def _counted(
+    config: ModelConfig, batch_size: int, sequence_length: int | None, text: Texts
+) -> Told:
     """The tree's rows and the lines below it, of the built module."""
     from mfulab.flops.count import CountError
     from mfulab.flops.counter import layer_rows
@@ -112,13 +128,18 @@ def _counted(config: ModelConfig, batch_size: int, sequence_length: int | None) 
     )
     flops = forward.flops, backward.flops, forward.causal_flops + backward.causal_flops
     tokens = batch_size * (sequence_length or config.sequence_length or 0)
-    message = str(counted.message or "")
-    lines = _totals(*parameters, *flops, tokens, f"certainty: {counted.count.certainty}", message)
+    message = ""
+    if counted.message is not None:
+        message = sentence(counted.message.key, counted.message.numbers, text.language)
+    certainty = text("certainty", words=counted.count.certainty.words(text.language))
+    lines = _totals(text, *parameters, *flops, tokens, certainty, message)
     rows = layer_rows(counted.model, operations)
     return Told(forward.flops + backward.flops, rows, lines, counted.count.certainty.uncounted)
 
 
-def _computed(config: ModelConfig, batch_size: int, sequence_length: int | None) -> Told:
+def _computed(
+    config: ModelConfig, batch_size: int, sequence_length: int | None, text: Texts
+) -> Told:
     """The tree's rows and the lines below it, of a decoder's dimensions, without torch; alike
     blocks are a row, `*`."""
     step = computed(config, sequence_length, batch_size)
@@ -139,7 +160,7 @@ def _computed(config: ModelConfig, batch_size: int, sequence_length: int | None)
         rows.append({"layer": name, "module": "" if name else config.name} | numbers)
     causal = sum(operation.causal_flops for operation in step.operations)
     parameters = step.parameters, step.parameters - step.inactive
-    lines = _totals(*parameters, forward, backward, causal, step.tokens, step.message)
+    lines = _totals(text, *parameters, forward, backward, causal, step.tokens, step.message)
     return Told(forward + backward, rows, lines)
 
 
@@ -148,9 +169,7 @@ def config_of(model: str, words: Iterable[str], sequence_length: int | None) -> 
     `key=value` each. Raises ConfigurationError for none."""
     sys.path.insert(0, str(Path.cwd()))  # a user's own model stands in this folder
     if wrong := [word for word in words if "=" not in word]:
-        raise ConfigurationError(
-            f"{shortened(wrong[0])}: give key=value, such as arguments.num_hidden_layers=80"
-        )
+        raise ConfigurationError(Said("give_model_key", {"word": shortened(wrong[0])}))
     changes = {key: read_yaml(text) for key, _, text in (word.partition("=") for word in words)}
     path = Path(model, "config.json") if Path(model).is_dir() else Path(model)
     if path.suffix == ".json":
@@ -166,9 +185,7 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
         content = parse_json(text)
         architecture = content["architectures"][0]
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise ConfigurationError(
-            f"{path}: is no config.json of transformers with `architectures`"
-        ) from error
+        raise ConfigurationError(Said("no_transformers_config", {"path": str(path)})) from error
     unread = (
         "architectures",
         "torch_dtype",
@@ -194,6 +211,7 @@ def _published(path: Path, sequence_length: int | None) -> dict[str, Any]:
 
 
 def _totals(
+    text: Texts,
     whole: float,
     active: float,
     forward: float,
@@ -202,24 +220,21 @@ def _totals(
     tokens: float,
     *notes: str,
 ) -> Iterator[str]:
-    yield f"parameters {quantity(whole)}" + (
-        f", {quantity(active)} active a token" * (active != whole)
-    )
-    ratio = ""
-    if forward:
-        ratio = f" (× {backward / forward:.2f})"
-    yield f"forward {quantity(forward, 'FLOP')}, backward {quantity(backward, 'FLOP')}{ratio}"
-    yield f"causal attention by its half: {quantity(causal, 'FLOP')}" * (
-        causal != forward + backward
-    )
-    yield f"a token: {quantity((forward + backward) / (tokens or 1), 'FLOP')}" * bool(tokens)
+    key = "parameters" if active == whole else "parameters_active"
+    yield text(key, whole=whole, active=active)
+    key = "passes" if forward else "passes_none"
+    yield text(key, forward=forward, backward=backward, ratio=backward / (forward or 1))
+    if causal != forward + backward:
+        yield text("causal", flops=causal)
+    if tokens:
+        yield text("per_token", flops=(forward + backward) / tokens)
     yield from notes
 
 
-def render(rows: list[dict[str, object]], depth: int = 3) -> Tree:
+def render(rows: list[dict[str, object]], text: Texts, depth: int = 3) -> Tree:
     """Draws `layer_rows` as a tree of shares, `depth` levels below the model; layers below 0.1 %
     are left out."""
-    drawn = {"": Tree(_label(rows[0], str(rows[0]["module"])))}
+    drawn = {"": Tree(_label(rows[0], str(rows[0]["module"]), text))}
     for row in rows[1:]:
         name = str(row["layer"])
         share = row["share_percent"]
@@ -231,17 +246,16 @@ def render(rows: list[dict[str, object]], depth: int = 3) -> Tree:
             and share >= SMALLEST_PERCENT
         ):
             drawn[name] = drawn[parent].add(
-                _label(row, f"{own}: {row['module']}".removesuffix(": "))
+                _label(row, f"{own}: {row['module']}".removesuffix(": "), text)
             )
     return drawn[""]
 
 
-def _label(row: dict[str, object], title: str) -> Text:
+def _label(row: dict[str, object], title: str, text: Texts) -> Text:
     share = row["share_percent"]
-    forward, backward = (
-        quantity(float(str(row[name])), "FLOP") for name in ("forward_flops", "backward_flops")
-    )
-    label = (f"  {share:.1f} %" if isinstance(share, float) else "", "cyan")
-    return Text.assemble(
-        (title, "bold"), label, (f"  forward {forward}  backward {backward}", "dim")
-    )
+    part = ""
+    if isinstance(share, float):
+        part = f"  {text('share', share=share)}"
+    forward, backward = (float(str(row[f"{name}_flops"])) for name in ("forward", "backward"))
+    passes = text("layer", forward=forward, backward=backward)
+    return Text.assemble((title, "bold"), (part, "cyan"), (f"  {passes}", "dim"))

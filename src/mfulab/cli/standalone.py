@@ -291,12 +291,10 @@ def _show(run: Run, row: Row, whole: bool) -> None:
     if (layers := RESULTS / run.folder / "layers.csv").exists():
         from mfulab.cli.flops import render
 
-        rows = read_csv(layers)
-        console.print(
-            render(
-                [{**layer, "share_percent": float(layer["share_percent"] or 0)} for layer in rows]
-            )
-        )
+        rows = []
+        for layer in read_csv(layers):
+            rows.append({**layer, "share_percent": float(layer["share_percent"] or 0)})
+        console.print(render(rows, Texts(usual_language(), "flops")))
     whole = whole or row["status"] != "ok"
     if run.step == "profile_step" and not whole:
         from mfulab.loop.interactive import show

@@ -15,9 +15,10 @@ def table(
     words: Iterable[str], numbers: Iterable[str], last: Iterable[str] = (), **options: Any
 ) -> Table:
     """A table with a line below its heads: columns of words, of numbers flush right, and the last
-    ones of words."""
+    ones of words, which are broken and never cut off."""
     columns = (Column(name, justify="right") for name in numbers)
-    return Table(*words, *columns, *last, **{"box": box.SIMPLE_HEAD} | options)
+    whole = (Column(name, overflow="fold") for name in last)
+    return Table(*words, *columns, *whole, **{"box": box.SIMPLE_HEAD} | options)
 
 
 class Terminal(Console):

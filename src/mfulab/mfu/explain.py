@@ -3,15 +3,20 @@ was reported."""
 
 import html
 import math
-import textwrap
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import pairwise, product
+
+from rich.cells import cell_len
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import in_percent, percent, quantity
+from mfulab.core.language.sentences import sentence
+from mfulab.core.said import Numbers, Said
 from mfulab.device.datasheets import Datasheet
 from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.mfu.conventions import CONVENTIONS, ORDER, OURS, POSSIBLE, Choices, flops
@@ -37,6 +42,7 @@ TOLERANCE = 0.3  # points of MFU within which a convention gives a reported numb
 RELATIVE_TOLERANCE = 0.006
 SHOWN = 5  # conventions that are listed where a reported number has more
 WIDTH = 80  # columns of a line
+NAMED = frozenset(convention.name for convention in CONVENTIONS)
 SEEN = 0.005  # points from which a number is shown
 BY_CHANCE = 10.0  # percent of `Explanation.chance_percent` from which a match may be chance
 
@@ -47,6 +53,11 @@ class Denominator:
 
     name: str
     tflop_s: float
+    said: Said | None = None  # the name for other languages; None where it has one alone
+
+
+def _denominator(said: Said, tflop_s: float) -> Denominator:
+    return Denominator(str(said), tflop_s, said)
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,8 @@ class Explanation:
     # of all numbers within a quarter of the reported one, those that they give
     chance_percent: float | None = None
     tolerance: float = TOLERANCE  # points within which a combination gives the reported number
+    # name of each peak as a sentence, for other languages than that of `Row.denominator`
+    peaks: Mapping[str, Said] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         """Our MFU, what gives the reported one, and a line for each convention and each peak."""
@@ -102,17 +115,24 @@ class Explanation:
         yield Line(text("ours", model=self.model, device=self.device, mfu=mfu), "bold")
         speed = quantity(1e12 * self.tflop_s, "FLOP/s", 4)
         top = quantity(1e12 * ours.peak_tflop_s, "FLOP/s", 4)
-        yield Line(text("speed", speed=speed, top=top, of=ours.denominator))
+        yield Line(text("speed", speed=speed, top=top, of=self._peak(ours, text)))
         if ours.mfu_percent > 100:
             yield Line(text("above_peak"), "red")
         if self.reported is not None:
             yield from self._reported_lines(self.reported, text)
         yield Line(f"\n{text('conventions')}")
         for row in self.conventions:
-            yield from _row_lines(row, row.convention)
+            yield from _row_lines(row, _convention(row.convention, text), text)
         yield Line(f"\n{text('denominators')}")
         for row in self.denominators:
-            yield from _row_lines(row, row.denominator)
+            yield from _row_lines(row, self._peak(row, text), text)
+
+    def _peak(self, row: Row, text: Texts) -> str:
+        """The peak under a row, in words of the text's language."""
+        said = self.peaks.get(row.denominator)
+        if said is None:
+            return row.denominator
+        return sentence(said.key, said.numbers, text.language)
 
     def _reported_lines(self, reported: float, text: Texts) -> "Iterator[Line]":
         """Lines on the combinations that give the reported number, of how many tried, and on how
@@ -124,8 +144,10 @@ class Explanation:
             return
         yield Line(text("is_one_of", **told))
         for row in self.matches[:SHOWN]:
-            yield from _wrapped(f"  {in_percent(row.mfu_percent)}  {row.convention}", 10)
-            yield from _wrapped(f"{'':10}{text('over', peak=row.denominator)}", 10)
+            yield from _wrapped(
+                f"  {in_percent(row.mfu_percent)}  {_convention(row.convention, text)}", 10
+            )
+            yield from _wrapped(f"{'':10}{text('over', peak=self._peak(row, text))}", 10)
         if len(self.matches) > SHOWN:
             yield Line(f"  {text('further', count=len(self.matches) - SHOWN)}")
         yield Line(text("tried", count=self.tried, **told))
@@ -151,21 +173,34 @@ class Line:
     style: str = ""
 
 
-def _row_lines(row: Row, name: str) -> Iterator[Line]:
+def _convention(name: str, text: Texts) -> str:
+    """A convention's name, or its choices where it has none, in words of the text's language."""
+    if name in NAMED:
+        return text.name("convention", name)
+    return ", ".join(text.name("choice", choice) for choice in name.split(", "))
+
+
+def _row_lines(row: Row, name: str, text: Texts) -> Iterator[Line]:
     """Lines of an MFU with what it is, and of the points that each choice adds to ours."""
     yield from _wrapped(f"{row.mfu_percent:7.1f}  {name}", 9)
     added = []
     for step, points in row.steps.items():
         if abs(points) >= SEEN:
-            added.append(f"{step.replace('_', ' ')} {points:+.2f}")
+            added.append(f"{text.name('choice', step)} {points:+.2f}")
     if added:
         yield from _wrapped(f"{'':9}{', '.join(added)}", 9, "dim")
 
 
-def _wrapped(text: str, indent: int, style: str = "") -> Iterator[Line]:
-    """A text in lines of at most 80 columns, all but the first indented."""
-    for line in textwrap.wrap(text, WIDTH, subsequent_indent=" " * indent):
-        yield Line(line, style)
+def _wrapped(words: str, indent: int, style: str = "") -> Iterator[Line]:
+    """Words in lines of at most 80 columns, all but the first indented; a wide letter takes two."""
+    line = ""
+    for word in re.split(r"(?<=\S) ", words):
+        longer = f"{line} {word}" if line else word
+        if cell_len(longer) > WIDTH and line.strip():
+            yield Line(line, style)
+            longer = f"{'':{indent}}{word.lstrip()}"
+        line = longer
+    yield Line(line, style)
 
 
 @dataclass(frozen=True)
@@ -217,15 +252,15 @@ def explained(
         tried=len(search.tried),
         chance_percent=chance,
         tolerance=TOLERANCE if reported is None else tolerance_of(reported),
+        peaks={one.name: one.said for one in denominators if one.said is not None},
     )
 
 
 def _search(rows: Sequence[Row], reported: float) -> _Search:
     """Combinations that give a reported number, the simplest first, each number and peak once."""
-    named = {convention.name for convention in CONVENTIONS}
 
     def simplicity(row: Row) -> tuple[int, bool, float]:
-        return row.changes, row.convention not in named, abs(row.mfu_percent - reported)
+        return row.changes, row.convention not in NAMED, abs(row.mfu_percent - reported)
 
     tolerance = tolerance_of(reported)
     near = [row for row in rows if abs(row.mfu_percent - reported) <= tolerance]
@@ -271,49 +306,58 @@ def denominators_of(
             raise unknown("precision", precision, UNITS)
         if not 0 < given < math.inf:
             raise ConfigurationError(f"peak_tflop_s={given}: give a dense peak above 0")
-        return device, [Denominator("as given", given), *_of_several("as given", given, devices)]
-    sheet, dense, spec = peak_of(
-        device, precision, "; or give its dense peak in TFLOP/s: peak_tflop_s=…"
-    )
+        as_given = Said("peak_given")
+        several = _of_several(as_given, given, devices)
+        return device, [_denominator(as_given, given), *several]
+    sheet, dense, spec = peak_of(device, precision, Said("or_give_peak"))
     denominators = _of_device(device, sheet, dense, precision)
     near_fallback = (abs(one.tflop_s / FALLBACK_TFLOP_S - 1) < 0.01 for one in denominators)
     if not any(near_fallback):
-        denominators.append(Denominator("A100 bf16, for an unknown device", FALLBACK_TFLOP_S))
-    denominators += _of_several(f"{precision} dense", spec, devices)
+        denominators.append(_denominator(Said("peak_fallback"), FALLBACK_TFLOP_S))
+    denominators += _of_several(_dense(precision), spec, devices)
     names = defaultdict[float, list[Denominator]](list)
     for denominator in denominators:
         names[round(denominator.tflop_s, 3)].append(denominator)
     merged = list[Denominator]()
     for alike in names.values():
-        name = " = ".join(denominator.name for denominator in alike)
-        merged.append(Denominator(name, alike[0].tflop_s))
+        merged.append(reduce(_alike, alike))
     return sheet.device, merged
+
+
+def _alike(first: Denominator, second: Denominator) -> Denominator:
+    """One peak of two that are as high, by the names of both."""
+    names: Numbers = {"first": first.said or first.name, "second": second.said or second.name}
+    return _denominator(Said("peaks_alike", names), first.tflop_s)
+
+
+def _dense(precision: str) -> Said:
+    return Said("peak_dense", {"precision": precision})
 
 
 def _of_device(device: str, sheet: Datasheet, dense: Peak, precision: str) -> list[Denominator]:
     """Peaks of a device: dense, sparse, at its boost clock, and of formats taken by mistake."""
     spec = float(dense)
-    denominators = [Denominator(f"{precision} dense", spec)]
+    denominators = [_denominator(_dense(precision), spec)]
     if dense.sparse_factor != 1:
-        denominators.append(Denominator(f"{precision} sparse", spec * dense.sparse_factor))
+        sparse = Said("peak_sparse", {"precision": precision})
+        denominators.append(_denominator(sparse, spec * dense.sparse_factor))
     clock = dense.spec_clock_mhz
     if sheet.boost_mhz and clock and sheet.boost_mhz != clock:
-        name = f"{precision} dense at {sheet.boost_mhz:.0f} MHz"
-        denominators.append(Denominator(name, spec * sheet.boost_mhz / clock))
+        boosted = Said("peak_at_clock", {"precision": precision, "mhz": sheet.boost_mhz})
+        denominators.append(_denominator(boosted, spec * sheet.boost_mhz / clock))
     for other in MISTAKEN.get(precision, ()):
         tflop_s = peak(device, other).spec
         if tflop_s:
-            denominators.append(Denominator(f"{other} dense", tflop_s))
+            denominators.append(_denominator(_dense(other), tflop_s))
     return denominators
 
 
-def _of_several(name: str, tflop_s: float, devices: int) -> Iterator[Denominator]:
+def _of_several(name: Said, tflop_s: float, devices: int) -> Iterator[Denominator]:
     """Peaks that stand under an MFU where devices were forgotten: in the speed, or in the peak."""
     for count in sorted({*NODES, devices} - {1}):
-        speed = f"{name} ÷ {count}: tokens of {count} devices over one peak"
-        yield Denominator(speed, tflop_s / count)
-        node = f"{name} × {count}: peak of {count} devices under one's tokens"
-        yield Denominator(node, tflop_s * count)
+        told: Numbers = {"peak": name, "count": count}
+        yield _denominator(Said("peak_divided", told), tflop_s / count)
+        yield _denominator(Said("peak_multiplied", told), tflop_s * count)
 
 
 def change(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.said import Said
 from mfulab.device.datasheets import Datasheet, UnknownDeviceError, find
 from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.flops.memory import training_memory
@@ -39,7 +40,9 @@ class Expectation:
     assumes: str = ""  # what the time takes for granted
 
 
-def peak_of(device: str, precision: str, instead: str = "") -> tuple[Datasheet, Peak, float]:
+def peak_of(
+    device: str, precision: str, instead: Said | None = None
+) -> tuple[Datasheet, Peak, float]:
     """A device's datasheet and peak, also in TFLOP/s. Raises ConfigurationError, with what to give
     `instead`."""
     if precision not in UNITS:
@@ -47,10 +50,15 @@ def peak_of(device: str, precision: str, instead: str = "") -> tuple[Datasheet, 
     try:
         sheet = find(device)
     except UnknownDeviceError as error:
-        raise ConfigurationError(f"{error}{instead}") from error
+        if instead is None:
+            raise
+        reason = error.said or str(error)
+        said = Said("with_remedy", {"reason": reason, "instead": instead})
+        raise ConfigurationError(f"{error}; {instead}", said) from error
     top = peak(device, precision)
     if top.spec is None:
-        raise ConfigurationError(f"precision={precision}: {top.reason}")
+        source = f"precision={precision}"
+        raise ConfigurationError(Said("of_source", {"source": source, "reason": top.reason}))
     return sheet, top, top.spec
 
 

@@ -368,6 +368,8 @@ def test_a_rate_is_no_time(opened):
     for column in ("tokens_per_s", "page_faults_per_s", "samples_per_j"):
         assert opened.evaluate("(column) => shown(1500, column)", column) == "1.5 k"
     assert opened.evaluate("shown(1500, 'time_s')") == "1.5 ks"
+    assert opened.evaluate("(column) => shown(0.6449, column)", column) == "0.6449"
+    assert opened.evaluate("shown(0.6449, 'time_s')") == "644.9 ms"
 
 
 def test_percents_differ_by_points(opened):

@@ -384,6 +384,10 @@ CLAIMS: dict[tuple[str, str], Claim] = {
     ("known_truth", "finding"): lambda rows, said: near(
         abs(said["reading"] - said["truth"]), np.nanmax(counters_off(rows).to_numpy())
     ),
+    ("known_truth", "finding_one"): lambda rows, said: (
+        near(abs(said["reading"] - said["truth"]), np.nanmax(counters_off(rows).to_numpy()))
+        and len(counters_off(rows).columns) == 1
+    ),
     ("known_truth", "best"): lambda rows, said: in_words(
         said["points"], counters_off(rows).max().min()
     ),

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import pandas as pd
 import pytest
@@ -9,9 +10,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from mfulab.core.language import Texts
-from mfulab.lab.report import figures, frames, selection, trust
-from mfulab.lab.report.drawing import runs
+from mfulab.core.language import LANGUAGES, Texts
+from mfulab.lab.report import figures, frames, selection, summary, trust
+from mfulab.lab.report.drawing import runs, style
 
 EXAMPLES = 8
 LENIENT = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
@@ -124,3 +125,77 @@ def test_figures_of_doubtful_rows_alone_are_not_drawn(invented):
     assert len(selection.drawable(figures.modules()["energy_efficiency"], trust.judged(invented)))
     assert selection.drawable(figures.modules()["energy_efficiency"], judged).empty
     assert len(selection.drawable(figures.modules()["mfu_versus_utilization"], judged))
+
+
+def of_two_machines(doubtful: Sequence[bool]) -> pd.DataFrame:
+    judged = {"doubtful": doubtful, "impossible": False, "doubts": 0, "reach": 1.0}
+    machines = ["x", "x", "y", "y"]
+    return pd.DataFrame({"machine": machines, "recorded": True, "status": "ok"} | judged)
+
+
+@pytest.mark.parametrize(
+    ("doubtful", "drawn"),
+    [
+        ([False] * 4, {"x", "y"}),
+        ([True, False, True, False], {"x", "y"}),
+        ([False, False, True, True], {"x"}),
+        ([True] * 4, set()),
+    ],
+)
+def test_a_machine_of_doubtful_rows_alone_has_no_panel_beside_a_sound_one(doubtful, drawn):
+    class Figure:
+        TOPIC = "ladder"
+        rows = staticmethod(lambda tables: tables["rows"])
+
+    rows = selection.drawable(Figure, {"rows": of_two_machines(doubtful)})
+    assert set(rows["machine"]) == drawn
+
+
+@pytest.mark.parametrize(
+    "name", ["utilization_ladder", "roofline", "counter_deviation", "mfu_by_utilization"]
+)
+def test_loads_are_drawn_only_alone(invented, name):
+    module = figures.modules()[name]
+    table = "counters" if name == "counter_deviation" else "profile"
+    tables = trust.judged(invented)
+    rows = tables[table]
+    load = rows.assign(model="spinning", run=rows["run"] + " of a load")
+    if "mfu_percent" in load:  # no other run loses as much
+        load = load.assign(mfu_percent=load["mfu_percent"] / 1000)
+    both = pd.concat([rows, load], ignore_index=True)
+    assert set(module.rows({**tables, table: both})["model"]) == set(module.rows(tables)["model"])
+    assert set(module.rows({**tables, table: load})["model"]) == {"spinning"}
+
+
+@pytest.mark.parametrize(
+    ("names", "begins"),
+    [
+        (["NVIDIA H100", "AMD EPYC (recorded)"], "NVIDIA H100, AMD EPYC (recorded) · "),
+        (["A" * 30 + " (r)", "B" * 30 + " (r)"], f"{'A' * 30} (r), {'B' * 30} (r) · "),
+        (["A" * 50 + " (r)", "B" * 44 + " (r)"], f"{'A' * 50}, {'B' * 44} (r) · "),
+        ([letter * 40 + " (r)" for letter in "ABC"], f"{'A' * 40}, {'B' * 40} +1 (r) · "),
+        (["A" * 300], "A" * 80),
+    ],
+)
+def test_what_was_measured_where_names_whole_machines(names, begins):
+    rows = pd.DataFrame({"machine": names, "recorded": [False, True, True][: len(names)]})
+    says = style.provenance(rows.assign(started_at="2026-01-02", commit="0123abcdef"))
+    assert says.startswith(begins)
+    assert says.endswith("2026-01-02 · mfulab 0123abc")
+    assert style.letters(says) <= style.LETTERS + 3
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_terminal_ends_with_recorded_runs_where_none_was_measured_here(invented, language):
+    recorded = {
+        name: rows.assign(recorded=True) if "recorded" in rows else rows
+        for name, rows in invented.items()
+    }
+    finding, *others = summary._first_screen(recorded, language)
+    run = selection.first_run(
+        selection.drawable(figures.modules()["mfu_versus_utilization"], trust.judged(recorded))
+    )
+    assert run["model"] in finding
+    assert len(others) >= 2
+    own = invented["matmul"].assign(recorded=False)
+    assert summary._first_screen({**recorded, "matmul": own}, language) == []

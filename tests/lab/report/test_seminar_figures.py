@@ -8,7 +8,7 @@ import pytest
 from support import report_rows
 from support.drawn import overlaps
 
-from mfulab.core.language import Texts
+from mfulab.core.language import LANGUAGES, Texts
 from mfulab.lab.report import figures, frames
 from mfulab.lab.report.figures import (
     convolution,
@@ -104,9 +104,24 @@ def test_the_worst_counter_and_the_best_are_named():
     late = counters("steady", 100.0, mfulab_percent=98.0, after_percent=0.0)
     first, _, _ = told(known_truth, [late]).partition(".")
     assert re.findall(r"(\d+) (?:%|points)", first) == ["0", "98", "98"]
-    assert "mfulab is the furthest off" in told(known_truth, [late]), (
+    assert "mfulab is the one counter" in told(known_truth, [late]), (
         "a reading at one time judges no counter"
     )
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_one_counter_is_not_the_worst_of_several(language):
+    alone = [
+        counters("spin_one", 50.0, nvml_percent=100.0),
+        counters("steady", 100.0, nvml_percent=97.0),
+    ]
+    words = told(known_truth, alone, language)
+    text = Texts(language, "known_truth")
+    numbers = {"reading": 100.0, "truth": 50.0}
+    names = {"counter": text("nvml_percent"), "load": text("spin_one")}
+    assert words == text("finding_one", **names, **numbers)
+    both = [row | {"mfulab_percent": 99.0} for row in alone]
+    assert text("finding", **names, **numbers) in told(known_truth, both, language)
 
 
 def walk(pattern, size, seconds):

@@ -278,6 +278,27 @@ def test_recorded_rows_say_nothing_of_what_was_measured_here():
     )
 
 
+def test_doubtful_recordings_cannot_be_measured_again_here():
+    here = tables(profile(0.1, steady=False))
+    recorded = {**here, "profile": here["profile"].assign(recorded=True)}
+    recorded["matmul"] = recorded["matmul"].assign(recorded=True)
+    (says, lines, again), own = trust.summary(recorded), trust.summary(here)
+    assert (says, lines) == own[:2]
+    assert "--forcerun profile_step" in own[2]
+    assert again == ""
+
+
+def test_sentences_name_a_run_without_its_settings():
+    settings = ",loader.prefetch=2,pruned_share=0.5,parallel.wrapper=fsdp2-7fe7b791d80b"
+    rows = profile(0.1, steady=False, precision_percent=5.0, machine_cost_percent=2.0)
+    rows["run"] += settings
+    _, lines, _ = trust.summary(tables(rows))
+    for words in (*lines, trust.precision(tables(rows))):
+        assert "net 1" in words
+        assert "=" not in words
+    assert trust._named("timing.windows=2,parallel.processes=2") == "processes=2"
+
+
 def test_a_run_that_failed_is_told_first():
     rows = profile(0.1, 0.2).assign(status=["ok", "failed"], message=["", "no such layer"])
     says, lines, again = trust.summary(tables(rows))

@@ -281,12 +281,15 @@ def unranked_words(sound: pd.Series, text: Texts) -> list[str]:
 
 
 def drawable(module: ModuleType, tables: frames.Tables) -> pd.DataFrame:
-    """Rows of a figure on the machines that get a panel; none where they do not make a figure."""
+    """Rows of a figure on the machines that get a panel; none where they do not make a figure. A
+    machine of which no claim holds gets no panel beside one of which some does."""
     rows = module.rows(tables)
     if rows.empty:
         return rows
     rows = claims.turns(module, rows)
     if {"machine", "recorded"} <= set(rows):
+        sound = rows.loc[~trust.doubtful(rows), "machine"]
+        rows = frames.preferred(rows, rows["machine"].isin(sound))
         machines = style.machines(rows, getattr(module, "MACHINES", MACHINES))
         rows = frames.those(rows, rows["machine"].isin(machines))
     if is_worth(module, rows):

@@ -90,15 +90,19 @@ def left_out(tables: Path) -> int:
 
 
 def _first_screen(tables: frames.Tables, language: str) -> list[str]:
-    """Lines of the page's first screen: finding, because, try, and the command that tries it;
-    empty where nothing measured here has both MFU and utilization."""
+    """Lines of the page's first screen: finding, because, try, and the command that tries it; of
+    recorded machines where nothing was measured here, and empty where no run has both MFU and
+    utilization."""
     from mfulab.lab.report.figures import mfu_versus_utilization
     from mfulab.lab.report.page import why
 
     rows = selection.drawable(mfu_versus_utilization, trust.judged(tables))
-    rows = rows[~rows["recorded"]]
+    measured = pd.concat([tables[name]["recorded"] for name in trust.STEPS])
+    if not measured.all():
+        rows = rows[~rows["recorded"]]
     if rows.empty:
         return []
+    rows = frames.in_words(rows, Texts(language))
     first = why.first(selection.first_run(rows), set(), language)
     finding = mfu_versus_utilization.finding(rows, Texts(language, "mfu_versus_utilization"))
     lines = ThreeLines(f"\n{finding}", first["because"], first["advice"]).worded(language)
@@ -116,7 +120,7 @@ def _print_doubts(console: Terminal, tables: frames.Tables, language: str) -> No
     says, lines, again = trust.summary(tables, language)
     for line in filter(None, [says, *lines]):
         console.print(Text(wrapped(line, console.width), style="yellow"), soft_wrap=True)
-    if says:
+    if again:
         words = text("again", command=in_language(again, language))
         console.print(Text(f"{words}\n", style="yellow"), soft_wrap=True)
 

@@ -192,7 +192,7 @@ def falling(rows: pd.DataFrame) -> pd.Series:
 
 def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str], str]:
     """(headline, a line a reason, command that measures again); empty texts where nothing is
-    doubtful."""
+    doubtful, and no command where nothing was measured here."""
     tables = judged(tables)
     text = Texts(language, "trust")
     reasons = doubts(tables)
@@ -211,7 +211,9 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
     chosen = ""
     if experiments:
         chosen = f" --config experiment={experiments}"
-    command = f"{MEASURE} --forcerun {' '.join(steps)}{chosen}"
+    command = ""
+    if not rows["recorded"].all():
+        command = f"{MEASURE} --forcerun {' '.join(steps)}{chosen}"
     says = ""
     if timed.any():
         says = text("headline", count=int(timed.sum()), total=len(timed))
@@ -251,13 +253,21 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
     return " ".join(sentences)
 
 
+def _named(run: str) -> str:
+    """A run as a sentence names it: model or kernel, batch or size, format; its settings stand in
+    the table."""
+    words = short(run).split()
+    plain = [word for word in words if "=" not in word]
+    return " ".join(plain or words)
+
+
 def _typical(rows: pd.DataFrame, column: str) -> Record:
     """The median of a column, its largest value and that run's name; empty without a value."""
     rows = rows.dropna(subset=[column])
     if rows.empty:
         return {}
     worst = rows.loc[rows[column] == rows[column].max()].iloc[0]
-    return {"half": rows[column].median(), "worst": worst[column], "run": short(worst["run"])}
+    return {"half": rows[column].median(), "worst": worst[column], "run": _named(worst["run"])}
 
 
 def failed(tables: frames.Tables, language: str = "en") -> str:
@@ -268,7 +278,7 @@ def failed(tables: frames.Tables, language: str = "en") -> str:
     text = Texts(language, "trust")
     first = rows.iloc[0]
     message = verdicts.message(first["message"], language)
-    return text("failed", count=len(rows), run=short(first["run"]), message=message)
+    return text("failed", count=len(rows), run=_named(first["run"]), message=message)
 
 
 def _failed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -276,7 +286,7 @@ def _failed(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _line(doubt: Doubt, text: Texts) -> str:
-    run = short(doubt.runs[0]) + (f" ({doubt.machine})" if doubt.machine else "")
+    run = _named(doubt.runs[0]) + (f" ({doubt.machine})" if doubt.machine else "")
     if doubt.is_far:
         return text("far_ceiling", precision=doubt.key, share=percent(doubt.worst))
     if doubt.worst:

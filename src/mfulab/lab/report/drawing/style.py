@@ -2,6 +2,7 @@
 measured when."""
 
 import math
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, count, product
@@ -51,6 +52,7 @@ LIMIT: Look = {
     "linestyle": (0, (4, 3)),
 }  # what values are held against
 Dash: TypeAlias = str | tuple[float, ...]
+MARK = re.compile(r" \([^()]*\)$")  # behind a machine's name: how its rows came here
 WHEN = ("started_at", "commit")  # columns that the provenance tells
 PRECISIONS = ("fp32", "bf16", "fp16", "tf32", "fp8", "fp64", "amp_bf16", "amp_fp16")
 FAMILIES = ("library", "CPU", "Numba CUDA", "CUDA C", "Triton", "tile language")  # of kernels
@@ -376,8 +378,23 @@ def provenance(rows: pd.DataFrame) -> str:
     if commits:
         code = f"mfulab {commit}{'…' * (len(commits) > 2)}"
     dates_and_code = " · ".join(filter(None, [span, code]))
-    names = ", ".join(machines(rows) if "machine" in rows else [])
-    room = LETTERS - letters(dates_and_code)
-    if letters(names) > room:
-        names = f"{names[: room * len(names) // letters(names) - 2]} …"
-    return " · ".join(filter(None, [names, dates_and_code]))
+    names = machines(rows) if "machine" in rows else []
+    listed = _listed(names, LETTERS - letters(dates_and_code))
+    return " · ".join(filter(None, [listed, dates_and_code]))
+
+
+def _listed(names: Sequence[str], room: int) -> str:
+    """Names in `room` letters: what all end with stands once, and those without room are a number."""
+    listed = ", ".join(names)
+    if letters(listed) <= room:
+        return listed
+    endings = {MARK.search(name) for name in names}
+    ends = {found.group() if found else "" for found in endings}
+    mark = ends.pop() if len(ends) == 1 else ""
+    bare = [name.removesuffix(mark) for name in names]
+    for shown in range(len(bare), 0, -1):
+        more = f" +{len(bare) - shown}" if shown < len(bare) else ""
+        listed = f"{', '.join(bare[:shown])}{more}{mark}"
+        if letters(listed) <= room:
+            return listed
+    return f"{listed[: room * len(listed) // letters(listed) - 2]} …"

@@ -1,7 +1,7 @@
 """Deviation of other tools' FLOPs from ours: one line a model, one mark a tool."""
 
 from mfulab.core.language import verdicts
-from mfulab.lab.report import claims
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Texts, specs, style
 from mfulab.lab.report.drawing.specs import Colors
 from mfulab.lab.report.frames import DataFrame, Series, Tables, ok
@@ -15,8 +15,9 @@ AGREES_WITHIN = 1.0  # percent
 
 def rows(tables: Tables) -> DataFrame:
     """Tools that counted a model, of the MOST models that they disagree on, the furthest last; `run`
-    names both, as a model has one run of all tools."""
+    names both, as a model has one run of all tools. Synthetic loads are drawn only alone."""
     counted = ok(tables["counters"], "deviation_percent").drop_duplicates(["model", "counter"])
+    counted = selection.pick(counted, "synthetic")
     off = counted["deviation_percent"].abs().groupby(counted["model"])
     counted = counted.assign(off=off.transform("max"))
     counted = counted.sort_values(["off", "model", "counter"], kind="stable")

@@ -64,20 +64,21 @@ def finding(rows: DataFrame, text: Texts) -> str:
     lost = late["mfulab_percent"] - late["after_percent"]
     if (lost > 0).any():
         sentences.append(text("after", row=late.loc[lost.idxmax()], points=lost.max()))
+    furthest = off.abs().max()
+    several = len(furthest) > 1
     sentences.append(
         text(
-            "finding",
+            "finding" if several else "finding_one",
             counter=text(worst),
             load=text(load),
             reading=row[worst],
             truth=row["truth_percent"],
         )
     )
-    furthest = off.abs().max()
     others = rows["other_processes_percent"].median()
     if others > DISTURBED:  # a counter may be right of a load that was disturbed
         sentences.append(text("disturbed", share=percent(others)))
-    elif len(furthest) > 1:
+    elif several:
         sentences.append(
             text(
                 "best",

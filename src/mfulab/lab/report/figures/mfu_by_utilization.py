@@ -3,7 +3,7 @@ nearly all busy."""
 
 import numpy as np
 
-from mfulab.lab.report import claims
+from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Texts, points, style
 from mfulab.lab.report.figures import mfu_versus_utilization
 from mfulab.lab.report.frames import DataFrame, Tables
@@ -15,10 +15,11 @@ NEAR = 95  # percent busy: from there on utilization tells runs no longer apart
 
 
 def rows(tables: Tables) -> DataFrame:
-    """All runs with both measures, where they are more than the first figure has lines."""
+    """All runs with both measures, where they are more than the first figure has lines; of synthetic
+    loads only where nothing else was measured."""
     measured = mfu_versus_utilization.of_all_machines(tables)
     if len(measured) > mfu_versus_utilization.MOST:
-        return measured
+        return selection.pick(measured, "synthetic")
     return measured.iloc[:0]
 
 

@@ -22,11 +22,12 @@ FEWEST = 1  # a run is held against its roofs
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs with an intensity, a speed and both measured ceilings, and steps of traces with both
-    computed ones."""
+    """Plain steps with an intensity, a speed and both measured ceilings, and steps of traces with
+    both computed ones; of synthetic loads only where nothing else was measured."""
     needed = ("tflop_s", "arithmetic_intensity")
     traces = with_traces({**tables, "profile": tables["profile"].head(0)})
     steps = ok(tables["profile"], *needed, "ceiling_tflop_s", "ceiling_gb_s")
+    steps = selection.pick(steps, "variant")
     read = ok(traces, *needed, "peak_tflop_s", "peak_gb_s", "mfu_percent")
     if len(read):
         steps = pd.concat([steps, read], ignore_index=True)
@@ -38,7 +39,7 @@ def rows(tables: Tables) -> DataFrame:
     memory = steps["arithmetic_intensity"] * steps["roof_gb_s"] / 1e3  # what it lets a run reach
     roof = np.minimum(steps["roof_tflop_s"], memory)
     steps = steps.assign(memory_tflop_s=memory, roof_percent=100 * steps["tflop_s"] / roof)
-    return selection.pick(steps, "recorded_trace")
+    return selection.pick(steps, "recorded_trace", "synthetic")
 
 
 def finding(rows: DataFrame, text: Texts) -> str:

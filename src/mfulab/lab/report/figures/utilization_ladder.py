@@ -23,10 +23,10 @@ INKS = {
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Up to three busiest runs of one machine with three falling rungs: most useful, median, and
-    the largest loss."""
+    """Up to three busiest runs of one machine with three falling rungs, of models that people have
+    before synthetic loads: most useful, median, and the largest loss."""
     both = ok(with_traces(tables), "mfu_percent", "utilization_percent")
-    steps = selection.pick(with_machine(tables, both), "recorded")
+    steps = selection.pick(with_machine(tables, both), "recorded", "synthetic")
     rungs = steps.filter(ladder.COLUMNS)
     # Most rows have three rungs that belong to any row's order: only the others are looked at one
     # by one.

@@ -211,6 +211,8 @@ def _runs_in_words(tables: frames.Tables, problems: list[frames.Problem], text: 
     runs = _runs(tables)
     duty = trust.duty_cycle(runs[~runs["recorded"]])
     doubts, lines, again = trust.summary(tables, text.language)
+    if again:
+        again = in_language(again, text.language)
     urgent = []
     if not len(runs) and not len(tables["traces"]):
         urgent.append(text("no_rows"))
@@ -226,7 +228,7 @@ def _runs_in_words(tables: frames.Tables, problems: list[frames.Problem], text: 
         "duty_cycle": of_duty,
         "precision": trust.precision(tables, text.language),
         "rows_shown": _rows_shown(runs, text),
-        "doubts": {"says": doubts, "lines": lines, "again": in_language(again, text.language)},
+        "doubts": {"says": doubts, "lines": lines, "again": again},
         "problems": urgent,
         "upkeep": upkeep,
     }

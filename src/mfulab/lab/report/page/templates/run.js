@@ -11,7 +11,8 @@ function shown(value, column = "") {
   const [, unit, times = 1] = UNIT_OF.find(([ending]) => ending.test(column)) ?? [];
   const size = Math.abs(value * times);
   if (unit === "%") return `${size && size < 1e-3 ? "< 0.001" : digits(value)} %`;
-  if (unit === undefined && (size < 1e6 && (size >= 1e-3 || !size))) return Number.isInteger(value) ? String(value) : digits(value);
+  const bare = unit === undefined ? size < 1e6 : unit === "" && size < 1; // 0.645 samples per second are no "645 m"
+  if (bare && (size >= 1e-3 || !size)) return Number.isInteger(value) ? String(value) : digits(value);
   const [factor, prefix] = size ? SI.find(([each]) => size >= each * 0.9999) ?? SI.at(-1) : [1, ""];
   return `${digits((value * times) / factor)} ${prefix}${unit ?? ""}`.trim();
 }
