@@ -3,6 +3,7 @@ even."""
 
 import errno
 import json
+import multiprocessing.synchronize  # before a test takes its semaphores away
 import os
 from dataclasses import replace
 

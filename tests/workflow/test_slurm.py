@@ -138,7 +138,6 @@ def test_one_signal_ends_a_sweep_whose_scheduler_is_silent_and_nothing_is_measur
     pretend.assert_all_measured_once(tree)
 
 
-@pytest.mark.slow
 def test_short_runs_share_an_allocation(cluster: Cluster, tree: Path, start: Start) -> None:
     finish(start(runs=RUNS[3:]))
     assert len(told(tree)) == 2

@@ -3,7 +3,7 @@ chance."""
 
 import errno
 import json
-import multiprocessing
+import multiprocessing.synchronize  # before a test takes its semaphores away
 import os
 import signal
 import sys
