@@ -23,7 +23,7 @@ def test_the_second_count_by_layers_agrees(name):
     assert found.worst_layer == ""
     assert sum(found.shares.values()) == pytest.approx(1)
     assert found.second_share > 0.9
-    assert "every operator has a formula" in str(found)
+    assert found.uncounted == {}
 
 
 def test_a_formula_that_is_wrong_is_seen_by_the_second_count():
@@ -56,8 +56,6 @@ def test_what_is_a_bound_and_what_has_no_formula_is_told():
     assert found.shares["attention"] == 1
     assert found.deviation is None
     assert found.uncounted == {"aten::_linalg_svd": 1}
-    assert "upper bound" in str(found)
-    assert "aten::_linalg_svd (1 calls)" in str(found)
 
 
 @torch.library.custom_op("mfulab_tests::unknown", mutates_args=())
@@ -130,12 +128,9 @@ def test_modules_that_did_not_run_are_named():
     model, text = TwoTowers(), torch.randn(3, 4)
     without = count(model, lambda: model(text).sum(), fused=False)
     assert without.unused == ("vision",)  # not the head, whose weight was read
-    assert str(without.certainty).endswith(
-        "every operator has a formula; did not run and cost nothing: vision"
-    )
+    assert (without.certainty.unused, without.certainty.uncounted) == (("vision",), {})
     whole = count(model, lambda: model(text, torch.randn(3, 8)).sum(), fused=False)
-    assert whole.unused == ()
-    assert "did not run" not in str(whole.certainty)
+    assert whole.certainty.unused == whole.unused == ()
     layers = nn.Module()
     layers.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(12))
     layers.forward = lambda x: layers.blocks[0](x)

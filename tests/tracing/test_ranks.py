@@ -2,8 +2,8 @@
 even."""
 
 import errno
+import importlib
 import json
-import multiprocessing.synchronize  # before a test takes its semaphores away
 import os
 from dataclasses import replace
 
@@ -52,6 +52,7 @@ def test_ranks_are_read_one_after_another_without_shared_memory(tmp_path, capsys
     def no_semaphore(*_: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
+    importlib.import_module("multiprocessing.synchronize")  # which asks at its import
     monkeypatch.setattr("_multiprocessing.SemLock", no_semaphore)
     (job,) = told(tmp_path, capsys, Made(ranks=4, slow=(2,), steps=1, layers=5), "--jobs", "3")
     assert (job["ranks_read"], job["slowest"]) == (4, "2")

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
@@ -35,6 +35,9 @@ from mfulab.core.terminal import Terminal
 from mfulab.mfu.models import model_config, names, read_yaml
 from mfulab.models.decoders import computed, missing
 from mfulab.models.work import check
+
+if TYPE_CHECKING:
+    from mfulab.flops.certainty import Certainty
 
 DEFAULT_TOKENS = 1024  # of a sequence where a published config.json is given and no length
 SMALLEST_PERCENT = 0.1  # of the FLOPs, below which a layer is not drawn
@@ -131,10 +134,40 @@ def _counted(
     message = ""
     if counted.message is not None:
         message = sentence(counted.message.key, counted.message.numbers, text.language)
-    certainty = text("certainty", words=counted.count.certainty.words(text.language))
+    certainty = text("certainty", words=_basis(counted.count.certainty, text))
     lines = _totals(text, *parameters, *flops, tokens, certainty, message)
     rows = layer_rows(counted.model, operations)
     return Told(forward.flops + backward.flops, rows, lines, counted.count.certainty.uncounted)
+
+
+def _basis(certainty: "Certainty", text: Texts) -> str:
+    """The basis of a count in words: formulas, second count, bounds, what has no formula."""
+    kinds = []
+    for kind, share in certainty.shares.items():
+        if share:
+            kinds.append(text("kind", kind=kind, share=100 * share))
+    clauses = [text("no_kind")]
+    if kinds:
+        clauses = [text("by_formulas", kinds=", ".join(kinds))]
+    if certainty.deviation is not None:
+        where = ""
+        if certainty.worst_layer:
+            where = text("most_in", layer=certainty.worst_layer)
+        share = 100 * certainty.second_share
+        deviation = 100 * certainty.deviation
+        clauses.append(text("second_count", where=where, share=share, deviation=deviation))
+    if certainty.bound_share:
+        clauses.append(text("bound", share=100 * certainty.bound_share))
+    calls = []
+    for name, count in certainty.uncounted.items():
+        calls.append(text("calls", operator=name, count=count))
+    if calls:
+        clauses.append(text("without_formula", calls=", ".join(calls)))
+    else:
+        clauses.append(text("all_formulas"))
+    if certainty.unused:
+        clauses.append(text("did_not_run", modules=", ".join(certainty.unused)))
+    return "; ".join(clauses)
 
 
 def _computed(

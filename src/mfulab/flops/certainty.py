@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import flop_registry
 
-from mfulab.core.language import Texts
 from mfulab.flops.attention import ATTENTION
 from mfulab.flops.counter import Operations
 from mfulab.flops.elementwise import has_other_formula
@@ -34,38 +33,6 @@ class Certainty:
     )  # of the second count from the first, over layers that both know; None without one
     worst_layer: str  # where it is largest; empty if the two agree
     unused: tuple[str, ...] = ()  # modules with weights that did not run, and so cost nothing
-
-    def __str__(self) -> str:
-        return self.words()
-
-    def words(self, language: str = "en") -> str:
-        """The basis in words of a language: formulas, second count, bounds and what has no formula."""
-        text = Texts(language, "flops")
-        kinds = []
-        for kind, share in self.shares.items():
-            if share:
-                kinds.append(text("kind", kind=kind, share=100 * share))
-        clauses = [text("no_kind")]
-        if kinds:
-            clauses = [text("by_formulas", kinds=", ".join(kinds))]
-        if self.deviation is not None:
-            where = ""
-            if self.worst_layer:
-                where = text("most_in", layer=self.worst_layer)
-            told = {"share": 100 * self.second_share, "deviation": 100 * (self.deviation or 0)}
-            clauses.append(text("second_count", where=where, **told))
-        if self.bound_share:
-            clauses.append(text("bound", share=100 * self.bound_share))
-        if self.uncounted:
-            calls = []
-            for name, count in self.uncounted.items():
-                calls.append(text("calls", operator=name, count=count))
-            clauses.append(text("without_formula", calls=", ".join(calls)))
-        else:
-            clauses.append(text("all_formulas"))
-        if self.unused:
-            clauses.append(text("did_not_run", modules=", ".join(self.unused)))
-        return "; ".join(clauses)
 
 
 def certainty(
