@@ -4,6 +4,7 @@ stand-in for a GPU."""
 import csv
 import io
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -115,10 +116,8 @@ def test_many_nodes_are_one_table(gpu, capsys, monkeypatch):
     monkeypatch.setattr(check.sys, "stdin", io.StringIO("0: " + "srun: job started\n".join(lines)))
     assert main(["check", "--table", "-"]) == 1
     rows = [
-        line.split()
-        for line in capsys.readouterr().out.splitlines()
-        if line.strip().startswith("n")
-    ][1:]
+        line.split() for line in capsys.readouterr().out.splitlines() if re.match(r"\s*n\d ", line)
+    ]
     assert [row[:2] for row in rows] == [["n2", "low"], ["n1", "healthy"], ["n3", "healthy"]]
 
 

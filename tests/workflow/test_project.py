@@ -420,6 +420,6 @@ assert mfulab.__file__.startswith({str(tmp_path)!r}), mfulab.__file__
 )
 def test_installing_is_taken_off_the_first_pages_budget(installing_s, given, config):
     began = f"BEGAN={int(time.time()) - installing_s}"
-    command = ["make", "--dry-run", "report", began, "CUDA=", *given]
+    command = ["make", "--dry-run", "--no-print-directory", "report", began, "CUDA=", *given]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert printed.rstrip().endswith(f"-m snakemake --cores 1 report{config}")

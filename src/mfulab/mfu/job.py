@@ -62,11 +62,11 @@ class LinkUse:
 class RankShare:
     """Contribution of one rank to a step of its job."""
 
-    time_s: Known
-    flops: Known
-    executed_flops: Known
-    mfu_percent: Known
-    peak_tflop_s: Known  # under its MFU
+    time_s: Known = None
+    flops: Known = None
+    executed_flops: Known = None
+    mfu_percent: Known = None
+    peak_tflop_s: Known = None  # under its MFU
 
 
 @dataclass(frozen=True)
