@@ -11,7 +11,7 @@ from support.workflow_copy import ROOT
 
 from mfulab.core.columns import BudgetColumns
 from mfulab.lab.report import frames
-from mfulab.lab.tables import build, columns, compare, seminar
+from mfulab.lab.tables import build, columns, compare
 from mfulab.measurements.registry import TABLES
 from mfulab.mfu import headroom, job, join, traced
 
@@ -46,7 +46,7 @@ def test_every_column_of_every_table_is_described(written):
     for path in written.glob("*.csv"):
         header = next(csv.reader(path.open(newline="", encoding="utf-8")))
         assert [(path.stem, name) for name in header if (path.stem, name) not in described] == []
-    for table, header in {"comparison": compare.COLUMNS, "seminar": [*seminar.COLUMNS]}.items():
+    for table, header in {"comparison": compare.COLUMNS, "seminar": [*columns.SEMINAR]}.items():
         assert header == [name for of, name in described if of == table]
     assert described["profile", "loader_persistent"] == {
         "table": "profile",

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import mfulab
 from mfulab.flops.sharded import pretend_ranks
+from mfulab.loop.interactive import costs
 from mfulab.loop.interactive.rest import ENOUGH_FORWARDS
 
 ROWS, WIDTH = 4, 16
@@ -735,6 +736,19 @@ LATER = {
     "strided_convolutions_that_are_no_modules",
     "strides_of_three_upwards",
 }
+
+
+def test_kinds_that_never_recur_cost_no_memory_once_no_more_is_counted(monkeypatch):
+    monkeypatch.setattr(costs, "MOST_COUNTED", 0)
+    known = costs.KnownCosts()
+    entry = costs.Kind(("forward",), ())
+    for size in range(100):
+        assert not known.wants(entry)
+        known.doubt(entry, costs.Kind(("forward",), (size,)))
+    assert not (known._missing)
+    assert not (known._expected)
+    assert not (known._turned_up)
+    assert not (known._tries)
 
 
 @pytest.mark.parametrize(

@@ -32,19 +32,7 @@ TEXTS = {
     "problems": ["problem", "said", "of_recordings"],
     "excluded": ["experiment", "step", "run", "because"],  # runs left out on purpose
     "progress": ["step", "run", "state"],  # planned runs and their state, one of PROGRESS
-    "seminar": [
-        "source",
-        "place",
-        "case",
-        "printed",
-        "formula",
-        "value",
-        "answer",
-        "agrees",
-        "note",
-        "key",
-        "values",
-    ],
+    "seminar": list(columns.SEMINAR),
 }
 ABSENT = {str: "", bool: False, float: float("nan")}
 MANY = 10_000  # rows of a frame whose copy is worth some care

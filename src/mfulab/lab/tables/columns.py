@@ -20,6 +20,20 @@ from mfulab.core.rows import COUNTERS, json_column
 from mfulab.measurements.registry import TABLES
 
 LEADING = ("hardware", "experiment", "run", "recorded", "status", "message")
+# Columns of seminar.csv; `other_columns.csv` says what each is.
+SEMINAR = (
+    "source",
+    "place",
+    "case",
+    "printed",
+    "formula",
+    "value",
+    "answer",
+    "agrees",
+    "note",
+    "key",
+    "values",
+)
 # By the end of a column's name, the first that fits.
 UNITS = {
     "_tflop_s": "10¹² FLOP/s",

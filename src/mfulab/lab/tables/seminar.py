@@ -23,29 +23,13 @@ from mfulab.device.peaks import peak
 from mfulab.flops import formulas, memory
 from mfulab.flops.count import count
 from mfulab.flops.counter import Operations
-from mfulab.lab.tables import seminar_texts, statements
+from mfulab.lab.tables import columns, seminar_texts, statements
 from mfulab.mfu.models import model_config
 from mfulab.models.build import build
 from mfulab.models.convolutional import DigitCNN, SimpleCNN
 from mfulab.models.counted import count_model
 
 Values = Iterator[tuple[str, Any]]
-
-
-# `other_columns.csv` says what each column is.
-COLUMNS = (
-    "source",
-    "place",
-    "case",
-    "printed",
-    "formula",
-    "value",
-    "answer",
-    "agrees",
-    "note",
-    "key",
-    "values",
-)
 
 
 def recompute() -> list[Record]:
@@ -75,7 +59,7 @@ def recompute() -> list[Record]:
 
 def save(out: Path) -> None:
     """Writes the table as CSV."""
-    write_csv(out, recompute(), COLUMNS)
+    write_csv(out, recompute(), columns.SEMINAR)
 
 
 def _operations(model: nn.Module, *shape: int) -> Operations:

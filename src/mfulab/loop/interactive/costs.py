@@ -348,7 +348,10 @@ class KnownCosts:
 
     def doubt(self, entry: Kind, kind: Kind) -> None:
         """Notes a phase that began as a known one and was of an unknown kind: the next of such
-        are counted, and the one that is as far away as the last of its kind was."""
+        are counted, and the one that is as far away as the last of its kind was. Nothing is noted once
+        no more is counted."""
+        if self._counts >= MOST_COUNTED:
+            return
         if self._tries[kind] < MOST_TRIES:
             self._missing.setdefault(entry, set()).add(kind)
         if kind != entry and self._tries[kind] < 2 * MOST_TRIES:
