@@ -35,7 +35,7 @@ class NumberFormatsRow(Row):
     largest: float | None = column("Largest finite number.")
     smallest_normal: float | None = column("Smallest positive normal number.")
     smallest_subnormal: float | None = counter_column("Smallest positive number.")
-    tenths_add_up: bool | None = counter_column("True if 0.1 + 0.2 == 0.3.")
+    tenths_add_up: bool | None = column("True if 0.1 + 0.2 == 0.3.")
     last_counted: float | None = counter_column("Number at which counting by ones stops.")
     sum_length: int | None = column("Numbers in (0, 1) in a sum and in a dot product.")
     naive_sum_error: float | None = column("Relative error of adding one number after the other.")
