@@ -1,6 +1,7 @@
 """The seminar's notebook: runs from top to bottom in a checkout, sets itself up elsewhere, keeps
 small outputs."""
 
+import ast
 import io
 import os
 import re
@@ -17,6 +18,7 @@ from support.workflow_copy import ROOT
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures
+from mfulab.lab.tables import columns
 
 NOT_INSTALLED = "the notebook's packages are not installed: pip install '.[notebook]'"
 nbformat = pytest.importorskip("nbformat", reason=NOT_INSTALLED)
@@ -45,6 +47,26 @@ def test_it_is_valid_and_its_outputs_are_those_of_one_run_small_and_of_no_machin
     text = (ROOT / PLACE).read_text(encoding="utf-8")
     assert len(text) < 1_000_000
     assert not re.search(r"\\u001b|/tmp/|/home/|/work/", text)
+
+
+def shown_columns(code: str) -> list[tuple[str, str]]:
+    """Pairs of the table that a cell reads and a column that it lists."""
+    table = re.search(r'table\("(\w+)"\)', code)
+    if table is None or "columns = [" not in code:
+        return []
+    lists = [
+        node.value
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "columns"
+    ]
+    return [(table[1], name) for name in ast.literal_eval(lists[0])]
+
+
+def test_columns_that_its_cells_list_are_columns_of_their_tables():
+    listed = [pair for cell in CODE for pair in shown_columns(cell.source)]
+    assert len({table for table, _ in listed}) >= 2
+    missing = [(table, name) for table, name in listed if name not in columns.columns(table)]
+    assert missing == []
 
 
 def test_what_is_kept_of_an_output_has_no_progress_and_no_colours():
