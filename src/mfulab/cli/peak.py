@@ -9,17 +9,27 @@ import click
 from mfulab.cli.options import AS_JSON, DEVICE, LANGUAGE, PRECISION, command, listing
 from mfulab.core.answer import Answer, answered, unanswered
 from mfulab.core.language import Texts
+from mfulab.core.language.quantities import ABSENT
 from mfulab.core.language.sentences import sentence
 from mfulab.core.printing import say_json
 from mfulab.core.said import Said
 from mfulab.core.said import as_json as told
 from mfulab.core.terminal import Terminal, table
-from mfulab.device.datasheets import datasheets, find
+from mfulab.device.datasheets import MOST, Datasheet, datasheets, figure, find, variants
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.device.samplers.reading import UNTOLD
 
 NUMBERS = ("dense", "clock", "datasheet")  # texts of columns
+SIDE_BY_SIDE = (
+    "fp32",
+    "tf32",
+    "fp16",
+    "bf16",
+    "int8",
+    "fp8",
+    "fp4",
+)  # of several products, on 80 columns
 
 
 def _products() -> list[str]:
@@ -34,7 +44,13 @@ def _products() -> list[str]:
 @LANGUAGE
 def show(device: str | None, precision: str | None, as_json: bool, language: str) -> int:
     """Prints the peaks of `device` (None: the local one), in one precision or in all; status 1 if
-    none is known. Raises UnknownDeviceError."""
+    none is known. A short name prints the few products that it may mean. As JSON, which promises
+    one product, it raises UnknownDeviceError, as an unknown name does."""
+    text = Texts(language, "peak")
+    meant = variants(device) if device is not None and not as_json else ()
+    if 1 < len(meant) <= MOST:
+        _print_variants(device or "", meant, precision, text)
+        return 0
     if device is not None:
         find(device)
     formats = (precision,) if precision else tuple(UNITS)
@@ -46,7 +62,7 @@ def show(device: str | None, precision: str | None, as_json: bool, language: str
             details["reason"] = told(found.reason) if found.reason else None
             say_json(_answer(found, name).line(details))
     else:
-        _print(title, peaks, Texts(language, "peak"))
+        _print(title, peaks, text)
     return int(all(found.spec is None for found in peaks.values()))
 
 
@@ -81,6 +97,45 @@ def _print(title: str, peaks: Mapping[str, Peak], text: Texts) -> None:
     known = [found for found in peaks.values() if found.spec is not None]
     for line in _sources(known, text):
         console.print(line, style="dim")
+
+
+def _print_variants(
+    device: str, meant: Iterable[Datasheet], precision: str | None, text: Texts
+) -> None:
+    """Prints a line a product, the fastest first, and how one is asked for."""
+    formats = (precision,) if precision else SIDE_BY_SIDE
+    sheets = sorted(meant, key=lambda sheet: (_slowness(sheet, formats), sheet.device))
+    columns = {name: [figure(sheet, name) for sheet in sheets] for name in formats}
+    if not precision:
+        columns = _telling(columns)
+    columns["GB"] = [sheet.memory_gb for sheet in sheets]
+    columns["GB/s"] = [sheet.memory_gb_s for sheet in sheets]
+    title = text("variants", device=device, count=len(sheets))
+    shown = table([text("product")], columns, title=title, title_justify="left")
+    for sheet, *values in zip(sheets, *columns.values(), strict=True):
+        shown.add_row(sheet.device, *map(_rounded, values))
+    console = Terminal(highlight=False, soft_wrap=True)
+    console.print(shown)
+    console.print(text("one_variant", device=sheets[0].device), style="dim")
+
+
+def _slowness(sheet: Datasheet, formats: Iterable[str]) -> float:
+    """A key that sorts products by their highest peak, the fastest first."""
+    return -max((figure(sheet, name) or 0 for name in formats), default=0)
+
+
+def _telling(columns: Mapping[str, list[float | None]]) -> dict[str, list[float | None]]:
+    """The formats that any of the products has; fp16 only where bf16 does not say the same."""
+    told = {name: values for name, values in columns.items() if any(values)}
+    if told.get("fp16") == told.get("bf16"):
+        told.pop("fp16", None)
+    return told
+
+
+def _rounded(value: float | None) -> str:
+    if value is None:
+        return ABSENT
+    return f"{value:,.4g}"
 
 
 def _cells(precision: str, found: Peak, text: Texts) -> Iterator[str]:

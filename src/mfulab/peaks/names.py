@@ -58,6 +58,27 @@ def find(device: str, units: int | None = None, pci_id: str | None = None) -> Da
     raise _ambiguous(device, is_id, matching) if matching else _unknown(device)
 
 
+def variants(device: str) -> tuple[Datasheet, ...]:
+    """The products that a short name or a PCI id may mean: of `H100` three. One for a product's own
+    name, none for an unknown one."""
+    asked = device.strip().lower()
+    if _PCI_ID.fullmatch(asked):
+        return tuple(_of_id(asked))
+    plain = SLICE.sub("", device)
+    same = _of_name(plain)
+    words = normalised(plain).split()
+    if same or not words:
+        return tuple(same)
+    return _of_names(device, [name for name in _by_name() if _means(words, name)])
+
+
+def _means(words: Iterable[str], name: str) -> bool:
+    """True if a name has each of the words, of which the name may add a letter: MI300 is MI300X."""
+    parts = name.split()
+    known = {*parts, *(part[:-1] for part in parts if part[-2:-1].isdigit() and part[-1].isalpha())}
+    return known.issuperset(words)
+
+
 def _ambiguous(device: str, is_id: bool, matching: list[Datasheet]) -> UnknownDeviceError:
     """The error for a name or an id that several products have, with what tells them apart."""
     choices = ", ".join(f"{sheet.device} ({_numbers(sheet, True)})" for sheet in matching)
@@ -136,13 +157,19 @@ def _near(device: str) -> tuple[Datasheet, ...]:
     if not words:
         return ()
     for names in (_with_all(words), _with_model(name), _similar(name)):
-        found: dict[str, Datasheet] = {}
-        for known in names:
-            for sheet in _of_its_vendor(device, _by_name()[known]):
-                found.setdefault(sheet.device, sheet)
+        found = _of_names(device, names)
         if found:
-            return tuple(found.values())
+            return found
     return tuple(sheet for sheet in datasheets() if sheet.architecture in words)
+
+
+def _of_names(device: str, names: Iterable[str]) -> tuple[Datasheet, ...]:
+    """Products that have these names, each once, of the vendor that `device` says."""
+    found: dict[str, Datasheet] = {}
+    for known in names:
+        for sheet in _of_its_vendor(device, _by_name()[known]):
+            found.setdefault(sheet.device, sheet)
+    return tuple(found.values())
 
 
 def _with_all(words: set[str]) -> list[str]:

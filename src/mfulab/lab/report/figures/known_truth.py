@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from matplotlib.colors import LinearSegmentedColormap
 
+from mfulab.core.language.quantities import with_minus
 from mfulab.lab.report import selection
 from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, style
 from mfulab.lab.report.frames import DataFrame, Tables, ok, one_each, with_machine
@@ -100,7 +101,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         lambda value: "–" if value != value else percent(value)
     )
     words += off.map(
-        lambda error: "" if error != error else f" ({round(error):+d})".replace("-", "−")
+        lambda error: "" if error != error else f" ({with_minus(f'{round(error):+d}')})"
     )
     colors = LinearSegmentedColormap.from_list("error", [style.PAPER, style.PALETTE[3]])
     cells = rows.melt(
