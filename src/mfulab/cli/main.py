@@ -18,6 +18,7 @@ from click.shell_completion import CompletionItem
 
 import mfulab
 from mfulab.cli.commands import COMMANDS, READERS
+from mfulab.cli.help import Told
 from mfulab.cli.options import HELP, Command
 from mfulab.core.printing import say
 
@@ -35,7 +36,7 @@ UNMAPPED = "failed to map segment"
 MISTAKE = 2
 
 
-class Subcommands(click.Group):
+class Subcommands(Told, click.Group):
     """The command itself, whose help lists the subcommands by who needs them, each sentence whole.
     Neither help nor completion of a name imports one."""
 
@@ -48,6 +49,17 @@ class Subcommands(click.Group):
         module, _, function = COMMANDS[cmd_name].function.partition(":")
         found: Command = getattr(import_module(f"mfulab.cli.{module}"), function)
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        is_option = name.startswith("-")
+        if name not in COMMANDS and not is_option and not ctx.resilient_parsing:
+            from mfulab.core.errors import unknown
+
+            raise unknown("command", name, COMMANDS, "mfulab --help")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for reader in READERS:

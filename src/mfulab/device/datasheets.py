@@ -8,8 +8,6 @@ from mfulab.peaks.facts import Datasheet as Datasheet
 from mfulab.peaks.facts import datasheets as datasheets
 from mfulab.peaks.names import normalised as normalised
 from mfulab.peaks.names import typed_names as typed_names
-from mfulab.peaks.names import variants as variants
-from mfulab.peaks.rates import figure as figure
 
 MOST = 8  # products that a message names
 

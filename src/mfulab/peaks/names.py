@@ -69,7 +69,11 @@ def variants(device: str) -> tuple[Datasheet, ...]:
     words = normalised(plain).split()
     if same or not words:
         return tuple(same)
-    return _of_names(device, [name for name in _by_name() if _means(words, name)])
+    found: dict[str, Datasheet] = {}
+    for name, sheets in _by_name().items():
+        if _means(words, name):
+            found |= {sheet.device: sheet for sheet in _of_its_vendor(device, sheets)}
+    return tuple(found.values())
 
 
 def _means(words: Iterable[str], name: str) -> bool:
@@ -157,19 +161,13 @@ def _near(device: str) -> tuple[Datasheet, ...]:
     if not words:
         return ()
     for names in (_with_all(words), _with_model(name), _similar(name)):
-        found = _of_names(device, names)
+        found: dict[str, Datasheet] = {}
+        for known in names:
+            for sheet in _of_its_vendor(device, _by_name()[known]):
+                found.setdefault(sheet.device, sheet)
         if found:
-            return found
+            return tuple(found.values())
     return tuple(sheet for sheet in datasheets() if sheet.architecture in words)
-
-
-def _of_names(device: str, names: Iterable[str]) -> tuple[Datasheet, ...]:
-    """Products that have these names, each once, of the vendor that `device` says."""
-    found: dict[str, Datasheet] = {}
-    for known in names:
-        for sheet in _of_its_vendor(device, _by_name()[known]):
-            found.setdefault(sheet.device, sheet)
-    return tuple(found.values())
 
 
 def _with_all(words: set[str]) -> list[str]:
