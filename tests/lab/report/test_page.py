@@ -235,6 +235,15 @@ def test_a_recorded_machine_s_failures_are_not_told_beside_runs_of_one_s_own(mea
     assert "no such format" in told(failed, own)
     assert told(failed, own.head(1)) == ""
 
+    def counted(*rows) -> str:
+        shown = {**nothing, "profile": pd.concat(rows).assign(mfu_note="")}
+        return document._unmeasured_counts(shown, Texts("en", "page"))
+
+    text = Texts("en", "page")
+    assert counted(failed, failed) == text("unmeasured_counts", counts="2 out of memory")
+    assert counted(failed, own) == text("unmeasured_counts", counts="1 unsupported")
+    assert counted(failed, own.head(1)) == ""
+
 
 def test_runs_left_out_on_purpose_are_told_by_their_reasons(one_figure, tmp_path):
     runs = [f"kernel=torch,size={size},precision=bf16" for size in range(40)]
