@@ -34,6 +34,9 @@ OF_FILES = {
 # What the loader says of a library for which there is no memory.
 UNMAPPED = "failed to map segment"
 MISTAKE = 2
+EXTRA = re.compile(
+    r"Got unexpected extra arguments? \((?P<argument>.*)\)"
+)  # which click only prints
 
 
 class Subcommands(Told, click.Group):
@@ -195,6 +198,8 @@ def _mistake(error: click.ClickException) -> str:
         why = _said("no_such_option", option=error.option_name)
     elif isinstance(error, click.MissingParameter) and error.param is not None:
         why = _said("missing_argument", argument=error.param.make_metavar(context))
+    elif unexpected := EXTRA.fullmatch(why):
+        why = _said("extra_argument", argument=unexpected["argument"])
     usage = context.get_usage().partition(" ")[2]
     return _said("mistake", usage=usage, command=context.command_path, why=why) + "\n"
 
