@@ -143,9 +143,9 @@ def _leaves(names: list[str]) -> str:
     for name in names:
         module, _, own = name.rpartition(".")
         of_module.setdefault(module, []).append(own)
-    lines = []
-    for module, own in of_module.items():
-        lines += filter(None, (module, ", ".join(own)))
+    lines: list[str] = []
+    for module, parameters in of_module.items():
+        lines += filter(None, (module, ", ".join(parameters)))
     return "\n".join(lines)
 
 
