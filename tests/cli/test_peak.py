@@ -10,9 +10,10 @@ import pytest
 import mfulab
 from mfulab.__main__ import main
 from mfulab.core.language import Texts
+from mfulab.core.language.quantities import ABSENT
 from mfulab.core.terminal import Terminal, table
 from mfulab.peaks.facts import datasheets
-from mfulab.peaks.names import LISTS
+from mfulab.peaks.names import LISTS, variants
 
 
 def test_all_formats_of_a_device_with_source(capsys):
@@ -41,15 +42,12 @@ def test_one_format(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["H10O"], "there is no datasheet of 'H10O' here"),
         (
-            ["H100"],
+            ["H100", "--json"],
             "did you mean H100 NVL (835.3 TFLOP/s in bf16), H100 PCIe (756.4 TFLOP/s in bf16) or",
         ),
-        (
-            ["NVIDIA GeForce RTX 3050"],
-            "RTX 3050 8GB (20 units, 18.2 TFLOP/s in bf16), GeForce RTX 3050 6GB (18 units, 13.5",
-        ),
-        (["10de:25b6"], "18.12 TFLOP/s in bf16): name one of these\n"),
+        (["10de:25b6", "--json"], "18.12 TFLOP/s in bf16): name one of these\n"),
         ([""], "there is no datasheet of '' here"),
         (["NVIDIA L40S", "fp12"], "precision=fp12: unknown. Did you mean fp32?"),
     ],
@@ -58,7 +56,36 @@ def test_a_mistake_is_one_message_with_the_choices(capsys, words, message):
     assert main(["peak", *words]) == 2
     said = capsys.readouterr()
     assert message in said.err
-    assert not said.out
+    if "--json" not in words:
+        assert not said.out
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "cells"),
+    [
+        ("H100", "H100 SXM5 80GB", {"989.4", "835.3", "756.4", "3,350"}),
+        ("MI300", "Instinct MI300X", {"1,307", "980.6"}),
+        ("NVIDIA GeForce RTX 3050", "GeForce RTX 3050 8GB", {"18.2", "13.55"}),
+        ("10de:25b6", "A2", {"18.12", "17.97"}),
+    ],
+)
+def test_a_name_of_several_products_shows_them_side_by_side(capsys, asked, first, cells):
+    assert main(["peak", asked, "--language", "en"]) == 0
+    printed = capsys.readouterr().out
+    assert cells <= set(printed.split())
+    assert f'mfulab peak "{first}"' in printed
+    assert main(["peak", first]) == 0
+
+
+def test_a_format_that_no_variant_has_is_a_dash_and_not_empty(capsys):
+    assert main(["peak", "A100", "fp8", "--language", "en"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.split("fp8")[1].count(ABSENT) >= len(variants("A100"))
+
+
+def test_an_architecture_or_a_misspelt_name_is_no_short_name():
+    assert variants("H10O") == variants("") == variants("Radeon H100") == ()
+    assert [sheet.device for sheet in variants("NVIDIA L40S")] == ["L40S"]
 
 
 def test_a_device_without_any_figure_says_why(capsys):
@@ -95,16 +122,16 @@ def test_a_peak_and_a_mistake_are_told_in_the_terminals_language(capsys, monkeyp
     assert Texts("ko", "peak")("dense") in capsys.readouterr().out
     monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
     mistakes = (
-        ["peak", "H100"],
         ["peak", "no such device"],
         ["peak", "--no-such-option"],
+        ["bits", "0x7fc00000", "fp32"],
         ["run", "profile_step", "model=resnet19"],
         ["trace", "no-such-file.json"],
     )
     for words in mistakes:
         assert main(words) == 2
         told = capsys.readouterr().err
-        assert re.search("[가-힣]", told), told
+        assert re.search("[가-힣]", told.splitlines()[-1]), told
 
 
 @pytest.mark.parametrize("width", range(50, 80))

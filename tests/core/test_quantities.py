@@ -2,7 +2,8 @@
 
 import pytest
 
-from mfulab.core.language.quantities import at_least, change
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import at_least, change, percent, quantity, significant
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,19 @@ def test_a_factor_in_words_and_none_beyond_what_tells_anything(ratio, words):
 )
 def test_the_least_that_is_found(ratio, words):
     assert at_least(ratio) == words
+
+
+@pytest.mark.parametrize("digits", [1, 2, 3, 4])
+@pytest.mark.parametrize("value", [1e-9, 0.00314, 0.0999, 1.0, 9.96, 73.4, 999.6, 1234.5, 3e12])
+def test_a_negative_number_is_the_positive_one_after_a_minus_sign(value, digits):
+    assert significant(-value, digits) == f"−{significant(value, digits)}"
+    assert percent(-value) == f"−{percent(value)}"
+    assert quantity(-value, "s", digits) == f"−{quantity(value, 's', digits)}"
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_a_text_has_a_minus_sign_and_no_hyphen(language):
+    row = {"model": "plain_cnn", "points": -1.5}
+    named = Texts(language, "flops_versus_time")("named", row=row)
+    assert "−1.5" in named
+    assert "-" not in named

@@ -67,6 +67,9 @@ def test_no_remedy_saves_more_than_its_parts_take(language):
     nearly = advice({**row, "time_s": 0.01292, "idle_ms": 12.856}, language)
     assert "12.86" in nearly
     assert "12.92" in nearly
+    short = advice({**row, "time_s": 0.000108, "idle_ms": 0.0817}, language)
+    assert "81.7" in short
+    assert "108 µs" in short
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

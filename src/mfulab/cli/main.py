@@ -18,6 +18,7 @@ from click.shell_completion import CompletionItem
 
 import mfulab
 from mfulab.cli.commands import COMMANDS, READERS
+from mfulab.cli.help import Told
 from mfulab.cli.options import HELP, Command
 from mfulab.core.printing import say
 
@@ -33,9 +34,12 @@ OF_FILES = {
 # What the loader says of a library for which there is no memory.
 UNMAPPED = "failed to map segment"
 MISTAKE = 2
+EXTRA = re.compile(
+    r"Got unexpected extra arguments? \((?P<argument>.*)\)"
+)  # which click only prints
 
 
-class Subcommands(click.Group):
+class Subcommands(Told, click.Group):
     """The command itself, whose help lists the subcommands by who needs them, each sentence whole.
     Neither help nor completion of a name imports one."""
 
@@ -48,6 +52,17 @@ class Subcommands(click.Group):
         module, _, function = COMMANDS[cmd_name].function.partition(":")
         found: Command = getattr(import_module(f"mfulab.cli.{module}"), function)
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        is_option = name.startswith("-")
+        if name not in COMMANDS and not is_option and not ctx.resilient_parsing:
+            from mfulab.core.errors import unknown
+
+            raise unknown("command", name, COMMANDS, "mfulab --help")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for reader in READERS:
@@ -183,6 +198,8 @@ def _mistake(error: click.ClickException) -> str:
         why = _said("no_such_option", option=error.option_name)
     elif isinstance(error, click.MissingParameter) and error.param is not None:
         why = _said("missing_argument", argument=error.param.make_metavar(context))
+    elif unexpected := EXTRA.fullmatch(why):
+        why = _said("extra_argument", argument=unexpected["argument"])
     usage = context.get_usage().partition(" ")[2]
     return _said("mistake", usage=usage, command=context.command_path, why=why) + "\n"
 

@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from mfulab.cli.commands import COMMANDS
+from mfulab.cli.help import Told
 from mfulab.core.printing import say
 
 HELP = ["-h", "--help"]
@@ -222,7 +223,7 @@ class Several(click.Option):
     """An option that takes every word up to the next option: `--only ceilings roofline`."""
 
 
-class Command(click.Command):
+class Command(Told):
     """A subcommand; what its function returns is the exit status."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -9,17 +9,29 @@ import click
 from mfulab.cli.options import AS_JSON, DEVICE, LANGUAGE, PRECISION, command, listing
 from mfulab.core.answer import Answer, answered, unanswered
 from mfulab.core.language import Texts
+from mfulab.core.language.quantities import ABSENT
 from mfulab.core.language.sentences import sentence
 from mfulab.core.printing import say_json
 from mfulab.core.said import Said
 from mfulab.core.said import as_json as told
 from mfulab.core.terminal import Terminal, table
-from mfulab.device.datasheets import datasheets, find
+from mfulab.device.datasheets import MOST, Datasheet, datasheets, find
 from mfulab.device.local_peak import local_name, local_peak
 from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.device.samplers.reading import UNTOLD
+from mfulab.peaks.names import variants
+from mfulab.peaks.rates import figure, rates
 
 NUMBERS = ("dense", "clock", "datasheet")  # texts of columns
+SIDE_BY_SIDE = (
+    "fp32",
+    "tf32",
+    "fp16",
+    "bf16",
+    "int8",
+    "fp8",
+    "fp4",
+)  # of several products, on 80 columns
 
 
 def _products() -> list[str]:
@@ -34,9 +46,14 @@ def _products() -> list[str]:
 @LANGUAGE
 def show(device: str | None, precision: str | None, as_json: bool, language: str) -> int:
     """Prints the peaks of `device` (None: the local one), in one precision or in all; status 1 if
-    none is known. Raises UnknownDeviceError."""
-    if device is not None:
-        find(device)
+    none is known. A short name prints the few products that it may mean. As JSON, which promises
+    one product, it raises UnknownDeviceError, as an unknown name does."""
+    text = Texts(language, "peak")
+    meant = variants(device) if device is not None and not as_json else ()
+    if 1 < len(meant) <= MOST:
+        _print_variants(device or "", meant, precision, text)
+        return 0
+    sheet = None if device is None else find(device)
     formats = (precision,) if precision else tuple(UNITS)
     peaks = {name: _peak(device, name) for name in formats}
     title = device or local_name()
@@ -46,7 +63,7 @@ def show(device: str | None, precision: str | None, as_json: bool, language: str
             details["reason"] = told(found.reason) if found.reason else None
             say_json(_answer(found, name).line(details))
     else:
-        _print(title, peaks, Texts(language, "peak"))
+        _print(title, peaks, sheet, text)
     return int(all(found.spec is None for found in peaks.values()))
 
 
@@ -70,20 +87,62 @@ def _answer(found: Peak, precision: str) -> Answer:
     return answered(found.spec, unit, "spec")
 
 
-def _print(title: str, peaks: Mapping[str, Peak], text: Texts) -> None:
+def _print(title: str, peaks: Mapping[str, Peak], sheet: Datasheet | None, text: Texts) -> None:
     """Prints a line a format, and below them where the numbers are from."""
     numbers = map(text, NUMBERS)
     shown = table([text("format")], numbers, [text("computed")], title=title, title_justify="left")
+    alike: dict[tuple[str, ...], list[str]] = {}  # formats that are unknown for one reason
     for name, found in peaks.items():
-        shown.add_row(name, *_cells(name, found, text))
+        alike.setdefault(tuple(_cells(name, found, sheet, text)), []).append(name)
+    for cells, names in alike.items():
+        shown.add_row("\n".join(names), *cells)
     console = Terminal(highlight=False, soft_wrap=True)
     console.print(shown)
     known = [found for found in peaks.values() if found.spec is not None]
-    for line in _sources(known, text):
+    for line in _sources(known, sheet, text):
         console.print(line, style="dim")
 
 
-def _cells(precision: str, found: Peak, text: Texts) -> Iterator[str]:
+def _print_variants(
+    device: str, meant: Iterable[Datasheet], precision: str | None, text: Texts
+) -> None:
+    """Prints a line a product, the fastest first, and how one is asked for."""
+    formats = (precision,) if precision else SIDE_BY_SIDE
+    sheets = sorted(meant, key=lambda sheet: (_slowness(sheet, formats), sheet.device))
+    columns = {name: [figure(sheet, name) for sheet in sheets] for name in formats}
+    if not precision:
+        columns = _telling(columns)
+    columns["GB"] = [sheet.memory_gb for sheet in sheets]
+    columns["GB/s"] = [sheet.memory_gb_s for sheet in sheets]
+    title = text("variants", device=device, count=len(sheets))
+    shown = table([text("product")], columns, title=title, title_justify="left")
+    for sheet, *values in zip(sheets, *columns.values(), strict=True):
+        shown.add_row(sheet.device, *map(_rounded, values))
+    console = Terminal(highlight=False, soft_wrap=True)
+    console.print(shown)
+    console.print(text("one_variant", device=sheets[0].device), style="dim")
+
+
+def _slowness(sheet: Datasheet, formats: Iterable[str]) -> float:
+    """A key that sorts products by their highest peak, the fastest first."""
+    return -max((figure(sheet, name) or 0 for name in formats), default=0)
+
+
+def _telling(columns: Mapping[str, list[float | None]]) -> dict[str, list[float | None]]:
+    """The formats that any of the products has; fp16 only where bf16 does not say the same."""
+    told = {name: values for name, values in columns.items() if any(values)}
+    if told.get("fp16") == told.get("bf16"):
+        told.pop("fp16", None)
+    return told
+
+
+def _rounded(value: float | None) -> str:
+    if value is None:
+        return ABSENT
+    return f"{value:,.4g}"
+
+
+def _cells(precision: str, found: Peak, sheet: Datasheet | None, text: Texts) -> Iterator[str]:
     if found.spec is None:
         yield text("unknown")
     elif precision == "int8":
@@ -92,13 +151,22 @@ def _cells(precision: str, found: Peak, text: Texts) -> Iterator[str]:
         yield f"{found.spec:,.4g}"
     for number in (found.spec_clock_mhz, found.datasheet):
         yield "" if number is None else f"{number:g}"
-    reason = ""
-    if found.reason:
-        reason = sentence(found.reason.key, found.reason.numbers, text.language)
-    yield found.formula or reason
+    yield found.formula or _why(found, sheet, text)
 
 
-def _sources(peaks: Iterable[Peak], text: Texts) -> list[str]:
+def _why(found: Peak, sheet: Datasheet | None, text: Texts) -> str:
+    """Says why a peak is unknown: of a known product, whether it lacks the format or nobody prints
+    the figure."""
+    if found.reason is None:
+        return ""
+    if sheet is None:
+        return sentence(found.reason.key, found.reason.numbers, text.language)
+    if rates(sheet):
+        return text("lacks", device=sheet.device)
+    return text("not_printed")
+
+
+def _sources(peaks: Iterable[Peak], sheet: Datasheet | None, text: Texts) -> list[str]:
     """Lines on the memory, the sources, the texts that were read, and notes, each once."""
     memory, sources, texts, notes = (dict[str, None]() for _ in range(4))
     for found in peaks:
@@ -106,7 +174,19 @@ def _sources(peaks: Iterable[Peak], text: Texts) -> list[str]:
             memory[text("memory", gb_s=found.memory_gb_s)] = None
         sources[text("source", source=found.source)] = None
         if found.checked:
-            texts[found.checked] = None
+            texts[_read(found.checked, text)] = None
         if found.note:
             notes[text("note", note=found.note)] = None
+    if sheet and sheet.note and not notes:
+        notes[text("note", note=sheet.note)] = None
     return [*memory, *sources, *texts, *notes]
+
+
+def _read(checked: str, text: Texts) -> str:
+    """The texts that state the same figures, behind a word of the language; or that none was read."""
+    _, colon, texts = checked.partition("checked: ")
+    if checked.startswith("unchecked"):
+        return text("unchecked")
+    if colon:
+        return text("checked", texts=texts)
+    return checked

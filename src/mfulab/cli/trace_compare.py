@@ -15,7 +15,7 @@ from mfulab.cli.trace_text import NAME, device_name, short, table
 from mfulab.core.answer import of_change
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import percent
+from mfulab.core.language.quantities import percent, with_minus
 from mfulab.core.parts import Record
 from mfulab.core.printing import say_json
 from mfulab.core.terminal import Terminal
@@ -120,7 +120,9 @@ def _show(text: Texts, steps: Sequence[Step], compared: Difference, gate: float 
     console.print(text(devices, before=first.device, after=second.device))
     before, after = _ms(compared.before), _ms(compared.after)
     key = "compared_same" if compared.verdict == "same" else "compared"
-    heading = text(key, before=before, after=after, change=f"{100 * compared.change:+.2f}")
+    heading = text(
+        key, before=before, after=after, change=with_minus(f"{100 * compared.change:+.2f}")
+    )
     console.print(Text(heading, style="bold"))
     noise = text("no_noise")
     if compared.noise is not None:
@@ -170,7 +172,7 @@ class Line:
 def _line(text: Texts, part: Part) -> Line:
     kind = text(KINDS.get(part.kind, part.kind))
     operator = text(part.operator) if part.operator in CAUSES else part.operator or kind
-    change = f"{float(part.difference) / 1e6:+,.3f}"
+    change = with_minus(f"{float(part.difference) / 1e6:+,.3f}")
     if not part.before:
         change = f"{change} ({text('appears')})"
     elif not part.after:

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.language import Texts
-from mfulab.core.language.quantities import in_percent, percent, quantity
+from mfulab.core.language.quantities import in_percent, percent, quantity, with_minus
 from mfulab.core.language.sentences import sentence
 from mfulab.core.said import Numbers, Said
 from mfulab.device.datasheets import Datasheet
@@ -186,7 +186,8 @@ def _row_lines(row: Row, name: str, text: Texts) -> Iterator[Line]:
     added = []
     for step, points in row.steps.items():
         if abs(points) >= SEEN:
-            added.append(f"{text.name('choice', step)} {points:+.2f}")
+            choice = text.name("choice", step)
+            added.append(f"{choice} {with_minus(f'{points:+.2f}')}")
     if added:
         yield from _wrapped(f"{'':9}{', '.join(added)}", 9, "dim")
 

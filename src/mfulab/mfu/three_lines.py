@@ -163,11 +163,13 @@ def most_saved(row: Row, language: str = "en") -> str:
     time_s = number(row.get("time_s"))
     if lost is None or time_s is None:
         return ""
-    step_ms = 1e3 * time_s
-    words = significant(lost.ms), significant(step_ms)
+    part, step, unit = lost.ms, 1e3 * time_s, "ms"
+    if step < 1:
+        part, step, unit = 1e3 * part, 1e3 * step, "µs"
+    words = significant(part), significant(step)
     if words[0] == words[1]:  # a part that is nearly all is no whole step
-        words = significant(lost.ms, 4), significant(step_ms, 4)
-    return Texts(language, "lines")("saves", ms=words[0], step=words[1])
+        words = significant(part, 4), significant(step, 4)
+    return Texts(language, "lines")("saves", part=words[0], step=words[1], unit=unit)
 
 
 def verdict_of(judged: Judged) -> dict[str, str | None]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from mfulab.core.errors import FEW, ConfigurationError, UnsupportedError, unknown
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.groups import ModelConfig
+from mfulab.core.said import Said, as_told, of_source
 from mfulab.device.datasheets import Datasheet, UnknownDeviceError, datasheets, find, normalised
 from mfulab.flops import memory
 from mfulab.flops.count import CountError
@@ -142,10 +143,14 @@ def _datasheet(device: str) -> Datasheet:
         choices = ", ".join(
             f"{sheet.device} ({sheet.memory_gb:g} GB)" for sheet in alike if sheet.memory_gb
         )
-        says = f"choose one of {choices}" if choices and len(alike) <= FEW else error
-        raise ConfigurationError(f"device={device}: {says}") from error
+        reason = error.said or as_told(error)
+        says = f"device={device}: {error}"
+        if choices and len(alike) <= FEW:
+            reason = Said("choose_product", {"names": choices})
+            says = f"device={device}: {reason}"
+        raise ConfigurationError(says, of_source(f"device={device}", reason)) from error
     if sheet.memory_gb is None:
-        raise ConfigurationError(f"device={device}: the datasheet prints no memory")
+        raise ConfigurationError(of_source(f"device={device}", Said("no_memory_printed")))
     return sheet
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.groups import ModelConfig
+from mfulab.core.said import Said, of_source
 from mfulab.mfu.explain import Explanation, denominators_of, explained
 from mfulab.mfu.models import model_config
 from mfulab.mfu.roofline import Expectation, expected, peak_of
@@ -318,7 +319,7 @@ def expect(
     check(config, sequence_length, devices, modes, batch_size)
     sheet, _, spec = peak_of(device, precision)
     if sheet.memory_gb_s is None:
-        raise ConfigurationError(f"device={device}: the datasheet prints no memory bandwidth")
+        raise ConfigurationError(of_source(f"device={device}", Said("no_bandwidth_printed")))
     capacity = None if sheet.memory_gb is None else sheet.memory_gb * 1e9
     speeds = spec * 1e12, sheet.memory_gb_s * 1e9
     counts = (work_of(config, sequence_length, batch_size, mode) for mode in modes)

@@ -58,6 +58,31 @@ def find(device: str, units: int | None = None, pci_id: str | None = None) -> Da
     raise _ambiguous(device, is_id, matching) if matching else _unknown(device)
 
 
+def variants(device: str) -> tuple[Datasheet, ...]:
+    """The products that a short name or a PCI id may mean: of `H100` three. One for a product's own
+    name, none for an unknown one."""
+    asked = device.strip().lower()
+    if _PCI_ID.fullmatch(asked):
+        return tuple(_of_id(asked))
+    plain = SLICE.sub("", device)
+    same = _of_name(plain)
+    words = normalised(plain).split()
+    if same or not words:
+        return tuple(same)
+    found: dict[str, Datasheet] = {}
+    for name, sheets in _by_name().items():
+        if _means(words, name):
+            found |= {sheet.device: sheet for sheet in _of_its_vendor(device, sheets)}
+    return tuple(found.values())
+
+
+def _means(words: Iterable[str], name: str) -> bool:
+    """True if a name has each of the words, of which the name may add a letter: MI300 is MI300X."""
+    parts = name.split()
+    known = {*parts, *(part[:-1] for part in parts if part[-2:-1].isdigit() and part[-1].isalpha())}
+    return known.issuperset(words)
+
+
 def _ambiguous(device: str, is_id: bool, matching: list[Datasheet]) -> UnknownDeviceError:
     """The error for a name or an id that several products have, with what tells them apart."""
     choices = ", ".join(f"{sheet.device} ({_numbers(sheet, True)})" for sheet in matching)

@@ -373,7 +373,7 @@ def test_a_rate_is_no_time(opened):
 
 
 def test_percents_differ_by_points(opened):
-    for one, two, said in ((50.0, 9.22, "-40.78 points"), (0, 1, "1 points")):
+    for one, two, said in ((50.0, 9.22, "−40.78 points"), (0, 1, "1 points")):
         rows = [
             {"run": "model=a", "hardware": "x", "time_s": 1.0, "mfu_percent": value}
             for value in (one, two)

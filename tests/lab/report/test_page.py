@@ -99,7 +99,10 @@ def test_every_figure_has_its_sentence_and_command(content):
 
 def test_runs_without_a_speed_and_those_left_out_are_named(content):
     told = content.count("out of memory. CUDA out of memory: tried to allocate 2 GiB")
-    assert told == 2  # in the closed topic's line, and in its list
+    assert told == 1  # in the list; the closed topic's line has the counts
+    counted, _, _ = Texts("en", "page")("unmeasured_counts", counts="|").partition("|")
+    _, _, counts = content.partition(counted)
+    assert re.search(r"\d+ out of memory", counts[:80])
     assert "2 runs, such as model=gpt2,workload=training,batch_size=16" in content
     assert "a day of pure Python" in content
 
@@ -234,6 +237,15 @@ def test_a_recorded_machine_s_failures_are_not_told_beside_runs_of_one_s_own(mea
     assert "79 GiB" not in told(failed, own)
     assert "no such format" in told(failed, own)
     assert told(failed, own.head(1)) == ""
+
+    def counted(*rows) -> str:
+        shown = {**nothing, "profile": pd.concat(rows).assign(mfu_note="")}
+        return document._unmeasured_counts(shown, Texts("en", "page"))
+
+    text = Texts("en", "page")
+    assert counted(failed, failed) == text("unmeasured_counts", counts="2 out of memory")
+    assert counted(failed, own) == text("unmeasured_counts", counts="1 unsupported")
+    assert counted(failed, own.head(1)) == ""
 
 
 def test_runs_left_out_on_purpose_are_told_by_their_reasons(one_figure, tmp_path):

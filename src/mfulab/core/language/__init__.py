@@ -8,7 +8,14 @@ from string import Formatter
 from typing import Any
 
 from mfulab.core.data import data
-from mfulab.core.language.quantities import DURATION, duration, percent, quantity, significant
+from mfulab.core.language.quantities import (
+    DURATION,
+    duration,
+    percent,
+    quantity,
+    significant,
+    with_minus,
+)
 
 _CATALOGUES = {file.stem: file for file in sorted(Path(__file__).parent.glob("catalogue/*.yaml"))}
 LANGUAGES = tuple(_CATALOGUES)
@@ -98,4 +105,4 @@ class _Words(Formatter):
             return formats[kind]()
         if isinstance(value, str):  # of a number that is none: `nan`, `inf`
             return value
-        return super().format_field(value, format_spec)
+        return with_minus(super().format_field(value, format_spec))

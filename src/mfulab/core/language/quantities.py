@@ -1,5 +1,5 @@
-"""Numbers as people read them: three significant digits, SI prefixes, units; an absent number is a
-dash."""
+"""Numbers as people read them: three significant digits, SI prefixes, units, the minus sign (−73); an
+absent number is a dash."""
 
 import math
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ PREFIXES = {
     18: "E",
 }
 ABSENT = "–"
+MINUS = "−"  # as the axes of figures have it; a hyphen is none
 DURATION = {"hours": "{} h {:02} min", "minutes": "{} min {:02} s", "seconds": "{} s"}
 WIDEST = 10_000  # factor, beyond which a number tells no more
 
@@ -28,11 +29,13 @@ def significant(value: float | None, digits: int = 3) -> str:
         return ABSENT
     if value == 0:
         return "0"
-    exponent = math.floor(math.log10(abs(value)))
+    if value < 0:
+        return f"{MINUS}{significant(-value, digits)}"
+    exponent = math.floor(math.log10(value))
     if exponent < -4 or exponent > 8:
         return f"{value:.{digits - 1}e}"
     rounded = round(value, digits - 1 - exponent)
-    exponent = math.floor(math.log10(abs(rounded)))
+    exponent = math.floor(math.log10(rounded))
     return f"{rounded:,.{max(0, digits - 1 - exponent)}f}"
 
 
@@ -46,16 +49,23 @@ def quantity(value: float | None, unit: str = "", digits: int = 3) -> str:
         return f"0 {unit}".strip()
     exponent = min(18, max(-12, 3 * math.floor(math.log10(abs(value)) / 3)))
     scaled = significant(value / 10.0**exponent, digits)
-    if scaled.startswith("1,000") and exponent < 18:
+    if scaled.removeprefix(MINUS).startswith("1,000") and exponent < 18:
         exponent = exponent + 3
-        scaled = significant(1.0, digits)
+        scaled = significant(math.copysign(1.0, value), digits)
     return f"{scaled} {PREFIXES[exponent]}{unit}".strip()
+
+
+def with_minus(number: str) -> str:
+    """A formatted number with the minus sign that figures have: `-1.5` is `−1.5`."""
+    if number.startswith("-"):
+        return f"{MINUS}{number[1:]}"
+    return number
 
 
 def percent(value: float) -> str:
     """Whole percents from 10 on, two significant digits below: `53`, `4.2`, `0.031`."""
     if abs(value) >= 9.95:
-        return f"{value:.0f}"
+        return with_minus(f"{value:.0f}")
     return significant(value, 2)
 
 

@@ -18,7 +18,7 @@ ALIGNED = {"left": 0.0, "center": 0.5, "right": 1.0}
 NEAR = 20  # points from which on a label needs a leader
 # Offsets of a label in points with its alignment, nearest first.
 PLACES: list[tuple[float, float, str]] = []
-for reach in (8, 14, 22, 32, 44):
+for reach in (8, 14, 22, 32, 44, 60, 80):
     PLACES += [(reach, 0, "left"), (-reach, 0, "right")]
     PLACES += [(0, reach + 3, "center"), (0, -reach - 3, "center")]
     PLACES += [(0.8 * reach, reach, "left"), (0.8 * reach, -reach, "left")]
@@ -100,8 +100,8 @@ def beside_points(
     lines: Places = (),
     reach: float | np.ndarray = 4.0,
 ) -> None:
-    """Names points (x, y, name), each at the nearest place free of `obstacles`, labels and, if
-    possible, `lines`; a label that finds none is left out. `reach` is how far obstacles extend from
+    """Names points (x, y, name), each at the nearest place free of `obstacles`, `lines` and
+    labels; a label that finds none is left out. `reach` is how far obstacles extend from
     their middles, in points. Give it to `later`."""
     renderer = axes.figure.canvas.get_renderer()
     inside = axes.get_window_extent(renderer).extents
@@ -122,11 +122,8 @@ def beside_points(
         label.set_path_effects([withStroke(linewidth=2.5, foreground=PAPER)])
         center = axes.transData.transform((x, y))
         extent = label.get_window_extent(renderer).size + 2 * GAP * scale
-        tries = (
-            _free(center, extent, inside, boxes, scale)
-            for boxes in (np.vstack([taken, crossed]), taken)
-        )
-        if (free := next(filter(None, tries), None)) is None:
+        free = _free(center, extent, inside, np.vstack([taken, crossed]), scale)
+        if free is None:
             label.remove()
             continue
         (dx, dy, align), boxes = free

@@ -66,8 +66,7 @@ def legend(figure: Figure, rows: DataFrame, text: Texts, entries: Legend) -> Non
 
 
 def name_highest(axes: Axes, rows: DataFrame, x: str, y: str, every: int = 3) -> None:
-    """Names each model's highest point, off the others and, with room, off each `every`-th point of
-    the lines."""
+    """Names each model's highest point, off the others and off each `every`-th point of the lines."""
     lines = []
     for line in axes.lines:
         known = line.get_xydata()[::every]

@@ -20,8 +20,8 @@ FIELDS = [
     "forward_flops",
     "backward_flops",
 ]  # of a node, in the column's order
-WIDE = 3.0
-APART = 5.6  # of a box, and from the left edge of one pass to that of the other
+WIDE = 2.3
+APART = 5.5  # of a box, and from the left edge of one pass to that of the other
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -81,7 +81,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     for line, row in enumerate(rows.to_dict("records")):
         for name, start, way, ink in (
             (row["node"].removesuffix("Backward0"), 0, "forward", style.ON_DEEP),
-            (row["node"], APART, "backward", style.ON_PALE),
+            (row["node"].removesuffix("Backward0"), APART, "backward", style.ON_PALE),
         ):
             words = [name]
             if row[f"{way}_flops"]:
@@ -115,16 +115,17 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
             )
         if row["leaves"]:
             _arrow(axes, (behind + 0.05, line), (behind + 0.4, line))
-            axes.text(behind + 0.5, line, "\n".join(row["leaves"]), va="center", fontsize=8)
+            axes.text(behind + 0.5, line, _leaves(row["leaves"]), va="center", fontsize=8)
     for x, name in (
         (0, "forward"),
-        (WIDE + 0.9, "saved"),
+        (WIDE + 1.1, "saved"),
         (APART, "backward"),
         (behind + 0.5, "gradients"),
     ):
         axes.text(x, -0.75, text(name), fontweight="bold", va="center")
-    axes.set(xlim=(-0.05, 11.4), ylim=(len(rows) - 0.5, -1))
-    axes.axis("off")
+    axes.set(xlim=(-0.05, 10.6), ylim=(len(rows) - 0.5, -1), xticks=[], yticks=[])
+    axes.set(xlabel="", ylabel="")
+    axes.spines[:].set_visible(False)  # the background stays, in which a phone's page squeezes all
 
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
@@ -134,6 +135,18 @@ def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> 
         start,
         arrowprops={"arrowstyle": "->", "color": style.MUTED, "shrinkA": 0, "shrinkB": 0},
     )
+
+
+def _leaves(names: list[str]) -> str:
+    """Names of parameters with their module once, above them."""
+    of_module: dict[str, list[str]] = {}
+    for name in names:
+        module, _, own = name.rpartition(".")
+        of_module.setdefault(module, []).append(own)
+    lines: list[str] = []
+    for module, parameters in of_module.items():
+        lines += filter(None, (module, ", ".join(parameters)))
+    return "\n".join(lines)
 
 
 def _shape(sides: list[int]) -> str:

@@ -3,8 +3,6 @@ of all else."""
 
 from collections.abc import Sequence
 
-from matplotlib.colors import LinearSegmentedColormap
-
 from mfulab.lab.report import selection
 from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, style
 from mfulab.lab.report.frames import DataFrame, Tables, ok, one_each, with_machine
@@ -36,7 +34,7 @@ WORDS = (
 )
 # percent of the CPUs: beyond it the load itself waited, and its truth is what it wanted
 DISTURBED = 5.0
-WORST = 50  # points of error that have the full colour
+APART = 0.1  # of a line: tools that agree stand below one another
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -91,31 +89,25 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A table: loads down, counters across; each cell the reading and its error, by which it is
-    coloured."""
-    off = errors(rows, (*COUNTERS, *SINGLE))
-    style.resize(figure, min(figure.get_figheight(), 2.2 + 0.42 * max(3, len(rows))))
+    """A line a load with an upright stroke at its true utilization, and a point a tool at what it
+    read."""
+    style.fit(figure, len(rows))
     axes = figure.subplots()
-    words = rows.set_index("load")[list(off.columns)].map(
-        lambda value: "–" if value != value else percent(value)
-    )
-    words += off.map(
-        lambda error: "" if error != error else f" ({round(error):+d})".replace("-", "−")
-    )
-    colors = LinearSegmentedColormap.from_list("error", [style.PAPER, style.PALETTE[3]])
-    cells = rows.melt(
-        [*rows.columns.drop([*off.columns])], [*off.columns], "counter", "reading_percent"
-    )
-    look = {"cmap": colors, "vmin": 0, "vmax": 1.6 * WORST, "cbar": False}
-    places = ("counter", "load", "truth_percent", "reading_percent")
-    kinds.cells(axes, off.abs().clip(upper=WORST).fillna(0), words, cells, *places, **look)
-    for label in axes.texts:
-        label.set_color(style.ON_PALE)
-    truths = [text("share_of", share=share) for share in rows["truth_percent"]]
-    axes.set_yticklabels(
-        [f"{text(load)}: {truth}" for load, truth in zip(rows["load"], truths, strict=True)]
-    )
-    axes.set_xticklabels([text(name).replace(" ", "\n", 1) for name in off.columns], fontsize=10)
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0)
-    axes.set_xlabel(text("cell"))
+    columns = [*errors(rows, (*COUNTERS, *SINGLE))]
+    read = rows.melt([*rows.columns.drop(columns)], columns, "counter", "reading_percent")
+    colors = style.colors(columns)
+    shapes = dict(zip(columns, style.MARKERS, strict=False))
+    names = [
+        f"{text(load)}: {text('share_of', share=share)}"
+        for load, share in zip(rows["load"], rows["truth_percent"], strict=True)
+    ]
+    named = read.assign(named=read["load"].map(dict(zip(rows["load"], names, strict=True))))
+    heights = kinds.lanes(axes, named, "named", names[::-1], "counter", columns, APART)
+    for height, truth in enumerate(rows["truth_percent"][::-1]):
+        axes.plot([truth, truth], [height - 0.5, height + 0.5], color=style.MUTED, linewidth=1.6)
+    look: style.Look = {"hue": "counter", "palette": colors, "style": "counter", "markers": shapes}
+    places = ("reading_percent", "height", "truth_percent", "reading_percent")
+    kinds.points(axes, named.assign(height=heights), *places, **look)
+    axes.set(xlabel=text("read"), ylabel="", xlim=(-3, 103))
+    entries = style.dots(colors, text, marker=shapes)
+    style.legend(figure, [style.dot(style.MUTED, text("truth"), "|"), *entries])

@@ -79,11 +79,11 @@ def _cost(row: Series, text: Texts) -> str:
 
 
 def _beside(row: Series, text: Texts) -> str:
-    """The cost of an access, and what the text prints for its level."""
+    """The cost of an access, and below it what the text prints for its level."""
     printed = PRINTED.get(str(row["level"]))
     cost = _cost(row, text)
     if printed:
-        return f"{cost} · {text('printed', cycles=printed)}"
+        return f"{cost}\n{text('printed', cycles=printed)}"
     return cost
 
 
@@ -93,7 +93,7 @@ def _registers(axes: Axes, text: Texts) -> None:
     axes.set_ylim(axes.get_ylim()[0], -1.4)
     axes.set_yticks([-1, *axes.get_yticks()], [text("registers"), *_labels(axes)])
     words = text("registers_unmeasured", cycles=PRINTED["registers"])
-    axes.text(0, -1, words, ha="center", va="center", fontsize=11, color=style.MUTED)
+    axes.text(0, -1, words, ha="center", va="center", fontsize=10, color=style.MUTED)
 
 
 def _labels(axes: Axes) -> list[str]:
@@ -119,13 +119,13 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         *tooltip,
         start="start",
         words="words",
-        fontsize=11,
+        fontsize=10,
     )
     reach = width.max() / 2
     _registers(axes, text)
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.set(
-        xlim=(-1.1 * reach, 3.2 * reach),
+        xlim=(-1.1 * reach, 2.9 * reach),
         xticks=[],
         xlabel=text("time"),
         title=rows["machine"].iloc[0],

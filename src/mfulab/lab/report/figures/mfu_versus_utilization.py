@@ -90,8 +90,9 @@ def _what_is_best(rows: DataFrame, ahead: DataFrame, text: Texts) -> str:
 
 
 def _device(row: Series, rows: DataFrame) -> str:
-    """The machine by its name where several are drawn, else what was measured of it."""
-    if rows["machine"].nunique() > 1:
+    """The machine by its name where several are drawn or it is another's, else what was measured of
+    it."""
+    if rows["machine"].nunique() > 1 or row["recorded"]:
         return str(row["machine"])
     return three_lines.device_of(row.to_dict())
 

@@ -156,6 +156,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         give_peaks=_give_peaks(without, text),
         progress=_progress(folder, text),
         unmeasured=_unmeasured(worded, text),
+        unmeasured_counts=_unmeasured_counts(worded, text),
         excluded=frames.texts(folder / "excluded.csv").to_dict("records"),
         comparison=_comparison(folder, text),
         sections=sections,
@@ -398,12 +399,33 @@ def _progress(folder: Path, text: Texts) -> Record:
     }
 
 
+def _unmeasured_counts(tables: frames.Tables, text: Texts) -> str:
+    """How many of the rows that `_unmeasured` lists have each state; empty without one."""
+    shown = _own_if_any(tables)
+    states = pd.concat([shown[name]["status"] for name in TABLES])
+    states = states[states != "ok"].value_counts()
+    counts = {text.name("status", str(state)): int(count) for state, count in states.items()}
+    notes = int((shown["profile"]["mfu_note"] != "").sum())
+    if notes:
+        counts[text("suspicious")] = notes
+    if not counts:
+        return ""
+    told = [text("count_of", count=count, what=what) for what, count in counts.items()]
+    return text("unmeasured_counts", counts=", ".join(told))
+
+
+def _own_if_any(tables: frames.Tables) -> frames.Tables:
+    """Rows of this machine; those of recorded ones where there is no other."""
+    if all(tables[name]["recorded"].all() for name in TABLES):
+        return tables
+    return {name: table[~table["recorded"]] for name, table in tables.items()}
+
+
 def _unmeasured(tables: frames.Tables, text: Texts) -> list[str]:
     """Rows that were not measured, and those with a suspicious MFU, in words: of recorded machines
     where alone."""
     lines = []
-    is_own = not all(tables[name]["recorded"].all() for name in TABLES)
-    shown = {name: table[~table["recorded"]] if is_own else table for name, table in tables.items()}
+    shown = _own_if_any(tables)
     for name in TABLES:
         table = shown[name]
         for status, rows in table[table["status"] != "ok"].groupby("status", sort=False):

@@ -7,12 +7,12 @@ const UNIT_OF = [[/percent$/, "%"], [/tflop_s$/, "FLOP/s", 1e12], [/per_s$/, ""]
 function shown(value, column = "") {
   if (value === null || value === undefined) return "";
   if (typeof value !== "number") return String(value);
-  const digits = (number) => String(Number(number.toPrecision(4)));
+  const digits = (number, most = 4) => String(Number(number.toPrecision(most))).replace(/^-/, "−");
   const [, unit, times = 1] = UNIT_OF.find(([ending]) => ending.test(column)) ?? [];
   const size = Math.abs(value * times);
   if (unit === "%") return `${size && size < 1e-3 ? "< 0.001" : digits(value)} %`;
   const bare = unit === undefined ? size < 1e6 : unit === "" && size < 1; // 0.645 samples per second are no "645 m"
-  if (bare && (size >= 1e-3 || !size)) return Number.isInteger(value) ? String(value) : digits(value);
+  if (bare && (size >= 1e-3 || !size)) return digits(value, Number.isInteger(value) ? 7 : 4);
   const [factor, prefix] = size ? SI.find(([each]) => size >= each * 0.9999) ?? SI.at(-1) : [1, ""];
   return `${digits((value * times) / factor)} ${prefix}${unit ?? ""}`.trim();
 }
