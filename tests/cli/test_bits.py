@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mfulab.__main__ import main
 from mfulab.cli import bits
 from mfulab.core.formats import FORMATS, decode, encode
-from mfulab.measurements.number_formats import rounding, rounding_modes
+from mfulab.measurements.number_formats import rounding
 
 INTEGERS = {64: torch.int64, 32: torch.int32, 16: torch.int16, 8: torch.uint8}
 FLOATING = [name for name, form in FORMATS.items() if form.is_floating]
@@ -48,10 +48,19 @@ def test_a_pattern_is_what_torch_reads(name, data):
 def test_special_values_are_those_that_the_format_is_probed_for(name):
     form, probed = FORMATS[name], rounding.ROUNDED[name]
     assert form.exponent_bits == rounding.exponent_bits(probed)
+    is_fp8 = name == "fp8"  # one NaN and no infinity: OCP, 2023, section 5
+    mantissa = rounding.mantissa_bits(probed)
+    top = (1 << rounding.exponent_bits(probed)) - 1 << mantissa  # all ones of the exponent
     values = {
-        key: int(bits.replace(" ", ""), 2)
-        for key, bits in rounding_modes.special_values(probed).items()
+        "-0": 1 << probed.bits - 1,
+        "smallest_subnormal": 1,
+        "smallest_normal": 1 << mantissa,
+        "1": rounding.bias(probed) << mantissa,
+        "largest": top | (1 << mantissa) - 2 if is_fp8 else top - 1,
+        "quiet_nan": top | (1 << mantissa) - 1 if is_fp8 else top | 1 << mantissa - 1,
     }
+    if not is_fp8:
+        values |= {"signalling_nan": top | 1, "-inf": 1 << probed.bits - 1 | top}
     assert decode(values["1"], form).ulp == rounding.epsilon(probed)
     assert decode(values["largest"], form).value == rounding.largest(probed)
     assert decode(values["smallest_normal"], form).value == rounding.smallest_normal(probed)

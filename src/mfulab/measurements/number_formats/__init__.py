@@ -7,7 +7,7 @@ from pydantic import Field
 from mfulab.core.configs import SEED, StepConfig
 from mfulab.core.groups import PrecisionConfig
 from mfulab.core.measurement import Measurement
-from mfulab.core.rows import Percent, Row, column, counter_column, json_column
+from mfulab.core.rows import Row, column, counter_column
 
 
 class NumberFormatsConfig(StepConfig):
@@ -36,8 +36,7 @@ class NumberFormatsRow(Row):
     smallest_normal: float | None = column("Smallest positive normal number.")
     smallest_subnormal: float | None = counter_column("Smallest positive number.")
     tenths_add_up: bool | None = column("True if 0.1 + 0.2 == 0.3.")
-    last_counted: float | None = counter_column("Number at which counting by ones stops.")
-    sum_length: int | None = column("Numbers in (0, 1) in a sum and in a dot product.")
+    sum_length: int | None = column("Numbers in (0, 1) in a sum.")
     naive_sum_error: float | None = column("Relative error of adding one number after the other.")
     ascending_sum_error: float | None = counter_column(
         "Relative error of the naive sum, smallest number first."
@@ -49,12 +48,6 @@ class NumberFormatsRow(Row):
         "Relative error of adding neighbours, then neighbours of the sums."
     )
     kahan_sum_error: float | None = column("Relative error of the sum with Kahan's correction.")
-    neumaier_sum_error: float | None = counter_column(
-        "Relative error of the sum with Neumaier's correction."
-    )
-    nearest_away_sum_error: float | None = counter_column(
-        "Relative error of the naive sum, ties rounded away from zero."
-    )
     toward_zero_sum_error: float | None = counter_column(
         "Relative error of the naive sum, each sum cut off."
     )
@@ -64,51 +57,14 @@ class NumberFormatsRow(Row):
     down_sum_error: float | None = counter_column(
         "Relative error of the naive sum, each sum rounded towards −∞."
     )
-    not_associative_percent: Percent | None = counter_column(
-        "Triples with (a + b) + c ≠ a + (b + c)."
-    )
-    tenths_from_left: float | None = counter_column("(0.1 + 0.2) + 0.3, rounded after each step.")
-    tenths_from_right: float | None = counter_column("0.1 + (0.2 + 0.3), rounded after each step.")
-    round_trip_digits: int | None = counter_column(
-        "Fewest decimal digits from which every number is read back."
-    )
-    sigmoid_fails_at: int | None = counter_column(
-        "First whole x at which exp(x) / (1 + exp(x)) is NaN."
-    )
-    stable_sigmoid_error: float | None = counter_column(
-        "Largest relative error of the form of the sigmoid that never fails."
-    )
     relative_tolerance: float | None = counter_column(
         "Smallest relative tolerance that accepts x · 1.5 / 1.5 for every x."
     )
-    absolute_refuses_percent: Percent | None = counter_column(
-        "Results x · 1.5 / 1.5 that a tolerance of 1e-8 refuses."
-    )
-    absolute_accepts_percent: Percent | None = counter_column(
-        "Results eight last places off that a tolerance of 1e-8 accepts."
-    )
-    gradient_difference_error: float | None = counter_column(
-        "Error of a sigmoid's central difference with gradcheck's 1e-6."
-    )
-    gradcheck_passes: bool | None = counter_column(
-        "True if gradcheck accepts a sigmoid; empty if torch lacks the format."
-    )
-    special_values: str | None = json_column("value → bits of sign, exponent, mantissa.")
-    nan_patterns: int | None = counter_column("Number of bit patterns that are not a number.")
     squares_difference_error: float | None = counter_column(
         "Relative error of a·a − b·b for a, b near 1: cancellation."
     )
     factored_difference_error: float | None = counter_column(
         "Relative error of (a − b)·(a + b) for a, b near 1."
-    )
-    dot_error_own: float | None = counter_column(
-        "Relative error of dot products accumulated in the format itself."
-    )
-    dot_error_fp16: float | None = counter_column(
-        "Relative error of dot products accumulated in fp16."
-    )
-    dot_error_fp32: float | None = counter_column(
-        "Relative error of dot products accumulated in fp32."
     )
 
 

@@ -113,18 +113,6 @@ def bias(form: NumberFormat) -> int:
     return 1 - round(math.log2(smallest_normal(form)))
 
 
-def last_counted(form: NumberFormat) -> float:
-    """End of counting by ones: the first n for which n + 1 rounds to n."""
-    low = 1
-    high = 2 ** (mantissa_bits(form) + 2)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (
-            (low, middle) if form.of(form.of(middle) + 1) <= form.of(middle) else (middle + 1, high)
-        )
-    return float(low)
-
-
 def terms(form: NumberFormat, length: int, seed: int) -> torch.Tensor:
     """[TRIALS, length] numbers of the format, uniform in (0, 1)."""
     generator = torch.Generator().manual_seed(seed)
@@ -157,17 +145,6 @@ def kahan_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
         lost = form.round(form.round(raised - total) - corrected)
         total = raised
     return total
-
-
-def dot(
-    form: NumberFormat, accumulator: NumberFormat, x: torch.Tensor, y: torch.Tensor
-) -> torch.Tensor:
-    """Products of numbers of `form` summed up one after the other in `accumulator`; the result is
-    rounded to `form`."""
-    total = torch.zeros(len(x), dtype=torch.float64)
-    for left, right in zip(x.T, y.T, strict=True):
-        total = accumulator.round(total + left * right)
-    return form.round(total)
 
 
 def relative_error(computed: torch.Tensor, exact: torch.Tensor) -> float:
