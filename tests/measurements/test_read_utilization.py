@@ -29,7 +29,6 @@ def test_one_reading_says_something_else_at_each_moment():
     )
     assert readings["polls"] == 10
     assert readings["polled_mean_percent"] == 90  # the last one is stamped as the loop ends
-    assert (readings["polled_low_percent"], readings["polled_high_percent"]) == (0, 100)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +42,7 @@ def test_one_reading_says_something_else_at_each_moment():
 def test_what_cannot_be_read_is_empty_with_the_reason(lines, period, tick, reason):
     readings = polled(lines, 12.0, 14.0, period, tick)
     assert readings["polls"].value == 0
-    for name in (
-        "during_percent",
-        "polled_mean_percent",
-        "polled_low_percent",
-        "polled_high_percent",
-    ):
+    for name in ("during_percent", "polled_mean_percent"):
         assert (readings[name].value, readings[name].reason) == (None, reason)
 
 
@@ -74,7 +68,6 @@ def test_a_real_load_is_read_by_every_counter_of_a_cpu(tmp_path):
     for name in ("mfulab", "psutil_process", "psutil_machine", "profiler"):
         assert getattr(row, f"{name}_percent") > 0, name
     assert row.polls > 0
-    assert row.memory_used_percent > 0
     assert (tmp_path / "series.csv").read_text().count("True") > 0
     assert not (tmp_path / "trace.json").exists()
 

@@ -76,7 +76,6 @@ def test_columns_of_known_answers():
     assert row["batches"] == 2
     assert row["mean_batch"] == pytest.approx(1.5)
     assert row["latency_p50_s"] == pytest.approx(2.0)
-    assert row["waiting_p50_s"] == pytest.approx(0.0)
     assert row["answered_per_s"] == pytest.approx(1.0)
     assert row["serving_percent"] == pytest.approx(100.0)
 

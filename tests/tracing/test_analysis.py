@@ -298,7 +298,7 @@ def test_what_a_graph_launched_is_a_share_of_its_own(told):
         )
     )
     found = values(analysis)
-    assert found["graph_percent"] == 40
+    assert analysis.spent["graph"] == 40_000
     assert found["matmul_percent"] is None
     assert "80 % of the kernels' time was launched by a graph" in str(
         analysis.readings["matmul_percent"].reason
@@ -312,7 +312,6 @@ def test_input_wait_is_idle_time_only(told):
     )
     analysis = told(trace(steps((0, 100)), loads, launched("k", 5, 10, 30, 1)))
     assert analysis.spent["input_wait"] == 20_000
-    assert values(analysis)["idle_input_percent"] == 20
     assert values(analysis)["idle_percent"] == 70
 
 
@@ -329,8 +328,6 @@ def test_a_gap_is_launch_bound_where_its_end_was_not_yet_launched(told):
     assert found["launch_bound_percent"] == pytest.approx(10 + 35), (
         "before a, before c; b waited for something else"
     )
-    assert found["launch_latency_s"] == pytest.approx(9e-6)
-    assert found["queue_depth"] == pytest.approx((9 + 38 + 5) / 100)
 
 
 def test_a_checkpoint_is_executed_work_and_no_useful_one(told):

@@ -40,7 +40,6 @@ class ModelCount:
     model: torch.nn.Module  # its parameters on the meta device, fake, or real
     means: Means  # what it was counted on
     message: Said | None  # why not on the meta device; None if it was
-    ends: int  # floats of the input and of the output's first tensor
 
 
 def count_model(
@@ -112,13 +111,11 @@ def _count(
                 if mode in ("prefill", "decoding")
                 else None
             )
-        ends = [batch.inputs.numel() if batch.inputs.is_floating_point() else 0]
         kept: list[object] = []  # through the backward pass, as by the variable of a loop
 
         def step() -> torch.Tensor:
             output = generate() if generate else model(batch.inputs)
             kept[:] = [output]
-            ends[1:] = [first_tensor(output).numel()]
             if training:
                 return loss(output, batch.targets, config.task)
             return first_tensor(output)
@@ -130,7 +127,7 @@ def _count(
                 raise
             with torch.enable_grad():  # forces are gradients inside the model
                 counted = count(model, step, backward=False, fused=fused)
-        return ModelCount(counted, model, means, None, sum(ends))
+        return ModelCount(counted, model, means, None)
 
 
 @contextmanager

@@ -180,9 +180,7 @@ class Analysis:
         for name in self.readings:
             if name.endswith("_percent"):
                 shares[name] = per * slower
-        shares |= dict.fromkeys(
-            ("idle_percent", "idle_input_percent", "launch_bound_percent"), per * waits
-        )
+        shares |= dict.fromkeys(("idle_percent", "launch_bound_percent"), per * waits)
         for name, factor in (shares | {"launch_gap_s": waits}).items():
             value = readings[name].value
             source = f"{readings[name].source} ÷ untraced time"

@@ -158,30 +158,20 @@ class DeviceTime:
             "copy_percent": spent["copies"],
             "communication_percent": spent["communication"],
             "idle_percent": spent["idle"] + spent["input_wait"],
-            "graph_percent": spent["graph"],
             "communication_total_percent": length(communication),
-            "idle_input_percent": spent["input_wait"],
         }
         values = {
             "launch_gaps_per_step": len(lengths) / self.window.steps,
             "launch_gap_s": float(np.median(lengths)) / 1e9 if len(lengths) else 0.0,
         }
-        linked = self.launched >= 0
         absent = Readings()
-        if linked.any():
-            delay = np.maximum(
-                self.begin[linked] - self.trace.launches.begin[self.launched[linked]], 0
-            )
+        if (self.launched >= 0).any():
             # A gap waits for the host where what ends it had not been launched when it began.
             late = self.cause <= CAUSES.index("starved")
             times["launch_bound_percent"] = int(lengths[late & (lengths < LONG_NS)].sum())
-            values |= {
-                "launch_latency_s": float(np.median(delay)) / 1e9,
-                "queue_depth": float(delay.sum()) / wall,
-            }
         else:
             why = Said("no_launch_linked")
-            absent |= shares.readings(dict.fromkeys(shares.OF_LAUNCHES), reason=why)
+            absent |= shares.readings({"launch_bound_percent": None}, reason=why)
         if without := self._without_operators(compute):
             absent |= shares.readings(dict.fromkeys(shares.OF_OPERATORS), reason=without)
         else:

@@ -69,13 +69,9 @@ class HostTime:
 
     def readings(self) -> Readings:
         """Shares of the window by column; the reason where one is not told."""
-        columns = (
-            *shares.OF_KERNELS,
-            "graph_percent",
-            "communication_total_percent",
-            "idle_input_percent",
+        absent = dict.fromkeys(
+            (*shares.OF_KERNELS, "communication_total_percent", "launch_bound_percent")
         )
-        absent = dict.fromkeys((*columns, *shares.OF_LAUNCHES))
         empty = shares.readings(absent, reason=Said("no_kernels_of_cpu"))
         source = "operators on the host"
         multiplied = shares.multiplying(self.spent)
@@ -89,7 +85,6 @@ class HostTime:
                 dict.fromkeys(shares.OF_OPERATORS), source, reason=reason
             )
         times = {"matmul_percent": multiplied, "other_operators_percent": others}
-        times |= {"idle_input_percent": self.spent["input_wait"]}
         if len(self.sent):
             times["communication_percent"] = self.spent["communication"]
             times["communication_total_percent"] = length(

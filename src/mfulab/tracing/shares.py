@@ -23,7 +23,6 @@ OF_KERNELS = (
     "launch_gap_s",
 )
 OF_OPERATORS = ("matmul_percent", "other_operators_percent")
-OF_LAUNCHES = ("launch_bound_percent", "launch_latency_s", "queue_depth")
 LOADER = re.compile(r"enumerate\(DataLoader\)|DataLoader.*__next__")
 # What a window's time is spent on, each nanosecond once: products of known FLOPs, the same again
 # for a checkpoint, products of unknown FLOPs, other operators, what a graph launched, and what none

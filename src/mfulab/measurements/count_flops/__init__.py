@@ -73,12 +73,6 @@ class FlopsRow(Row):
     backward_bytes: int | None = counter_column(
         "Bytes that counted operators read and write, backward, 4 an element."
     )
-    other_bytes: int | None = counter_column(
-        "Bytes that all other operators read and write, forward, 4 an element."
-    )
-    other_backward_bytes: int | None = counter_column(
-        "Bytes that all other operators read and write, backward, 4 an element."
-    )
     activation_bytes: int | None = column(
         "Floats saved for the backward pass, 4 bytes each; no fused scores."
     )
@@ -94,7 +88,6 @@ class FlopsRow(Row):
     checkpointed_activation_bytes: int | None = column(
         "Floats saved with checkpointing, 4 bytes each."
     )
-    logits_bytes: int | None = counter_column("Output of a language model, 4 bytes an element.")
     key_value_cache_bytes: int | None = column(
         "Keys and values of all layers, 4 bytes each; causal transformers only."
     )
@@ -111,14 +104,8 @@ class FlopsRow(Row):
     inference_causal_flops: int | None = counter_column(
         "FLOPs in evaluation mode, causal attention counted by its half."
     )
-    inference_other_flops: int | None = counter_column(
-        "FLOPs of norms, activations and softmax in evaluation mode."
-    )
     inference_bytes: int | None = counter_column(
         "Bytes that inference's counted operators read and write, 4 an element."
-    )
-    least_bytes: int | None = counter_column(
-        "Inference as one operator: input, parameters, output moved once, 4 an element."
     )
     inference_peak_bytes: int | None = counter_column(
         "Floats alive at once in inference beside the weights, 4 bytes each."

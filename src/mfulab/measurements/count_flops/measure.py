@@ -38,8 +38,7 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     intensities = {
         name: _intensities(counted.count.operations, name) for name in ("forward", "backward")
     }
-    ends = _add_pass(row, config, "inference", intensities).ends
-    row.least_bytes = BYTES * (ends + (row.parameters or 0) - (row.looked_up_parameters or 0))
+    _add_pass(row, config, "inference", intensities)
     with contextlib.suppress(UnsupportedError):  # of a model without blocks to recompute
         again = count_model(
             config.model, config.batch_size, config.sequence_length, checkpointing=True
@@ -52,7 +51,6 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     if shape and config.sequence_length:
         size = config.batch_size
         length = config.sequence_length
-        row.logits_bytes = BYTES * size * length * shape.vocabulary_size
         if shape.causal:
             row.key_value_cache_bytes = BYTES * shape.cache_elements(size * length)
             with contextlib.suppress(UnsupportedError):  # of a model that keeps no cache
@@ -71,13 +69,13 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
     return Measured(row, _operator_rows(counted.count.operations))
 
 
-def _layers(operations: Operations, most: int = 60) -> list[tuple[str, int]]:
+def _layers(operations: Operations) -> list[tuple[str, int]]:
     """Layers that call operators, with their FLOPs of the forward pass; of many the largest."""
     flops: dict[str, int] = {}
     for key, totals in operations.totals.items():
         if key.direction == "forward" and totals.flops:
             flops[key.layer] = flops.get(key.layer, 0) + totals.flops
-    kept = sorted(flops, key=lambda layer: -flops[layer])[:most]
+    kept = sorted(flops, key=lambda layer: -flops[layer])[:60]
     return [(layer, value) for layer, value in flops.items() if layer in kept]
 
 
@@ -115,8 +113,6 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
         unused_modules=", ".join(counted.count.unused) or None,
         forward_bytes=BYTES * forward.elements,
         backward_bytes=BYTES * backward.elements,
-        other_bytes=BYTES * forward.other_elements,
-        other_backward_bytes=BYTES * backward.other_elements,
         activation_bytes=None if is_partial else BYTES * total.saved.elements,
         activation_fixed_bytes=None if is_partial else total.saved.fixed_bytes,
         cpu_lstm_bytes=BYTES * counted.count.more_on_cpu.elements,
@@ -128,7 +124,7 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
 
 def _add_pass(
     row: FlopsRow, config: CountFlopsConfig, mode: Mode, intensities: dict[str, Intensities]
-) -> ModelCount:
+) -> None:
     """Counts anew in evaluation mode, where dropout is gone and nothing is kept; fills the columns
     of `mode`."""
     counted = count_model(config.model, config.batch_size, config.sequence_length, mode=mode)
@@ -137,14 +133,12 @@ def _add_pass(
     columns = {
         "flops": total.flops,
         "causal_flops": total.causal_flops,
-        "other_flops": total.other_flops,
     }
     columns |= {"bytes": BYTES * total.elements}
     columns |= {"peak_bytes": BYTES * peak.elements, "peak_fixed_bytes": peak.fixed_bytes}
     for name in FlopsRow.model_fields.keys() & {f"{mode}_{name}" for name in columns}:
         setattr(row, name, columns[name.removeprefix(f"{mode}_")])
     intensities[mode] = _intensities(counted.count.operations, "forward")
-    return counted
 
 
 def _add_generation(

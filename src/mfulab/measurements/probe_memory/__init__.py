@@ -49,7 +49,6 @@ class MemoryRow(Row):
     caches: str | None = json_column("cache → bytes, as the device reports them.")
     accesses: int | None = counter_column("Accesses in one repetition.")
     time_per_access_s: float | None = column("Median time of an access over the repetitions.")
-    time_low_s: float | None = counter_column("Time of an access in the fastest repetition.")
     cycles_per_access: float | None = column(
         "Cycles of an access at clock_mhz, which is nominal in a virtual machine."
     )

@@ -76,7 +76,6 @@ def rates(walk: Walk, times: list[float], clock_mhz: float | None) -> dict[str, 
     time = statistics.median(times) / walk.accesses
     return {
         "time_per_access_s": time,
-        "time_low_s": min(times) / walk.accesses,
         "cycles_per_access": time * clock_mhz * 1e6 if clock_mhz else None,
         "gb_s": 8 / time / 1e9,
         "touched_gb_s": walk.touched_bytes / walk.accesses / time / 1e9,

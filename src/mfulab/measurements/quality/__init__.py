@@ -40,7 +40,6 @@ class QualityRow(Row):
     trainings: int | None = counter_column(
         "Trainings of each model, over which intervals are formed."
     )
-    held_out: int | None = counter_column("Images of handwritten digits that no training saw.")
     accuracy_percent: Percent | None = column(
         "Held-out images classified correctly, mean over the trainings."
     )
@@ -71,9 +70,6 @@ class QualityRow(Row):
     whole_weight_bytes: int | None = column("Weights of the whole model as they are stored.")
     batch_size: int | None = column("Images in a timed forward pass.")
     time_s: float | None = column("Median time of a forward pass.")
-    whole_time_s: float | None = counter_column(
-        "Median time of the whole model's forward pass, timed in turn."
-    )
     time_percent: float | None = column("Time ÷ the whole model's, median over the rounds.")
     time_low_percent: float | None = column(
         "Lower end of the 95 % confidence interval of time_percent."

@@ -60,7 +60,6 @@ def measure(config: QualityConfig, folder: Path) -> Measured:
     changes = [after - before for before, after in zip(of_whole, of_cheaper, strict=True)]
     row = QualityRow.of(
         config,
-        held_out=len(held_out.inputs),
         accuracy_percent=fmean(of_cheaper),
         accuracy_half_points=mean_half_width(of_cheaper),
         whole_accuracy_percent=fmean(of_whole),
@@ -164,9 +163,8 @@ def _time_columns(
                 times[which].append(timer.time(calls[which], counts[which]).time_s)
     ratios = [100 * after / before for before, after in zip(*times, strict=True)]
     low, high = median_interval(ratios) or (None, None)
-    whole_time_s, time_s, percent = (Stats(values).median for values in (*times, ratios))
+    time_s, percent = (Stats(values).median for values in (times[1], ratios))
     columns = {
-        "whole_time_s": whole_time_s,
         "time_s": time_s,
         "time_percent": percent,
         "time_low_percent": low,

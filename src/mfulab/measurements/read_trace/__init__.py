@@ -114,12 +114,6 @@ class TraceRow(Row):
     )
     copy_percent: Percent | None = counter_column("Copies not overlapped by kernels ÷ window.")
     idle_percent: Percent | None = column("Time with nothing on the device ÷ window.")
-    idle_input_percent: Percent | None = counter_column(
-        "Idle time in which the host waited for its DataLoader ÷ window."
-    )
-    graph_percent: Percent | None = counter_column(
-        "Compute launched by a graph, of no known operator ÷ window."
-    )
     matmul_percent: Percent | None = column("Matmuls, convolutions and attention ÷ window.")
     other_operators_percent: Percent | None = counter_column(
         "Compute of all other operators ÷ window."
@@ -128,10 +122,6 @@ class TraceRow(Row):
     launch_gap_s: float | None = counter_column("Median gap in which the device had nothing to do.")
     launch_bound_percent: Percent | None = counter_column(
         "Idle time in gaps under 1 ms, ended by a kernel launched then."
-    )
-    launch_latency_s: float | None = counter_column("Median time from launch call to kernel.")
-    queue_depth: float | None = counter_column(
-        "Mean number of launched activities that wait to run."
     )
     top_kernels: str | None = json_column("five longest kernels → % of device time.")
     top_other_operators: str | None = json_column("five longest other operators → % of the window.")

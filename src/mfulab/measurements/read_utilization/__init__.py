@@ -73,15 +73,6 @@ class ReadingRow(Row):
         "First single reading whose period begins after the loop."
     )
     polls: int | None = column("Number of readings whose period lies inside the loop.")
-    polled_mean_percent: Percent | None = counter_column("Mean of the single readings.")
-    polled_low_percent: Percent | None = counter_column("Lowest of the single readings.")
-    polled_high_percent: Percent | None = counter_column("Highest of the single readings.")
-    memory_utilization_percent: Percent | None = counter_column(
-        "Share of time in which memory was accessed, by NVML."
-    )
-    memory_used_percent: Percent | None = counter_column(
-        "Memory in use ÷ total, the most that was polled."
-    )
     sources: str | None = json_column("column → source of its value, and over how many seconds.")
     reasons: str | None = json_column("column → reason why it is empty.")
 

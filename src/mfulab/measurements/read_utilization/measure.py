@@ -96,11 +96,11 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
         useful_flops=ran.useful_flops,
     )
     polls = polled(lines, began, ended, config.polling_period_s, TICK_S[device.type])
-    memory = _memory(lines, began, ended, device)
+    mean = polls.pop("polled_mean_percent")
     row.polls = int(polls.pop("polls").value or 0)
     if is_gpu(device):
-        sampled["nvml_percent"] = polls["polled_mean_percent"]
-    fill(row, {**sampled, **traced, **polls, **memory})
+        sampled["nvml_percent"] = mean
+    fill(row, {**sampled, **traced, **polls})
     row.measured_s = ran.wall_s
     return Measured(row, [{"window": 0, "sample": 0, "time_s": ran.wall_s}])
 
@@ -188,13 +188,10 @@ def polled(
             inside.append((stamp, value))
         if stamp - period >= ended and after is None:
             after = value
-    during = mean = low = high = None
+    during = mean = None
     if inside:
-        values = [value for _, value in inside]
         during = min(inside, key=lambda sample: abs(sample[0] - (began + ended) / 2))[1]
-        mean = statistics.fmean(values)
-        low = min(values)
-        high = max(values)
+        mean = statistics.fmean(value for _, value in inside)
     source = f"polled each {period:g} s"
 
     def reading(value: float | None, why: Said) -> Reading:
@@ -206,35 +203,6 @@ def polled(
         "after_percent": reading(after, why_outer),
         "during_percent": reading(during, why_inner),
         "polled_mean_percent": reading(mean, why_inner),
-        "polled_low_percent": reading(low, why_inner),
-        "polled_high_percent": reading(high, why_inner),
-    }
-
-
-def _memory(lines: Sequence[Line], began: float, ended: float, device: torch.device) -> Readings:
-    """Memory accessed and memory filled in percent: only the second is what people take the first
-    for."""
-    inside = [line for line in lines if began <= (line["monotonic_s"] or 0.0) <= ended]
-    if is_gpu(device):
-        total = torch.cuda.get_device_properties(device).total_memory
-        used = "device_memory_bytes"
-    else:
-        total = psutil.virtual_memory().total
-        used = "process_memory_bytes"
-    held = [value for line in inside if (value := line.get(used)) is not None]
-    accessed = [value for line in inside if (value := line.get("memory_utilization_percent"))]
-    none_fell = Said("no_reading_inside")
-    percent = 100 * max(held) / total if held else None
-    mean = statistics.fmean(accessed) if accessed else None
-    if accessed:
-        reason = None
-    elif is_gpu(device):
-        reason = none_fell
-    else:
-        reason = NO_GPU
-    return {
-        "memory_used_percent": Reading(percent, "%", used, reason=None if held else none_fell),
-        "memory_utilization_percent": Reading(mean, "%", "NVML", reason=reason),
     }
 
 

@@ -47,17 +47,11 @@ class ServingRow(Row):
     largest_batch: int | None = column("Requests that are answered together at most.")
     longest_wait_ms: float | None = column("Time that the first of a batch waits for others.")
     requests: int | None = column("Requests that arrived and were answered.")
-    arrived_per_s: float | None = counter_column(
-        "Requests a second that arrived, by the drawn times."
-    )
     answered_per_s: float | None = column(
         "Requests ÷ time from the first arrival to the last answer."
     )
     latency_p50_s: float | None = column("Median time from a request's arrival to its answer.")
     latency_p95_s: float | None = column("95th percentile of that time.")
-    waiting_p50_s: float | None = counter_column(
-        "Median time from arrival to the start of its batch."
-    )
     mean_batch: float | None = column("Requests ÷ batches.")
     batches: int | None = column("Batches that were answered.")
     serving_percent: Percent | None = column("Share of the time in which a batch was computed.")

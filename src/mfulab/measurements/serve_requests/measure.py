@@ -128,16 +128,13 @@ def _sleep_until(moment: float) -> None:
 def told(answers: Sequence[Answered]) -> dict[str, float | int]:
     """Columns of latency and throughput."""
     latencies = Stats([each.answered_s - each.arrived_s for each in answers])
-    waiting = Stats([each.started_s - each.arrived_s for each in answers])
     batches = {each.started_s: each.answered_s - each.started_s for each in answers}
     first = answers[0].arrived_s
     last = answers[-1]
     return {
-        "arrived_per_s": (len(answers) - 1) / (last.arrived_s - first),
         "answered_per_s": len(answers) / (last.answered_s - first),
         "latency_p50_s": latencies.median,
         "latency_p95_s": latencies.percentile(95),
-        "waiting_p50_s": waiting.median,
         "mean_batch": len(answers) / len(batches),
         "batches": len(batches),
         "serving_percent": 100 * sum(batches.values()) / (last.answered_s - first),
