@@ -52,11 +52,11 @@ def effective_precision(precision: PrecisionConfig, device: torch.device) -> str
     return name
 
 
-def require_float64(device: torch.device, asked: str) -> None:
-    """Raises UnsupportedError, naming the keys `asked`, for a device that has no float64 to compare
-    with."""
+def require_float64(device: torch.device) -> None:
+    """Raises UnsupportedError for a device that has no float64 to compare a profile's losses with."""
     if (formats := _formats(device)) and "fp64" not in formats:
-        raise UnsupportedError(of_source(asked, Said("no_float64", {"device": device.type})))
+        reason = Said("no_float64", {"device": device.type})
+        raise UnsupportedError(of_source("profile.exact and profile.losses", reason))
 
 
 def _formats(device: torch.device) -> tuple[str, ...]:

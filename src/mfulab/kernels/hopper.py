@@ -130,12 +130,12 @@ class TensorMap:
         self.address = (ctypes.addressof(self._memory) + 63) // 64 * 64
 
 
-def tensor_map(view: View, library: Any = None) -> TensorMap:
+def tensor_map(view: View) -> TensorMap:
     """A view as the driver encodes it: zeros outside the extents, the 128-byte swizzle that
     hopper.cuh names."""
     from cuda.bindings import driver
 
-    library = library or ctypes.CDLL("libcuda.so.1")
+    library = ctypes.CDLL("libcuda.so.1")
     dtype = str(view.tensor.dtype)
     item = view.tensor.element_size()
     if item == 1:

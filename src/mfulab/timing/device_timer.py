@@ -23,17 +23,17 @@ BETWEEN_MARKS = QUEUED // 2
 SPIN_CLOCKS = 1_000_000  # 0.5 ms of an SM, 10 ms of a counter of 100 MHz
 
 
-def spin_clocks_per_s(clocks: int = SPIN_CLOCKS) -> float:
+def spin_clocks_per_s() -> float:
     """Clocks a second of torch's spinning kernel: the SM's on an NVIDIA GPU, on AMD's RDNA3 a
     counter of 100 MHz."""
-    torch.cuda._sleep(clocks)
+    torch.cuda._sleep(SPIN_CLOCKS)
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
     start.record()
-    torch.cuda._sleep(clocks)
+    torch.cuda._sleep(SPIN_CLOCKS)
     end.record()
     end.synchronize()
-    return clocks / (start.elapsed_time(end) / 1e3)
+    return SPIN_CLOCKS / (start.elapsed_time(end) / 1e3)
 
 
 class DeviceTimer(HostTimer):

@@ -269,13 +269,13 @@ def _repetition(timer: HostTimer, call_s: float) -> int:
     return max(1, min(timer.most_calls, math.ceil(timer.resolution_s / call_s)))
 
 
-def drop_slow_clocks(repetitions: Sequence[Repetition], share: float = 0.75) -> list[Repetition]:
-    """Repetitions without those at a clock below a share of its median; all where no clock can be
+def drop_slow_clocks(repetitions: Sequence[Repetition]) -> list[Repetition]:
+    """Repetitions without those at a clock below three quarters of its median; all where no clock can be
     read."""
     clocks = [repetition.clock_mhz for repetition in repetitions if repetition.clock_mhz]
     if not clocks:
         return list(repetitions)
-    least = share * statistics.median(clocks)
+    least = 0.75 * statistics.median(clocks)
     return [
         repetition
         for repetition in repetitions

@@ -9,9 +9,7 @@ import torch
 from mfulab.device import synchronise
 
 
-def time_transfers(
-    inputs: Sequence[torch.Tensor], output: torch.Tensor, repetitions: int = 5
-) -> dict[str, float]:
+def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor) -> dict[str, float]:
     """Median seconds, by column, of `inputs` to the device and `output` back, into memory that
     exists already."""
     pageable = [tensor.cpu() for tensor in inputs]
@@ -30,9 +28,7 @@ def time_transfers(
         "host_to_device_pinned_s": lambda: load(pinned, True),
         "device_to_host_pinned_s": lambda: back_pinned.copy_(output, non_blocking=True),
     }
-    return {
-        column: median_wall_s(call, output.device, repetitions) for column, call in calls.items()
-    }
+    return {column: median_wall_s(call, output.device, 5) for column, call in calls.items()}
 
 
 def median_wall_s(

@@ -29,10 +29,10 @@ ATTEMPTS = 2  # at windows in which no process is stopped
 NOTICED = 0.01  # of a step: page faults that take less make no difference
 
 
-def are_noticed(faults: float, step_s: float, fault_s: float = FAULT_S) -> bool:
-    """True if that many page faults, at that many seconds each, take a share of the step that can
+def are_noticed(faults: float, step_s: float) -> bool:
+    """True if that many page faults take a share of the step that can
     be measured."""
-    return faults * fault_s >= NOTICED * step_s
+    return faults * FAULT_S >= NOTICED * step_s
 
 
 @dataclass(frozen=True)

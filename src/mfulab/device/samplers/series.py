@@ -1,7 +1,4 @@
 """The time series: a process of its own that writes CSV each interval until its input is closed,
-
-if TYPE_CHECKING:
-    import torch
 and means over it. A thread would take the interpreter's lock from steps that are bound by launches.
 Run as `python -m mfulab.device.samplers.series cpu PID CORES SECONDS` or `… gpu PID UUID
 SECONDS`."""

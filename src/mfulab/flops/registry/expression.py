@@ -247,47 +247,24 @@ def _packed(
     return alike.times(sequences)
 
 
-def _of_requests(requests: Requests, tokens: object) -> Pairs:
-    """Pairs of the requests, which must be some, and fit into a call of as many query tokens."""
-    if not requests.queries or (isinstance(tokens, int) and requests.queries > tokens):
-        raise UnknownError("the step's lengths")
-    return requests.pairs
-
-
 def _given(_: Scope, value: object) -> bool:
     return value is not None
 
 
-def _step(scope: Scope, tokens: object = None) -> Pairs:
-    """Pairs of all requests of the step, of at most as many query tokens."""
-    return _of_requests(scope.step.all, tokens)
-
-
-def _context(scope: Scope, tokens: object = None) -> Pairs:
-    return _of_requests(scope.step.context, tokens)
-
-
-def _generation(scope: Scope, tokens: object = None) -> Pairs:
-    return _of_requests(scope.step.generation, tokens)
-
-
-def _keys(requests: Requests) -> int:
-    if not requests.queries:
+def _asked(requests: Requests, tokens: object = None) -> Requests:
+    """The requests, which must be some, and fit into a call of as many query tokens."""
+    if not requests.queries or (isinstance(tokens, int) and requests.queries > tokens):
         raise UnknownError("the step's lengths")
-    return requests.keys
+    return requests
 
 
-def _step_keys(scope: Scope) -> int:
-    """Keys of all requests of the step, each once, from the cache or of the step."""
-    return _keys(scope.step.all)
+def _pairs_of(part: str) -> Callable[..., Pairs]:
+    return lambda scope, tokens=None: _asked(getattr(scope.step, part), tokens).pairs
 
 
-def _context_keys(scope: Scope) -> int:
-    return _keys(scope.step.context)
-
-
-def _generation_keys(scope: Scope) -> int:
-    return _keys(scope.step.generation)
+def _keys_of(part: str) -> Callable[..., int]:
+    """Keys of a part's requests, each once, from the cache or of the step."""
+    return lambda scope: _asked(getattr(scope.step, part)).keys
 
 
 def _least(_: Scope, *values: Any) -> Any:
@@ -306,12 +283,12 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "given": _given,
     "document": _document,
     "packed": _packed,
-    "step": _step,
-    "context": _context,
-    "generation": _generation,
-    "step_keys": _step_keys,
-    "context_keys": _context_keys,
-    "generation_keys": _generation_keys,
+    "step": _pairs_of("all"),
+    "context": _pairs_of("context"),
+    "generation": _pairs_of("generation"),
+    "step_keys": _keys_of("all"),
+    "context_keys": _keys_of("context"),
+    "generation_keys": _keys_of("generation"),
     "min": _least,
     "max": _most,
 }

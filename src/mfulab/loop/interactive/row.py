@@ -555,7 +555,7 @@ def named_row(
     time. Stretches under the counter are timed only where there is no other."""
     timed = [one for one in stretches if not one.counted and not one.compiled] or stretches
     window = accounted(counted_work(timed, phases), site, {"clock_mhz": clock_mhz})
-    mean_s = sum(stretch.seconds for stretch in timed) / len(timed)
+    mean_s = _mean_s(timed)
     step_s = None
     if steps:
         alone = steady(steps, 0.0)

@@ -82,9 +82,7 @@ def _prepare(config: ProfileStepConfig) -> tuple[torch.device, str, Pace]:
     require(config)
     frameworks.load(config.execution.mode)
     if config.profile.exact or config.profile.losses:
-        require_float64(
-            torch.device(identity.resolve(config.device.type)), "profile.exact and profile.losses"
-        )
+        require_float64(torch.device(identity.resolve(config.device.type)))
     device, _ = prepare(config.device, settled=False)
     effective_precision = use_precision(config.precision, device)
     torch.manual_seed(config.seed)
