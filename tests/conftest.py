@@ -12,7 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from support.shared import made_once
-from support.workflow_copy import MINIATURE, ROOT, Project, copy_workflow, draw_only
+from support.workflow_copy import FEW_FIGURES, MINIATURE, ROOT, Project, copy_workflow, draw_only
 
 # What a shell starts by `&` ignores an interrupt, and so would all that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -21,14 +21,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("night", deadline=None, max_examples=200)
 hypothesis.settings.load_profile("night" if "MFULAB_EXAMPLES" in os.environ else "quick")
-# Of the miniature's report: one of each topic that tests of the workflow look at.
-FEW_FIGURES = (
-    "mfu_versus_utilization",
-    "utilization_ladder",
-    "kernel_ladder",
-    "memory_breakdown",
-    "ceilings",
-)
 pytest.register_assert_rewrite("support.pretend")  # its assertions tell what they compared
 
 
