@@ -11,7 +11,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from support.shared import made_once
+from support.shared import leave_the_headline, made_once
+from support.slow import AT_NIGHT
 from support.workflow_copy import FEW_FIGURES, MINIATURE, ROOT, Project, copy_workflow, draw_only
 
 # What a shell starts by `&` ignores an interrupt, and so would all that tests start and interrupt.
@@ -20,7 +21,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A busy machine is no failure. Every night, as with `make test ALL=1`, Hypothesis looks longer.
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("night", deadline=None, max_examples=200)
-hypothesis.settings.load_profile("night" if "MFULAB_EXAMPLES" in os.environ else "quick")
+hypothesis.settings.load_profile("night" if AT_NIGHT else "quick")
 pytest.register_assert_rewrite("support.pretend")  # its assertions tell what they compared
 
 
@@ -160,10 +161,7 @@ def tables_of_recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's first figure alone: to select the rows of all takes a page's time, to draw them
     many seconds."""
-    from mfulab.lab.report import figures
-
-    first = {"mfu_versus_utilization": figures.modules()["mfu_versus_utilization"]}
-    monkeypatch.setattr(figures, "modules", lambda: first)
+    leave_the_headline(monkeypatch)
 
 
 @pytest.fixture

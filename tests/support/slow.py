@@ -1,9 +1,12 @@
 """Parameters of a test of which `make test` takes a few, and `make test ALL=1` all."""
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
+
+AT_NIGHT = "MFULAB_EXAMPLES" in os.environ
 
 
 def few(values: Iterable[Any], kept: int = 1) -> list[Any]:
