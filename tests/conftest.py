@@ -67,6 +67,11 @@ def pytest_configure() -> None:
 
 def pytest_collection_finish() -> None:
     """What is collected stays: the collector need not walk it, and the libraries, in every test."""
+    composition = sys.modules.get("mfulab.lab.planning.composition")
+    if composition:
+        from support.composed import composed_once
+
+        composition.compose = composed_once(composition.compose)
     gc.collect()
     gc.freeze()
 
