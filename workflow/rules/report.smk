@@ -3,6 +3,7 @@ localrules:
     tables,
     figure,
     figures,
+    picture,
     slides,
     seminar,
     page,
@@ -39,7 +40,7 @@ checkpoint tables:
     shell:
         "(mfulab tables --manifest {params.planned:q} --also {params.others:q} {params.unplanned:q}"
         " --reference {params.reference:q} {params.recorded:q} --out results/tables"
-        " && mfulab figures --list {output.figures:q}) > {log:q} 2>&1"
+        " && mfulab figures --list {output.figures:q} --formats svg) > {log:q} 2>&1"
 
 
 # After what the first sentence needs; nothing is measured beside it.
@@ -101,8 +102,6 @@ rule figure:
             category=lab.drawn.category,
             labels=lab.drawn.labels,
         ),
-        "reports/figures/{figure}.png",
-        "reports/figures/{figure}.pdf",
     log:
         "results/tables/{figure}.log",
     conda:
@@ -113,7 +112,29 @@ rule figure:
     message:
         "Drawing {wildcards.figure}"
     shell:
-        "mfulab figures --only {wildcards.figure} --language {params.language} > {log:q} 2>&1"
+        "(rm -f reports/figures/{wildcards.figure}.p?? &&"
+        " mfulab figures --only {wildcards.figure} --formats svg --language {params.language})"
+        " > {log:q} 2>&1"
+
+
+# What the page does not need, drawn where it is asked for; after the SVG, which is anew where these are stale.
+rule picture:
+    input:
+        "reports/figures/{figure}.svg",
+    output:
+        "reports/figures/{figure}.png",
+        "reports/figures/{figure}.pdf",
+    log:
+        "results/tables/{figure}_picture.log",
+    conda:
+        "../envs/tools.yaml"
+    params:
+        language=lab.language,
+    message:
+        "Drawing {wildcards.figure} as PNG and PDF"
+    shell:
+        "mfulab figures --only {wildcards.figure} --formats png pdf --language {params.language}"
+        " > {log:q} 2>&1"
 
 
 # Numbers that need no measuring: computed once, and anew where the counting changed.

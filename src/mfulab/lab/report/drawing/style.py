@@ -78,6 +78,7 @@ def theme() -> rc_context:
         "grid.color": GRID,
         "figure.facecolor": PAPER,
         "axes.titlelocation": "left",
+        "axes.titley": 1.0,  # else each drawing looks for ticks above the panel
         "lines.linewidth": 2,
     }
     look |= {
