@@ -11,8 +11,9 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from support.shared import made_once
-from support.workflow_copy import MINIATURE, ROOT, Project, copy_workflow, draw_only
+from support.shared import leave_the_headline, made_once
+from support.slow import AT_NIGHT
+from support.workflow_copy import FEW_FIGURES, MINIATURE, ROOT, Project, copy_workflow, draw_only
 
 # What a shell starts by `&` ignores an interrupt, and so would all that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -20,15 +21,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A busy machine is no failure. Every night, as with `make test ALL=1`, Hypothesis looks longer.
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("night", deadline=None, max_examples=200)
-hypothesis.settings.load_profile("night" if "MFULAB_EXAMPLES" in os.environ else "quick")
-# Of the miniature's report: one of each topic that tests of the workflow look at.
-FEW_FIGURES = (
-    "mfu_versus_utilization",
-    "utilization_ladder",
-    "kernel_ladder",
-    "memory_breakdown",
-    "ceilings",
-)
+hypothesis.settings.load_profile("night" if AT_NIGHT else "quick")
 pytest.register_assert_rewrite("support.pretend")  # its assertions tell what they compared
 
 
@@ -74,6 +67,11 @@ def pytest_configure() -> None:
 
 def pytest_collection_finish() -> None:
     """What is collected stays: the collector need not walk it, and the libraries, in every test."""
+    composition = sys.modules.get("mfulab.lab.planning.composition")
+    if composition:
+        from support.composed import composed_once
+
+        composition.compose = composed_once(composition.compose)
     gc.collect()
     gc.freeze()
 
@@ -168,10 +166,7 @@ def tables_of_recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's first figure alone: to select the rows of all takes a page's time, to draw them
     many seconds."""
-    from mfulab.lab.report import figures
-
-    first = {"mfu_versus_utilization": figures.modules()["mfu_versus_utilization"]}
-    monkeypatch.setattr(figures, "modules", lambda: first)
+    leave_the_headline(monkeypatch)
 
 
 @pytest.fixture

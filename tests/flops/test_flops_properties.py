@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.slow import examples
 from torch import nn
 
 from mfulab.flops.count import Count, count
@@ -48,7 +49,7 @@ def of(
     return count(model, lambda: (model(inputs) * 1).sum())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(10, 30), deadline=None)
 @given(convolutional_networks(), small)
 def test_additive_over_layers(network, batch):
     model, shape = network
@@ -64,7 +65,7 @@ def test_additive_over_layers(network, batch):
     assert parts == {direction: whole.sum(direction).flops for direction in parts}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(10, 30), deadline=None)
 @given(convolutional_networks(), small)
 def test_what_each_layer_is_given_adds_up_to_the_whole(network, batch):
     model, shape = network
@@ -79,7 +80,7 @@ def test_what_each_layer_is_given_adds_up_to_the_whole(network, batch):
         )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(8, 20), deadline=None)
 @given(convolutional_networks(), st.integers(2, 5))
 def test_linear_in_the_batch(network, factor):
     model, shape = network
@@ -88,7 +89,7 @@ def test_linear_in_the_batch(network, factor):
         assert many.sum(direction).flops == factor * one.sum(direction).flops
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(6, 15), deadline=None)
 @given(convolutional_networks(), st.sampled_from([torch.float16, torch.bfloat16, torch.float64]))
 def test_independent_of_the_number_format(network, dtype):
     model, shape = network
@@ -100,7 +101,7 @@ def test_independent_of_the_number_format(network, dtype):
         ]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(3, 10), deadline=None)
 @given(
     st.sampled_from([1, 2, 4]),
     small,

@@ -127,7 +127,7 @@ def test_steps_sum_to_the_difference(choices, speed):
     )
 
 
-@pytest.mark.parametrize("convention", few(CONVENTIONS, 6), ids=lambda each: each.name)
+@pytest.mark.parametrize("convention", few(CONVENTIONS, 3), ids=lambda each: each.name)
 def test_a_reported_number_is_found_again(convention):
     counted = work(ModelConfig(**MIXTURE)) if convention.choices.experts == "total" else LLAMA
     if convention.choices.elements:  # of a decoder with an untied head it is Kaplan's

@@ -23,3 +23,11 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
             make(folder)
             finished.touch()
     return folder
+
+
+def leave_the_headline(patch: pytest.MonkeyPatch) -> None:
+    """Leaves the first figure alone in all pages that are written while `patch` holds."""
+    from mfulab.lab.report import figures
+
+    first = {"mfu_versus_utilization": figures.modules()["mfu_versus_utilization"]}
+    patch.setattr(figures, "modules", lambda: first)

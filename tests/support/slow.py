@@ -1,9 +1,13 @@
-"""Parameters of a test of which `make test` takes a few, and `make test ALL=1` all."""
+"""Parameters and examples of a test of which `make test` takes a few, and `make test ALL=1`
+all."""
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
+
+AT_NIGHT = "MFULAB_EXAMPLES" in os.environ
 
 
 def few(values: Iterable[Any], kept: int = 1) -> list[Any]:
@@ -11,3 +15,8 @@ def few(values: Iterable[Any], kept: int = 1) -> list[Any]:
     values = list(values)
     rest = (value if isinstance(value, tuple) else (value,) for value in values[kept:])
     return [*values[:kept], *(pytest.param(*value, marks=pytest.mark.slow) for value in rest)]
+
+
+def examples(by_day: int, at_night: int) -> int:
+    """How many examples of a property that is dear to ask Hypothesis takes."""
+    return at_night if AT_NIGHT else by_day

@@ -11,6 +11,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIATURE = ("--config", "experiment=miniature", "device=cpu")
+# Of the miniature's report: one of each topic that tests of the workflow look at.
+FEW_FIGURES = (
+    "mfu_versus_utilization",
+    "utilization_ladder",
+    "kernel_ladder",
+    "memory_breakdown",
+    "ceilings",
+)
 STEPS = ("environment", "ceilings", "count_flops", "profile_step", "bench_matmul")
 MODULE = """
 from snakemake.utils import min_version
@@ -89,22 +97,23 @@ def draw_only(folder: Path, figures: tuple[str, ...]) -> None:
     path.write_text(text.replace(listed, f"pick_all(loaded, {figures})"), encoding="utf-8")
 
 
-def deploy_workflow(folder: Path) -> Path:
-    """A folder as `snakedeploy deploy-workflow` leaves it: config, profiles, and the workflow as a
-    module."""
+def deploy_workflow(folder: Path, origin: Path = ROOT) -> Path:
+    """A folder as `snakedeploy deploy-workflow` leaves it: config, profiles, and the workflow of
+    `origin` as a module."""
     (folder / "workflow").mkdir(parents=True)
     shutil.copytree(ROOT / "config", folder / "config")
     shutil.copytree(ROOT / "profiles", folder / "profiles")
-    (folder / "workflow/Snakefile").write_text(MODULE.format(snakefile=ROOT / "Snakefile"))
+    (folder / "workflow/Snakefile").write_text(MODULE.format(snakefile=origin / "Snakefile"))
     return folder
 
 
 @dataclass(frozen=True)
 class Project:
-    """A copy of the workflow's files; code is imported from the checkout unless the test copies it
-    too."""
+    """A copy of the workflow's files; code is imported from it where it holds the package, else
+    from `origin`."""
 
     folder: Path
+    origin: Path = ROOT
 
     def run(
         self, *command: str, check: bool = True, **environment: str
@@ -113,7 +122,7 @@ class Project:
         together."""
         bin_folder = Path(sys.executable).parent
         paths = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
-        source = self.folder / "src" if (self.folder / "src").exists() else ROOT / "src"
+        source = self.folder / "src" if (self.folder / "src").exists() else self.origin / "src"
         merged = {
             **os.environ,
             "PATH": paths,

@@ -5,7 +5,14 @@ import subprocess
 
 import pytest
 import yaml
-from support.workflow_copy import ROOT, Project, copy_workflow, deploy_workflow
+from support.workflow_copy import (
+    FEW_FIGURES,
+    ROOT,
+    Project,
+    copy_workflow,
+    deploy_workflow,
+    draw_only,
+)
 
 from mfulab.lab.runtime import client
 
@@ -34,8 +41,12 @@ use rule * from mfulab
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory):
-    """A deployed workflow that has run once, beside a script of the user's own."""
-    project = Project(deploy_workflow(tmp_path_factory.mktemp("deployed") / "my project"))
+    """A deployed workflow that has run once, beside a script of the user's own; of its figures a
+    few."""
+    origin = copy_workflow(tmp_path_factory.mktemp("origin"), with_source=True)
+    draw_only(origin, FEW_FIGURES)
+    folder = tmp_path_factory.mktemp("deployed") / "my project"
+    project = Project(deploy_workflow(folder, origin), origin)
     (project.folder / "scripts").mkdir()
     (project.folder / "scripts/run.py").write_text("raise SystemExit('the user's own')")
     (project.folder / "small.yaml").write_text(yaml.safe_dump({**SMALL, "batch_size": [1, 3]}))

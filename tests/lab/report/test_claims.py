@@ -24,7 +24,7 @@ from mfulab.lab.tables.merge import OF
 from mfulab.mfu.models import is_load
 
 Claim = Callable[[pd.DataFrame, dict[str, Any]], Any]
-EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "2"))
+EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "1"))
 TABLES = ("profile", "matmul", "memory", "readings")
 
 

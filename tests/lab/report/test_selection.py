@@ -9,12 +9,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from support.slow import examples
 
 from mfulab.core.language import LANGUAGES, Texts
 from mfulab.lab.report import figures, frames, selection, summary, trust
 from mfulab.lab.report.drawing import runs, style
 
-EXAMPLES = 8
+EXAMPLES = examples(3, 8)
 LENIENT = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
 
 

@@ -471,7 +471,7 @@ def test_missing_is_empty_and_never_zero(tables):
             assert row["energy_j"] == ""
 
 
-@pytest.mark.parametrize("name", few(sorted(TABLES), 4))
+@pytest.mark.parametrize("name", few(sorted(TABLES), 2))
 @pytest.mark.parametrize("content", few([None, "\x00\xff", "", "a,b\n1,2\n", 'hardware\n"open'], 2))
 def test_any_table_may_be_broken(tables, tmp_path, name, content):
     folder = shutil.copytree(tables, tmp_path / "tables")

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from support.slow import few
 from support.workflow_copy import ROOT
 
 from mfulab.cli.main import main
@@ -264,7 +265,7 @@ def test_the_table_is_written_and_the_page_shows_it(table, one_figure, tmp_path)
     assert "1,059,880 FLOP" in content
 
 
-@pytest.mark.parametrize("content", [None, "", "case,printed\nx,y\n"])
+@pytest.mark.parametrize("content", few(["case,printed\nx,y\n", "", None]))
 def test_without_the_table_the_page_has_no_section(one_figure, tmp_path, content):
     if content is not None:
         (tmp_path / "seminar.csv").write_text(content)

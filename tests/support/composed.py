@@ -1,0 +1,41 @@
+"""Hydra's compositions, each made once in a process: tests of planning ask for the same ones again
+and again."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
+
+from mfulab.lab.planning import keys
+
+
+def composed_once(compose: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
+    """`compose`, which answers from memory where the words, the files and what code adds to them
+    are those of an earlier call."""
+    made: dict[str, DictConfig] = {}
+
+    def once(name: str, overrides: Sequence[str], return_hydra_config: bool = False) -> DictConfig:
+        asked = [name, *overrides, return_hydra_config, *_read_by_hydra()]
+        key = json.dumps(asked, default=str)
+        if key not in made:
+            made[key] = compose(name, overrides, return_hydra_config=return_hydra_config)
+        return made[key]
+
+    return once
+
+
+def _read_by_hydra() -> list[object]:
+    """All that a composition in the folder that Hydra was begun with depends on."""
+    elements = GlobalHydra.instance().config_loader().get_search_path().get_path()
+    (folder,) = (
+        Path(unquote(urlsplit(each.path).path)) for each in elements if each.provider == "main"
+    )
+    files = []
+    for path in sorted(folder.rglob("*.yaml")):
+        seen = path.stat()
+        files.append((path, seen.st_mtime_ns, seen.st_size))
+    lines = {group: keys.derived(folder, group) for group in sorted(keys.groups(folder))}
+    return [files, keys.defaults(), lines]
