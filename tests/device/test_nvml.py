@@ -7,6 +7,7 @@ import pynvml
 import pytest
 from support.nvml_stand_in import Gpu, StandIn
 
+from mfulab.core.language.quantities import with_minus
 from mfulab.core.said import Said
 from mfulab.device import identity
 from mfulab.device.vendors import nvidia, nvml
@@ -78,7 +79,8 @@ def test_a_second_is_enough_for_utilization_where_samples_are_dense(library):
 def test_a_clock_that_is_set_meanwhile_spoils_no_reading(library, clock_set_by):
     steady = run(library(Gpu()), 6.0)
     readings = run(library(Gpu()), 6.0, clock_set_by=clock_set_by)
-    assert f"clock was set by {clock_set_by:+.1f} s" in readings["utilization_percent"].source
+    by = with_minus(f"{clock_set_by:.1f}")
+    assert f"{by} s" in readings["utilization_percent"].source
     assert readings["utilization_percent"].value == 100
     assert {**readings, "utilization_percent": None} == {**steady, "utilization_percent": None}
 

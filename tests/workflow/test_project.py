@@ -412,7 +412,7 @@ assert mfulab.__file__.startswith({str(tmp_path)!r}), mfulab.__file__
     ("installing_s", "given", "config"),
     [
         (0, [], ""),
-        (85, [], " --config budget_min=2.5"),
+        (82, [], " --config budget_min=2.5"),
         (600, [], " --config budget_min=2.0"),
         (85, ["CONFIG=experiment=kernels"], " --config experiment=kernels"),
         (85, ["CUDA=cuda"], ""),

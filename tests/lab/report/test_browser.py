@@ -18,6 +18,7 @@ from support import report_rows
 from support.slow import few
 
 from mfulab.cli.main import main
+from mfulab.core.language.quantities import MINUS
 from mfulab.lab.tables import build
 from mfulab.lab.tables.records import Collected
 from mfulab.mfu import ladder
@@ -757,7 +758,8 @@ def test_two_runs_side_by_side_and_linked(opened):
         "in the ladder's order"
     )
     one, two = (number(value) for value in lines["mfu_percent"][:2])
-    assert float(lines["mfu_percent"][2].split()[0]) == pytest.approx(two - one, rel=0.01)
+    difference = lines["mfu_percent"][2].split()[0].replace(MINUS, "-")
+    assert float(difference) == pytest.approx(two - one, rel=0.01)
     assert "beside=1" in opened.url
     address = opened.url
     opened.goto("about:blank")

@@ -49,7 +49,8 @@ def said(tmp_path, *rows: dict) -> str:
 
 def test_one_plain_step_says_what_its_optimiser_takes(tmp_path):
     assert said(tmp_path, row()) == (
-        "The optimiser weighs most in simple_cnn's plain step at batch 1: 40 % of the time, at 10 % MFU."
+        "The optimiser weighs most in simple_cnn's plain step at batch 1: 40 % of the time of the phases, at"
+        " 10 % MFU."
     )
 
 

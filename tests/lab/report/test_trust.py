@@ -151,9 +151,9 @@ def test_precision_and_what_the_machine_cost_are_told():
 def test_intervals_that_span_factors_are_told_as_factors(reached, numbers):
     rows = profile(*[0.1] * len(reached)).assign(precision_percent=reached)
     for language in ("en", "ko"):
-        told = re.sub(
-            r" ?\(\d+[^)]+\d+개?\)", "", trust.precision(tables(rows), language)
-        )  # how many of all times
+        # Without how many of all times.
+        counts = r" ?\(\d+ of [^)]+\)| \d+개\(전체 \d+개\)"
+        told = re.sub(counts, "", trust.precision(tables(rows), language))
         assert set(re.findall(r"(?<!net )\b\d+(?:\.\d+)?%?", told.replace(" %", "%"))) == numbers
 
 

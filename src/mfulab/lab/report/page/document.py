@@ -400,7 +400,7 @@ def _progress(folder: Path, text: Texts) -> Record:
 
 
 def _unmeasured_counts(tables: frames.Tables, text: Texts) -> str:
-    """How many of the rows that `_unmeasured` lists have each state; empty without one."""
+    """Sentence with the number of rows in each state that `_unmeasured` lists; empty without one."""
     shown = _own_if_any(tables)
     states = pd.concat([shown[name]["status"] for name in TABLES])
     states = states[states != "ok"].value_counts()
