@@ -68,7 +68,7 @@ FIGURES = {"profile_step": 16, "bench_matmul": 5}
 # PAGE_S: with Snakemake's starts and its end. A figure that a process drew ahead is put into place
 # by its job.
 OTHER_FIGURES = 2
-FIGURE_S = 1.1
+FIGURE_S = 0.5
 PLACED_S = 0.3
 FIRST_PAGE_S = 6.0
 PAGE_S = ByKind(cpu=9.0, gpu=13.0)  # a GPU's host has many cores, each of them slower
