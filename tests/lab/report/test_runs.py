@@ -80,8 +80,8 @@ def doubted(invented, recorded) -> tuple[frames.Tables, frames.Tables]:
 @pytest.mark.parametrize("name", few([*NAMES[::4], *NAMES[1::4], *NAMES[2::4], *NAMES[3::4]], 6))
 def test_a_figure_tells_its_runs_and_leaves_doubtful_ones_hollow(doubted, name, monkeypatch):
     module, text = figures.modules()[name], Texts("en", name)
-    several = report_rows.classroom(doubted[0])
-    rows = next((rows for tables in (*doubted, several) if len(rows := module.rows(tables))), None)
+    several = (report_rows.classroom(doubted[0]), report_rows.cards(doubted[0]))
+    rows = next((rows for tables in (*doubted, *several) if len(rows := module.rows(tables))), None)
     assert rows is not None, "neither the invented machines nor the recorded ones have rows for it"
     for each in ("settle", "at_line_ends", "beside_points"):
         monkeypatch.setattr(labels, each, lambda *arguments, **options: [])
