@@ -173,8 +173,8 @@ def _sources(peaks: Iterable[Peak], sheet: Datasheet | None, text: Texts) -> lis
         if found.memory_gb_s and not memory:
             memory[text("memory", gb_s=found.memory_gb_s)] = None
         sources[text("source", source=found.source)] = None
-        if found.checked:
-            texts[_read(found.checked, text)] = None
+        if found.device:
+            texts[_texts_read(found, text)] = None
         if found.note:
             notes[text("note", note=found.note)] = None
     if sheet and sheet.note and not notes:
@@ -182,11 +182,8 @@ def _sources(peaks: Iterable[Peak], sheet: Datasheet | None, text: Texts) -> lis
     return [*memory, *sources, *texts, *notes]
 
 
-def _read(checked: str, text: Texts) -> str:
-    """The texts that state the same figures, behind a word of the language; or that none was read."""
-    _, colon, texts = checked.partition("checked: ")
-    if checked.startswith("unchecked"):
-        return text("unchecked")
-    if colon:
-        return text("checked", texts=texts)
-    return checked
+def _texts_read(found: Peak, text: Texts) -> str:
+    """Says which texts state the datasheet's figures, or that none was read."""
+    if found.texts:
+        return text("checked", texts=found.texts)
+    return text("unchecked")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mfulab import peaks
 from mfulab.core.said import Said, as_told
+from mfulab.peaks.facts import named_texts
 from mfulab.peaks.names import SLICE
 from mfulab.peaks.rates import UNITS as UNITS
 
@@ -31,7 +32,7 @@ class Peak:
     memory_gb_s: float | None = None  # the datasheet's bandwidth in 10⁹ byte/s
     sparse_factor: float = 1.0  # what 2:4 sparsity multiplies it by in the vendor's marketing
     note: str = ""
-    checked: str = ""  # which texts were read for its figures
+    texts: str = ""  # that were read for the datasheet's figures
 
     @property
     def tflop_s(self) -> float | None:
@@ -102,7 +103,7 @@ def peak(
         memory_gb_s=sheet.memory_gb_s if is_whole else None,
         sparse_factor=found.sparse_factor,
         note=found.note,
-        checked=found.checked,
+        texts=named_texts(sheet),
     )
 
 

@@ -38,11 +38,16 @@ def datasheets() -> tuple[Datasheet, ...]:
 
 
 def texts_read(sheet: Datasheet) -> str:
-    """Names the texts that were read for a datasheet's figures, what each states and when; says if
-    none was."""
+    """Says which texts were read for a datasheet's figures, or that none was."""
     if not sheet.checked:
         return "unchecked: no text that states these figures was read"
-    return "checked: " + "; ".join(
+    return f"checked: {named_texts(sheet)}"
+
+
+def named_texts(sheet: Datasheet) -> str:
+    """Names the texts that were read for a datasheet's figures, what each states and when; empty if
+    none was."""
+    return "; ".join(
         f"{text['states']} in {text['title']}, {text['url']} ({text['by']}, read {text['read']})"
         for text in _texts(sheet)
     )

@@ -259,6 +259,7 @@ def _asked(requests: Requests, tokens: object = None) -> Requests:
 
 
 def _pairs_of(part: str) -> Callable[..., Pairs]:
+    """Pairs of a part's requests, of at most as many query tokens."""
     return lambda scope, tokens=None: _asked(getattr(scope.step, part), tokens).pairs
 
 

@@ -16,6 +16,7 @@ from mfulab.flops.elementwise import OPTIMIZERS
 from mfulab.measurements.count_flops import CountFlopsConfig, FlopsRow
 from mfulab.models.counted import Mode, ModelCount, count_model
 
+MOST_LAYERS = 60  # of a row
 BYTES = 4
 """An element's size in every `bytes` column; multiply by precision's element size ÷ 4 for another number format."""
 
@@ -75,7 +76,7 @@ def _layers(operations: Operations) -> list[tuple[str, int]]:
     for key, totals in operations.totals.items():
         if key.direction == "forward" and totals.flops:
             flops[key.layer] = flops.get(key.layer, 0) + totals.flops
-    kept = sorted(flops, key=lambda layer: -flops[layer])[:60]
+    kept = sorted(flops, key=lambda layer: -flops[layer])[:MOST_LAYERS]
     return [(layer, value) for layer, value in flops.items() if layer in kept]
 
 

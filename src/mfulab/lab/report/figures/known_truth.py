@@ -2,6 +2,7 @@
 of all else."""
 
 from collections.abc import Sequence
+from itertools import cycle
 
 from mfulab.lab.report import selection
 from mfulab.lab.report.drawing import Figure, Texts, kinds, percent, style
@@ -96,7 +97,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     columns = [*errors(rows, (*COUNTERS, *SINGLE))]
     read = rows.melt([*rows.columns.drop(columns)], columns, "counter", "reading_percent")
     colors = style.colors(columns)
-    shapes = dict(zip(columns, style.MARKERS, strict=False))
+    shapes = dict(zip(columns, cycle(style.MARKERS), strict=False))
     names = [
         f"{text(load)}: {text('share_of', share=share)}"
         for load, share in zip(rows["load"], rows["truth_percent"], strict=True)
@@ -108,6 +109,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     look: style.Look = {"hue": "counter", "palette": colors, "style": "counter", "markers": shapes}
     places = ("reading_percent", "height", "truth_percent", "reading_percent")
     kinds.points(axes, named.assign(height=heights), *places, **look)
-    axes.set(xlabel=text("read"), ylabel="", xlim=(-3, 103))
+    most = max(100.0, read["reading_percent"].max())
+    axes.set(xlabel=text("read"), ylabel="", xlim=(-0.03 * most, 1.03 * most))
     entries = style.dots(colors, text, marker=shapes)
     style.legend(figure, [style.dot(style.MUTED, text("truth"), "|"), *entries])
