@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem
 import mfulab
 from mfulab.cli.commands import COMMANDS, READERS
 from mfulab.cli.help import Told
-from mfulab.cli.options import HELP, Command
+from mfulab.cli.options import HELP, Command, ExtraArgumentError
 from mfulab.core.printing import say
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ OF_FILES = {
 # What the loader says of a library for which there is no memory.
 UNMAPPED = "failed to map segment"
 MISTAKE = 2
-EXTRA = re.compile(
-    r"Got unexpected extra arguments? \((?P<argument>.*)\)"
-)  # which click only prints
 
 
 class Subcommands(Told, click.Group):
@@ -198,8 +195,8 @@ def _mistake(error: click.ClickException) -> str:
         why = _said("no_such_option", option=error.option_name)
     elif isinstance(error, click.MissingParameter) and error.param is not None:
         why = _said("missing_argument", argument=error.param.make_metavar(context))
-    elif unexpected := EXTRA.fullmatch(why):
-        why = _said("extra_argument", argument=unexpected["argument"])
+    elif isinstance(error, ExtraArgumentError):
+        why = _said("extra_argument", argument=error.words)
     usage = context.get_usage().partition(" ")[2]
     return _said("mistake", usage=usage, command=context.command_path, why=why) + "\n"
 

@@ -223,6 +223,14 @@ class Several(click.Option):
     """An option that takes every word up to the next option: `--only ceilings roofline`."""
 
 
+class ExtraArgumentError(click.UsageError):
+    """Words that a command does not take; click tells them in a text alone."""
+
+    def __init__(self, words: list[str], ctx: click.Context) -> None:
+        self.words = " ".join(words)
+        super().__init__(f"Got unexpected extra argument ({self.words})", ctx)
+
+
 class Command(Told):
     """A subcommand; what its function returns is the exit status."""
 
@@ -232,7 +240,13 @@ class Command(Told):
         if asks_help and not ctx.resilient_parsing:
             say(ctx.get_help())
             ctx.exit()
-        return super().parse_args(ctx, self._apart(args))
+        takes_more = ctx.allow_extra_args
+        ctx.allow_extra_args = True
+        left = super().parse_args(ctx, self._apart(args))
+        ctx.allow_extra_args = takes_more
+        if left and not takes_more and not ctx.resilient_parsing:
+            raise ExtraArgumentError(left, ctx)
+        return left
 
     def _apart(self, args: list[str]) -> list[str]:
         """The words with the name of an option that takes several before each of its values."""
