@@ -1,6 +1,10 @@
 """Every model config builds the architecture that its publisher describes, and fails clearly where
 it cannot."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
 from support.models import CONFIGS, PARAMETERS, read
@@ -154,3 +158,41 @@ def test_more_tokens_than_positions_are_refused():
         count_model(read("gpt2"), 1, 1024, mode="inference").count.operations.sum("forward").flops
         > 0
     )
+
+
+TINY_GPT2 = {
+    "name": "gpt2",
+    "_target_": "mfulab.models.huggingface.build",
+    "task": "language_modeling",
+    "vocabulary_size": 64,
+    "sequence_length": 8,
+    "arguments": {
+        "architecture": "GPT2LMHeadModel",
+        "n_layer": 1,
+        "n_embd": 16,
+        "n_head": 2,
+        "vocab_size": 64,
+        "n_positions": 8,
+    },
+}
+TRAINS_ONCE = """
+import json, sys, torch
+from mfulab.core.groups import ModelConfig
+from mfulab.models import build
+config = ModelConfig.model_validate(json.loads(sys.argv[1]))
+build.load(config, is_compiled=False)
+before = set(sys.modules)
+model = build.build(config)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.zeros(1, 8, dtype=int)).logits.sum().backward()
+optimizer.step()
+print(len(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.slow
+def test_code_that_a_model_needs_is_imported_before_its_memory_is_read():
+    """Without a warm worker a run imports more than 1,000 modules, which are not the model's."""
+    command = [sys.executable, "-c", TRAINS_ONCE, json.dumps(TINY_GPT2)]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert int(printed) < 20

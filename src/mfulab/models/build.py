@@ -76,6 +76,16 @@ def resolve(target: str) -> Callable[..., Any]:
     )
 
 
+def load(config: ModelConfig, is_compiled: bool) -> None:
+    """Imports what building, training, tracing and compiling a model need; ModelError as
+    `resolve`. Afterwards a process grows by the model alone: this code takes 60 to 170 MB."""
+    importlib.import_module("torch._inductor.compile_fx" if is_compiled else "torch._dynamo")
+    resolve(config.target)
+    architecture = config.arguments.get("architecture")
+    if config.target.startswith("mfulab.") and architecture:
+        getattr(importlib.import_module("transformers"), architecture, None)
+
+
 def build(config: ModelConfig) -> torch.nn.Module:
     """Builds the model with random weights on torch's default device, in training mode; ModelError
     or UnsupportedError."""

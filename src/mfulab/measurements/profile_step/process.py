@@ -18,7 +18,7 @@ from mfulab.device.gpu import restriction_of
 from mfulab.device.samplers.selection import set_readings
 from mfulab.measurements.profile_step import ProfileRow, ProfileStepConfig
 from mfulab.measurements.profile_step.passes import PASSES, Run, require
-from mfulab.models import execution, frameworks, step
+from mfulab.models import build, execution, frameworks, step
 from mfulab.timing.instruments import Instruments
 from mfulab.timing.pace import Pace, pace_for
 from mfulab.timing.probe import UNKNOWN, packed
@@ -81,6 +81,7 @@ def _prepare(config: ProfileStepConfig) -> tuple[torch.device, str, Pace]:
     compute, and the pace."""
     require(config)
     frameworks.load(config.execution.mode)
+    build.load(config.model, config.execution.mode == "compile")
     if config.profile.exact or config.profile.losses:
         require_float64(torch.device(identity.resolve(config.device.type)))
     device, _ = prepare(config.device, settled=False)
