@@ -146,8 +146,8 @@ install:
 	@$(PYTHON) -c '$(LOCKED_NEW)' > $(VENV)/new.lock
 	@$(PYTHON) -m pip install --constraint $(VENV)/new.lock --editable '.[pipeline]' $(if $(CUDA),nvmath-python) $(LOGGED)
 else
-# torch's default build on Linux is the one for CUDA. Where no driver is, its CPU build comes first, from PyTorch's own index;
-# where that does not answer, the default build stays, which cannot be imported without CUDA's libraries.
+# torch's default build on Linux is the one for CUDA. Where no driver is, its CPU build comes first, from PyTorch's own index or
+# from where pip's settings say; else the default build stays, which cannot be imported without CUDA's libraries.
 install:
 	@mkdir -p $(VENV) && : > $(LOG)
 	@echo "installing, 1 to 5 minutes the first time; $(if $(UV),uv,pip) writes to $(LOG)"
@@ -155,7 +155,7 @@ install:
 ifeq ($(CUDA),)
 	@if $(ANSWERS); then echo "  torch for CPUs, 200 MB, from PyTorch's index"; from="--extra-index-url $(CPU_TORCH)"; \
 	else echo "  torch's default build, 0.6 GB: PyTorch's index of CPU builds does not answer"; fi; \
-	$(PIP) $$from $$(grep -oE '^torch==[0-9.]+' requirements/pipeline.lock) $(LOGGED)
+	$(BY_PIP) --no-deps $$from $$(grep -oE '^torch==[0-9.]+' requirements/pipeline.lock) $(LOGGED)
 endif
 	@echo "  $$(grep -c ^[a-z] requirements/pipeline.lock) packages for measuring and drawing, 250 MB"
 	@$(LOCKED) requirements/pipeline.lock $(LOGGED)
