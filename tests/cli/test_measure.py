@@ -702,26 +702,33 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("kind", "flops"), few([("alone", [1024]), ("ranks", [1024, 1152])]))
-def test_processes_that_a_script_spawns_are_followed_where_asked(tmp_path, kind, flops):
+@pytest.mark.parametrize(
+    ("kind", "options", "flops"),
+    few(
+        [
+            ("alone", ["--children"], [1024]),
+            ("ranks", ["--children"], [1024, 1152]),
+            ("alone", [], []),
+        ]
+    ),
+)
+def test_processes_that_a_script_spawns_are_followed_where_asked(tmp_path, kind, options, flops):
     (tmp_path / "train.py").write_text(SPAWNED)
     command = [sys.executable, "-m", "mfulab", "measure", "--ceiling", "0", "--steps", "5"]
-    for option in ([], ["--children"]):
-        store = str(tmp_path / f"store{len(option)}")
-        done = subprocess.run(
-            [*command, *option, "--json", "row.json", "train.py", kind, store],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=HANGS_S,
-            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-        )
-        assert done.returncode == 0, done.stderr
-        rows = [json.loads(file.read_text()) for file in sorted(tmp_path.glob("row.*.json"))]
-        # Forward and the weights' gradients: 4 × 16 × outputs × 2, twice.
-        assert [row["flops"] for row in rows] == [2 * each for each in flops if option]
-        whole = json.loads((tmp_path / "row.json").read_text())
-        assert ("tell of themselves" if option else "--children") in whole["reason"]
+    done = subprocess.run(
+        [*command, *options, "--json", "row.json", "train.py", kind, str(tmp_path / "store")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=HANGS_S,
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(file.read_text()) for file in sorted(tmp_path.glob("row.*.json"))]
+    # Forward and the weights' gradients: 4 × 16 × outputs × 2, twice.
+    assert [row["flops"] for row in rows] == [2 * each for each in flops]
+    whole = json.loads((tmp_path / "row.json").read_text())
+    assert ("tell of themselves" if options else "--children") in whole["reason"]
 
 
 LAUNCHED = """
