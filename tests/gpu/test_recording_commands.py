@@ -278,6 +278,7 @@ def test_a_changed_tree_is_not_recorded_on_a_gpu(tmp_path):
     assert "main" in command(tmp_path, environment | {"DIRTY": "1"}, "--list")
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again(started, tmp_path):
     twice = calls(tmp_path, commands=2)
     assert len(twice) == len(started), "the second command finds all done"

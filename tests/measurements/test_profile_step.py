@@ -79,6 +79,7 @@ def test_building_a_model_in_fp32_is_not_in_the_peak_of_its_step_in_16_bits(tmp_
     assert row.memory_bytes < 4 * 6144**2, row.memory_source
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "mallopt"),
     reason="the C library maps large blocks by other rules",

@@ -232,7 +232,7 @@ ANY = st.one_of(
     st.tuples(st.just("leave"), st.just("")),
     st.tuples(st.just("do"), st.sampled_from(ACTIONS)),
 )
-EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "4"))  # `make test ALL=1` takes 30
+EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "2"))  # `make test ALL=1` takes 30
 
 
 @settings(max_examples=EXAMPLES)
