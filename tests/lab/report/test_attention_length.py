@@ -90,6 +90,7 @@ def test_one_length_is_no_comparison_of_lengths(tmp_path):
     assert attention_length.rows(known(tmp_path, row("flash"), row("math"))).empty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_everything_fits(tmp_path, language):
     lengths = (128, 512, 1024, 2048)

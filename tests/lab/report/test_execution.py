@@ -120,6 +120,7 @@ def test_one_way_alone_is_not_drawn(tmp_path):
     assert autograd.rows(tables(tmp_path, way("recorded"), way("leaked"))).empty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 @pytest.mark.parametrize("name", ["execution_speed", "autograd"])
 def test_everything_fits(tmp_path, name, language):

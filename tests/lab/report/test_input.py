@@ -98,6 +98,7 @@ def test_without_a_batch_on_the_device_there_is_nothing_to_hold_against(tmp_path
     assert figure.rows(tables(tmp_path, row(50.0))).empty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_every_source_fits(tmp_path, language):
     loaders = [

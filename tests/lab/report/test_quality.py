@@ -115,6 +115,7 @@ def test_bars_within_the_intervals_are_pale_in_errors_and_in_time(tmp_path):
     assert TEXT("within") in [each.get_text() for each in drawn.figure.legends[0].get_texts()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_every_way_fits(tmp_path, language):
     rows = [row(way, 95 - place, 100 + 15 * place) for place, way in enumerate(quality.WAYS)]

@@ -100,6 +100,7 @@ def test_without_the_step_before_there_is_nothing_to_hold_against(tmp_path):
     assert quantised.rows(tables(tmp_path, row())).empty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_every_scheme_fits(tmp_path, language):
     rows = [

@@ -141,6 +141,7 @@ def test_without_a_plain_step_there_is_nothing_to_hold_against(tmp_path):
     assert training_phases.rows(tables(tmp_path, row(mode="inference", workload="inference"))).empty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_every_technique_fits(tmp_path, language):
     rows = [

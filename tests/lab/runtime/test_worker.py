@@ -532,7 +532,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("work", ["report", "rows deaf"])
+@pytest.mark.parametrize("work", few(["report", "rows deaf"]))
 def test_a_worker_that_is_interrupted_alone_says_so_in_a_line(tmp_path: Path, work: str) -> None:
     (tmp_path / "deaf.py").write_text(DEAF)
     ours, theirs = socketpair()
