@@ -292,11 +292,6 @@ def test_a_measurement_is_its_folder_its_experiment_its_figure_and_its_words(mak
     page = (project.folder / "reports/report.html").read_text(encoding="utf-8")
     assert "digit_cnn의 글자." in page
     assert "Which letters count" not in done.stdout  # a key's description is no part of the output
-    given = project.snakemake(
-        "rows", "-n", "--config", "experiment=letters", "alphabet=vowel", check=False
-    )
-    assert "alphabet=vowel" in given.stdout
-    assert "vowels" in given.stdout
     one = project.snakemake("rows", "-n", "--config", "experiment=letters", "alphabet=vowels")
     assert "Nothing to be done" in one.stdout
 

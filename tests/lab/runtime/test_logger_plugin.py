@@ -311,6 +311,7 @@ def test_a_key_with_a_dot_becomes_an_override(toy):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", few(["#", " ", "\t", "# none", "\n", " #x", "---\n", "\r"]))
 def test_a_word_that_is_blank_is_one_sentence(toy, value):
     """To YAML; Snakemake ends some of these by an assertion without words."""

@@ -279,6 +279,7 @@ def drawn() -> tuple[object, ...]:
     return random.random(), torch.rand(1).item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("laps", few([True, False]))
 def test_random_numbers_after_a_printed_window_are_those_without_it(laps, monkeypatch):
     # What is printed with is imported anew, and draws as it is; the ceiling's matmuls are of random
