@@ -7,7 +7,7 @@ from typing import Any
 
 from mfulab.core.language import Texts
 from mfulab.core.said import Said, from_json, said_by
-from mfulab.lab.report.frames import Tables
+from mfulab.lab.report.frames import DataFrame, Tables
 
 
 class Heard(Texts):
@@ -24,8 +24,13 @@ class Heard(Texts):
 
 def heard(module: ModuleType, tables: Tables) -> dict[str, list[dict[str, Any]]]:
     """Texts of a figure's sentence on tables, by key, each with its values."""
+    return heard_of(module, module.rows(tables))
+
+
+def heard_of(module: ModuleType, rows: DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """Texts of a figure's sentence on its rows, by key, each with its values."""
     text = Heard(module.__name__.rpartition(".")[2])
-    module.finding(module.rows(tables), text)
+    module.finding(rows, text)
     return dict(text.heard)
 
 
