@@ -4,13 +4,11 @@ overlaps."""
 import pandas as pd
 import pytest
 from support.drawn import overlaps, tables
+from support.said import heard_of
 from support.slow import few
 
-from mfulab.core.language import Texts
 from mfulab.lab.report import figures
 from mfulab.lab.report.figures import memory_breakdown
-
-TEXT = Texts("en", "memory_breakdown")
 
 
 def counted(parameters: float = 1e9, **changes) -> dict:
@@ -89,19 +87,18 @@ def test_only_a_step_of_the_same_way_is_measured(tmp_path):
 
 def test_the_sentence_names_cards_that_suffice(tmp_path):
     found = rows(tmp_path, counted(), steps=(step(),))
-    assert memory_breakdown.finding(found, TEXT) == (
-        "Training large (batch 1) in fp32 with Adam holds 24.00 GB, 50 % of it gradients and moments; "
-        "GeForce RTX 4090 is the smallest of these cards that holds it. "
-        "The leanest setup, checkpointed, over 64 devices (FSDP), holds 750.0 MB on each device; "
-        "GeForce RTX 4090 is the smallest of these cards that holds it. "
-        "One measured peak differs by 17 % from the count."
-    )
+    told = heard_of(memory_breakdown, found)
+    [adam], [least], [measured] = told["finding"], told["least"], told["measured"]
+    assert (adam["needed"], adam["state"]) == ("24.00 GB", "50")
+    assert (least["way"], least["needed"]) == ("mixed_64_devices", "750.0 MB")
+    assert told["fits"] == 2 * [{"card": "GeForce RTX 4090"}]
+    assert (measured["count"], measured["deviation"]) == (1, "17")
 
 
 def test_what_fits_no_card_says_so(tmp_path):
-    said = memory_breakdown.finding(rows(tmp_path, counted(4e11)), TEXT)
-    assert "none of these cards holds it, Instinct MI300X being the largest" in said
-    assert "measured" not in said
+    told = heard_of(memory_breakdown, rows(tmp_path, counted(4e11)))
+    assert told["fits_none"] == [{"card": "Instinct MI300X"}]
+    assert "measured" not in told
 
 
 def test_a_model_without_blocks_to_recompute_is_not_drawn(tmp_path):

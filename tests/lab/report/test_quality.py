@@ -4,6 +4,7 @@ fits."""
 import pandas as pd
 import pytest
 from support.drawn import overlaps
+from support.said import heard
 from support.slow import few
 
 from mfulab.core.language import Texts
@@ -56,8 +57,8 @@ def tables(tmp_path, *rows: dict) -> frames.Tables:
     return frames.read(tmp_path)[0]
 
 
-def said(tmp_path, *rows: dict) -> str:
-    return quality.finding(quality.rows(tables(tmp_path, *rows)), TEXT)
+def said(tmp_path, *rows: dict) -> dict[str, list[dict]]:
+    return heard(quality, tables(tmp_path, *rows))
 
 
 def test_the_fastest_that_keeps_its_accuracy_and_what_costs_most(tmp_path):
@@ -67,41 +68,40 @@ def test_the_fastest_that_keeps_its_accuracy_and_what_costs_most(tmp_path):
         row("structured", 94.9, 60, 500),
         row("student", 90.0, 10, 50),
     )
-    assert said(tmp_path, *rows) == (
-        "The whole model classifies 95.0 % of the held-out images."
-        " “pooling” is the fastest without a measurable loss: 94.8 %, 40 % (38–42) of the time,"
-        " 30 % of the FLOPs and 30 % of the weights' bytes. “small model alone” costs most accuracy:"
-        " 5.0 ± 0.5 points for 10 % (9.5–10) of the time."
-    )
+    told = said(tmp_path, *rows)
+    assert told.keys() == {"whole", "finding", "worst"}
+    assert told["whole"][0]["row"]["whole_accuracy_percent"] == 95
+    [best], [worst] = told["finding"], told["worst"]
+    assert best["row"]["compression"] == "pooled"
+    numbers = ["accuracy_percent", "time_percent", "flops_percent", "bytes_percent"]
+    assert [*best["row"][numbers]] == [94.8, 40, 30, 30]
+    assert (worst["row"]["compression"], worst["lost"]) == ("student", 5)
+    assert [*worst["row"][["change_half_points", "time_percent"]]] == [0.5, 10]
 
 
 def test_fewer_flops_that_take_as_long_are_named(tmp_path):
     told = said(tmp_path, row(), row("separable", 95.0, 150, 200), row("masked", 95.0, 100))
-    assert "Of 2 ways none is measurably faster and keeps the accuracy" in told
-    assert told.endswith(
-        " has 20 % of the FLOPs and is not measurably faster: 150 % (142–158) of the time."
-    )
+    assert told["none_kept"] == [{"count": 2}]
+    assert [*told["fewer"][0]["row"][["flops_percent", "time_percent"]]] == [20, 150]
 
 
 def test_what_lies_within_the_intervals_is_neither_a_gain_nor_a_loss(tmp_path):
     wide = {"time_low_percent": 50.0, "time_high_percent": 120.0, "change_half_points": 3.0}
     told = said(tmp_path, row(), row("pooled", 93.0, 80, **wide))
-    assert "Of 1 way none is measurably faster" in told
-    assert "costs most" not in told
-    apart = said(tmp_path, row(), row("pooled", 93.0, 80))
-    assert "costs most accuracy: 2.0 ± 0.5 points for 80 % (76–84)" in apart
+    assert told["none_kept"] == [{"count": 1}]
+    assert "worst" not in told
+    [worst] = said(tmp_path, row(), row("pooled", 93.0, 80))["worst"]
+    assert (worst["lost"], worst["row"]["time_percent"]) == (2, 80)
 
 
 def test_equal_extreme_and_single_rows(tmp_path):
-    assert said(tmp_path, row()) == "The whole model classifies 95.0 % of the held-out images."
+    assert said(tmp_path, row()).keys() == {"whole"}
     equal = said(tmp_path, row(), *(row(way) for way in ("masked", "two_of_four")))
-    assert "Of 2 ways none" in equal
-    assert "costs most" not in equal
-    alone = said(
-        tmp_path, row("student", 10.0, 0.5, 1, change_half_points=None, time_low_percent=None)
-    )
-    assert "costs most accuracy: 85.0" in alone
-    assert "nan" not in alone
+    assert equal["none_kept"] == [{"count": 2}]
+    assert "worst" not in equal
+    unknown = {"change_half_points": None, "time_low_percent": None}
+    [worst] = said(tmp_path, row("student", 10.0, 0.5, 1, **unknown))["worst"]
+    assert (worst["lost"], worst["reach"], worst["span"]) == (85, "", "")
     assert quality.rows(tables(tmp_path, row("masked", status="failed"))).empty
 
 
