@@ -2,8 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
+
+import pytest
 
 from mfulab.core.language import Texts
 from mfulab.core.said import Said, from_json, said_by
@@ -54,3 +57,13 @@ def keys(said: Said | BaseException | Mapping) -> set[str]:
 def numbers(said: Said | BaseException | Mapping, key: str) -> Mapping:
     """Numbers of the sentence of a key; raises StopIteration where there is none."""
     return next(part.numbers for part in parts(said) if part.key == key)
+
+
+@contextmanager
+def refused(kind: type[Exception], key: str, /, **expected: object) -> Iterator[None]:
+    """A block that must end in an error which says `key` with these numbers, and may say more."""
+    with pytest.raises(kind) as raised:
+        yield
+    told = {part.key: part.numbers for part in parts(raised.value)}
+    assert key in told, str(raised.value)
+    assert expected.items() <= dict(told[key]).items()
