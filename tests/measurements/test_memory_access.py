@@ -138,6 +138,7 @@ def test_rates_without_a_clock_have_no_cycles():
     assert rates(Walk(int, 1000, 8000), [2e-6], 1500.0)["cycles_per_access"] == pytest.approx(3)
 
 
+@pytest.mark.slow
 def test_the_gpu_s_chase_ends_where_the_cpu_s_does():
     """In Numba's simulator, a process of its own."""
     code = """

@@ -271,6 +271,7 @@ def add_measurement(folder: Path) -> int:
     return len({str(Path(name).parent) for name in ADDED}) + 1
 
 
+@pytest.mark.slow
 def test_a_measurement_is_its_folder_its_experiment_its_figure_and_its_words(make_project):
     project = make_project(with_source=True)
     assert add_measurement(project.folder) == 4

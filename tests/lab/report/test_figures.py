@@ -965,6 +965,7 @@ def draw(rows, figure, text):
 """
 
 
+@pytest.mark.slow
 def test_a_figure_is_its_module_and_its_words(page, tmp_path):
     """Added to a copy, it is drawn and named by the command; no other file knows it."""
     source = tmp_path / "mfulab"
