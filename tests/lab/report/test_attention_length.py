@@ -1,7 +1,7 @@
 """Longer sequences: the sentence from rows of each backend of attention; no text covers another."""
 
 import pytest
-from support.drawn import overlaps, tables
+from support.drawn import overlaps, step, tables
 from support.said import heard
 from support.slow import few
 
@@ -14,20 +14,13 @@ def row(attention: str, tokens: int = 512, **changes) -> dict:
     large without."""
     times = 2 if attention == "math" else 1
     measured = {"time_s": 1.0 * times, "mfu_percent": 40.0 / times, "memory_bytes": 1e8 * times**2}
-    common = {
-        "status": "ok",
-        "hardware": "here",
-        "recorded": "False",
-        "precision": "fp32",
-        "mode": "training",
-    }
-    step = {"model": "small", "workload": "training", "batch_size": 1, "sequence_length": tokens}
+    shape = {"model": "small", "batch_size": 1, "sequence_length": tokens}
     names = {
         "attention": attention,
         "execution": f"attention_{attention}",
         "flops_run": f"small,{tokens}",
     }
-    return {**common, **step, **names, **measured, **changes}
+    return {**step(), **shape, **names, **measured, **changes}
 
 
 def failed(attention: str, tokens: int, status: str = "out_of_memory") -> dict:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support.drawn import overlaps, tables
+from support.drawn import overlaps, step, tables
 from support.said import heard
 from support.slow import few
 
@@ -13,28 +13,9 @@ from mfulab.lab.report.figures import data_parallel
 
 def row(samples_per_s: float, **changes) -> dict:
     """One process that trains, or with `processes` a job of several."""
-    common = {
-        "status": "ok",
-        "hardware": "here",
-        "recorded": "False",
-        "mode": "training",
-        "execution": "eager",
-    }
-    step = {
-        "model": "resnet18",
-        "workload": "training",
-        "batch_size": 4,
-        "precision": "fp32",
-        "ceiling": "fp32",
-    }
-    return {
-        **common,
-        **step,
-        "samples_per_s": samples_per_s,
-        "time_s": 0.1,
-        "mfu_percent": 40.0,
-        **changes,
-    }
+    shape = {"model": "resnet18", "batch_size": 4, "ceiling": "fp32"}
+    speeds = {"samples_per_s": samples_per_s, "time_s": 0.1, "mfu_percent": 40.0}
+    return {**step(), **shape, **speeds, **changes}
 
 
 def job(samples_per_s: float, **changes) -> dict:

@@ -1,7 +1,7 @@
 """Decoding: the sentence about experts comes from the rows, and a dense model has none."""
 
 import pytest
-from support.drawn import overlaps, tables
+from support.drawn import overlaps, step, tables
 from support.said import heard
 from support.slow import few
 
@@ -11,15 +11,8 @@ from mfulab.lab.report.figures import decoding
 
 def experts(tmp_path, imbalances: dict[int, float | None]) -> frames.Tables:
     """Tables of one model whose experts were so uneven at each batch size."""
-    row = {
-        "status": "ok",
-        "hardware": "here",
-        "recorded": "False",
-        "execution": "eager",
-        "precision": "fp32",
-    }
-    row |= {"mode": "decoding", "workload": "decoding", "sequence_length": 64, "time_s": 0.1}
-    row |= {"model": "mixtral_small", "mbu_percent": 50.0, "mfu_percent": 2.0}
+    row = step("decoding", model="mixtral_small", sequence_length=64, time_s=0.1)
+    row |= {"mbu_percent": 50.0, "mfu_percent": 2.0}
     rows = [
         row | {"batch_size": size, "expert_imbalance": uneven}
         for size, uneven in imbalances.items()
@@ -50,24 +43,12 @@ def test_a_dense_model_has_no_experts_to_tell_of(tmp_path):
 
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_prompts_stand_beside_the_tokens_after_them(tmp_path, language):
-    common = {
-        "status": "ok",
-        "hardware": "here",
-        "recorded": "False",
-        "execution": "eager",
-        "precision": "fp32",
-    }
-    common |= {
-        "model": "gpt2",
-        "key_value_cache_bytes": 4e6,
-        "tokens_per_s": 50.0,
-        "mbu_percent": 80.0,
-    }
+    speeds = {"tokens_per_s": 50.0, "mbu_percent": 80.0}
     halves = {"prefill": (0.5, 60.0), "decoding": (0.02, 2.0)}
     rows = [
-        common | {"run": f"workload={mode},batch_size={batch},sequence_length={length}",
-                  "mode": mode, "workload": mode, "batch_size": batch, "sequence_length": length, "mfu_percent": mfu,
-                  "time_s": time_s * length / 64}
+        step(mode, run=f"workload={mode},batch_size={batch},sequence_length={length}", model="gpt2",
+             batch_size=batch, sequence_length=length, key_value_cache_bytes=4e6, **speeds,
+             mfu_percent=mfu, time_s=time_s * length / 64)
         for mode, (time_s, mfu) in halves.items() for batch in (1, 4, 16) for length in (64, 256)
     ]  # fmt: skip
     drawn = figures.render("decoding", tables(tmp_path, *rows), language)

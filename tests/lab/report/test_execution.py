@@ -2,27 +2,14 @@
 without overlaps."""
 
 import pytest
-from support.drawn import overlaps, tables
+from support.drawn import overlaps, step, tables
 from support.said import heard
 from support.slow import few
 
 from mfulab.lab.report import figures
 from mfulab.lab.report.figures import autograd, execution_speed
 
-COMMON = {
-    "status": "ok",
-    "hardware": "here",
-    "recorded": "False",
-    "precision": "fp32",
-    "mode": "inference",
-}
-COMMON |= {
-    "model": "gpt2",
-    "workload": "inference",
-    "execution": "eager",
-    "autograd": "no_grad",
-    "batch_size": 1,
-}
+COMMON = step("inference", model="gpt2", autograd="no_grad", batch_size=1)
 
 
 def made(

@@ -2,7 +2,7 @@
 another."""
 
 import pytest
-from support.drawn import overlaps, tables
+from support.drawn import overlaps, step, tables
 from support.said import heard
 from support.slow import few
 
@@ -12,26 +12,13 @@ from mfulab.lab.report.figures import input as figure
 
 def row(samples_per_s: float, **changes) -> dict:
     """A step with its batch on the device; with `loader_source` one that is fed."""
-    common = {
-        "status": "ok",
-        "hardware": "here",
-        "recorded": "False",
-        "mode": "training",
-        "execution": "eager",
-    }
-    step = {
-        "model": "simple_cnn",
-        "workload": "training",
-        "batch_size": 8,
-        "precision": "fp32",
-        "input": "device",
-    }
+    shape = {"model": "simple_cnn", "batch_size": 8, "input": "device"}
     speeds = {
         "samples_per_s": samples_per_s,
         "time_s": 8 / samples_per_s,
         "mfu_percent": samples_per_s / 10,
     }
-    return {**common, **step, **speeds, **changes}
+    return {**step(), **shape, **speeds, **changes}
 
 
 def fed(

@@ -4,7 +4,7 @@ another."""
 import re
 
 import pytest
-from support.drawn import overlaps, tables
+from support.drawn import overlaps, step, tables
 from support.said import heard
 from support.slow import few
 
@@ -18,23 +18,9 @@ TEXT = Texts("en", "pruning")
 def row(
     kind: str = "none", share: float = 0.0, time_s: float = 0.01, batch_size: int = 64, **more
 ) -> dict:
-    who = {
-        "status": "ok",
-        "hardware": "here",
-        "recorded": "False",
-        "model": "perceptron",
-        "workload": "inference",
-    }
-    how = {"precision": "fp32", "execution": "eager", "mode": "inference"}
-    return {
-        **who,
-        **how,
-        "batch_size": batch_size,
-        "time_s": time_s,
-        "pruning": kind,
-        "pruned_share": share,
-        **more,
-    }
+    shape = {"model": "perceptron", "batch_size": batch_size}
+    pruned = {"pruning": kind, "pruned_share": share}
+    return {**step("inference"), **shape, "time_s": time_s, **pruned, **more}
 
 
 def said(tmp_path, *rows: dict) -> dict[str, list[dict]]:

@@ -1,9 +1,8 @@
 """Cheaper models on real images: a sentence from few, equal and extreme rows, and a figure that
 fits."""
 
-import pandas as pd
 import pytest
-from support.drawn import overlaps
+from support.drawn import STEP, overlaps, tables
 from support.said import heard
 from support.slow import few
 
@@ -12,18 +11,11 @@ from mfulab.lab.report import figures, frames
 from mfulab.lab.report.figures import quality
 
 TEXT = Texts("en", "quality")
-ENVIRONMENT = {
-    "hardware": "here",
-    "recorded": "False",
-    "device": "cpu",
-    "device_name": "Invented Xeon",
-}
 
 
 def row(
     way: str = "none", accuracy: float = 95.0, time: float = 100.0, flops: int = 1000, **changes
 ) -> dict:
-    who = {"status": "ok", "hardware": "here", "recorded": "False", "compression": way}
     counts = {
         "flops": flops,
         "whole_flops": 1000,
@@ -41,7 +33,8 @@ def row(
         "time_high_percent": 1.05 * time,
     }
     return {
-        **who,
+        **STEP,
+        "compression": way,
         **counts,
         **accuracies,
         "change_half_points": 0.5,
@@ -51,14 +44,12 @@ def row(
     }
 
 
-def tables(tmp_path, *rows: dict) -> frames.Tables:
-    pd.DataFrame(rows).to_csv(tmp_path / "quality.csv", index=False)
-    pd.DataFrame([ENVIRONMENT]).to_csv(tmp_path / "environment.csv", index=False)
-    return frames.read(tmp_path)[0]
+def planted(tmp_path, *rows: dict) -> frames.Tables:
+    return tables(tmp_path, quality=rows)
 
 
 def said(tmp_path, *rows: dict) -> dict[str, list[dict]]:
-    return heard(quality, tables(tmp_path, *rows))
+    return heard(quality, planted(tmp_path, *rows))
 
 
 def test_the_fastest_that_keeps_its_accuracy_and_what_costs_most(tmp_path):
@@ -102,12 +93,12 @@ def test_equal_extreme_and_single_rows(tmp_path):
     unknown = {"change_half_points": None, "time_low_percent": None}
     [worst] = said(tmp_path, row("student", 10.0, 0.5, 1, **unknown))["worst"]
     assert (worst["lost"], worst["reach"], worst["span"]) == (85, "", "")
-    assert quality.rows(tables(tmp_path, row("masked", status="failed"))).empty
+    assert quality.rows(planted(tmp_path, row("masked", status="failed"))).empty
 
 
 def test_bars_within_the_intervals_are_pale_in_errors_and_in_time(tmp_path):
     drawn = figures.render(
-        "quality", tables(tmp_path, row(), row("masked", 94.8, 101), row("student", 80.0, 20, 50))
+        "quality", planted(tmp_path, row(), row("masked", 94.8, 101), row("student", 80.0, 20, 50))
     )
     errors, times, flops, _ = drawn.figure.axes
     inks = [[bar.get_facecolor()[3] < 1 for bar in axes.patches] for axes in (errors, times, flops)]
@@ -119,5 +110,5 @@ def test_bars_within_the_intervals_are_pale_in_errors_and_in_time(tmp_path):
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_every_way_fits(tmp_path, language):
     rows = [row(way, 95 - place, 100 + 15 * place) for place, way in enumerate(quality.WAYS)]
-    drawn = figures.render("quality", tables(tmp_path, *rows), language)
+    drawn = figures.render("quality", planted(tmp_path, *rows), language)
     assert overlaps(drawn.figure) == []

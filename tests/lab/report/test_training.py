@@ -1,7 +1,7 @@
 """Training techniques: the sentence from its rows, and a figure in which no text covers another."""
 
 import pytest
-from support.drawn import overlaps, tables
+from support.drawn import overlaps, step, tables
 from support.said import heard
 from support.slow import few
 from support.workflow_copy import ROOT
@@ -15,30 +15,13 @@ TECHNIQUES = [name for name in choices(ROOT / "config", "workload") if name.star
 
 def row(**changes) -> dict:
     """A plain step of 10 ms, four of them the optimiser's."""
-    plain = {
-        "model": "simple_cnn",
-        "workload": "training",
-        "batch_size": 1,
-        "time_s": 0.010,
-        "optimiser_ms": 4.0,
-    }
-    shares = {
-        "mfu_percent": 10.0,
-        "hfu_percent": 10.0,
-        "checkpointing": "False",
-        "precision": "fp32",
-    }
-    made = {"forward_ms": 2.0, "backward_ms": 3.5, "other_ms": 0.5, **plain, **shares, **changes}
+    plain = {"model": "simple_cnn", "batch_size": 1, "time_s": 0.010, "checkpointing": "False"}
+    shares = {"mfu_percent": 10.0, "hfu_percent": 10.0}
+    phases = {"forward_ms": 2.0, "backward_ms": 3.5, "optimiser_ms": 4.0, "other_ms": 0.5}
+    made = {**plain, **phases, **shares, **changes}
     samples = made.pop("samples", made["batch_size"])
     made = {"gradient_accumulation": samples / made["batch_size"], "phases_percent": 100.0, **made}
-    more = {
-        "status": "ok",
-        "hardware": "here",
-        "recorded": "False",
-        "mode": "training",
-        "execution": "eager",
-    }
-    return {**more, "samples_per_s": samples / made["time_s"], **made}
+    return {**step(), "samples_per_s": samples / made["time_s"], **made}
 
 
 def said(tmp_path, *rows: dict) -> dict[str, list[dict]]:
