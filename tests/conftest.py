@@ -61,18 +61,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure() -> None:
-    """Has Python look for garbage rarely: modules are imported, and what they make stays."""
-    gc.set_threshold(20_000, 10, 10)
+    """Has Python look for no garbage while modules are imported: what they make stays."""
+    gc.set_threshold(2_000_000, 10, 10)
 
 
 def pytest_collection_finish() -> None:
     """What is collected stays: the collector need not walk it, and the libraries, in every test."""
+    gc.set_threshold(20_000, 10, 10)
     composition = sys.modules.get("mfulab.lab.planning.composition")
     if composition:
         from support.composed import composed_once
 
         composition.compose = composed_once(composition.compose)
-    gc.collect()
     gc.freeze()
 
 

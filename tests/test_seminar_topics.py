@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.shared import leave_figures
 
 from mfulab.cli.main import main
 from mfulab.core.yaml_text import LONGEST
@@ -102,7 +103,7 @@ def test_a_name_without_rows_is_found(recorded, name):
     assert recorded.without_rows(topic(f"`{name}`")) == {name}
 
 
-def test_a_column_without_a_value_is_found(recorded):
+def test_a_column_without_a_value_is_found(recorded, one_figure):
     matmul = recorded.tables["matmul"].assign(counters="")
     emptied = topics.Evidence(
         recorded.tables | {"matmul": matmul}, recorded.config, recorded.notebook
@@ -119,6 +120,7 @@ def test_what_is_shown_nowhere_is_found(recorded, shown):
 
 def test_a_command_counts_the_states(tables_of_recordings, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
+    leave_figures(monkeypatch, ("roofline", "kernel_ladder"))
     listed = tmp_path / "topics.yaml"
     listed.write_text(
         "Nobody:\n"
@@ -286,6 +288,7 @@ def test_what_was_found_lacking_is_an_item(found):
     assert FOUND_LACKING[found] in {item.topic for item in ITEMS}
 
 
+@pytest.mark.slow
 def test_each_error_of_the_texts_is_a_statement_of_the_right_text_with_a_computed_value():
     rows = {row["case"]: row for row in recompute()}
     assert len(ERRATA) == len({case for _, case, _ in ERRATA.values()})

@@ -86,6 +86,7 @@ def test_the_probe_changes_no_step_s_page_faults():
     assert abs(found["with"] - found["without"]) < 100
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(allocator.ctypes.CDLL(None), "mallinfo2"), reason="glibc tells since 2.33"
 )

@@ -6,6 +6,7 @@ import os
 import pynvml
 import pytest
 from support.nvml_stand_in import Gpu, StandIn
+from support.said import refused
 
 from mfulab.core.language.quantities import with_minus
 from mfulab.core.said import Said
@@ -52,7 +53,7 @@ def test_a_gpu_is_found_by_its_uuid_not_its_index(library):
     assert pynvml.nvmlDeviceGetName(nvml.handle_by_uuid("b")) == "Tesla T4", (
         "with or without the prefix"
     )
-    with pytest.raises(nvml.RefusedError, match="no device with UUID GPU-c"):
+    with refused(nvml.RefusedError, "nvml_knows_no", uuid="GPU-c"):
         nvml.handle_by_uuid("GPU-c")
 
 

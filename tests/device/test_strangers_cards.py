@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.nvml_stand_in import Gpu, StandIn
+from support.said import numbers
 
 from mfulab.cli import watch
 from mfulab.core.errors import ConfigurationError
@@ -115,7 +116,9 @@ def test_a_torch_older_than_the_card_is_replaced_by_a_newer_one(
     machine(build, Gpu(capability=capability), cuda=cuda)
     monkeypatch.setattr(nvidia, "_asked_of_torch", lambda uuid: NO_CODE)
     monkeypatch.setattr(nvidia.Nvidia, "why_unusable", lambda self, uuid: NO_CODE)
-    assert str(identity.why_not("cuda")) == f"no code. To measure the GPU: {install}"
+    why = identity.why_not("cuda")
+    assert numbers(why, "other_torch")["command"] == install
+    assert why.numbers["reason"] == as_told("no code")
 
 
 @pytest.mark.parametrize(
@@ -187,10 +190,11 @@ def test_a_card_that_torch_has_no_code_for_leaves_the_cpu(machine, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80", "sm_120"])
     assert identity.resolve("auto") == "cpu"
-    assert str(identity.unused()) == (
-        f"Tesla V100-SXM2-16GB: torch {torch.__version__} has code for sm_75, sm_80, sm_120, "
-        f"none for this GPU (compute capability 7.0). To measure the GPU: {OLD}"
-    )
+    told = identity.unused()
+    assert numbers(told, "of_source")["source"] == "Tesla V100-SXM2-16GB"
+    assert numbers(told, "no_code_for_gpu")["codes"] == "sm_75, sm_80, sm_120"
+    assert numbers(told, "no_code_for_gpu")["torch"] == torch.__version__
+    assert numbers(told, "other_torch")["command"] == OLD
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_70", "sm_75"])
     assert identity.resolve("auto") == "cuda"
 
@@ -207,7 +211,7 @@ def test_planning_asks_torch_of_an_old_card_in_a_process_of_its_own(machine, mon
     )
     why = identity.why_not("cuda")
     assert why.numbers["reason"].key == "no_code_for_gpu"
-    assert str(why).endswith(f". To measure the GPU: {OLD}")
+    assert numbers(why, "other_torch")["command"] == OLD
     assert identity.resolve("auto") == "cpu"
     assert len(asked) == 1
     machine(WHEEL, Gpu(capability=T4))
@@ -331,7 +335,8 @@ def test_without_nvml_cuda_itself_is_asked_and_what_nvml_knows_is_empty_with_the
     absent.start()
     assert {one.value for one in absent.stop().values()} == {None}
     monkeypatch.setattr(torch_build, "installed", lambda: WHEEL)
-    assert "runs CUDA 12.6, and torch 2.13.0+cu130 needs 13.0" in str(identity.unused())
+    old = numbers(identity.unused(), "driver_too_old")
+    assert (old["has"], old["torch"], old["needs"]) == ("12.6", "2.13.0+cu130", "13.0")
 
 
 @pytest.mark.parametrize(

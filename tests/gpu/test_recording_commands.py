@@ -278,6 +278,7 @@ def test_a_changed_tree_is_not_recorded_on_a_gpu(tmp_path):
     assert "main" in command(tmp_path, environment | {"DIRTY": "1"}, "--list")
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again(started, tmp_path):
     twice = calls(tmp_path, commands=2)
     assert len(twice) == len(started), "the second command finds all done"
@@ -350,6 +351,7 @@ def test_the_hopper_rungs_are_tested_first_and_every_kernel_later_unless_dropped
     assert kept | tuned == selected("every") - {DROPPED}
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_tested_no_rung_is_dropped(tmp_path):
     fails = calls(tmp_path, f'{TOLD}case "$*" in *xdist*) exit 1;; esac\n')
     assert not any("every_shape" in word for words in fails for word in words)
@@ -375,6 +377,7 @@ def test_a_rung_is_dropped_that_is_wrong_or_crashes_and_one_that_takes_too_long_
     assert (tried, "cuda_hopper" in dropped) == (tries, is_dropped)
 
 
+@pytest.mark.slow
 def test_cuda_that_refuses_a_forked_process_leaves_the_worker_out(tmp_path):
     told = f'{TOLD}case "$*" in *os.fork*) exit 9;; *experiment=*) printenv MFULAB_WORKER > worker;; esac\n'
     calls(tmp_path, told)

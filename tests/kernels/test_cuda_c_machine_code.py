@@ -7,6 +7,7 @@ import pytest
 from support.compiled import ALIGNED, ODD
 from support.ladders import LADDER
 from support.machine_code import disassembled, main_loops, needs_nvrtc
+from support.said import refused
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.kernels.base import Resources, Shape
@@ -74,7 +75,7 @@ def test_turing_multiplies_in_its_tensor_cores(precision, multiply, shape):
 
 def test_an_architecture_that_the_compiler_has_dropped_is_unsupported():
     needs_nvrtc()
-    with pytest.raises(UnsupportedError, match=r"no code for sm_50: take that of CUDA 12"):
+    with refused(UnsupportedError, "nvrtc_no_code", arch="sm_50"):
         CudaWmma("fp16").compile("sm_50", ALIGNED)
 
 

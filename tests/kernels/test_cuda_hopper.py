@@ -159,8 +159,7 @@ FULL = Shape(1, 256, 256, 512)
                 {"hopper_tiles": [("load_box_for(0b11,", "load_box_for(0b01 << rank,")]},
                 "deadlock",
             ),
-        ],
-        2,
+        ]
     ),
     ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),
 )
@@ -189,8 +188,7 @@ def test_a_fault_on_the_host_is_said(tmp_path, kind, changed, fault):
             (CudaHopperStores, {"hopper_tiles": [("if (first) wait_until_read<1>();", "")]}),
             (CudaHopperStores, {"hopper": [("wait_until_read<0>();", ";")]}),
             (CudaHopperHilbert, {"hopper_tiles": [("* BLOCKS + rank)", "* BLOCKS)")]}),
-        ],
-        2,
+        ]
     ),
     ids=[
         "stage_freed_too_early",

@@ -24,7 +24,7 @@ ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120")
 SQUARE = Shape(1, 4096, 4096, 4096)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("precision", few(["bf16", "fp16"]))
 @pytest.mark.parametrize("place", few(range(len(SHAPES)), 2))
 def test_it_is_right_on_the_host(precision, place):
     kernel = CudaMma(precision)

@@ -9,6 +9,7 @@ from importlib.metadata import version
 import pytest
 from support.compiled import triton_code
 from support.machine_code import resource_usage
+from support.said import refused
 from support.shape_classes import shape_classes
 from support.slow import few
 from support.workflow_copy import ROOT
@@ -133,7 +134,7 @@ def test_a_t4_hears_what_triton_lacks_there_and_not_its_compiler_s_dump(precisio
 
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda *_: (7, 5))
     monkeypatch.setattr(triton_kernels, "generation", lambda: (7, 5))
-    with pytest.raises(UnsupportedError, match=r"needs compute capability 8\.0, this GPU has 7\.5"):
+    with refused(UnsupportedError, "capability_too_low", need="8.0", has="7.5"):
         TritonPlain(precision).require("cuda", Shape(1, 256, 256, 256))
 
 

@@ -106,7 +106,7 @@ def config(target, size="33x65x17", precision="fp32", dtype="float32", device="c
 
 @pytest.mark.parametrize("size", few(["2x9x8x7", "33x65x17", "64"]))
 def test_a_row_has_times_errors_and_the_reference(tmp_path, size):
-    measured = measure(config("mfulab.kernels.numba_cpu_blocked.NumbaCpuBlocked", size), tmp_path)
+    measured = measure(config("mfulab.kernels.numba_cpu_naive.NumbaCpuNaive", size), tmp_path)
     row = measured.row
     assert isinstance(row, MatmulRow)
     assert row.status == "ok"

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support.said import refused
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.groups import PrecisionConfig
@@ -70,8 +71,11 @@ def test_a_format_without_products_is_unsupported(monkeypatch):
         raise RuntimeError("_scaled_mm is not for this device\nmore")
 
     monkeypatch.setattr(torch, "_scaled_mm", refuse)
-    with pytest.raises(
-        UnsupportedError, match=r"fp8 matmuls on cpu: _scaled_mm is not for this device$"
+    with refused(
+        UnsupportedError,
+        "matmuls_refused",
+        precision="fp8",
+        error="_scaled_mm is not for this device",
     ):
         best_matmul.matmul_of("fp8", 16, 16, 16, CPU)
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from support.said import refused
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.measurements.profile_step import ProfileStepConfig, ranks
@@ -119,9 +120,7 @@ def test_a_rank_that_fails_on_another_node_is_told(tmp_path, srun):
 
 def test_without_slurm_several_nodes_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        UnsupportedError, match=r"parallel\.nodes=2: ranks are started by srun, which is not here"
-    ):
+    with refused(UnsupportedError, "no_srun", nodes="2"):
         profile_step.measure(config(parallel={"processes": 2, "nodes": 2}), tmp_path)
 
 

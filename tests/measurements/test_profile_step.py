@@ -69,6 +69,7 @@ def measured_in_a_process_of_its_own(step: ProfileStepConfig, folder):
         return fresh.submit(profile_step.measure, step, folder).result().row
 
 
+@pytest.mark.slow
 def test_building_a_model_in_fp32_is_not_in_the_peak_of_its_step_in_16_bits(tmp_path):
     """151 MB of weights in fp32 are built and cast to 75: the step never holds both."""
     wide = {"name": "wide", "_target_": "torch.nn.Linear", "input_shape": [6144]}
@@ -79,6 +80,7 @@ def test_building_a_model_in_fp32_is_not_in_the_peak_of_its_step_in_16_bits(tmp_
     assert row.memory_bytes < 4 * 6144**2, row.memory_source
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "mallopt"),
     reason="the C library maps large blocks by other rules",

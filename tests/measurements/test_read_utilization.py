@@ -5,6 +5,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from support.said import refused
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.said import Said
@@ -104,7 +105,7 @@ def test_a_format_without_matmuls_is_said(tmp_path):
     config = ReadUtilizationConfig(
         load="steady", precision={"name": "int8", "dtype": "int8"}, device={"type": "cpu"}
     )
-    with pytest.raises(
-        UnsupportedError, match="precision=int8: on cpu loads multiply in fp64, fp32, bf16, fp16"
+    with refused(
+        UnsupportedError, "loads_multiply_in", precision="int8", choices="fp64, fp32, bf16, fp16"
     ):
         measure(config, tmp_path)

@@ -36,6 +36,7 @@ def test_three_ways_give_one_result_and_cost_the_same_flops():
         assert not operations.uncounted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [0, 2])
 def test_gradients_are_those_of_differences(padding):
     images = torch.randn(2, 2, 4, 5, dtype=torch.float64, requires_grad=True)

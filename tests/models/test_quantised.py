@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.said import refused
 from torch import nn
 
 from mfulab.core.errors import UnsupportedError
@@ -82,7 +83,7 @@ def test_what_a_cpu_has_no_product_for(kind, precision, reason):
 
 def test_a_model_without_linear_layers_is_refused():
     batch = Batch(torch.randn(1, 3, 4, 4), torch.zeros(1))
-    with pytest.raises(UnsupportedError, match="weight_int8: this model has no linear layer"):
+    with refused(UnsupportedError, "quantised_no_linear", kind="weight_int8"):
         quantise(
             nn.Conv2d(3, 2, 1), batch, ExecutionConfig(name="e", quantisation="weight_int8"), FP32
         )

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from support.said import refused
 
 from mfulab.core.errors import UnsupportedError
 from mfulab.models import streamed
@@ -86,7 +87,7 @@ def test_one_stream_gives_the_same_values_and_brings_them_back():
 
 
 def test_several_streams_need_a_gpu():
-    with pytest.raises(UnsupportedError, match="several streams need an NVIDIA GPU"):
+    with refused(UnsupportedError, "streams_need_nvidia"):
         streamed.Streamed(4, 2)(INPUTS)
 
 

@@ -272,6 +272,7 @@ def test_nothing_is_told_where_nothing_is(monkeypatch):
     assert detect() == []
 
 
+@pytest.mark.slow
 @pytest.mark.workflow
 def test_the_wheel_is_small_and_works_alone(tmp_path):
     built = subprocess.run(

@@ -19,6 +19,19 @@ ENVIRONMENT = {
     "device_name": "Invented Xeon",
 }
 
+STEP = {
+    "status": "ok",
+    "hardware": "here",
+    "recorded": "False",
+    "precision": "fp32",
+    "execution": "eager",
+}
+
+
+def step(mode: str = "training", **columns: object) -> dict[str, object]:
+    """A planted row: an eager step in fp32 on the invented machine."""
+    return {**STEP, "mode": mode, "workload": mode, **columns}
+
 
 def tables(folder: Path, *profile: dict, **others: Iterable[dict]) -> frames.Tables:
     """The tables of one invented machine as they are read, from rows as dictionaries."""

@@ -2,12 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from mfulab.core.language import Texts
-from mfulab.core.said import Said, from_json, said_by
-from mfulab.lab.report.frames import Tables
+from mfulab.core.said import Said, from_json, of_cell, said_by
+from mfulab.lab.report.frames import DataFrame, Tables
+
+Told = Said | BaseException | Mapping | str
 
 
 class Heard(Texts):
@@ -24,28 +29,47 @@ class Heard(Texts):
 
 def heard(module: ModuleType, tables: Tables) -> dict[str, list[dict[str, Any]]]:
     """Texts of a figure's sentence on tables, by key, each with its values."""
+    return heard_of(module, module.rows(tables))
+
+
+def heard_of(module: ModuleType, rows: DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """Texts of a figure's sentence on its rows, by key, each with its values."""
     text = Heard(module.__name__.rpartition(".")[2])
-    module.finding(module.rows(tables), text)
+    module.finding(rows, text)
     return dict(text.heard)
 
 
-def parts(said: Said | BaseException | Mapping) -> Iterator[Said]:
-    """A sentence and all within it, outermost first; of an error what it carries."""
+def parts(said: Told) -> Iterator[Said]:
+    """A sentence and all within it, outermost first; of an error what it carries, of a cell what
+    stands in it."""
     if isinstance(said, BaseException):
         said = said_by(said)
     elif isinstance(said, Mapping):
         said = from_json(said)
+    elif isinstance(said, str):
+        said = of_cell(said)
+    assert isinstance(said, Said), "nothing is told"
     yield said
     for value in said.numbers.values():
         if isinstance(value, Said):
             yield from parts(value)
 
 
-def keys(said: Said | BaseException | Mapping) -> set[str]:
+def keys(said: Told) -> set[str]:
     """Keys of a sentence and of all within it."""
     return {part.key for part in parts(said)}
 
 
-def numbers(said: Said | BaseException | Mapping, key: str) -> Mapping:
+def numbers(said: Told, key: str) -> Mapping:
     """Numbers of the sentence of a key; raises StopIteration where there is none."""
     return next(part.numbers for part in parts(said) if part.key == key)
+
+
+@contextmanager
+def refused(kind: type[Exception], key: str, /, **expected: object) -> Iterator[None]:
+    """A block that must end in an error which says `key` with these numbers, and may say more."""
+    with pytest.raises(kind) as raised:
+        yield
+    told = {part.key: part.numbers for part in parts(raised.value)}
+    assert key in told, str(raised.value)
+    assert expected.items() <= dict(told[key]).items()

@@ -3,7 +3,7 @@
 import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,13 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 def leave_the_headline(patch: pytest.MonkeyPatch) -> None:
     """Leaves the first figure alone in all pages that are written while `patch` holds."""
+    leave_figures(patch, ("mfu_versus_utilization",))
+
+
+def leave_figures(patch: pytest.MonkeyPatch, names: Iterable[str]) -> None:
+    """Leaves these figures alone in all that is drawn and written while `patch` holds."""
     from mfulab.lab.report import figures
 
-    first = {"mfu_versus_utilization": figures.modules()["mfu_versus_utilization"]}
-    patch.setattr(figures, "modules", lambda: first)
+    known = figures.modules()
+    left = {name: known[name] for name in names}
+    patch.setattr(figures, "modules", lambda: left)

@@ -226,7 +226,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("events", few(KINDS, 5))
+@pytest.mark.parametrize("events", few(KINDS, 2))
 def test_work_grows_as_the_trace_does(events, tmp_path, monkeypatch):
     monkeypatch.setattr(window, "MOST_WINDOWS", MOST_WINDOWS)
     monkeypatch.setattr(window, "MOST_TRIED", MOST_TRIED)

@@ -57,6 +57,7 @@ def deployed(tmp_path_factory):
     return project
 
 
+@pytest.mark.slow
 def test_a_deployed_workflow_measures_and_writes_its_page(deployed):
     rows = [row for row in deployed.rows() if "/profile_step/" in row]
     assert len(rows) == 2
@@ -70,6 +71,7 @@ def test_a_deployed_workflow_measures_and_writes_its_page(deployed):
     assert "Profiling" not in again
 
 
+@pytest.mark.slow
 def test_it_begins_and_ends_as_by_itself_beside_the_projects_own_start(deployed):
     assert (deployed.folder / "begun").exists()
     # The summary ends with the page.

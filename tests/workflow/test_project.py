@@ -178,6 +178,7 @@ def test_the_table_of_groups_is_that_of_the_folders_and_of_what_steps_read():
     assert said == read_by | {"experiment": "planning"}
 
 
+@pytest.mark.slow
 def test_what_is_generated_is_up_to_date(monkeypatch, capsys):
     """config.yaml's defaults, KEYS.md, the schema and the tables of experiments; `mfulab schema
     --fix` writes them."""
@@ -252,6 +253,7 @@ def test_the_documentation_is_built_and_its_links_lead_somewhere(tmp_path):
     assert "mfu_versus_utilization" in (tmp_path / "gallery/index.html").read_text()
 
 
+@pytest.mark.slow
 def test_no_module_imports_itself_through_others():
     source = ROOT / "src"
     names = {

@@ -77,6 +77,7 @@ def collect(packages, *arguments):
     )
 
 
+@pytest.mark.slow
 def test_wheels_are_the_locked_ones_for_the_machine_over_there(packages):
     done = collect(packages, "--python", "3.12", "--platform", "manylinux_2_28_x86_64")
     assert done.returncode == 0, done.stdout
@@ -140,6 +141,7 @@ def test_a_package_without_a_wheel_for_it_is_an_error_that_names_it(packages):
     assert "No matching distribution found for numpy==1.0" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_wheel_that_is_not_the_locked_one_is_an_error(packages):
     put(packages, "added", "3.0", "py2.py3-none-any")
     (packages / "index/added-3.0-py3-none-any.whl").unlink()

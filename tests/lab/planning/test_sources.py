@@ -320,6 +320,7 @@ def test_a_kernel_brings_its_own_cuda_c_and_no_other(kernel, files):
     assert data(f"mfulab.kernels.{kernel}") == files
 
 
+@pytest.mark.slow
 def test_the_tables_of_peaks_decide_what_holds_peaks_alone():
     folders = (sources.PACKAGE / "device", sources.PACKAGE / "peaks")
     tables = {path.name for folder in folders for path in folder.glob("*.csv")}

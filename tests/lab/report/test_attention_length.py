@@ -1,15 +1,12 @@
 """Longer sequences: the sentence from rows of each backend of attention; no text covers another."""
 
 import pytest
-from support.drawn import overlaps, tables
-from support.said import Heard
+from support.drawn import overlaps, step, tables
+from support.said import heard
 from support.slow import few
 
-from mfulab.core.language import Texts
 from mfulab.lab.report import figures, frames
 from mfulab.lab.report.figures import attention_length
-
-TEXT = Texts("en", "attention_length")
 
 
 def row(attention: str, tokens: int = 512, **changes) -> dict:
@@ -17,20 +14,13 @@ def row(attention: str, tokens: int = 512, **changes) -> dict:
     large without."""
     times = 2 if attention == "math" else 1
     measured = {"time_s": 1.0 * times, "mfu_percent": 40.0 / times, "memory_bytes": 1e8 * times**2}
-    common = {
-        "status": "ok",
-        "hardware": "here",
-        "recorded": "False",
-        "precision": "fp32",
-        "mode": "training",
-    }
-    step = {"model": "small", "workload": "training", "batch_size": 1, "sequence_length": tokens}
+    shape = {"model": "small", "batch_size": 1, "sequence_length": tokens}
     names = {
         "attention": attention,
         "execution": f"attention_{attention}",
         "flops_run": f"small,{tokens}",
     }
-    return {**common, **step, **names, **measured, **changes}
+    return {**step(), **shape, **names, **measured, **changes}
 
 
 def failed(attention: str, tokens: int, status: str = "out_of_memory") -> dict:
@@ -45,34 +35,37 @@ def known(tmp_path, *rows: dict, shares: dict[int, float] | None = None) -> fram
     return tables(tmp_path, *rows, flops=counted)
 
 
-def said(tmp_path, *rows: dict, **more) -> str:
-    return attention_length.finding(attention_length.rows(known(tmp_path, *rows, **more)), TEXT)
+def said(tmp_path, *rows: dict, **more) -> dict[str, list[dict]]:
+    return heard(attention_length, known(tmp_path, *rows, **more))
 
 
 def test_the_longest_sequence_is_told(tmp_path):
     every = [row(attention, tokens) for attention in ("math", "flash") for tokens in (128, 2048)]
-    assert said(tmp_path, *every, shares={128: 8, 2048: 55}) == (
-        "From 128 to 2048 tokens attention's share of small's FLOPs grows from 8.0 % to 55 %. "
-        "At 2048 tokens the step takes 2.00× as long with all scores in memory as with flash attention: "
-        "20 % against 40 % MFU. At its peak it holds 400 MB against 100 MB."
-    )
+    told = said(tmp_path, *every, shares={128: 8, 2048: 55})
+    assert told.keys() == {"finding", "slower", "peaks"}
+    [grows], [slower], [peaks] = told.values()
+    ends = grows["short"], grows["long"]
+    assert [(end["sequence_length"], end["share"]) for end in ends] == [(128, 8), (2048, 55)]
+    backends = slower["math"], slower["flash"]
+    assert slower["times"] == pytest.approx(2)
+    assert [each.sequence_length for each in backends] == [2048, 2048]
+    assert [each.mfu_percent for each in backends] == [20, 40]
+    assert (peaks["math"].memory_bytes, peaks["flash"].memory_bytes) == (400e6, 100e6)
 
 
 def test_one_backend_without_counts_says_what_was_measured(tmp_path):
-    assert (
-        said(tmp_path, row("flash", 128), row("flash"))
-        == "small was measured from 128 to 512 tokens."
-    )
+    told = said(tmp_path, row("flash", 128), row("flash"))
+    assert told.keys() == {"finding_without"}
+    [ends] = told["finding_without"]
+    assert (ends["short"]["sequence_length"], ends["long"]["sequence_length"]) == (128, 512)
 
 
 def test_equal_backends_are_not_compared(tmp_path):
     same = [row("math", tokens, time_s=1.0, mfu_percent=40.0) for tokens in (128, 512)]
-    told = Heard("attention_length")
     every = row("flash", 128), row("flash"), *same
-    shares = {128: 8, 512: 20}
-    attention_length.finding(attention_length.rows(known(tmp_path, *every, shares=shares)), told)
-    assert "equal" in told.heard
-    assert {"slower", "faster"}.isdisjoint(told.heard)
+    told = said(tmp_path, *every, shares={128: 8, 512: 20})
+    assert "equal" in told
+    assert {"slower", "faster"}.isdisjoint(told)
 
 
 def test_runs_out_of_memory_are_counted_and_unsupported_ones_are_not(tmp_path):
@@ -82,7 +75,7 @@ def test_runs_out_of_memory_are_counted_and_unsupported_ones_are_not(tmp_path):
         failed("math", 8192),
         failed("cudnn", 512, "unsupported"),
     ]
-    assert said(tmp_path, *rows).endswith("1 run was out of memory.")
+    assert said(tmp_path, *rows)["failed"] == [{"count": 1}]
     assert len(attention_length.rows(known(tmp_path, *rows))) == 3
 
 
@@ -90,6 +83,7 @@ def test_one_length_is_no_comparison_of_lengths(tmp_path):
     assert attention_length.rows(known(tmp_path, row("flash"), row("math"))).empty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_everything_fits(tmp_path, language):
     lengths = (128, 512, 1024, 2048)

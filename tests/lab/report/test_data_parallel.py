@@ -3,41 +3,19 @@
 import json
 
 import pytest
-from support.drawn import overlaps, tables
+from support.drawn import overlaps, step, tables
 from support.said import heard
 from support.slow import few
 
-from mfulab.core.language import Texts
 from mfulab.lab.report import figures
 from mfulab.lab.report.figures import data_parallel
-
-TEXT = Texts("en", "data_parallel")
 
 
 def row(samples_per_s: float, **changes) -> dict:
     """One process that trains, or with `processes` a job of several."""
-    common = {
-        "status": "ok",
-        "hardware": "here",
-        "recorded": "False",
-        "mode": "training",
-        "execution": "eager",
-    }
-    step = {
-        "model": "resnet18",
-        "workload": "training",
-        "batch_size": 4,
-        "precision": "fp32",
-        "ceiling": "fp32",
-    }
-    return {
-        **common,
-        **step,
-        "samples_per_s": samples_per_s,
-        "time_s": 0.1,
-        "mfu_percent": 40.0,
-        **changes,
-    }
+    shape = {"model": "resnet18", "batch_size": 4, "ceiling": "fp32"}
+    speeds = {"samples_per_s": samples_per_s, "time_s": 0.1, "mfu_percent": 40.0}
+    return {**step(), **shape, **speeds, **changes}
 
 
 def job(samples_per_s: float, **changes) -> dict:
@@ -49,69 +27,66 @@ def job(samples_per_s: float, **changes) -> dict:
     return row(samples_per_s, **{**own, "exposed_communication_ms": 20.0, **changes})
 
 
-def said(tmp_path, *rows: dict) -> str:
-    return data_parallel.finding(data_parallel.rows(tables(tmp_path, *rows)), TEXT)
+def said(tmp_path, *rows: dict) -> dict[str, list[dict]]:
+    return heard(data_parallel, tables(tmp_path, *rows))
 
 
 def test_one_job_says_its_efficiency_and_what_is_not_hidden(tmp_path):
-    assert said(tmp_path, row(10.0), job(16.0)) == (
-        "resnet18, 2 × DDP, batch 4, bucket 25 MiB scales best: 80 % of perfect, at 40 % MFU of the whole job. "
-        "There 20.0 of 100 ms per step are communication not overlapped by compute."
-    )
+    told = said(tmp_path, row(10.0), job(16.0))
+    assert told.keys() == {"job", "bucket", "finding", "exposed"}
+    best, exposed = told["finding"][0]["best"], told["exposed"][0]
+    assert [*best[["model", "processes", "wrapper", "batch_size", "bucket_mb"]]] == [
+        *("resnet18", 2, "ddp", 4, 25)
+    ]
+    assert (best["efficiency"], best["mfu_percent"]) == (80, 40)
+    assert (exposed["worst"]["exposed_communication_ms"], exposed["step"]) == (20, 100)
 
 
 def test_best_and_worst_bytes_and_the_slowed_rank(tmp_path):
     small = job(12.0, bucket_mb=1.0, sent_bytes=1.02e6, predicted_sent_bytes=1e6)
     slowed = job(5.0, slowed_rank=1, slowest_rank=1)
     told = said(tmp_path, row(10.0), job(16.0, mfu_percent=""), small, slowed)
-    assert "bucket 25 MiB scales best: 80 % of perfect. " in told
-    assert "bucket 1 MiB scales worst: 60 %." in told
-    assert (
-        "within 2.0 % of the formulas (resnet18, 2 × DDP, batch 4, bucket 1 MiB: 1.02 MB per step)"
-        in told
-    )
-    assert told.endswith("With rank 1 slowed on purpose, the trace names rank 1.")
+    best, worst = told["finding_without"][0]["best"], told["worst"][0]["worst"]
+    assert (best["bucket_mb"], best["efficiency"]) == (25, 80)
+    assert (worst["bucket_mb"], worst["efficiency"]) == (1, 60)
+    [sent], [named] = told["sent"], told["named"]
+    assert (sent["sent"], sent["deviation"]) == (1.02e6, pytest.approx(2))
+    assert (named["job"]["slowed_rank"], named["job"]["slowest_rank"]) == (1, 1)
 
 
 def test_equal_jobs_and_one_without_a_trace(tmp_path):
     fsdp = job(20.0, wrapper="fsdp2", exposed_communication_ms="")
     told = said(tmp_path, row(10.0), fsdp, job(20.0, exposed_communication_ms=""))
-    assert "scales best: 100 % of perfect" in told
-    assert "scales worst: 100 %" in told
+    assert told["finding"][0]["best"]["efficiency"] == 100
+    assert told["worst"][0]["worst"]["efficiency"] == 100
+    assert "exposed" not in told
     near = {"time_ci_low_s": 0.08, "time_ci_high_s": 0.12}
     jobs = [job(16.0, **near), job(15.0, bucket_mb=1.0, **near), job(5.0, bucket_mb=5.0, **near)]
-    best = heard(data_parallel, tables(tmp_path, row(10.0), *jobs))["finding"][0]
+    [best] = said(tmp_path, row(10.0), *jobs)["finding"]
     assert (best["tied"], best["best"]["efficiency"]) == (2, 80)
-    assert "nan" not in told
 
 
-@pytest.mark.parametrize(
-    ("time_s", "said_so"),
-    [
-        (0.2, "FSDP2, batch 4: a step takes 2.00× as long as with DDP."),
-        (0.05, "FSDP2, batch 4: 2.00× as fast as with DDP."),
-    ],
-)
-def test_fsdp_is_held_against_ddp_where_their_intervals_lie_apart(tmp_path, time_s, said_so):
+@pytest.mark.parametrize(("time_s", "key"), [(0.2, "sharded"), (0.05, "sharded_faster")])
+def test_fsdp_is_held_against_ddp_where_their_intervals_lie_apart(tmp_path, time_s, key):
     known = {"time_ci_low_s": 0.09, "time_ci_high_s": 0.11}
     sharded = job(16.0 * 0.1 / time_s, wrapper="fsdp2", time_s=time_s)
     ddp = job(16.0, **known)
     about = {"time_ci_low_s": 0.9 * time_s, "time_ci_high_s": 1.1 * time_s}
     small = job(15.0, bucket_mb=1.0, time_s=0.107, **known)
-    assert said_so in said(tmp_path, row(10.0), {**sharded, **about}, small, ddp)
+    [held] = said(tmp_path, row(10.0), {**sharded, **about}, small, ddp)[key]
+    assert held["ratio"] == pytest.approx(2)
     unknown = {"time_ci_low_s": 0.01, "time_ci_high_s": 1.0}
-    assert "DDP." not in said(tmp_path, row(10.0), {**sharded, **unknown}, ddp)
+    assert key not in said(tmp_path, row(10.0), {**sharded, **unknown}, ddp)
 
 
 def test_jobs_whose_intervals_meet_are_not_ranked(tmp_path):
     wide = {"time_ci_low_s": 0.07, "time_ci_high_s": 0.14}
     jobs = job(16.0, **wide), job(12.0, bucket_mb=1.0, **wide)
-    told = heard(data_parallel, tables(tmp_path, row(10.0), *jobs))
+    told = said(tmp_path, row(10.0), *jobs)
     assert {"finding", "worst"}.isdisjoint(told)
     assert told["alike"][0]["best"]["efficiency"] == 80
-    assert "scales best" in said(
-        tmp_path, row(10.0), job(16.0, **wide), job(2.0, bucket_mb=1.0, **wide)
-    )
+    slow = job(2.0, bucket_mb=1.0, **wide)
+    assert "finding" in said(tmp_path, row(10.0), job(16.0, **wide), slow)
 
 
 def test_a_job_is_held_against_one_process_with_the_same_threads_and_batch(tmp_path):

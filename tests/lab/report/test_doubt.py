@@ -96,7 +96,7 @@ def truth(quiet) -> dict[str, pd.Series]:
     return {name: said(name, figures.modules()[name].rows(judged)) for name in SAYS}
 
 
-@pytest.mark.parametrize("machine", few(MACHINES, 2))
+@pytest.mark.parametrize("machine", few(MACHINES))
 @pytest.mark.parametrize("seed", SEEDS)
 def test_noise_leaves_most_marks_full_and_no_full_one_wrong(quiet, truth, machine, seed):
     tables = noisy(quiet, machine, seed)

@@ -2,28 +2,14 @@
 without overlaps."""
 
 import pytest
-from support.drawn import overlaps, tables
+from support.drawn import overlaps, step, tables
 from support.said import heard
 from support.slow import few
 
-from mfulab.core.language import Texts
 from mfulab.lab.report import figures
 from mfulab.lab.report.figures import autograd, execution_speed
 
-COMMON = {
-    "status": "ok",
-    "hardware": "here",
-    "recorded": "False",
-    "precision": "fp32",
-    "mode": "inference",
-}
-COMMON |= {
-    "model": "gpt2",
-    "workload": "inference",
-    "execution": "eager",
-    "autograd": "no_grad",
-    "batch_size": 1,
-}
+COMMON = step("inference", model="gpt2", autograd="no_grad", batch_size=1)
 
 
 def made(
@@ -34,34 +20,30 @@ def made(
             **changes}  # fmt: skip
 
 
-def compiled(tmp_path, *rows: dict) -> str:
-    return figures.finding(
-        execution_speed,
-        execution_speed.rows(tables(tmp_path, *rows)),
-        Texts("en", "execution_speed"),
-    )
+def compiled(tmp_path, *rows: dict) -> dict[str, list[dict]]:
+    return heard(execution_speed, tables(tmp_path, *rows))
 
 
 def test_compiling_pays_after_its_time_divided_by_what_a_step_saves(tmp_path):
-    assert compiled(
-        tmp_path, made("eager", 0.03), made("compile", 0.01), made("trace", 0.02, 0.5)
-    ).endswith(
-        "The longest compilation is gpt2's (batch 1) with compile: 20.0 s. "
-        "The last to pay is gpt2 (batch 1) with compile: after 1,000 steps that save 20.0 ms each."
-    )
+    told = compiled(tmp_path, made("eager", 0.03), made("compile", 0.01), made("trace", 0.02, 0.5))
+    longest, [pays] = told["compiled"][0]["row"], told["pays"]
+    assert (longest["execution"], longest["compile_s"]) == ("compile", 20)
+    assert pays["row"]["execution"] == "compile"
+    assert (pays["steps"], pays["saved"]) == (1000, pytest.approx(0.02))
 
 
 def test_what_is_no_faster_never_pays(tmp_path):
     equal = compiled(tmp_path, made("eager", 0.01), made("compile", 0.01))
-    assert equal.endswith("1 of 1 never pays: the step is not measurably faster.")
+    assert equal["never"] == [{"count": 1, "total": 1}]
     mixed = compiled(tmp_path, made("eager", 0.02), made("compile", 0.01), made("trace", 0.03, 0.5))
-    assert mixed.endswith("1 of 2 never pays: the step is not measurably faster.")
+    assert mixed["never"] == [{"count": 1, "total": 2}]
     met = made("eager", 0.02, time_ci_low_s=0.009, time_ci_high_s=0.03)
     within = compiled(
         tmp_path, met, made("compile", 0.01, time_ci_low_s=0.008, time_ci_high_s=0.012)
     )
-    assert "last to pay" not in within
-    assert "Making" not in compiled(tmp_path, made("eager", 0.02), made("compile", 0.01, None))
+    assert "pays" not in within
+    unknown = compiled(tmp_path, made("eager", 0.02), made("compile", 0.01, None))
+    assert {"compiled", "pays", "never"}.isdisjoint(unknown)
 
 
 def test_without_eager_or_at_another_batch_nothing_is_compared(tmp_path):
@@ -82,10 +64,6 @@ def way(autograd: str, time_s: float = 0.01, memory_bytes: float = 1e8, **change
     }
 
 
-def told(tmp_path, *rows: dict) -> str:
-    return autograd.finding(autograd.rows(tables(tmp_path, *rows)), Texts("en", "autograd"))
-
-
 def test_a_graph_costs_time_and_a_kept_one_memory(tmp_path):
     every = [
         way("no_grad"),
@@ -93,11 +71,11 @@ def test_a_graph_costs_time_and_a_kept_one_memory(tmp_path):
         way("recorded", 0.015),
         way("leaked", 0.016, 9e8),
     ]
-    assert told(tmp_path, *every) == (
-        "Recording a graph costs gpt2 (batch 1) 50 % more time than no_grad, the most of all. "
-        "Under inference_mode gpt2 (batch 1) takes 20 % less time than under no_grad. "
-        "Each graph of gpt2 (batch 1) that is kept holds 100 MB: 100 GB after a thousand steps."
-    )
+    told = heard(autograd, tables(tmp_path, *every))
+    assert told["slower"][0]["share"] == pytest.approx(50)
+    assert told["faster"][0]["share"] == pytest.approx(20)
+    [leaks] = told["leaks"]
+    assert (leaks["row"]["graph_bytes"], leaks["later"]) == (100e6, 100e9)
 
 
 def test_equal_ways_cost_nothing(tmp_path):
@@ -110,9 +88,8 @@ def test_intervals_that_meet_tell_no_difference(tmp_path):
     alike = way("no_grad", **wide), way("recorded", 0.015, **wide)
     assert heard(autograd, tables(tmp_path, *alike)).keys() == {"no_slower"}
     narrow = {"time_ci_low_s": 0.021, "time_ci_high_s": 0.03}
-    assert "costs gpt2 (batch 1) 150 % more" in told(
-        tmp_path, way("no_grad", **wide), way("recorded", 0.025, **narrow)
-    )
+    apart = way("no_grad", **wide), way("recorded", 0.025, **narrow)
+    assert heard(autograd, tables(tmp_path, *apart))["slower"][0]["share"] == pytest.approx(150)
 
 
 def test_one_way_alone_is_not_drawn(tmp_path):
@@ -120,6 +97,7 @@ def test_one_way_alone_is_not_drawn(tmp_path):
     assert autograd.rows(tables(tmp_path, way("recorded"), way("leaked"))).empty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 @pytest.mark.parametrize("name", ["execution_speed", "autograd"])
 def test_everything_fits(tmp_path, name, language):

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from support import report_rows, slow
 from support.drawn import overlaps, texts
-from support.said import Heard
+from support.said import Heard, heard_of
 from support.workflow_copy import ROOT
 
 from mfulab.cli.main import main
@@ -252,50 +252,48 @@ WITHOUT_FIGURE = {"serving": ["largest_batch"]}
 
 
 @pytest.mark.parametrize("language", slow.few(["en", "ko"]))
-def test_sentences_stay_true_for_extreme_equal_and_single_rows(few, language):
-    for name, module in figures.modules().items():
-        rows, text = module.rows(SEVERAL.get(name, dict)(few)), Texts(language, name)
-        if rows.empty:
-            continue
-        first = rows.iloc[0]
-        numbers = rows.select_dtypes("number").columns.difference(WITHOUT_FIGURE.get(name, []))
-        equal = rows.assign(**{column: first[column] for column in numbers})
-        for what in (rows, rows.head(1), equal, factors(rows, 1e5), factors(rows, 1e-5)):
-            said = module.finding(what, text)
-            assert said or len(what) < getattr(module, "FEWEST", selection.FEWEST), name
-            assert not said.startswith(" "), (name, said)
-            runs = re.findall(r"\b\w+ \([^()]*,[^()]*\)", said)
-            assert len(runs) == len(set(runs)), (name, said)
-            assert not re.search(r"\bnan\b|\binf\b|[{}]|\bNone\b(?! of)", said), (name, said)
-            assert not re.search(r"(?<![\d.,])1 (runs|cases|counts|rows)\b", said), (name, said)
+@pytest.mark.parametrize("name", BY_THIRDS)
+def test_sentences_stay_true_for_extreme_equal_and_single_rows(few, name, language):
+    module, text = figures.modules()[name], Texts(language, name)
+    rows = module.rows(SEVERAL.get(name, dict)(few))
+    if rows.empty:
+        return
+    first = rows.iloc[0]
+    numbers = rows.select_dtypes("number").columns.difference(WITHOUT_FIGURE.get(name, []))
+    equal = rows.assign(**{column: first[column] for column in numbers})
+    for what in (rows, rows.head(1), equal, factors(rows, 1e5), factors(rows, 1e-5)):
+        said = module.finding(what, text)
+        assert said or len(what) < getattr(module, "FEWEST", selection.FEWEST)
+        assert not said.startswith(" "), said
+        runs = re.findall(r"\b\w+ \([^()]*,[^()]*\)", said)
+        assert len(runs) == len(set(runs)), said
+        assert not re.search(r"\bnan\b|\binf\b|[{}]|\bNone\b(?! of)", said), said
+        assert not re.search(r"(?<![\d.,])1 (runs|cases|counts|rows)\b", said), said
 
 
 def test_a_series_is_named_once_and_a_loss_is_no_gain(few):
-    text = Texts("en", "time_by_batch_size")
     rows = time_by_batch_size.rows(few)
     series = rows[(rows["model"] == "resnet18") & (rows["machine"] == rows["machine"].iloc[0])]
     plain = series[(series["precision"] == "fp32") & (series["mode"] == "training")]
-    said = time_by_batch_size.finding(plain, text)
-    assert said.count("resnet18") == 1
-    assert "largest" not in said
+    assert len(heard_of(time_by_batch_size, plain)["finding"]) == 1
+    assert not [key for key in heard_of(time_by_batch_size, plain) if key.startswith("least")]
     slower = series[(series["precision"] == "bf16") & (series["mode"] == "training")]
     slower = slower.assign(samples_per_s=[10.0 / size for size in slower["batch_size"]])
-    said = time_by_batch_size.finding(pd.concat([plain, slower]), text)
-    assert "resnet18 (training, bf16) loses" in said
-    assert "gains least" not in said
-    assert "No series gains" in time_by_batch_size.finding(slower, text)
+    told = heard_of(time_by_batch_size, pd.concat([plain, slower]))
+    assert told["least_loses"][0]["small"]["precision"] == "bf16"
+    assert "least_gains" not in told
+    assert "finding" not in heard_of(time_by_batch_size, slower), "no series gains"
     falling = plain.assign(time_s=[0.1, 0.05, 0.2])
-    assert "1 run a larger batch takes less time" in time_by_batch_size.finding(falling, text)
+    assert heard_of(time_by_batch_size, falling)["falling"] == [{"count": 1}]
 
 
 def test_a_gain_above_peaks_and_bytes_is_flagged(few):
     rows = precision_speed.rows(few)
-    text = Texts("en", "precision_speed")
     flags = {"beyond", "further"}
     for speedup, low, is_flagged in ((1.5, 1.4, False), (90.0, 80.0, True), (90.0, 0.9, False)):
-        told = Heard("precision_speed")
-        precision_speed.finding(rows.assign(speedup=speedup, speedup_low=low), told)
-        assert bool(flags & told.heard.keys()) == is_flagged
+        told = heard_of(precision_speed, rows.assign(speedup=speedup, speedup_low=low))
+        assert bool(flags & told.keys()) == is_flagged
+    text = Texts("en", "precision_speed")
     assert precision_speed.finding(rows.head(1), text).count(rows["model"].iloc[0]) == 1
     faults = rows.assign(
         speedup=4.0,
@@ -304,13 +302,13 @@ def test_a_gain_above_peaks_and_bytes_is_flagged(few):
         page_faults_per_s_base=0.6e6,
         page_fault_s_base=1e-6,
     )
-    assert "Page faults of new memory take" in precision_speed.finding(faults, text)
+    assert "faulty" in heard_of(precision_speed, faults)
     few_faults = faults.assign(page_faults_per_s_base=0.09e6)
     low = few_faults.assign(mfu_percent=80.0, mfu_percent_base=20.0)
-    assert "further from its own peak: 20 % MFU against 80 %" in precision_speed.finding(low, text)
-    assert precision_speed.finding(few_faults.assign(mfu_percent=float("nan")), text).endswith(
-        "allow (2.00×)."
-    )
+    [further] = heard_of(precision_speed, low)["further"]
+    assert [*further["row"][["mfu_percent_base", "mfu_percent"]]] == [20, 80]
+    [beyond] = heard_of(precision_speed, few_faults.assign(mfu_percent=float("nan")))["beyond"]
+    assert beyond["row"]["possible"] == 2
 
 
 @pytest.mark.parametrize(
@@ -333,9 +331,11 @@ def test_mfu_falls_only_where_it_is_lower_on_more_devices(many, falls):
         {**one, "accelerators": 64, "mfu_bf16_percent": many},
     ]
     runs += [{**each, "accelerator": "H200", "mfu_bf16_percent": 30.0} for each in runs]
-    says = published_mfu.finding(pd.DataFrame(runs), Texts("en", "published_mfu"))
-    assert ("falls from 40 % of the 16-bit peak on 8 devices to 20 % on 64" in says) == falls
-    assert ("falls" in says) == falls
+    told = heard_of(published_mfu, pd.DataFrame(runs))
+    assert ("finding" in told) == falls
+    for fall in told.get("finding", []):
+        assert (fall["accelerators_few"], fall["mfu_bf16_percent_few"]) == (8, 40)
+        assert (fall["accelerators_many"], fall["mfu_bf16_percent_many"]) == (64, 20)
 
 
 def test_integers_cost_the_rounding_of_their_operands():
@@ -346,13 +346,13 @@ def test_integers_cost_the_rounding_of_their_operands():
         for row in rows.itertuples()
     ]
     rows = rows.assign(n=1024, machine="here", error=errors)
-    text = Texts("en", "matmul_precision")
-    says = matmul_precision.finding(rows, text)
-    assert "int8 is the fastest with 900 TFLOP/s at a relative error of 1.6e-02" in says
-    assert "fp32 the most exact with 300 TFLOP/s at 3.0e-07" in says
+    [told] = heard_of(matmul_precision, rows)["finding"]
+    fast, exact = told["fast"], told["exact"]
+    assert (fast["precision"], fast["tflop_s"], told["fast_error"]) == ("int8", 900, "1.6e-02")
+    assert (exact["precision"], exact["tflop_s"], told["exact_error"]) == ("fp32", 300, "3.0e-07")
     assert rows.sort_values("error")["precision"].tolist() == ["fp32", "bf16", "int8"]
     alone = rows[rows["precision"] == "fp32"]
-    assert "fp32 is both the fastest" in matmul_precision.finding(alone, text)
+    assert heard_of(matmul_precision, alone).keys() == {"finding_same"}
 
 
 @pytest.mark.parametrize("name", ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"])
@@ -513,6 +513,14 @@ def test_the_sentence_on_all_runs(busy, mfu, says):
     assert says in mfu_by_utilization.finding(rows, Texts("en", "mfu_by_utilization"))
 
 
+def heard_by(module, tables: frames.Tables) -> dict[str, list[dict]]:
+    """What the sentence above the drawn figure says, by key."""
+    text = Heard(module.__name__.rpartition(".")[2])
+    rows = frames.in_words(selection.drawable(module, tables), text)
+    figures.finding(module, rows, text)
+    return text.heard
+
+
 def test_the_headline_names_one_busy_run_and_doubts_what_exceeds_the_peak(few):
     profile = few["profile"].copy()
     profile["utilization_percent"] = profile["utilization_percent"].clip(upper=80)
@@ -524,12 +532,11 @@ def test_the_headline_names_one_busy_run_and_doubts_what_exceeds_the_peak(few):
     profile.loc[[first, above], ["hfu_percent", "useful_mfu_percent"]] = float(
         "nan"
     )  # those of other steps
-    drawn = figures.render("mfu_versus_utilization", {**few, "profile": profile})
-    assert drawn.finding.startswith("resnet18")
-    assert "95 % of the time" in drawn.finding
-    assert "23 %" in drawn.finding
-    assert "123" not in drawn.finding
-    assert "above 100 %: the peak is too low" in drawn.finding
+    told = heard_by(mfu_versus_utilization, {**few, "profile": profile})
+    [busy] = told["finding"]
+    assert (busy["low_run"], busy["busy"], busy["low"]) == ("resnet18", 95, "23")
+    assert float(busy["high"]) < 100
+    assert told["doubtful"][0]["count"] == 1
 
 
 @pytest.mark.parametrize(
@@ -680,7 +687,8 @@ def test_a_ladder_has_one_size_and_names_what_was_measured_at_another(few):
     drawn = figures.render("kernel_ladder", tables)
     names = [label.get_text() for axes in drawn.figure.axes for label in axes.get_yticklabels()]
     assert not [name for name in names if "unrolled_by_hand" in name]
-    assert "measured at another size: unrolled_by_hand" in drawn.finding
+    told = heard_by(kernel_ladder, tables)
+    assert told["finding_elsewhere"] == [{"kernels": "unrolled_by_hand"}]
 
 
 def test_a_ladder_stands_at_the_largest_size_that_nearly_all_have():
@@ -908,14 +916,18 @@ def pair(**more):
     ],
 )
 def test_steps_in_another_state_of_the_allocator_are_counted_and_not_ranked(state):
-    said = relative.finding(pair(**state), Texts("en", "precision_speed"), "precision")
-    assert "faulty" not in said
-    assert "sound (training, bf16) has 1.50× the speed" in said
-    assert "1 pair is not ranked" in said
-    assert "faulty" in relative.finding(pair(), Texts("en", "precision_speed"), "precision")
-    alone = relative.finding(pair(**state).head(1), Texts("en", "precision_speed"), "precision")
-    assert "3.00×" in alone
-    assert "with memory kept the ratio is another" in alone
+    def told(rows):
+        text = Heard("precision_speed")
+        relative.finding(rows, text, "precision")
+        return text.heard
+
+    ranked = told(pair(**state))
+    assert {said["times"] for said in ranked["as_fast"]} == {"1.50"}
+    assert ranked["left_out"][0]["count"] == 1
+    assert {said["times"] for said in told(pair())["as_fast"]} == {"3.00", "1.50"}
+    alone = told(pair(**state).head(1))
+    assert {said["times"] for said in alone["as_fast"]} == {"3.00"}
+    assert "faulty" in alone
 
 
 def test_a_recorded_machine_is_named_by_a_sentence_about_it_alone(few):
@@ -953,6 +965,7 @@ def draw(rows, figure, text):
 """
 
 
+@pytest.mark.slow
 def test_a_figure_is_its_module_and_its_words(page, tmp_path):
     """Added to a copy, it is drawn and named by the command; no other file knows it."""
     source = tmp_path / "mfulab"

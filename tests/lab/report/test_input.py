@@ -2,39 +2,23 @@
 another."""
 
 import pytest
-from support.drawn import overlaps, tables
+from support.drawn import overlaps, step, tables
 from support.said import heard
 from support.slow import few
 
-from mfulab.core.language import Texts
 from mfulab.lab.report import figures
 from mfulab.lab.report.figures import input as figure
-
-TEXT = Texts("en", "input")
 
 
 def row(samples_per_s: float, **changes) -> dict:
     """A step with its batch on the device; with `loader_source` one that is fed."""
-    common = {
-        "status": "ok",
-        "hardware": "here",
-        "recorded": "False",
-        "mode": "training",
-        "execution": "eager",
-    }
-    step = {
-        "model": "simple_cnn",
-        "workload": "training",
-        "batch_size": 8,
-        "precision": "fp32",
-        "input": "device",
-    }
+    shape = {"model": "simple_cnn", "batch_size": 8, "input": "device"}
     speeds = {
         "samples_per_s": samples_per_s,
         "time_s": 8 / samples_per_s,
         "mfu_percent": samples_per_s / 10,
     }
-    return {**common, **step, **speeds, **changes}
+    return {**step(), **shape, **speeds, **changes}
 
 
 def fed(
@@ -44,12 +28,18 @@ def fed(
     return row(samples_per_s, input="host", workload="training_loaded", **loader, **changes)
 
 
-def said(tmp_path, *rows: dict) -> str:
-    return figure.finding(figure.rows(tables(tmp_path, *rows)), TEXT)
+def said(tmp_path, *rows: dict) -> dict[str, list[dict]]:
+    return heard(figure, tables(tmp_path, *rows))
+
+
+def kept(told: list[dict]) -> tuple[float, float]:
+    """Workers of a case, and the share of MFU that they keep."""
+    [case] = told
+    return case["row"]["loader_workers"], pytest.approx(case["row"]["kept"])
 
 
 def test_one_loader_says_its_wait_and_what_is_left(tmp_path):
-    told = heard(figure, tables(tmp_path, row(200.0), fed(50.0, 70.0)))
+    told = said(tmp_path, row(200.0), fed(50.0, 70.0))
     assert told.keys() == {"finding", "tracks"}
     worst = told["finding"][0]["worst"]
     assert (worst["mfu_percent"], worst["mfu_percent_device"]) == (5.0, 20.0)
@@ -66,12 +56,13 @@ def test_workers_that_help_and_those_that_are_too_many(tmp_path):
         fed(100.0, 5.0, 8),
         fed(90.0, 9.0, 0, "file"),
     )
-    assert "1 worker brings MFU to 75 % of that. More workers lower it again: 8 keep 50 %." in told
+    assert (kept(told["best"]), kept(told["beyond"])) == ((1, 75), (8, 50))
 
 
 def test_equal_workers_are_not_called_better(tmp_path):
     told = said(tmp_path, row(200.0), fed(50.0, 75.0), fed(50.0, 75.0, 2))
-    assert "No number of workers does measurably better. " in told
+    assert "no_better" in told
+    assert "best" not in told
 
 
 def test_workers_are_told_apart_by_their_intervals_alone(tmp_path):
@@ -81,16 +72,14 @@ def test_workers_are_told_apart_by_their_intervals_alone(tmp_path):
 
     slow = near(50.0, 0, 0.1, 0.2)  # 160 ms per step
     told = said(tmp_path, row(200.0), slow, near(150.0, 1, 0.05, 0.15), near(140.0, 2, 0.055, 0.06))
-    assert "2 workers bring MFU to 70 % of that." in told
+    assert kept(told["best"]) == (2, 70)
     told = said(
         tmp_path, row(200.0), slow, near(150.0, 1, 0.05, 0.06), near(140.0, 8, 0.055, 0.065)
     )
-    assert (
-        "1 worker brings MFU to 75 % of that. With 8 it is 70 %, no measurable difference." in told
-    )
-    assert "does measurably better" in said(tmp_path, row(200.0), slow, near(150.0, 1, 0.05, 0.15))
+    assert (kept(told["best"]), kept(told["beyond_alike"])) == ((1, 75), (8, 70))
+    assert "no_better" in said(tmp_path, row(200.0), slow, near(150.0, 1, 0.05, 0.15))
     device = row(200.0, time_ci_low_s=0.03, time_ci_high_s=0.11)
-    assert "finding_alike" in heard(figure, tables(tmp_path, device, slow))
+    assert "finding_alike" in said(tmp_path, device, slow)
 
 
 def test_without_a_batch_on_the_device_there_is_nothing_to_hold_against(tmp_path):
@@ -98,6 +87,7 @@ def test_without_a_batch_on_the_device_there_is_nothing_to_hold_against(tmp_path
     assert figure.rows(tables(tmp_path, row(50.0))).empty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_every_source_fits(tmp_path, language):
     loaders = [

@@ -101,13 +101,19 @@ def placeholders(text: object) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(str(text)) if name}
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The tree of a module, which several tests read."""
+    return ast.parse(path.read_text())
+
+
 def asked_in(
     path: Path, asking: tuple[str, ...] = ASKING, constants: tuple[str, ...] = CONSTANTS
 ) -> set[str]:
     """The keys that a module asks for: in its calls of `asking`, and in the constants it keeps for
     them."""
     found = set()
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     answers = reasons_of_answers(tree)
     for node in ast.walk(tree):
         keys: ast.AST | None = None
@@ -157,7 +163,7 @@ def strings(node: ast.AST) -> Iterator[str]:
 def mentioned() -> frozenset[str]:
     """Every text in the packages' code that may be a key, also where an expression chooses it."""
     paths = [*PACKAGE.rglob("*.py"), *LOGGER.rglob("*.py")]
-    nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text())))
+    nodes = (node for path in paths for node in ast.walk(parsed(path)))
     return frozenset(
         node.value
         for node in nodes
@@ -210,7 +216,7 @@ def test_every_text_that_is_asked_for_exists(language):
 
 
 def test_a_reason_of_an_answer_has_a_text_or_a_line_in_the_manual():
-    trees = [ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")]
+    trees = [parsed(path) for path in PACKAGE.rglob("*.py")]
     reasons = {said.args[0] for tree in trees for said in reasons_of_answers(tree)}
     told = {key for reason in reasons for key in strings(reason)}
     assert {"no_row", "refused", "not_measured"} <= told

@@ -2,11 +2,11 @@
 fit."""
 
 import json
-import re
 
 import pandas as pd
 import pytest
 from support.drawn import overlaps, tables
+from support.said import heard
 from support.slow import few
 
 from mfulab.lab.report import figures, frames
@@ -27,12 +27,17 @@ CPU, GPU = (
 )
 
 
-def said(module, read: frames.Tables, language: str = "en") -> str:
-    """The sentence, where a figure in that language has no words that overlap."""
+def said(module, read: frames.Tables, language: str = "en") -> dict[str, list[dict]]:
+    """What the sentence says, by key, where a figure in that language has no words that overlap."""
     name = module.__name__.rpartition(".")[2]
     drawn = figures.render(name, read, language)
     assert overlaps(drawn.figure) == []
-    return drawn.finding
+    return heard(module, read)
+
+
+def won_from(told: dict[str, list[dict]]) -> str:
+    """The size from which on a GPU wins."""
+    return told["wins"][0]["size"]
 
 
 def matmuls(
@@ -70,24 +75,23 @@ def matmuls(
 
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_a_gpu_wins_from_the_size_after_the_last_that_it_lost(tmp_path, language):
-    words = said(crossover, matmuls(tmp_path), language)
-    assert "256³" in words
-    assert "64³" in words  # its kernel alone wins from the first size on
+    told = said(crossover, matmuls(tmp_path), language)
+    assert won_from(told) == "256"
+    assert told["kernel_wins"] == [{"size": "64"}]  # from the first size on
     lost_again = {**GPU, 256: 1.0}
-    assert "512³" in said(crossover, matmuls(tmp_path, gpu=lost_again), language)
+    assert won_from(said(crossover, matmuls(tmp_path, gpu=lost_again), language)) == "512"
 
 
 def test_extreme_equal_and_single_sizes_of_a_crossover(tmp_path):
     never = said(crossover, matmuls(tmp_path, gpu=dict.fromkeys(CPU, 1e9)))
-    assert "is not faster than Invented xeon at the largest size" in never
-    assert "alone" not in never
+    assert never.keys() == {"never"}
     equal = said(crossover, matmuls(tmp_path, gpu=CPU, copy_s=0.0))
-    assert "is not faster" not in equal
-    assert "is faster" not in equal
-    assert "10.0 ms at 512³, against 10.0 ms" in equal
+    assert equal.keys() == {"alike"}
+    [alike] = equal["alike"]
+    assert (alike["size"], alike["gpu_s"], alike["cpu_s"]) == ("512", 0.01, 0.01)
     always = said(crossover, matmuls(tmp_path, copy_s=0.0))
-    assert "from 64³ on" in always
-    assert "alone" not in always
+    assert always.keys() == {"wins"}
+    assert won_from(always) == "64"
     assert crossover.rows(matmuls(tmp_path, {64: 1.0}, {128: 1.0})).empty  # none in common
     assert crossover.rows(matmuls(tmp_path, {64: 1.0}, {64: 1.0})).empty  # one size is no curve
 
@@ -97,10 +101,8 @@ def test_a_win_within_the_times_intervals_is_none(tmp_path):
     matmul = read["matmul"].copy()
     for name, factor in {"time_ci_low_s": 1 / 3, "time_ci_high_s": 3.0}.items():
         matmul[name] = factor * matmul["time_s"]
-    assert "256³" in said(crossover, read)
-    won_later = said(crossover, read | {"matmul": matmul})
-    assert "512³" in won_later
-    assert "256³ on" not in won_later
+    assert won_from(said(crossover, read)) == "256"
+    assert won_from(said(crossover, read | {"matmul": matmul})) == "512"
 
 
 def test_copies_are_of_a_size_and_no_kernel_s_luck_with_them_decides(tmp_path):
@@ -161,19 +163,22 @@ def memory(folder, *levels: tuple[str, float], cycles: float | None = 2.6e9):
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_a_pyramid_names_its_ends_and_its_largest_step(tmp_path, language):
     levels = ("L1", 2e-9), ("L1", 1e-9), ("L2", 4e-9), ("memory", 2e-7), ("disk", 1e-3)
-    words = said(latency_pyramid, memory(tmp_path, *levels), language)
-    for part in ("2.60", "1.00 ns", "1,000,000", "5,000"):
-        assert part in words
+    told = said(latency_pyramid, memory(tmp_path, *levels), language)
+    near = told["cost"][0]
+    assert (near["cycles"], near["row"]["time_per_access_s"]) == ("2.60", 1e-9)
+    assert told["finding"][0]["factor"] == pytest.approx(1e6)
+    assert told["step"][0]["factor"] == pytest.approx(5000)
     assert len(latency_pyramid.rows(memory(tmp_path, *levels))) == 4
 
 
 def test_extreme_equal_and_single_levels(tmp_path):
     assert figures.render("latency_pyramid", memory(tmp_path, ("L1", 1e-9))) is None
     equal = said(latency_pyramid, memory(tmp_path, ("L1", 1e-9), ("L2", 1e-9), ("L3", 1e-9)))
-    assert "1.00× as long" in equal
-    assert "largest step" not in equal
+    assert equal["finding"][0]["factor"] == 1
+    assert "step" not in equal
     hidden = said(latency_pyramid, memory(tmp_path, ("L1", 1e-9), ("memory", 1e-7), cycles=None))
-    assert hidden == "An access to L1 takes 1.00 ns, to memory 100 ns: 100× as long."
+    assert hidden.keys() == {"time_alone", "memory", "finding"}
+    assert hidden["finding"][0]["factor"] == pytest.approx(100)
     assert latency_pyramid.rows(memory(tmp_path, ("", 1e-9))).empty
 
 
@@ -192,10 +197,12 @@ def counted(folder, **models: dict[str, int]):
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_the_most_uneven_model_is_told_of_first(tmp_path, language):
     many = {f"encoder.stages.{place}.layers.0.convolution": 100 - place for place in range(40)}
-    words = said(
+    told = said(
         flops_by_layer, counted(tmp_path, small={"a": 30, "b": 60, "c": 10}, large=many), language
     )
-    assert words.index("60") < words.index("large")
+    first, second = told["finding"]
+    assert (first["row"]["model"], first["share"]) == ("small", pytest.approx(60))
+    assert second["row"]["model"] == "large"
     rows = flops_by_layer.rows(counted(tmp_path, large=many))
     assert len(rows) == flops_by_layer.BARS + 1
     assert rows["part"].sum() == pytest.approx(1)
@@ -205,9 +212,11 @@ def test_the_most_uneven_model_is_told_of_first(tmp_path, language):
 def test_extreme_equal_and_single_layers(tmp_path):
     assert figures.render("flops_by_layer", counted(tmp_path, one={"only": 7})) is None
     alike = said(flops_by_layer, counted(tmp_path, alike=dict.fromkeys("abcd", 5)))
-    assert re.findall(r"\d+(?: %)?", alike) == ["4", "25 %"]
+    [equal] = alike["alike"]
+    assert (equal["count"], equal["share"]) == (4, 25)
     uneven = said(flops_by_layer, counted(tmp_path, uneven={"a": 10**15, "b": 1}))
-    assert "a does 100 % of the forward FLOPs" in uneven
+    [most] = uneven["finding"]
+    assert (most["row"]["layer"], most["share"]) == ("a", pytest.approx(100))
 
 
 def test_repeated_blocks_that_do_equal_work_are_one_bar(tmp_path):
@@ -216,7 +225,8 @@ def test_repeated_blocks_that_do_equal_work_are_one_bar(tmp_path):
     assert list(rows["layer"]) == ["h.*.mlp", "head", "h.6.mlp"]
     assert list(rows["times"]) == [6, 1, 1]
     assert rows["part"].sum() == pytest.approx(1)
-    assert re.findall(r"\d+", said(flops_by_layer, counted(tmp_path, net=blocks))) == ["6", "60"]
+    [several] = said(flops_by_layer, counted(tmp_path, net=blocks))["several"]
+    assert (several["row"]["times"], several["share"]) == (6, pytest.approx(60))
 
 
 def test_models_without_flops_have_no_layers(tmp_path):
@@ -258,10 +268,10 @@ def test_the_graph_with_two_kinds_of_layers_is_drawn_and_its_passes_compared(tmp
     read = graphs(
         tmp_path, net=net, alike=[("MmBackward0", 1, 1)] * 2, deep=[*net, ("ViewBackward0", 0, 0)]
     )
-    words = said(computational_graph, read, language)
-    assert "net" in words
-    assert "1.50" in words
-    assert "ConvolutionBackward0" in words
+    told = said(computational_graph, read, language)
+    [passes] = told["finding"]
+    assert (passes["row"]["model"], passes["factor"]) == ("net", pytest.approx(1.5))
+    assert told["once"] == [{"node": "ConvolutionBackward0"}]
     assert list(computational_graph.rows(read)["forward_flops"]) == [100, 0, 100]
 
 
@@ -269,4 +279,5 @@ def test_a_graph_of_one_layer_is_not_drawn_and_equal_layers_are(tmp_path):
     assert computational_graph.rows(graphs(tmp_path, one=[("MmBackward0", 1, 1)])).empty
     assert computational_graph.rows(graphs(tmp_path)).empty
     longest = [(f"SlowConvTranspose{place}Backward0", 10**12, 2 * 10**12) for place in range(12)]
-    assert "2.00× the FLOPs" in said(computational_graph, graphs(tmp_path, longest=longest))
+    [passes] = said(computational_graph, graphs(tmp_path, longest=longest))["finding"]
+    assert passes["factor"] == pytest.approx(2)

@@ -3,14 +3,12 @@ overlaps."""
 
 import pandas as pd
 import pytest
-from support.drawn import overlaps, tables
+from support.drawn import overlaps, step, tables
+from support.said import heard_of
 from support.slow import few
 
-from mfulab.core.language import Texts
 from mfulab.lab.report import figures
 from mfulab.lab.report.figures import memory_breakdown
-
-TEXT = Texts("en", "memory_breakdown")
 
 
 def counted(parameters: float = 1e9, **changes) -> dict:
@@ -33,23 +31,10 @@ def counted(parameters: float = 1e9, **changes) -> dict:
     }
 
 
-def step(**changes) -> dict:
-    common = {
-        "status": "ok",
-        "hardware": "here",
-        "recorded": "False",
-        "mode": "training",
-        "execution": "eager",
-    }
+def trained(**changes) -> dict:
     asked = {"dtype": "float32", "optimizer": "adam", "autocast": False, "checkpointing": False}
-    return {
-        **common,
-        **asked,
-        "model": "large",
-        "flops_run": "counted",
-        "memory_bytes": 20e9,
-        **changes,
-    }
+    counts = {"model": "large", "flops_run": "counted", "memory_bytes": 20e9}
+    return {**step(), **asked, **counts, **changes}
 
 
 def rows(tmp_path, *flops: dict, steps: tuple[dict, ...] = ()) -> pd.DataFrame:
@@ -78,30 +63,29 @@ def test_the_parts_of_each_way_are_the_textbooks(tmp_path):
 
 def test_only_a_step_of_the_same_way_is_measured(tmp_path):
     steps = (
-        step(),
-        step(memory_bytes=9e9, optimizer="sgd"),
-        step(memory_bytes=7e9, autocast=True, dtype="bfloat16"),
+        trained(),
+        trained(memory_bytes=9e9, optimizer="sgd"),
+        trained(memory_bytes=7e9, autocast=True, dtype="bfloat16"),
     )
-    other = step(memory_bytes=1.0, gradient_accumulation=4)
+    other = trained(memory_bytes=1.0, gradient_accumulation=4)
     known = rows(tmp_path, counted(), steps=(*steps, other))["measured_bytes"].dropna()
     assert known.to_dict() == {"fp32_adam": 20e9, "fp32_sgd": 9e9, "autocast_adam": 7e9}
 
 
 def test_the_sentence_names_cards_that_suffice(tmp_path):
-    found = rows(tmp_path, counted(), steps=(step(),))
-    assert memory_breakdown.finding(found, TEXT) == (
-        "Training large (batch 1) in fp32 with Adam holds 24.00 GB, 50 % of it gradients and moments; "
-        "GeForce RTX 4090 is the smallest of these cards that holds it. "
-        "The leanest setup, checkpointed, over 64 devices (FSDP), holds 750.0 MB on each device; "
-        "GeForce RTX 4090 is the smallest of these cards that holds it. "
-        "One measured peak differs by 17 % from the count."
-    )
+    found = rows(tmp_path, counted(), steps=(trained(),))
+    told = heard_of(memory_breakdown, found)
+    [adam], [least], [measured] = told["finding"], told["least"], told["measured"]
+    assert (adam["needed"], adam["state"]) == ("24.00 GB", "50")
+    assert (least["way"], least["needed"]) == ("mixed_64_devices", "750.0 MB")
+    assert told["fits"] == 2 * [{"card": "GeForce RTX 4090"}]
+    assert (measured["count"], measured["deviation"]) == (1, "17")
 
 
 def test_what_fits_no_card_says_so(tmp_path):
-    said = memory_breakdown.finding(rows(tmp_path, counted(4e11)), TEXT)
-    assert "none of these cards holds it, Instinct MI300X being the largest" in said
-    assert "measured" not in said
+    told = heard_of(memory_breakdown, rows(tmp_path, counted(4e11)))
+    assert told["fits_none"] == [{"card": "Instinct MI300X"}]
+    assert "measured" not in told
 
 
 def test_a_model_without_blocks_to_recompute_is_not_drawn(tmp_path):
@@ -115,6 +99,6 @@ def test_everything_fits(tmp_path, language):
     sizes = {"small": 1.2e8, "middle": 1.2e9, "large": 8e9}
     flops = [counted(size, model=name, run=name) for name, size in sizes.items()]
     drawn = figures.render(
-        "memory_breakdown", tables(tmp_path, step(flops_run="small"), flops=flops), language
+        "memory_breakdown", tables(tmp_path, trained(flops_run="small"), flops=flops), language
     )
     assert overlaps(drawn.figure) == []

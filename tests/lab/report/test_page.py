@@ -18,6 +18,7 @@ from support.slow import few
 
 from mfulab.core.files import write_csv
 from mfulab.core.language import Texts
+from mfulab.core.language.sentences import sentence
 from mfulab.core.said import Said, of_source, packed_all
 from mfulab.lab.report import figures, frames, summary
 from mfulab.lab.report.drawing import percent
@@ -170,9 +171,8 @@ def test_a_gpu_that_was_left_is_told_before_the_first_sentence_and_in_the_termin
         assert "pip uninstall -y torch &amp;&amp; pip install torch==2.13.0" in note
         assert "another machine" not in note
     summary.show(tables, tmp_path / "report.html")
-    assert " ".join(capsys.readouterr().out.split()).startswith(
-        f"The CPU was measured, not the GPU. {UNUSED}"
-    )
+    first = f"{Texts('en', 'page')('gpu_unused')} {UNUSED}"
+    assert " ".join(capsys.readouterr().out.split()).startswith(first)
 
 
 def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_peak(measured):
@@ -198,9 +198,11 @@ def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_
 
     recorded = rows.assign(recorded=True)
     says, peaks = first(recorded, own)
-    assert says.endswith(": no MFU: no peak is known for bf16 on this device.")
+    assert f"{Said('no_peak', {'precision': 'bf16'})}." in says
     assert peaks == ["bf16"]
-    assert "최대 성능을 알 수 없습니다" in first(recorded, own, language="ko")[0]
+    assert (
+        sentence("no_peak", {"precision": "bf16"}, "ko") in first(recorded, own, language="ko")[0]
+    )
     with_mfu = rows[rows[["mfu_percent", "utilization_percent"]].notna().all(axis=1)].head(1)
     assert first(recorded, own, with_mfu) == first(recorded) == ("of recorded machines", [])
     says, peaks = first(
@@ -210,7 +212,7 @@ def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_
     assert f"an MFU of {percent(rows['mfu_percent'].max())} %" in says
     assert not peaks
     says, peaks = first(recorded, own.assign(mfu_note="uncounted"))
-    assert "FLOPs were not counted" in says
+    assert str(Said("uncounted")) in says
     assert not peaks, "no peak helps where FLOPs were not counted"
 
 
@@ -257,9 +259,10 @@ def test_runs_left_out_on_purpose_are_told_by_their_reasons(one_figure, tmp_path
         document.build(tmp_path).partition("41 runs left out on purpose")[2].partition("</ul>")[0]
     )
     reasons = [" ".join(reason.split()) for reason in re.findall("<li>(.*?)</li>", told)]
-    assert reasons == [
-        "a day of pure Python: 1 run, such as bench_matmul kernel=python,size=4096",
-        f"the device has no units of this format: 40 runs, such as bench_matmul {runs[0]}",
+    counted = [re.match(r"(.*): (\d+) .* bench_matmul (.*)", reason).groups() for reason in reasons]
+    assert counted == [
+        ("a day of pure Python", "1", "kernel=python,size=4096"),
+        ("the device has no units of this format", "40", runs[0]),
     ]
 
 
@@ -275,9 +278,9 @@ def test_a_sweep_that_is_not_at_its_end_says_how_far_it_is_and_what_is_missing(
     (tmp_path / "progress.csv").write_text("\n".join(["step,run,state", *lines, ""]))
     content = document.build(tmp_path)
     assert '<progress max="3" value="1"' in content
-    assert (
-        "1 run measured, 1 not measured for lack of time (budget_min), 1 still to come." in content
-    )
+    text = Texts("en", "page")
+    states = ("progress_measured", "progress_not_measured", "progress_to_come")
+    assert ", ".join(text(state, count=1) for state in states) in content
     missing = content.partition('id="missing"')[2].partition("</details>")[0]
     assert re.findall("<li>(.*?)</li>", missing) == ["profile_step b 2", "profile_step c"]
     (tmp_path / "progress.csv").write_text("\n".join(["step,run,state", lines[0], ""]))

@@ -1,8 +1,11 @@
 """Pruned models: a sentence from few, equal and extreme rows, and a figure in which no text covers
 another."""
 
+import re
+
 import pytest
-from support.drawn import overlaps, tables
+from support.drawn import overlaps, step, tables
+from support.said import heard
 from support.slow import few
 
 from mfulab.core.language import Texts
@@ -15,27 +18,13 @@ TEXT = Texts("en", "pruning")
 def row(
     kind: str = "none", share: float = 0.0, time_s: float = 0.01, batch_size: int = 64, **more
 ) -> dict:
-    who = {
-        "status": "ok",
-        "hardware": "here",
-        "recorded": "False",
-        "model": "perceptron",
-        "workload": "inference",
-    }
-    how = {"precision": "fp32", "execution": "eager", "mode": "inference"}
-    return {
-        **who,
-        **how,
-        "batch_size": batch_size,
-        "time_s": time_s,
-        "pruning": kind,
-        "pruned_share": share,
-        **more,
-    }
+    shape = {"model": "perceptron", "batch_size": batch_size}
+    pruned = {"pruning": kind, "pruned_share": share}
+    return {**step("inference"), **shape, "time_s": time_s, **pruned, **more}
 
 
-def said(tmp_path, *rows: dict) -> str:
-    return pruning.finding(pruning.rows(tables(tmp_path, *rows)), TEXT)
+def said(tmp_path, *rows: dict) -> dict[str, list[dict]]:
+    return heard(pruning, tables(tmp_path, *rows))
 
 
 def test_the_most_pruned_case_of_each_way_speaks(tmp_path):
@@ -45,25 +34,29 @@ def test_the_most_pruned_case_of_each_way_speaks(tmp_path):
         row("masked", 0.9, 0.0101),
         row("structured", 0.9, 0.0015),
     )
-    assert said(tmp_path, *rows) == (
-        "At 90 % pruned (weights masked, batch 64) perceptron takes 1.01× as long, with 10 % of the weights."
-        " At 90 % pruned (units taken out, batch 64) perceptron takes 15 % of the time with 10 % of the weights."
-    )
+    told = said(tmp_path, *rows)
+    [masked], [smaller] = told["finding_slower"], told["finding"]
+    assert (masked["best"]["pruning"], masked["pruned"]) == ("masked", 90)
+    assert (masked["factor"], masked["best"]["left"]) == (pytest.approx(1.01), pytest.approx(10))
+    assert (smaller["best"]["pruning"], smaller["pruned"]) == ("structured", 90)
+    assert smaller["best"]["relative"] == pytest.approx(15)
+    assert smaller["best"]["left"] == pytest.approx(10)
 
 
 def test_of_several_machines_each_sentence_names_its_own(tmp_path):
     there = {"hardware": "there"}
     rows = row(), row("masked", 0.9), row(**there), row("two_of_four", 0.5, 0.35, **there)
-    masked, sparse = said(tmp_path, *rows).split("there: ")
-    assert masked.startswith("Invented Xeon: At 90 % pruned (weights masked")
-    assert sparse.startswith(
-        "At 50 % pruned (two of four left, batch 64) perceptron takes 35.0× as long"
-    )
+    sentences = pruning.finding(pruning.rows(tables(tmp_path, *rows)), TEXT)
+    here, sparse = sentences.split("there: ")
+    assert here.startswith("Invented Xeon: ")
+    assert [*map(float, re.findall(r"\d+(?:\.\d+)?", sparse))][:3] == [50, 64, 35]
 
 
 def test_equal_and_extreme_times(tmp_path):
-    assert "takes 100 % of the time with 50 %" in said(tmp_path, row(), row("masked", 0.5))
-    assert "takes 50.0× as long" in said(tmp_path, row(), row("structured", 0.3, 0.5))
+    [equal] = said(tmp_path, row(), row("masked", 0.5))["finding"]
+    assert (equal["best"]["relative"], equal["best"]["left"]) == (100, 50)
+    [slower] = said(tmp_path, row(), row("structured", 0.3, 0.5))["finding_slower"]
+    assert slower["factor"] == pytest.approx(50)
 
 
 def test_nominal_and_executed_flops_are_both_said(tmp_path):
@@ -72,18 +65,17 @@ def test_nominal_and_executed_flops_are_both_said(tmp_path):
         row("masked", 0.9, executed_flops=1000),
         row("structured", 0.9, executed_flops=80),
     )
-    told = said(tmp_path, *rows)
-    assert "Nominally 10 % of the FLOPs remain; 100 % are executed." in told
-    assert told.endswith("Nominally 8.0 % of the FLOPs remain; 8.0 % are executed.")
+    executed = [said["best"] for said in said(tmp_path, *rows)["executed"]]
+    assert [best["nominal"] for best in executed] == pytest.approx([10, 8])
+    assert [best["executed"] for best in executed] == pytest.approx([100, 8])
 
 
 def test_times_within_the_intervals_are_no_gain(tmp_path):
     wide = {"time_ci_low_s": 0.001, "time_ci_high_s": 0.02}
     told = said(tmp_path, row(**wide), row("masked", 0.9, 0.005, **wide))
-    assert told.endswith("the change of its time is not measurable here.")
+    assert told.keys() == {"finding_alike"}
     narrow = row("structured", 0.9, 0.0005, time_ci_low_s=0.0004, time_ci_high_s=0.0006)
-    assert told != said(tmp_path, row(**wide), narrow)
-    assert "no difference" not in said(tmp_path, row(**wide), narrow)
+    assert said(tmp_path, row(**wide), narrow).keys() == {"finding"}
 
 
 def test_without_the_whole_model_there_is_nothing_to_say(tmp_path):

@@ -1,9 +1,9 @@
 """Cheaper models on real images: a sentence from few, equal and extreme rows, and a figure that
 fits."""
 
-import pandas as pd
 import pytest
-from support.drawn import overlaps
+from support.drawn import STEP, overlaps, tables
+from support.said import heard
 from support.slow import few
 
 from mfulab.core.language import Texts
@@ -11,18 +11,11 @@ from mfulab.lab.report import figures, frames
 from mfulab.lab.report.figures import quality
 
 TEXT = Texts("en", "quality")
-ENVIRONMENT = {
-    "hardware": "here",
-    "recorded": "False",
-    "device": "cpu",
-    "device_name": "Invented Xeon",
-}
 
 
 def row(
     way: str = "none", accuracy: float = 95.0, time: float = 100.0, flops: int = 1000, **changes
 ) -> dict:
-    who = {"status": "ok", "hardware": "here", "recorded": "False", "compression": way}
     counts = {
         "flops": flops,
         "whole_flops": 1000,
@@ -40,7 +33,8 @@ def row(
         "time_high_percent": 1.05 * time,
     }
     return {
-        **who,
+        **STEP,
+        "compression": way,
         **counts,
         **accuracies,
         "change_half_points": 0.5,
@@ -50,14 +44,12 @@ def row(
     }
 
 
-def tables(tmp_path, *rows: dict) -> frames.Tables:
-    pd.DataFrame(rows).to_csv(tmp_path / "quality.csv", index=False)
-    pd.DataFrame([ENVIRONMENT]).to_csv(tmp_path / "environment.csv", index=False)
-    return frames.read(tmp_path)[0]
+def planted(tmp_path, *rows: dict) -> frames.Tables:
+    return tables(tmp_path, quality=rows)
 
 
-def said(tmp_path, *rows: dict) -> str:
-    return quality.finding(quality.rows(tables(tmp_path, *rows)), TEXT)
+def said(tmp_path, *rows: dict) -> dict[str, list[dict]]:
+    return heard(quality, planted(tmp_path, *rows))
 
 
 def test_the_fastest_that_keeps_its_accuracy_and_what_costs_most(tmp_path):
@@ -67,47 +59,46 @@ def test_the_fastest_that_keeps_its_accuracy_and_what_costs_most(tmp_path):
         row("structured", 94.9, 60, 500),
         row("student", 90.0, 10, 50),
     )
-    assert said(tmp_path, *rows) == (
-        "The whole model classifies 95.0 % of the held-out images."
-        " “pooling” is the fastest without a measurable loss: 94.8 %, 40 % (38–42) of the time,"
-        " 30 % of the FLOPs and 30 % of the weights' bytes. “small model alone” costs most accuracy:"
-        " 5.0 ± 0.5 points for 10 % (9.5–10) of the time."
-    )
+    told = said(tmp_path, *rows)
+    assert told.keys() == {"whole", "finding", "worst"}
+    assert told["whole"][0]["row"]["whole_accuracy_percent"] == 95
+    [best], [worst] = told["finding"], told["worst"]
+    assert best["row"]["compression"] == "pooled"
+    numbers = ["accuracy_percent", "time_percent", "flops_percent", "bytes_percent"]
+    assert [*best["row"][numbers]] == [94.8, 40, 30, 30]
+    assert (worst["row"]["compression"], worst["lost"]) == ("student", 5)
+    assert [*worst["row"][["change_half_points", "time_percent"]]] == [0.5, 10]
 
 
 def test_fewer_flops_that_take_as_long_are_named(tmp_path):
     told = said(tmp_path, row(), row("separable", 95.0, 150, 200), row("masked", 95.0, 100))
-    assert "Of 2 ways none is measurably faster and keeps the accuracy" in told
-    assert told.endswith(
-        " has 20 % of the FLOPs and is not measurably faster: 150 % (142–158) of the time."
-    )
+    assert told["none_kept"] == [{"count": 2}]
+    assert [*told["fewer"][0]["row"][["flops_percent", "time_percent"]]] == [20, 150]
 
 
 def test_what_lies_within_the_intervals_is_neither_a_gain_nor_a_loss(tmp_path):
     wide = {"time_low_percent": 50.0, "time_high_percent": 120.0, "change_half_points": 3.0}
     told = said(tmp_path, row(), row("pooled", 93.0, 80, **wide))
-    assert "Of 1 way none is measurably faster" in told
-    assert "costs most" not in told
-    apart = said(tmp_path, row(), row("pooled", 93.0, 80))
-    assert "costs most accuracy: 2.0 ± 0.5 points for 80 % (76–84)" in apart
+    assert told["none_kept"] == [{"count": 1}]
+    assert "worst" not in told
+    [worst] = said(tmp_path, row(), row("pooled", 93.0, 80))["worst"]
+    assert (worst["lost"], worst["row"]["time_percent"]) == (2, 80)
 
 
 def test_equal_extreme_and_single_rows(tmp_path):
-    assert said(tmp_path, row()) == "The whole model classifies 95.0 % of the held-out images."
+    assert said(tmp_path, row()).keys() == {"whole"}
     equal = said(tmp_path, row(), *(row(way) for way in ("masked", "two_of_four")))
-    assert "Of 2 ways none" in equal
-    assert "costs most" not in equal
-    alone = said(
-        tmp_path, row("student", 10.0, 0.5, 1, change_half_points=None, time_low_percent=None)
-    )
-    assert "costs most accuracy: 85.0" in alone
-    assert "nan" not in alone
-    assert quality.rows(tables(tmp_path, row("masked", status="failed"))).empty
+    assert equal["none_kept"] == [{"count": 2}]
+    assert "worst" not in equal
+    unknown = {"change_half_points": None, "time_low_percent": None}
+    [worst] = said(tmp_path, row("student", 10.0, 0.5, 1, **unknown))["worst"]
+    assert (worst["lost"], worst["reach"], worst["span"]) == (85, "", "")
+    assert quality.rows(planted(tmp_path, row("masked", status="failed"))).empty
 
 
 def test_bars_within_the_intervals_are_pale_in_errors_and_in_time(tmp_path):
     drawn = figures.render(
-        "quality", tables(tmp_path, row(), row("masked", 94.8, 101), row("student", 80.0, 20, 50))
+        "quality", planted(tmp_path, row(), row("masked", 94.8, 101), row("student", 80.0, 20, 50))
     )
     errors, times, flops, _ = drawn.figure.axes
     inks = [[bar.get_facecolor()[3] < 1 for bar in axes.patches] for axes in (errors, times, flops)]
@@ -115,8 +106,9 @@ def test_bars_within_the_intervals_are_pale_in_errors_and_in_time(tmp_path):
     assert TEXT("within") in [each.get_text() for each in drawn.figure.legends[0].get_texts()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_every_way_fits(tmp_path, language):
     rows = [row(way, 95 - place, 100 + 15 * place) for place, way in enumerate(quality.WAYS)]
-    drawn = figures.render("quality", tables(tmp_path, *rows), language)
+    drawn = figures.render("quality", planted(tmp_path, *rows), language)
     assert overlaps(drawn.figure) == []

@@ -1,7 +1,7 @@
 """Quantised models: the sentence from their rows, and a figure in which no text covers another."""
 
 import pytest
-from support.drawn import overlaps, tables
+from support.drawn import overlaps, step, tables
 from support.said import heard
 from support.slow import few
 
@@ -15,22 +15,9 @@ TEXT = Texts("en", "quantised")
 def row(mode: str = "decoding", speed: float = 20.0, batch_size: int = 1, **changes) -> dict:
     """An eager step that moves 80 % of the bandwidth; with `quantisation` one that has fewer
     bits."""
-    common = {
-        "status": "ok",
-        "hardware": "here",
-        "recorded": "False",
-        "model": "gpt2",
-        "precision": "fp32",
-    }
-    step = {
-        "mode": mode,
-        "workload": mode,
-        "batch_size": batch_size,
-        "execution": "eager",
-        "sequence_length": 64,
-    }
+    shape = {"model": "gpt2", "batch_size": batch_size, "sequence_length": 64}
     speeds = {"samples_per_s": speed, "time_s": batch_size / speed, "mbu_percent": 80.0}
-    return {**common, **step, **speeds, "quantisation": "none", **changes}
+    return {**step(mode), **shape, **speeds, "quantisation": "none", **changes}
 
 
 def fewer(kind: str, speed: float, mode: str = "decoding", batch_size: int = 1, **changes) -> dict:
@@ -100,6 +87,7 @@ def test_without_the_step_before_there_is_nothing_to_hold_against(tmp_path):
     assert quantised.rows(tables(tmp_path, row())).empty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_every_scheme_fits(tmp_path, language):
     rows = [

@@ -1,12 +1,12 @@
 """Sentences of the seminar's experiments: from extreme, equal and single rows."""
 
 import json
-import re
 
 import pandas as pd
 import pytest
 from support import report_rows
 from support.drawn import overlaps
+from support.said import heard, heard_of
 
 from mfulab.core.language import LANGUAGES, Texts
 from mfulab.lab.report import figures, frames
@@ -21,11 +21,15 @@ from mfulab.lab.report.figures import (
 )
 
 
-def told(module, rows, language="en"):
-    """The sentence that a figure says of rows, here as dictionaries."""
-    frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
-    frame = frame.where(frame.notna(), float("nan")).infer_objects()  # as a table's empty cells are
-    return module.finding(frame, Texts(language, module.__name__.rpartition(".")[2]))
+def frame_of(rows):
+    """Rows, here as dictionaries, as a figure has them."""
+    frame = pd.DataFrame(rows)
+    return frame.where(frame.notna(), float("nan")).infer_objects()  # as a table's empty cells are
+
+
+def told(module, rows, language):
+    """The sentence that a figure says of rows."""
+    return module.finding(frame_of(rows), Texts(language, module.__name__.rpartition(".")[2]))
 
 
 def matmuls(*given):
@@ -53,13 +57,16 @@ def test_the_seminar_s_mean_is_taken_apart():
         {"kernel": "numba_cuda_seminar", "n": 256.0, "first_calls_mean_s": 9.0},
         {"kernel": "numba_cuda_seminar_shared", "status": "incorrect", "time_s": float("nan")},
     )
-    words = said(seminar_matmul, tables)
-    assert "numba_cuda_seminar takes 126 ms in the mean of its first 10 calls at 1000³" in words
-    assert "82.9 ms compiling, 42.2 ms the kernel" in words
-    assert "printed 540 ms" in words
-    assert "1.0e-05; numba_cuda_naive, summed in float32, by 6.0e-05" in words
-    assert "numba_cuda_seminar_shared gives a wrong result at 1000³" in words
-    drawn(seminar_matmul, tables)
+    told = drawn(seminar_matmul, tables)
+    [finding], [errors], [wrong] = told["finding"], told["errors"], told["wrong_at"]
+    row = finding["row"]
+    assert (row["kernel"], row["n"], row["first_calls"]) == ("numba_cuda_seminar", 1000, 10)
+    assert row["first_calls_mean_s"] == 0.1256
+    assert row["compiled_s"] == pytest.approx(0.0829, rel=1e-3)
+    assert (row["time_s"], finding["printed"]) == (0.0422, "540 ms")
+    assert (errors["own"], errors["other_error"]) == (1e-5, 6e-5)
+    assert errors["other"] == "numba_cuda_naive"
+    assert (wrong["row"]["kernel"], wrong["row"]["n"]) == ("numba_cuda_seminar_shared", 1000)
 
 
 def test_parts_of_a_mean_are_its_sum_and_never_negative():
@@ -80,33 +87,40 @@ def counters(load, truth, **read):
     return {"load": load, "truth_percent": truth, **others, **unread, **read}
 
 
+def of_counters(*rows):
+    return heard_of(known_truth, frame_of(rows))
+
+
 def test_the_worst_counter_and_the_best_are_named():
-    rows = [
+    told = of_counters(
         counters("spin_one", 0.76, nvml_percent=100.0, mfulab_percent=1.0),
         counters("duty_50", 50.0, nvml_percent=55.0, mfulab_percent=48.0),
-    ]
-    words = told(known_truth, rows)
-    worst = "nvidia-smi is the furthest off: it reads 100 % of the load “one core or SM spins”"
-    assert worst in words
-    assert "which is 0.76 % by construction" in words
-    assert words.endswith("mfulab is off by at most 2.0 points over 2 loads.")
-    assert "off by at most" not in told(
-        known_truth, [counters("steady", 100.0, mfulab_percent=100.0)]
     )
-    assert "reads 100 %" in told(
-        known_truth, [counters("steady", 100.0, mfulab_percent=100.0, nvml_percent=100.0)]
-    )
-    shared = counters(
-        "steady", 100.0, mfulab_percent=12.0, nvml_percent=99.0, other_processes_percent=88.0
-    )
-    assert "Other processes took 88 % of these CPUs" in told(known_truth, [shared])
-    assert "off by at most" not in told(known_truth, [shared])
-    late = counters("steady", 100.0, mfulab_percent=98.0, after_percent=0.0)
-    first, _, _ = told(known_truth, [late]).partition(".")
-    assert re.findall(r"(\d+) (?:%|points)", first) == ["0", "98", "98"]
-    assert "mfulab is the one counter" in told(known_truth, [late]), (
-        "a reading at one time judges no counter"
-    )
+    assert {"nvml_percent", "spin_one"} <= told.keys()
+    assert (told["finding"][0]["reading"], told["finding"][0]["truth"]) == (100.0, 0.76)
+    assert (told["best"][0]["points"], told["best"][0]["count"]) == ("2.0", 2)
+
+
+def test_no_counter_is_the_best_of_one():
+    steady = counters("steady", 100.0, mfulab_percent=100.0)
+    assert "best" not in of_counters(steady)
+    assert of_counters(steady | {"nvml_percent": 100.0})["finding"][0]["reading"] == 100.0
+
+
+def test_other_processes_are_told_and_leave_no_counter_the_best():
+    read = {"mfulab_percent": 12.0, "nvml_percent": 99.0, "other_processes_percent": 88.0}
+    told = of_counters(counters("steady", 100.0, **read))
+    assert told["disturbed"] == [{"share": "88"}]
+    assert "best" not in told
+
+
+def test_a_reading_after_the_load_comes_first_and_judges_no_counter():
+    told = of_counters(counters("steady", 100.0, mfulab_percent=98.0, after_percent=0.0))
+    assert next(iter(told)) == "after"
+    [after] = told["after"]
+    assert (after["row"]["after_percent"], after["row"]["mfulab_percent"]) == (0.0, 98.0)
+    assert after["points"] == 98.0
+    assert "finding_one" in told, "one counter was read during the load"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -136,25 +150,26 @@ def test_the_ends_of_the_hierarchy_are_compared():
         walk("rows", 1 << 20, 1e-9),
         walk("columns", 1 << 20, 5e-9),
     ]
-    words = told(memory_hierarchy, rows)
-    assert "an access takes 1.00 ns in 4 KiB and 100 ns in 1 GiB: 100× as long" in words
-    assert "A matrix of 1 MiB takes 5.00× as long by columns as by rows" in words
-    assert "an access in 4 KiB takes 1.00 ns." in told(memory_hierarchy, rows[:1])
-    in_order = told(memory_hierarchy, [walk("sequential", 4096, 1e-10)])
-    assert "in order" in in_order
-    assert "100 ps" in in_order
-    assert "MHz" not in words
+    told = heard_of(memory_hierarchy, frame_of(rows))
+    [ends] = told["finding"]
+    assert (ends["small"], ends["large"]) == ("4 KiB", "1 GiB")
+    assert (ends["first"]["time_per_access_s"], ends["last"]["time_per_access_s"]) == (1e-9, 1e-7)
+    assert ends["factor"] == pytest.approx(100)
+    assert told["orders"] == [{"size": "1 MiB", "factor": "5.00"}]
+    assert "nominal" not in told
+    assert heard_of(memory_hierarchy, frame_of(rows[:1])).keys() == {"random", "finding_one"}
+    in_order = heard_of(memory_hierarchy, frame_of([walk("sequential", 4096, 1e-10)]))
+    assert in_order.keys() == {"sequential", "finding_one"}
 
 
 def test_memory_by_hand_is_told_at_the_largest_size_that_has_both():
     both = [walk("cuda_malloc", 1 << 20, 1e-9), walk("cuda_memcpy", 1 << 20, 3e-9)]
     rows = [*both, walk("cuda_malloc", 1 << 30, 1e-12), walk("host", 1 << 20, 1e-10)]
-    words = told(memory_hierarchy, rows)
-    assert (
-        "1 MiB of GPU memory take 131 µs to get and give back by hand, and 393 µs with a copy"
-        in words
-    )
-    assert "by hand" not in told(memory_hierarchy, rows[2:])
+    [by_hand] = heard_of(memory_hierarchy, frame_of(rows))["by_hand"]
+    assert by_hand["size"] == "1 MiB"
+    assert by_hand["empty"] == pytest.approx(131e-6, rel=1e-3)
+    assert by_hand["copied"] == pytest.approx(393e-6, rel=1e-3)
+    assert "by_hand" not in heard_of(memory_hierarchy, frame_of(rows[2:]))
 
 
 @pytest.mark.parametrize(
@@ -176,8 +191,7 @@ def test_cycles_of_a_virtual_machine_are_said_to_be_nominal(virtual, device, sai
         "environment": pd.DataFrame([machine | {"device": device}]),
         "memory": pd.DataFrame([row]),
     }
-    words = memory_hierarchy.finding(memory_hierarchy.rows(tables), Texts("en", "memory_hierarchy"))
-    assert ("of the nominal 2,596 MHz" in words) == said
+    assert ("nominal" in heard(memory_hierarchy, tables)) == said
 
 
 @pytest.mark.parametrize(
@@ -208,17 +222,11 @@ def profiled(*given):
 
 
 def drawn(module, tables):
-    """The sentence, after drawing without an overlap in the language whose words are wider."""
+    """What the sentence says, by key, after drawing without an overlap in the language whose words
+    are wider."""
     name = module.__name__.rpartition(".")[2]
     assert overlaps(figures.render(name, tables, "ko").figure) == []
-    return said(module, tables)
-
-
-def said(module, tables):
-    """The sentence in English."""
-    return figures.finding(
-        module, module.rows(tables), Texts("en", module.__name__.rpartition(".")[2])
-    )
+    return heard(module, tables)
 
 
 def test_subnormal_numbers_are_compared_with_normal_ones():
@@ -232,14 +240,14 @@ def test_subnormal_numbers_are_compared_with_normal_ones():
         for precision in ("fp32", "fp64")
         for numbers, time in (("normal", 1e-4), ("subnormal", 5e-3), ("flushed", 1.1e-4))
     ]
-    words = drawn(subnormals, profiled(*steps))
-    assert (
-        "square roots of subnormal numbers take 50× as long as those of normal ones (5.00 ms per step)"
-        in words
-    )
-    assert "With torch.set_flush_denormal they take 1.1× as long." in words
-    assert words.endswith("products of subnormal numbers take 1.0× as long.")
-    assert said(subnormals, profiled(*steps[:2])).endswith("per step).")
+    told = drawn(subnormals, profiled(*steps))
+    [worst], [zero], [least] = told["finding"], told["zero"], told["least"]
+    assert (worst["row"]["operation"], worst["row"]["time_s"]) == ("roots", 5e-3)
+    assert worst["row"]["factor"] == pytest.approx(50)
+    assert (zero["row"]["operation"], zero["row"]["numbers"]) == ("roots", "flushed")
+    assert zero["row"]["factor"] == pytest.approx(1.1)
+    assert (least["row"]["operation"], least["row"]["factor"]) == ("products", 1)
+    assert heard(subnormals, profiled(*steps[:2])).keys() == {"roots", "finding"}
     assert subnormals.rows(profiled(steps[1])).empty, "nothing to hold it against"
 
 
@@ -264,16 +272,14 @@ def test_recompilations_are_said_beside_eager_and_the_best():
             "graph_breaks": 0,
         },
     ]
-    words = drawn(recompilations, profiled(*steps))
-    [first] = [part for part in words.split(". ") if "10 calls" in part]
-    assert re.findall(r"[\d.]+", first) == ["10", "7", "8", "40.0"]
-    assert "Eager takes 2.00 ms." in words
-    assert re.findall(r"[\d.]+", words.rpartition("2.00 ms. ")[2]) == ["1", "8.00", "."]
+    told = drawn(recompilations, profiled(*steps))
+    numbers = ["varied_calls", "recompilations", "graphs", "varied_s"]
+    assert [*told["finding"][0]["row"][numbers]] == [10, 7, 8, 40.0]
+    assert told["eager"][0]["row"]["varied_s"] == 0.002
+    assert [*told["best"][0]["row"][["recompilations", "varied_s"]]] == [1, 8.0]
     broken = profiled({**steps[2], "model": "branch_on_data", "graph_breaks": 3})
-    assert said(recompilations, broken).endswith(
-        "Graphs break in branch_on_data: there torch.compile goes back to Python."
-    )
-    assert "nothing was compiled" in said(recompilations, profiled(steps[0]))
+    assert heard(recompilations, broken)["broken"] == [{"models": "branch_on_data"}]
+    assert "none" in heard(recompilations, profiled(steps[0]))
 
 
 def test_three_convolutions_are_held_against_the_library():
@@ -295,10 +301,11 @@ def test_three_convolutions_are_held_against_the_library():
         for batch in (1.0, 16.0)
     ]
     steps[0]["relative_error"] = 3e-7
-    words = drawn(convolution, profiled(*steps))
-    assert "at batch size 16 has 960 MFLOP and takes the library 16.0 ms." in words
-    assert re.findall(r"([\d.]+)×", words) == ["3.0", "5.0"]
-    assert words.endswith("The outputs' relative error against float64 is at most 3.0e-07.")
+    told = drawn(convolution, profiled(*steps))
+    most = told["finding"][0]["most"]
+    assert [*most[["batch_size", "flops", "time_s_library"]]] == [16, 960e6, 0.016]
+    assert [way["factor"] for way in told["way"]] == ["3.0", "5.0"]
+    assert told["error"] == [{"error": "3.0e-07"}]
     assert convolution.rows(profiled(*steps[4:])).empty, "no library beside them"
 
 
@@ -310,23 +317,21 @@ def test_frameworks_are_compared_with_their_losses():
         for model, mode in (("simple_cnn", "training"), ("simple_cnn", "inference"), ("conv_64", "inference"))
         for execution, time, compile_s in (("eager", 0.2, float("nan")), ("jax", 0.1, 0.5))
     ]  # fmt: skip
-    words = drawn(frameworks, profiled(*steps))
-    assert "JAX jit takes 100 ms per step, torch eager 200 ms." in words
-    assert "JAX jit takes 500 ms to compile, the longest of all." in words
-    assert (
-        "Over the first 2 training steps of simple_cnn (batch 8), before the loss vanishes" in words
-    )
-    assert words.endswith(
-        "the losses of 2 executions differ by at most 0.50 %, within the tolerance of 1 %."
-    )
+    told = drawn(frameworks, profiled(*steps))
+    [fastest] = told["finding"]
+    assert (fastest["row"]["execution"], fastest["row"]["time_s"]) == ("jax", 0.1)
+    assert fastest["longer"] == 0.2
+    assert told["compiled"][0]["time"] == 0.5
+    assert told["until_vanished"][0]["steps"] == 2
+    differ = {"count": 2, "share": "0.50", "tolerance": "1"}
+    assert differ.items() <= told["losses"][0].items()
     for step in steps[:2]:
         step["losses"] = json.dumps([2.0, 0.999])
-    words = drawn(frameworks, profiled(*steps))
-    assert (
-        "training steps of simple_cnn (batch 8) the losses of 2 executions differ by at most 0 %"
-        in words
-    )
-    assert "JAX jit takes 100 ms per step." in said(frameworks, profiled(steps[1]))
+    told = heard(frameworks, profiled(*steps))
+    assert told["all_steps"][0]["steps"] == 2, "no loss vanishes"
+    assert (told["losses"][0]["count"], told["losses"][0]["share"]) == (2, "0")
+    [alone] = heard(frameworks, profiled(steps[1]))["finding_one"]
+    assert (alone["row"]["execution"], alone["row"]["time_s"]) == ("jax", 0.1)
     assert frameworks.rows(profiled(steps[0])).empty, "torch alone"
 
 

@@ -88,6 +88,7 @@ def test_a_folder_a_device_of_slides_that_the_last_row_can_read(tmp_path, invent
             assert (right - left) / (high - low) == pytest.approx(16 / 9, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("language", "place", "every"), few([("ko", 0, 4), ("en", 0, 1), ("ko", -1, 1)])
 )

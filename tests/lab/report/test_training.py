@@ -1,73 +1,54 @@
 """Training techniques: the sentence from its rows, and a figure in which no text covers another."""
 
 import pytest
-from support.drawn import overlaps, tables
+from support.drawn import overlaps, step, tables
 from support.said import heard
 from support.slow import few
 from support.workflow_copy import ROOT
 
-from mfulab.core.language import Texts
 from mfulab.lab.planning.keys import choices
 from mfulab.lab.report import figures
 from mfulab.lab.report.figures import training_phases
 
-TEXT = Texts("en", "training_phases")
 TECHNIQUES = [name for name in choices(ROOT / "config", "workload") if name.startswith("training")]
 
 
 def row(**changes) -> dict:
     """A plain step of 10 ms, four of them the optimiser's."""
-    plain = {
-        "model": "simple_cnn",
-        "workload": "training",
-        "batch_size": 1,
-        "time_s": 0.010,
-        "optimiser_ms": 4.0,
-    }
-    shares = {
-        "mfu_percent": 10.0,
-        "hfu_percent": 10.0,
-        "checkpointing": "False",
-        "precision": "fp32",
-    }
-    made = {"forward_ms": 2.0, "backward_ms": 3.5, "other_ms": 0.5, **plain, **shares, **changes}
+    plain = {"model": "simple_cnn", "batch_size": 1, "time_s": 0.010, "checkpointing": "False"}
+    shares = {"mfu_percent": 10.0, "hfu_percent": 10.0}
+    phases = {"forward_ms": 2.0, "backward_ms": 3.5, "optimiser_ms": 4.0, "other_ms": 0.5}
+    made = {**plain, **phases, **shares, **changes}
     samples = made.pop("samples", made["batch_size"])
     made = {"gradient_accumulation": samples / made["batch_size"], "phases_percent": 100.0, **made}
-    more = {
-        "status": "ok",
-        "hardware": "here",
-        "recorded": "False",
-        "mode": "training",
-        "execution": "eager",
-    }
-    return {**more, "samples_per_s": samples / made["time_s"], **made}
+    return {**step(), "samples_per_s": samples / made["time_s"], **made}
 
 
-def said(tmp_path, *rows: dict) -> str:
-    return training_phases.finding(training_phases.rows(tables(tmp_path, *rows)), TEXT)
+def said(tmp_path, *rows: dict) -> dict[str, list[dict]]:
+    return heard(training_phases, tables(tmp_path, *rows))
 
 
 def test_one_plain_step_says_what_its_optimiser_takes(tmp_path):
-    assert said(tmp_path, row()) == (
-        "The optimiser weighs most in simple_cnn's plain step at batch 1: 40 % of the time of the phases, at"
-        " 10 % MFU."
-    )
+    told = said(tmp_path, row())
+    assert told.keys() == {"finding"}
+    plain = told["finding"][0]["row"]
+    assert (plain["model"], plain["batch_size"]) == ("simple_cnn", 1)
+    assert (plain["share"], plain["mfu_percent"]) == (pytest.approx(40), 10)
 
 
 def test_the_fastest_technique_is_named_and_held_against_plain(tmp_path):
     fused = row(workload="training_adam_fused", time_s=0.007, optimiser_ms=1.0, mfu_percent=14.3)
     several = row(workload="training_accumulated", time_s=0.020, samples=4, mfu_percent=20.0)
-    told = said(tmp_path, row(), fused, several)
-    assert (
-        "4 micro-batches accumulated is fastest there, 2.00× the samples per second: 20 % MFU."
-        in told
-    )
+    [fastest] = said(tmp_path, row(), fused, several)["faster"]
+    assert fastest["row"]["gradient_accumulation"] == 4
+    assert (fastest["factor"], fastest["row"]["mfu_percent"]) == (pytest.approx(2), 20)
 
 
 @pytest.mark.parametrize("time_s", [0.010, 0.012])
 def test_equal_or_slower_techniques_are_not_called_faster(tmp_path, time_s):
     told = said(tmp_path, row(), row(workload="training_clipped", time_s=time_s, mfu_percent=9.0))
-    assert "No other technique is measurably faster there." in told
+    assert "no_faster" in told
+    assert "faster" not in told
 
 
 def test_another_batch_is_no_technique_and_checkpointing_parts_hfu_from_mfu(tmp_path):
@@ -78,18 +59,15 @@ def test_another_batch_is_no_technique_and_checkpointing_parts_hfu_from_mfu(tmp_
         hfu_percent=40.0,
         mfu_percent=30.0,
     )
-    told = heard(
-        training_phases, tables(tmp_path, row(), row(batch_size=8, optimiser_ms=0.1), again)
-    )
+    told = said(tmp_path, row(), row(batch_size=8, optimiser_ms=0.1), again)
     assert "faster" not in told
     raised = told["checkpointed"][0]["row"]
     assert (raised["hfu_percent"], raised["mfu_percent"]) == (40.0, 30.0)
 
 
 def test_a_busy_device_is_said(tmp_path):
-    assert said(tmp_path, row(utilization_percent=99.0)).endswith(
-        "The device reads 99 % busy meanwhile."
-    )
+    [busy] = said(tmp_path, row(utilization_percent=99.0))["busy"]
+    assert busy["row"]["utilization_percent"] == 99
 
 
 def test_techniques_within_the_intervals_are_no_gain(tmp_path):
@@ -97,23 +75,21 @@ def test_techniques_within_the_intervals_are_no_gain(tmp_path):
     plain = row(time_ci_low_s=0.009, time_ci_high_s=0.011)
     near = row(workload="training_adam_fused", time_s=0.007, **wide)
     told = said(tmp_path, plain, near, row(workload="training_sgd", time_s=0.008))
-    assert "SGD is fastest there, 1.25× the samples per second" in told
-    assert "1 of 2 techniques there makes no measurable difference." in told
-    assert "No other technique is measurably faster there." in said(tmp_path, plain, near)
+    [fastest] = told["faster"]
+    assert (fastest["row"]["workload"], fastest["factor"]) == ("training_sgd", pytest.approx(1.25))
+    assert told["overlaps"] == [{"count": 1, "total": 2}]
+    assert "no_faster" in said(tmp_path, plain, near)
     several = row(workload="training_accumulated", time_s=0.020, samples=4, mfu_percent=20.0)
     close = {"time_ci_low_s": 0.004, "time_ci_high_s": 0.006}
     first, second = (
         row(workload=each, time_s=0.005, **close)
         for each in ("training_sgd", "training_adam_fused")
     )
-    faster = heard(training_phases, tables(tmp_path, plain, first, second))["faster"][0]
+    [faster] = said(tmp_path, plain, first, second)["faster"]
     assert (faster["tied"], faster["factor"]) == (2, pytest.approx(2))
     # 20 ms for four samples: its interval is held against one sample's.
-    for high, says in (
-        (0.037, "No other technique is measurably faster"),
-        (0.035, "is fastest there"),
-    ):
-        assert says in said(
+    for high, key in ((0.037, "no_faster"), (0.035, "faster")):
+        assert key in said(
             tmp_path, plain, {**several, "time_ci_low_s": 0.015, "time_ci_high_s": high}
         )
 
@@ -122,16 +98,13 @@ def test_checkpointing_trades_memory_for_time(tmp_path):
     again = row(
         workload="training_checkpointed", checkpointing="True", time_s=0.013, memory_bytes=60e6
     )
-    told = said(tmp_path, row(memory_bytes=100e6), again)
-    assert (
-        "simple_cnn at batch 1 goes from 100 MB to 60.0 MB of memory, and from 10.0 ms to 13.0 ms per sample"
-        in told
-    )
-    assert "Checkpointed" not in said(
-        tmp_path, row(memory_bytes=100e6), again | {"memory_bytes": ""}
-    )
+    plain = row(memory_bytes=100e6)
+    [traded] = said(tmp_path, plain, again)["traded"]
+    assert (traded["row"]["memory_bytes_plain"], traded["row"]["memory_bytes"]) == (100e6, 60e6)
+    assert (traded["fast"], traded["slow"]) == (pytest.approx(0.01), pytest.approx(0.013))
+    assert "traded" not in said(tmp_path, plain, again | {"memory_bytes": ""})
     wide = {"time_ci_low_s": 0.005, "time_ci_high_s": 0.02}
-    vague = heard(training_phases, tables(tmp_path, row(memory_bytes=100e6, **wide), again | wide))
+    vague = said(tmp_path, plain | wide, again | wide)
     assert "traded_alike" in vague
     assert "traded" not in vague
 
@@ -141,6 +114,7 @@ def test_without_a_plain_step_there_is_nothing_to_hold_against(tmp_path):
     assert training_phases.rows(tables(tmp_path, row(mode="inference", workload="inference"))).empty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_every_technique_fits(tmp_path, language):
     rows = [

@@ -109,6 +109,7 @@ def test_a_failed_job_shows_its_command_and_the_end_of_its_log(toy: Path) -> Non
     assert re.search("^1/2 measure  a", done.stderr, flags=re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.workflow
 def test_a_dry_run_names_some_runs_counts_all_and_writes_nothing(toy: Path) -> None:
     done = snakemake(
@@ -300,6 +301,7 @@ def test_logs_and_rows_that_are_not_there_are_no_error(tmp_path: Path) -> None:
     assert tail(str(tmp_path / "log"), False) == [f"    log: {tmp_path / 'log'}"]
 
 
+@pytest.mark.slow
 def test_a_key_with_a_dot_becomes_an_override(toy):
     (toy / "Snakefile").write_text("print(config)")
     done = snakemake(
@@ -311,6 +313,7 @@ def test_a_key_with_a_dot_becomes_an_override(toy):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", few(["#", " ", "\t", "# none", "\n", " #x", "---\n", "\r"]))
 def test_a_word_that_is_blank_is_one_sentence(toy, value):
     """To YAML; Snakemake ends some of these by an assertion without words."""

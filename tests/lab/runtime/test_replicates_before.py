@@ -2,6 +2,7 @@
 enough."""
 
 import pytest
+from support.said import numbers
 
 from mfulab.core.files import write_csv
 from mfulab.core.language import verdicts
@@ -37,7 +38,9 @@ def test_processes_stop_once_they_are_precise(before):
     times = [{"time_s": 1.000}, {"time_s": 1.001}, {"time_s": 1.002}]
     found = _as_before("bench_matmul", config(0.02), before(*times))
     assert (found.row.status, found.row.time_s) == ("ok", None)
-    assert verdicts.message(found.row.message).startswith("not measured: 3 processes reach 0.00")
+    precise = numbers(found.row.message, "precise_enough")
+    assert (precise["count"], precise["wanted"]) == (3, 0.02)
+    assert precise["reached"] < 0.01
     assert _as_before("bench_matmul", config(None), before(*times)) is None
     # one that was left out before is left out of the next one's judgement, too
     assert _as_before("bench_matmul", config(0.02), before(*times, {"time_s": None})) is not None

@@ -5,6 +5,7 @@ import sys
 import types
 
 import pytest
+from support.said import numbers
 
 from mfulab.core.files import write_json
 from mfulab.core.language import verdicts
@@ -95,9 +96,9 @@ def test_half_is_tried_until_a_batch_fits(swept):
     assert {size: row["status"] for size, row in rows.items()} == {
         64: "out_of_memory", 32: "out_of_memory", 16: "ok",
     }  # fmt: skip
-    assert verdicts.message(rows[64]["message"]).startswith(
-        "batch_size=64 did not fit memory: 16 was measured; RuntimeError: CUDA out"
-    )
+    smaller = numbers(rows[64]["message"], "smaller_batch")
+    assert (smaller["asked"], smaller["measured"]) == (64, 16)
+    assert "RuntimeError: CUDA out" in verdicts.message(rows[64]["message"])
     assert (rows[16]["time_s"], rows[16]["run"], rows[16]["experiment"]) == (
         0.5,
         NAME.format(16),

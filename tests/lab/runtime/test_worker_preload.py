@@ -103,6 +103,7 @@ int cuGetProcAddress_v2(const char *s, void **f, int v, unsigned long long g, in
 """
 
 
+@pytest.mark.slow
 def test_what_the_worker_imports_wakes_no_gpu_and_what_few_runs_need_waits(tmp_path: Path) -> None:
     """Rows alone need no more than torch; each class's module is imported by its name alone; no GPU
     is woken.

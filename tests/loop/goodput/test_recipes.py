@@ -7,6 +7,7 @@ import os
 import re
 
 import pytest
+from support.slow import few
 from support.workflow_copy import ROOT
 
 from mfulab.cli.export import Latest
@@ -23,7 +24,9 @@ NEEDS = {"huggingface": "accelerate", "lightning": "pytorch_lightning"}
 DASHBOARD = json.loads((ROOT / "examples/grafana.json").read_text())
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    "name", few(sorted(RECIPES, key=NEEDS.__contains__), len(RECIPES) - len(NEEDS))
+)
 def test_a_recipe_writes_a_journal(name, tmp_path, monkeypatch):
     if name in NEEDS and not os.environ.get("MFULAB_CI"):
         pytest.importorskip(NEEDS[name])

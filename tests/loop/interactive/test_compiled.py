@@ -113,7 +113,7 @@ def graphs() -> int:
 
 WHAT = ["nothing", "model", "in place", "block", "function", "loss", "step", "optimizer"]
 FORMS = ["eager", "ddp", "fsdp2", "checkpoint", "autocast", "cond", "scan", "map"]
-SHORT = {("model", "eager"), ("step", "eager"), ("in place", "checkpoint"), ("function", "cond")}
+SHORT = {("model", "eager"), ("function", "cond")}
 
 
 @pytest.mark.parametrize(
