@@ -87,11 +87,13 @@ def usual_variance(spreads: Sequence[tuple[float, int]]) -> float | None:
     freedom) of each."""
     if len(spreads) < FEWEST_RUNS:
         return None
-    scaled = [
-        variance / MEDIAN_OF_CHI_SQUARE.get(degrees, 1 - 2 / (9 * degrees))
-        for variance, degrees in spreads
-    ]
+    scaled = [variance / _median_of_chi_square(degrees) for variance, degrees in spreads]
     return Stats(scaled).median  # which a few disturbed runs do not move
+
+
+def _median_of_chi_square(degrees: int) -> float:
+    """Median of χ² ÷ its degrees of freedom; of many by Wilson and Hilferty's approximation, 1931."""
+    return MEDIAN_OF_CHI_SQUARE.get(degrees, (1 - 2 / (9 * degrees)) ** 3)
 
 
 def mean_half_width(values: Sequence[float]) -> float | None:
