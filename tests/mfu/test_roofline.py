@@ -46,6 +46,12 @@ def test_each_operator_takes_the_longer_of_its_two_times():
     assert found.tokens_per_s == pytest.approx(10 / 0.028)
 
 
+def test_what_moves_and_multiplies_nothing_has_an_mfu_of_0():
+    moving = Operation("layer", "aten::mm", "forward", 0, 0, 0, 1e9, 0)
+    found = expected(replace(made(), operations=(moving,)), 1e15, 1e12, 2)
+    assert (found.mfu_percent, found.unfused_mfu_percent, found.compute_bound_percent) == (0, 0, 0)
+
+
 def test_a_model_that_multiplies_nothing_is_one_message():
     norm = made().operations[-1:]
     with pytest.raises(ConfigurationError, match="no operator of this model multiplies"):

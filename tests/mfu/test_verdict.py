@@ -452,6 +452,19 @@ def test_any_row_gets_a_verdict(row):
     verdict = judge(row)
     assert verdict.cause in {*BY_KEY}
     assert said(verdict.reason).endswith(".")
+    without = judge({**row, "mfu_percent": None, "mfu_measured_percent": None})
+    assert without.cause in TOLD_WITHOUT_MFU
+
+
+TOLD_WITHOUT_MFU = {
+    "input_bound", "communication_bound", "launch_bound", "stalled", "page_faults", "no_mfu",
+}  # fmt: skip
+
+
+def test_without_an_mfu_no_cause_is_named_that_needs_one():
+    busy = {**HEALTHY, "mfu_percent": None, "mfu_measured_percent": None}
+    assert judge({**busy, "dram_active_percent": 90.0}).cause == "no_mfu"
+    assert {cause.key for cause in CAUSES if cause.without_mfu} == TOLD_WITHOUT_MFU
 
 
 CEILING = {
