@@ -87,6 +87,34 @@ def test_small_formulas(value, expected):
     assert value == pytest.approx(expected, rel=1e-15)
 
 
+def test_formats_take_their_own_time_each():
+    """2 TFLOP at 4 TFLOP/s and 6 at 2: 8 in 3.5 s."""
+    flops = {"bf16": 2e12, "fp32": 6e12, "fp8": 0}
+    peaks = {"bf16": 4e12, "fp32": 2e12}
+    assert formulas.seconds_at_peaks(flops, peaks) == 3.5
+    assert formulas.weighted_peak_flop_s(flops, peaks) == 8e12 / 3.5
+    unknown = {**flops, "fp8": 1}
+    assert formulas.seconds_at_peaks(unknown, peaks) is None
+    assert formulas.weighted_peak_flop_s(unknown, peaks) is None
+    assert formulas.weighted_peak_flop_s({}, peaks) is None
+
+
+@pytest.mark.parametrize(
+    ("latent_width", "causal", "elements"),
+    [(0, True, 4 * 2 * 3 * 5), (7, True, 4 * 7), (7, False, 0)],
+)
+def test_the_cache_by_hand(latent_width, causal, elements):
+    shape = TransformerShape(1, 4, 6, 5, 30, 9, 3, causal, latent_width)
+    assert shape.cache_elements(10) == 10 * elements
+
+
+@pytest.mark.parametrize(
+    ("active", "tokens", "read"), [(2, 1, 2), (2, 2, 3.5), (8, 9, 8), (1, 0, 0)]
+)
+def test_experts_read_by_tokens_that_are_routed_at_random(active, tokens, read):
+    assert formulas.expected_experts_read(8, active, tokens) == pytest.approx(read)
+
+
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
 def test_optimizer_flops_are_those_of_torchs_own_step(name):
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
