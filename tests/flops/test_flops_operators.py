@@ -687,3 +687,22 @@ def test_solving_by_factors_costs_two_triangles_a_column():
         torch.cholesky_solve(b, a)
     assert counter.operations.model_flops == 2 * (2 * 6 * 6 * 3)
     assert not counter.operations.uncounted
+
+
+@pytest.mark.parametrize(
+    ("function", "flops"),
+    [
+        (lambda a, b: torch.linalg.cholesky(a), 6**3 / 3),
+        (lambda a, b: torch.linalg.lu_factor(a), 2 * 6**3 / 3),
+        (lambda a, b: torch.linalg.inv(a), 2 * 6**3),
+        (lambda a, b: torch.linalg.solve(a, b), 2 * 6**3 / 3 + 2 * 6**2 * 4),
+        (lambda a, b: torch.linalg.solve_triangular(a, b, upper=True), 6**2 * 4),
+        (lambda a, b: torch.linalg.solve_triangular(a, b.mT, upper=True, left=False), 6**2 * 4),
+    ],
+)
+def test_factors_and_solutions_of_six_rows_cost_what_golub_and_van_loan_say(function, flops):
+    a, b = torch.eye(6).repeat(2, 1, 1), torch.randn(2, 6, 4)
+    with OperatorCounter(LayerTracker(torch.nn.ModuleDict())) as counter:
+        function(a, b)
+    assert counter.operations.model_flops == 2 * flops
+    assert not counter.operations.uncounted
