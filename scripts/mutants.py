@@ -11,6 +11,7 @@ run there until one fails. A function gives a second mutant only after every oth
 import argparse
 import ast
 import csv
+import importlib
 import json
 import os
 import random
@@ -23,14 +24,15 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 MODULE = "module"  # scope of what stands in no function: constants, classes' fields
 NOT_RUN = "not slow and not workflow and not gpu"
 PASSED, NONE_COLLECTED = 0, 5  # exit statuses of pytest
-# Imported once, so that no mutant waits for them; nothing of the package that is mutated.
-HEAVY = ("torch", "pandas", "yaml", "pydantic", "rich", "hypothesis", "pytest")
+# Imported once, with what the tests import of them, so that no mutant waits for that.
+HEAVY = ("torch", "transformers", "pandas", "sympy", "yaml", "pydantic", "rich", "hypothesis")
 Span = tuple[tuple[int, int], tuple[int, int]]  # (line, column) of the first and the last character
 Reached = dict[str, list[str]]  # tests by the scope that they run
 Outcome = tuple[str, float]  # what became of a mutant, and CPU seconds
@@ -247,7 +249,9 @@ class Watched(Chosen):
 
     def pytest_sessionfinish(self) -> None:
         self.coverage.stop()
-        (self.folder / "reached.json").write_text(json.dumps(self.reached()), encoding="utf-8")
+        heavy = [name for name in sys.modules if name.partition(".")[0] in HEAVY]
+        told = {"reached": self.reached(), "imported": heavy}
+        (self.folder / "told.json").write_text(json.dumps(told), encoding="utf-8")
 
     def reached(self) -> Reached:
         """Tests by `path::scope`; those of a module are all that run any of its functions."""
@@ -349,11 +353,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--log", type=Path, help="a CSV file of all mutants")
     given = parser.parse_args(arguments)
     folder = copied(given.root)
-    for name in HEAVY:
-        __import__(name)
     paths = modules(folder, given.places)
     watched, cpu_s = asked(folder, given.tests, Watched(folder, paths), 20 * given.limit)
-    reached = json.loads((folder / "reached.json").read_text(encoding="utf-8"))
+    told = json.loads((folder / "told.json").read_text(encoding="utf-8"))
+    reached = told["reached"]
+    for name in told["imported"]:
+        with suppress(ImportError):
+            importlib.import_module(name)
     print(
         f"{len(set().union(*reached.values()))} tests reach them, in {cpu_s:.0f} CPU s; all pass: {watched}"
     )
