@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import mfulab.flops.fused  # noqa: F401 (its operators)
 from mfulab.flops.attention import KEYWORDS, SIGNATURES, VARIABLE_SIGNATURES
 from mfulab.flops.cost import Cost
-from mfulab.flops.count import Count, count
+from mfulab.flops.count import Count, CountError, count
 from mfulab.flops.counter import OperatorCounter, Totals
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.operators import FORMULAS, register
@@ -706,3 +706,29 @@ def test_factors_and_solutions_of_six_rows_cost_what_golub_and_van_loan_say(func
         function(a, b)
     assert counter.operations.model_flops == 2 * flops
     assert not counter.operations.uncounted
+
+
+class FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("no gradient of this")
+
+
+def test_recomputation_that_ends_early_is_no_layer_that_failed():
+    with torch.device("meta"):
+        block = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        x = torch.randn(2, 4, requires_grad=True)
+
+    def step() -> torch.Tensor:
+        return checkpoint(block, FailsBackward.apply(x), use_reentrant=False).sum()
+
+    with pytest.raises(CountError) as raised:
+        count(block, step)
+    assert raised.value.said.key == "failed_in_forward"
+    with pytest.raises(CountError) as raised:
+        count(block, lambda: block(x[:, :3]).sum())
+    assert (raised.value.said.key, raised.value.said.numbers["layer"]) == ("failed_in_layer", "0")
