@@ -272,11 +272,11 @@ def asked(folder: Path, tests: Sequence[str], plugin: Chosen, limit_s: int, *mor
     """Asks the tests in a process of their own; what it prints goes to `output.txt`."""
     child = os.fork()
     if not child:
-        status = 1
+        code = 1
         try:
-            status = _child(folder, tests, plugin, limit_s, more)
+            code = _child(folder, tests, plugin, limit_s, more)
         finally:
-            os._exit(status)
+            os._exit(code)
     until = time.monotonic() + 10 * limit_s
     status, spent = _ended(child)
     while status is None and time.monotonic() < until:

@@ -318,6 +318,7 @@ def test_page_faults_are_the_cause_where_they_take_most(faults_ms, cause, mfu):
     }
     verdict, kept = judge(row), judge({**row, "kept_memory_time_s": 0.04})
     assert verdict.cause == kept.cause == (cause if mfu or cause == "page_faults" else "no_mfu")
+    assert judge({**row, "page_faults_per_s": None}).cause != "page_faults"
     if cause == "page_faults":
         assert f"20,000 page faults take {faults_ms:.0f} %" in said(verdict.reason)
         assert "took 40 % of this time" in said(kept.reason)
