@@ -1,6 +1,7 @@
 """Peaks that may stand under an MFU, by their keys and numbers."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
 from mfulab.core.language.sentences import sentence
 from mfulab.core.said import Said
+from mfulab.mfu.conventions import CONVENTIONS
 from mfulab.mfu.explain import (
     FALLBACK_TFLOP_S,
     Explanation,
@@ -44,6 +46,7 @@ def test_the_first_is_the_dense_peak_and_sparsity_doubles_it():
     dense, sparse = told("NVIDIA H100 80GB HBM3")[:2]
     assert (dense.said.key, sparse.said.key) == ("peak_dense", "peaks_alike")
     assert sparse.tflop_s == 2 * dense.tflop_s
+    assert {type(said) for said in sparse.said.numbers.values()} == {Said}
     peaks = [round(one.tflop_s, 3) for one in told("NVIDIA H100 80GB HBM3")]
     assert len(peaks) == len(set(peaks))
 
@@ -107,6 +110,22 @@ def test_a_peak_is_told_by_its_key_or_else_by_its_name(language):
     for peaks, told_by in (({"a peak": said}, words), ({}, "a peak")):
         told_lines = [line.text for line in explained(0, peaks=peaks).lines(language)]
         assert told_by in told_lines[1]
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_a_convention_is_told_by_its_name_or_by_its_choices(language):
+    text = Texts(language, "explain")
+    kaplan = next(one.name for one in CONVENTIONS if one.name.startswith("Kaplan"))
+    choices = "experts=total, attention=none"
+    told_by = {
+        kaplan: text.name("convention", kaplan),
+        choices: ", ".join(text.name("choice", choice) for choice in choices.split(", ")),
+    }
+    for name, words in told_by.items():
+        known = explained(0)
+        row = replace(known.ours, convention=name)
+        lines = [line.text for line in replace(known, conventions=[row]).lines(language)]
+        assert any(line.endswith(f"  {words}") for line in lines)
 
 
 def test_a_choice_that_changes_the_number_visibly_is_a_change():
