@@ -1,7 +1,7 @@
 """Mutation score: the share of small faults, put into a sample of functions, that tests find.
 
     pip install --no-deps --target /tmp/cosmic cosmic-ray stevedore coverage
-    PYTHONPATH=src:/tmp/cosmic python scripts/mutants.py src/mfulab/mfu --tests tests/mfu --seed 1
+    PYTHONPATH=/tmp/cosmic python scripts/mutants.py src/mfulab/mfu --tests tests/mfu --seed 1
 
 The faults are cosmic-ray's: another operator, comparison or number, a negated condition, a loop
 that ends at once. Each is put into a copy of the checkout, and the tests that reach its function
@@ -155,7 +155,9 @@ def drawn(root: Path, paths: Sequence[str], count: int, chance: random.Random) -
         chance.shuffle(places)
     while scopes and len(found) < count:
         for places in scopes:
-            found.append(_mutated(root, *chance.choice(places.pop())))
+            mutant = _mutated(root, *chance.choice(places.pop()))
+            if _is_python(mutant.source):
+                found.append(mutant)
         scopes = [places for places in scopes if places]
     return found[:count]
 
@@ -202,6 +204,15 @@ def _mutated(root: Path, path: str, name: str, occurrence: int, line: int, scope
             break
     operator = name.removeprefix("core/")
     return Mutant(path, scope, line, operator, before, after, mutated)
+
+
+def _is_python(source: str) -> bool:
+    """False for what no parser takes: cosmic-ray replaces the stars of `**names` too."""
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return True
 
 
 class Chosen:

@@ -732,3 +732,18 @@ def test_recomputation_that_ends_early_is_no_layer_that_failed():
     with pytest.raises(CountError) as raised:
         count(block, lambda: block(x[:, :3]).sum())
     assert (raised.value.said.key, raised.value.said.numbers["layer"]) == ("failed_in_layer", "0")
+
+
+def test_what_began_before_the_count_is_known_by_its_layer_or_as_the_optimisers():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters())
+    seen = []
+    for what in (model[1], optimizer):
+        layers = LayerTracker(model)
+        with OperatorCounter(layers, memory=False) as counter, torch.no_grad():
+            layers.begin(what)
+            torch.mm(torch.ones(2, 3), torch.ones(3, 5))
+        for key, totals in counter.operations.totals.items():
+            if totals.flops:
+                seen.append((key.layer, key.direction, totals.flops))
+    assert seen == [("1", "forward", 60), ("", "optimizer", 60)]
