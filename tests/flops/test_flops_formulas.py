@@ -131,3 +131,33 @@ def test_optimizer_flops_are_those_of_torchs_own_step(name):
     steps = 2 if name != "sgd" else 0  # each tensor's step counter is a tensor of one element
     assert not counter.operations.uncounted
     assert arithmetic - steps == OPTIMIZERS[name] * (50 * 20 + 20)
+
+
+@pytest.mark.parametrize("way", ["foreach", "fused"])
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_one_kernel_for_all_parameters_costs_what_one_for_each_does(name, way):
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
+    model = torch.nn.Linear(50, 20)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = kind(model.parameters(), lr=1e-3, **{way: True})
+    counter = OperatorCounter(LayerTracker(model))
+    with counter:
+        optimizer.step()
+    assert not counter.operations.uncounted
+    flops = OPTIMIZERS[name] * (50 * 20 + 20)
+    assert counter.operations.sum().other_flops == pytest.approx(flops, abs=4)
+
+
+def test_lists_of_tensors_cost_what_each_of_them_does():
+    tensors = [torch.ones(3, 2), torch.ones(4)]
+    for call, each in (
+        (lambda: torch._foreach_add(tensors, tensors), 1),
+        (lambda: torch._foreach_add(tensors, tensors, alpha=0.5), 2),
+        (lambda: torch._foreach_zero_(tensors), 0),
+    ):
+        counter = OperatorCounter(LayerTracker(torch.nn.ModuleDict()))
+        with counter:
+            call()
+        assert counter.operations.sum().other_flops == each * 10
+        assert not counter.operations.uncounted
