@@ -87,6 +87,34 @@ def test_small_formulas(value, expected):
     assert value == pytest.approx(expected, rel=1e-15)
 
 
+def test_formats_take_their_own_time_each():
+    """2 TFLOP at 4 TFLOP/s and 6 at 2: 8 in 3.5 s."""
+    flops = {"bf16": 2e12, "fp32": 6e12, "fp8": 0}
+    peaks = {"bf16": 4e12, "fp32": 2e12}
+    assert formulas.seconds_at_peaks(flops, peaks) == 3.5
+    assert formulas.weighted_peak_flop_s(flops, peaks) == 8e12 / 3.5
+    unknown = {**flops, "fp8": 1}
+    assert formulas.seconds_at_peaks(unknown, peaks) is None
+    assert formulas.weighted_peak_flop_s(unknown, peaks) is None
+    assert formulas.weighted_peak_flop_s({}, peaks) is None
+
+
+@pytest.mark.parametrize(
+    ("latent_width", "causal", "elements"),
+    [(0, True, 4 * 2 * 3 * 5), (7, True, 4 * 7), (7, False, 0)],
+)
+def test_the_cache_by_hand(latent_width, causal, elements):
+    shape = TransformerShape(1, 4, 6, 5, 30, 9, 3, causal, latent_width)
+    assert shape.cache_elements(10) == 10 * elements
+
+
+@pytest.mark.parametrize(
+    ("active", "tokens", "read"), [(2, 1, 2), (2, 2, 3.5), (8, 9, 8), (1, 0, 0)]
+)
+def test_experts_read_by_tokens_that_are_routed_at_random(active, tokens, read):
+    assert formulas.expected_experts_read(8, active, tokens) == pytest.approx(read)
+
+
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
 def test_optimizer_flops_are_those_of_torchs_own_step(name):
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
@@ -103,3 +131,33 @@ def test_optimizer_flops_are_those_of_torchs_own_step(name):
     steps = 2 if name != "sgd" else 0  # each tensor's step counter is a tensor of one element
     assert not counter.operations.uncounted
     assert arithmetic - steps == OPTIMIZERS[name] * (50 * 20 + 20)
+
+
+@pytest.mark.parametrize("way", ["foreach", "fused"])
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_one_kernel_for_all_parameters_costs_what_one_for_each_does(name, way):
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
+    model = torch.nn.Linear(50, 20)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = kind(model.parameters(), lr=1e-3, **{way: True})
+    counter = OperatorCounter(LayerTracker(model))
+    with counter:
+        optimizer.step()
+    assert not counter.operations.uncounted
+    flops = OPTIMIZERS[name] * (50 * 20 + 20)
+    assert counter.operations.sum().other_flops == pytest.approx(flops, abs=4)
+
+
+def test_lists_of_tensors_cost_what_each_of_them_does():
+    tensors = [torch.ones(3, 2), torch.ones(4)]
+    for call, each in (
+        (lambda: torch._foreach_add(tensors, tensors), 1),
+        (lambda: torch._foreach_add(tensors, tensors, alpha=0.5), 2),
+        (lambda: torch._foreach_zero_(tensors), 0),
+    ):
+        counter = OperatorCounter(LayerTracker(torch.nn.ModuleDict()))
+        with counter:
+            call()
+        assert counter.operations.sum().other_flops == each * 10
+        assert not counter.operations.uncounted

@@ -23,7 +23,25 @@ def test_seven_billion_parameters():
     assert mixed.total == 112e9
     assert memory.training_memory(7_000_000_000, optimizer="sgd").total == 56e9
     small = memory.training_memory(7_000_000_000, element_bytes=2, optimizer="adam_8bit")
-    assert small.optimizer_state == pytest.approx(14e9, rel=0.02)
+    assert small.optimizer_state == 14e9 + 14e9 / 64
+
+
+def test_devices_divide_all_but_activations_and_cache_and_the_rest_is_rounded_up():
+    held = memory.StepMemory(10, 9, 8, 7, 6, 5)
+    assert held.total == 45
+    assert held.sharded(4) == memory.StepMemory(3, 3, 2, 2, 6, 5)
+    assert held.sharded(1) == held
+
+
+def test_autocast_keeps_weights_and_moments_wide_and_computes_on_narrow_copies():
+    cast = memory.training_memory(
+        100, trainable=40, element_bytes=2, autocast=True, activation_elements=7
+    )
+    assert cast == memory.StepMemory(600, 0, 160, 320, 14)
+    copied = memory.training_memory(100, trainable=40, element_bytes=2, master_copy=True)
+    assert copied == memory.StepMemory(200, 160, 80, 320, 0)
+    eight_bits = memory.training_memory(64, element_bytes=2, optimizer="adam_8bit")
+    assert eight_bits.optimizer_state == 130
 
 
 def test_what_is_not_trained_needs_no_gradient():
@@ -158,6 +176,10 @@ def test_predicted_peak():
         memory.training_peak_bytes(**peak, element_bytes=2, autocast=True)
         == 400 + 800 + 2000 + 7 + 200 + 200
     )
+    frozen = {**peak, "trainable": 40, "element_bytes": 2, "autocast": True}
+    passes = 2000 + 7 + 200 + 40 * 2
+    assert memory.training_peak_bytes(**frozen) == 400 + 320 + passes
+    assert memory.training_peak_bytes(**frozen, accumulated=True) == 400 + 320 + passes + 160
     assert memory.inference_peak_bytes(100, 4000, 7) == 4407
     assert memory.inference_peak_bytes(100, 4000, 7, element_bytes=2, autocast=True) == 600 + 2007
 

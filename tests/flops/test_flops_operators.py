@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import mfulab.flops.fused  # noqa: F401 (its operators)
 from mfulab.flops.attention import KEYWORDS, SIGNATURES, VARIABLE_SIGNATURES
 from mfulab.flops.cost import Cost
-from mfulab.flops.count import Count, count
+from mfulab.flops.count import Count, CountError, count
 from mfulab.flops.counter import OperatorCounter, Totals
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.operators import FORMULAS, register
@@ -687,3 +687,63 @@ def test_solving_by_factors_costs_two_triangles_a_column():
         torch.cholesky_solve(b, a)
     assert counter.operations.model_flops == 2 * (2 * 6 * 6 * 3)
     assert not counter.operations.uncounted
+
+
+@pytest.mark.parametrize(
+    ("function", "flops"),
+    [
+        (lambda a, b: torch.linalg.cholesky(a), 6**3 / 3),
+        (lambda a, b: torch.linalg.lu_factor(a), 2 * 6**3 / 3),
+        (lambda a, b: torch.linalg.inv(a), 2 * 6**3),
+        (lambda a, b: torch.linalg.solve(a, b), 2 * 6**3 / 3 + 2 * 6**2 * 4),
+        (lambda a, b: torch.linalg.solve_triangular(a, b, upper=True), 6**2 * 4),
+        (lambda a, b: torch.linalg.solve_triangular(a, b.mT, upper=True, left=False), 6**2 * 4),
+    ],
+)
+def test_factors_and_solutions_of_six_rows_cost_what_golub_and_van_loan_say(function, flops):
+    a, b = torch.eye(6).repeat(2, 1, 1), torch.randn(2, 6, 4)
+    with OperatorCounter(LayerTracker(torch.nn.ModuleDict())) as counter:
+        function(a, b)
+    assert counter.operations.model_flops == 2 * flops
+    assert not counter.operations.uncounted
+
+
+class FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("no gradient of this")
+
+
+def test_recomputation_that_ends_early_is_no_layer_that_failed():
+    with torch.device("meta"):
+        block = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        x = torch.randn(2, 4, requires_grad=True)
+
+    def step() -> torch.Tensor:
+        return checkpoint(block, FailsBackward.apply(x), use_reentrant=False).sum()
+
+    with pytest.raises(CountError) as raised:
+        count(block, step)
+    assert raised.value.said.key == "failed_in_forward"
+    with pytest.raises(CountError) as raised:
+        count(block, lambda: block(x[:, :3]).sum())
+    assert (raised.value.said.key, raised.value.said.numbers["layer"]) == ("failed_in_layer", "0")
+
+
+def test_what_began_before_the_count_is_known_by_its_layer_or_as_the_optimisers():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters())
+    seen = []
+    for what in (model[1], optimizer):
+        layers = LayerTracker(model)
+        with OperatorCounter(layers, memory=False) as counter, torch.no_grad():
+            layers.begin(what)
+            torch.mm(torch.ones(2, 3), torch.ones(3, 5))
+        for key, totals in counter.operations.totals.items():
+            if totals.flops:
+                seen.append((key.layer, key.direction, totals.flops))
+    assert seen == [("1", "forward", 60), ("", "optimizer", 60)]

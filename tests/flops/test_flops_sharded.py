@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.processes import HANGS_S
 from support.sharded_models import PRODUCT, ROWS, WAYS, WIDTH
+from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -21,7 +22,7 @@ from torch.distributed.tensor.parallel import (
 from mfulab.flops.count import count
 from mfulab.flops.counter import OperatorCounter
 from mfulab.flops.layers import LayerTracker
-from mfulab.flops.sharded import pretended_ranks
+from mfulab.flops.sharded import pretend_ranks, pretended_ranks
 from mfulab.models.huggingface import build
 
 TESTS = Path(__file__).parents[1]
@@ -118,3 +119,12 @@ def test_a_rank_of_a_job_is_not_pretended_again():
         pretended_ranks(2),
     ):
         pass
+
+
+@pytest.mark.parametrize(("given", "rank"), [((4,), 0), ((4, 3), 3)])
+def test_a_pretended_process_is_the_first_rank_or_the_one_that_is_named(given, rank):
+    with pretended_ranks(*given):
+        assert (distributed.get_rank(), distributed.get_world_size()) == (rank, 4)
+    assert not distributed.is_initialized()
+    pretend_ranks(*given)
+    assert distributed.get_rank() == rank

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from mfulab.core.said import Said
-from mfulab.flops.traced import traced_cost
+from mfulab.flops.traced import is_traced_matmul, traced_cost, traced_format
 
 A, B, C = torch.randn(6, 5), torch.randn(5, 7), torch.randn(7)
 Q, K, V = torch.randn(2, 3, 11, 8), torch.randn(2, 3, 13, 8), torch.randn(2, 3, 13, 4)
@@ -92,3 +92,85 @@ def test_what_a_record_does_not_tell_is_empty_with_its_reason():
         "aten::convolution", [list(X.shape), list(W.shape), *[[]] * 7], ()
     ).reason == Said("no_argument_values")
     assert traced_cost("aten::dot", [[4], [4]], ()).elements is None
+
+
+def of_shapes(name, *shapes, values=(), types=()):
+    return traced_cost(name, list(map(list, shapes)), values, types)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "matmul"),
+    [
+        ("aten::mm", [(6, 5), (5, 7)], (1, 6, 7, 5)),
+        ("aten::addmm", [(7,), (6, 5), (5, 7)], (1, 6, 7, 5)),
+        ("aten::bmm", [(3, 6, 5), (3, 5, 7)], (3, 6, 7, 5)),
+        ("aten::baddbmm", [(3, 6, 7), (3, 6, 5), (3, 5, 7)], (3, 6, 7, 5)),
+        ("aten::linear", [(2, 3, 5), (7, 5), (7,)], (1, 6, 7, 5)),
+        ("aten::linear", [(2, 3, 5), (5,)], (1, 6, 1, 5)),
+        ("triton_tem_fused_mm_0", [(6, 5), (5, 7), (7,), (6, 7)], (1, 6, 7, 5)),
+        ("triton_tem_fused_mm_0", [(3, 6, 7), (3, 5, 7), (3, 6, 5)], (3, 6, 7, 5)),
+        ("triton_tem_fused_mm_0", [(5, 5), (5, 5), (5, 5)], (1, 5, 5, 5)),
+    ],
+)
+def test_sides_of_a_matmul_are_read_from_its_shapes(name, shapes, matmul):
+    recorded = of_shapes(name, *shapes)
+    batch, m, n, k = matmul
+    assert recorded.matmul == matmul
+    assert recorded.cost.flops == 2 * batch * m * n * k
+    assert recorded.elements == batch * (m * k + k * n + m * n)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "reason"),
+    [
+        ("aten::mm", [(6, 5), (6, 7)], "no_formula_for"),
+        ("aten::linear", [(2, 3, 5), (7, 6), (7,)], "no_formula_for"),
+        ("aten::linear", [(2, 3, 5), (7, 5), (7,), (9, 9)], "no_formula_for"),
+        ("triton_tem_fused_mm_0", [(2, 4), (4, 2), (2, 2), (4, 2)], "ambiguous_template"),
+        ("triton_tem_fused_mm_0", [(3, 6, 5), (2, 5, 7), (3, 6, 7)], "ambiguous_template"),
+        ("triton_tem_fused_mm_0", [(6,), (5, 7), (6, 7)], "ambiguous_template"),
+    ],
+)
+def test_shapes_that_do_not_fit_tell_no_matmul(name, shapes, reason):
+    recorded = of_shapes(name, *shapes)
+    assert (recorded.cost, recorded.reason.key) == (None, reason)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_attention_tells_its_tokens_width_and_mask(is_causal):
+    name = "aten::_scaled_dot_product_flash_attention"
+    values = ["", "", "", "0.0", str(is_causal)]
+    recorded = of_shapes(name, Q.shape, K.shape, V.shape, (), (), values=values)
+    assert recorded.attention == (11, 13, 8, is_causal)
+    name = "aten::_scaled_dot_product_efficient_attention"
+    masked = of_shapes(name, Q.shape, K.shape, V.shape, (2, 3, 11, 13))
+    assert masked.attention is None
+
+
+@pytest.mark.parametrize(
+    ("weight", "transposed", "convolution"),
+    [((6, 4, 3, 3), False, (50, 4, 6, 9)), ((6, 2, 3, 3), False, None), ((4, 6, 3, 3), True, None)],
+)
+def test_a_convolution_of_all_channels_is_a_matmul(weight, transposed, convolution):
+    values = ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", str(transposed), "[0, 0]", "1"]
+    recorded = of_shapes("aten::convolution", X.shape, weight, *[()] * 7, values=values)
+    assert recorded.convolution == convolution
+    assert (recorded.elements is None) == transposed
+
+
+@pytest.mark.parametrize(
+    ("types", "form"),
+    [
+        (["float", "float"], "fp32"),
+        (["float", "c10::BFloat16"], "bf16"),
+        (["c10::Float8_e5m2", "c10::Half"], "fp8"),
+        (["long int", ""], None),
+    ],
+)
+def test_the_narrower_type_is_the_format(types, form):
+    assert traced_format(types) == form
+
+
+def test_what_only_calls_another_product_is_none():
+    names = ("aten::matmul", "aten::mm", "aten::relu", "triton_tem_fused_mm_0", "triton_poi_0")
+    assert [is_traced_matmul(name) for name in names] == [False, True, False, True, False]

@@ -10,6 +10,7 @@ from support.bad_yaml import BAD_YAML
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.said import Said
 from mfulab.flops import registry
+from mfulab.flops.cost import Pairs
 from mfulab.flops.counter import OperatorCounter
 from mfulab.flops.layers import LayerTracker
 from mfulab.flops.operators import FORMULAS, formula_of, register
@@ -133,6 +134,54 @@ def test_arithmetic_and_what_a_record_lacks():
             evaluated(parsed(text, names), scope)
 
 
+@pytest.mark.parametrize(
+    ("operator", "values"),
+    [
+        ("==", (False, True, False)),
+        ("!=", (True, False, True)),
+        ("<", (True, False, False)),
+        ("<=", (True, True, False)),
+        (">", (False, False, True)),
+        (">=", (False, True, True)),
+        ("+", (7, 8, 9)),
+        ("-", (-1, 0, 1)),
+        ("*", (12, 16, 20)),
+        ("//", (0, 1, 1)),
+        ("/", (0.75, 1, 1.25)),
+        ("%", (3, 0, 1)),
+    ],
+)
+def test_each_operator_of_an_expression_is_pythons(operator, values):
+    tree = parsed(f"x {operator} 4", ("x",))
+    assert tuple(evaluated(tree, Scope({"x": x})) for x in (3, 4, 5)) == values
+
+
+@pytest.mark.parametrize("text", ["document(2, 3) * 4", "4 * document(2, 3)"])
+def test_pairs_are_of_as_many_heads_as_they_are_multiplied_by(text):
+    assert evaluated(parsed(text, ()), Scope({})) == Pairs(24, 24, 24)
+
+
+def test_an_expression_may_be_as_deep_and_as_long_as_said():
+    assert evaluated(parsed("-" * 50 + "1", ()), Scope({})) == 1
+    with pytest.raises(ValueError, match="deeper than 50"):
+        parsed("-" * 51 + "1", ())
+    assert evaluated(parsed("1".ljust(1000), ()), Scope({})) == 1
+    with pytest.raises(ValueError, match="longer than 1000"):
+        parsed("1".ljust(1001), ())
+
+
+def test_a_steps_lengths_belong_to_calls_of_as_many_query_tokens():
+    requests = step.Requests(queries=4, keys=9, squares=8, products=20)
+    work = step.StepWork(requests, step.Requests())
+    scope = Scope({"tokens": 4}, work)
+    for text in ("context(tokens)", "context()", "step(5)"):
+        assert evaluated(parsed(text, ("tokens",)), scope) == Pairs(20, 16, 20)
+    assert evaluated(parsed("context_keys()", ()), scope) == 9
+    for text in ("context(3)", "generation()", "generation_keys()"):
+        with pytest.raises(UnknownError):
+            evaluated(parsed(text, ()), scope)
+
+
 def packed(**named):
     names = ("ends", "keys", "longest", "most", "tokens", "held")
     scope = Scope(dict.fromkeys(names) | named)
@@ -143,13 +192,12 @@ def packed(**named):
 def test_lengths_of_packed_sequences_are_read_or_follow_or_are_unknown():
     ends = torch.tensor([0, 3, 8])
     by_values = packed(tokens=8, ends=Operand((3,), 4.0, ends), keys=Operand((3,), 4.0, ends))
-    assert (by_values.full, by_values.attended) == (9 + 25, 4.5 + 12.5)
+    assert by_values == Pairs(9 + 25, 4.5 + 12.5, 9 + 25)
     shaped = Operand((3,))
     fresh = packed(tokens=8, ends=shaped, longest=4, most=4)
-    assert fresh.full == 2 * 16
+    assert fresh == Pairs(2 * 16, 2 * 8, 2 * 16)
     cached = packed(tokens=8, ends=shaped, longest=4, most=10, held=20)
-    assert cached.full == 2 * 40
-    assert cached.attended == 2 * (40 - 8)
+    assert cached == Pairs(2 * 40, 2 * (40 - 8), 2 * 40)
     for told in (
         {"tokens": 7, "longest": 4, "most": 4},
         {"tokens": 8, "longest": 4, "most": 10, "held": 19},

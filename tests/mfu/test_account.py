@@ -14,7 +14,16 @@ from mfulab.loop.interactive.row import Site, WindowWork, accounted
 from mfulab.mfu.account import account, read
 from mfulab.mfu.causes import BY_KEY, CAUSES
 from mfulab.mfu.join import profile_columns
-from mfulab.mfu.step import Counters, StepFacts, StepPeaks, StepTime, StepWork, Traced, facts_of
+from mfulab.mfu.step import (
+    Counters,
+    StepFacts,
+    StepPeaks,
+    StepTime,
+    StepWork,
+    Traced,
+    facts_of,
+    without_hidden_matmuls,
+)
 from mfulab.mfu.traced import trace_columns
 
 maybe = st.none() | st.floats(1e-3, 1e3)
@@ -78,6 +87,47 @@ def test_an_account_sums_to_its_step_and_answers_or_says_why_not(facts):
     answer = step.mfu()
     assert (answer.value is None) == (answer.reason is not None)
     assert step.verdict.cause in BY_KEY
+
+
+def test_a_trace_that_was_not_read_has_no_note():
+    row = {"status": "ok", "device": "NVIDIA H100 80GB HBM3", "time_s": 1.0}
+    assert trace_columns(row)["mfu_note"] == "uncounted"
+    assert trace_columns({**row, "status": "failed"})["mfu_note"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"device": None}, {"unnamed_device": {"precision": "bf16"}}),
+        ({"device": "a thing"}, {"unknown_device": {"device": "a thing", "precision": "bf16"}}),
+        ({"device": "T4"}, {"no_peak_in": {"device": "T4", "precision": "bf16"}}),
+        ({"flops": None}, {"uncounted": {}}),
+        ({"flops": None, "reasons": '{"flops": {"no_shapes": {}}}'}, {"no_shapes": {}}),
+        ({"uncounted_percent": 50.1}, {"mostly_uncounted": {"share": 50.1, "least": 49.9985}}),
+        ({"uncounted_percent": 50.0}, None),
+        ({"status": "failed", "flops": None}, None),
+    ],
+)
+def test_a_trace_says_why_it_has_no_mfu(change, reason):
+    by_format = json.dumps({"bf16": FLOPS} if change.get("flops", FLOPS) else {})
+    row = {"status": "ok", "device": "NVIDIA H100 80GB HBM3", "time_s": 1.0, "flops": FLOPS}
+    columns = trace_columns({**row, "flops_by_format": by_format, **change})
+    told = columns["mfu_reason"]
+    assert (json.loads(told) if told else None) == reason
+
+
+@pytest.mark.parametrize(
+    ("spent_ns", "is_seen"),
+    [
+        ({"products": 6, "uncounted": 5, "idle": 1}, True),
+        ({"products": 6, "idle": 1}, True),
+        ({"uncounted": 5, "idle": 1}, True),
+        ({"products": 0, "uncounted": 0, "idle": 1}, False),
+    ],
+)
+def test_times_without_any_matmul_are_not_believed(spent_ns, is_seen):
+    seen = without_hidden_matmuls(Traced(spent_ns=spent_ns, copy_percent=1.0))
+    assert seen == Traced(spent_ns=spent_ns if is_seen else None, copy_percent=1.0)
 
 
 def test_an_account_comes_back_from_its_row():

@@ -12,6 +12,7 @@ from mfulab.mfu.headroom import (
     PARTS,
     apart,
     attainable_s,
+    best_speeds,
     best_time,
     headroom,
     of_operators,
@@ -122,6 +123,35 @@ def test_the_best_of_a_shape_by_hand():
     assert best_time(found, {("fp32", shape_class(1, 4096, 4096, 4096)): 2.5})[1] == "trace", (
         "another format"
     )
+
+
+MATMUL = {
+    "status": "ok", "tflop_s": 2.0, "batch": 1, "m": 64, "n": 128, "k": 256,
+    "precision": "fp32", "effective_precision": None,
+}  # fmt: skip
+
+
+def test_the_best_matmul_of_a_device_is_the_fastest_of_its_format_and_class():
+    tf32 = {"effective_precision": "tf32"}
+    changes = ({}, {"tflop_s": 3.0}, {"tflop_s": 1.0}, tf32, {"batch": None, "m": 1024})
+    found = best_speeds(("a", MATMUL | change) for change in changes)
+    assert found == {
+        "a": {
+            ("fp32", (6, 7, 8, 0)): 3.0,
+            ("tf32", (6, 7, 8, 0)): 2.0,
+            ("fp32", (10, 7, 8, 0)): 2.0,
+        }
+    }
+    several = best_speeds([("a", MATMUL), ("b", MATMUL | {"batch": 2})])
+    assert several == {"a": {("fp32", (6, 7, 8, 0)): 2.0}, "b": {("fp32", (6, 7, 8, 1)): 2.0}}
+
+
+@pytest.mark.parametrize(
+    "change", [{"status": "failed"}, {"tflop_s": None}, {"m": None}, {"n": None}, {"k": None}]
+)
+def test_a_matmul_without_speed_or_sides_is_no_best(change):
+    assert best_speeds([("a", MATMUL | change)]) == {}
+    assert best_speeds([(None, MATMUL)]) == {}
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(KINDS, times)), st.integers(1, 10**15))

@@ -459,6 +459,39 @@ def test_predicted_memory(row, device, expected):
 
 
 @pytest.mark.parametrize(
+    ("change", "device", "workspace"),
+    [
+        ({}, "cpu", 1000),
+        ({}, "cuda", 0),
+        ({"dtype": "bfloat16"}, "cpu", 0),
+        ({"autocast": True}, "cpu", 0),
+        ({"checkpointing": True}, "cpu", 0),
+    ],
+)
+def test_an_lstm_of_a_cpu_has_a_workspace_in_plain_training(change, device, workspace):
+    counted = {**COUNTED, "cpu_lstm_bytes": 400, "cpu_lstm_fixed_bytes": 600}
+    row = {**TRAINED, **change}
+    without = join.predicted_memory(row, COUNTED, device)
+    assert join.predicted_memory(row, counted, device) == without + workspace
+
+
+@pytest.mark.parametrize(
+    "holding",
+    [
+        {"attention": "math"},
+        {"teacher": "cached"},
+        {"processes": 2},
+        {"mode": "prefill"},
+        {"mode": "decoding"},
+        {"autograd": "recorded"},
+        {"autograd": "leaked"},
+    ],
+)
+def test_no_memory_is_predicted_of_what_holds_more_than_was_counted(holding):
+    assert join.predicted_memory({**TRAINED, **holding}, COUNTED, "cpu") is None
+
+
+@pytest.mark.parametrize(
     ("implementation", "device", "temporaries"),
     [
         ("default", "cpu", 0),
@@ -485,6 +518,8 @@ def test_a_quotient_carries_the_intervals_of_both_sides():
     assert exact == pytest.approx((1.8, 2.2)), "a datasheet's peak is exact"
     assert quotient_interval(2.0, [(4.0, None, None)], [(2.0, None, None)]) == (None, None)
     assert quotient_interval(None, [(4.0, 3.6, 4.4)]) == (None, None)
+    for impossible in ((4.0, -0.5, 0.0), (-0.5, 3.6, 4.4), (0.0, 3.6, 4.4)):
+        assert quotient_interval(2.0, [impossible]) == (None, None)
 
 
 def test_mfu_of_a_measured_ceiling_is_as_unsure_as_both():
@@ -497,3 +532,39 @@ def test_mfu_of_a_measured_ceiling_is_as_unsure_as_both():
     assert narrow.mfu_percent == wide.mfu_percent == 50
     assert wide.mfu_ci_low_percent < narrow.mfu_ci_low_percent < 50
     assert 50 < narrow.mfu_ci_high_percent < wide.mfu_ci_high_percent
+
+
+RUN = {"status": "ok", "run": "a", "time_s": 0.5, "time_ci_low_s": 0.4, "time_ci_high_s": 0.625}
+CEILING = {"measured_tflop_s": 3.0}
+
+
+def test_a_run_above_the_ceiling_raises_it_with_its_own_interval():
+    raised = join.raised_ceiling(CEILING, {**RUN, "model": "gpt2", "devices": 2.0}, 8e12)
+    assert raised == {
+        "measured_tflop_s": 8.0,
+        "measured_ci_low_tflop_s": 6.4,
+        "measured_ci_high_tflop_s": 10.0,
+        "measured_with": "gpt2",
+        "measured_shape": None,
+        "swept_tflop_s": 3.0,
+        "raised_by": "a",
+    }
+    matmul = {**RUN, "kernel": "library", "m": 2, "n": 3, "k": 4}
+    again = join.raised_ceiling({**CEILING, "swept_tflop_s": 1.0}, matmul, 8e12)
+    assert (again["measured_with"], again["measured_shape"]) == ("library", "2x3x4")
+    assert (again["measured_tflop_s"], again["swept_tflop_s"]) == (16.0, 1.0)
+    assert join.raised_ceiling({}, RUN, 1e9)["measured_tflop_s"] == 0.002
+
+
+@pytest.mark.parametrize(
+    ("row", "flops"),
+    [
+        (RUN, 1.5e12),
+        (RUN, None),
+        ({**RUN, "status": "failed"}, 8e12),
+        ({**RUN, "time_s": None}, 8e12),
+        ({**RUN, "devices": 8}, 8e12),
+    ],
+)
+def test_a_run_below_the_ceiling_leaves_it(row, flops):
+    assert join.raised_ceiling(CEILING, row, flops) == {}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.workflow_copy import ROOT
@@ -68,6 +69,11 @@ def test_tensor_cores_are_a_rung_of_what_runs_on_them():
     assert (drop.above.column, drop.below.column) == ("sm_active_percent", "tensor_active_percent")
 
 
+@pytest.mark.parametrize("mfu", [50.0, 50.5])
+def test_a_row_that_never_falls_has_no_drop(mfu):
+    assert ladder.largest_drop({"utilization_percent": 50.0, "mfu_percent": mfu}) is None
+
+
 def test_low_occupancy_is_no_drop():
     row = {
         "utilization_percent": 99.0,
@@ -86,6 +92,8 @@ def test_useful_mfu_is_a_rung_where_it_differs():
     assert [rung.column for rung in ladder.measured({**row, "useful_mfu_percent": 20.0})][
         -1
     ] == "useful_mfu_percent"
+    rounded = ladder.measured({**row, "useful_mfu_percent": 60 * (1 - 1e-12)})
+    assert rounded[-1].column == "mfu_percent"
     drop = ladder.largest_drop({**row, "useful_mfu_percent": 20.0})
     assert (drop.above.column, drop.below.column, drop.points) == (
         "mfu_percent",

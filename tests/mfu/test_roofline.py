@@ -46,6 +46,26 @@ def test_each_operator_takes_the_longer_of_its_two_times():
     assert found.tokens_per_s == pytest.approx(10 / 0.028)
 
 
+def test_flops_are_of_a_pass_and_of_matmuls_or_attention():
+    directions = {"forward": 1, "backward": 2, "recomputed": 4, "gradient": 8}
+    operations = []
+    for place, operator in enumerate(("aten::mm", "aten::attention")):
+        for direction, flops in directions.items():
+            counts = (flops * 16**place * scale for scale in (1, 10, 100))
+            operations.append(Operation("layer", operator, direction, *counts, 1, 0))
+    counted = replace(made(), operations=tuple(operations))
+    assert counted.forward_flops == 1 + 16
+    assert counted.flops("products") == 11
+    assert counted.flops("attention", "causal_flops") == 16 * 110
+    assert counted.flops("attention", "executed_flops") == 16 * 1100
+
+
+def test_what_moves_and_multiplies_nothing_has_an_mfu_of_0():
+    moving = Operation("layer", "aten::mm", "forward", 0, 0, 0, 1e9, 0)
+    found = expected(replace(made(), operations=(moving,)), 1e15, 1e12, 2)
+    assert (found.mfu_percent, found.unfused_mfu_percent, found.compute_bound_percent) == (0, 0, 0)
+
+
 def test_a_model_that_multiplies_nothing_is_one_message():
     norm = made().operations[-1:]
     with pytest.raises(ConfigurationError, match="no operator of this model multiplies"):

@@ -6,9 +6,18 @@ import json
 import pytest
 
 from mfulab.core.language import LANGUAGES, Texts
+from mfulab.mfu import models
 from mfulab.mfu.causes import BY_KEY
 from mfulab.mfu.models import is_load, names
-from mfulab.mfu.three_lines import AGAIN, advice, device_of, finding, three_lines, tried_config
+from mfulab.mfu.three_lines import (
+    AGAIN,
+    OF_TRACES,
+    advice,
+    device_of,
+    finding,
+    three_lines,
+    tried_config,
+)
 
 RUN = {
     "model": "resnet18", "workload": "training", "precision": "fp32", "batch_size": 4.0, "sequence_length": None,
@@ -49,6 +58,17 @@ def test_padding_replaces_no_other_advice(cause, language):
     assert advice({**plain, "misaligned": PADDED}, language) == advice(plain, language)
     padded = {**plain, "verdict": "shape", "verdict_reason": "misaligned", "misaligned": PADDED}
     assert "640" in advice(padded, language)
+
+
+@pytest.mark.parametrize("cause", ["no_mfu", "busy_not_useful", "not_explained", "overhead"])
+def test_a_trace_is_not_advised_to_record_one(cause):
+    row = {**RUN, "verdict": cause}
+    usual = Texts("en", "advice")(cause)
+    assert advice(row).startswith(usual)
+    own = Texts("en", "why")(OF_TRACES[cause]) if cause in OF_TRACES else usual
+    assert advice(row, is_read=True).startswith(own)
+    assert (own != usual) == (cause != "overhead")
+    assert three_lines(row, "a", "GPU", is_read=True).advice == advice(row, is_read=True)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -125,6 +145,13 @@ def test_the_device_is_told_by_the_row(row, device):
 def test_loads_are_told_from_models_that_people_have():
     assert {"spinning", "tiny_kernels", "wide_linear"} <= {*filter(is_load, names())}
     assert not any(map(is_load, ["gpt2", "resnet50", "simple_cnn", "a_model_of_mine", ""]))
+
+
+def test_a_file_that_holds_no_model_is_no_load(tmp_path, monkeypatch):
+    (tmp_path / "a_list.yaml").write_text("- 1")
+    monkeypatch.setattr(models, "FOLDERS", (tmp_path,))
+    assert names() == ["a_list"]
+    assert not is_load("a_list")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

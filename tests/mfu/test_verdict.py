@@ -11,6 +11,7 @@ from mfulab.core.language import verdicts
 from mfulab.mfu import ladder
 from mfulab.mfu.account import VERDICT, read, shares_of
 from mfulab.mfu.causes import CAUSES, NEAR_CEILING
+from mfulab.mfu.flags import matmul_flags
 from mfulab.mfu.headroom import PARTS
 from mfulab.mfu.ladder import RUNGS
 from mfulab.mfu.step import Counters, StepFacts, StepPeaks, StepTime, StepWork
@@ -317,6 +318,7 @@ def test_page_faults_are_the_cause_where_they_take_most(faults_ms, cause, mfu):
     }
     verdict, kept = judge(row), judge({**row, "kept_memory_time_s": 0.04})
     assert verdict.cause == kept.cause == (cause if mfu or cause == "page_faults" else "no_mfu")
+    assert judge({**row, "page_faults_per_s": None}).cause != "page_faults"
     if cause == "page_faults":
         assert f"20,000 page faults take {faults_ms:.0f} %" in said(verdict.reason)
         assert "took 40 % of this time" in said(kept.reason)
@@ -451,6 +453,19 @@ def test_any_row_gets_a_verdict(row):
     verdict = judge(row)
     assert verdict.cause in {*BY_KEY}
     assert said(verdict.reason).endswith(".")
+    without = judge({**row, "mfu_percent": None, "mfu_measured_percent": None})
+    assert without.cause in TOLD_WITHOUT_MFU
+
+
+TOLD_WITHOUT_MFU = {
+    "input_bound", "communication_bound", "launch_bound", "stalled", "page_faults", "no_mfu",
+}  # fmt: skip
+
+
+def test_without_an_mfu_no_cause_is_named_that_needs_one():
+    busy = {**HEALTHY, "mfu_percent": None, "mfu_measured_percent": None}
+    assert judge({**busy, "dram_active_percent": 90.0}).cause == "no_mfu"
+    assert {cause.key for cause in CAUSES if cause.without_mfu} == TOLD_WITHOUT_MFU
 
 
 CEILING = {
@@ -607,3 +622,117 @@ def test_copies_are_no_idle_time():
     }
     verdict = judge({**row, "launch_gaps_per_step": 1e5, "launch_gap_s": 1e-6})
     assert verdict.reason.numbers["idle"] == pytest.approx(16.5)
+
+
+def under(value):
+    return math.nextafter(value, -math.inf)
+
+
+def over(value):
+    return math.nextafter(value, math.inf)
+
+
+STARVED = {"kernel_busy_percent": 40.0, "mfu_measured_percent": 20.0, "time_s": 1.0}
+PADDED_MATMUL = {"side": 606.0, "padded": 640.0, "best_ms": 10.0, "rate": 100.0}
+TENSOR = {"effective_precision": "bf16", "clock_mhz": 1.0, "peak_clock_mhz": 1.0}
+ONE_GAP = {"launch_gaps_per_step": 1.0, "launch_gap_s": 1e-6}
+ON_CPU = {"utilization_percent": 99.0, "mfu_percent": 9.0, "time_s": 1.0}
+BESIDE = ON_CPU | {"other_processes_percent": 30.0}
+
+
+# The last value on each side of an edge: with the first the cause is named, with the second not.
+@pytest.mark.parametrize(
+    ("row", "column", "inside", "outside", "cause"),
+    [
+        (HEALTHY, "mfu_measured_percent", 70.0, under(70.0), "compute_bound"),
+        (HEALTHY | {"ceiling_slowdown": 1.5}, "mfu_measured_percent", 70.0, under(70.0), "doubtful_ceiling"),
+        (HEALTHY, "mfu_measured_percent", over(100.0001), 100.0001, "doubtful_ceiling"),
+        (EMULATED | {"mfu_percent": 50.0}, "slower_than_fp32", 1.05, under(1.05), "emulated_format"),
+        (ON_CPU | {"mfu_percent": 98.0}, "useful_mfu_percent", 78.3, 78.5, "padded"),
+        (STARVED, "input_wait_percent", 30.0, 26.9, "input_bound"),
+        (STARVED, "copy_percent", 30.0, 25.0, "input_bound"),
+        (HEALTHY, "dram_active_percent", 55.0, under(55.0), "memory_bound"),
+        (ON_CPU | {"ceiling_gb_s": 100.0}, "bytes_moved", 55e9, 55e9 - 1, "memory_bound"),
+        (HEALTHY | {"fp32_active_percent": 30.0}, "tensor_active_percent", under(10.0), 10.0, "wrong_precision"),
+        (HEALTHY | {"tensor_active_percent": 9.0}, "fp32_active_percent", 30.0, under(30.0), "wrong_precision"),
+        (HEALTHY, "throttled_percent", 20.0, under(20.0), "throttled"),
+        (HEALTHY | {"throttled_percent": 30.0}, "sm_active_percent", 80.0, under(80.0), "throttled"),
+        (HEALTHY, "sm_active_percent", 77.0, over(77.0), "shape"),
+        (HEALTHY | {"mfu_percent": 40.0}, "tensor_active_percent", 48.0, 47.9, "shape"),
+        (HEALTHY | {"occupancy_percent": 8.0}, "sm_active_percent", 80.0, under(80.0), "low_occupancy"),
+        (HEALTHY, "occupancy_percent", under(20.0), 20.0, "low_occupancy"),
+        (ON_CPU | {"utilization_percent": 50.0}, "other_processes_percent", 15.0, under(15.0), "shared"),
+        (BESIDE | {"mfu_percent": 75.0}, "utilization_percent", under(80.0), 80.0, "shared"),
+        (ON_CPU, "utilization_percent", 80.0, under(80.0), "busy_not_useful"),
+        (ON_CPU, "mfu_percent", under(20.0), 20.0, "busy_not_useful"),
+        (STARVED | {"launch_gaps_per_step": 1000.0}, "launch_gap_s", 301e-6, 299e-6, "launch_bound"),
+        (STARVED | ONE_GAP, "launch_bound_percent", 30.0, under(30.0), "launch_bound"),
+    ],
+)  # fmt: skip
+def test_a_cause_is_named_up_to_its_edge(row, column, inside, outside, cause):
+    assert judge({**row, column: inside}).cause == cause
+    assert judge({**row, column: outside}).cause != cause
+
+
+STEP = {"time_s": 1.0, "mfu_percent": 10.0, "idle_ms": 300.0}
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "reason"),
+    [
+        ({"tile_padding_ms": 270.0}, {"tile_padding_ms": 269.0}, "executed"),
+        ({"slow_instructions_ms": 270.0}, {"slow_instructions_ms": 269.0}, "executed"),
+        ({"idle_ms": 0, "tile_padding_ms": 200.0}, {"idle_ms": 0, "tile_padding_ms": 199.0}, "executed"),
+        ({"ms": 210.0}, {"ms": under(210.0)}, "misaligned"),
+    ],
+)  # fmt: skip
+def test_a_shape_is_named_up_to_its_edge(inside, outside, reason):
+    reasons = []
+    for changes in (inside, outside):
+        row = {**STEP, "matmuls_below_best_ms": 300.0, **changes}
+        if "ms" in changes:
+            row["misaligned"] = json.dumps({**PADDED_MATMUL, "ms": row.pop("ms")})
+        if "idle_ms" in changes:
+            row["matmuls_below_best_ms"] = 0.0
+        reasons.append(judge(row).reason.key)
+    assert reasons[0] == reason != reasons[1]
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "inside", "outside", "flag"),
+    [
+        ({}, "ceiling_raised_percent", 0.0, -1.0, "set_ceiling"),
+        ({}, "other_processes", 1, 0, "other_processes"),
+        ({}, "other_processes_percent", 15.0, under(15.0), "beside"),
+        ({}, "throttled_percent", 10.0, under(10.0), "held_back"),
+        ({"throttled_percent": 50.0}, "power_brake_percent", 10.0, under(10.0), "held_back"),
+        ({"software_thermal_percent": 0.0}, "hardware_thermal_percent", 10.0, 9.0, "held_back"),
+        ({}, "only_counted", 1, 0, "only_counted"),
+        ({"steps": 50}, "measuring_percent", 2.0, under(2.0), "measuring"),
+        ({"steps": 49, "watched_steps": 1}, "measuring_percent", 2.0, under(2.0), "measuring"),
+        ({"measuring_percent": 5.0}, "steps", 49, 50, "measuring_briefly"),
+        ({"measuring_percent": 5.0}, "steps", 50, 49, "measuring"),
+        ({}, "steal_percent", 5.0, under(5.0), "stolen"),
+        ({}, "disturbed_replicates", 1, 0, "disturbed"),
+        ({}, "mfu_percent", over(100.0001), 100.0001, "above_peak"),
+        ({}, "hfu_percent", over(100.0001), 100.0001, "above_peak"),
+        (TENSOR | {"tensor_active_percent": 46.0}, "mfu_percent", 39.9, 40.1, "cross_check"),
+        (TENSOR | {"tensor_active_percent": 40.0}, "mfu_percent", 46.1, 45.9, "cross_check"),
+        (TENSOR | {"mfu_percent": 0.1}, "tensor_active_percent", 1.0, under(1.0), "cross_check"),
+    ],
+)
+def test_a_flag_is_raised_up_to_its_edge(row, column, inside, outside, flag):
+    raised, not_raised = (
+        [one.key for one in judge({**row, column: value}).flags] for value in (inside, outside)
+    )
+    assert flag in raised
+    assert flag not in not_raised
+
+
+@pytest.mark.parametrize(
+    ("beside_mhz", "is_flagged"), [(1021.0, True), (1020.0, False), (0.0, False)]
+)
+def test_a_reference_at_another_clock_is_told(beside_mhz, is_flagged):
+    row = {"clock_mhz": 1000.0, "reference_clock_mhz": beside_mhz}
+    told = json.loads(matmul_flags(row) or "{}")
+    assert told == ({"unlike_clocks": {"own": 1000.0, "beside": beside_mhz}} if is_flagged else {})

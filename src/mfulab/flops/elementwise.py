@@ -49,8 +49,9 @@ def other_flops(
     """FLOPs of a call that counts towards no MFU, by its packet and all that it reads and writes;
     None if unknown."""
     name = getattr(packet, "__name__", "")
+    scaled = kwargs.get("alpha", 1) != 1
     if name in FUSED_OPTIMIZERS or name.startswith("_foreach_"):
-        return _of_a_list(name, args[0])
+        return _of_a_list(name, args[0], scaled)
     if name.startswith("_fft_"):
         return _of_transforms(name, args[0], args[1])
     if name in _DISTANCES:
@@ -68,11 +69,10 @@ def other_flops(
         return None
     if per_element == 0 or not any(map(_has_fractions, tensors)):
         return 0
-    scaled = kwargs.get("alpha", 1) != 1
     return (per_element + scaled) * max(tensor.numel() for tensor in tensors)
 
 
-def _of_a_list(name: str, tensors: list[torch.Tensor]) -> int | None:
+def _of_a_list(name: str, tensors: list[torch.Tensor], scaled: bool) -> int | None:
     """FLOPs of one kernel on a list of tensors: what the plain operator costs on each."""
     of_each = FUSED_OPTIMIZERS.get(name)
     if of_each is None:
@@ -82,7 +82,7 @@ def _of_a_list(name: str, tensors: list[torch.Tensor]) -> int | None:
             of_each = _flops_per_element(plain)
     if of_each is None:
         return None
-    return of_each * sum(tensor.numel() for tensor in tensors)
+    return (of_each + scaled) * sum(tensor.numel() for tensor in tensors)
 
 
 def _of_transforms(name: str, x: torch.Tensor, dimensions: list[int]) -> int:

@@ -161,8 +161,8 @@ def _lengths(x: Any) -> list[int]:
 
 
 def linear(inputs: Sides, weight: Sides, *_: object, **__: object) -> int:
-    """FLOPs of […, k]·[n, k]ᵀ, seen only where torch does not take it apart."""
-    return 2 * inputs.numel() * weight.shape[0]
+    """FLOPs of […, k]·[n, k]ᵀ, or of a weight [k], seen only where torch does not take it apart."""
+    return 2 * inputs.numel() * prod(weight.shape[:-1])
 
 
 def grouped_matmul(a: Sides, b: Sides, *_: object, **__: object) -> int:

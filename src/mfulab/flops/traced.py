@@ -291,7 +291,7 @@ def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None
         # Old profilers mix the shapes of other calls into a call's own.
         if a.shape[-1] != b.shape[-1] or len(tensors) > 3:
             raise ValueError(f"{a.shape} meets {b.shape}")
-        return 1, prod(a.shape[:-1]), b.shape[0], b.shape[1] if b.ndim > 1 else 1
+        return 1, prod(a.shape[:-1]), prod(b.shape[:-1]), b.shape[-1]
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(f"{a.shape} meets {b.shape}")
     return prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1]

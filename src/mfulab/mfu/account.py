@@ -1,5 +1,5 @@
-"""The account of one step: MFU from FLOPs to percent, the ladder, the budget that sums to the step,
-and the verdict. Sweeps, loops and traces give facts; terminal, page, notebook and JSON render it."""
+"""The account of one step: MFU from FLOPs to percent, the budget that sums to the step, and the
+verdict. Sweeps, loops and traces give facts; terminal, page, notebook and JSON render it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from mfulab.core.said import Said, packed, packed_all
 from mfulab.mfu import headroom
 from mfulab.mfu.causes import ABOVE_PEAK, BY_KEY, Evidence, at_highest_clock, because, lost_parts
 from mfulab.mfu.flags import flags_of
-from mfulab.mfu.ladder import TENSOR_PRECISIONS, Measured, measured
+from mfulab.mfu.ladder import TENSOR_PRECISIONS
 from mfulab.mfu.step import Cell, Known, Row, Shares, StepFacts, facts_of, group, number
 from mfulab.mfu.utilization import (
     GIGA,
@@ -56,11 +56,6 @@ class Account:
         lost = lost_parts(self.facts, self.shares, self.budget_ms)
         cause, reason = because(Evidence(self.facts, self.shares, lost))
         return Judged(cause.key, reason, flags_of(self.facts, self.shares))
-
-    @property
-    def ladder(self) -> list[Measured]:
-        """The rungs that are known, from a busy device to useful arithmetic."""
-        return measured(self._rungs)
 
     @property
     def losses(self) -> dict[str, Loss]:
@@ -153,13 +148,6 @@ class Account:
         if self.note == "no_peak":
             return Said("no_peak", {"precision": self.facts.peaks.effective_precision})
         return Said(str(self.note))
-
-    @property
-    def _rungs(self) -> Row:
-        facts = self.facts
-        return {**vars(facts.counters), **vars(facts.traced), **vars(self.shares)} | {
-            "effective_precision": facts.peaks.effective_precision
-        }
 
     @property
     def _padding_ratio(self) -> float:

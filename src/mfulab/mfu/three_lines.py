@@ -54,24 +54,18 @@ class ThreeLines:
 
 
 def three_lines(
-    row: Row,
-    name: str,
-    device: str,
-    language: str = "en",
-    *,
-    mfu: str = "",
-    is_read: bool = False,
+    row: Row, name: str, device: str, language: str = "en", *, is_read: bool = False
 ) -> ThreeLines:
-    """The lines on a profiled step: `name` is its run, `device` what it kept busy. `mfu` is the
-    share in words where the row's own is not the whole one; `is_read` of a step from a trace."""
+    """The lines on a profiled step: `name` is its run, `device` what it kept busy; `is_read` of a
+    step from a trace."""
     return ThreeLines(
-        finding=finding(row, name, device, language, mfu),
+        finding=finding(row, name, device, language),
         because=verdicts.columns(row, language=language)["verdict_reason"],
         advice=advice(row, language, is_read),
     )
 
 
-def finding(row: Row, name: str, device: str, language: str = "en", mfu: str = "") -> str:
+def finding(row: Row, name: str, device: str, language: str = "en") -> str:
     """Share of the time that a run kept its device busy, and what share of the device's arithmetic it used; its time
     where neither is known."""
     text = Texts(language, "lines")
@@ -79,7 +73,7 @@ def finding(row: Row, name: str, device: str, language: str = "en", mfu: str = "
     if busy is None:
         busy = number(row.get("kernel_busy_percent"))
     share = number(row.get("mfu_percent"))
-    used = mfu or ("" if share is None else at_least(row, share_of(share)))
+    used = "" if share is None else at_least(row, share_of(share))
     values = {"name": name, "device": device, "busy": busy, "mfu": used}
     if busy is not None:
         key = "busy"

@@ -10,7 +10,7 @@ from functools import cache
 
 from mfulab.core.answer import Answer, of_change
 from mfulab.core.replicates import turn
-from mfulab.timing.statistics import PRIOR_DEGREES, Stats, relative_half_width, usual_variance
+from mfulab.timing.statistics import Stats, relative_half_width, usual_variance
 
 Run = tuple[str, str]  # measurement, name
 Pair = tuple[
@@ -259,7 +259,7 @@ def ratio_of(ratios: Sequence[float], usual: float | None = None) -> tuple[float
     if count >= RANKED:
         outside = _outside(count)
         return ratio, math.exp(means.values[outside]), math.exp(means.values[-1 - outside])
-    half = relative_half_width(ratios, usual, PRIOR_DEGREES)
+    half = relative_half_width(ratios, usual)
     assert half is not None
     factor = math.exp(half * math.sqrt(2 / 3))  # of a median it is √(π/2)·s/√n, of this √(π/3)·s/√n
     return ratio, ratio / factor, ratio * factor

@@ -67,18 +67,16 @@ class Stats:
         )
 
 
-def relative_half_width(
-    values: Sequence[float], usual: float | None = None, prior: int = 0
-) -> float | None:
+def relative_half_width(values: Sequence[float], usual: float | None = None) -> float | None:
     """Half the 95 % confidence interval of the median of positive values, as a logarithm:
-    t·√(π/2)·s/√n; None for one. `usual` is a variance known from elsewhere, of `prior` degrees."""
+    t·√(π/2)·s/√n; None for one. `usual` is a variance known from elsewhere."""
     if any(value <= 0 for value in values):
         raise ValueError("a confidence interval of times that are not positive")
     spread = Stats(map(math.log, values)).standard_deviation
     if spread is None:
         return None
     return interval_half_width(
-        spread**2, len(values) - 1, len(values), math.sqrt(math.pi / 2), usual, prior
+        spread**2, len(values) - 1, len(values), math.sqrt(math.pi / 2), usual
     )
 
 
@@ -87,11 +85,13 @@ def usual_variance(spreads: Sequence[tuple[float, int]]) -> float | None:
     freedom) of each."""
     if len(spreads) < FEWEST_RUNS:
         return None
-    scaled = [
-        variance / MEDIAN_OF_CHI_SQUARE.get(degrees, 1 - 2 / (9 * degrees))
-        for variance, degrees in spreads
-    ]
+    scaled = [variance / _median_of_chi_square(degrees) for variance, degrees in spreads]
     return Stats(scaled).median  # which a few disturbed runs do not move
+
+
+def _median_of_chi_square(degrees: int) -> float:
+    """Median of χ² ÷ its degrees of freedom; of many by Wilson and Hilferty's approximation, 1931."""
+    return MEDIAN_OF_CHI_SQUARE.get(degrees, (1 - 2 / (9 * degrees)) ** 3)
 
 
 def mean_half_width(values: Sequence[float]) -> float | None:
@@ -100,7 +100,7 @@ def mean_half_width(values: Sequence[float]) -> float | None:
     spread = Stats(values).standard_deviation
     if spread is None:
         return None
-    return interval_half_width(spread**2, len(values) - 1, len(values), 1.0)
+    return interval_half_width(spread**2, len(values) - 1, len(values))
 
 
 def undisturbed(times: Iterable[float]) -> float:
@@ -121,14 +121,12 @@ def fast_variance(times: Sequence[float]) -> tuple[float, int]:
     return 2 * below / (len(times) - 1), len(times) // 2
 
 
-def undisturbed_half_width(
-    times: Sequence[float], usual: float | None = None, prior: int = 0
-) -> float | None:
+def undisturbed_half_width(times: Sequence[float], usual: float | None = None) -> float | None:
     """Half-width as `relative_half_width`, of the undisturbed time: from the faster half and a
     quantile's error."""
     if len(times) < 2:
         return None
-    return interval_half_width(*fast_variance(times), len(times), QUANTILE_ERROR, usual, prior)
+    return interval_half_width(*fast_variance(times), len(times), QUANTILE_ERROR, usual)
 
 
 def interval_half_width(
@@ -137,13 +135,13 @@ def interval_half_width(
     count: float,
     error: float = 1.0,
     usual: float | None = None,
-    prior: int = 0,
 ) -> float:
     """Half the 95 % interval by Student's t: t·error·√(variance/count); `error` is the standard
-    error ÷ (deviation ÷ √count). `usual` is a variance of `prior` degrees of freedom."""
+    error ÷ (deviation ÷ √count). `usual` is a variance of `PRIOR_DEGREES` degrees of freedom."""
     if usual is not None:
-        variance = (degrees * variance + prior * usual) / (degrees + prior)
-        degrees += prior
+        own = degrees * variance
+        degrees += PRIOR_DEGREES
+        variance = (own + PRIOR_DEGREES * usual) / degrees
     t = _T_975[degrees - 1] if degrees <= len(_T_975) else 1.96
     return t * error * math.sqrt(variance / count)
 

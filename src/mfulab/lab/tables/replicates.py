@@ -77,7 +77,7 @@ class Quantity:
 
     def half_width(self, values: Sequence[float], usual: float | None) -> float | None:
         half_width = stats.undisturbed_half_width if self.is_low else stats.relative_half_width
-        return half_width(values, usual, stats.PRIOR_DEGREES)
+        return half_width(values, usual)
 
 
 TIME = Quantity("time_s", "time_ci_low_s", "time_ci_high_s", is_low=True)
@@ -249,9 +249,7 @@ def ratio_half_width(old: Sequence[float], new: Sequence[float], usual: float | 
     (before, few), (after, more) = map(jackknife_variance, (old, new))
     variance = (before * few + after * more) / (few + more)
     count = 1 / (1 / len(old) + 1 / len(new))
-    return stats.interval_half_width(
-        variance, few + more, count, usual=usual, prior=stats.PRIOR_DEGREES
-    )
+    return stats.interval_half_width(variance, few + more, count, usual=usual)
 
 
 def measurements(times: Sequence[float]) -> list[list[float]]:
