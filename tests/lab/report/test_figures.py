@@ -197,7 +197,7 @@ def test_nothing_overlaps_all_is_inside_and_has_units_and_provenance(render, nam
     assert "2026-01-02" in footer
     assert "mfulab 0123abc" in footer
     assert any(
-        axes.get_xlabel() or axes.get_ylabel() or not axes.get_xticks().size
+        axes.get_xlabel() or axes.get_ylabel() or not len(axes.get_xticks())
         for axes in drawn.figure.axes
     ), "units"
     assert any(character.isdigit() for character in drawn.finding)

@@ -88,13 +88,18 @@ def test_only_a_step_of_the_same_way_is_measured(tmp_path):
 
 
 def test_the_sentence_names_cards_that_suffice(tmp_path):
+    found = rows(tmp_path, counted(2e9))
+    said = memory_breakdown.finding(found, TEXT)
+    assert TEXT("fits", card="H100 SXM5 80GB") in said
+    assert "1.000 GB" in said
+    assert TEXT("fits_all", gigabytes=24.0) in said, "the leanest way"
+
+
+def test_where_the_smallest_card_suffices_no_leaner_way_is_told(tmp_path):
     found = rows(tmp_path, counted(), steps=(step(),))
     assert memory_breakdown.finding(found, TEXT) == (
         "Training large (batch 1) in fp32 with Adam holds 24.00 GB, 50 % of it gradients and moments; "
-        "GeForce RTX 4090 is the smallest of these cards that holds it. "
-        "The leanest setup, checkpointed, over 64 devices (FSDP), holds 750.0 MB on each device; "
-        "GeForce RTX 4090 is the smallest of these cards that holds it. "
-        "One measured peak differs by 17 % from the count."
+        "a card of 24 GB holds it. One measured peak differs by 17 % from the count."
     )
 
 

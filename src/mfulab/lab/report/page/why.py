@@ -25,7 +25,9 @@ OFF = 5.0  # points by which a step's phases may miss it, unsaid
 NAMED = 5.0  # points from which a part of the step is named below its bar
 # times as slow as measured: from there on the allocator's other state is worth a sentence
 SLOWER = 1.1
-SHOWN = 6  # cases in view; the others unfold
+SHOWN = 6  # cases in view
+MORE = 24  # cases that unfold; the others stand in the table of rows
+CASE = ["machine", "model", "mode"]
 LISTED = 30  # lines of the table of batch sizes
 WORDS = (
     *(
@@ -181,18 +183,21 @@ def section(
     shown = chosen(measured)
     # the run that the page's first sentences are about
     if lowest is not None and lowest.name in measured.index:
-        shown = pd.concat(
-            [measured.loc[[lowest.name]], shown.drop(index=lowest.name, errors="ignore")]
-        )
-    cases = [_case(row, figures, text) for row in shown.to_dict("records")]
-    causes = shown[CAUSE].value_counts()
+        told = measured.loc[[lowest.name]]
+        is_same = (shown[CASE] == told[CASE].iloc[0]).all(axis=1)
+        shown = pd.concat([told, shown[~is_same]])
+    drawn = shown.head(SHOWN + MORE)
+    cases = [_case(row, figures, text) for row in drawn.to_dict("records")]
+    causes = drawn[CAUSE].value_counts()
     says = text(
         "says",
         verdict=text.name("cause", causes.index[0]),
         count=int(causes.iloc[0]),
         total=len(cases),
     )
-    says = " ".join([says, *of_jobs(tables, language)])
+    untold = len(measured[CASE].drop_duplicates()) - len(drawn)
+    in_rows = [text("cases_in_rows", count=untold)] if untold else []
+    says = " ".join([says, *in_rows, *of_jobs(tables, language)])
     all_read = rows["hardware"].str.endswith(frames.READ).all()  # traces leave these questions open
     answers = []
     if not all_read:
@@ -260,14 +265,17 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[Record]]:
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
-    """The fastest run of each machine, model and workload, by MFU: models that people have before
-    synthetic loads, and a step without arithmetic to count last."""
-    keys = ["machine", "model", "workload", "mode"]
-    ordered = rows.sort_values("samples_per_s", ascending=False, na_position="last")
-    fastest = ordered.drop_duplicates(keys)
-    mfu = fastest["mfu_percent"].where(fastest["mfu_percent"] > 0)
-    order = pd.DataFrame({"none": mfu.isna(), "load": fastest["model"].map(is_load), "mfu": mfu})
-    return fastest.loc[order.sort_values(["none", "load", "mfu"]).index]
+    """The fastest run of each machine, model and mode, by MFU: of its plain workload, where that was
+    measured. A step that multiplies nothing, whose MFU is no news, and a synthetic load are left
+    out, where others are left."""
+    is_variant = rows["workload"] != rows["mode"]
+    ordered = rows.assign(is_variant=is_variant).sort_values(
+        ["is_variant", "samples_per_s"], ascending=[True, False], na_position="last"
+    )
+    fastest = ordered.drop_duplicates(CASE).drop(columns="is_variant")
+    fastest = frames.preferred(fastest, fastest["mfu_percent"] != 0)
+    fastest = frames.preferred(fastest, ~fastest["model"].map(is_load))
+    return fastest.sort_values("mfu_percent", na_position="last")
 
 
 def _case(row: Row, figures: set[str], text: Texts) -> Record:
