@@ -12,13 +12,12 @@ from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.core.parts import Record, Row, pick_all
 from mfulab.lab.planning.naming import MEASURE, in_language
-from mfulab.lab.report import frames, trust
+from mfulab.lab.report import frames, selection, trust
 from mfulab.lab.report.drawing import curves, relative
 from mfulab.lab.report.figures import headroom, mfu_versus_utilization
 from mfulab.lab.report.figures import input as input_figure
 from mfulab.mfu import account, three_lines
 from mfulab.mfu.causes import BY_KEY
-from mfulab.mfu.models import is_load
 from mfulab.mfu.step import number
 
 OFF = 5.0  # points by which a step's phases may miss it, unsaid
@@ -266,15 +265,15 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[Record]]:
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
     """The fastest run of each machine, model and mode, by MFU: of its plain workload, where that was
-    measured. A step that multiplies nothing, whose MFU is no news, and a synthetic load are left
-    out, where others are left."""
+    measured. A step that multiplies nothing, whose MFU is no news, a stranger's recorded trace and
+    a synthetic load are left out, where others are left."""
     is_variant = rows["workload"] != rows["mode"]
     ordered = rows.assign(is_variant=is_variant).sort_values(
         ["is_variant", "samples_per_s"], ascending=[True, False], na_position="last"
     )
     fastest = ordered.drop_duplicates(CASE).drop(columns="is_variant")
     fastest = frames.preferred(fastest, fastest["mfu_percent"] != 0)
-    fastest = frames.preferred(fastest, ~fastest["model"].map(is_load))
+    fastest = selection.pick(fastest, "recorded_trace", "synthetic")
     return fastest.sort_values("mfu_percent", na_position="last")
 
 
