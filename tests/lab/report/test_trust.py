@@ -474,9 +474,12 @@ def test_doubt_is_counted_in_the_marks_that_it_touches():
     turned = trust.marks(found, [here, there])
     assert turned == (1, 2)
     text = Texts("en", "trust")
-    assert trust.summary(found, "en", turned)[0].endswith(text("marks_turn", hollow=1, total=2))
+    counts = {"count": 2, "total": 3}
+    said = trust.summary(found, "en", turned)[0]
+    assert said == text("marks_turn", hollow=1, marks=2, **counts)
     held = trust.summary(found, "en", trust.Marks(0, 2))[0]
-    assert held.endswith(text("marks_hold"))
+    assert held == text("marks_hold", **counts)
+    assert trust.summary(found, "en")[0] == text("rows_alone", **counts)
     recorded = {name: rows.assign(recorded=True) for name, rows in found.items()}
     assert trust.marks(recorded, [here.assign(recorded=True), there]) == (4, 5)
 

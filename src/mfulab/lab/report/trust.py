@@ -256,19 +256,19 @@ def summary(
         command = f"{MEASURE} --forcerun {' '.join(steps)}{chosen}"
     says = ""
     if timed.any():
-        counts = {"count": int(timed.sum()), "total": len(timed)}
-        says = " ".join([text("headline", **counts), _of_marks(marks, text)])
+        says = _of_marks(marks, int(timed.sum()), len(timed), text)
     return says or (text("ceilings_only") if reasons else lines.pop(0)), lines, command
 
 
-def _of_marks(marks: Marks | None, text: Texts) -> str:
-    """Sentence on what doubts of rows touch: marks of the page, none of them, or where they are not
-    counted, that hollow ones tell."""
+def _of_marks(marks: Marks | None, count: int, total: int, text: Texts) -> str:
+    """Sentence on the rows that give reason for doubt, and what that touches: marks of the page, none
+    of them, or where they are not counted, that hollow ones tell."""
     if marks is None:
-        return text("hollow_tell")
+        return text("rows_alone", count=count, total=total)
     if marks.hollow:
-        return text("marks_turn", **marks._asdict())
-    return text("marks_hold", **marks._asdict())
+        counts = {"hollow": marks.hollow, "marks": marks.total}
+        return text("marks_turn", count=count, total=total, **counts)
+    return text("marks_hold", count=count, total=total)
 
 
 def precision(tables: frames.Tables, language: str = "en") -> str:
