@@ -12,8 +12,10 @@ import torch
 from support.nvml_stand_in import Gpu, StandIn
 from support.workflow_copy import ROOT
 
-from mfulab.cli import check
+from mfulab.cli import check, check_told
 from mfulab.cli.main import main
+from mfulab.core.language import Texts
+from mfulab.core.language.sentences import sentence
 from mfulab.device import compute, identity, vendors
 from mfulab.device.vendors import nvidia
 from mfulab.timing import best_matmul, node
@@ -151,8 +153,8 @@ def test_heat_is_low_without_any_reference_and_a_power_limit_never_is():
     hot["other_processes_percent"] = {"value": 90.0, "unit": "%", "reason": ""}
     judged = check.judged(line_of("n", None, **hot), {})
     assert judged["state"] == "low"
-    assert "power_capped_percent" not in check.low(judged)
-    assert "other_processes_percent" not in check.low(judged)
+    assert "power_capped_percent" not in check_told.low(judged)
+    assert "other_processes_percent" not in check_told.low(judged)
 
 
 # What others report of two cards limited to 70 and 72 W: far below their boost clocks, and nothing
@@ -183,8 +185,9 @@ def test_rates_of_a_card_that_its_power_limit_holds_are_judged_at_its_clock(
     line = check.judged(
         {"node": "n", "device": name, "kind": "cuda", "values": values}, check.printed(values)
     )
-    assert line["state"] == state, check.low(line)
-    assert ("MHz" in line["values"]["fp32_tflop_s"]["source"]) == (capped > 50)
+    assert line["state"] == state, check_told.low(line)
+    held = line["values"]["fp32_tflop_s"]
+    assert (held["source"], held["at_mhz"]) == ("datasheet", clock if capped > 50 else None)
 
 
 @pytest.mark.parametrize("sms", [16, 132])
@@ -197,7 +200,7 @@ def test_a_slice_of_a_gpu_is_compared_with_its_share_of_the_datasheet(sms, monke
         lambda self, uuid, name, given=None: properties(uuid, name, sms),
     )
     values = {"bf16_tflop_s": {"value": 90.0, "unit": "TFLOP/s", "reason": ""}}
-    peak, source = check.printed(values)["bf16_tflop_s"]
+    peak, source, _ = check.printed(values)["bf16_tflop_s"]
     assert (peak, source) == (pytest.approx(989.4 * sms / 132, rel=1e-3), "datasheet")
 
 
@@ -214,7 +217,7 @@ def test_of_eight_cards_in_slices_each_slice_has_its_own_peak_and_never_the_card
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", one.uuid)
         [seen] = identity.gpus("cuda")
         assert seen.uuid == one.uuid
-        peak, _ = check.printed(values)["bf16_tflop_s"]
+        peak = check.printed(values)["bf16_tflop_s"].value
         assert peak == (None if share is None else pytest.approx(989.4 * share, rel=1e-3))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert [one.uuid for one in identity.gpus("cuda")] == [one.uuid for one in slices]
@@ -255,7 +258,7 @@ def test_a_recording_of_a_cpu_counts_for_equal_instructions_alone(monkeypatch):
     with (folder / "environment.csv").open() as file:
         flags, *_ = (row["cpu_vector_flags"] for row in csv.DictReader(file))
     monkeypatch.setattr(check.cpu, "vector_flags", lambda _: tuple(flags.split()))
-    assert {name: round(value, 2) for name, (value, _) in check.recorded(folder).items()} == {
+    assert {name: round(held.value, 2) for name, held in check.recorded(folder).items()} == {
         "fp32_tflop_s": 0.22, "fp64_tflop_s": 0.11, "bf16_tflop_s": 0.44, "int8_tflop_s": 0.89, "memory_gb_s": 54.97,
     }  # fmt: skip
     monkeypatch.setattr(check.cpu, "vector_flags", lambda _: ("avx",))
@@ -334,7 +337,7 @@ def test_cards_of_one_node_are_compared_with_one_another(cards, low):
 
 def test_a_slow_link_of_one_card_is_named():
     judged = check.beside([card(number, 700, 50 if number else 12.5) for number in range(4)])
-    assert check.low(judged[0]) == "host_to_device_gb_s −75 % (median of the cards)"
+    assert check_told.low(judged[0]) == "host_to_device_gb_s −75 % (median of the cards)"
     assert [line["state"] for line in judged[1:]] == ["healthy"] * 3
 
 
@@ -372,10 +375,10 @@ def test_a_card_s_links_are_held_against_the_most_that_it_can_have(
 
 def test_of_eight_cards_the_slow_one_is_named_in_a_sentence_and_a_bar(capsys):
     lines = [card(number, 700 - number % 2) for number in range(7)] + [card(7, 600)]
-    said = check.told_beside(lines, "NVIDIA H200")
+    said = check_told.told_beside(lines, "NVIDIA H200")
     assert (said.key, said.numbers["card"], said.numbers["count"]) == ("card_low", "n1 GPU-7", 8)
     assert said.numbers["short"] == pytest.approx(100 * (1 - 600 / 699.5))
-    check._show_beside(lines)
+    check_told.show_beside(lines)
     first, *bars = capsys.readouterr().out.splitlines()
     assert "n1 GPU-7" in first
     lengths = {line.split()[1]: line.count("█") for line in bars}
@@ -388,7 +391,7 @@ def test_of_eight_cards_the_slow_one_is_named_in_a_sentence_and_a_bar(capsys):
 )
 def test_cards_that_are_alike_or_too_few_are_said_to_be(speeds, key):
     lines = [card(number, speed) for number, speed in enumerate(speeds)]
-    assert check.told_beside(lines, "NVIDIA H200").key == key
+    assert check_told.told_beside(lines, "NVIDIA H200").key == key
 
 
 def test_each_card_is_checked_alone_and_in_turn(monkeypatch, capsys):
@@ -407,3 +410,18 @@ def test_each_card_is_checked_alone_and_in_turn(monkeypatch, capsys):
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert shown == [line["node"].split()[1] for line in lines] == [gpu.uuid for gpu in cards]
     assert [line["state"] for line in lines] == ["healthy", "healthy", "low"]
+
+
+def test_a_check_speaks_the_terminal_s_language(monkeypatch, capsys):
+    values = {"memory_gb_s": {"value": 9.0, "unit": "GB/s", "reason": {}}}
+    values["bf16_tflop_s"] = {"value": None, "unit": "TFLOP/s", "reason": {"no_gpu": {}}}
+    read = {"node": "n", "device": "d", "kind": "cpu", "values": values}
+    judged = check.judged(read, {"memory_gb_s": check.Reference(18.0, "datasheet", 645.0)})
+    monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
+    check_told.show(judged)
+    shown = " ".join(capsys.readouterr().out.split())
+    text = Texts("ko", "check")
+    source = text("at_clock", source=text.name("checked_against", "datasheet"), clock=645.0)
+    for words in (source, text.name("check_state", "low"), sentence("no_gpu", {}, "ko")):
+        assert words in shown
+    assert not re.search(r"low|datasheet|reference", shown)

@@ -1,6 +1,8 @@
 """Help in the terminal's language: every text has its translation, and fits a terminal."""
 
+import re
 from collections.abc import Iterator
+from string import Formatter
 
 import click
 import pytest
@@ -9,7 +11,9 @@ from rich.cells import cell_len
 from mfulab.__main__ import main
 from mfulab.cli.commands import COMMANDS, READERS
 from mfulab.cli.help import broken, translations
+from mfulab.cli.main import main as run
 from mfulab.cli.main import tree
+from mfulab.core.language import Texts
 
 
 @pytest.fixture
@@ -74,3 +78,28 @@ def test_lines_hold_every_word_and_are_no_wider(width):
     assert " ".join(lines) == text
     assert all(cell_len(line) <= width or " " not in line for line in lines)
     assert [*broken("", width)] == [""]
+
+
+MISTAKES = [
+    ("bits 1 --format int8", "no_such_choice"),
+    ("check --baseline", "option_needs_value"),
+    ("check --json=x", "option_takes_none"),
+    ("check --no-such", "no_such_option"),
+    ("check a b", "extra_argument"),
+    ("compare a b --gate fast", "no_share"),
+    ("flops gpt2 --batch-size 0", "no_integer"),
+    ("watch --interval 0", "no_number_within"),
+    ("watch --engine ftp:x", "no_address"),
+    (f"summary --tables {'n' * 300}", "path_too_long"),
+]
+
+
+@pytest.mark.parametrize(("words", "key"), MISTAKES, ids=[key for _, key in MISTAKES])
+def test_a_mistake_is_told_without_english(words, key, texts, capsys):
+    assert run(words.split()) == 2
+    *_, told = capsys.readouterr().err.splitlines()
+    template = Texts("ko", "reasons")._find(key)
+    assert re.search(r"[가-힣]", template)
+    literals = [re.escape(literal) for literal, *_ in Formatter().parse(template)]
+    assert re.search(".*".join(literals), told)
+    assert not re.search(r"Invalid|Option|is no|Got|unexpected|Error", told)

@@ -182,7 +182,7 @@ def test_a_comparison_is_good_where_it_is_decided_and_not_slower(verdict, ratio,
 def test_a_check_is_good_where_it_was_compared_and_nothing_is_low(value, reference, state):
     values = {"memory_gb_s": {"value": value, "unit": "GB/s", "reason": ""}}
     line = {"node": "n", "device": "d", "kind": "cpu", "values": values}
-    judged = check.judged(line, {"memory_gb_s": (reference, "baseline")})
+    judged = check.judged(line, {"memory_gb_s": check.Reference(reference, "baseline")})
     told = check.answer(judged).line({**judged})
     VALIDATOR.validate(told)
     assert is_good(told) == state == (check.STATUS[judged["state"]] == 0)

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import click
 
-from mfulab.cli.options import AS_JSON, command
+from mfulab.cli.options import AS_JSON, Choice, command
 from mfulab.core.answer import answered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.formats import FORMATS, Decoded, Format, decode, encode
@@ -24,7 +24,7 @@ LONGEST = 400  # letters: the longest finite value of fp64 has 309 digits
 @click.option(
     "--format",
     "name",
-    type=click.Choice(["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]),
+    type=Choice(["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]),
     default="fp32",
     help="Format; tf32 takes its 19 bits, fp8 is E4M3.",
 )

@@ -1,35 +1,40 @@
 """`mfulab check`: whether a node's device is as fast as its recording, its datasheet or an earlier
 check says."""
 
-import json
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
-from typing import Literal, Required, TypedDict
+from typing import NamedTuple
 
 import click
 
+from mfulab.cli import check_told
+from mfulab.cli.check_told import (
+    NOTHING_KNOWN,
+    OF_EQUALS,
+    STATUS,
+    Line,
+    Source,
+    State,
+    Value,
+    medians,
+)
 from mfulab.cli.options import AS_JSON, DEVICE_KIND, PATH, command, usual_language
-from mfulab.core.answer import Answer, answered
+from mfulab.core.answer import Answer, answered, unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, read_given
 from mfulab.core.groups import DeviceConfig
 from mfulab.core.json_text import parse_json
-from mfulab.core.language.quantities import significant
 from mfulab.core.language.sentences import sentence
 from mfulab.core.printing import say, say_json
-from mfulab.core.said import Numbers, Said
-from mfulab.core.terminal import Terminal, table
+from mfulab.core.said import Numbers, Said, as_json
 from mfulab.device import ByKind, cpu, identity, is_gpu, visible
 from mfulab.device.local_peak import local_name, local_peak
-from mfulab.loop.interactive.show import bar
 
 RECORDINGS = Path("results/reference")
 # The share of a reference below which a value is low. Neighbours take more of a CPU than anything
@@ -45,42 +50,24 @@ SHOWN = (
     "power_capped_percent",
     "other_processes_percent",
 )  # a power limit is where a GPU is to work
-OF_EQUALS = 0.95  # share of the median of one node's cards, alone with the same air and driver
-# from which on a median of nodes stands for a device that nothing else is known of
-FEWEST_NODES = 3
-STATUS = {"low": 1, "unknown": 3, "healthy": 0}  # the worst first
-HELP = "nothing is known of this device here; keep what --json prints of a healthy one, and give it as --baseline FILE"
 UNALIKE = {"--baseline", "--table", "--cards"}  # of which one excludes the others
 KEYS = {"node", "device", "kind", "values", "state"}
 LINE = re.compile(
     r'\{"(?:answer|node)"'
 )  # as `--json` begins it; srun --label puts a number in front
 LINKS = ("pcie_lanes", "pcie_generation", "nvlinks")
-OWN = "the card's own"  # whose most a link is held against
-References = dict[str, tuple[float | None, str]]  # name → value, and whose it is
-State = Literal["low", "unknown", "healthy"]
 
 
-class Value(TypedDict, total=False):
-    """One reading of a check, and what it is held against."""
+class Reference(NamedTuple):
+    """The number that a value is held against, and whose it is."""
 
-    value: Required[float | None]
-    unit: Required[str]
-    reason: Required[str]
-    reference: float | None
-    source: str
-    share: float | None
-    state: State
+    value: float | None
+    source: Source
+    at_mhz: float | None = None  # the clock that the power limit left, of a rate at that clock
 
 
-class Line(TypedDict, total=False):
-    """A check of one device, as `--json` prints it."""
-
-    node: Required[str]
-    device: Required[str]
-    kind: Required[str]
-    values: Required[dict[str, Value]]
-    state: State
+NO_REFERENCE = Reference(None, "")
+References = dict[str, Reference]  # by the value's name
 
 
 @command(
@@ -143,22 +130,22 @@ def run(
         if name not in ("--baseline", "--cards"):
             shown.append(name)
     if len(shown) > 1 or [*UNALIKE & {*chosen}][1:]:
-        raise ConfigurationError(f"{' and '.join(chosen)}: give one of them.")
+        raise ConfigurationError(Said("give_one_option", {"options": ", ".join(chosen)}))
     if cards:
         return _run_cards(device, as_json)
     if nodes is not None:
         lines = _among(
             _lines(nodes, sys.stdin if nodes == "-" else read_given(Path(nodes)).splitlines())
         )
-        _show_nodes(lines)
+        check_told.show_nodes(lines)
         return _status(lines)
     line = _checked(device, baseline)
     if as_json:
         say_json(answer(line).line({**line}))
     elif as_prometheus:
-        say("\n".join(prometheus(line)))
+        say("\n".join(check_told.prometheus(line)))
     else:
-        _show(line)
+        check_told.show(line)
     return STATUS[line["state"]]
 
 
@@ -170,8 +157,8 @@ def _run_cards(device: str, as_json: bool) -> int:
         for line in lines:
             say_json(answer(line).line({**line}))
     else:
-        _show_nodes(lines)
-        _show_beside(lines)
+        check_told.show_nodes(lines)
+        check_told.show_beside(lines)
     return _status(lines)
 
 
@@ -189,14 +176,14 @@ def answer(line: Line) -> Answer:
         if value.get("state") == "low":
             doubt[name] = {"value": value["value"], "reference": value.get("reference")}
     if not compared:
-        reason = {"no_reference": {"because": HELP}}
-        return Answer(None, "%", reason=reason, doubt=doubt)
+        because = str(NOTHING_KNOWN)
+        none = unanswered("%", Said("no_reference", {"because": because}))
+        return replace(none, doubt=doubt)
     lowest = min(compared, key=lambda value: value["share"] or 0.0)
-    basis, _, _ = lowest["source"].partition(",")  # a datasheet's may be at a lower clock
     return answered(
         100 * (lowest["share"] or 0.0),
         "%",
-        "spec" if basis == "datasheet" else "measured",
+        "spec" if lowest["source"] == "datasheet" else "measured",
         denominator=lowest["reference"],
         denominator_unit=lowest["unit"],
         doubt=doubt,
@@ -206,7 +193,7 @@ def answer(line: Line) -> Answer:
 def _each_card(device: str) -> Iterator[Line]:
     kind = identity.resolve(device)
     if not is_gpu(kind):
-        raise ConfigurationError("--cards: compares GPUs, and none is here.")
+        raise ConfigurationError(Said("no_cards_here"))
     for gpu in identity.gpus(kind):
         command = [sys.executable, "-m", "mfulab", "check", f"--device={kind}", "--json"]
         environment = os.environ | visible([gpu.uuid])
@@ -223,10 +210,10 @@ def beside(lines: Sequence[Line]) -> list[Line]:
     its kind is low. With two it is unknown which is."""
     judged_lines = list[Line]()
     for line in lines:
-        medians = _medians(lines, line["device"])
+        middle = medians(lines, line["device"])
         values = dict[str, Value]()
         for name, reading in line["values"].items():
-            values[name] = _beside_median(name, reading, medians.get(name))
+            values[name] = _beside_median(name, reading, middle.get(name))
         is_low = line["state"] == "low" or values != line["values"]
         state: State = "low" if is_low else line["state"]
         judged_lines.append({**line, "values": values, "state": state})
@@ -241,20 +228,8 @@ def _beside_median(name: str, reading: Value, middle: float | None) -> Value:
     share = value / middle
     if share >= OF_EQUALS:
         return reading
-    source = "median of the cards"
-    return {**reading, "reference": middle, "source": source, "share": share, "state": "low"}
-
-
-def _medians(lines: Iterable[Line], device: str) -> dict[str, float]:
-    """Median of each value over the lines of a device; of fewer than three lines none."""
-    columns = defaultdict[str, list[float]](list)
-    for line in lines:
-        if line["device"] != device:
-            continue
-        for name, reading in line["values"].items():
-            if reading["value"] is not None:
-                columns[name].append(reading["value"])
-    return {name: median(column) for name, column in columns.items() if len(column) >= FEWEST_NODES}
+    held: Value = {**reading, "reference": middle, "source": "cards_median", "at_mhz": None}
+    return {**held, "share": share, "state": "low"}
 
 
 def _checked(device: str, baseline: Path | None) -> Line:
@@ -269,34 +244,36 @@ def _checked(device: str, baseline: Path | None) -> Line:
     where, _ = prepare(DeviceConfig(type=device))
     name = local_name() if is_gpu(where) else f"{cpu.cpu().name} ({cpu.usable_cores()} cores)"
     if len(before) > 1:
-        raise ConfigurationError(
-            f"--baseline={baseline}: holds {len(before)} checks; give the file of one."
-        )
+        held: Numbers = {"file": str(baseline), "count": len(before)}
+        raise ConfigurationError(Said("baseline_of_several", held))
     if before and before[0]["device"] != name:
-        raise ConfigurationError(
-            f"--baseline={baseline}: of {before[0]['device']}, and this is {name}."
-        )
+        devices: Numbers = {"file": str(baseline), "other": before[0]["device"], "device": name}
+        raise ConfigurationError(Said("baseline_of_another", devices))
     values = dict[str, Value]()
     for key, reading in readings_of(where).items():
-        why = str(reading.reason or "")
+        why = as_json(reading.reason) if reading.reason else {}
         values[key] = {"value": reading.value, "unit": reading.unit, "reason": why}
     own = References()
     for key, link in links_of(where).items():
-        values[key] = {"value": link.now, "unit": "", "reason": ""}
-        own[key] = (link.most, OWN)
+        values[key] = {"value": link.now, "unit": "", "reason": {}}
+        own[key] = Reference(link.most, "card_most")
     if before:
-        references = {
-            key: (reading["value"], "baseline") for key, reading in before[0]["values"].items()
-        }
+        references = {}
+        for key, earlier in before[0]["values"].items():
+            references[key] = Reference(earlier["value"], "baseline")
     else:
         references = {}
         if is_gpu(where):
             references = printed(values)
         references |= recorded(RECORDINGS / identity.hardware_slug(device))
-    return judged(
-        {"node": socket.gethostname(), "device": name, "kind": where.type, "values": values},
-        own | references,
-    )
+    read: Line = {
+        "node": socket.gethostname(),
+        "device": name,
+        "kind": where.type,
+        "values": values,
+        "state": "unknown",
+    }
+    return judged(read, own | references)
 
 
 def printed(values: Mapping[str, Value]) -> References:
@@ -304,21 +281,21 @@ def printed(values: Mapping[str, Value]) -> References:
     at that clock."""
     shown = {name: reading["value"] for name, reading in values.items()}
     sheet = local_peak("fp16")
-    source = "datasheet"
+    at_mhz = None
     held = 1.0
     clock = shown.get("clock_mhz")
     spec_clock = sheet.spec_clock_mhz
     if clock and spec_clock and (shown.get("power_capped_percent") or 0.0) > SETS_CLOCK:
-        source = f"datasheet, at {clock:.0f} MHz"
+        at_mhz = clock
         held = min(1.0, clock / spec_clock)
         spec_clock = None
     references = References()
     for name in shown:
         if name.endswith("_tflop_s"):
             peak = local_peak(name.removesuffix("_tflop_s")).spec
-            references[name] = (peak and held * peak, source)
-    references["memory_gb_s"] = (sheet.memory_gb_s, "datasheet")
-    references["clock_mhz"] = (spec_clock, "datasheet")
+            references[name] = Reference(peak and held * peak, "datasheet", at_mhz)
+    references["memory_gb_s"] = Reference(sheet.memory_gb_s, "datasheet")
+    references["clock_mhz"] = Reference(spec_clock, "datasheet")
     return references
 
 
@@ -327,11 +304,11 @@ def judged(line: Line, references: References) -> Line:
     any is known."""
     values = dict[str, Value]()
     for name, reading in line["values"].items():
-        reference, source = references.get(name) or (None, "")
+        reference = references.get(name, NO_REFERENCE)
         if name.endswith("_percent"):
-            values[name] = _judged_percent(name, reading, reference, source)
+            values[name] = _judged_percent(name, reading, reference)
         else:
-            values[name] = _judged_share(name, reading, reference, source, line["kind"])
+            values[name] = _judged_share(name, reading, reference, line["kind"])
     compared = any(value["share"] is not None for value in values.values())
     state: State = "healthy" if compared else "unknown"
     if any(value["state"] == "low" for value in values.values()):
@@ -339,34 +316,40 @@ def judged(line: Line, references: References) -> Line:
     return {**line, "values": values, "state": state}
 
 
-def _judged_percent(name: str, reading: Value, reference: float | None, source: str) -> Value:
+def _held(reading: Value, reference: Reference) -> Value:
+    """The reading beside its reference."""
+    value, source, at_mhz = reference
+    return {**reading, "reference": value, "source": source, "at_mhz": at_mhz}
+
+
+def _judged_percent(name: str, reading: Value, reference: Reference) -> Value:
     """A share of the time, which needs no reference."""
     value = reading["value"]
+    source = reference.source
     state: State = "unknown"
     if value is not None and name not in SHOWN:
-        source = "driver's counters"
+        source = "driver_counters"
         state = "low" if value > MOST_HELD_BACK else "healthy"
-    return {**reading, "reference": reference, "source": source, "share": None, "state": state}
+    held = _held(reading, reference)
+    return {**held, "source": source, "share": None, "state": state}
 
 
-def _judged_share(
-    name: str, reading: Value, reference: float | None, source: str, kind: str
-) -> Value:
+def _judged_share(name: str, reading: Value, reference: Reference, kind: str) -> Value:
     """A rate or a clock by its reference."""
     value = reading["value"]
     state: State = "unknown"
     share = None
-    if value is not None and reference:
-        share = value / reference
-        state = "low" if share < _floor(name, source, kind) else "healthy"
-    return {**reading, "reference": reference, "source": source, "share": share, "state": state}
+    if value is not None and reference.value:
+        share = value / reference.value
+        state = "low" if share < _floor(name, reference.source, kind) else "healthy"
+    return {**_held(reading, reference), "share": share, "state": state}
 
 
-def _floor(name: str, source: str, kind: str) -> float:
+def _floor(name: str, source: Source, kind: str) -> float:
     """The share of a reference below which a value is low."""
     if name in LINKS:
         return 1.0  # a lane or a link less is a fault
-    if source.startswith("datasheet"):
+    if source == "datasheet":
         return FLOORS[next(filter(name.endswith, FLOORS))]
     return TOLERATED[kind]
 
@@ -393,7 +376,7 @@ def recorded(folder: Path) -> References:
     for row in matmuls:
         for name, rate in _recorded_transfers(row):
             best[name] = max(rate, best.get(name, 0.0))
-    return {name: (value, "recording") for name, value in best.items()}
+    return {name: Reference(value, "recording") for name, value in best.items()}
 
 
 def _rows(table: Path) -> list[dict[str, str]]:
@@ -443,13 +426,14 @@ def _lines(file: str, texts: Iterable[str]) -> list[Line]:
         try:
             line = parse_json(text[begin.start() :])
         except ValueError:
-            say(f"mfulab: not a whole line of a check: {text[:80]}", file=sys.stderr)
+            told = sentence("check_line_torn", {"line": text[:80]}, usual_language())
+            say(f"mfulab: {told}", file=sys.stderr)
             continue
         if line.keys() >= KEYS:
             line.pop("answer", None)
             lines.append(line)
     if not lines:
-        raise ConfigurationError(f"{file}: no line of `mfulab check --json` is here.")
+        raise ConfigurationError(Said("no_check_here", {"file": file}))
     return lines
 
 
@@ -459,139 +443,10 @@ def _among(lines: Sequence[Line]) -> list[Line]:
     judged_lines = list[Line]()
     for line in lines:
         if line["state"] == "unknown":
-            medians = _medians(lines, line["device"])
-            references: References = {
-                name: (value, "median of the nodes") for name, value in medians.items()
-            }
+            references = References()
+            for name, value in medians(lines, line["device"]).items():
+                references[name] = Reference(value, "nodes_median")
             if references:
                 line = judged(line, references)
         judged_lines.append(line)
     return judged_lines
-
-
-def low(line: Line) -> str:
-    """Names what is low, and by how much: `bf16_tflop_s −38 % (recording)`."""
-    parts = []
-    for name, reading in line["values"].items():
-        if reading["state"] == "low":
-            share = reading["share"]
-            by = f"{reading['value']:.0f} %" if share is None else f"−{100 * (1 - share):.0f} %"
-            parts.append(f"{name} {by} ({reading['source']})")
-    return ", ".join(parts)
-
-
-def _show(line: Line) -> None:
-    console = Terminal(highlight=False, soft_wrap=True)
-    says = {"low": f"low: {low(line)}", "unknown": HELP}.get(line["state"], "healthy")
-    console.print(f"{line['node']}, {line['device']}: {says}", style="bold")
-    shown = table(["check"], ("value", "reference", "share, %"), ["of", ""])
-    for name, reading in line["values"].items():
-        unit = reading["unit"]
-        numbers = (_text(reading["value"], unit), _text(reading["reference"], unit))
-        share = ""
-        if reading["share"] is not None:
-            share = f"{100 * reading['share']:.0f}"
-        state: str = reading["state"]
-        if reading["value"] is None:
-            state = reading["reason"]
-        elif state == "unknown":
-            state = ""
-        shown.add_row(name, *numbers, share, reading["source"], state)
-    console.print(shown)
-
-
-def _show_nodes(lines: Sequence[Line]) -> None:
-    columns = list(dict.fromkeys(name for line in lines for name in line["values"]))
-    shown = table(["node", "state"], columns, ["low"])
-    for line in sorted(lines, key=lambda line: ([*STATUS].index(line["state"]), line["node"])):
-        readings = map(line["values"].get, columns)
-        values = (_text(reading["value"]) if reading else "" for reading in readings)
-        shown.add_row(line["node"], line["state"], *values, low(line))
-    console = Terminal(highlight=False, width=None if sys.stdout.isatty() else 200)
-    console.print(shown)
-    console.print(", ".join(sorted({line["device"] for line in lines})), style="dim")
-
-
-@dataclass(frozen=True)
-class Beside:
-    """Value that tells several equal cards apart most, and each one's share of their median."""
-
-    name: str
-    shares: dict[str, float]  # by node and card
-
-    @property
-    def slowest(self) -> str:
-        """The card with the least share."""
-        return min(self.shares, key=self.shares.__getitem__)
-
-
-def beside_one_another(lines: Sequence[Line], device: str) -> Beside | None:
-    """The value in which one of the cards of a device falls furthest short of their median; None of
-    fewer than three."""
-    found = list[Beside]()
-    for name, middle in _medians(lines, device).items():
-        if middle and not name.endswith("_percent"):
-            found.append(Beside(name, _shares(lines, device, name, middle)))
-    return min(found, key=lambda one: one.shares[one.slowest], default=None)
-
-
-def _shares(lines: Sequence[Line], device: str, name: str, middle: float) -> dict[str, float]:
-    shares = dict[str, float]()
-    for line in lines:
-        value = None
-        if line["device"] == device:
-            value = line["values"][name]["value"]
-        if value is not None:
-            shares[line["node"]] = value / middle
-    return shares
-
-
-def told_beside(lines: Sequence[Line], device: str) -> Said:
-    """The sentence on the cards of a device: which is slow, that none is, or that too few are
-    here."""
-    count = sum(line["device"] == device for line in lines)
-    apart = beside_one_another(lines, device)
-    if apart is None:
-        return Said("cards_too_few", {"count": count, "device": device, "least": FEWEST_NODES})
-    short = 100 * (1 - apart.shares[apart.slowest])
-    numbers: Numbers = {"count": count, "device": device, "name": apart.name, "short": short}
-    if apart.shares[apart.slowest] >= OF_EQUALS:
-        return Said("cards_alike", numbers)
-    return Said("card_low", {**numbers, "card": apart.slowest})
-
-
-def _show_beside(lines: Sequence[Line]) -> None:
-    """Prints for each kind of card its sentence, and a bar a card of what tells them apart."""
-    console = Terminal(highlight=False, width=None if sys.stdout.isatty() else 200)
-    for device in sorted({line["device"] for line in lines}):
-        said = told_beside(lines, device)
-        console.print(sentence(said.key, said.numbers, usual_language()), style="bold")
-        apart = beside_one_another(lines, device)
-        if apart is None:
-            continue
-        for card, share in apart.shares.items():
-            console.print(f"  {card}  {bar(100 * share)} {100 * share:.1f} %")
-
-
-def _text(value: float | None, unit: str = "") -> str:
-    return f"{significant(value)} {unit if value is not None else ''}".strip()
-
-
-METRICS: tuple[Literal["value", "share"], ...] = ("value", "share")
-
-
-def prometheus(line: Line) -> Iterator[str]:
-    """Lines of Prometheus's text format: each value, its share of the reference, and 1 for healthy
-    or 0 for low."""
-    node = json.dumps(line["node"], ensure_ascii=False)
-    device = json.dumps(line["device"], ensure_ascii=False)
-    where = f"node={node},device={device}"
-    for metric in METRICS:
-        yield f"# TYPE mfulab_check_{metric} gauge"
-        for name, reading in line["values"].items():
-            number = reading[metric]
-            if number is not None:
-                yield f'mfulab_check_{metric}{{{where},check="{name}"}} {number:.6g}'
-    if line["state"] != "unknown":
-        yield "# TYPE mfulab_check_healthy gauge"
-        yield f"mfulab_check_healthy{{{where}}} {int(line['state'] == 'healthy')}"

@@ -9,7 +9,16 @@ from rich.padding import Padding
 from rich.table import Column, Table
 
 from mfulab.cli.flops import config_of
-from mfulab.cli.options import AS_JSON, COUNT, DEVICE, MODEL, TOKENS, command, usual_language
+from mfulab.cli.options import (
+    AS_JSON,
+    COUNT,
+    DEVICE,
+    MODEL,
+    TOKENS,
+    Choice,
+    command,
+    usual_language,
+)
 from mfulab.core.answer import Answer, answered
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
@@ -40,19 +49,17 @@ MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs",
 )
 @click.option("--batch-size", type=COUNT, default=1, help="Samples of a step.")
 @TOKENS
-@click.option(
-    "--optimizer", type=click.Choice(["adam", "adamw", "adam_8bit", "sgd"]), default="adamw"
-)
+@click.option("--optimizer", type=Choice(["adam", "adamw", "adam_8bit", "sgd"]), default="adamw")
 @click.option(
     "--precision",
-    type=click.Choice(["fp32", "bf16", "fp16", "amp_bf16", "amp_fp16"]),
+    type=Choice(["fp32", "bf16", "fp16", "amp_bf16", "amp_fp16"]),
     default="bf16",
     help="Format of everything; amp_: autocast over fp32 weights.",
 )
 @click.option(
     "--checkpointing", is_flag=True, help="Each block is recomputed in the backward pass."
 )
-@click.option("--mode", type=click.Choice(["training", "inference"]), default="training")
+@click.option("--mode", type=Choice(["training", "inference"]), default="training")
 @AS_JSON
 def show(model: str, words: Sequence[str], as_json: bool, **asked: Any) -> int:
     """Prints the parts, the peak and the largest batch; the status is 1 where the step does not

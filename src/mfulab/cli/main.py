@@ -19,11 +19,12 @@ from click.shell_completion import CompletionItem
 import mfulab
 from mfulab.cli.commands import COMMANDS, READERS
 from mfulab.cli.help import Told
-from mfulab.cli.options import HELP, Command, ExtraArgumentError
+from mfulab.cli.options import HELP, Command, ExtraArgumentError, RefusedValueError
 from mfulab.core.printing import say
 
 if TYPE_CHECKING:
     from mfulab.core.errors import ConfigurationError, UnsupportedError
+    from mfulab.core.said import Number, Said
 
 # Of a file that cannot be used, by the system's number; others are told in its own words.
 OF_FILES = {
@@ -162,7 +163,7 @@ def _status(given: Sequence[str]) -> Any:
     return MISTAKE
 
 
-def _said(key: str, **numbers: str) -> str:
+def _said(key: str, **numbers: "Number | Said") -> str:
     """A sentence of the catalogues in the terminal's language."""
     from mfulab.cli.options import usual_language
     from mfulab.core.language.sentences import sentence
@@ -197,8 +198,22 @@ def _mistake(error: click.ClickException) -> str:
         why = _said("missing_argument", argument=error.param.make_metavar(context))
     elif isinstance(error, ExtraArgumentError):
         why = _said("extra_argument", argument=error.words)
+    elif isinstance(error, RefusedValueError) and error.param is not None:
+        name = error.param.get_error_hint(context)
+        why = _said("invalid_value", name=name, why=_said(error.said.key, **error.said.numbers))
+    elif isinstance(error, click.BadOptionUsage):
+        why = _said(_of_option(error, context), option=error.option_name)
     usage = context.get_usage().partition(" ")[2]
     return _said("mistake", usage=usage, command=context.command_path, why=why) + "\n"
+
+
+def _of_option(error: click.BadOptionUsage, context: click.Context) -> str:
+    """Key of what is wrong with an option's use: its value lacks, or it takes none."""
+    for param in context.command.params:
+        is_it = error.option_name in param.opts
+        if is_it and isinstance(param, click.Option) and param.is_flag:
+            return "option_takes_none"
+    return "option_needs_value"
 
 
 def _answer_refused(given: Sequence[str], sentence: str) -> None:

@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 from mfulab.cli.commands import COMMANDS
 from mfulab.cli.help import Told
 from mfulab.core.printing import say
+from mfulab.core.said import Numbers, Said
 
 HELP = ["-h", "--help"]
 STEPS = sorted(
@@ -33,6 +34,26 @@ def short(value: object) -> str:
     return f"{text[:SHOWN]}…"
 
 
+class RefusedValueError(click.BadParameter):
+    """A value that an option or argument cannot have; `said` tells why in any language."""
+
+    def __init__(
+        self, said: Said, param: click.Parameter | None, ctx: click.Context | None
+    ) -> None:
+        self.said = said
+        super().__init__(str(said), ctx, param)
+
+
+class Choice(click.Choice[str]):
+    """One of a few words."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in self.choices:
+            return super().convert(value, param, ctx)
+        named: Numbers = {"value": repr(value), "choices": ", ".join(map(repr, self.choices))}
+        raise RefusedValueError(Said("no_such_choice", named), param, ctx)
+
+
 class Number(click.ParamType, Generic[N]):
     """A number from `least` to `most`, both included; infinity and NaN are none."""
 
@@ -47,8 +68,9 @@ class Number(click.ParamType, Generic[N]):
             number = self._kind(value)
             if self._least <= number <= self._most:
                 return number
-        bounds = f"from {self._least:,} to {self._most:,}"
-        self.fail(f"{short(value)} is no {self.name} {bounds}.", param, ctx)
+        key = "no_integer" if self._kind is int else "no_number_within"
+        bounds: Numbers = {"value": short(value), "least": self._least, "most": self._most}
+        raise RefusedValueError(Said(key, bounds), param, ctx)
 
 
 class Share(click.ParamType):
@@ -66,7 +88,7 @@ class Share(click.ParamType):
         if text.endswith("%"):
             share /= 100
         if not 0 < share < 1:
-            self.fail(f"{short(value)} is no share between 0 and 1, such as 5% or 0.05.", param)
+            raise RefusedValueError(Said("no_share", {"value": short(value)}), param, ctx)
         return share
 
 
@@ -79,9 +101,9 @@ class Text(click.ParamType):
         try:
             value.encode()
         except UnicodeEncodeError:
-            self.fail(f"{short(value)} is not UTF-8 text.", param, ctx)
+            raise RefusedValueError(Said("no_utf8", {"value": short(value)}), param, ctx) from None
         if "\0" in value:
-            self.fail(f"{short(value)} holds a zero byte.", param, ctx)
+            raise RefusedValueError(Said("zero_byte", {"value": short(value)}), param, ctx)
         return str(value)
 
 
@@ -138,11 +160,12 @@ class Location(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = os.fsencode(value)
         if not path or b"\0" in path:
-            self.fail(f"{short(value)} is no path.", param, ctx)
+            raise RefusedValueError(Said("no_path", {"value": short(value)}), param, ctx)
         longest = max(map(len, path.split(b"/")))
         if longest > LONGEST_NAME or len(path) > LONGEST_PATH:
-            bounds = f"a name has at most {LONGEST_NAME} bytes, a path {LONGEST_PATH:,}"
-            self.fail(f"{short(os.fsdecode(value))} is too long: {bounds}.", param, ctx)
+            named = short(os.fsdecode(value))
+            bounds: Numbers = {"value": named, "name": LONGEST_NAME, "path": LONGEST_PATH}
+            raise RefusedValueError(Said("path_too_long", bounds), param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -163,7 +186,7 @@ class Address(Text):
                 and parts.port != 0
             ):
                 return address
-        self.fail(f"{short(value)} is no address, such as http://localhost:9090.", param, ctx)
+        raise RefusedValueError(Said("no_address", {"value": short(value)}), param, ctx)
 
 
 class Overrides(Text):
@@ -242,7 +265,11 @@ class Command(Told):
             ctx.exit()
         takes_more = ctx.allow_extra_args
         ctx.allow_extra_args = True
-        left = super().parse_args(ctx, self._apart(args))
+        try:
+            left = super().parse_args(ctx, self._apart(args))
+        except click.BadOptionUsage as error:  # which click raises without where it was
+            error.ctx = error.ctx or ctx
+            raise
         ctx.allow_extra_args = takes_more
         if left and not takes_more and not ctx.resilient_parsing:
             raise ExtraArgumentError(left, ctx)
@@ -297,7 +324,7 @@ def several(*names: str, **settings: object) -> Callable[..., Any]:
 FORMAT = click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json", "markdown"]),
+    type=Choice(["text", "json", "markdown"]),
     default="text",
     help="Markdown is for a comment on a change.",
 )

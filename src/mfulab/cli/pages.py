@@ -4,7 +4,17 @@ from typing import Any
 
 import click
 
-from mfulab.cli.options import AS_JSON, FIGURE, FILE, LANGUAGE, PATH, TABLES, command, several
+from mfulab.cli.options import (
+    AS_JSON,
+    FIGURE,
+    FILE,
+    LANGUAGE,
+    PATH,
+    TABLES,
+    Choice,
+    command,
+    several,
+)
 
 TOPICS = click.option(
     "--topics",
@@ -18,7 +28,7 @@ TOPICS = click.option(
 @TABLES
 @click.option("--out", type=PATH, default="reports/figures")
 @several("--only", type=FIGURE, help="Draw these figures alone.")
-@several("--formats", type=click.Choice(["svg", "png", "pdf"]), default=["svg", "png", "pdf"])
+@several("--formats", type=Choice(["svg", "png", "pdf"]), default=["svg", "png", "pdf"])
 @LANGUAGE
 @click.option(
     "--list",

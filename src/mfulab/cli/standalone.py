@@ -21,7 +21,7 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from mfulab.cli.options import STEP, WORDS, command, usual_language
+from mfulab.cli.options import STEP, WORDS, Choice, command, usual_language
 from mfulab.core.answer import unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
@@ -77,9 +77,7 @@ def _refuse_elsewhere(context: click.Context, option: click.Parameter, given: st
     is_flag=True,
     help="The row as a line of JSON; progress goes to the standard error.",
 )
-@click.option(
-    "--cfg", type=click.Choice(["job"]), help="Show the composed config and measure nothing."
-)
+@click.option("--cfg", type=Choice(["job"]), help="Show the composed config and measure nothing.")
 @click.option(*CONFIG_FLAGS, hidden=True, expose_value=False, callback=_refuse_elsewhere)
 def run(
     step: str, words: Sequence[str], multirun: bool, whole: bool, as_json: bool, cfg: str | None

@@ -12,7 +12,7 @@ from mfulab.core.printing import printable
 
 
 def table(
-    words: Iterable[str], numbers: Iterable[str], last: Iterable[str] = (), **options: Any
+    words: Iterable[str | Column], numbers: Iterable[str], last: Iterable[str] = (), **options: Any
 ) -> Table:
     """A table with a line below its heads: columns of words, of numbers flush right, and the last
     ones of words, which are broken and never cut off."""

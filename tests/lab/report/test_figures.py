@@ -197,7 +197,7 @@ def test_nothing_overlaps_all_is_inside_and_has_units_and_provenance(render, nam
     assert "2026-01-02" in footer
     assert "mfulab 0123abc" in footer
     assert any(
-        axes.get_xlabel() or axes.get_ylabel() or not axes.get_xticks().size
+        axes.get_xlabel() or axes.get_ylabel() or not len(axes.get_xticks())
         for axes in drawn.figure.axes
     ), "units"
     assert any(character.isdigit() for character in drawn.finding)
@@ -799,8 +799,8 @@ def test_a_rung_that_is_no_faster_than_the_one_below_is_said_with_the_reason(few
 def test_a_hundred_thousand_points_are_one_picture_and_those_at_one_place_one_point(few, is_apart):
     profile = pd.concat([few["profile"]] * 100, ignore_index=True)
     nearly = np.linspace(0.5 if is_apart else 0.99999, 1, len(profile))
-    profile["mfu_percent"] *= nearly
-    drawn = figures.render("mfu_by_utilization", {**few, "profile": profile})
+    profile["tflop_s"] *= nearly
+    drawn = figures.render("roofline", {**few, "profile": profile})
     clouds = [scatter for axes in drawn.figure.axes for scatter in axes.collections]
     assert all(cloud.get_rasterized() for cloud in clouds) is is_apart
     count = sum(len(cloud.get_offsets()) for cloud in clouds)

@@ -140,6 +140,11 @@ def test_a_panel_beside_one_that_is_not_drawn_has_its_names_and_numbers(shared):
     panels = style.facets(figure, rows, Texts("en"), "mode", titles, x="time", y="speed", **shared)
     upper_left, upper_right, hidden, lower_right = (axes for axes, _ in panels)
     assert not hidden.get_visible()
+    figure.draw_without_rendering()
+    spans = (upper_left.get_position().x0, upper_right.get_position().x1)
+    wide = lower_right.get_position()
+    assert (wide.x0, wide.x1) == pytest.approx(spans), "alone in its row, it has the whole row"
+    assert upper_right.xaxis.get_tick_params()["labelbottom"], "whose numbers stand elsewhere below"
     assert lower_right.get_ylabel() == "speed"
     assert lower_right.yaxis.get_tick_params()["labelleft"]
     assert upper_left.get_xlabel() == "time"

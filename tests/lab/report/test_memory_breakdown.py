@@ -73,12 +73,18 @@ def test_only_a_step_of_the_same_way_is_measured(tmp_path):
 
 
 def test_the_sentence_names_cards_that_suffice(tmp_path):
-    found = rows(tmp_path, counted(), steps=(trained(),))
-    told = heard_of(memory_breakdown, found)
-    [adam], [least], [measured] = told["finding"], told["least"], told["measured"]
+    told = heard_of(memory_breakdown, rows(tmp_path, counted(2e9)))
+    assert {"card": "H100 SXM5 80GB"} in told["fits"]
+    assert told["least"][0]["needed"] == "1.000 GB"
+    assert {"gigabytes": 24.0} in told["fits_all"], "the leanest way"
+
+
+def test_where_the_smallest_card_suffices_no_leaner_way_is_told(tmp_path):
+    told = heard_of(memory_breakdown, rows(tmp_path, counted(), steps=(trained(),)))
+    [adam], [measured] = told["finding"], told["measured"]
     assert (adam["needed"], adam["state"]) == ("24.00 GB", "50")
-    assert (least["way"], least["needed"]) == ("mixed_64_devices", "750.0 MB")
-    assert told["fits"] == 2 * [{"card": "GeForce RTX 4090"}]
+    assert told["fits_all"] == [{"gigabytes": 24.0}]
+    assert "least" not in told
     assert (measured["count"], measured["deviation"]) == (1, "17")
 
 

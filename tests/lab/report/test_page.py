@@ -277,7 +277,7 @@ def test_a_sweep_that_is_not_at_its_end_says_how_far_it_is_and_what_is_missing(
     lines = [f'profile_step,"{run}",{state}' for run, state in states.items()]
     (tmp_path / "progress.csv").write_text("\n".join(["step,run,state", *lines, ""]))
     content = document.build(tmp_path)
-    assert '<progress max="3" value="1"' in content
+    assert content.count('<progress max="3" value="1"') == 1
     text = Texts("en", "page")
     states = ("progress_measured", "progress_not_measured", "progress_to_come")
     assert ", ".join(text(state, count=1) for state in states) in content
@@ -448,6 +448,6 @@ def test_a_sweep_ends_in_the_terminal_with_the_page_s_first_lines(measured, tmp_
     finding, because, advice, command = lines[-4:]
     model = finding.split()[0]
     assert " busy " in finding
-    assert because.startswith(f"Because: {model} ")
+    assert because.startswith(Texts("en", "lines")("because", reason=f"in {model} "))
     assert advice.startswith("Try: ")
     assert f"model={model} " in command or "experiment=" in command

@@ -101,6 +101,22 @@ def test_a_first_sweep_has_at_most_ten_figures_of_its_own(invented):
     assert names[0] == selection.FIRST_FIGURES[0]
 
 
+def test_a_first_sweep_s_figures_draw_own_rows_alone_where_these_make_one(invented):
+    class Ladder:
+        TOPIC = "ladder"
+        rows = staticmethod(lambda tables: tables["drawn"])
+
+    steps = trust.judged(invented)["profile"].head(1)
+    steps = steps.assign(recorded=False, experiment=selection.FIRST_SWEEPS[0])
+    here = of_two_machines([False] * 4).assign(recorded=[False, False, True, True])
+    first = {"profile": steps, "drawn": here}
+    later = {"profile": steps.assign(experiment="kernels"), "drawn": here}
+    assert set(selection.drawable(Ladder, first)["machine"]) == {"x"}
+    assert set(selection.drawable(Ladder, later)["machine"]) == {"x", "y"}
+    few = {**first, "drawn": here.iloc[1:]}
+    assert set(selection.drawable(Ladder, few)["machine"]) == {"x", "y"}
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_one_row_is_no_figure(invented, count):
     module = figures.modules()["precision_speed"]

@@ -161,7 +161,7 @@ def test_a_step_that_falls_with_the_batch_and_a_low_ceiling_are_told():
     found = trust.doubts(tables(profile(0.1, 0.05, 0.2), raised=1.5))
     assert [(doubt.key, doubt.runs) for doubt in found] == [
         ("fp32", ("product",)),
-        ("falling", ("model=net,batch_size=2",)),
+        ("falling", ("model=net,batch_size=1", "model=net,batch_size=2")),
     ]
 
 
@@ -462,3 +462,54 @@ def test_a_number_stays_with_its_unit_in_the_terminal(width):
     assert " ".join(lines) == says
     assert all(len(line) <= width for line in lines)
     assert not any(line[-1].isdigit() for line in lines[:-1])
+
+
+def test_of_two_batch_sizes_that_contradict_one_another_both_are_doubted():
+    """What disturbs a step makes it longer: the smaller batch is the likelier fault."""
+    rows = profile(0.4, 0.1, 0.2, 0.39)
+    assert list(trust.falling(rows)) == [False, True, True, False]
+    assert list(trust.overtaken(rows)) == [True, False, False, False]
+    assert list(trust.doubtful(rows)) == [True, True, True, False]
+    assert not trust.overtaken(profile(0.1, 0.2, 0.2)).any()
+
+
+def test_doubt_is_counted_in_the_marks_that_it_touches():
+    found = tables(profile(0.1, 0.2, steady=False))
+    there = pd.DataFrame({"doubtful": [True] * 3, "recorded": True})
+    here = pd.DataFrame({"doubtful": [True, False], "recorded": False})
+    turned = trust.marks(found, [here, there])
+    assert turned == (1, 2)
+    text = Texts("en", "trust")
+    counts = {"count": 2, "total": 3}
+    said = trust.summary(found, "en", turned)[0]
+    assert said == text("marks_turn", hollow=1, marks=2, **counts)
+    held = trust.summary(found, "en", trust.Marks(0, 2))[0]
+    assert held == text("marks_hold", **counts)
+    assert trust.summary(found, "en")[0] == text("rows_alone", **counts)
+    recorded = {name: rows.assign(recorded=True) for name, rows in found.items()}
+    assert trust.marks(recorded, [here.assign(recorded=True), there]) == (4, 5)
+
+
+def test_a_case_is_a_model_s_plain_step_and_mfu_of_nothing_is_none():
+    plain = profile(0.1, 0.11)
+    faster = profile(0.05).assign(workload="training_sgd", run="model=net,workload=training_sgd")
+    nothing = profile(0.01, model="adds", mfu_percent=0.0)
+    load = profile(0.01, model="spinning")
+    rows = pd.concat([plain, faster, nothing, load], ignore_index=True)
+    cases = why.chosen(rows)
+    assert list(cases["workload"]) == ["training"]
+    assert list(cases["batch_size"]) == [2]
+    assert list(why.chosen(nothing)["model"]) == ["adds"], "where nothing else is left"
+
+
+@pytest.mark.parametrize(
+    ("finding", "brief"),
+    [
+        ("One of 1.5 s. Two.", "One of 1.5 s. Two."),
+        (f"One. {'T' * 200}. Three.", "One."),
+        (f"{'O' * 200}. Two.", f"{'O' * 200}."),
+        (f"가장 큽니다. {'나' * 200}.", "가장 큽니다."),
+    ],
+)
+def test_beside_a_folded_topic_stand_the_first_sentences(finding, brief):
+    assert document._brief(finding) == brief

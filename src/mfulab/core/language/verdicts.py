@@ -128,7 +128,7 @@ def misaligned(row: Mapping[str, object], language: str = "en") -> str:
     """The sentence on the matmul that padding a side helps most; empty without one."""
     numbers = _read(_text(row, "misaligned"))
     if numbers:
-        return sentence("misaligned", numbers, language)
+        return sentence("pad_side", numbers, language)
     return ""
 
 

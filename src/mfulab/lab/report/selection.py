@@ -287,6 +287,8 @@ def drawable(module: ModuleType, tables: frames.Tables) -> pd.DataFrame:
     if rows.empty:
         return rows
     rows = claims.turns(module, rows)
+    if is_first_sweep(tables):
+        rows = _of_own_alone(module, rows)
     if {"machine", "recorded"} <= set(rows):
         sound = rows.loc[~trust.doubtful(rows), "machine"]
         rows = frames.preferred(rows, rows["machine"].isin(sound))
@@ -295,6 +297,15 @@ def drawable(module: ModuleType, tables: frames.Tables) -> pd.DataFrame:
     if is_worth(module, rows):
         return rows
     return rows.iloc[:0]
+
+
+def _of_own_alone(module: ModuleType, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that were measured here, where they make a figure: on a first page recorded machines
+    would hide them."""
+    own = rows[~_is_recorded(rows)]
+    if len(own) and is_worth(module, own):
+        return own
+    return rows
 
 
 def is_worth(module: ModuleType, rows: pd.DataFrame) -> bool:
@@ -330,6 +341,7 @@ def is_first_sweep(tables: frames.Tables) -> bool:
     """True if nothing but a first sweep was measured on this machine."""
     measured: set[str] = set()
     for name in trust.STEPS:
-        rows = tables[name]
-        measured |= set(rows.loc[~rows["recorded"], "experiment"])
+        if name in tables:
+            rows = tables[name]
+            measured |= set(rows.loc[~rows["recorded"], "experiment"])
     return bool(measured) and measured <= set(FIRST_SWEEPS)

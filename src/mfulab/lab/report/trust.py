@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from mfulab.core.language import Texts, verdicts
@@ -28,6 +29,7 @@ CLOCK_S = 1.0  # starts are told in whole seconds
 REACH = "reach"
 DOUBTS = "doubts"  # column: a bit a reason
 OFF = 1.5
+STEP = ["hardware", "recorded", "run"]  # without its batch size
 STEPS = {"profile": "profile_step", "matmul": "bench_matmul"}
 
 # Reasons, by their keys in section `trust`.
@@ -51,6 +53,14 @@ class Doubt(NamedTuple):
     worst: float = 0.0  # percent of the ceiling
     machine: str = ""  # of a ceiling, where several machines have one
     is_far: bool = False  # a ceiling far below the computed peak
+
+
+class Marks(NamedTuple):
+    """Marks of a page's figures: all, and those that are hollow, since what they claim could
+    turn."""
+
+    hollow: int
+    total: int
 
 
 def judged(tables: frames.Tables) -> frames.Tables:
@@ -113,7 +123,7 @@ def _masks(rows: pd.DataFrame, failed: Mapping[str, pd.Series]) -> dict[str, pd.
     if "mfu_percent" in rows:
         masks["above_peak"] = ok & consistency.above_peak(rows)
     if {"mfu_percent", "time_s", "batch_size"} <= set(rows):
-        masks["falling"] = ok & falling(rows)
+        masks["falling"] = ok & (falling(rows) | overtaken(rows))
     return masks | {key: ok & mask for key, mask in failed.items()}
 
 
@@ -175,24 +185,54 @@ def _own(tables: frames.Tables) -> frames.Tables:
     }
 
 
+def marks(tables: frames.Tables, drawn: Iterable[pd.DataFrame]) -> Marks:
+    """Marks of the rows that figures draw: of those measured here, or of recorded ones where nothing
+    was."""
+    is_here = not all(rows["recorded"].all() for rows in _own(tables).values())
+    hollow = total = 0
+    for rows in drawn:
+        own = rows
+        if is_here:
+            own = rows[rows["recorded"].fillna(False) == False]  # noqa: E712 (may be missing)
+        hollow += int(own["doubtful"].sum())
+        total += len(own)
+    return Marks(hollow, total)
+
+
 def falling(rows: pd.DataFrame) -> pd.Series:
     """True for a step that takes less time than the same step of a smaller batch, though more is to
     be done."""
-    step = ["hardware", "recorded", "run"]
-    timed = rows[[*step, "time_s", "batch_size"]].dropna(subset=["time_s", "batch_size"])
-    timed = timed.assign(run=timed["run"].str.replace(consistency.BATCH, "", regex=True))
-    longest = timed.groupby([*step, "batch_size"])["time_s"].max().groupby(step).cummax()
-    smaller = (
-        longest.groupby(step)
-        .shift()
-        .reindex(pd.MultiIndex.from_frame(timed[[*step, "batch_size"]]))
-    )
-    return (timed["time_s"] < FALLING * smaller.to_numpy()).reindex(rows.index, fill_value=False)
+    timed = _by_batch(rows)
+    longest = timed.groupby([*STEP, "batch_size"])["time_s"].max().groupby(STEP).cummax()
+    smaller = _of_batch(longest.groupby(STEP).shift(), timed)
+    return (timed["time_s"] < FALLING * smaller).reindex(rows.index, fill_value=False)
 
 
-def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str], str]:
+def overtaken(rows: pd.DataFrame) -> pd.Series:
+    """True for a step that takes more time than the same step of a larger batch: what disturbs a
+    step makes it longer."""
+    timed = _by_batch(rows)
+    shortest = timed.groupby([*STEP, "batch_size"])["time_s"].min()[::-1].groupby(STEP).cummin()
+    larger = _of_batch(shortest.groupby(STEP).shift(), timed)
+    return (FALLING * timed["time_s"] > larger).reindex(rows.index, fill_value=False)
+
+
+def _by_batch(rows: pd.DataFrame) -> pd.DataFrame:
+    """Timed steps of a batch size, whose `run` names them without it."""
+    timed = rows[[*STEP, "time_s", "batch_size"]].dropna(subset=["time_s", "batch_size"])
+    return timed.assign(run=timed["run"].str.replace(consistency.BATCH, "", regex=True))
+
+
+def _of_batch(times: pd.Series, timed: pd.DataFrame) -> np.ndarray:
+    """The time of each row's step and batch size."""
+    return times.reindex(pd.MultiIndex.from_frame(timed[[*STEP, "batch_size"]])).to_numpy()
+
+
+def summary(
+    tables: frames.Tables, language: str = "en", marks: Marks | None = None
+) -> tuple[str, list[str], str]:
     """(headline, a line a reason, command that measures again); empty texts where nothing is
-    doubtful, and no command where nothing was measured here."""
+    doubtful, and no command where nothing was measured here. `marks` are those of a page."""
     tables = judged(tables)
     text = Texts(language, "trust")
     reasons = doubts(tables)
@@ -216,8 +256,19 @@ def summary(tables: frames.Tables, language: str = "en") -> tuple[str, list[str]
         command = f"{MEASURE} --forcerun {' '.join(steps)}{chosen}"
     says = ""
     if timed.any():
-        says = text("headline", count=int(timed.sum()), total=len(timed))
+        says = _of_marks(marks, int(timed.sum()), len(timed), text)
     return says or (text("ceilings_only") if reasons else lines.pop(0)), lines, command
+
+
+def _of_marks(marks: Marks | None, count: int, total: int, text: Texts) -> str:
+    """Sentence on the rows that give reason for doubt, and what that touches: marks of the page, none
+    of them, or where they are not counted, that hollow ones tell."""
+    if marks is None:
+        return text("rows_alone", count=count, total=total)
+    if marks.hollow:
+        counts = {"hollow": marks.hollow, "marks": marks.total}
+        return text("marks_turn", count=count, total=total, **counts)
+    return text("marks_hold", count=count, total=total)
 
 
 def precision(tables: frames.Tables, language: str = "en") -> str:

@@ -239,17 +239,23 @@ def facets(
 
 def _hide(grid: np.ndarray, drawn: np.ndarray) -> None:
     """Hides the panels that are not drawn; the outermost others get their names and numbers of
-    axes."""
+    axes, and one that is alone in its row gets the whole row."""
     for axes in grid[~drawn]:
         axes.set_visible(False)
-    for line, is_drawn in zip(grid, drawn, strict=True):
+    is_wide = (drawn.sum(axis=1) == 1) & (grid.shape[1] > 1)
+    for number, (line, is_drawn) in enumerate(zip(grid, drawn, strict=True)):
         first = line[is_drawn][0]
+        if is_wide[number]:
+            first.set_subplotspec(first.get_gridspec()[number, :])
         first.set_ylabel(line[0].get_ylabel())
         first.tick_params(labelleft=True)
     for line, is_drawn in zip(grid.T, drawn.T, strict=True):
         last = line[is_drawn][-1]
         last.set_xlabel(line[-1].get_xlabel())
         last.tick_params(labelbottom=True)
+    if is_wide.any():  # numbers of another panel below stand elsewhere
+        for axes in grid[drawn]:
+            axes.tick_params(labelbottom=True)
 
 
 def in_rows(

@@ -146,7 +146,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     least = ways.loc[ways["total"].idxmin()]
     state = 100 * plain[["gradients", "optimizer_state"]].sum() / plain["total"]
     sentences = [text("finding", row=plain, state=percent(state), **_needed(plain["total"], text))]
-    if least["total"] < plain["total"]:
+    if least["total"] < plain["total"] and not _fits_smallest(plain["total"]):
         sentences.append(text("least", way=least.name, **_needed(least["total"], text)))
     measured = rows[rows["measured_bytes"] > 0]
     if len(measured):
@@ -157,9 +157,17 @@ def finding(rows: DataFrame, text: Texts) -> str:
     return " ".join(sentences)
 
 
+def _fits_smallest(needed: float) -> bool:
+    """True for bytes that the smallest of the cards holds."""
+    return needed <= CAPACITIES[0][0] * 1e9
+
+
 def _needed(needed: float, text: Texts) -> dict[str, str]:
     """Four digits of the memory needed, as a card's memory has three, and the smallest card that
     holds it."""
+    if _fits_smallest(needed):
+        fits = text("fits_all", gigabytes=CAPACITIES[0][0])
+        return {"needed": quantity(needed, "B", 4), "fits": fits}
     suffice = []
     for capacity, card in CAPACITIES:
         if capacity * 1e9 >= needed:

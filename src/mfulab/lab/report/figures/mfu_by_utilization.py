@@ -1,5 +1,5 @@
-"""MFU against device utilization of a large sweep: a point a run, with room where most devices are
-nearly all busy."""
+"""MFU against device utilization of a large sweep: each model's best run in a mode and number format,
+with room where most devices are nearly all busy."""
 
 import numpy as np
 
@@ -15,12 +15,14 @@ NEAR = 95  # percent busy: from there on utilization tells runs no longer apart
 
 
 def rows(tables: Tables) -> DataFrame:
-    """All runs with both measures, where they are more than the first figure has lines; of synthetic
-    loads only where nothing else was measured."""
+    """Each model's run of highest MFU in a mode and number format, of plain steps before others; of
+    synthetic loads only where nothing else was measured. None where the first figure has all runs."""
     measured = mfu_versus_utilization.of_all_machines(tables)
-    if len(measured) > mfu_versus_utilization.MOST:
-        return selection.pick(measured, "synthetic")
-    return measured.iloc[:0]
+    if len(measured) <= mfu_versus_utilization.MOST:
+        return measured.iloc[:0]
+    plain = selection.pick(measured, "synthetic", "variant")
+    best = plain.sort_values("mfu_percent", ascending=False, kind="stable")
+    return best.drop_duplicates(["machine", "model", "mode", "precision"])
 
 
 def finding(rows: DataFrame, text: Texts) -> str:

@@ -11,6 +11,7 @@ TOPIC = "precision"
 ORDER = 0
 CLAIM = claims.side_of("speedup", 1.0)
 REASONS = selection.FIRST_PANEL
+FEWEST = 1  # a row holds two runs against one another
 
 
 def rows(tables: Tables) -> DataFrame:

@@ -23,7 +23,7 @@ from mfulab.core.language import Texts, catalogue, verdicts
 from mfulab.core.language.quantities import quantity, significant
 from mfulab.core.parts import Record
 from mfulab.lab.planning.naming import MEASURE, in_language, short
-from mfulab.lab.report import figures, frames, selection, trust
+from mfulab.lab.report import claims, figures, frames, selection, trust
 from mfulab.lab.report.drawing import fonts, style, vector
 from mfulab.lab.report.drawing import runs as marks
 from mfulab.lab.report.figures import headroom as headroom_figure
@@ -76,6 +76,8 @@ POWER = re.compile(
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 PARTICLE = re.compile(r"(?<=[%)])(?=[가-힣])")
 CODE = re.compile(r"`([^`]+)`")
+SENTENCE = re.compile(r"(?<=\.) (?=[A-Z가-힣])")
+BRIEF = 160  # letters
 LISTED = 5  # reasons of one status that are told; runs with others are counted
 WORDS = (
     *(
@@ -145,6 +147,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
     shown = list(chain.from_iterable(section["figures"] for section in sections))
     without = _without_both(tables)
     drawn_rows = {figure["name"]: figure.pop("rows") for figure in shown}
+    doubted_marks = trust.marks(tables, [figure.pop("marks") for figure in shown])
     data, letters = payload.packed(payload.read(worded, folder, drawn_rows, text))
     inks = {f"{part}_ms": color for part, color in _inks().items()}
     words = {"words": {key: text(key) for key in WORDS}, "groups": _groups(text), "colors": inks}
@@ -169,7 +172,7 @@ def build(folder: Path, drawn: Path | None = None, language: str = "en") -> str:
         policy=Markup(f"{POLICY} script-src {_hash(script)}; style-src-elem {STYLE_HASH}"),
         css=Markup(_file("report.css")),
         javascript=Markup(script),
-        **_runs_in_words(tables, problems, text),
+        **_runs_in_words(tables, problems, doubted_marks, text),
         **_why({*drawn_rows}, tables, without.empty, language),
         **_seminar(folder, text),
     )
@@ -207,11 +210,13 @@ def _template() -> Template:
     return environment.from_string(_file("report.html"))
 
 
-def _runs_in_words(tables: frames.Tables, problems: list[frames.Problem], text: Texts) -> Record:
+def _runs_in_words(
+    tables: frames.Tables, problems: list[frames.Problem], marks: trust.Marks, text: Texts
+) -> Record:
     """Words on when runs were measured, how far to trust them, and faults of their files."""
     runs = _runs(tables)
     duty = trust.duty_cycle(runs[~runs["recorded"]])
-    doubts, lines, again = trust.summary(tables, text.language)
+    doubts, lines, again = trust.summary(tables, text.language, marks)
     if again:
         again = in_language(again, text.language)
     urgent = []
@@ -523,16 +528,33 @@ def _figure(
     if drawing is None and (rendered := figures.render(name, tables, text.language, rows)):
         drawing = vector.parsed(marks.svg(rendered.figure))
         finding = rendered.finding
+    is_counted = getattr(module, "CLAIM", None) is claims.COUNTED
+    doubted = trust.with_doubts(rows.iloc[:0] if is_counted else rows)
     rows = frames.in_words(rows, text)
+    finding = _unbroken(finding or figures.finding(module, rows, text))
     return {
         "name": name,
         "title": text("title"),
-        "finding": _unbroken(finding or figures.finding(module, rows, text)),
+        "finding": finding,
+        "brief": _brief(finding),
+        "marks": doubted.reindex(columns=["doubtful", "recorded"]),
         "reading": _unbroken(figures.reading(name, rows, text)),
         "svg": drawing,
         "rows": payload.drawn(rows),
         "command": figures.command(name, experiments, text.language),
     }
+
+
+def _brief(finding: str) -> str:
+    """The first sentences of a figure's, of BRIEF letters or less where there are such: what stands
+    beside the title of a folded topic."""
+    brief = ""
+    for sentence in SENTENCE.split(finding):
+        longer = f"{brief} {sentence}".strip()
+        if brief and len(longer) > BRIEF:
+            break
+        brief = longer
+    return brief
 
 
 def _headline(

@@ -12,20 +12,21 @@ from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity, significant
 from mfulab.core.parts import Record, Row, pick_all
 from mfulab.lab.planning.naming import MEASURE, in_language
-from mfulab.lab.report import frames, trust
+from mfulab.lab.report import frames, selection, trust
 from mfulab.lab.report.drawing import curves, relative
 from mfulab.lab.report.figures import headroom, mfu_versus_utilization
 from mfulab.lab.report.figures import input as input_figure
 from mfulab.mfu import account, three_lines
 from mfulab.mfu.causes import BY_KEY
-from mfulab.mfu.models import is_load
 from mfulab.mfu.step import number
 
 OFF = 5.0  # points by which a step's phases may miss it, unsaid
 NAMED = 5.0  # points from which a part of the step is named below its bar
 # times as slow as measured: from there on the allocator's other state is worth a sentence
 SLOWER = 1.1
-SHOWN = 6  # cases in view; the others unfold
+SHOWN = 6  # cases in view
+MORE = 24  # cases that unfold; the others stand in the table of rows
+CASE = ["machine", "model", "mode"]
 LISTED = 30  # lines of the table of batch sizes
 WORDS = (
     *(
@@ -181,18 +182,21 @@ def section(
     shown = chosen(measured)
     # the run that the page's first sentences are about
     if lowest is not None and lowest.name in measured.index:
-        shown = pd.concat(
-            [measured.loc[[lowest.name]], shown.drop(index=lowest.name, errors="ignore")]
-        )
-    cases = [_case(row, figures, text) for row in shown.to_dict("records")]
-    causes = shown[CAUSE].value_counts()
+        told = measured.loc[[lowest.name]]
+        is_same = (shown[CASE] == told[CASE].iloc[0]).all(axis=1)
+        shown = pd.concat([told, shown[~is_same]])
+    drawn = shown.head(SHOWN + MORE)
+    cases = [_case(row, figures, text) for row in drawn.to_dict("records")]
+    causes = drawn[CAUSE].value_counts()
     says = text(
         "says",
         verdict=text.name("cause", causes.index[0]),
         count=int(causes.iloc[0]),
         total=len(cases),
     )
-    says = " ".join([says, *of_jobs(tables, language)])
+    untold = len(measured[CASE].drop_duplicates()) - len(drawn)
+    in_rows = [text("cases_in_rows", count=untold)] if untold else []
+    says = " ".join([says, *in_rows, *of_jobs(tables, language)])
     all_read = rows["hardware"].str.endswith(frames.READ).all()  # traces leave these questions open
     answers = []
     if not all_read:
@@ -260,14 +264,17 @@ def lanes(rows: pd.DataFrame, language: str) -> dict[str, list[Record]]:
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
-    """The fastest run of each machine, model and workload, by MFU: models that people have before
-    synthetic loads, and a step without arithmetic to count last."""
-    keys = ["machine", "model", "workload", "mode"]
-    ordered = rows.sort_values("samples_per_s", ascending=False, na_position="last")
-    fastest = ordered.drop_duplicates(keys)
-    mfu = fastest["mfu_percent"].where(fastest["mfu_percent"] > 0)
-    order = pd.DataFrame({"none": mfu.isna(), "load": fastest["model"].map(is_load), "mfu": mfu})
-    return fastest.loc[order.sort_values(["none", "load", "mfu"]).index]
+    """The fastest run of each machine, model and mode, by MFU: of its plain workload, where that was
+    measured. A step that multiplies nothing, whose MFU is no news, a stranger's recorded trace and
+    a synthetic load are left out, where others are left."""
+    is_variant = rows["workload"] != rows["mode"]
+    ordered = rows.assign(is_variant=is_variant).sort_values(
+        ["is_variant", "samples_per_s"], ascending=[True, False], na_position="last"
+    )
+    fastest = ordered.drop_duplicates(CASE).drop(columns="is_variant")
+    fastest = frames.preferred(fastest, fastest["mfu_percent"] != 0)
+    fastest = selection.pick(fastest, "recorded_trace", "synthetic")
+    return fastest.sort_values("mfu_percent", na_position="last")
 
 
 def _case(row: Row, figures: set[str], text: Texts) -> Record:
