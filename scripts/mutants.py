@@ -1,8 +1,8 @@
 """Mutation score: the share of small faults, put into a sample of functions, that tests find.
 
-    pip install --no-deps --target /tmp/cosmic cosmic-ray stevedore coverage
     PYTHONPATH=/tmp/cosmic python scripts/mutants.py src/mfulab/mfu --tests tests/mfu --seed 1
 
+CONTRIBUTING.md says what /tmp/cosmic holds.
 The faults are cosmic-ray's: another operator, comparison or number, a negated condition, a loop
 that ends at once. Each is put into a copy of the checkout, and the tests that reach its function
 run there until one fails. A function gives a second mutant only after every other gave one.

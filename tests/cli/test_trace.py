@@ -149,7 +149,7 @@ def test_a_page_of_these_traces_alone(one_figure, tmp_path, capsys):
         "\N{NO-BREAK SPACE}", " "
     )
     assert re.match(r"<h1>step kept the GPU busy 60 % of the time", shown)
-    assert re.search(r"Because .*the GPU is idle for \d+ % of the step", shown)
+    assert re.search(r"Because</strong>.*the GPU is idle for \d+ % of the step", shown)
     assert Texts("en", "advice")("stalled") in html.unescape(shown)
     assert "No run" not in shown
     assert "--config" not in shown, "no experiment of another model"

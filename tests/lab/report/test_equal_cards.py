@@ -23,6 +23,7 @@ def tables(
             {
                 "hardware": hardware,
                 "recorded": False,
+                "experiment": "record",
                 "run": f"model=a,batch_size={number}",
                 "status": "ok",
                 "started_at": "",
