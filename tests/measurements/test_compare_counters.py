@@ -91,10 +91,11 @@ def test_kinds_tell_attention_from_its_projections():
     }
 
 
-def test_torchs_own_counter_leaves_out_attention_on_a_cpu(tmp_path):
+def test_attention_on_a_cpu_is_told_where_torchs_own_counter_leaves_it_out(tmp_path):
     row = run("gpt2", "torch", tmp_path, sequence_length=128)
-    assert row.reference_flops - row.flops == 12 * 4 * 128**2 * 768
-    assert of_cell(row.explanation).key == "leaves_out"
+    attention = 12 * 4 * 128**2 * 768
+    explained = {attention: "leaves_out", 0: "counts_the_same"}  # from torch 2.15 on it is counted
+    assert of_cell(row.explanation).key == explained[row.reference_flops - row.flops]
     assert row.deviation_percent == pytest.approx(100 * (row.flops / row.reference_flops - 1))
     assert row.version
 
