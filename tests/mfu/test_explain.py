@@ -74,7 +74,13 @@ DENOMINATORS = denominators_of("NVIDIA H100 80GB HBM3", "bf16")[1]
 
 
 @pytest.mark.parametrize(
-    "content", [SMALL, MIXTURE, OPT, GPT], ids=["llama", "mixture", "opt", "gpt2"]
+    "content",
+    [
+        pytest.param(SMALL, id="llama"),
+        pytest.param(MIXTURE, id="mixture"),
+        pytest.param(OPT, id="opt", marks=pytest.mark.slow),
+        pytest.param(GPT, id="gpt2", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("mode", few(["training", "inference"]))
 def test_two_counts_of_alike_blocks_are_the_count_of_all(content, mode):

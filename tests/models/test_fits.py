@@ -154,7 +154,7 @@ def test_the_command_says_what_fits(capsys):
             ("resnet18 --batch-size 8", False),
             ("gpt2 --batch-size 8", True),
         ],
-        2,
+        1,
     ),
 )
 def test_printed_parts_explain_the_peak(words, is_more, capsys):

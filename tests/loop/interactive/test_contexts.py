@@ -260,7 +260,7 @@ def test_matmuls_outside_the_model_that_stand_at_the_same_places_in_each_step(
     run([*(("enter", name) for name in names), ("do", "open window"), *body * 3])
 
 
-@pytest.mark.parametrize("name", few(CONTEXTS, 2))
+@pytest.mark.parametrize("name", few(CONTEXTS))
 def test_a_context_that_begins_before_the_window_or_ends_after_it(name):
     loop = [("do", "train"), ("do", "matmul"), ("do", "step")] * 2
     enter, mode, leave = [("enter", name)], [("enter", "inference")], [("leave", "")]
