@@ -487,6 +487,19 @@ def test_samples_are_counted_along_the_batch_wherever_it_lies(model, batch, monk
     assert [step.samples for step in window._steps] == [4, 4, 4]
 
 
+def test_samples_are_unknown_where_compiled_code_may_take_time_first():
+    def body(window):
+        for _ in range(3):
+            model(torch.randn(50, 4, 16))
+            window.step()
+
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32)
+    model = torch.compile(torch.nn.Sequential(layer), backend="eager")
+    window = measured(model, body)
+    assert [step.samples for step in window._steps] == [None] * 3
+    assert window.readings["samples_per_s"].reason.key == "batch_unknown"
+
+
 def test_a_loop_of_two_speeds_says_its_mean_too(linear):
     def body(window):
         for pause in (0.0, 0.0, 0.0, 0.05, 0.0):

@@ -1,5 +1,6 @@
 """Kinds that phases turn out to be: by what began instead, the modules that ran, the graph they made."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,9 @@ class Endings:
     """Names for words of kinds, which are many to compare, and what ended the last phase of each
     kind: one that was not counted is taken to end as the last of its kind did."""
 
-    def __init__(self) -> None:
+    def __init__(self, models: Sequence[torch.nn.Module] = ()) -> None:
+        self._may_be_time_first = any(map(_holds_time_first, models))
+        self._met: set[tuple[object, ...]] = set()
         self._names: dict[tuple[object, ...], int] = {}
         self._enders: dict[tuple[object, ...], tuple[object, ...]] = {}
         self._time_first: set[tuple[object, ...]] = set()
@@ -62,9 +65,20 @@ class Endings:
 
     def samples(self, phase: Phase, inside: Inside) -> int | None:
         """Samples of a phase by its batch: its first dimension, or its second where time comes
-        first."""
+        first. None where the models hold a layer that takes time first, and none was seen in such
+        phases: compiled code shows no layers."""
         if not phase.batch:
             return phase.samples
+        words = phase.entry.words
+        if inside.leading is not None:
+            self._met.add(words)
         if inside.leading and inside.leading == phase.batch[:2]:
-            self._time_first.add(phase.entry.words)
-        return phase.batch[phase.entry.words in self._time_first]
+            self._time_first.add(words)
+        if self._may_be_time_first and words not in self._met:
+            return None
+        return phase.batch[words in self._time_first]
+
+
+def _holds_time_first(model: torch.nn.Module) -> bool:
+    """True for a model with a layer whose `batch_first` is False."""
+    return any(vars(module).get("batch_first") is False for module in model.modules())

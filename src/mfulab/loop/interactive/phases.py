@@ -93,7 +93,7 @@ class Phases:
         self._on = on
         self._place = Place()
         self._passes = Passes()
-        self._endings = Endings()
+        self._endings = Endings(models)
         self._switch = Switch(models, counting, CompiledPhases(models))
         self._sums = Sums()
         self._current = _DONE

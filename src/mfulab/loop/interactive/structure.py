@@ -36,12 +36,12 @@ _GUARD = "not G['__import_torch_dot_nn_dot_modules_dot_module']._global_forward_
 class Inside(NamedTuple):
     """Summary of what ran: hashes of modules in order and of shapes given to those with parameters;
     the elements of these; the first two dimensions of the first tensor whose second is the batch
-    (`batch_first=False`)."""
+    (`batch_first=False`), empty without such a tensor, None without such a layer."""
 
     modules: int = 0
     shapes: int = 0
     elements: int = 0
-    leading: tuple[int, ...] = ()
+    leading: tuple[int, ...] | None = None
 
 
 class Structure:
@@ -52,7 +52,7 @@ class Structure:
         self._roots, self._thread = frozenset(map(id, models)), threading.get_ident()
         self._noted: list[Any] = []
         self._given: list[tuple[int, ...]] = []
-        self._leading: tuple[int, ...] = ()
+        self._leading: tuple[int, ...] | None = None
 
     def called(self, module: torch.nn.Module, arguments: tuple[object, ...]) -> None:
         """Notes a call of any module, from whatever calls it."""
@@ -70,7 +70,7 @@ class Structure:
         inside = Inside(_hash(self._noted), shapes, elements, self._leading)
         self._noted = []
         self._given = []
-        self._leading = ()
+        self._leading = None
         return inside
 
     def note(self, module: torch.nn.Module, arguments: tuple[object, ...]) -> None:
@@ -91,6 +91,9 @@ class Structure:
             self._noted += (type(module), "unknown")
 
     def _note_given(self, fields: Mapping[str, object], arguments: tuple[object, ...]) -> None:
+        is_time_first = fields.get("batch_first") is False
+        if is_time_first and self._leading is None:
+            self._leading = ()
         given = None
         if arguments:
             given = arguments[0]
@@ -100,8 +103,7 @@ class Structure:
             return
         size = sizes_of(given)
         self._given.append(size)
-        is_time_first = fields.get("batch_first") is False and len(size) == 3
-        if is_time_first and not given.is_nested and not self._leading:
+        if is_time_first and len(size) == 3 and not given.is_nested and not self._leading:
             self._leading = tuple(size[:2])
 
 
