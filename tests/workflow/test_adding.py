@@ -140,7 +140,7 @@ def test_a_cause_is_its_rule_and_its_words(make_project):
             text = f"{text[:end]}\n{line}{text[end:]}"
         path.write_text(text, encoding="utf-8")
     for name in ("tests", "docs"):
-        shutil.copytree(ROOT / name, project.folder / name)
+        shutil.copytree(ROOT / name, project.folder / name, dirs_exist_ok=True)
     shutil.copy(ROOT / "pyproject.toml", project.folder)
     project.run("mfulab", "schema", "--fix")
     assert "| `hot` |" in (project.folder / "docs/why.md").read_text(encoding="utf-8")

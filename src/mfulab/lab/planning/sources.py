@@ -34,7 +34,7 @@ ALL = "*"
 IMPORTING = ""  # in place of a name: every statement of the module; those that importing it needs
 DOTTED = re.compile(r"\w+(\.[\w*]+)+")
 WORDS = ("mfulab.core.errors",)  # what a message says changes no row that was measured
-COLUMNS = ("column", "counter_column")  # functions that declare a value of a row
+COLUMNS = ("column", "counter_column", "json_column")  # functions that declare a value of a row
 # Rows hold a sentence's key, and no explanation's lines: a language decides nothing that only names
 # them.
 TOLD = ("mfulab.core.said", "mfulab.mfu.explain")
