@@ -29,7 +29,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 MODULE = "module"  # scope of what stands in no function: constants, classes' fields
-NOT_RUN = "not slow and not workflow and not gpu"
+ASKED_MARKS = "not slow and not workflow and not gpu"
 PASSED, NONE_COLLECTED = 0, 5  # exit statuses of pytest
 # Imported once, with what the tests import of them, so that no mutant waits for that.
 HEAVY = ("torch", "transformers", "pandas", "sympy", "yaml", "pydantic", "rich", "hypothesis")
@@ -324,7 +324,7 @@ def _child(
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     os.environ["PYTHONPATH"] = str(folder / "src")
     sys.path.insert(0, str(folder / "src"))
-    options = ["-q", "-m", NOT_RUN, "-p", "no:cacheprovider", "-p", "no:xdist", *more]
+    options = ["-q", "-m", ASKED_MARKS, "-p", "no:cacheprovider", "-p", "no:xdist", *more]
     return int(pytest.main([*options, *tests], plugins=[plugin]))
 
 

@@ -265,7 +265,34 @@ def test_a_recording_of_a_cpu_counts_for_equal_instructions_alone(monkeypatch):
     assert check.recorded(folder) == {}
 
 
-@pytest.mark.parametrize("text", ["srun: error\n", '{"node": "n1"}\n', '{"node": "n1", "dev'])
+def given(**changes: object) -> str:
+    line: dict[str, object] = {"node": "n1", "device": "a card", "kind": "cuda"}
+    line |= {"values": {"clock_mhz": {"value": 1.0}}, "state": "low"}
+    return json.dumps(line | changes) + "\n"
+
+
+NO_CHECKS = [
+    "srun: error\n",
+    '{"node": "n1"}\n',
+    '{"node": "n1", "dev',
+    given(state="odd"),
+    given(node=3),
+    given(device=None),
+    given(values=[]),
+    given(values={"clock_mhz": 1}),
+    given(values={"clock_mhz": {"value": "fast"}}),
+    given(values={"clock_mhz": {"value": 1.0, "source": ["recording"]}}),
+    given(values={"clock_mhz": {"value": 1.0, "at_mhz": "abc"}}),
+]
+
+
+def test_a_line_of_any_version_is_shown(tmp_path, capsys):
+    (tmp_path / "old").write_text(given())
+    assert main(["check", "--table", str(tmp_path / "old")]) == check_told.STATUS["low"]
+    assert "n1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", NO_CHECKS)
 @pytest.mark.parametrize("option", ["--table", "--baseline"])
 def test_lines_that_are_no_check_are_one_sentence(text, option, tmp_path, capsys):
     (tmp_path / "empty").write_text(text)

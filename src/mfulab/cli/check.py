@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
+from pydantic import BaseModel
 
 from mfulab.cli import check_told
 from mfulab.cli.check_told import (
@@ -68,6 +69,29 @@ class Reference(NamedTuple):
 
 NO_REFERENCE = Reference(None, "")
 References = dict[str, Reference]  # by the value's name
+
+
+class _GivenValue(BaseModel):
+    """A value of a line from a file, as any version has printed it."""
+
+    value: float | None
+    unit: str = ""
+    reason: str | dict[str, dict[str, object]] = ""
+    reference: float | None = None
+    source: str = ""
+    at_mhz: float | None = None
+    share: float | None = None
+    state: State = "unknown"
+
+
+class _GivenLine(BaseModel):
+    """A line from a file."""
+
+    node: str
+    device: str
+    kind: str
+    values: dict[str, _GivenValue]
+    state: State
 
 
 @command(
@@ -425,13 +449,11 @@ def _lines(file: str, texts: Iterable[str]) -> list[Line]:
             continue
         try:
             line = parse_json(text[begin.start() :])
-        except ValueError:
+            if line.keys() >= KEYS:
+                lines.append(_GivenLine.model_validate(line).model_dump())  # type: ignore[arg-type]
+        except ValueError:  # pydantic's too
             told = sentence("check_line_torn", {"line": text[:80]}, usual_language())
             say(f"mfulab: {told}", file=sys.stderr)
-            continue
-        if line.keys() >= KEYS:
-            line.pop("answer", None)
-            lines.append(line)
     if not lines:
         raise ConfigurationError(Said("no_check_here", {"file": file}))
     return lines

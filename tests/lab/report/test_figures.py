@@ -495,17 +495,30 @@ def test_many_runs_are_points_of_all_machines_and_few_have_no_such_figure(many, 
     ).empty
 
 
+def test_a_models_best_run_is_a_sound_one(few):
+    judged = trust.judged(few)
+    drawn = mfu_by_utilization.rows(judged)
+    sound = drawn[~drawn["doubtful"]].iloc[0]
+    profile = judged["profile"]
+    best = profile[(profile["run"] == sound["run"]) & (profile["hardware"] == sound["hardware"])]
+    above = best.assign(run="above", mfu_percent=2 * sound["mfu_percent"], doubtful=True, doubts=1)
+    tables = {**judged, "profile": pd.concat([profile, above], ignore_index=True)}
+    assert "above" not in set(mfu_by_utilization.rows(tables)["run"])
+    tables["profile"] = tables["profile"].assign(doubtful=False, doubts=0)
+    assert "above" in set(mfu_by_utilization.rows(tables)["run"])
+
+
 @pytest.mark.parametrize(
     ("busy", "mfu", "says"),
     [
         (
             [99.0, 97.0, 20.0],
             [1.0, 30.0, 90.0],
-            "2 of 3 runs read at least 95 % busy; half of these have an MFU of 16 %",
+            "2 of these 3 best runs read at least 95 % busy; half of these have an MFU of 16 %",
         ),
         ([99.0, 99.0], [8.0, 8.0], "an MFU of 8.0 % or less, the highest 8.0 %"),
-        ([99.0, 10.0], [8.0, 8.0], "1 of 2 runs reads at least 95 % busy."),
-        ([3.0], [8.0], "0 of 1 run"),
+        ([99.0, 10.0], [8.0, 8.0], "1 of 2 best runs reads at least 95 % busy."),
+        ([3.0], [8.0], "0 of 1 best run"),
     ],
 )
 def test_the_sentence_on_all_runs(busy, mfu, says):

@@ -193,7 +193,7 @@ def marks(tables: frames.Tables, drawn: Iterable[pd.DataFrame]) -> Marks:
     for rows in drawn:
         own = rows
         if is_here:
-            own = rows[rows["recorded"].fillna(False) == False]  # noqa: E712 (may be missing)
+            own = rows[rows["recorded"].ne(True)]  # some have none
         hollow += int(own["doubtful"].sum())
         total += len(own)
     return Marks(hollow, total)

@@ -3,7 +3,7 @@ with room where most devices are nearly all busy."""
 
 import numpy as np
 
-from mfulab.lab.report import claims, selection
+from mfulab.lab.report import claims, selection, trust
 from mfulab.lab.report.drawing import Figure, Texts, points, style
 from mfulab.lab.report.figures import mfu_versus_utilization
 from mfulab.lab.report.frames import DataFrame, Tables
@@ -15,13 +15,16 @@ NEAR = 95  # percent busy: from there on utilization tells runs no longer apart
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Each model's run of highest MFU in a mode and number format, of plain steps before others; of
-    synthetic loads only where nothing else was measured. None where the first figure has all runs."""
+    """Each model's run of highest MFU in a mode and number format, of sound runs and plain steps before
+    others; of synthetic loads only where nothing else was measured. None where the first figure has all
+    runs."""
     measured = mfu_versus_utilization.of_all_machines(tables)
     if len(measured) <= mfu_versus_utilization.MOST:
         return measured.iloc[:0]
     plain = selection.pick(measured, "synthetic", "variant")
-    best = plain.sort_values("mfu_percent", ascending=False, kind="stable")
+    best = plain.assign(doubtful=trust.doubtful(plain)).sort_values(
+        ["doubtful", "mfu_percent"], ascending=[True, False], kind="stable"
+    )
     return best.drop_duplicates(["machine", "model", "mode", "precision"])
 
 

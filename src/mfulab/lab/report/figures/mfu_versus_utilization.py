@@ -26,7 +26,7 @@ ORDER = 0
 CLAIM = claims.below("mfu_percent", "utilization_percent")
 REASONS = ("contradict", "recorded")  # of `selection`; the sentence itself chooses further
 TALLEST = 4.6  # inches: sentence, figure and cause are one screen
-MOST = 18  # lines of all panels; `mfu_by_utilization` draws all runs of a larger sweep
+MOST = 18  # lines of all panels; `mfu_by_utilization` draws the best of a larger sweep
 
 
 def rows(tables: Tables) -> DataFrame:
