@@ -346,6 +346,8 @@ def test_the_hopper_rungs_are_tested_first_and_every_kernel_later_unless_dropped
         {"cuda_hopper_cluster"},
         {"cuda_hopper_hilbert"},
         {"cuda_hopper_fp8"},
+        {"cuda_hopper_deferred"},
+        {"cuda_hopper_fp8_deferred"},
     ]
     assert not kept & tuned
     assert kept | tuned == selected("every") - {DROPPED}

@@ -16,7 +16,9 @@ from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Shape
 from mfulab.kernels.cuda_hopper import CudaHopper
 from mfulab.kernels.cuda_hopper_cluster import CudaHopperCluster
+from mfulab.kernels.cuda_hopper_deferred import CudaHopperDeferred
 from mfulab.kernels.cuda_hopper_fp8 import CudaHopperFp8
+from mfulab.kernels.cuda_hopper_fp8_deferred import CudaHopperFp8Deferred
 from mfulab.kernels.cuda_hopper_hilbert import CudaHopperHilbert, hilbert_order
 from mfulab.kernels.cuda_hopper_stores import CudaHopperStores
 from mfulab.kernels.hopper import BOX, ROW_BYTES, STAGES, TILE_M, TILE_N, View, tensor_map
@@ -33,7 +35,15 @@ extern "C" const char* run(int blocks, const TensorMap* a, const TensorMap* b, c
     return host::launch({{blocks, 1, 1}}, {{384, 1, 1}}, kernel, {cluster});
 }}
 """
-KINDS = (CudaHopper, CudaHopperStores, CudaHopperCluster, CudaHopperHilbert, CudaHopperFp8)
+KINDS = (
+    CudaHopper,
+    CudaHopperStores,
+    CudaHopperCluster,
+    CudaHopperHilbert,
+    CudaHopperFp8,
+    CudaHopperDeferred,
+    CudaHopperFp8Deferred,
+)
 LADDER = [
     (kind, precision) for kind in KINDS for precision in kind.precisions if precision != "fp16"
 ]
@@ -104,7 +114,20 @@ def test_the_first_rung_takes_every_class_of_shapes(on_host, shape):
     assert result.correct, str(result)
 
 
+@pytest.mark.parametrize("k", few([8, 64, 192, 256, 320]))
+def test_deferred_results_leave_whether_or_not_the_next_tile_has_a_step_for_each(on_host, k):
+    """A block takes several tiles, of one step to five; their results leave in four boxes."""
+    result = product_on_host(
+        on_host(CudaHopperDeferred, "bf16"),
+        CudaHopperDeferred("bf16"),
+        Shape(2, 300, 520, k),
+        clusters=1,
+    )
+    assert result.correct, str(result)
+
+
 FULL = Shape(1, 256, 256, 512)
+TWO_TILES = Shape(1, 256, 512, 320)  # of one block, each with more steps than stages
 
 
 @pytest.mark.parametrize(
@@ -113,7 +136,7 @@ FULL = Shape(1, 256, 256, 512)
         [
             (
                 CudaHopper,
-                {"hopper_tiles": [("if (step > 0) release(ring, last);", "")]},
+                {"hopper_tiles": [("if (!is_first) release(ring, last);", "")]},
                 "deadlock",
             ),
             (
@@ -177,10 +200,10 @@ def test_a_fault_on_the_host_is_said(tmp_path, kind, changed, fault):
                 {
                     "hopper_tiles": [
                         (
-                            "if (step > 0) release(ring, last);\n        last = at.stage;",
+                            "if (!is_first) release(ring, last);\n    last = at.stage;",
                             "release(ring, at.stage);",
                         ),
-                        ("    release(ring, last);\n}", "}"),
+                        ("    hold(total);\n    release(ring, last);", "    hold(total);"),
                     ]
                 },
             ),
@@ -188,6 +211,15 @@ def test_a_fault_on_the_host_is_said(tmp_path, kind, changed, fault):
             (CudaHopperStores, {"hopper_tiles": [("if (first) wait_until_read<1>();", "")]}),
             (CudaHopperStores, {"hopper": [("wait_until_read<0>();", ";")]}),
             (CudaHopperHilbert, {"hopper_tiles": [("* BLOCKS + rank)", "* BLOCKS)")]}),
+            (
+                CudaHopperDeferred,
+                {"hopper": [("box < BOXES; ++box) store_before(box);", "box < 0;);")]},
+            ),
+            (
+                CudaHopperDeferred,
+                {"hopper_tiles": [("    wait_for_products<0>();\n", "")]},
+            ),
+            (CudaHopperDeferred, {"hopper": [("store_before);\n", "[](int) {});\n")]}),
         ]
     ),
     ids=[
@@ -196,11 +228,14 @@ def test_a_fault_on_the_host_is_said(tmp_path, kind, changed, fault):
         "patch_overwritten",
         "stores_not_awaited",
         "both_blocks_alike",
+        "last_results_not_stored",
+        "results_taken_while_they_are_computed",
+        "results_before_the_last_not_stored",
     ],
 )
 def test_what_the_hardware_would_not_notice_gives_a_wrong_product(tmp_path, kind, changed):
     assert not product_on_host(
-        built(tmp_path, kind("bf16"), **changed), kind("bf16"), FULL, clusters=1
+        built(tmp_path, kind("bf16"), **changed), kind("bf16"), TWO_TILES, clusters=1
     ).correct
 
 
@@ -216,7 +251,10 @@ def test_the_machine_code_is_what_each_rung_adds(kind, precision):
     text = disassembled(compiled.code)
     opcodes = Counter(opcode for _, opcode, _ in instructions(text))
     product = "QGMMA.64x256x32.F32.E4M3.E4M3" if precision == "fp8" else "HGMMA.64x256x16.F32"
-    assert sum(count for opcode, count in opcodes.items() if opcode.startswith(product)) == 4
+    boxes = TILE_N // BOX
+    # A deferred tile's first steps, each of which stores a box, are written out before its loop.
+    loops = boxes + 1 if kind.deferred else 1
+    assert sum(n for opcode, n in opcodes.items() if opcode.startswith(product)) == 4 * loops
     assert not [
         opcode for opcode in opcodes if re.match(r"(STL|LDL|HMMA|FFMA|LD|ST)(\.|$)", opcode)
     ]
@@ -224,9 +262,11 @@ def test_the_machine_code_is_what_each_rung_adds(kind, precision):
     assert opcodes["SYNCS.EXCH.64"] == 2 * STAGES
     assert opcodes["UTMALDG.3D"] >= 1
     stored = kind is not CudaHopper
-    assert (
-        opcodes["UTMASTG.3D"] == opcodes["STSM.16.M88.4"] // 4 == (TILE_N // BOX if stored else 0)
-    )
+    # Deferred: boxes of the tile before, and of the last one.
+    stores = boxes * (1 + kind.deferred) if stored else 0
+    assert opcodes["UTMASTG.3D"] == opcodes["STSM.16.M88.4"] // 4 == stores
+    rounded = [n for opcode, n in opcodes.items() if opcode.startswith("F2FP")]
+    assert rounded == [64], "each pair of results once"
     assert {opcode for opcode in opcodes if opcode.startswith("STG")} == (
         set() if stored else {"STG.E.128"}
     )

@@ -20,6 +20,7 @@ from mfulab.kernels.numba_cuda_naive import NumbaCudaNaive
 from mfulab.kernels.numba_cuda_shared import NumbaCudaShared
 from mfulab.kernels.numba_cuda_tensor_core import NumbaCudaTensorCore
 from mfulab.kernels.numba_cuda_unrolled import NumbaCudaUnrolled
+from mfulab.kernels.numba_cuda_wide import NumbaCudaWide
 
 # A rung takes some ten seconds.
 FIRST = [
@@ -83,6 +84,9 @@ def test_every_rung_is_right_in_the_simulator(kind, precision):
     if kind is NumbaCudaAsync:  # its rows are of whole copies
         shapes["single"] = Shape(1, 1, 1, 4)
         shapes["over and under"] = edges._replace(k=depth + 4)
+    if kind is NumbaCudaWide:  # of B alone
+        shapes["single"] = Shape(1, 1, 4, 1)
+        shapes["over and under"] = edges._replace(n=under.n - 3)
     answers = dict(
         zip(
             shapes,
@@ -106,16 +110,23 @@ def _machine_code(kind, precision, capability=(9, 0)):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("capability", [(9, 0), (12, 0)])
 @pytest.mark.parametrize(("kind", "precision"), RUNGS)
-def test_machine_code_multiplies_in_the_asked_format_and_spills_nothing(kind, precision):
-    ptx, code = _machine_code(kind, precision)
+def test_machine_code_multiplies_in_the_asked_format_and_spills_nothing(
+    kind, precision, capability
+):
+    ptx, code = _machine_code(kind, precision, capability)
     text, usage = disassembled(code), resource_usage(code)
     expected = {"fp32": "FFMA", "fp64": "DFMA", "tf32": r"HMMA\.1688\.F32\.TF32"}[precision]
     assert re.search(rf"\b{expected}", text)
     if precision != "fp64":
         assert not re.search(r"\b(DFMA|DADD|DMUL)\b", text)
         assert "cvt.f64.f32" not in ptx
-    assert usage["STACK"] == usage["LOCAL"] == 0
+    assert usage["LOCAL"] == 0
+    if (kind, capability) == (NumbaCudaUnrolled, (12, 0)):  # two blocks an SM: docs/kernels.md
+        assert usage["STACK"] == 16
+        return
+    assert usage["STACK"] == 0
     assert not re.search(r"\b(STL|LDL)\b", text)
 
 
@@ -149,7 +160,7 @@ def test_the_tensor_core_rung_loads_without_branches_and_lets_two_blocks_fit(cap
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0)])
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)])
 def test_the_asynchronous_rung_s_loop_is_copies_matrix_loads_and_products(capability):
     """A step of 16: 64 products of a warp from 16 matrix loads, 8 copies, and no other access."""
     _, code = _machine_code(NumbaCudaAsync, "tf32", capability)
@@ -161,6 +172,22 @@ def test_the_asynchronous_rung_s_loop_is_copies_matrix_loads_and_products(capabi
     usage = resource_usage(code)
     assert usage["STACK"] == usage["LOCAL"] == 0
     threads = NumbaCudaAsync("tf32").launch(Shape(1, 128, 128, 16)).block[0]
+    assert 2 * threads * usage["REG"] <= 65536, "two blocks an SM"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)])
+def test_the_wide_rung_s_loop_is_copies_reads_of_128_bits_and_multiply_adds(capability):
+    """A step of 8: 1,024 multiply-adds of a thread from 48 reads and 10 copies."""
+    _, code = _machine_code(NumbaCudaWide, "fp32", capability)
+    (main,) = main_loops(disassembled(code), r"FFMA")
+    names = ("FFMA", "LDS.128", "LDGSTS.E.BYPASS.128", "LDGSTS.E", "BAR.SYNC")
+    counted = [sum(opcode.startswith(name) for opcode in main) for name in names]
+    assert counted == [1024, 48, 2, 10, 1]
+    assert not [opcode for opcode in main if re.match(r"(LDG|STS|LDL|STL|LD|ST)(\.|$)", opcode)]
+    usage = resource_usage(code)
+    assert usage["STACK"] == usage["LOCAL"] == 0
+    threads = NumbaCudaWide("fp32").launch(Shape(1, 128, 128, 8)).block[0]
     assert 2 * threads * usage["REG"] <= 65536, "two blocks an SM"
 
 

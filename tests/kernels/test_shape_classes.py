@@ -21,6 +21,7 @@ REFUSED = {
         for precision in ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
     },
     ("numba_cuda_async", "tf32"): ONE_OFF,
+    ("numba_cuda_wide", "fp32"): ONE_OFF,
     ("torch", "int8"): ONE_OFF | {"one_row", "sixteen_rows"},
     ("torch_scaled", "fp8"): ONE_OFF | {"batched"},
     ("torch_scaled_fast", "fp8"): ONE_OFF | {"batched"},
@@ -89,12 +90,12 @@ def test_an_older_gpu_is_told_what_it_lacks(monkeypatch):
             "cuda_prefetched",
             "cuda_grouped",
             "cuda_wide",
-            *("numba_cuda_tensor_core", "numba_cuda_async"),
+            *("numba_cuda_tensor_core", "numba_cuda_async", "numba_cuda_wide"),
             "triton_persistent",
             "cutile",
             "cutlass",
         ),
-        *HOPPER - {"cuda_hopper_fp8"},
+        *HOPPER - {"cuda_hopper_fp8", "cuda_hopper_fp8_deferred"},
     }
     assert {stem for stem, precision, _ in refused if precision == "fp8"} == {
         stem for stem, _, precision in ON_A_GPU if precision == "fp8"

@@ -35,7 +35,7 @@ RUNGS = (
     *("cuda_vectorised", "cuda_double_buffered", "cuda_warp_tile", "cuda_async_copies"),
     *("cuda_prefetched", "cuda_grouped", "cuda_wide", "cuda_wmma", "cuda_mma", "cuda_elementwise"),
     *("cuda_hopper", "cuda_hopper_stores", "cuda_hopper_cluster", "cuda_hopper_hilbert"),
-    "cuda_hopper_fp8",
+    *("cuda_hopper_deferred", "cuda_hopper_fp8", "cuda_hopper_fp8_deferred"),
     *("triton_plain", "triton_autotuned", "triton_persistent"),
 )
 # Whole tiles in 128-bit loads, and edges that need masks; of the second some rungs refuse the rows.

@@ -28,6 +28,7 @@ from mfulab.kernels.numba_cuda_shared import NumbaCudaShared
 from mfulab.kernels.numba_cuda_tensor_core import NumbaCudaTensorCore
 from mfulab.kernels.numba_cuda_transposed import NumbaCudaTransposed
 from mfulab.kernels.numba_cuda_unrolled import NumbaCudaUnrolled
+from mfulab.kernels.numba_cuda_wide import NumbaCudaWide
 from mfulab.kernels.torch_compiled import TorchCompiled
 
 LADDER = (
@@ -57,6 +58,7 @@ KINDS = {
     NumbaCudaUnrolled: (None, 128, 8),
     NumbaCudaTensorCore: (None, 128, 8),
     NumbaCudaAsync: (None, 128, 16),
+    NumbaCudaWide: (None, 128, 8),
 }
 
 # As the seminar writes them: on the ladders they would be mistakes.

@@ -6,6 +6,7 @@ Copies end as late as the next wait allows.
 """
 
 import importlib
+import itertools
 import json
 import sys
 from collections import defaultdict
@@ -13,7 +14,7 @@ from collections import defaultdict
 import numpy as np
 
 from mfulab.core.formats import FORMATS
-from mfulab.kernels import numba_cuda_async, numba_cuda_tensor_core
+from mfulab.kernels import numba_cuda_async, numba_cuda_tensor_core, numba_cuda_wide
 from mfulab.kernels.base import Shape
 from mfulab.kernels.verification import check, exact_product, random_operands
 
@@ -60,6 +61,11 @@ def _this():
 def late_copy(tile, to, source, start, is_inside):
     assert to % 4 == 0
     assert not is_inside or start % 4 == 0
+    for place in range(4):
+        late_element(tile, to + place, source, start + place, is_inside)
+
+
+def late_element(tile, to, source, start, is_inside):
     _groups[_this()][-1].append((tile, to, source, start, is_inside))
 
 
@@ -69,9 +75,8 @@ def commit():
 
 def end_all_but_one():
     *ended, last, opened = _groups[_this()]
-    for tile, to, source, start, is_inside in (copy for group in ended for copy in group):
-        for place in range(4):
-            tile[to + place] = source[start + place] if is_inside else np.float32(0)
+    for tile, to, source, start, is_inside in itertools.chain.from_iterable(ended):
+        tile[to] = source[start] if is_inside else np.float32(0)
     _groups[_this()] = [last, opened]
 
 
@@ -108,8 +113,9 @@ def error_of(module: str, name: str, precision: str, block, shape: Shape) -> dic
 if __name__ == "__main__":
     for kernels in (numba_cuda_tensor_core, numba_cuda_async):
         kernels.product, kernels.to_tf32 = warp_product, rounded_to_tf32
-    numba_cuda_async.copy_pack, numba_cuda_async.commit_copies = late_copy, commit
-    numba_cuda_async.wait_for_all_but_one = end_all_but_one
+    for kernels in (numba_cuda_async, numba_cuda_wide):
+        kernels.copy_pack, kernels.copy_element = late_copy, late_element
+        kernels.commit_copies, kernels.wait_for_all_but_one = commit, end_all_but_one
     numba_cuda_async.load_matrices = warp_load
     cases = json.loads(sys.argv[1])
     answers = [

@@ -57,7 +57,8 @@ rungs() {
     part testable 60 python3 -c 'import hypothesis, pytest, torch, xdist' || return 0 # what could not be tested is not wrong
     local name status
     rung() { part "$1" 40 python3 -m pytest -q -m gpu tests/gpu/test_cuda_kernels_gpu.py -k "every_shape and [$1-"; }
-    for name in cuda_hopper cuda_hopper_stores cuda_hopper_cluster cuda_hopper_hilbert cuda_hopper_fp8; do
+    for name in cuda_hopper cuda_hopper_stores cuda_hopper_cluster cuda_hopper_hilbert cuda_hopper_fp8 \
+        cuda_hopper_deferred cuda_hopper_fp8_deferred; do
         rung "$name"
         status=$?
         case $status in 124 | 137) rung "$name"; status=$? ;; esac
@@ -86,8 +87,8 @@ transfers() { # at a GPU's own pace, so that bursts and copies are timed
 streams() { rows streams 50 $SHORT experiment=streams; }
 # Beside torch in the same run, windows of a GPU's own length, bursts beside: shares to quote.
 paired() {
-    rows paired 180 ceiling_replicates=1 experiment=kernels "kernel=torch,torch_scaled_fast,$(best cuda_mma cuda_hopper cuda_hopper_stores \
-        cuda_hopper_fp8 triton_plain)" precision=bf16,tf32,fp8 size="${PAIRED:-4096,8192}"
+    rows paired 180 ceiling_replicates=1 experiment=kernels "kernel=torch,torch_scaled_fast,$(best cuda_mma cuda_hopper cuda_hopper_deferred \
+        cuda_hopper_fp8 cuda_hopper_fp8_deferred triton_plain)" precision=bf16,tf32,fp8 size="${PAIRED:-4096,8192}"
 }
 graphs() { rows graphs 60 $SHORT experiment=execution execution=eager,cuda_graph model=tiny_kernels; }
 headline() { rows headline 540 experiment=gpu_record; }
@@ -96,7 +97,7 @@ ladder() {
     rows ladder 150 $SHORT experiment=kernels "kernel=torch,$(best cuda_hopper_hilbert cuda_hopper_stores cuda_hopper cuda_hopper_cluster \
         cuda_wmma numba_cuda_tensor_core triton_plain triton_persistent)" precision=bf16,tf32
 }
-ladder_fp32() { rows ladder_fp32 100 $SHORT experiment=kernels "kernel=torch,$(best cuda_wide cuda_grouped cuda_warp_tile numba_cuda_unrolled triton_plain)" precision=fp32; }
+ladder_fp32() { rows ladder_fp32 100 $SHORT experiment=kernels "kernel=torch,$(best cuda_wide cuda_grouped cuda_warp_tile numba_cuda_unrolled numba_cuda_wide triton_plain)" precision=fp32; }
 large() {
     local libraries=() name
     for name in cublas:nvmath cublaslt:nvmath cutlass:cutlass_library triton_autotuned:triton cutile:cuda.tile; do

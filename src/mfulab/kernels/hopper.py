@@ -42,13 +42,19 @@ class Hopper(CudaC):
     source = "hopper.cu"
     stores: ClassVar[bool] = False  # whether C leaves by the copy engine
     ordered: ClassVar[bool] = False  # whether tiles are taken along a curve
+    deferred: ClassVar[bool] = False  # whether C leaves while the next tile is multiplied
 
     def architecture(self, capability: tuple[int, int]) -> str:
         return "sm_90a"  # wgmma exists for this one target only
 
     def defines(self) -> dict[str, str]:
         name = "f16" if self.precision == "fp16" else "bf16"
-        how = {"BLOCKS": self.cluster, "STORES": int(self.stores), "ORDERED": int(self.ordered)}
+        how = {
+            "BLOCKS": self.cluster,
+            "STORES": int(self.stores),
+            "ORDERED": int(self.ordered),
+            "DEFERRED": int(self.deferred),
+        }
         form = {"TYPE": name, "RESULT": name, "OPERAND_BYTES": str(self.item_bytes)}
         return form | {key: str(value) for key, value in how.items()}
 

@@ -49,10 +49,9 @@ def _shared(builder: Any, pointer: Any) -> Any:
     return builder.call(ir.InlineAsm(signature, text, "=r,l"), [wide])
 
 
-@intrinsic
-def copy_pack(typing_context, tile, to, source, start, is_inside):
-    """Begins to copy four elements of `source` into `tile`; zeros where outside, and then nothing
-    is read."""
+def _copy_of(elements: int, cache: str) -> Any:
+    """Code of an asynchronous copy of so many float32, by way of `cache`: `cg` passes the L1 cache
+    by, `ca` alone takes fewer than 16 bytes."""
 
     def generate(context, builder, signature, arguments):
         tile, to, source, start, is_inside = arguments
@@ -60,14 +59,27 @@ def copy_pack(typing_context, tile, to, source, start, is_inside):
         place = _shared(builder, _pointer(context, builder, kinds[0], tile, to))
         address = _pointer(context, builder, kinds[2], source, start)
         wide = builder.ptrtoint(address, ir.IntType(64))
-        count = builder.select(is_inside, ir.Constant(WORD, 16), ir.Constant(WORD, 0))
+        count = builder.select(is_inside, ir.Constant(WORD, 4 * elements), ir.Constant(WORD, 0))
         function = ir.FunctionType(ir.VoidType(), [WORD, ir.IntType(64), WORD])
-        text = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
+        text = f"cp.async.{cache}.shared.global [$0], [$1], {4 * elements}, $2;"
         asm = ir.InlineAsm(function, text, "r,l,r,~{memory}", side_effect=True)
         builder.call(asm, [place, wide, count])
         return context.get_dummy_value()
 
-    return types.void(tile, types.uint32, source, types.uint32, types.boolean), generate
+    return generate
+
+
+@intrinsic
+def copy_pack(typing_context, tile, to, source, start, is_inside):
+    """Begins to copy four elements of `source` into `tile`; zeros where outside, and then nothing
+    is read."""
+    return types.void(tile, types.uint32, source, types.uint32, types.boolean), _copy_of(4, "cg")
+
+
+@intrinsic
+def copy_element(typing_context, tile, to, source, start, is_inside):
+    """Begins to copy one element as `copy_pack` does four."""
+    return types.void(tile, types.uint32, source, types.uint32, types.boolean), _copy_of(1, "ca")
 
 
 @intrinsic
@@ -154,16 +166,24 @@ def _multiply(tile_a, tile_b, stage, row_a, row_b, pack_a, pack_b, total):
 
 
 @cuda.jit(device=True, inline="always")
+def _write_place(c, batch, rows, columns, top, left, total, first):
+    """Writes a lane's part of 16×64 of C, whose sums begin at `first`, masked at the edges."""
+    for q in range(EIGHT):
+        for i in range(FOUR):
+            row = top + i // uint32(2) * EIGHT
+            column = left + q * EIGHT + i % uint32(2)
+            if row < rows and column < columns:
+                c[(batch * rows + row) * columns + column] = total[first + q * FOUR + i]
+
+
+@cuda.jit(device=True, inline="always")
 def _write(c, batch, rows, columns, top, left, total):
-    """Writes a lane's part of its warp's 64×64 of C, masked at the edges."""
-    for p in range(uint32(PLACES_A)):
-        for q in range(EIGHT):
-            for i in range(FOUR):
-                row = top + p * uint32(16) + i // uint32(2) * EIGHT
-                column = left + q * EIGHT + i % uint32(2)
-                if row < rows and column < columns:
-                    at = p * uint32(32) + q * FOUR + i
-                    c[(batch * rows + row) * columns + column] = total[at]
+    """Writes a lane's part of its warp's 64×64. By hand: where a compiler leaves this loop rolled,
+    all sums lie in memory."""
+    _write_place(c, batch, rows, columns, top, left, total, uint32(0))
+    _write_place(c, batch, rows, columns, top + uint32(16), left, total, uint32(32))
+    _write_place(c, batch, rows, columns, top + uint32(32), left, total, uint32(64))
+    _write_place(c, batch, rows, columns, top + uint32(48), left, total, uint32(96))
 
 
 @cuda.jit

@@ -7,6 +7,8 @@
 // thirds of a stage, is then read once from the L2 cache where it was read twice.
 // ORDERED: `order` has the pairs of tiles along a Hilbert curve, so that clusters that run at once work on a nearly square
 // patch of C. With B_ALONG_K also the product of 8-bit elements, whose B lies with K innermost.
+// DEFERRED: a tile's results wait, rounded, in 64 registers, and leave a box a step while the next tile's first products run:
+// the tensor cores need not wait for a store.
 #include "hopper_tiles.cuh"
 
 #if BLOCKS > 1
@@ -37,13 +39,24 @@ extern "C" __global__ void CLUSTER __launch_bounds__(384, 1)
         unsigned char* patches = ring.behind() + (warpgroup - 1) * 2 * PATCH;
         Place at = {0, 0};
         float total[128];
+        Deferred before;
+        auto store_before = [&](int box) { before.store(patches, &map_c, half, box); };
         for (int index = blockIdx.x / BLOCKS; index < tiles; index += gridDim.x / BLOCKS) {
-            multiply_tile(total, ring, at, half, steps);
-            if (STORES)
-                store_by_copy_engine(total, patches, &map_c, own_tile(index), half);
-            else
-                store_directly(total, c, own_tile(index), half, m, n);
+            const Tile tile = own_tile(index);
+            if (DEFERRED) {
+                multiply_tile(total, ring, at, half, steps, store_before);
+                before.take(total, tile);
+            } else {
+                multiply_tile(total, ring, at, half, steps);
+                if (STORES)
+                    store_at_once(total, patches, &map_c, tile, half);
+                else
+                    store_directly(total, c, tile, half, m, n);
+            }
         }
+        if (DEFERRED)
+#pragma unroll
+            for (int box = 0; box < BOXES; ++box) store_before(box);
         if (STORES && threadIdx.x % WARPGROUP == 0) wait_until_read<0>();  // shared memory lives as long as the block
     }
     if (BLOCKS > 1) sync_blocks();  // until then the other block writes here and arrives here

@@ -4,6 +4,7 @@
 constexpr int ROW = 128;  // bytes of a box's row: the widest swizzle
 constexpr int BM = 128, BN = 256, BK = ROW / OPERAND_BYTES, STAGES = 4;
 constexpr int BOX = 64;  // of B's and C's columns in one box
+constexpr int BOXES = BN / BOX;
 constexpr int PATCH = BOX * ROW;  // bytes of a box of B, and of one of C
 constexpr int TILE_A = BM * ROW, TILE_B = BN * ROW, STAGE = TILE_A + TILE_B;  // bytes
 constexpr int WARPGROUP = 128;
@@ -70,7 +71,7 @@ __device__ __forceinline__ Tile tile_at(const int* order, int index, int pairs, 
 // All steps of a tile into the ring, by one thread. In a cluster block `rank` loads its part of the common columns of B for all.
 __device__ __forceinline__ void feed(const Ring& ring, Place& at, const TensorMap* map_a, const TensorMap* map_b, const Tile& tile,
                                      int rank, int steps) {
-    constexpr int OWN = BN / BOX / BLOCKS;
+    constexpr int OWN = BOXES / BLOCKS;
     for (int step = 0; step < steps; ++step, at.advance()) {
         unsigned char* to = ring.stages + at.stage * STAGE;
         u64* full = &ring.full[at.stage];
@@ -98,32 +99,46 @@ __device__ __forceinline__ void release(const Ring& ring, int stage) {
     }
 }
 
-// Rows `half` … `half` + 63 of a tile times all its columns.
-__device__ __forceinline__ void multiply_tile(float (&total)[128], const Ring& ring, Place& at, int half, int steps) {
-    int last = 0;
-    for (int step = 0; step < steps; ++step, at.advance()) {
-        const unsigned char* from = ring.stages + at.stage * STAGE;
-        wait(&ring.full[at.stage], at.parity);
-        fence_products();
+// Begins a step: rows `half` … `half` + 63 of the stage's A times all of its B. The first step of a tile forgets the sums before.
+__device__ __forceinline__ void begin_step(float (&total)[128], const Ring& ring, const Place& at, int half, bool is_first) {
+    const unsigned char* from = ring.stages + at.stage * STAGE;
+    wait(&ring.full[at.stage], at.parity);
+    fence_products();
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            // A: 8-row atoms of 1024 bytes. B with N innermost: boxes PATCH bytes apart, 8-deep atoms of 1024 bytes.
+    for (int i = 0; i < 4; ++i) {
+        // A: 8-row atoms of 1024 bytes. B with N innermost: boxes PATCH bytes apart, 8-deep atoms of 1024 bytes.
 #ifdef B_ALONG_K
-            const u64 b = descriptor(from + TILE_A + i * 32, 16, 1024);
+        const u64 b = descriptor(from + TILE_A + i * 32, 16, 1024);
 #else
-            const u64 b = descriptor(from + TILE_A + i * 16 * ROW, PATCH, 1024);
+        const u64 b = descriptor(from + TILE_A + i * 16 * ROW, PATCH, 1024);
 #endif
-            multiply(total, descriptor(from + half * ROW + i * 32, 16, 1024), b, step > 0 || i > 0);
-        }
-        commit_products();
-        // The previous step's products are done now: its stage may be filled again.
-        wait_for_products<1>();
-        if (step > 0) release(ring, last);
-        last = at.stage;
+        multiply(total, descriptor(from + half * ROW + i * 32, 16, 1024), b, !is_first || i > 0);
     }
+    commit_products();
+}
+
+// The previous step's products are done now: its stage may be filled again.
+__device__ __forceinline__ void end_step(const Ring& ring, Place& at, int& last, bool is_first) {
+    wait_for_products<1>();
+    if (!is_first) release(ring, last);
+    last = at.stage;
+    at.advance();
+}
+
+// The sums of a tile are complete.
+__device__ __forceinline__ void end_tile(float (&total)[128], const Ring& ring, int last) {
     wait_for_products<0>();
     hold(total);
     release(ring, last);
+}
+
+__device__ __forceinline__ void multiply_tile(float (&total)[128], const Ring& ring, Place& at, int half, int steps) {
+    int last = 0;
+    for (int step = 0; step < steps; ++step) {
+        begin_step(total, ring, at, half, step == 0);
+        end_step(ring, at, last, step == 0);
+    }
+    end_tile(total, ring, last);
 }
 
 // Pair i of 8 columns from each of four lanes of a row, to the lane i: a 4×4 transposition in two exchanges.
@@ -157,34 +172,77 @@ __device__ __forceinline__ void store_directly(const float (&total)[128], unsign
 }
 
 // 64 columns of a warpgroup's 64 rows to shared memory as the copy engine wants them: rows of 128 bytes, whose eight 16-byte
-// columns change places by the row, so that neither these stores nor the engine's reads meet in a bank.
-__device__ __forceinline__ void write_patch(unsigned char* patch, const float (&total)[128], int box) {
+// columns change places by the row, so that neither these stores nor the engine's reads meet in a bank. `pair(i)` is a lane's
+// i-th pair of results.
+template <typename Pair>
+__device__ __forceinline__ void write_patch(unsigned char* patch, const Pair& pair, int box) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
     const int row = warp * 16 + lane % 16, right = lane / 16;  // of the matrix row that this lane tells the place of
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
-        const float* pair = &total[(box * 8 + i) * 4];
-        store_matrices(patch + row * ROW + ((i + right) ^ row % 8) * 16, rounded_pair(pair[0], pair[1]),
-                       rounded_pair(pair[2], pair[3]), rounded_pair(pair[4], pair[5]), rounded_pair(pair[6], pair[7]));
+        const int first = (box * 8 + i) * 2;
+        store_matrices(patch + row * ROW + ((i + right) ^ row % 8) * 16, pair(first), pair(first + 1), pair(first + 2),
+                       pair(first + 3));
     }
 }
 
-// A warpgroup's 64×256 by way of two patches of its own and the copy engine, which goes on while the next tile is multiplied.
-__device__ __forceinline__ void store_by_copy_engine(const float (&total)[128], unsigned char* patches, const TensorMap* map_c,
-                                                     const Tile& tile, int half) {
+// A box of a warpgroup's 64×256 by way of one of two patches of its own and the copy engine, which goes on by itself.
+template <typename Pair>
+__device__ __forceinline__ void store_by_copy_engine(const Pair& pair, unsigned char* patches, const TensorMap* map_c,
+                                                     const Tile& tile, int half, int box) {
     const bool first = threadIdx.x % WARPGROUP == 0;
     const int barrier = threadIdx.x / WARPGROUP;
-#pragma unroll
-    for (int box = 0; box < BN / BOX; ++box) {
-        unsigned char* patch = patches + box % 2 * PATCH;
-        if (first) wait_until_read<1>();  // the patch before last has been read
-        sync_threads(barrier, WARPGROUP);
-        write_patch(patch, total, box);
-        publish_to_copy_engine();
-        sync_threads(barrier, WARPGROUP);
-        if (first) {
-            store_box(patch, map_c, tile.left + box * BOX, tile.top + half, tile.batch);
-            commit_stores();
-        }
+    unsigned char* patch = patches + box % 2 * PATCH;
+    if (first) wait_until_read<1>();  // the patch before last has been read
+    sync_threads(barrier, WARPGROUP);
+    write_patch(patch, pair, box);
+    publish_to_copy_engine();
+    sync_threads(barrier, WARPGROUP);
+    if (first) {
+        store_box(patch, map_c, tile.left + box * BOX, tile.top + half, tile.batch);
+        commit_stores();
     }
+}
+
+// All boxes, the last of which are on their way while the next tile is multiplied.
+__device__ __forceinline__ void store_at_once(const float (&total)[128], unsigned char* patches, const TensorMap* map_c,
+                                              const Tile& tile, int half) {
+    auto pair = [&](int i) { return rounded_pair(total[2 * i], total[2 * i + 1]); };
+#pragma unroll
+    for (int box = 0; box < BOXES; ++box) store_by_copy_engine(pair, patches, map_c, tile, half, box);
+}
+
+// A tile's results, in half as many registers as its sums, on their way out while the next tile is multiplied.
+struct Deferred {
+    unsigned pairs[64];
+    Tile tile;
+    bool any = false;
+
+    __device__ __forceinline__ void take(const float (&total)[128], const Tile& of) {
+#pragma unroll
+        for (int i = 0; i < 64; ++i) pairs[i] = rounded_pair(total[2 * i], total[2 * i + 1]);
+        tile = of, any = true;
+    }
+
+    __device__ __forceinline__ void store(unsigned char* patches, const TensorMap* map_c, int half, int box) const {
+        if (any) store_by_copy_engine([this](int i) { return pairs[i]; }, patches, map_c, tile, half, box);
+    }
+};
+
+// A tile's products; `meanwhile(box)` stores a box of the tile before while those of a step run.
+template <typename Meanwhile>
+__device__ __forceinline__ void multiply_tile(float (&total)[128], const Ring& ring, Place& at, int half, int steps,
+                                              const Meanwhile& meanwhile) {
+    int last = 0;
+#pragma unroll
+    for (int box = 0; box < BOXES; ++box) {
+        if (box < steps) begin_step(total, ring, at, half, box == 0);
+        meanwhile(box);
+        if (box < steps) end_step(ring, at, last, box == 0);
+    }
+    for (int step = BOXES; step < steps; ++step) {
+        begin_step(total, ring, at, half, false);
+        end_step(ring, at, last, false);
+    }
+    end_tile(total, ring, last);
 }
