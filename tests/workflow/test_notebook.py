@@ -29,6 +29,9 @@ SHOWN = re.compile(r'^show\("(\w+)"\)', re.MULTILINE)
 SCRIPT = runpy.run_path(str(ROOT / "scripts/notebook.py"))
 together = SCRIPT["together"]
 SET_UP = next(cell for cell in CODE if "clone" in cell.source)
+FUNCTIONS, _, _ = next(cell.source for cell in CODE if "def show(name)" in cell.source).partition(
+    "profile, matmul"
+)
 
 
 def test_it_is_valid_and_its_outputs_are_those_of_one_run_small_and_of_no_machine():
@@ -278,6 +281,22 @@ def test_it_runs_from_top_to_bottom(measured):
     assert f"energy_efficiency: {nothing}" in printed or "energy_efficiency" in drawn
 
 
+def test_tables_that_a_second_report_wrote_are_read_anew(tmp_path, monkeypatch):
+    listed = tmp_path / "results/tables/figures.txt"
+    listed.parent.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    answers = iter(["first", "second"])
+    monkeypatch.setattr("mfulab.lab.report.frames.read", lambda _: (next(answers), []))
+    known = {"Path": Path}
+    exec(FUNCTIONS, known)
+    read = []
+    for written_at in (1, 1, 2):
+        listed.touch()
+        os.utime(listed, (written_at, written_at))
+        read.append(known["measured"]())
+    assert read == ["first", "first", "second"]
+
+
 @pytest.mark.slow
 def test_a_figure_that_was_not_measured_here_is_of_the_recorded_machines(
     tmp_path, monkeypatch, capsys
@@ -289,9 +308,6 @@ def test_a_figure_that_was_not_measured_here_is_of_the_recorded_machines(
     (tmp_path / "results/tables/figures.txt").touch()
     monkeypatch.chdir(tmp_path)
     pictures = []
-    definitions = next(cell.source for cell in CODE if "def show(name)" in cell.source).partition(
-        "profile, matmul"
-    )[0]
 
     def shown(name):
         known = {
@@ -302,7 +318,7 @@ def test_a_figure_that_was_not_measured_here_is_of_the_recorded_machines(
             "Image": displays.Image,
             "display": pictures.append,
         }
-        exec(definitions, known)
+        exec(FUNCTIONS, known)
         known["show"](name)
         return capsys.readouterr().out
 
@@ -311,3 +327,5 @@ def test_a_figure_that_was_not_measured_here_is_of_the_recorded_machines(
     (tmp_path / "results/reference").symlink_to(ROOT / "results/reference")
     assert "known_truth: from the recorded machines; to measure it here" in shown("known_truth")
     assert pictures[0].alt == Texts("en", "known_truth")("title")
+    Path("results/tables/figures.txt").write_text("known_truth")  # and its table is empty
+    assert "known_truth: from the recorded machines" in shown("known_truth")
