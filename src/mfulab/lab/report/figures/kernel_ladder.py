@@ -21,6 +21,7 @@ LEAST = 1.0  # points by which that rung differs from itself before it is told
 FEW_RUNGS = 3  # besides libraries: fewer are no second ladder
 MOST_RUNGS = 24
 BAR = 0.27  # inches
+NEAR = 30.0  # %: from here on a word behind a bar would reach the line at 100 %
 TITLE = 29  # letters a line, of two panels beside one another
 
 
@@ -121,14 +122,14 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     for name in style.machines(rows):
         here = rows[rows["machine"] == name]
         ladders = [part for _, part in here.groupby("precision", sort=False)]
-        machines[name] = [_tallest(part, text) for part in sorted(ladders, key=len, reverse=True)]
+        machines[name] = [_tallest(part) for part in sorted(ladders, key=len, reverse=True)]
     across = max(map(len, machines.values()))
     heights = [max(map(len, ladders)) for ladders in machines.values()]
     named = [""] * across
     grid = style.panels(figure, [*machines], named, sharex=True, height_ratios=heights)
     style.resize(figure, 1.8 + 0.8 * len(machines) + BAR * max(6, sum(heights)))
     colors = style.usual_colors(rows["family"], style.FAMILIES)
-    look: style.Look = {"hue": "family", "palette": colors, "dodge": False, "words": "words"}
+    look: style.Look = {"hue": "family", "palette": colors, "dodge": False}
     for line, ladders in zip(grid, machines.values(), strict=True):
         for axes in line[len(ladders) :]:
             axes.set_visible(False)
@@ -136,11 +137,12 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
             axes.set_title(_title(here, text, across))
             axes.axvline(100, color=style.MUTED, linewidth=1.2)
             tooltip = (SHARE, "tflop_s", "time_s")
-            kinds.bars(axes, here, SHARE, "kernel", *tooltip, fontsize=9, labelsize=9, **look)
+            kinds.bars(axes, here, SHARE, "kernel", *tooltip, labelsize=9, **look)
+            _write_shares(axes, here, text)
     if len(machines) == across == 1:
         _say_what_is_added(grid[0, 0], next(iter(machines.values()))[0], text)
     shares = rows[SHARE]
-    grid[0, 0].set_xlim(shares.min() / 2, max(150.0, shares.max()) * (8 if across == 1 else 12))
+    grid[0, 0].set_xlim(shares.min() / 2, max(150.0, shares.max()) * (6 if across == 1 else 8))
     references = {*rows["reference_name"]} - {""}
     reference = references.pop() if len(references) == 1 else text("library")
     label = style.wrapped(text("share", reference=reference), style.WIDTH // (2 * across - 1))
@@ -150,10 +152,17 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
     return style.dots(colors, text, "family", "s")
 
 
-def _tallest(here: DataFrame, text: Texts) -> DataFrame:
-    """The fastest rungs of a ladder, fastest first, each with the words behind its bar."""
-    here = here.sort_values(SHARE, ascending=False).head(MOST_RUNGS)
-    return here.assign(words=[text("share_of", share=share) for share in here[SHARE]])
+def _tallest(here: DataFrame) -> DataFrame:
+    """The fastest rungs of a ladder, fastest first."""
+    return here.sort_values(SHARE, ascending=False).head(MOST_RUNGS)
+
+
+def _write_shares(axes: Axes, here: DataFrame, text: Texts) -> None:
+    """Writes each share behind its bar; behind the line at 100 % where it would lie on that."""
+    anchor = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+    for height, share in enumerate(here[SHARE]):
+        end = max(share, 100.0) if share > NEAR else share
+        axes.annotate(text("share_of", share=share), (end, height), (5, 0), **anchor)
 
 
 def _title(here: DataFrame, text: Texts, across: int) -> str:
