@@ -21,7 +21,7 @@ finding = specs.Extremes("flops_per_j")
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
-    axes.set(xlim=(0, 1.3 * here["mfu_percent"].max()))
+    axes.set(xlim=(0, 1.2 * here["mfu_percent"].max()))
     ticks.decades(axes.yaxis)
 
 
