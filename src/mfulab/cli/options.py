@@ -364,6 +364,13 @@ def usual_language() -> str:
     return "en"
 
 
+def in_words(said: Said) -> str:
+    """The words of a sentence in the terminal's language."""
+    from mfulab.core.language.sentences import sentence
+
+    return sentence(said.key, said.numbers, usual_language())
+
+
 LANGUAGE = click.option(
     "--language", type=LANGUAGES, default=usual_language, show_default="that of LANG"
 )

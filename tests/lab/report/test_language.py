@@ -35,11 +35,12 @@ REPORT = PACKAGE / "lab/report"
 SHOW = PACKAGE / "loop/interactive/show.py"
 CLI, GOODPUT = PACKAGE / "cli", PACKAGE / "loop/goodput"
 HEADROOM = PACKAGE / "mfu/headroom.py"
+COMPARE = PACKAGE / "lab/tables/compare.py"
 ASKING = ("text", "words")
 CONSTANTS = (
     *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),
     *("PRODUCTS", "OPERATORS", "COLLECTIVES", "MODULES", "KERNELS", "OVERVIEW", "RANKS"),
-    *("GAPS", "CAUSES", "COMPARED", "ROOFLINE"),
+    *("GAPS", "CAUSES", "COMPARED", "HEADS", "ROOFLINE"),
     *(
         "SINGLE",
         "KINDS",
@@ -189,7 +190,13 @@ def used() -> frozenset[str]:
     ladders = (asked_in(path) for path in (*GOODPUT.glob("*.py"), *CLI.glob("*.py")))
     modules = (
         asked_in(path)
-        for path in (*REPORT.rglob("*.py"), SHOW, HEADROOM, PACKAGE / "tracing/device_time.py")
+        for path in (
+            *REPORT.rglob("*.py"),
+            SHOW,
+            HEADROOM,
+            COMPARE,
+            PACKAGE / "tracing/device_time.py",
+        )
     )
     return frozenset(asked.union(*modules, *ladders, *said, REASONS, JOB, TRACES))
 
