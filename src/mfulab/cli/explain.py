@@ -9,15 +9,7 @@ from typing import Any, get_args
 import click
 from rich.text import Text
 
-from mfulab.cli.options import (
-    AS_JSON,
-    DEVICE,
-    MODEL,
-    PRECISION,
-    Overrides,
-    command,
-    usual_language,
-)
+from mfulab.cli.options import AS_JSON, DEVICE, MODEL, PRECISION, Overrides, command
 from mfulab.core.answer import Answer, answered
 from mfulab.core.errors import ConfigurationError, lacks, shortened, unknown
 from mfulab.core.groups import ModelConfig
@@ -26,6 +18,7 @@ from mfulab.core.language.quantities import in_percent, quantity, significant
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
+from mfulab.core.terminal_language import usual_language
 from mfulab.device.peaks import peak
 from mfulab.mfu.explain import Explanation
 from mfulab.mfu.models import model_config, read_yaml

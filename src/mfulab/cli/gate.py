@@ -24,19 +24,13 @@ from mfulab.cli import gate_baseline, gate_told
 from mfulab.cli.gate_baseline import Baseline
 from mfulab.cli.gate_told import Told
 from mfulab.cli.leaving import leave, leaving_by
-from mfulab.cli.options import (
-    AS_JSON,
-    FORMAT,
-    MINUTES,
-    NOTICEABLE,
-    command,
-    usual_language,
-)
+from mfulab.cli.options import AS_JSON, FORMAT, MINUTES, NOTICEABLE, command
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch
 from mfulab.core.language import Texts
 from mfulab.core.printing import say, wipe
 from mfulab.core.said import Numbers, Said, as_told
+from mfulab.core.terminal_language import usual_language
 from mfulab.timing.paired import in_turn
 
 # What ends the command of a gate that SIGKILL ended: it is told each command's group, and an empty

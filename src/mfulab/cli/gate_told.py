@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mfulab.cli.options import in_words, usual_language
 from mfulab.core.answer import Answer
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import at_least, change, quantity
 from mfulab.core.markdown import code
 from mfulab.core.printing import say, say_over
 from mfulab.core.said import Said
+from mfulab.core.terminal_language import in_words, usual_language
 from mfulab.timing.paired import MARKS, Compared
 
 SAID_EVERY_S = 30.0  # of progress, where no terminal shows it in one line

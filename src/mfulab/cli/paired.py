@@ -15,18 +15,7 @@ import click
 
 from mfulab.cli.gate import worktree
 from mfulab.cli.leaving import leaving_by
-from mfulab.cli.options import (
-    AS_JSON,
-    COUNT,
-    CSV,
-    GATE,
-    MINUTES,
-    NOTICEABLE,
-    command,
-    in_words,
-    several,
-    usual_language,
-)
+from mfulab.cli.options import AS_JSON, COUNT, CSV, GATE, MINUTES, NOTICEABLE, command, several
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, remove
 from mfulab.core.language import Texts
@@ -34,6 +23,7 @@ from mfulab.core.parts import Record
 from mfulab.core.printing import say
 from mfulab.core.replicates import base_name, numbered
 from mfulab.core.said import Numbers, Said, as_told, of_source
+from mfulab.core.terminal_language import in_words, usual_language
 from mfulab.device.system import end_with_parent
 from mfulab.lab.planning import store
 from mfulab.lab.planning.resources import imported

@@ -21,7 +21,7 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from mfulab.cli.options import STEP, WORDS, Choice, command, usual_language
+from mfulab.cli.options import STEP, WORDS, Choice, command
 from mfulab.core.answer import unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
@@ -31,6 +31,7 @@ from mfulab.core.parts import Row, leave_out
 from mfulab.core.printing import say, say_json
 from mfulab.core.said import Said
 from mfulab.core.terminal import Terminal
+from mfulab.core.terminal_language import usual_language
 from mfulab.device import identity
 from mfulab.lab.planning import keys, runs, store
 from mfulab.lab.planning.composition import Composition, compose_experiments

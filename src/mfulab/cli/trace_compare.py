@@ -10,16 +10,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from mfulab.cli.options import (
-    AS_JSON,
-    CSV,
-    FORMAT,
-    GATE,
-    NOTICEABLE,
-    PATH,
-    command,
-    usual_language,
-)
+from mfulab.cli.options import AS_JSON, CSV, FORMAT, GATE, NOTICEABLE, PATH, command
 from mfulab.cli.trace_text import NAME, device_name, short, table
 from mfulab.core.answer import of_change
 from mfulab.core.errors import ConfigurationError
@@ -29,6 +20,7 @@ from mfulab.core.parts import Record
 from mfulab.core.printing import say_json
 from mfulab.core.said import Said
 from mfulab.core.terminal import Terminal
+from mfulab.core.terminal_language import usual_language
 from mfulab.measurements.read_trace.reader import Read, read_file
 from mfulab.mfu.headroom import KINDS
 from mfulab.mfu.three_lines import at_least, is_part

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mfulab.core.printing import printable, say
-from mfulab.core.said import Number, Said, SaidError
+from mfulab.core.said import Number, Said, SaidError, as_told
 
 PACKAGE = Path(__file__).parents[1]
 CHECKOUT = Path(__file__).resolve().parents[3]  # of a wheel a folder of something else
@@ -47,11 +47,30 @@ class ConfigurationError(Exception):
         if isinstance(message, Said):
             self.said = message
             message = str(message)
-        sentence, _, _ = message.partition(FRAMES)
-        shown = "".join(letter if letter.isprintable() else " " for letter in sentence)
-        # a long value stands between its key and the reason
-        ends = f"{shown[: LONGEST // 2]}…{shown[-LONGEST // 2 :]}"
-        super().__init__(shown if len(shown) <= LONGEST else ends)
+        super().__init__(one_line(message))
+
+
+def one_line(message: str) -> str:
+    """A message as a line of a bounded length, without frames that torch adds."""
+    sentence, _, _ = message.partition(FRAMES)
+    shown = "".join(letter if letter.isprintable() else " " for letter in sentence)
+    if len(shown) <= LONGEST:
+        return shown
+    # a long value stands between its key and the reason
+    return f"{shown[: LONGEST // 2]}…{shown[-LONGEST // 2 :]}"
+
+
+def said_of(error: BaseException) -> Said:
+    """The sentence that an error of any kind carries, or its message as it is."""
+    said = getattr(error, "said", None)
+    if isinstance(said, Said):
+        return said
+    return as_told(error)
+
+
+def whole_sentence(error: BaseException) -> Said:
+    """An error's sentence with its full stop."""
+    return Said("whole_sentence", {"sentence": said_of(error)})
 
 
 class UnknownChoiceError(ConfigurationError):

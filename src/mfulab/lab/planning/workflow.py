@@ -16,6 +16,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import LANGUAGES
 from mfulab.core.parts import Values
 from mfulab.core.printing import say
+from mfulab.core.said import Said, of_source
 from mfulab.device import identity, is_gpu, kind_of
 from mfulab.lab.planning import estimate, store
 from mfulab.lab.planning.costs import Sweep
@@ -36,13 +37,9 @@ def _check_folder() -> None:
     here = Path.cwd()
     records = Path(".snakemake")
     if not os.access(records if records.exists() else here, os.W_OK | os.X_OK):
-        raise ConfigurationError(
-            f"{here}: cannot be written, not even for a dry run. Work in one that can be."
-        )
+        raise ConfigurationError(of_source(str(here), Said("folder_not_written")))
     if {"{", "}"} & set(str(here)):
-        raise ConfigurationError(
-            f"{here}: Snakemake allows no braces in a path. Move or rename this folder."
-        )
+        raise ConfigurationError(of_source(str(here), Said("braces_in_path")))
 
 
 class Workflow:
