@@ -15,6 +15,7 @@ from mfulab.core.errors import ConfigurationError, lacks, shortened, unknown
 from mfulab.core.groups import ModelConfig
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import in_percent, quantity, significant
+from mfulab.core.language.sentences import sentence
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
@@ -167,7 +168,9 @@ def _assumed(where: Place, expectations: Sequence[Expectation], text: Texts) -> 
     """Lines on what the table takes for granted, and on what it cannot tell."""
     yield text("kept_is")
     if any(expectation.others_s is None for expectation in expectations):
-        yield lacks(text("without_torch"), "torch")
+        lacking = lacks(text("without_torch"), "torch")
+        assert lacking is not None
+        yield sentence(lacking.key, lacking.numbers, text.language)
     assumptions = dict.fromkeys(expectation.assumes for expectation in expectations)
     yield from filter(None, assumptions)
     if where.devices > 1:

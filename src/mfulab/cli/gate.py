@@ -355,7 +355,7 @@ def _run(command: str, folder: Path, measure: Measure) -> tuple[float, str]:
 
 
 def _ended(command: str, status: int, printed: str) -> Said:
-    """How a command failed, and the last line that it printed."""
+    """The way in which a command failed, and the last line that it printed."""
     lines = printed.strip().splitlines()
     last = as_told(lines[-1][:LONGEST_SAID]) if lines else Said("gate_said_nothing")
     if status > 0:

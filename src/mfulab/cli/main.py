@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Of a file that cannot be used, by the system's number; others are told in its own words.
 OF_FILES = {
-    errno.ENOENT: "no_such_file",
+    errno.ENOENT: "file_missing",
     errno.EACCES: "no_permission",
     errno.EISDIR: "is_a_folder",
 }
@@ -130,7 +130,8 @@ def _status(given: Sequence[str]) -> Any:
     """The exit status, or what is to be called for it. A mistake, or a file that cannot be used, is
     one sentence."""
     from mfulab.core.errors import ConfigurationError, UnsupportedError, lacks
-    from mfulab.core.terminal_language import error_in_words
+    from mfulab.core.said import Said
+    from mfulab.core.terminal_language import error_in_words, in_words
 
     try:
         return tree.main(list(given), prog_name="mfulab", standalone_mode=False) or 0
@@ -143,9 +144,10 @@ def _status(given: Sequence[str]) -> Any:
     except (ConfigurationError, UnsupportedError) as error:
         sentence = error_in_words(error)
     except ModuleNotFoundError as error:
-        sentence = lacks("This", error.name or "")
-        if not sentence:
+        lacking = lacks(Said("this"), error.name or "")
+        if lacking is None:
             raise
+        sentence = in_words(lacking)
     except BrokenPipeError:  # as of `mfulab … | head`
         _discard_output()
         return 0
@@ -224,10 +226,12 @@ def _of_file(error: OSError) -> str:
         key = OF_FILES.get(error.errno or 0, "of_file")
         return _said(key, file=os.fsdecode(error.filename), why=error.strerror or "")
     if error.errno is None:  # of our own reader, which names the file
-        return str(error)
+        from mfulab.core.terminal_language import error_in_words
+
+        return error_in_words(error)
     if error.errno in (errno.ENOSPC, errno.EIO):
         _discard_output()
-        return f"the output cannot be written: {error.strerror}"
+        return _said("output_not_written", error=error.strerror)
     return ""
 
 

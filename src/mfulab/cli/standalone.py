@@ -29,7 +29,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
 from mfulab.core.parts import Row, leave_out
 from mfulab.core.printing import say, say_json
-from mfulab.core.said import Said
+from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal
 from mfulab.core.terminal_language import usual_language
 from mfulab.device import identity
@@ -46,12 +46,8 @@ CONFIG_FLAGS = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", 
 def _refuse_elsewhere(context: click.Context, option: click.Parameter, given: str | None) -> None:
     """Raises ConfigurationError for Hydra's flags that name another configuration."""
     if given is not None:
-        raise ConfigurationError(
-            f"{', '.join(CONFIG_FLAGS[::2])} ({given}): mfulab run reads one configuration, `config/`"
-            " of the current folder where it holds mfulab's, else the installed one; put the file"
-            " into a checkout's config/experiment/ or config/model/, run there, and choose it by"
-            " experiment=NAME or model=NAME."
-        )
+        flags: Numbers = {"flags": ", ".join(CONFIG_FLAGS[::2]), "given": given}
+        raise ConfigurationError(Said("one_configuration", flags))
 
 
 @command(

@@ -4,6 +4,7 @@ glyph for each."""
 import ast
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 from typing import get_args
 
 import pytest
+import yaml
 from matplotlib import font_manager
 from matplotlib.ft2font import FT2Font
 
@@ -20,6 +22,7 @@ from mfulab.core.groups import WorkloadConfig
 from mfulab.core.language import LANGUAGES, Texts, catalogue, sentences, verdicts
 from mfulab.core.rows import Status
 from mfulab.core.said import Said, as_json, from_json, of_source
+from mfulab.core.yaml_text import SafeLoader
 from mfulab.lab.report import figures
 from mfulab.lab.report.drawing import fonts
 from mfulab.lab.tables import compare
@@ -251,6 +254,26 @@ def test_every_figure_and_topic_has_its_words(language):
         assert Texts(language, name)("title")
         assert Texts(language, name)("reading")
         assert Texts(language, "page")(f"topic_{module.TOPIC}")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_key_of_a_catalogue_stands_twice(language):
+    file = PACKAGE / f"core/language/catalogue/{language}.yaml"
+    waiting: list[yaml.Node] = [yaml.compose(file.read_text(encoding="utf-8"), SafeLoader)]
+    twice = []
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, yaml.MappingNode):
+            counts = Counter(key.value for key, _ in node.value)
+            twice += [key for key, count in counts.items() if count > 1]
+            waiting += [value for _, value in node.value]
+    assert twice == []
+
+
+def test_a_sentence_takes_no_number_by_the_name_of_an_argument():
+    for section in sentences.SECTIONS:
+        for text in catalogue("en")[section].values():
+            assert not placeholders(text) & {"self", "key"}, text
 
 
 def test_definitions_are_as_many_in_every_language():

@@ -319,7 +319,8 @@ def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> Config
 
 
 def _of_pydantic(fault: str, message: str, context: Mapping[str, Any]) -> Said:
-    """What pydantic found: a bound, a number that is none, or its message as it is."""
+    """Says in the catalogue's words that a value is out of bounds or of another type; else gives
+    pydantic's own."""
     if fault in BOUNDS:
         *_, bound = message.split()  # as pydantic writes it: 1e+38 in digits
         return Said(BOUNDS[fault], {"bound": bound})

@@ -282,7 +282,7 @@ def _locked(path: Path, kind: int = fcntl.LOCK_EX) -> tuple[int, Content, bool]:
 
 
 def _holder(holder: Values) -> dict[str, str | Said]:
-    """What a sentence says of the process that holds results, as far as the lock tells it."""
+    """Names the process that holds results for a sentence, as far as the lock tells it."""
     host = holder.get("host")
     return {
         "process": str(holder.get("process", "?")),

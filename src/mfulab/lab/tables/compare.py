@@ -218,7 +218,7 @@ def _one(
 
 
 def untimed(side: str, row: Row) -> Said:
-    """Why a side's row has no time: its status and message."""
+    """The reason why a side's row has no time: its status and message."""
     why = of_cell(str(row.get("message") or "")) or as_told("")
     return Said("side_untimed", {"side": side, "status": str(row.get("status")), "why": why})
 

@@ -29,6 +29,7 @@ from mfulab.core.json_text import parse_json
 from mfulab.core.parts import Record, leave_out
 from mfulab.core.printing import say
 from mfulab.core.rows import impossible
+from mfulab.core.said import Numbers, Said, as_told, of_source
 from mfulab.device.identity import slug
 from mfulab.lab.planning import store
 from mfulab.lab.planning.identity import identity
@@ -134,15 +135,12 @@ def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
     folder_of: dict[str, Path] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise ConfigurationError(
-                f"--class {folder}: give a folder of results folders or archives"
-            )
+            raise ConfigurationError(of_source(f"--class {folder}", Said("give_class_folder")))
         for path in sorted(folder.iterdir()):
             name = slug(path.name.partition(".")[0])[:LONGEST_NAME]
             if folder_of.setdefault(name, path) is not path:
-                raise ConfigurationError(
-                    f"{path} and {folder_of[name]} are both of {name}. Rename one."
-                )
+                both: Numbers = {"first": str(path), "second": str(folder_of[name]), "name": name}
+                raise ConfigurationError(Said("both_of_one_participant", both))
             yield path, name
 
 
@@ -168,8 +166,9 @@ def _results_of(source: Path, room: Path) -> Path:
     if (folder / "results").is_dir():
         folder = folder / "results"
     if not any(_runs(folder)):
+        looked_for = "<hardware>/<measurement>/<run>/config.json"
         raise ConfigurationError(
-            f"{source}: no results here (no <hardware>/<measurement>/<run>/config.json)."
+            Said("no_results_here", {"folder": str(source), "looked_for": looked_for})
         )
     return folder
 
@@ -301,7 +300,7 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
 def _plan(path: Path) -> Record:
     plan = manifest.read(path)
     if plan.hardware != path.parents[1].name:
-        raise UnreadableError(f"{path}: is a plan of hardware={plan.hardware}")
+        raise UnreadableError(path, Said("plan_of_another", {"hardware": plan.hardware}))
     return {"excluded": [], **read_json(path)}
 
 
@@ -326,9 +325,8 @@ def run(sources: Sequence[Path], into: Path, in_class: bool, pack: Path | None) 
 def _pack(sources: Sequence[Path], archive: Path) -> int:
     """Writes what `collect` reads of one source, to be handed in: no logs, and no traces."""
     if len(sources) != 1:
-        raise ConfigurationError(
-            f"--pack {archive}: one folder is packed, and {len(sources)} are given"
-        )
+        given: Numbers = {"archive": str(archive), "count": len(sources)}
+        raise ConfigurationError(Said("pack_one_folder", given))
     with unpacking_room(archive.with_name(f".{archive.name}{UNPACKED}")) as room:
         folder = _results_of(sources[0], room / "0")
         with tarfile.open(archive, "w:gz") as file:
@@ -380,12 +378,11 @@ def unpack(archive: Path, folder: Path) -> None:
                     checked.refuse_linked(path)
                     _write(content_of, member.size, folder / path)
     except BROKEN as error:
-        of = ""
+        why = as_told(error)
         if checked.name:
-            of = f"{checked.name}: "
-        raise ConfigurationError(
-            f"{archive}: cannot be unpacked ({of}{error}). Nothing was copied."
-        ) from error
+            why = of_source(checked.name, why)
+        broken: Numbers = {"archive": str(archive), "why": why}
+        raise ConfigurationError(Said("archive_not_unpacked", broken)) from error
 
 
 def _is_unpacked(member: tarfile.TarInfo, path: PurePosixPath) -> bool:
