@@ -72,6 +72,10 @@ TRACES = {
 }
 TRACES |= {"compute", "memory", "launch", "best_trace", "best_matmul_runs", "best_both"}
 TRACES |= {"kind", "slower", "faster", "same"}
+# Errors that a command shows, and parts whose sources a recorded number rests on: a reworded error
+# would call it outdated.
+SHOWN = {"ConfigurationError", "UnreadableError", "WebError", "LockError"}
+RESTED_ON = ("device/", "flops/", "models/")
 NOTES = {
     "imprecise",
     "update",
@@ -151,6 +155,16 @@ def reasons_of_answers(tree: ast.AST) -> set[ast.Call]:
     return {answer.args[1] for answer in answers if isinstance(answer.args[1], ast.Call)}
 
 
+def told_in_english(tree: ast.AST) -> Iterator[str]:
+    """Errors in a module that a command shows and whose sentence is a text in the code."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in SHOWN:
+            texts = (ast.JoinedStr, ast.BinOp, ast.Constant)
+            said = [given for given in node.args if isinstance(given, texts)]
+            if said and len(node.args) == 1:
+                yield ast.unparse(node)
+
+
 def strings(node: ast.AST) -> Iterator[str]:
     """The texts in an expression, those of a condition and parts of texts left out."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -223,6 +237,16 @@ def test_translations_take_the_same_values(language):
 def test_every_text_that_is_asked_for_exists(language):
     of_a_budget = {"others"}  # a key of its JSON, beside the text for it
     assert used() - {key for _, key in keys(language)} - of_a_budget == set()
+
+
+def test_an_error_that_a_command_shows_has_a_key():
+    english = {}
+    for path in PACKAGE.rglob("*.py"):
+        place = path.relative_to(PACKAGE).as_posix()
+        told = list(told_in_english(parsed(path)))
+        if told and not place.startswith(RESTED_ON):
+            english[place] = told
+    assert english == {}
 
 
 def test_a_reason_of_an_answer_has_a_text_or_a_line_in_the_manual():

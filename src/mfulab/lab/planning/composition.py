@@ -136,8 +136,8 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
     except OverrideParseException as error:
-        says = "cannot be read. Give key=value, several values as key=a,b and a list as key=[a,b]."
-        raise ConfigurationError(f"{shortened(error.override)}: {says}") from error
+        torn = Said("override_not_read")
+        raise ConfigurationError(of_source(shortened(error.override), torn)) from error
 
 
 def _compose_one(

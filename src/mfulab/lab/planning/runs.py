@@ -25,6 +25,7 @@ from mfulab.core.parts import Content, Values, pick_all, pick_present
 from mfulab.core.printing import say
 from mfulab.core.replicates import base_name, halved, numbered
 from mfulab.core.said import Said, of_source
+from mfulab.core.terminal_language import in_words
 from mfulab.device import ByKind, is_gpu
 from mfulab.lab.planning.identity import identity
 from mfulab.lab.planning.naming import run_name
@@ -375,10 +376,7 @@ def traces(given: str | None) -> Iterator[dict[str, str]]:
     if not given:
         if not Path(EXAMPLE).exists():
             raise ConfigurationError(of_source(f"trace={given}", Said("give_traces")))
-        say(
-            f"trace: none is given, so the example {EXAMPLE} is read; yours: trace='runs/*.json.gz'",
-            file=sys.stderr,
-        )
+        say(in_words(Said("example_trace_read", {"file": EXAMPLE})), file=sys.stderr)
         given = EXAMPLE
     if not (paths := found_files(str(given), ENDINGS)):
         none = Said("no_file_there", {"endings": ", ".join(ENDINGS)})

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
 
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError, said_of
 from mfulab.core.files import UnreadableError, read_bytes
 from mfulab.core.parts import Record, drop_none
 from mfulab.core.rows import LARGEST
@@ -187,21 +187,19 @@ def _attempts(folder: Path) -> tuple[list[Attempt], list[str]]:
     """Journals of a folder, and why others cannot be read. Raises ConfigurationError without
     one."""
     attempts = list[Attempt]()
-    unread = list[str]()
+    unread = list[Said]()
     for file in sorted(folder.glob("*.jsonl")):
         try:
             attempt = read(file)
         except (FileNotFoundError, UnreadableError) as error:
-            unread.append(str(error))
+            unread.append(said_of(error))
             continue
         if attempt is not None:
             attempts.append(attempt)
     if not attempts:
-        why = ""
-        if unread:
-            why = f" ({unread[0]})"
-        raise ConfigurationError(Said("no_journal", {"folder": str(folder), "detail": why}))
-    return attempts, unread
+        detail = Said("in_parentheses", {"words": unread[0]}) if unread else ""
+        raise ConfigurationError(Said("no_journal", {"folder": str(folder), "detail": detail}))
+    return attempts, [str(why) for why in unread]
 
 
 def _push_apart(folder: Path, job: Job, before: Attempt, after: Attempt) -> None:
