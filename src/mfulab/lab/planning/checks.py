@@ -178,7 +178,7 @@ def values_of(override: Override) -> list[str]:
     end of them."""
     if not override.is_sweep_override():
         return [override.get_value_element_as_str()]
-    line = override.input_line
+    line = override.input_line or ""
     sweep = override.value()
     if not override.is_discrete_sweep():
         raise ConfigurationError(of_source(line, Said("interval_as_sweep")))
@@ -313,12 +313,12 @@ def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> Config
         named_value = key
     says = _advice(first["type"], key, given, model, where)
     if says is None:
-        says = _of_pydantic(first["type"], first["msg"], first.get("ctx", {}))
+        says = _of_pydantic(first["type"], first["msg"])
     whole = Said("whole_sentence", {"sentence": of_source(named_value, says)})
     return ConfigurationError(whole)
 
 
-def _of_pydantic(fault: str, message: str, context: Mapping[str, Any]) -> Said:
+def _of_pydantic(fault: str, message: str) -> Said:
     """Says in the catalogue's words that a value is out of bounds or of another type; else gives
     pydantic's own."""
     if fault in BOUNDS:
@@ -326,9 +326,6 @@ def _of_pydantic(fault: str, message: str, context: Mapping[str, Any]) -> Said:
         return Said(BOUNDS[fault], {"bound": bound})
     if fault in KINDS:
         return Said(KINDS[fault])
-    said = context.get("error")
-    if isinstance(getattr(said, "said", None), Said):
-        return said.said
     says = message.removeprefix("Value error, ")
     return as_told(says.replace("Input should", "must").replace(" should ", " must "))
 

@@ -63,7 +63,7 @@ def compose_experiments(
         for word in parsed:
             if word.is_sweep_override() and not sweeps:
                 several = Said("several_values")
-                raise ConfigurationError(of_source(word.input_line, several))
+                raise ConfigurationError(of_source(word.input_line or "", several))
         names: list[str] = []
         rest: list[Override] = []
         for word in parsed:
