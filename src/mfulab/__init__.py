@@ -49,9 +49,10 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         from mfulab.core.errors import lacks
 
-        if not (sentence := lacks(f"mfulab.{name}", error.name or "")):
+        sentence = lacks(f"mfulab.{name}", error.name or "")
+        if sentence is None:
             raise
-        raise ModuleNotFoundError(sentence, name=error.name) from None
+        raise ModuleNotFoundError(str(sentence), name=error.name) from None
 
 
 def __dir__() -> list[str]:

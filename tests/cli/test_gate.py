@@ -14,6 +14,9 @@ from support.processes import pid_in, until
 
 from mfulab.cli import gate, gate_told
 from mfulab.cli.main import main
+from mfulab.core.language import Texts
+from mfulab.core.language.verdicts import say
+from mfulab.core.said import Said
 
 QUICK = ["--minutes", "2"]  # at the most: each has its verdict after a few pairs
 
@@ -270,7 +273,7 @@ def test_a_baseline_that_is_none_or_of_another_thing_is_refused(tmp_path, monkey
         (["--against", "main", old], "its reads is"),
         ([*reads, "--rate", "--against", "main", old], "its is_rate is False"),
         (["--save", "../x", old], "--save=../x"),
-        (["--save", "a", "--base", "main", old], "--base and --save: give one"),
+        (["--save", "a", "--base", "main", old], "--base, --save: give one of them."),
     ):
         assert main(["gate", *words]) == 2
         assert said in capsys.readouterr().err
@@ -294,6 +297,27 @@ def test_a_baseline_of_other_values_is_one_sentence(value, tmp_path, monkeypatch
     said = capsys.readouterr().err
     assert "mine.json" in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("form", ["text", "markdown"])
+def test_a_verdict_is_told_in_the_terminals_language(form, monkeypatch, capsys):
+    monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
+    monkeypatch.setattr("mfulab.timing.paired.MOST_PAIRS", 1)
+    assert main(["gate", *QUICK, "--format", form, "true", "sleep 0.2"]) == 3
+    told = capsys.readouterr().out
+    korean = Texts("ko", "gate")
+    assert korean.name("compared", "ambiguous") in told
+    assert korean("finds_none") in told
+    assert say(Said("one_pair_no_interval"), "ko") in told
+
+
+def test_json_keeps_its_english_in_every_language(monkeypatch, capsys):
+    monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
+    monkeypatch.setattr("mfulab.timing.paired.MOST_PAIRS", 1)
+    assert main(["gate", *QUICK, "--json", "true", "sleep 0.2"]) == 3
+    row = json.loads(capsys.readouterr().out)
+    assert (row["verdict"], row["pairs"]) == ("ambiguous", 1)
+    assert row["because"] == str(Said("one_pair_no_interval"))
 
 
 def test_progress_is_said_off_a_terminal_too(monkeypatch, capsys):

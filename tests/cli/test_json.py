@@ -170,7 +170,7 @@ def test_a_row_answers_by_the_number_that_it_is_for(row, good):
 )
 def test_a_comparison_is_good_where_it_is_decided_and_not_slower(verdict, ratio, good, capsys):
     compared = Compared("profile_step", "a", verdict, 1.0, ratio, ratio)
-    compare.tell([compared], "title", "basis", None, "json")
+    compare.tell([compared], "title", "basis", None, "json", "ko")
     (line,) = lines_of(capsys.readouterr().out)
     assert is_good(line) == good
     VALIDATOR.validate(of_change(ratio, verdict, {}).line({}))

@@ -43,7 +43,7 @@ def parts(said: Told) -> Iterator[Said]:
     """A sentence and all within it, outermost first; of an error what it carries, of a cell what
     stands in it."""
     if isinstance(said, BaseException):
-        said = said_by(said)
+        said = getattr(said, "said", None) or said_by(said)
     elif isinstance(said, Mapping):
         said = from_json(said)
     elif isinstance(said, str):

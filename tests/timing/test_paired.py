@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
+from support.said import numbers
 
 import mfulab
 from mfulab.cli import paired as command
 from mfulab.cli.main import main
 from mfulab.cli.paired import MOST_ROUNDS
+from mfulab.core.said import Said
 from mfulab.timing import paired
 from mfulab.timing.paired import (
     MOST_PAIRS,
@@ -163,12 +165,11 @@ def test_no_pair_is_begun_that_would_end_after_the_budget():
 
 def test_one_pair_has_no_interval_and_none_is_not_comparable():
     run, other = ("profile_step", "a"), ("profile_step", "b")
-    one, none = judge(
-        {run: [(1.0, 2.0), (None, 2.0)], other: [(None, 1.0)]}, {other: "old is failed: killed"}
-    )
+    killed = Said("side_without_row", {"side": "old"})
+    one, none = judge({run: [(1.0, 2.0), (None, 2.0)], other: [(None, 1.0)]}, {other: killed})
     assert (one.verdict, one.ratio, one.ratio_low) == ("ambiguous", 2.0, None)
-    assert "one pair has no confidence interval" in one.because
-    assert (none.verdict, none.because) == ("not comparable", "old is failed: killed")
+    assert one.because == Said("one_pair_no_interval")
+    assert (none.verdict, none.because) == ("not comparable", killed)
 
 
 def test_sides_take_turns_in_going_first(monkeypatch):
@@ -176,7 +177,7 @@ def test_sides_take_turns_in_going_first(monkeypatch):
 
     def measure(side, run):
         asked.append(side)
-        return 1.0, ""
+        return 1.0, {}
 
     monkeypatch.setattr(command, "measured", measure)
     for number in range(4):
@@ -230,7 +231,7 @@ def test_the_second_process_of_a_run_is_measured_where_one_is_planned(tmp_path, 
     runs = command.planned(side, [])
     assert runs == [("profile_step", "a"), ("bench_matmul", "b")]
     monkeypatch.setattr(command.subprocess, "run", measure)
-    assert [command.measured(side, each)[1] for each in runs] == ["without a row"] * 2
+    assert [command.measured(side, each) for each in runs] == [(None, {})] * 2
     assert asked == ["a,replicate=2", "b"]
 
 
@@ -249,10 +250,22 @@ def test_a_process_that_left_no_row_or_a_failed_one_has_no_time(tmp_path, monkey
         monkeypatch.setattr(command.subprocess, "run", run)
         return command.measured(side, ("profile_step", "a"))
 
-    assert pretend(None) == (None, "without a row")
-    assert pretend("status,message,time_s\nfailed,killed,\n") == (None, "failed: killed")
-    assert pretend("status,message,time_s\nok,,0.5\n") == (0.5, "")
-    assert pretend("status,message,time_s,median_time_s,time_p5_s\nok,,0.5,0.6,0.4\n") == (0.4, "")
+    assert pretend(None) == (None, {})
+    time_s, row = pretend("status,message,time_s\nfailed,killed,\n")
+    assert (time_s, row["status"], row["message"]) == (None, "failed", "killed")
+    assert pretend("status,message,time_s\nok,,0.5\n")[0] == 0.5
+    assert pretend("status,message,time_s,median_time_s,time_p5_s\nok,,0.5,0.6,0.4\n")[0] == 0.4
+
+
+@pytest.mark.parametrize(
+    ("row", "key"), [({}, "side_without_row"), ({"status": "failed"}, "side_untimed")]
+)
+def test_a_side_without_a_time_is_the_pairs_reason(row, key, monkeypatch):
+    run = ("profile_step", "a")
+    reasons: dict = {}
+    monkeypatch.setattr(command, "measured", lambda side, _: (None, row) if side else (1.0, {}))
+    assert command._pair((0, 1), reasons, run, False) == (1.0, None)
+    assert numbers(reasons[run], key)["side"] == "new"
 
 
 def noisy(

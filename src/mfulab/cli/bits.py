@@ -9,9 +9,10 @@ import click
 
 from mfulab.cli.options import AS_JSON, Choice, command
 from mfulab.core.answer import answered
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError, said_of
 from mfulab.core.formats import FORMATS, Decoded, Format, decode, encode
 from mfulab.core.printing import say, say_json
+from mfulab.core.said import Numbers, Said, of_source
 
 PATTERN = re.compile(r"0[xXbB][0-9a-fA-F_]+")
 VALUE = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d{1,4})?")
@@ -34,7 +35,8 @@ def show(pattern: str, name: str, as_json: bool) -> None:
     (0.1, 1.0, 1e-3)."""
     form = FORMATS[name]
     if len(pattern) > LONGEST:
-        raise ConfigurationError(f"pattern={pattern[:12]}…: longer than {LONGEST} letters")
+        too_long = Said("pattern_too_long", {"most": LONGEST})
+        raise ConfigurationError(of_source(f"pattern={pattern[:12]}…", too_long))
     asked = None
     if VALUE.fullmatch(pattern):
         asked = Fraction(pattern)
@@ -44,7 +46,7 @@ def show(pattern: str, name: str, as_json: bool) -> None:
     try:
         number = decode(word, form)
     except ValueError as error:
-        raise ConfigurationError(f"pattern={pattern}: {error}") from None
+        raise ConfigurationError(of_source(f"pattern={pattern}", said_of(error))) from None
     off = None
     if asked is not None and math.isfinite(number.value):
         off = float(Fraction(number.value) - asked)
@@ -63,18 +65,14 @@ def show(pattern: str, name: str, as_json: bool) -> None:
 def _word(pattern: str) -> int:
     """Bits as an integer. Raises ConfigurationError for what is none, or could be a value too."""
     if WHOLE.fullmatch(pattern):
-        raise ConfigurationError(
-            f"pattern={pattern}: a value or bits? Write {pattern}.0 for the value, "
-            f"{int(pattern):#x} for the bits"
-        )
+        either: Numbers = {"pattern": pattern, "bits": f"{int(pattern):#x}"}
+        raise ConfigurationError(Said("value_or_bits", either))
     if not PATTERN.fullmatch(pattern):
-        raise ConfigurationError(
-            f"pattern={pattern}: give bits as 0x3f800000 or 0b1111, or a value as 0.1 or 1e-3"
-        )
+        raise ConfigurationError(of_source(f"pattern={pattern}", Said("give_bits_or_value")))
     try:
         return int(pattern, 0)
     except ValueError:
-        raise ConfigurationError(f"pattern={pattern}: not a binary or hexadecimal number") from None
+        raise ConfigurationError(of_source(f"pattern={pattern}", Said("no_bits"))) from None
 
 
 def _facts(word: int, number: Decoded, form: Format) -> dict[str, object]:

@@ -25,7 +25,7 @@ from mfulab.cli.check_told import (
     Value,
     medians,
 )
-from mfulab.cli.options import AS_JSON, DEVICE_KIND, PATH, command, usual_language
+from mfulab.cli.options import AS_JSON, DEVICE_KIND, PATH, command
 from mfulab.core.answer import Answer, answered, unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, read_given
@@ -34,6 +34,7 @@ from mfulab.core.json_text import parse_json
 from mfulab.core.language.sentences import sentence
 from mfulab.core.printing import say, say_json
 from mfulab.core.said import Numbers, Said, as_json
+from mfulab.core.terminal_language import usual_language
 from mfulab.device import ByKind, cpu, identity, is_gpu, visible
 from mfulab.device.local_peak import local_name, local_peak
 

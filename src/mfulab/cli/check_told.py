@@ -11,12 +11,12 @@ from typing import Literal, Required, TypedDict
 
 from rich.table import Column, Table
 
-from mfulab.cli.options import usual_language
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import significant
 from mfulab.core.language.sentences import reason, sentence
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
+from mfulab.core.terminal_language import usual_language
 from mfulab.loop.interactive.show import bar
 
 State = Literal["low", "unknown", "healthy"]

@@ -9,23 +9,17 @@ from typing import Any, get_args
 import click
 from rich.text import Text
 
-from mfulab.cli.options import (
-    AS_JSON,
-    DEVICE,
-    MODEL,
-    PRECISION,
-    Overrides,
-    command,
-    usual_language,
-)
+from mfulab.cli.options import AS_JSON, DEVICE, MODEL, PRECISION, Overrides, command
 from mfulab.core.answer import Answer, answered
 from mfulab.core.errors import ConfigurationError, lacks, shortened, unknown
 from mfulab.core.groups import ModelConfig
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import in_percent, quantity, significant
+from mfulab.core.language.sentences import sentence
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal, table
+from mfulab.core.terminal_language import usual_language
 from mfulab.device.peaks import peak
 from mfulab.mfu.explain import Explanation
 from mfulab.mfu.models import model_config, read_yaml
@@ -174,7 +168,9 @@ def _assumed(where: Place, expectations: Sequence[Expectation], text: Texts) -> 
     """Lines on what the table takes for granted, and on what it cannot tell."""
     yield text("kept_is")
     if any(expectation.others_s is None for expectation in expectations):
-        yield lacks(text("without_torch"), "torch")
+        lacking = lacks(text("without_torch"), "torch")
+        assert lacking is not None
+        yield sentence(lacking.key, lacking.numbers, text.language)
     assumptions = dict.fromkeys(expectation.assumes for expectation in expectations)
     yield from filter(None, assumptions)
     if where.devices > 1:

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.printing import say
+from mfulab.core.said import of_source
 
 Sample = Mapping[str, Any]
 """Numbers by column name, `name` and `uuid` of the device; `processes` and `engines`, each a mapping of its own."""
@@ -58,7 +59,7 @@ def prometheus_page(port: int) -> Iterator[Latest]:
     try:
         server, thread = start_http_server(port, "127.0.0.1", registry)
     except (OSError, OverflowError) as error:
-        raise ConfigurationError(f"--prometheus {port}: {error}") from error
+        raise ConfigurationError(of_source(f"--prometheus {port}", str(error))) from error
     say(f"Prometheus: http://127.0.0.1:{server.server_port}/metrics", file=sys.stderr)
     try:
         yield latest

@@ -9,22 +9,14 @@ from rich.padding import Padding
 from rich.table import Column, Table
 
 from mfulab.cli.flops import config_of
-from mfulab.cli.options import (
-    AS_JSON,
-    COUNT,
-    DEVICE,
-    MODEL,
-    TOKENS,
-    Choice,
-    command,
-    usual_language,
-)
+from mfulab.cli.options import AS_JSON, COUNT, DEVICE, MODEL, TOKENS, Choice, command
 from mfulab.core.answer import Answer, answered
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
 from mfulab.core.printing import say_json
 from mfulab.core.said import Numbers
 from mfulab.core.terminal import Terminal
+from mfulab.core.terminal_language import usual_language
 from mfulab.models.fits import Fit, fits
 
 MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace")

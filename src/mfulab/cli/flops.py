@@ -22,7 +22,7 @@ from mfulab.cli.options import (
     listing,
 )
 from mfulab.core.answer import Answer, answered, unanswered
-from mfulab.core.errors import ConfigurationError, shortened
+from mfulab.core.errors import ConfigurationError, said_of, shortened
 from mfulab.core.files import read_given
 from mfulab.core.groups import ModelConfig
 from mfulab.core.json_text import parse_json
@@ -121,7 +121,7 @@ def _counted(
     try:
         counted = count_model(config, batch_size, sequence_length)
     except (ModelError, CountError) as error:
-        raise ConfigurationError(str(error)) from error
+        raise ConfigurationError(said_of(error)) from error
     operations = counted.count.operations
     forward = operations.sum("forward")
     backward = operations.sum("backward")

@@ -27,8 +27,10 @@ from mfulab.cli.leaving import leave, leaving_by
 from mfulab.cli.options import AS_JSON, FORMAT, MINUTES, NOTICEABLE, command
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch
-from mfulab.core.language.quantities import duration
+from mfulab.core.language import Texts
 from mfulab.core.printing import say, wipe
+from mfulab.core.said import Numbers, Said, as_told
+from mfulab.core.terminal_language import usual_language
 from mfulab.timing.paired import in_turn
 
 # What ends the command of a gate that SIGKILL ended: it is told each command's group, and an empty
@@ -68,28 +70,23 @@ class Asked:
     def check(self) -> None:
         """Raises ConfigurationError for options that contradict each other."""
         if self.cpu_time and self.reads:
-            raise ConfigurationError(
-                "--cpu-time and --reads: each says what is compared; give one."
-            )
+            raise ConfigurationError(Said("gate_cpu_time_or_reads"))
         if self.is_rate and not self.reads:
-            raise ConfigurationError("--rate: says how --reads reads, which is missing.")
+            raise ConfigurationError(Said("gate_rate_without_reads"))
         given = {"--base": self.base, "--save": self.save, "--against": self.against}
         chosen = []
         for option, value in given.items():
             if value is not None:
                 chosen.append(option)
         if len(chosen) > 1:
-            raise ConfigurationError(f"{' and '.join(chosen)}: give one.")
+            raise ConfigurationError(Said("give_one_option", {"options": ", ".join(chosen)}))
         if not chosen and len(self.commands) != 2:
-            raise ConfigurationError(
-                f"commands: {len(self.commands)}; give two, each in quotes, or --base COMMIT -- COMMAND."
-            )
+            raise ConfigurationError(Said("gate_needs_two", {"count": len(self.commands)}))
         try:
             re.compile(self.reads or "")
         except re.error as error:
-            raise ConfigurationError(
-                f"--reads={self.reads}: no regular expression: {error}."
-            ) from error
+            pattern: Numbers = {"reads": self.reads, "error": str(error)}
+            raise ConfigurationError(Said("gate_no_pattern", pattern)) from error
 
     @property
     def command(self) -> str:
@@ -195,7 +192,7 @@ def _in_turn(measure: Measure) -> Told:
             below = _git("rev-parse", "--show-prefix").stdout.strip()
             folders[0] = stack.enter_context(worktree(base)) / below
             if not folders[0].is_dir():
-                raise ConfigurationError(f"--base={base}: {below} is not in that commit.")
+                raise ConfigurationError(Said("not_in_commit", {"commit": base, "folder": below}))
         values = list[float]()
 
         def timed(side: int) -> float:
@@ -207,18 +204,28 @@ def _in_turn(measure: Measure) -> Told:
         began = time.monotonic()
         compared = in_turn(timed, asked.minutes, asked.noticeable, gate_told.progress())
         wipe()
-    before = commands[0] if base is None else f"{commands[0]} (at {base})"
-    pairs = f"{len(values) // 2 - 1} pairs"
     seconds = time.monotonic() - began
-    both = (before, commands[1])
-    return Told(compared, pairs, seconds, asked.unit, asked.is_rate, asked.noticeable, both)
+    before = as_told(commands[0])
+    if base is not None:
+        before = Said("gate_at_commit", {"command": commands[0], "commit": base})
+    return Told(
+        compared,
+        len(values) // 2 - 1,
+        "pairs",
+        seconds,
+        asked.unit,
+        asked.is_rate,
+        asked.noticeable,
+        (before, as_told(commands[1])),
+    )
 
 
 def _save(measure: Measure, name: str) -> int:
     """Keeps what a command takes under a name."""
     values, seconds = _sampled(measure)
     path = gate_baseline.save(name, replace(_baseline(measure.asked), values=tuple(values)))
-    say(f"saved: {len(values)} runs in {duration(seconds)}, {path}")
+    text = Texts(usual_language(), "gate")
+    say(text("saved", runs=text("runs", count=len(values), seconds=seconds), path=path))
     return 0
 
 
@@ -228,15 +235,17 @@ def _against(measure: Measure, name: str) -> Told:
     old = gate_baseline.load(name)
     gate_baseline.check_alike(name, old, _baseline(asked))
     values, seconds = _sampled(measure)
+    saved: Numbers = {"command": old.command, "name": name, "date": old.measured_at}
     return Told(
         gate_baseline.compared(name, old.values, values, asked.noticeable),
-        f"{len(values)} runs",
+        len(values),
+        "runs",
         seconds,
         asked.unit,
         asked.is_rate,
         asked.noticeable,
-        (f"{old.command} ({name}, {old.measured_at})", asked.command),
-        f"{name} was {gate_baseline.DRIFT}",
+        (Said("gate_of_baseline", saved), as_told(asked.command)),
+        Said("gate_baseline_drifts", {"name": name}),
     )
 
 
@@ -287,16 +296,16 @@ def _value(command: str, folder: Path, measure: Measure) -> float:
     if not pattern:
         return seconds
     found = re.findall(pattern, printed)
+    asked: Numbers = {"command": command, "reads": pattern}
     if not found:
-        what = "prints nothing that it matches"
-        raise ConfigurationError(f"`{command}`: with --reads={pattern} it {what}.")
+        raise ConfigurationError(Said("gate_reads_nothing", asked))
     last = found[-1] if isinstance(found[-1], str) else found[-1][0]
     number = math.nan
     with contextlib.suppress(ValueError):
         number = float(last)
     if not 0 < number < math.inf:
-        what = f"reads {found[-1]!r}, which is no number above 0"
-        raise ConfigurationError(f"`{command}`: with --reads={pattern} it {what}.")
+        read = repr(found[-1])
+        raise ConfigurationError(Said("gate_reads_no_number", {**asked, "read": read}))
     if measure.asked.is_rate:
         return 1 / number
     return number
@@ -338,23 +347,20 @@ def _run(command: str, folder: Path, measure: Measure) -> tuple[float, str]:
         out.seek(0)
         printed = out.read().decode(errors="replace")
     if late.is_set():
-        raise ConfigurationError(
-            f"`{command}`: was still running after {limit_s:g} s, and was ended."
-        )
+        limit: Numbers = {"command": command, "seconds": limit_s}
+        raise ConfigurationError(Said("gate_too_long", limit))
     if status:
-        raise ConfigurationError(f"`{command}`: {_ended(status)}: {_last_line(printed)}")
+        raise ConfigurationError(_ended(command, status, printed))
     return seconds, printed
 
 
-def _ended(status: int) -> str:
+def _ended(command: str, status: int, printed: str) -> Said:
+    """The way in which a command failed, and the last line that it printed."""
+    lines = printed.strip().splitlines()
+    last = as_told(lines[-1][:LONGEST_SAID]) if lines else Said("gate_said_nothing")
     if status > 0:
-        return f"ended with exit status {status}"
-    return f"was ended by signal {-status}"
-
-
-def _last_line(printed: str) -> str:
-    lines = printed.strip().splitlines() or ["it said nothing"]
-    return lines[-1][:LONGEST_SAID]
+        return Said("gate_exit_status", {"command": command, "status": status, "last": last})
+    return Said("gate_signal", {"command": command, "signal": -status, "last": last})
 
 
 def _leave(number: int, frame: object) -> None:
@@ -377,10 +383,10 @@ def worktree(commit: str) -> Iterator[Path]:
         try:
             done = _git("worktree", "add", "--detach", str(folder), commit)
             if done.returncode:
-                last_line = (done.stderr.strip() or "nothing").splitlines()[-1]
-                raise ConfigurationError(
-                    f"--base={commit}: no folder of a checkout, and git says: {last_line}."
-                )
+                printed = done.stderr.strip() or f"exit status {done.returncode}"
+                last_line = printed.splitlines()[-1]
+                told: Numbers = {"commit": commit, "line": last_line}
+                raise ConfigurationError(Said("no_checkout", told))
             yield folder
         finally:
             _git("worktree", "remove", "--force", str(folder))

@@ -12,6 +12,7 @@ from typing import Any
 from mfulab.core.errors import ConfigurationError, shortened, unknown
 from mfulab.core.files import UnreadableError, read_json, write_json
 from mfulab.core.parts import drop_none
+from mfulab.core.said import Numbers, Said
 from mfulab.device import cpu
 from mfulab.timing.paired import Compared, decided
 from mfulab.timing.statistics import relative_half_width
@@ -19,7 +20,6 @@ from mfulab.timing.statistics import relative_half_width
 FOLDER = Path(".mfulab/gate")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
 FEWEST, MOST = 8, 60  # runs of a command
-DRIFT = "measured at another time: what the machine did since is no part of the interval"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def sampled(
     minutes: float,
     noticeable: float,
     clock: Callable[[], float],
-    say: Callable[[str], object],
+    say: Callable[[Said], object],
 ) -> list[float]:
     """Times of a command in several runs: until the interval is a third of what is noticeable, or
     the minutes are over."""
@@ -58,7 +58,8 @@ def sampled(
     while len(values) < MOST:
         values.append(timed())
         spent = (clock() - began) / 60
-        say(f"{len(values)} runs, {spent:.1f} of {minutes:g} min")
+        stands: Numbers = {"count": len(values), "spent": spent, "minutes": minutes}
+        say(Said("gate_sampled", stands))
         each = spent / len(values)
         if len(values) > 1 and spent + each > minutes:
             break
@@ -81,16 +82,15 @@ def load(name: str) -> Baseline:
         saved = [other.stem for other in FOLDER.glob("*.json")]
         if saved:
             raise unknown("--against", name, saved)
-        says = f"--against={name}: no baseline is saved here; mfulab gate --save {name} COMMAND"
-        raise ConfigurationError(says)
+        raise ConfigurationError(Said("no_baseline_saved", {"name": name}))
     try:
         content: dict[str, Any] = read_json(path)
         values = tuple(map(float, content.pop("values")))
         baseline = Baseline(values=values, **content)
     except (UnreadableError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise ConfigurationError(f"{path}: no baseline; save it again.") from error
+        raise ConfigurationError(Said("no_baseline", {"file": str(path)})) from error
     if not values or not all(0 < value < math.inf for value in values):
-        raise ConfigurationError(f"{path}: its values are not all above 0; save it again.")
+        raise ConfigurationError(Said("baseline_of_no_times", {"file": str(path)}))
     return baseline
 
 
@@ -100,9 +100,8 @@ def check_alike(name: str, old: Baseline, new: Baseline) -> None:
     for key in ("machine", "reads", "is_rate"):
         before, after = getattr(old, key), getattr(new, key)
         if before != after:
-            raise ConfigurationError(
-                f"--against={name}: its {key} is {shortened(before)}, and here it is {after}; save it anew."
-            )
+            differs: Numbers = {"name": name, "setting": key, "before": shortened(before)}
+            raise ConfigurationError(Said("baseline_differs", {**differs, "now": str(after)}))
 
 
 def compared(name: str, old: Sequence[float], new: Sequence[float], noticeable: float) -> Compared:
@@ -111,7 +110,7 @@ def compared(name: str, old: Sequence[float], new: Sequence[float], noticeable: 
     ratio = medians[1] / medians[0]
     halves = list(map(relative_half_width, (old, new)))
     if None in halves:
-        because = "one run has no confidence interval: more minutes are needed"
+        because = Said("one_run_no_interval")
         return Compared("gate", name, "ambiguous", *medians, ratio, because=because)
     factor = math.exp(math.hypot(*drop_none(halves)))
     bounds = (ratio / factor, ratio * factor)
@@ -120,5 +119,5 @@ def compared(name: str, old: Sequence[float], new: Sequence[float], noticeable: 
 
 def _path(option: str, name: str) -> Path:
     if not NAME.fullmatch(name):
-        raise ConfigurationError(f"{option}={name}: give letters, digits, dots and hyphens.")
+        raise ConfigurationError(Said("no_baseline_name", {"option": option, "name": name}))
     return FOLDER / f"{name}.json"

@@ -5,12 +5,16 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from mfulab.core.answer import Answer
-from mfulab.core.language.quantities import at_least, change, duration, quantity
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import at_least, change, quantity
 from mfulab.core.markdown import code
 from mfulab.core.printing import say, say_over
+from mfulab.core.said import Said
+from mfulab.core.terminal_language import in_words, usual_language
 from mfulab.timing.paired import MARKS, Compared
 
 SAID_EVERY_S = 30.0  # of progress, where no terminal shows it in one line
@@ -21,13 +25,14 @@ class Told:
     """A verdict with what is said beside it; `compared` holds times, of a rate 1 ÷ it."""
 
     compared: Compared
-    count: str  # of what was measured: `12 pairs`
+    count: int
+    counted: Literal["pairs", "runs"]
     seconds: float
     unit: str
     is_rate: bool
     noticeable: float
-    commands: tuple[str, str]  # the old, or what it is of, and the new
-    warning: str = ""
+    commands: tuple[Said, Said]  # the old, or what it is of, and the new
+    warning: Said | None = None
 
     @property
     def values(self) -> tuple[float, float]:
@@ -45,12 +50,12 @@ class Told:
             return change(1 / ratio)
         return change(ratio)
 
-    @property
-    def verdict(self) -> str:
+    def verdict(self, text: Texts) -> str:
         """The verdict, and within what where the two are the same."""
+        word = text.name("compared", self.compared.verdict)
         if self.compared.verdict == "same":
-            return f"same within {100 * self.noticeable:g} %"
-        return self.compared.verdict
+            return text("same_within", same=word, noticeable=100 * self.noticeable)
+        return word
 
     @property
     def answer(self) -> Answer:
@@ -71,81 +76,84 @@ class Told:
         ends = (high, low) if self.is_rate else (low, high)
         return " … ".join(map(self.change, ends))
 
-    @property
-    def power(self) -> str:
+    def power(self, text: Texts) -> str:
         """The slowdown that would have been found."""
         detects = self.compared.detects_percent
         if not detects:
-            return "no slowdown of any size would have been found: there is no interval"
-        return f"a slowdown of {at_least(1 + detects / 100)} would have been found"
+            return text("finds_none")
+        return text("finds", size=at_least(1 + detects / 100))
 
-    @property
-    def remarks(self) -> list[str]:
+    def remarks(self, text: Texts) -> list[str]:
         """Count and time of what was measured, why the verdict is open, and the warning."""
-        measured = f"{self.count} in {duration(self.seconds)}"
-        return list(filter(None, [measured, self.compared.because, self.warning]))
+        measured = text(self.counted, count=self.count, seconds=self.seconds)
+        reasons = filter(None, [self.compared.because, self.warning])
+        return [measured, *map(in_words, reasons)]
 
 
 def tell(outcome: Told, form: str) -> None:
     """Prints a verdict as `text`, `json` or `markdown`."""
-    say({"text": _text, "json": _json, "markdown": _markdown}[form](outcome))
+    if form == "json":
+        say(_json(outcome))
+        return
+    written = {"text": _text, "markdown": _markdown}[form]
+    say(written(outcome, Texts(usual_language(), "gate")))
 
 
-def progress() -> Callable[[str], object]:
+def progress() -> Callable[[Said], object]:
     """Says where a gate stands: in one line of a terminal, elsewhere a line now and then."""
     if sys.stderr.isatty():
-        return say_over
+        return lambda line: say_over(in_words(line))
     said = [time.monotonic()]
 
-    def say_rarely(line: str) -> None:
+    def say_rarely(line: Said) -> None:
         now = time.monotonic()
         if now - said[0] >= SAID_EVERY_S:
             said[0] = now
-            say(line, file=sys.stderr, flush=True)
+            say(in_words(line), file=sys.stderr, flush=True)
 
     return say_rarely
 
 
-def _text(outcome: Told) -> str:
+def _text(outcome: Told, text: Texts) -> str:
     old, new = (quantity(value, outcome.unit) for value in outcome.values)
     ratio = outcome.compared.ratio
     assert ratio is not None
-    lines = [f"{outcome.verdict}: {old} → {new}, {outcome.change(ratio)}"]
-    lines.append(
-        f"95 % interval {outcome.interval}; {outcome.power}" if outcome.interval else outcome.power
-    )
-    return "\n".join([*lines, "; ".join(outcome.remarks)])
+    first = f"{outcome.verdict(text)}: {old} → {new}, {outcome.change(ratio)}"
+    power = outcome.power(text)
+    if outcome.interval:
+        power = f"{text('interval')} {outcome.interval}; {power}"
+    return "\n".join([first, power, "; ".join(outcome.remarks(text))])
 
 
 def _json(outcome: Told) -> str:
-    """Keys as in the text; the ratio is of times, also where a rate was read."""
-    row = asdict(outcome.compared)
+    """Keys as in the text, words in English; the ratio is of times, also where a rate was read."""
+    row = outcome.compared.row()
     for key in ("step", "run", "old_s", "new_s"):
         del row[key]
     old, new = outcome.values
-    number, _, what = outcome.count.partition(" ")
-    row |= {"old": old, "new": new, "unit": outcome.unit, what.replace(" ", "_"): int(number)}
-    row |= {"seconds": round(outcome.seconds, 2), "warning": outcome.warning}
+    row |= {"old": old, "new": new, "unit": outcome.unit, outcome.counted: outcome.count}
+    row |= {"seconds": round(outcome.seconds, 2), "warning": str(outcome.warning or "")}
     return json.dumps(outcome.answer.line(row))
 
 
-def _markdown(outcome: Told) -> str:
+def _markdown(outcome: Told, text: Texts) -> str:
     """A heading and a table, for a comment where code is reviewed."""
     old, new = (quantity(value, outcome.unit) for value in outcome.values)
     ratio = outcome.compared.ratio
     assert ratio is not None
-    before, after = map(code, outcome.commands)
+    before, after = (code(in_words(command)) for command in outcome.commands)
+    mark = MARKS[outcome.compared.verdict]
     lines = [
-        f"### {MARKS[outcome.compared.verdict]} {outcome.verdict}: {outcome.change(ratio)}",
+        f"### {mark} {outcome.verdict(text)}: {outcome.change(ratio)}",
         "",
-        "| | command | median |",
+        f"| | {text('command')} | {text('median')} |",
         "|---|---|---:|",
-        f"| before | {before} | {old} |",
-        f"| after | {after} | {new} |",
+        f"| {text('before')} | {before} | {old} |",
+        f"| {text('after')} | {after} | {new} |",
         "",
     ]
     if outcome.interval:
-        lines.append(f"95 % interval: {outcome.interval}.")
-    sentences = [outcome.power, *outcome.remarks]
-    lines.append(" ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences))
+        lines.append(f"{text('interval')}: {outcome.interval}.")
+    sentences = [outcome.power(text), *outcome.remarks(text)]
+    lines.append(" ".join(f"{words[:1].upper()}{words[1:]}." for words in sentences))
     return "\n".join(lines)

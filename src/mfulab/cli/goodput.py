@@ -17,7 +17,7 @@ from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import in_percent
 from mfulab.core.parts import Record, Row
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Numbers, Said, of_source
 from mfulab.loop.goodput.ladder import RUNGS, Job, job_of
 from mfulab.loop.interactive.show import add_rung
 
@@ -122,7 +122,8 @@ def _draw(job: Job, file: Path, language: str) -> None:
     from mfulab.lab.report.figures import WRITERS
 
     if (write := WRITERS.get(file.suffix[1:])) is None:
-        raise ConfigurationError(f"--figure {file}: ends in none of .{', .'.join(WRITERS)}")
+        endings = Said("ends_in_none", {"endings": f".{', .'.join(WRITERS)}"})
+        raise ConfigurationError(of_source(f"--figure {file}", endings))
     text = Texts(language, "goodput")
     row = job.row()
     others = []

@@ -15,6 +15,7 @@ from rich.text import Text
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.json_text import parse_json
 from mfulab.core.parts import Record, Row, leave_out
+from mfulab.core.said import Numbers, Said, of_source
 from mfulab.core.terminal import table
 from mfulab.device.peaks import peak
 from mfulab.loop.goodput.pages import loaded
@@ -95,9 +96,8 @@ def jobs_of(url: str, hours: float) -> list[Record]:
             if names is not None:
                 rows.setdefault(names, _empty_row(*names))[column] = series.value
     if not rows:
-        raise ConfigurationError(
-            f"--jobs {url}: {BUSY} of {hours:g} h has no label of {', '.join(JOB)}."
-        )
+        without: Numbers = {"metric": BUSY, "hours": hours, "labels": ", ".join(JOB)}
+        raise ConfigurationError(of_source(f"--jobs {url}", Said("no_label_of_jobs", without)))
     for row in rows.values():
         _fill(row)
     return sorted(rows.values(), key=_unused_hours, reverse=True)
@@ -164,9 +164,8 @@ def _asked(server: Server, query: str, hours: float) -> list[Series]:
     try:
         series = list(map(_series, parse_json(text)["data"]["result"]))
     except (ValueError, TypeError, LookupError) as error:
-        raise ConfigurationError(
-            f"{server.option}: answers as no Prometheus does ({str(error)[:80]})"
-        ) from error
+        other = Said("no_prometheus", {"error": str(error)[:80]})
+        raise ConfigurationError(of_source(server.option, other)) from error
     return [each for each in series if math.isfinite(each.value)]
 
 

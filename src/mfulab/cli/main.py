@@ -23,12 +23,11 @@ from mfulab.cli.options import HELP, Command, ExtraArgumentError, RefusedValueEr
 from mfulab.core.printing import say
 
 if TYPE_CHECKING:
-    from mfulab.core.errors import ConfigurationError, UnsupportedError
     from mfulab.core.said import Number, Said
 
 # Of a file that cannot be used, by the system's number; others are told in its own words.
 OF_FILES = {
-    errno.ENOENT: "no_such_file",
+    errno.ENOENT: "file_missing",
     errno.EACCES: "no_permission",
     errno.EISDIR: "is_a_folder",
 }
@@ -131,6 +130,8 @@ def _status(given: Sequence[str]) -> Any:
     """The exit status, or what is to be called for it. A mistake, or a file that cannot be used, is
     one sentence."""
     from mfulab.core.errors import ConfigurationError, UnsupportedError, lacks
+    from mfulab.core.said import Said
+    from mfulab.core.terminal_language import error_in_words, in_words
 
     try:
         return tree.main(list(given), prog_name="mfulab", standalone_mode=False) or 0
@@ -141,11 +142,12 @@ def _status(given: Sequence[str]) -> Any:
     except click.Abort:
         return 128 + 2  # SIGINT
     except (ConfigurationError, UnsupportedError) as error:
-        sentence = _in_words(error)
+        sentence = error_in_words(error)
     except ModuleNotFoundError as error:
-        sentence = lacks("This", error.name or "")
-        if not sentence:
+        lacking = lacks(Said("this"), error.name or "")
+        if lacking is None:
             raise
+        sentence = in_words(lacking)
     except BrokenPipeError:  # as of `mfulab … | head`
         _discard_output()
         return 0
@@ -165,26 +167,15 @@ def _status(given: Sequence[str]) -> Any:
 
 def _said(key: str, **numbers: "Number | Said") -> str:
     """A sentence of the catalogues in the terminal's language."""
-    from mfulab.cli.options import usual_language
-    from mfulab.core.language.sentences import sentence
+    from mfulab.core.said import Said
+    from mfulab.core.terminal_language import in_words
 
-    return sentence(key, numbers, usual_language())
-
-
-def _in_words(error: "ConfigurationError | UnsupportedError") -> str:
-    """An error's sentence in the terminal's language; in English where no catalogue has it."""
-    from mfulab.cli.options import usual_language
-    from mfulab.core.language.sentences import sentence
-
-    language = usual_language()
-    if error.said is None or language == "en":
-        return str(error)
-    return sentence(error.said.key, error.said.numbers, language)
+    return in_words(Said(key, numbers))
 
 
 def _mistake(error: click.ClickException) -> str:
     """Message for a mistake in the arguments, framed in the terminal's language."""
-    from mfulab.cli.options import usual_language
+    from mfulab.core.terminal_language import usual_language
 
     context = error.ctx if isinstance(error, click.UsageError) else None
     if usual_language() == "en" or context is None:
@@ -235,10 +226,12 @@ def _of_file(error: OSError) -> str:
         key = OF_FILES.get(error.errno or 0, "of_file")
         return _said(key, file=os.fsdecode(error.filename), why=error.strerror or "")
     if error.errno is None:  # of our own reader, which names the file
-        return str(error)
+        from mfulab.core.terminal_language import error_in_words
+
+        return error_in_words(error)
     if error.errno in (errno.ENOSPC, errno.EIO):
         _discard_output()
-        return f"the output cannot be written: {error.strerror}"
+        return _said("output_not_written", error=error.strerror)
     return ""
 
 

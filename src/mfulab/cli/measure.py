@@ -10,6 +10,7 @@ import click
 
 from mfulab.cli.options import COUNT, FILE, LANGUAGE, SECONDS, SECONDS_OR_NONE, command
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.said import Said, of_source
 from mfulab.loop.interactive.following import environment
 from mfulab.loop.interactive.wanted import Wanted
 
@@ -58,13 +59,13 @@ def run(words: Sequence[str], is_module: bool, **wanted: Any) -> Callable[[], in
     path = Path(script)
     if not is_module and not path.is_file() and not (path / "__main__.py").is_file():
         module = f"mfulab measure -m {script.removesuffix('.py').replace('/', '.')}"
-        raise ConfigurationError(f"{script}: no such script. A module is given as `{module}`")
+        raise ConfigurationError(of_source(script, Said("no_such_script", {"command": module})))
     out = wanted["out"]
     if out and not out.absolute().parent.is_dir():
-        raise ConfigurationError(f"--json {out}: no such folder")
+        raise ConfigurationError(of_source(f"--json {out}", Said("no_such_folder")))
     wanted["out"] = out and out.absolute()  # the script may go elsewhere
     if sys.flags.ignore_environment or sys.flags.no_site:
-        raise ConfigurationError("mfulab measure: run python without -E, -I and -S")
+        raise ConfigurationError(Said("python_flags_hide"))
     as_module = []
     if is_module:
         as_module = ["-m"]

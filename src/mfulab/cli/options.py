@@ -16,6 +16,7 @@ from mfulab.cli.commands import COMMANDS
 from mfulab.cli.help import Told
 from mfulab.core.printing import say
 from mfulab.core.said import Numbers, Said
+from mfulab.core.terminal_language import usual_language
 
 HELP = ["-h", "--help"]
 STEPS = sorted(
@@ -350,18 +351,6 @@ def listing(names: Callable[[], Iterable[str]], what: str) -> Callable[..., Any]
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 TABLES = click.option("--tables", type=PATH, default="results/tables", help="Folder of the tables.")
-
-
-def usual_language() -> str:
-    """The language of the terminal, as `LC_ALL` or `LANG` names it (`ko_KR.UTF-8`); English where no
-    catalogue has it."""
-    named = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
-    language = named[:2]
-    if language == "en":  # known without the catalogues
-        return language
-    if language in LANGUAGES.choices():
-        return language
-    return "en"
 
 
 LANGUAGE = click.option(

@@ -18,9 +18,12 @@ from mfulab.cli.leaving import leaving_by
 from mfulab.cli.options import AS_JSON, COUNT, CSV, GATE, MINUTES, NOTICEABLE, command, several
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, remove
-from mfulab.core.language import verdicts
+from mfulab.core.language import Texts
+from mfulab.core.parts import Record
 from mfulab.core.printing import say
 from mfulab.core.replicates import base_name, numbered
+from mfulab.core.said import Numbers, Said, as_told, of_source
+from mfulab.core.terminal_language import in_words, usual_language
 from mfulab.device.system import end_with_parent
 from mfulab.lab.planning import store
 from mfulab.lab.planning.resources import imported
@@ -87,9 +90,8 @@ def run(
     """Measures both sides in turn and prints the comparison; the status is that of
     `compare.tell`."""
     if not (few := paired.FEWEST_PAIRS) <= rounds <= MOST_ROUNDS:
-        raise ConfigurationError(
-            f"--rounds={rounds}: from {few}, which give an interval, to {MOST_ROUNDS}."
-        )
+        bounds: Numbers = {"rounds": rounds, "least": few, "most": MOST_ROUNDS}
+        raise ConfigurationError(Said("paired_rounds", bounds))
     with contextlib.ExitStack() as stack:
         stack.enter_context(leaving_by())
         is_folder = (Path(base) / "scripts").is_dir()
@@ -109,35 +111,40 @@ def run(
                 if run not in other:
                     alone.append(run)
         if not runs:
-            raise ConfigurationError(
-                f"--config {' '.join(config)}: {base} and this checkout plan no run alike."
-            )
+            asked: Numbers = {"config": " ".join(config), "base": base}
+            raise ConfigurationError(Said("paired_no_run_alike", asked))
         sides = [stack.enter_context(warm(side)) for side in (old, new)]
-        reasons: dict[paired.Run, str] = {}
+        reasons: dict[paired.Run, Said] = {}
         measure = partial(_pair, sides, reasons)
-        tell = partial(say, file=sys.stderr)
         matters = noticeable if gate is None else gate
-        compared = paired.in_rounds(runs, measure, reasons, rounds, minutes, matters, say=tell)
+        compared = paired.in_rounds(runs, measure, reasons, rounds, minutes, matters, say=_tell)
     for run in alone:
-        compared.append(
-            paired.Compared(*run, "not comparable", because="planned by one of them alone")
-        )
+        compared.append(paired.Compared(*run, "not comparable", because=Said("planned_by_one")))
     if out:
         compare.write(compared, out, Path(base), Path.cwd())
-    note = f"{compare.FAST}; intervals are of the ratio, between pairs"
+    language = usual_language()
+    text = Texts(language, "compare")
+    note = f"{text('fast')}; {text('between_pairs')}"
     form = "json" if as_json else "text"
-    return compare.tell(compared, f"this checkout against {base}", note, gate, form)
+    title = text("against", new=text("this_checkout"), old=base)
+    return compare.tell(compared, title, note, gate, form, language)
+
+
+def _tell(line: Said) -> None:
+    """Says where the measurement stands."""
+    say(in_words(line), file=sys.stderr)
 
 
 def _pair(
-    sides: Sequence[Side], reasons: dict[paired.Run, str], run: paired.Run, swapped: bool
+    sides: Sequence[Side], reasons: dict[paired.Run, Said], run: paired.Run, swapped: bool
 ) -> paired.Pair:
     """Two times of a run, one after the other, the new first where `swapped`."""
     times: dict[str, float | None] = {}
     for name, side in list(zip(("old", "new"), sides, strict=True))[:: -1 if swapped else 1]:
-        times[name], because = measured(side, run)
-        if because:
-            reasons |= {run: f"{name} is {because}"}
+        times[name], row = measured(side, run)
+        if times[name] is None:
+            without = Said("side_without_row", {"side": name})
+            reasons[run] = compare.untimed(name, row) if row else without
     return times["old"], times["new"]
 
 
@@ -156,9 +163,9 @@ def planned(side: Side, config: Sequence[str]) -> list[paired.Run]:
         preexec_fn=partial(end_with_parent, os.getpid()),
     )
     if done.returncode:
-        raise ConfigurationError(
-            f"{side.code}: {(done.stderr.strip() or 'cannot be planned').splitlines()[-1]}"
-        )
+        lines = done.stderr.strip().splitlines()
+        why = as_told(lines[-1]) if lines else Said("cannot_be_planned")
+        raise ConfigurationError(of_source(str(side.code), why))
     folders = []
     for step in compare.STEPS:
         for path in sorted(side.runs.glob(f"*/{step}/*/config.json")):
@@ -181,9 +188,9 @@ def warm(side: Side) -> Iterator[Side]:
         yield Side(side.code, side.runs, socket)
 
 
-def measured(side: Side, run: paired.Run) -> tuple[float | None, str]:
-    """The time of one process of a run, the second where one is planned: it traces nothing. None
-    with the reason."""
+def measured(side: Side, run: paired.Run) -> tuple[float | None, Record]:
+    """The time and row of one process of a run, the second where one is planned: it traces nothing.
+    No time of a row that failed, and an empty row where there is none."""
     names = (numbered(run[1], 2), run[1])
     config, *_ = [
         path for name in names for path in side.runs.glob(f"*/{run[0]}/{name}/config.json")
@@ -196,7 +203,7 @@ def measured(side: Side, run: paired.Run) -> tuple[float | None, str]:
     try:
         (row,) = read_csv(file)
     except (OSError, UnreadableError, ValueError):
-        return None, "without a row"
+        return None, {}
     if row.get("status") != "ok" or not row.get("time_s"):
-        return None, f"{row.get('status')}: {verdicts.message(row.get('message'))}"
-    return compare.fast_s(row), ""
+        return None, row
+    return compare.fast_s(row), row

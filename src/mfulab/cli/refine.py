@@ -21,6 +21,7 @@ from mfulab.core.files import remove, write_text
 from mfulab.core.printing import say
 from mfulab.core.replicates import MOST_REPLICATES, numbered
 from mfulab.core.rows import NOT_MEASURED, TimedRow
+from mfulab.core.said import Said, of_source
 from mfulab.device.identity import hardware_slug
 from mfulab.lab.planning import again, store
 from mfulab.lab.planning.load import script
@@ -178,9 +179,8 @@ def run(
     results."""
     hardware = hardware or hardware_slug()
     if not (results / hardware).is_dir():
-        raise ConfigurationError(
-            f"{results / hardware}/: nothing was measured. Measure first: {measures()}"
-        )
+        nothing = Said("nothing_measured_yet", {"command": measures()})
+        raise ConfigurationError(of_source(f"{results / hardware}/", nothing))
     sweep = None
     if in_budget:
         sweep = budget.read()

@@ -21,7 +21,7 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from mfulab.cli.options import STEP, WORDS, Choice, command, usual_language
+from mfulab.cli.options import STEP, WORDS, Choice, command
 from mfulab.core.answer import unanswered
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_csv, scratch, write_text
@@ -29,8 +29,9 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import quantity
 from mfulab.core.parts import Row, leave_out
 from mfulab.core.printing import say, say_json
-from mfulab.core.said import Said
+from mfulab.core.said import Numbers, Said
 from mfulab.core.terminal import Terminal
+from mfulab.core.terminal_language import usual_language
 from mfulab.device import identity
 from mfulab.lab.planning import keys, runs, store
 from mfulab.lab.planning.composition import Composition, compose_experiments
@@ -45,12 +46,8 @@ CONFIG_FLAGS = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", 
 def _refuse_elsewhere(context: click.Context, option: click.Parameter, given: str | None) -> None:
     """Raises ConfigurationError for Hydra's flags that name another configuration."""
     if given is not None:
-        raise ConfigurationError(
-            f"{', '.join(CONFIG_FLAGS[::2])} ({given}): mfulab run reads one configuration, `config/`"
-            " of the current folder where it holds mfulab's, else the installed one; put the file"
-            " into a checkout's config/experiment/ or config/model/, run there, and choose it by"
-            " experiment=NAME or model=NAME."
-        )
+        flags: Numbers = {"flags": ", ".join(CONFIG_FLAGS[::2]), "given": given}
+        raise ConfigurationError(Said("one_configuration", flags))
 
 
 @command(

@@ -12,14 +12,15 @@ from typing import Any
 import click
 
 from mfulab.cli.options import AS_JSON, COUNT, FILE, LANGUAGE, MODEL, PATH, SHARE, TOKENS, command
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError, said_of
 from mfulab.core.files import scratch, write_text
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent
 from mfulab.core.parts import Record, Row, leave_out
 from mfulab.core.printing import say
-from mfulab.core.said import Said, cell_of
+from mfulab.core.said import Said, cell_of, of_source
+from mfulab.core.terminal_language import error_in_words
 from mfulab.device.peaks import UNITS
 from mfulab.measurements.read_trace import ranks
 from mfulab.measurements.read_trace.reader import Read, failed, files, read_file
@@ -160,7 +161,7 @@ def _ranks(asked: Asked) -> int:
     from mfulab.cli import trace_ranks
 
     for name in asked.of_single_traces:
-        raise ConfigurationError(f"--{name}: is of single traces. Leave --jobs out.")
+        raise ConfigurationError(Said("of_single_traces", {"option": f"--{name}"}))
     count = asked.jobs or 1
     return trace_ranks.run(asked.given, count, asked.as_json, asked.language, **asked.reading)
 
@@ -179,9 +180,8 @@ def _compared(asked: Asked) -> int:
 def _read_all(asked: Asked) -> int:
     paths = files(asked.given)
     if asked.perfetto and len(paths) != 1:
-        raise ConfigurationError(
-            f"--perfetto {asked.perfetto}: tracks are added to one trace, and {len(paths)} are given"
-        )
+        tracks = Said("tracks_for_one", {"count": len(paths)})
+        raise ConfigurationError(of_source(f"--perfetto {asked.perfetto}", tracks))
     fill = _model_of(asked)
     reading = asked.reading
     reads = []
@@ -219,7 +219,7 @@ def _model_of(asked: Asked) -> Filling | None:
     for name, value in asked.of_model.items():
         if value is not None:
             option = name.replace("_", "-")
-            raise ConfigurationError(f"--{option}: is of a model that is counted; give --model too")
+            raise ConfigurationError(Said("of_counted_model", {"option": f"--{option}"}))
     return None
 
 
@@ -232,9 +232,8 @@ def _stated_peaks(peaks: Sequence[str]) -> dict[str, float]:
         with suppress(ValueError):
             stated[name] = float(figure)
         if name not in UNITS or not 0 < stated.get(name, 0) < 1e7:
-            raise ConfigurationError(
-                f"--peak {text}: give {', '.join(UNITS)} and TFLOP/s, as in bf16=1307"
-            )
+            formats = Said("give_peak_of", {"formats": ", ".join(UNITS)})
+            raise ConfigurationError(of_source(f"--peak {text}", formats))
     return stated
 
 
@@ -244,7 +243,7 @@ def _read(path: Path, **options: Any) -> list[Read]:
     try:
         return read_file(path, **options)
     except TraceError as error:
-        say(f"mfulab trace: {error}", file=sys.stderr)
+        say(f"mfulab trace: {error_in_words(error)}", file=sys.stderr)
         return [failed(path, error)]
 
 
@@ -287,15 +286,13 @@ def counted_model(
     from mfulab.models.counted import count_model
 
     if batch_size is None or precision not in UNITS:
-        raise ConfigurationError(
-            f"--model needs --batch-size, a step's samples, and --precision: {', '.join(UNITS)}"
-        )
+        raise ConfigurationError(Said("counted_model_needs", {"formats": ", ".join(UNITS)}))
     try:
         operations = count_model(
             model_config(model, {}), batch_size, sequence_length
         ).count.operations
     except (ModelError, CountError) as error:
-        raise ConfigurationError(f"--model {model}: {error}") from error
+        raise ConfigurationError(of_source(f"--model {model}", said_of(error))) from error
     forward = operations.sum("forward")
     backward = operations.sum("backward")
     again = operations.sum("recomputed")
@@ -340,7 +337,7 @@ def _write_tracks(pairs: Sequence[tuple[Read, Record]], out: Path, language: str
         if one.analysis and isinstance(one.analysis.told, DeviceTime):
             drawn.append((one.analysis.told, one.analysis.call_flops, row))
     if not drawn:
-        raise ConfigurationError(f"--perfetto {out}: the trace holds no device's time to draw")
+        raise ConfigurationError(of_source(f"--perfetto {out}", Said("no_time_to_draw")))
     for number, (time, flops, row) in enumerate(drawn):
         peak = row["peak_tflop_s"]
         mfu = row["mfu_percent"]

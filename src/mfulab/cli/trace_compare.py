@@ -18,7 +18,9 @@ from mfulab.core.language import Texts
 from mfulab.core.language.quantities import percent, with_minus
 from mfulab.core.parts import Record
 from mfulab.core.printing import say_json
+from mfulab.core.said import Said
 from mfulab.core.terminal import Terminal
+from mfulab.core.terminal_language import usual_language
 from mfulab.measurements.read_trace.reader import Read, read_file
 from mfulab.mfu.headroom import KINDS
 from mfulab.mfu.three_lines import at_least, is_part
@@ -55,13 +57,11 @@ def either(
     if not (old.is_file() and new.is_file()):
         from mfulab.lab.tables.compare import show as show_results
 
-        return show_results(old, new, noticeable, gate, out, form)
+        return show_results(old, new, noticeable, gate, out, form, usual_language())
     if out:
-        raise ConfigurationError(
-            f"--out {out}: it holds the runs of two sets of results; of traces print --json."
-        )
+        raise ConfigurationError(Said("results_for_out", {"file": str(out)}))
     if form == "markdown":
-        raise ConfigurationError("--format=markdown: is for results; of traces print json.")
+        raise ConfigurationError(Said("results_for_markdown"))
     return compare([old, new], gate, form == "json", "en")
 
 
@@ -72,9 +72,7 @@ def compare(
     than the gate. Raises ConfigurationError unless there are two files, TraceError if one cannot be
     read."""
     if len(paths) != 2:
-        raise ConfigurationError(
-            f"--compare: give two traces, the old one and the new one; here are {len(paths)}"
-        )
+        raise ConfigurationError(Said("give_two_traces", {"count": len(paths)}))
     text = Texts(language, "trace")
     steps = [_step(read_file(path, **options)[0], text) for path in paths]
     compared = difference(*(step.analysis for step in steps))
@@ -108,7 +106,7 @@ class Step:
 def _step(read: Read, text: Texts) -> Step:
     row = read.row.model_dump()
     if read.analysis is None:
-        raise ConfigurationError(f"--compare: {row['trace']} holds no step")
+        raise ConfigurationError(Said("compared_without_step", {"trace": str(row["trace"])}))
     device = device_name(text, read.analysis, row["device"])
     return Step(read.analysis, row | trace_columns(row), device)
 

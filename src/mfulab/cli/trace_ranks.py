@@ -23,8 +23,9 @@ from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent, quantity
 from mfulab.core.parts import Record, leave_out
 from mfulab.core.printing import say, say_json
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Numbers, Said, of_source
 from mfulab.core.terminal import Terminal
+from mfulab.core.terminal_language import error_in_words
 from mfulab.device.system import end_with_parent, has_semaphores
 from mfulab.measurements.read_trace.ranks import SUMMARY, Place, jobs, keep
 from mfulab.measurements.read_trace.reader import files
@@ -95,10 +96,7 @@ def _kept(
             each = map if running is None else running.map
             yield from each(work, paths, range(len(paths)))
     except BrokenProcessPool:
-        raise ConfigurationError(
-            f"--jobs {count}: a process that read a trace was ended from outside, most likely for memory. "
-            "Give fewer jobs."
-        ) from None
+        raise ConfigurationError(of_source(f"--jobs {count}", Said("reader_was_ended"))) from None
 
 
 def _keep(
@@ -109,7 +107,7 @@ def _keep(
     try:
         return keep(path, own, **options), ""
     except TraceError as error:
-        return [], str(error)
+        return [], error_in_words(error)
 
 
 def _step_ms(job: Job) -> float:

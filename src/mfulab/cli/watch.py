@@ -71,7 +71,8 @@ def frames(
             counters = vendor.samplers(uuid, (), now)[0]
             probe = vendor.probe(uuid, None)
         except vendors.RefusedError as refusal:
-            raise ConfigurationError(f"{uuid} cannot be watched: {refusal}") from refusal
+            unwatched: Numbers = {"device": uuid, "why": refusal.said}
+            raise ConfigurationError(Said("cannot_be_watched", unwatched)) from refusal
         while True:
             counters.start()
             wait()
@@ -299,10 +300,10 @@ def run(
     for option, names, value in (("--engine", of_engines, engines), ("--jobs", ["hours"], jobs)):
         if not value and (alone := next(filter(_is_given, names), None)):
             raise ConfigurationError(
-                f"--{alone}: is of {option}, which is missing; give {option} URL too"
+                Said("option_of_another", {"option": f"--{alone}", "other": option})
             )
     if jobs and engines:
-        raise ConfigurationError("--jobs and --engine: give one of them")
+        raise ConfigurationError(Said("give_one_option", {"options": "--jobs, --engine"}))
     if jobs:
         from mfulab.cli.jobs import frames as of_cluster
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mfulab.core.printing import printable, say
-from mfulab.core.said import Number, Said, SaidError
+from mfulab.core.said import Number, Said, SaidError, as_told
 
 PACKAGE = Path(__file__).parents[1]
 CHECKOUT = Path(__file__).resolve().parents[3]  # of a wheel a folder of something else
@@ -47,11 +47,30 @@ class ConfigurationError(Exception):
         if isinstance(message, Said):
             self.said = message
             message = str(message)
-        sentence, _, _ = message.partition(FRAMES)
-        shown = "".join(letter if letter.isprintable() else " " for letter in sentence)
-        # a long value stands between its key and the reason
-        ends = f"{shown[: LONGEST // 2]}…{shown[-LONGEST // 2 :]}"
-        super().__init__(shown if len(shown) <= LONGEST else ends)
+        super().__init__(one_line(message))
+
+
+def one_line(message: str) -> str:
+    """A message as a line of a bounded length, without frames that torch adds."""
+    sentence, _, _ = message.partition(FRAMES)
+    shown = "".join(letter if letter.isprintable() else " " for letter in sentence)
+    if len(shown) <= LONGEST:
+        return shown
+    # a long value stands between its key and the reason
+    return f"{shown[: LONGEST // 2]}…{shown[-LONGEST // 2 :]}"
+
+
+def said_of(error: BaseException) -> Said:
+    """The sentence that an error of any kind carries, or its message in one line."""
+    said = getattr(error, "said", None)
+    if isinstance(said, Said):
+        return said
+    return as_told(" ".join(str(error).split()))
+
+
+def whole_sentence(error: BaseException) -> Said:
+    """An error's sentence with its full stop."""
+    return Said("whole_sentence", {"sentence": said_of(error)})
 
 
 class UnknownChoiceError(ConfigurationError):
@@ -119,14 +138,15 @@ def is_out_of_memory(error: object) -> bool:
     return any(phrase in f"{type(error).__name__} {error}".lower() for phrase in NO_MEMORY)
 
 
-def lacks(wanted: str, package: str) -> str:
-    """Says that `wanted` needs `package`, and which extra installs it; empty for a package that
+def lacks(wanted: str | Said, package: str) -> Said | None:
+    """Says that `wanted` needs `package`, and which extra installs it; None for a package that
     none is asked for."""
     named, _, _ = package.partition(".")
     for name in (package, named, BROUGHT.get(named, "")):
         if name in EXTRAS:
-            return f"{wanted} needs {name}: {installs(EXTRAS[name])}"
-    return ""
+            install = installs(EXTRAS[name])
+            return Said("lacks_package", {"wanted": wanted, "package": name, "install": install})
+    return None
 
 
 def is_checkout() -> bool:
@@ -136,12 +156,9 @@ def is_checkout() -> bool:
 
 def only_in_checkout(path: Path) -> ConfigurationError:
     """The error for a file of the sources that a command needs where there is none."""
-    says = "no such file here; it is in a checkout of mfulab: clone its repository, and work there"
-    return ConfigurationError(f"{path}: {says}.")
+    return ConfigurationError(Said("only_in_checkout", {"file": str(path)}))
 
 
-def installs(extra: str) -> str:
+def installs(extra: str) -> Said:
     """The command that installs an extra: in a checkout, or of the package where this is none."""
-    if is_checkout():
-        return f'pip install ".[{extra}]" in the checkout'
-    return f'pip install "mfulab[{extra}]"'
+    return Said("pip_in_checkout" if is_checkout() else "pip", {"extra": extra})

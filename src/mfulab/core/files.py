@@ -20,27 +20,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError, said_of, whole_sentence
 from mfulab.core.json_text import parse_json
+from mfulab.core.said import Said, as_told, of_source
 
 # Python refuses cells above 131,072 characters, and with them every later look at a row that holds
 # one.
 csv.field_size_limit(2**31 - 1)
 # What ends a write, with the remedy. EDQUOT is missing on some platforms.
 REMEDIES = {
-    errno.ENOSPC: "the disk is full. Free some space and give the same command again; nothing measured is lost",
-    getattr(
-        errno, "EDQUOT", -1
-    ): "your quota is used up. Free some space and give the same command again",
-    errno.EROFS: "the file system is read-only. Work in a folder that can be written",
-    errno.EACCES: "permission denied. Give it write permission",
-    errno.EPERM: "not permitted. Give it write permission",
-    errno.EISDIR: "it is a folder. Give a file",
+    errno.ENOSPC: "disk_full",
+    getattr(errno, "EDQUOT", -1): "quota_used_up",
+    errno.EROFS: "read_only_files",
+    errno.EACCES: "write_denied",
+    errno.EPERM: "write_not_permitted",
+    errno.EISDIR: "is_folder_give_file",
 }
-WITHOUT_INODES = (
-    "the disk holds as many files as it can (no inode is free). Remove some files, for example"
-    " results/superseded/, and give the same command again; nothing measured is lost"
-)
 # How a text begins that a spreadsheet runs; East Asian ones also take wide and small forms of signs.
 FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠﹦﹢﹣﹫]")
 LARGEST = 1 << 28  # bytes of a file that is read whole; the tables of 20,000 runs take a tenth
@@ -51,6 +46,20 @@ MOST_FOUND = 100_000  # entries of a folder that is searched; more, as below /, 
 
 class UnreadableError(ValueError):
     """A file that is there and does not hold what it should; the message names it and says why."""
+
+    def __init__(self, path: Path, why: Said | str) -> None:
+        self.why = why if isinstance(why, Said) else as_told(why)
+        self.said = of_source(str(path), self.why)
+        super().__init__(str(self.said))
+
+
+class AbsentError(FileNotFoundError):
+    """A file that is not there; the message names it."""
+
+    def __init__(self, path: Path) -> None:
+        self.why = Said("link_leads_nowhere" if path.is_symlink() else "no_such_file")
+        self.said = of_source(str(path), self.why)
+        super().__init__(str(self.said))
 
 
 def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
@@ -67,7 +76,8 @@ def found_files(word: str, endings: tuple[str, ...]) -> list[Path]:
         return []
     # Too long, no pattern, or a home that is nobody's.
     except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigurationError(f"{word}: {getattr(error, 'strerror', None) or error}.") from error
+        why = f"{getattr(error, 'strerror', None) or error}."
+        raise ConfigurationError(of_source(word, why)) from error
 
 
 def _files_below(folder: Path, endings: tuple[str, ...]) -> list[Path]:
@@ -75,9 +85,8 @@ def _files_below(folder: Path, endings: tuple[str, ...]) -> list[Path]:
     entries."""
     entries = list(itertools.islice(folder.rglob("*"), MOST_FOUND + 1))
     if len(entries) > MOST_FOUND:
-        raise ConfigurationError(
-            f"{folder}: holds more than {MOST_FOUND:,} files. Give a folder further down."
-        )
+        too_many = Said("too_many_files", {"most": MOST_FOUND})
+        raise ConfigurationError(of_source(str(folder), too_many))
     return sorted(file for file in entries if file.name.endswith(endings) and file.is_file())
 
 
@@ -94,7 +103,7 @@ def read_text(path: Path, most: int = LARGEST, *, follow: bool = False) -> str:
     try:
         return read_bytes(path, most, follow=follow).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UnreadableError(f"{path}: not UTF-8 text (byte {error.start})") from error
+        raise UnreadableError(path, Said("no_utf8_text", {"byte": error.start})) from error
 
 
 def read_given(path: Path, most: int = LARGEST) -> str:
@@ -103,7 +112,7 @@ def read_given(path: Path, most: int = LARGEST) -> str:
     try:
         return read_text(path, most, follow=True)
     except (FileNotFoundError, UnreadableError) as error:
-        raise ConfigurationError(f"{error}.") from error
+        raise ConfigurationError(whole_sentence(error)) from error
 
 
 def read_tail(path: Path, most: int) -> str:
@@ -124,7 +133,8 @@ def digests(folder: Path, ending: str) -> list[str]:
     try:
         return [f"{path} {digest(path)}" for path in sorted(folder.rglob(f"*{ending}"))]
     except (FileNotFoundError, UnreadableError) as error:
-        raise ConfigurationError(f"{error}. Remove it, or give a file.") from error
+        no_file = Said("remove_or_give_file", {"sentence": said_of(error)})
+        raise ConfigurationError(no_file) from error
 
 
 def read_bytes(path: Path, most: int = LARGEST, *, follow: bool = False) -> bytes:
@@ -133,7 +143,7 @@ def read_bytes(path: Path, most: int = LARGEST, *, follow: bool = False) -> byte
     with opened(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most > 0:
-            raise UnreadableError(f"{path}: larger than {most >> 20} MiB")
+            raise UnreadableError(path, Said("larger_than", {"mib": most >> 20}))
         file.seek(0 if most > 0 else max(0, size + most))
         return _up_to(file, abs(most), size)
 
@@ -178,18 +188,14 @@ def opened(path: Path, *, follow: bool = False) -> Iterator[io.BufferedReader]:
         descriptor = os.open(path, os.O_RDONLY | kept | os.O_NONBLOCK | os.O_CLOEXEC)
         with cast(io.BufferedReader, io.BufferedReader(_Ready(descriptor))) as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise UnreadableError(f"{path}: not a regular file")
+                raise UnreadableError(path, Said("no_regular_file"))
             yield file
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise FileNotFoundError(
-            f"{path}: no such file{' where this link leads' * path.is_symlink()}"
-        ) from error
+        raise AbsentError(path) from error
     except OSError as error:
-        is_refused = error.errno == errno.ELOOP and not follow
-        says = error.strerror or str(error)
-        if is_refused:
-            says = "a link, which is not followed"
-        raise UnreadableError(f"{path}: {says}") from error
+        if error.errno == errno.ELOOP and not follow:
+            raise UnreadableError(path, Said("link_not_followed")) from error
+        raise UnreadableError(path, error.strerror or str(error)) from error
 
 
 def is_inside(path: Path, folder: Path) -> bool:
@@ -204,9 +210,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except UnreadableError:
         raise
     except ValueError as error:
-        raise UnreadableError(f"{path}: not JSON ({error})") from error
+        raise UnreadableError(path, Said("file_not_json", {"error": str(error)})) from error
     if not isinstance(content, dict):
-        raise UnreadableError(f"{path}: holds a {type(content).__name__} instead of an object")
+        raise UnreadableError(path, Said("no_json_object", {"kind": type(content).__name__}))
     return content
 
 
@@ -221,18 +227,17 @@ def parse_csv(text: str, path: Path) -> list[dict[str, str]]:
     try:
         lines = list(csv.reader(io.StringIO(text, newline="")))
     except csv.Error as error:
-        raise UnreadableError(f"{path}: not CSV ({error})") from error
+        raise UnreadableError(path, Said("file_not_csv", {"error": str(error)})) from error
     if not lines:
-        raise UnreadableError(f"{path}: empty")
+        raise UnreadableError(path, Said("table_empty"))
     header = lines[0]
     [(name, count)] = Counter(header).most_common(1) or [("", 0)]
     if count > 1:
-        raise UnreadableError(f"{path}: two columns are called {name!r}")
+        raise UnreadableError(path, Said("columns_alike", {"name": repr(name)}))
     for number, cells in enumerate(lines[1:], start=2):
         if len(cells) != len(header):
-            raise UnreadableError(
-                f"{path}: line {number} has {len(cells)} cells, the header {len(header)}"
-            )
+            counts = {"line": number, "count": len(cells), "header": len(header)}
+            raise UnreadableError(path, Said("cells_lack", counts))
     return [dict(zip(header, map(unquoted, cells), strict=True)) for cells in lines[1:]]
 
 
@@ -302,10 +307,12 @@ def _cell(value: object) -> object:
 
 def cannot_be_written(path: Path | str, error: OSError) -> ConfigurationError:
     """The error for a file or folder that cannot be written, with what to do about it."""
-    says = REMEDIES.get(error.errno or 0) or f"{error.strerror or error}. Give it write permission"
+    remedy = Said("give_write_permission", {"error": error.strerror or str(error)})
+    if error.errno in REMEDIES:
+        remedy = Said(REMEDIES[error.errno])
     if error.errno == errno.ENOSPC and _is_without_inodes(Path(path)):
-        says = WITHOUT_INODES
-    return ConfigurationError(f"{path}: cannot be written: {says}.")
+        remedy = Said("no_inode_free")
+    return ConfigurationError(Said("file_not_written", {"file": str(path), "remedy": remedy}))
 
 
 def _is_without_inodes(path: Path) -> bool:

@@ -12,6 +12,8 @@ from typing import Any
 from urllib import request
 from urllib.error import HTTPError
 
+from mfulab.core.said import Said, as_told
+
 REDIRECTS = 3
 MOST_BYTES = 1 << 23
 REASON = 200  # letters of a server's own words that are repeated
@@ -19,6 +21,10 @@ REASON = 200  # letters of a server's own words that are repeated
 
 class WebError(OSError):
     """A page that is not there, not in time, or too large; the message says why."""
+
+    def __init__(self, said: Said) -> None:
+        self.said = said
+        super().__init__(str(said))
 
 
 def fetched(
@@ -33,28 +39,27 @@ def fetched(
     is_late = thread.is_alive()
     visit.end()
     if is_late:
-        raise WebError(f"no whole page within {deadline_s:g} s")
+        raise WebError(Said("page_late", {"seconds": deadline_s}))
     if visit.failure:
         raise WebError(_told(visit.failure)) from visit.failure
     if len(visit.page) > most_bytes:
-        raise WebError(f"its page is larger than {most_bytes >> 20} MiB")
+        raise WebError(Said("page_too_large", {"mib": most_bytes >> 20}))
     return visit.page
 
 
-def _told(error: Exception) -> str:
+def _told(error: Exception) -> Said:
     if isinstance(error, HTTPError):
         known = {status.value: status.phrase for status in HTTPStatus}
         words = f"HTTP status {error.code} {known.get(error.code, '')}".rstrip()
         if 300 <= error.code < 400:
-            return (
-                f"{words}, a redirect that is not followed (at most {REDIRECTS}, to http or https)"
-            )
-        return words
+            return Said("redirect_not_followed", {"status": words, "most": REDIRECTS})
+        return as_told(words)
     reason = getattr(error, "reason", None) or error
     if isinstance(reason, ssl.SSLCertVerificationError):
-        why = reason.verify_message.rstrip(".")
-        return f"its certificate is not trusted: {why} (SSL_CERT_FILE names an authority's)"
-    return str(getattr(reason, "strerror", None) or reason)[:REASON] or type(error).__name__
+        return Said("certificate_untrusted", {"why": reason.verify_message.rstrip(".")})
+    return as_told(
+        str(getattr(reason, "strerror", None) or reason)[:REASON] or type(error).__name__
+    )
 
 
 class _Visit:

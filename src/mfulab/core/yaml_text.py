@@ -9,6 +9,7 @@ import yaml
 
 from mfulab.core.errors import shortened
 from mfulab.core.files import UnreadableError, read_text
+from mfulab.core.said import Said
 
 LONGEST = 1 << 22  # characters; read at some 4 MB/s
 DEEPEST = 100  # lists and mappings within one another; configs hold fewer than ten
@@ -45,7 +46,7 @@ def load_yaml(path: Path, *, follow: bool = False) -> Any:
     try:
         return parse_yaml(text)
     except ValueError as error:
-        raise UnreadableError(f"{path}: not YAML ({error})") from error
+        raise UnreadableError(path, Said("file_not_yaml", {"error": str(error)})) from error
 
 
 def _check_depth(text: str) -> None:

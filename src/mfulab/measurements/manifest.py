@@ -74,4 +74,5 @@ def read(path: Path) -> Manifest:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise UnreadableError(f"{path}: {where + ': ' if where else ''}{first['msg']}") from error
+        named = f"{where}: " if where else ""
+        raise UnreadableError(path, f"{named}{first['msg']}") from error

@@ -16,7 +16,7 @@ from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.language import Texts
 from mfulab.core.language.quantities import in_percent, percent, quantity, with_minus
 from mfulab.core.language.sentences import sentence
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Numbers, Said, of_source
 from mfulab.device.datasheets import Datasheet
 from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.mfu.conventions import CONVENTIONS, ORDER, OURS, POSSIBLE, Choices, flops
@@ -306,7 +306,8 @@ def denominators_of(
         if precision not in UNITS:
             raise unknown("precision", precision, UNITS)
         if not 0 < given < math.inf:
-            raise ConfigurationError(f"peak_tflop_s={given}: give a dense peak above 0")
+            above = Said("give_dense_peak")
+            raise ConfigurationError(of_source(f"peak_tflop_s={given}", above))
         as_given = Said("peak_given")
         several = _of_several(as_given, given, devices)
         return device, [_denominator(as_given, given), *several]

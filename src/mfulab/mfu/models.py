@@ -13,6 +13,7 @@ from mfulab.core.data import SHIPPED
 from mfulab.core.errors import ConfigurationError, shortened, unknown
 from mfulab.core.files import read_given
 from mfulab.core.groups import ModelConfig
+from mfulab.core.said import Said, of_source
 from mfulab.core.yaml_text import SafeLoader, parse_yaml
 
 # Folder of the named models: in this folder's project, else those that this package was built with.
@@ -43,7 +44,8 @@ def read_yaml(text: str) -> Any:
     try:
         return parse_yaml(text, _Loader)
     except ValueError as error:
-        raise ConfigurationError(f"{shortened(text)}: not YAML ({error}).") from error
+        not_yaml = Said("not_yaml", {"file": shortened(text), "error": str(error)})
+        raise ConfigurationError(not_yaml) from error
 
 
 def names() -> list[str]:
@@ -81,9 +83,8 @@ def model_config(
         for parent in parents:
             node = node.setdefault(parent, {})
             if not isinstance(node, dict):
-                raise ConfigurationError(
-                    f"model.{key}: model.{parent} is {node!r}, which holds no keys"
-                )
+                keyless = Said("holds_no_keys", {"name": f"model.{parent}", "value": repr(node)})
+                raise ConfigurationError(of_source(f"model.{key}", keyless))
         node[last] = value
     if content.get("vocabulary_size") and not content.get("sequence_length"):
         content["sequence_length"] = sequence_length
@@ -99,9 +100,8 @@ def model_config(
             raise unknown(
                 f"model={content.get('name', model)}: key", where, names_of_keys
             ) from error
-        raise ConfigurationError(
-            f"model={content.get('name', model)}: {where}: {first['msg']}"
-        ) from error
+        named = f"model={content.get('name', model)}: {where}"
+        raise ConfigurationError(of_source(named, first["msg"])) from error
 
 
 def _read(model: str | Path) -> dict[str, object]:
@@ -117,9 +117,8 @@ def _read(model: str | Path) -> dict[str, object]:
     try:
         content = parse_yaml(read_given(path), _Loader)
     except ValueError as error:
-        raise ConfigurationError(f"{path}: not YAML ({error}).") from error
+        not_yaml = Said("not_yaml", {"file": str(path), "error": str(error)})
+        raise ConfigurationError(not_yaml) from error
     if not isinstance(content, dict):
-        raise ConfigurationError(
-            f"model={model}: holds no model; see config/model/ for what one looks like"
-        )
+        raise ConfigurationError(of_source(f"model={model}", Said("holds_no_model")))
     return content

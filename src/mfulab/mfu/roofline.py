@@ -4,7 +4,7 @@ needs: no measuring."""
 from dataclasses import dataclass
 from typing import Any
 
-from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.errors import ConfigurationError, said_of, unknown
 from mfulab.core.said import Said
 from mfulab.device.datasheets import Datasheet, UnknownDeviceError, find
 from mfulab.device.peaks import UNITS, Peak, peak
@@ -52,8 +52,7 @@ def peak_of(
     except UnknownDeviceError as error:
         if instead is None:
             raise
-        reason = error.said or str(error)
-        said = Said("with_remedy", {"reason": reason, "instead": instead})
+        said = Said("with_remedy", {"reason": said_of(error), "instead": instead})
         raise ConfigurationError(f"{error}; {instead}", said) from error
     top = peak(device, precision)
     if top.spec is None:
@@ -81,9 +80,7 @@ def expected(
             by_compute_s += compute_s
         others_s += operation.other_elements * element_bytes / memory_byte_s
     if not products_s:
-        raise ConfigurationError(
-            "no operator of this model multiplies: it has no MFU, and its roofline is memory's alone"
-        )
+        raise ConfigurationError(Said("nothing_multiplies"))
     flops = counted.flops("products") + counted.flops("attention")
     whole = counted.saved_elements is not None
     needed = None

@@ -12,6 +12,7 @@ from typing import Any
 
 from mfulab.core.errors import ConfigurationError, lacks
 from mfulab.core.groups import ModelConfig
+from mfulab.core.said import Numbers, Said, of_source
 from mfulab.flops.formulas import expected_experts_read
 from mfulab.mfu.work import Mode, Operation, Work
 
@@ -112,13 +113,14 @@ def computed(
     than it has positions."""
     stack = _decoder(config)
     if stack is None:
-        raise ConfigurationError(
-            f"model={config.name}: {lacks('counting it', missing(config) or 'torch')}"
-        )
+        lacking = lacks(Said("counting_it"), missing(config) or "torch") or ""
+        raise ConfigurationError(of_source(f"model={config.name}", lacking))
     keys = sequence_length or config.sequence_length or 1
     if stack.positions and keys > stack.positions:
-        says = f"model={config.name} has positions for {stack.positions} tokens"
-        raise ConfigurationError(f"sequence_length={keys}: {says}")
+        positions: Numbers = {"model": config.name, "positions": stack.positions}
+        raise ConfigurationError(
+            of_source(f"sequence_length={keys}", Said("positions_for", positions))
+        )
     tokens = batch_size * (1 if mode == "decoding" else keys)
     blocks = stack.layers * sum(
         matrix.weights + matrix.bias * matrix.outputs for matrix in stack.matrices

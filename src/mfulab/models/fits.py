@@ -9,7 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mfulab.core.errors import FEW, ConfigurationError, UnsupportedError, unknown
+from mfulab.core.errors import FEW, ConfigurationError, UnsupportedError, said_of, unknown
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.groups import ModelConfig
 from mfulab.core.said import Said, as_told, of_source
@@ -199,7 +199,7 @@ def _fit(
     try:
         counted = count_model(config, size, sequence_length, checkpointing=checkpointing, mode=mode)
     except (ModelError, CountError, UnsupportedError) as error:
-        raise ConfigurationError(" ".join(str(error).split())) from error
+        raise ConfigurationError(said_of(error)) from error
     trains = mode == "training"
     held, peak, stored = _held(counted, optimizer, precision, trains)
     if config.vocabulary_size is None:

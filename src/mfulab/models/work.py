@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.errors import ConfigurationError, said_of, unknown
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.groups import ModelConfig
-from mfulab.core.said import Said, of_source
+from mfulab.core.said import Said, as_told, of_source
 from mfulab.mfu.explain import Explanation, denominators_of, explained
 from mfulab.mfu.models import model_config
 from mfulab.mfu.roofline import Expectation, expected, peak_of
@@ -59,7 +59,7 @@ def work(
             _counted(shortened, sequence_length, batch_size, mode) for shortened in shorter
         )
     except Exception as error:
-        raise ConfigurationError(" ".join(str(error).split())) from error
+        raise ConfigurationError(said_of(error)) from error
     return _extended(single, double, layers)
 
 
@@ -229,7 +229,7 @@ def explain(
     check(config, sequence_length, devices, [mode])
     sheet_name, denominators = denominators_of(device, precision, peak_tflop_s, devices)
     if reported is not None and not math.isfinite(reported):
-        raise ConfigurationError(f"reported={reported}: give an MFU in percent")
+        raise ConfigurationError(of_source(f"reported={reported}", Said("give_mfu_in_percent")))
     speeds = {"tokens_per_s": tokens_per_s, "samples_per_s": samples_per_s, "time_s": time_s}
     rate = _samples_per_s(config, sequence_length, batch_size, devices, speeds)
     counted = _work_under_a_speed(config, sequence_length, mode)
@@ -255,33 +255,37 @@ def _samples_per_s(
     """Samples a second of each device."""
     given = {name: value for name, value in speeds.items() if value is not None}
     if len(given) != 1:
-        said = " and ".join(f"{name}={value}" for name, value in given.items()) or "no speed"
-        raise ConfigurationError(
-            f"{said}: give exactly one of tokens_per_s, samples_per_s and time_s"
-        )
+        if not given:
+            raise ConfigurationError(Said("give_one_speed_of_none"))
+        first, *others = (f"{name}={value}" for name, value in given.items())
+        named = as_told(first)
+        for other in others:
+            named = Said("and", {"first": named, "second": other})
+        one = Said("give_one_speed")
+        raise ConfigurationError(Said("of_source", {"source": named, "reason": one}))
     ((name, value),) = given.items()
     if not 0 < value < math.inf:
-        raise ConfigurationError(f"{name}={value}: give a number above 0")
+        raise ConfigurationError(of_source(f"{name}={value}", Said("give_above_0")))
     if batch_size is not None and batch_size < 1:
-        raise ConfigurationError(f"batch_size={batch_size}: give 1 or more")
+        raise ConfigurationError(of_source(f"batch_size={batch_size}", Said("give_1_or_more")))
     if name == "time_s":
         return _samples(batch_size, value, devices) / value
     if batch_size is not None:
-        says = f"says nothing beside {name}; it belongs to time_s"
-        raise ConfigurationError(f"batch_size={batch_size}: {says}")
+        beside = Said("belongs_to_time", {"name": name})
+        raise ConfigurationError(of_source(f"batch_size={batch_size}", beside))
     if name == "samples_per_s":
         return value / devices
     if config.vocabulary_size is None:
-        says = f"model={config.name} takes no tokens; give samples_per_s"
-        raise ConfigurationError(f"tokens_per_s={value}: {says}")
+        samples = Said("takes_no_tokens_give_samples", {"model": config.name})
+        raise ConfigurationError(of_source(f"tokens_per_s={value}", samples))
     return value / (sequence_length or config.sequence_length or 1) / devices
 
 
 def _samples(batch_size: int | None, time_s: float, devices: int) -> int:
     """Samples of a device's step: one where only one device could have taken them."""
     if batch_size is None and devices > 1:
-        says = f"give batch_size, the samples of a step on each of {devices} devices"
-        raise ConfigurationError(f"time_s={time_s}: {says}")
+        needed = Said("give_batch_of_each", {"devices": devices})
+        raise ConfigurationError(of_source(f"time_s={time_s}", needed))
     return batch_size or 1
 
 
@@ -347,8 +351,7 @@ def check(
         ("sequence_length", sequence_length),
     ):
         if count is not None and count < 1:
-            raise ConfigurationError(f"{name}={count}: give 1 or more")
+            raise ConfigurationError(of_source(f"{name}={count}", Said("give_1_or_more")))
     if sequence_length is not None and config.vocabulary_size is None:
-        raise ConfigurationError(
-            f"sequence_length={sequence_length}: model={config.name} takes no tokens"
-        )
+        no_tokens = Said("takes_no_tokens", {"model": config.name})
+        raise ConfigurationError(of_source(f"sequence_length={sequence_length}", no_tokens))

@@ -5,11 +5,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 
 from mfulab.core.answer import Answer, of_change
 from mfulab.core.replicates import turn
+from mfulab.core.said import Numbers, Said
 from mfulab.timing.statistics import Stats, relative_half_width, usual_variance
 
 Run = tuple[str, str]  # measurement, name
@@ -52,14 +53,19 @@ class Compared:
     ratio_high: float | None = None
     # smallest slowdown that would have been called one, with bounds as wide
     detects_percent: float | None = None
-    because: str = ""
+    because: Said | None = None  # why there is no verdict
+
+    def row(self) -> dict[str, object]:
+        """The fields by name; the reason in English, empty where there is none."""
+        row = {field.name: getattr(self, field.name) for field in fields(self)}
+        return row | {"because": str(self.because or "")}
 
     @property
     def answer(self) -> Answer:
         """The change of the time in %."""
         because: dict[str, float | str | None] = {"detects_percent": self.detects_percent}
         if self.because:
-            because["because"] = self.because
+            because["because"] = str(self.because)
         return of_change(self.ratio, self.verdict, because, old=self.old_s)
 
 
@@ -104,7 +110,7 @@ def in_turn(
     timed: Callable[[int], float],
     minutes: float,
     noticeable: float,
-    say: Callable[[str], object] = lambda _: None,
+    say: Callable[[Said], object] = lambda _: None,
     name: str = "new against old",
 ) -> Compared:
     """Compares what `timed(0)` and `timed(1)` give, asked in turn as `in_rounds` does."""
@@ -128,12 +134,12 @@ def _calls(call: Callable[[], object], sample_s: float) -> int:
 def in_rounds(
     runs: Sequence[Run],
     measure: Callable[[Run, bool], Pair],
-    reasons: Mapping[Run, str],
+    reasons: Mapping[Run, Said],
     rounds: int,
     minutes: float,
     noticeable: float,
     now: Callable[[], float] = time.monotonic,
-    say: Callable[[str], object] = lambda _: None,
+    say: Callable[[Said], object] = lambda _: None,
 ) -> list[Compared]:
     """Verdicts on pairs measured in rounds, of runs that lack one; no pair begins that would end
     after the minutes.
@@ -145,14 +151,15 @@ def in_rounds(
     left = list(runs)
     compared = judge(taken.pairs, reasons, noticeable)
     for number in range(rounds):
-        spent = f"{taken.spent_s() / 60:.1f} of {minutes:g} min"
-        say(f"round {number + 1} of at most {rounds}: {len(left)} of {len(runs)} runs, {spent}")
+        counts: Numbers = {"left": len(left), "runs": len(runs), "rounds": rounds}
+        stands = {"round": number + 1, "spent": taken.spent_s() / 60, "minutes": minutes}
+        say(Said("paired_round", {**counts, **stands}))
         is_late = not taken.round(left, number)
         is_look = number + 1 == rounds or number + 1 in LOOKS
         if not (is_late or is_look):
             continue
         unmeasured = [run for run in runs if not taken.pairs[run]]
-        late = dict.fromkeys(unmeasured, "the minutes were over before its first pair")
+        late = dict.fromkeys(unmeasured, Said("no_time_for_a_pair"))
         compared = judge(taken.pairs, {**reasons, **late}, noticeable)
         left = _left(compared, noticeable, is_first=number == 0)
         if not left or is_late:
@@ -205,7 +212,7 @@ def _left(compared: Sequence[Compared], noticeable: float, *, is_first: bool) ->
 
 def judge(
     pairs: Mapping[Run, Sequence[Pair]],
-    reasons: Mapping[Run, str] | None = None,
+    reasons: Mapping[Run, Said] | None = None,
     noticeable: float = NOTICEABLE,
 ) -> list[Compared]:
     """A verdict on each run from its ratio new ÷ old and the 95 % confidence interval of that
@@ -227,7 +234,7 @@ def judge(
         if measured:
             compared.append(_judged(run, measured, usual, noticeable))
         else:
-            because = (reasons or {}).get(run) or "no pair has both times"
+            because = (reasons or {}).get(run) or Said("no_whole_pair")
             compared.append(Compared(*run, "not comparable", because=because))
     return compared
 
@@ -239,7 +246,7 @@ def _judged(
     new = statistics.median(new for _, new in measured)
     ratios = [new / old for old, new in measured]
     if len(ratios) < FEWEST_PAIRS:
-        because = "one pair has no confidence interval: more rounds are needed"
+        because = Said("one_pair_no_interval")
         return Compared(*run, "ambiguous", old, new, ratios[0], because=because)
     ratio, low, high = ratio_of(ratios, usual)
     return decided(run, old, new, ratio, (low, high), noticeable)
@@ -313,15 +320,15 @@ def decided(
 
 def verdict_of(
     ratio: float, low: float, high: float, noticeable: float = NOTICEABLE
-) -> tuple[str, str]:
+) -> tuple[str, Said | None]:
     """(verdict, reason) of a ratio new ÷ old and its 95 % interval, as of two times."""
     if high < 1 / (1 + noticeable):
-        return "faster", ""
+        return "faster", None
     if low > 1 + noticeable:
-        return "slower", ""
+        return "slower", None
     if one_sided(ratio, low) >= 1 / (1 + noticeable) and one_sided(ratio, high) <= 1 + noticeable:
-        return "same", ""
-    return "ambiguous", "the confidence intervals allow both a difference and none"
+        return "same", None
+    return "ambiguous", Said("intervals_allow_both")
 
 
 def one_sided(ratio: float, end: float) -> float:

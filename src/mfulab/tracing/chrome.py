@@ -161,7 +161,9 @@ class Stream:
             if path.is_symlink():
                 key = "link_leads_nowhere"
             raise TraceError(path, Said(key)) from None
-        except (OSError, UnreadableError) as error:
+        except UnreadableError as error:
+            raise TraceError(path, error.why) from None
+        except OSError as error:
             raise TraceError(path, as_told(str(error).removeprefix(f"{path}: "))) from None
         if not begin:
             raise TraceError(path, Said("file_empty"))

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mfulab.core.errors import ConfigurationError
+from mfulab.core.said import Numbers, Said
 from mfulab.tracing import events
 from mfulab.tracing.chrome import Stream
 from mfulab.tracing.device_time import CAUSES, DeviceTime
@@ -158,9 +159,8 @@ def write(target: Path, traces: Sequence[Trace], added: list[str]) -> None:
                     out.write(text)
                     text = b""
     except OSError as error:
-        raise ConfigurationError(
-            f"{target}: cannot be written: {error.strerror or error}"
-        ) from None
+        why: Numbers = {"file": str(target), "error": error.strerror or str(error)}
+        raise ConfigurationError(Said("target_not_written", why)) from None
 
 
 def _activities(trace: Trace) -> Iterator[str]:

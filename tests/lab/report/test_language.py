@@ -4,6 +4,7 @@ glyph for each."""
 import ast
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 from typing import get_args
 
 import pytest
+import yaml
 from matplotlib import font_manager
 from matplotlib.ft2font import FT2Font
 
@@ -20,6 +22,7 @@ from mfulab.core.groups import WorkloadConfig
 from mfulab.core.language import LANGUAGES, Texts, catalogue, sentences, verdicts
 from mfulab.core.rows import Status
 from mfulab.core.said import Said, as_json, from_json, of_source
+from mfulab.core.yaml_text import SafeLoader
 from mfulab.lab.report import figures
 from mfulab.lab.report.drawing import fonts
 from mfulab.lab.tables import compare
@@ -35,11 +38,12 @@ REPORT = PACKAGE / "lab/report"
 SHOW = PACKAGE / "loop/interactive/show.py"
 CLI, GOODPUT = PACKAGE / "cli", PACKAGE / "loop/goodput"
 HEADROOM = PACKAGE / "mfu/headroom.py"
+COMPARE = PACKAGE / "lab/tables/compare.py"
 ASKING = ("text", "words")
 CONSTANTS = (
     *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),
     *("PRODUCTS", "OPERATORS", "COLLECTIVES", "MODULES", "KERNELS", "OVERVIEW", "RANKS"),
-    *("GAPS", "CAUSES", "COMPARED", "ROOFLINE"),
+    *("GAPS", "CAUSES", "COMPARED", "HEADS", "ROOFLINE"),
     *(
         "SINGLE",
         "KINDS",
@@ -68,6 +72,10 @@ TRACES = {
 }
 TRACES |= {"compute", "memory", "launch", "best_trace", "best_matmul_runs", "best_both"}
 TRACES |= {"kind", "slower", "faster", "same"}
+# Errors that a command shows, and parts whose sources a recorded number rests on: a reworded error
+# would call it outdated.
+SHOWN = {"ConfigurationError", "UnreadableError", "WebError", "LockError"}
+RESTED_ON = ("device/", "flops/", "models/")
 NOTES = {
     "imprecise",
     "update",
@@ -147,6 +155,16 @@ def reasons_of_answers(tree: ast.AST) -> set[ast.Call]:
     return {answer.args[1] for answer in answers if isinstance(answer.args[1], ast.Call)}
 
 
+def told_in_english(tree: ast.AST) -> Iterator[str]:
+    """Errors in a module that a command shows and whose sentence is a text in the code."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in SHOWN:
+            texts = (ast.JoinedStr, ast.BinOp, ast.Constant)
+            said = [given for given in node.args if isinstance(given, texts)]
+            if said and len(node.args) == 1:
+                yield ast.unparse(node)
+
+
 def strings(node: ast.AST) -> Iterator[str]:
     """The texts in an expression, those of a condition and parts of texts left out."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -189,7 +207,13 @@ def used() -> frozenset[str]:
     ladders = (asked_in(path) for path in (*GOODPUT.glob("*.py"), *CLI.glob("*.py")))
     modules = (
         asked_in(path)
-        for path in (*REPORT.rglob("*.py"), SHOW, HEADROOM, PACKAGE / "tracing/device_time.py")
+        for path in (
+            *REPORT.rglob("*.py"),
+            SHOW,
+            HEADROOM,
+            COMPARE,
+            PACKAGE / "tracing/device_time.py",
+        )
     )
     return frozenset(asked.union(*modules, *ladders, *said, REASONS, JOB, TRACES))
 
@@ -213,6 +237,16 @@ def test_translations_take_the_same_values(language):
 def test_every_text_that_is_asked_for_exists(language):
     of_a_budget = {"others"}  # a key of its JSON, beside the text for it
     assert used() - {key for _, key in keys(language)} - of_a_budget == set()
+
+
+def test_an_error_that_a_command_shows_has_a_key():
+    english = {}
+    for path in PACKAGE.rglob("*.py"):
+        place = path.relative_to(PACKAGE).as_posix()
+        told = list(told_in_english(parsed(path)))
+        if told and not place.startswith(RESTED_ON):
+            english[place] = told
+    assert english == {}
 
 
 def test_a_reason_of_an_answer_has_a_text_or_a_line_in_the_manual():
@@ -244,6 +278,26 @@ def test_every_figure_and_topic_has_its_words(language):
         assert Texts(language, name)("title")
         assert Texts(language, name)("reading")
         assert Texts(language, "page")(f"topic_{module.TOPIC}")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_key_of_a_catalogue_stands_twice(language):
+    file = PACKAGE / f"core/language/catalogue/{language}.yaml"
+    waiting: list[yaml.Node] = [yaml.compose(file.read_text(encoding="utf-8"), SafeLoader)]
+    twice = []
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, yaml.MappingNode):
+            counts = Counter(key.value for key, _ in node.value)
+            twice += [key for key, count in counts.items() if count > 1]
+            waiting += [value for _, value in node.value]
+    assert twice == []
+
+
+def test_a_sentence_takes_no_number_by_the_name_of_an_argument():
+    for section in sentences.SECTIONS:
+        for text in catalogue("en")[section].values():
+            assert not placeholders(text) & {"self", "key"}, text
 
 
 def test_definitions_are_as_many_in_every_language():

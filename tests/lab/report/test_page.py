@@ -17,15 +17,17 @@ from support.report_rows import EVIL, EVIL_NAME
 from support.slow import few
 
 from mfulab.core.files import write_csv
-from mfulab.core.language import Texts
+from mfulab.core.language import LANGUAGES, Texts
 from mfulab.core.language.sentences import sentence
 from mfulab.core.said import Said, of_source, packed_all
 from mfulab.lab.report import figures, frames, summary
 from mfulab.lab.report.drawing import percent
 from mfulab.lab.report.page import document
 from mfulab.lab.runtime import forked
+from mfulab.lab.tables import compare
 from mfulab.lab.tables.columns import columns
 from mfulab.measurements.registry import TABLES
+from mfulab.timing.paired import Compared
 
 MEGABYTE = 1e6
 NO_ROWS = Texts("en", "page")("no_rows").partition(";")[0]  # what follows is quoted
@@ -451,3 +453,11 @@ def test_a_sweep_ends_in_the_terminal_with_the_page_s_first_lines(measured, tmp_
     assert because.startswith(Texts("en", "lines")("because", reason=f"in {model} "))
     assert advice.startswith("Try: ")
     assert f"model={model} " in command or "experiment=" in command
+
+
+def test_why_a_run_is_not_comparable_is_told_in_the_pages_language(tmp_path):
+    lost = Compared("profile_step", "a", "not comparable", because=Said("only_in_old"))
+    compare.write([lost], tmp_path / "comparison.csv", Path("before"), Path("after"))
+    for language in LANGUAGES:
+        told = document._comparison(tmp_path, Texts(language, "page"))["others"]
+        assert sentence("only_in_old", {}, language) in told[0]

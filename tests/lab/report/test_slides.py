@@ -11,6 +11,7 @@ import pytest
 import yaml
 from matplotlib.text import Text
 from PIL import Image
+from support.said import refused
 from support.slow import few
 
 from mfulab.cli.main import main
@@ -29,7 +30,7 @@ def test_the_texts_to_choose_are_those_of_the_topics():
     assert [name.lower() for name in yaml.safe_load(TOPICS.read_text())] == TEXTS
     for text in TEXTS:
         assert len(slides.chosen(TOPICS, text)) > 3
-    with pytest.raises(ConfigurationError, match=r"text=labs: unknown\. Choices: lab, kernels"):
+    with refused(ConfigurationError, "unknown_choice_near", value="labs", near="lab"):
         slides.chosen(TOPICS, "labs")
 
 

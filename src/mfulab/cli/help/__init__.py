@@ -25,7 +25,7 @@ class Told(click.Command):
 
 def translations() -> Mapping[str, str]:
     """Texts in the terminal's language by the English ones; empty for English."""
-    from mfulab.cli.options import usual_language
+    from mfulab.core.terminal_language import usual_language
 
     language = usual_language()
     file = Path(__file__).with_name(f"{language}.yaml")

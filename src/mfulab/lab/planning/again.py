@@ -9,6 +9,7 @@ from typing import Any, get_args
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError
 from mfulab.core.replicates import STANDS_IN
+from mfulab.core.said import Said, of_source
 from mfulab.lab.planning.keys import Experiment, find_field, group_model, groups
 from mfulab.lab.planning.load import CONFIG, load, of_overrides
 from mfulab.lab.planning.runs import Run
@@ -56,7 +57,7 @@ def planned(hardware: str, results: Path, config: Sequence[str]) -> Again:
 def _mapping(words: Sequence[str]) -> Mapping[str, str]:
     for word in words:
         if "=" not in word:
-            raise ConfigurationError(f"--sweep {word}: give KEY=VALUE, as Snakemake's --config.")
+            raise ConfigurationError(of_source(f"--sweep {word}", Said("give_as_config")))
     return dict(word.split("=", 1) for word in words)
 
 
@@ -69,10 +70,8 @@ def _add_plan(path: Path, results: Path, again: Again) -> None:
             if not is_choice(word):
                 unfit.append(word)
         if unfit:
-            raise ConfigurationError(
-                f"{path}: {unfit[0]}: not taken from a file of results, as it may name code or a file."
-                " Give the sweep's own words to --sweep."
-            )
+            word = f"{path}: {unfit[0]}"
+            raise ConfigurationError(of_source(word, Said("not_from_results")))
         overrides = [f"experiment={asked.experiment}", *asked.overrides]
         for plan in of_overrides(overrides).plans:
             again.add(plan.runs, results)

@@ -13,9 +13,10 @@ from hydra.core.override_parser.types import Override, RangeSweep
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from mfulab.core.configs import put
-from mfulab.core.errors import ConfigurationError, shortened, unknown
+from mfulab.core.errors import ConfigurationError, shortened, unknown, whole_sentence
 from mfulab.core.files import UnreadableError, read_text
 from mfulab.core.parts import Values
+from mfulab.core.said import Numbers, Said, as_told, of_source
 from mfulab.core.yaml_text import load_yaml, parse_yaml
 from mfulab.device.datasheets import typed_names
 from mfulab.lab.planning.keys import OPEN, Experiment, choices, find_field, groups
@@ -48,6 +49,18 @@ ONE = {
     "report.text",
     "report.recorded",
 }
+# Sentences for what pydantic calls a number out of its bounds, and a value of another type.
+BOUNDS = {
+    "greater_than": "must_be_above",
+    "greater_than_equal": "must_be_at_least",
+    "less_than": "must_be_below",
+    "less_than_equal": "must_be_at_most",
+}
+KINDS = {
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "must_be_whole_number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "must_be_number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "must_be_switch"),
+}
 
 
 def experiment_file(path: Path) -> None:
@@ -57,30 +70,31 @@ def experiment_file(path: Path) -> None:
         text = read_text(path)
         content = parse_yaml(text)
     except UnreadableError as error:
-        raise ConfigurationError(f"{error}.") from error
+        raise ConfigurationError(whole_sentence(error)) from error
     except ValueError as error:
-        raise ConfigurationError(f"{path}: not YAML ({error}).") from error
+        not_yaml = Said("not_yaml", {"file": str(path), "error": str(error)})
+        raise ConfigurationError(not_yaml) from error
+    refused = _why_no_experiment(content, text)
+    if refused:
+        raise ConfigurationError(of_source(str(path), refused))
+
+
+def _why_no_experiment(content: Any, text: str) -> Said | None:
+    """The first thing that is wrong with an experiment's file; None for nothing."""
     if content is None:
-        raise ConfigurationError(
-            f"{path}: empty. Give `steps` and what they sweep: config/README.md has an example."
-        )
+        return Said("experiment_empty")
     if not isinstance(content, dict):
-        raise ConfigurationError(
-            f"{path}: holds a {type(content).__name__}. Give keys, such as steps: [profile_step]."
-        )
+        return Said("experiment_without_keys", {"kind": type(content).__name__})
     if not PACKAGE.search(text):
-        raise ConfigurationError(
-            f"{path}: begin it with the line `# @package _global_`, else it sets nothing."
-        )
-    if missing := next(
-        (key for key, value in content.items() if value == "???"), None
-    ):  # Hydra takes it for nothing
-        raise ConfigurationError(f"{path}: {missing}=???: missing. Give a value, or leave it out.")
+        return Said("experiment_without_package")
+    for key, value in content.items():
+        if value == "???":  # Hydra takes it for nothing
+            return Said("experiment_lacks", {"name": str(key)})
     for key in ("hydra", "hydra.sweeper", "hydra.sweeper.params"):
-        if not isinstance(content := content.get(key.rpartition(".")[2]) or {}, dict):
-            raise ConfigurationError(
-                f"{path}: {key}={shortened(content)}: give sweeper: {{params: {{KEY: VALUES}}}}."
-            )
+        content = content.get(key.rpartition(".")[2]) or {}
+        if not isinstance(content, dict):
+            return Said("give_sweeper_params", {"name": key, "value": shortened(content)})
+    return None
 
 
 def anchors(folder: Path) -> None:
@@ -98,7 +112,7 @@ def whole_file(path: Path) -> None:
     try:
         load_yaml(path, follow=True)
     except (FileNotFoundError, UnreadableError) as error:
-        raise ConfigurationError(f"{error}.") from error
+        raise ConfigurationError(whole_sentence(error)) from error
 
 
 def overrides(parsed: Iterable[Override], config: Values, folder: Path, where: str = "") -> None:
@@ -109,7 +123,7 @@ def overrides(parsed: Iterable[Override], config: Values, folder: Path, where: s
         key = override.key_or_group
         refused = _why_refused(override)
         if refused:
-            raise ConfigurationError(f"{where}{override.input_line}: {refused}")
+            raise ConfigurationError(of_source(f"{where}{override.input_line}", refused))
         if key in names:
             for choice in choices_of(override):
                 check_choice(key, choice, folder, where)
@@ -121,19 +135,18 @@ def overrides(parsed: Iterable[Override], config: Values, folder: Path, where: s
                 check_values(key, [plain(text)])
 
 
-def _why_refused(override: Override) -> str:
-    """Reason why an override is none of this project's, whatever the config; empty without one."""
+def _why_refused(override: Override) -> Said | None:
+    """Reason why an override is none of this project's, whatever the config; None without one."""
     key = override.key_or_group
     if override.is_delete() or override.package is not None:
-        return "give key=value; keys are neither removed nor moved."
+        return Said("keys_stay")
     if re.split(r"[./]", key)[0] == "hydra":
-        return "Hydra's launchers, sweepers and folders are not used; docs/decisions.md says what does the same."
+        return Said("hydra_unused")
     if key in ONE and override.is_sweep_override():
-        return "one value for all runs. Give the command again for another."
+        return Said("one_value_for_all")
     if key == "steps" and override.value() == []:
-        choices = ", ".join(MEASUREMENTS)
-        return f"nothing to measure. Choices: {choices}; experiment=recorded needs none."
-    return ""
+        return Said("nothing_to_measure", {"choices": ", ".join(MEASUREMENTS)})
+    return None
 
 
 def _check_key(key: str, config: Values, names: Iterable[str], where: str) -> None:
@@ -165,16 +178,12 @@ def values_of(override: Override) -> list[str]:
     end of them."""
     if not override.is_sweep_override():
         return [override.get_value_element_as_str()]
-    line = override.input_line
+    line = override.input_line or ""
     sweep = override.value()
     if not override.is_discrete_sweep():
-        raise ConfigurationError(
-            f"{line}: an interval cannot be enumerated; give choice(…), range(…), glob(…) or a list."
-        )
+        raise ConfigurationError(of_source(line, Said("interval_as_sweep")))
     if getattr(sweep, "shuffle", False):
-        raise ConfigurationError(
-            f"{line}: shuffle has no end of orders. Runs have one of the key seed."
-        )
+        raise ConfigurationError(of_source(line, Said("shuffled_sweep")))
     is_endless = isinstance(sweep, RangeSweep) and not (
         sweep.step and abs((sweep.stop - sweep.start) / sweep.step) <= MOST  # type: ignore[operator]
     )
@@ -182,9 +191,10 @@ def values_of(override: Override) -> list[str]:
     if not is_endless:
         values = list(itertools.islice(override.sweep_string_iterator(), MOST + 1))
     if is_endless or len(values) > MOST:
-        raise ConfigurationError(f"{shortened(line)}: more than {MOST:,} values. Give fewer.")
+        too_many = Said("too_many_values", {"most": MOST})
+        raise ConfigurationError(of_source(shortened(line), too_many))
     if not values:
-        raise ConfigurationError(f"{line}: matches nothing.")
+        raise ConfigurationError(of_source(line, Said("matches_nothing")))
     return values
 
 
@@ -202,10 +212,8 @@ def check_choice(group: str, choice: str, folder: Path, where: str = "") -> None
         if group == "device" and any(
             f"{name}-".lower().startswith(f"{choice}-".lower()) for name in typed_names()
         ):
-            says = "give its kind. hardware=… plans for another machine's: docs/clusters.md."
-            raise ConfigurationError(
-                f"{where}device={choice}: {says} Choices: {', '.join(options)}."
-            )
+            kinds = Said("give_kind_of_device", {"choices": ", ".join(options)})
+            raise ConfigurationError(of_source(f"{where}device={choice}", kinds))
         readers = (
             step
             for step, measurement in MEASUREMENTS.items()
@@ -232,10 +240,10 @@ def whole(base: Values, swept: Values) -> None:
     for rule in checked.exclude:
         if "because" not in rule or len(rule) == 1:
             raise ConfigurationError(
-                f"exclude={shortened(rule)}: give axes and, as `because`, the reason."
+                of_source(f"exclude={shortened(rule)}", Said("give_axes_and_because"))
             )
     if {} in checked.first:
-        raise ConfigurationError("first={}: give axes, such as {model: gpt2}.")
+        raise ConfigurationError(of_source("first={}", Said("give_axes")))
     for name, rules in (("exclude", checked.exclude), ("first", checked.first)):
         for key in (key for rule in rules for key in rule if (name, key) != ("exclude", "because")):
             if str(key).split(".")[0] not in (asked := [*_names(Experiment), *OF_DEVICES]):
@@ -254,9 +262,10 @@ def _finite(place: str, content: object) -> None:
         inner = ()
     for key, value in inner:
         if not isinstance(key, str) and isinstance(content, Mapping):
-            raise ConfigurationError(f"{place}{key}: no key. Keys are words.")
+            raise ConfigurationError(of_source(f"{place}{key}", Said("keys_are_words")))
         if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigurationError(f"{place}{key}={value}: give a finite number.")
+            finite = Said("give_finite_number")
+            raise ConfigurationError(of_source(f"{place}{key}={value}", finite))
         _finite(f"{place}{key}.", value)
 
 
@@ -275,7 +284,7 @@ def check_values(key: str, contents: Iterable[Any]) -> None:
         except ValidationError as error:
             raise told(error, Experiment, *key.split(".")) from error
         if isinstance(content, bool) and not isinstance(valid, bool):
-            raise ConfigurationError(f"{key}={content}: give a value, not true or false.")
+            raise ConfigurationError(of_source(f"{key}={content}", Said("give_no_switch")))
 
 
 def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> ConfigurationError:
@@ -294,34 +303,51 @@ def told(error: ValidationError, model: type[BaseModel], *prefix: str) -> Config
         case "literal_error":
             return unknown(key, given, re.findall(r"'([^']*)'", first["ctx"]["expected"]))
         case "missing":
-            return ConfigurationError(f"{key}: missing. Give {key}=VALUE.")
+            return ConfigurationError(Said("key_missing", {"name": key}))
         case "model_type" | "dict_type" | "model_attributes_type":
             keys = ", ".join(_siblings(model, [*where, ""])) or f"{key}.NAME"
-            return ConfigurationError(f"{key}={given}: give one of its keys: {keys}.")
-    says = _advice(first["type"], key, given, model, where)
-    if not says:
-        says = first["msg"].removeprefix("Value error, ")
-        says = says.replace("Input should", "must").replace(" should ", " must ")
+            one = Said("give_one_of_its_keys", {"names": keys})
+            return ConfigurationError(of_source(f"{key}={given}", one))
+    named_value = f"{key}={given}"
     if isinstance(first["input"], Mapping):  # of which is wrong how its values go together
-        return ConfigurationError(f"{key}: {says}.")
-    return ConfigurationError(f"{key}={given}: {says}.")
+        named_value = key
+    says = _advice(first["type"], key, given, model, where)
+    if says is None:
+        says = _of_pydantic(first["type"], first["msg"])
+    whole = Said("whole_sentence", {"sentence": of_source(named_value, says)})
+    return ConfigurationError(whole)
 
 
-def _advice(fault: str, key: str, given: str, model: type[BaseModel], where: Sequence[str]) -> str:
-    """Says what to give instead of a value of another type or form; empty where pydantic's own message
+def _of_pydantic(fault: str, message: str) -> Said:
+    """Says in the catalogue's words that a value is out of bounds or of another type; else gives
+    pydantic's own."""
+    if fault in BOUNDS:
+        *_, bound = message.split()  # as pydantic writes it: 1e+38 in digits
+        return Said(BOUNDS[fault], {"bound": bound})
+    if fault in KINDS:
+        return Said(KINDS[fault])
+    says = message.removeprefix("Value error, ")
+    return as_told(says.replace("Input should", "must").replace(" should ", " must "))
+
+
+def _advice(
+    fault: str, key: str, given: str, model: type[BaseModel], where: Sequence[str]
+) -> Said | None:
+    """Says what to give instead of a value of another type or form; None where pydantic's own message
     says it."""
     match fault:
         case "list_type" if key == "exclude":
-            return "give a list of rules in the experiment's file"
+            return Said("give_rules")
         case "list_type":
-            return f"give a list: {key}=[{given}]"
+            return Said("give_list", {"example": f"{key}=[{given}]"})
         case "string_type":
-            return f'give a text, in quotes where it could be a number: {where[-1]}: "123_456"'
+            return Said("give_text", {"name": where[-1]})
         case "string_pattern_mismatch":  # a reader of regular expressions is not presumed
             field = find_field(model, where)[1]
-            meaning = (field and field.description) or "letters, digits, . _ and -"
-            return f"give {meaning.rstrip('.')}"
-    return ""
+            if field and field.description:
+                return Said("give_meant", {"meaning": field.description.rstrip(".")})
+            return Said("give_plain_name")
+    return None
 
 
 def _siblings(model: type[BaseModel], where: Sequence[str]) -> list[str]:
@@ -343,6 +369,5 @@ def runs(steps: Iterable[str], axes: Mapping[str, Sequence[Any]]) -> None:
             if key.split(".")[0] in MEASUREMENTS[step].config.model_fields:
                 read.append(key)
         if (count := math.prod(len(axes[key]) for key in read)) > MOST:
-            raise ConfigurationError(
-                f"{step}: {', '.join(read)} give {count:,} runs, more than {MOST:,}. Sweep less."
-            )
+            counts: Numbers = {"keys": ", ".join(read), "count": count, "most": MOST}
+            raise ConfigurationError(of_source(step, Said("too_many_runs", counts)))

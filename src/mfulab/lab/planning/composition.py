@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from mfulab.core.errors import ConfigurationError, shortened
 from mfulab.core.files import digests
 from mfulab.core.parts import Content, Values
+from mfulab.core.said import Said, of_source
 from mfulab.lab.planning import checks
 from mfulab.lab.planning.keys import OPEN, defaults, derived, groups
 from mfulab.lab.planning.naming import NO_RUNS
@@ -61,8 +62,8 @@ def compose_experiments(
         parsed = _parse([_named(override, groups(folder)) for override in complete(overrides)])
         for word in parsed:
             if word.is_sweep_override() and not sweeps:
-                says = "several values. Add -m to sweep over them."
-                raise ConfigurationError(f"{word.input_line}: {says}")
+                several = Said("several_values")
+                raise ConfigurationError(of_source(word.input_line or "", several))
         names: list[str] = []
         rest: list[Override] = []
         for word in parsed:
@@ -127,7 +128,7 @@ def _hydra(folder: Path) -> Iterator[None]:
             " ".join(re.split("See https|Config search path", str(error))[0].split())
             or type(error).__name__
         )
-        raise ConfigurationError(f"{folder}/: {text}") from error
+        raise ConfigurationError(of_source(f"{folder}/", text)) from error
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -135,8 +136,8 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
     except OverrideParseException as error:
-        says = "cannot be read. Give key=value, several values as key=a,b and a list as key=[a,b]."
-        raise ConfigurationError(f"{shortened(error.override)}: {says}") from error
+        torn = Said("override_not_read")
+        raise ConfigurationError(of_source(shortened(error.override), torn)) from error
 
 
 def _compose_one(

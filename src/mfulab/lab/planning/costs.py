@@ -15,6 +15,7 @@ from mfulab.core.files import remove, write_json
 from mfulab.core.groups import TimingConfig
 from mfulab.core.parts import Content
 from mfulab.core.replicates import replicate_of
+from mfulab.core.said import Numbers, Said
 from mfulab.device import ByKind, is_gpu, kind_of, system
 from mfulab.lab.planning.runs import Plan, Run, all_runs
 from mfulab.lab.runtime import budget
@@ -95,9 +96,9 @@ class Sweep:
             self.turns = _turns(plans)
             least = least_s(plans)
             if 60 * self.budget_min < least:
-                needs = f"environment, ceilings and page alone need about {least:.0f} s"
-                more = f"Give budget_min={math.ceil(least / 6) / 10:g} or more."
-                raise ConfigurationError(f"budget_min={self.budget_min:g}: {needs}. {more}")
+                enough = math.ceil(least / 6) / 10
+                needs: Numbers = {"given": self.budget_min, "seconds": least, "enough": enough}
+                raise ConfigurationError(Said("budget_too_short", needs))
         # Of what the headline needs.
         self.digest = hashlib.sha256(" ".join(self.headline).encode()).hexdigest()[:16]
 

@@ -14,6 +14,8 @@ from mfulab.core.files import scratch, write_text
 from mfulab.core.measurement import Measurement
 from mfulab.core.parts import Content
 from mfulab.core.replicates import previous, replicate_of, turn
+from mfulab.core.said import Said
+from mfulab.core.terminal_language import error_in_words, in_words
 from mfulab.lab.planning import store
 from mfulab.lab.planning.costs import Sweep
 from mfulab.lab.planning.load import RESULTS
@@ -31,11 +33,9 @@ def exits_with_message() -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
-        sys.exit(f"mfulab: {error}")
+        sys.exit(f"mfulab: {error_in_words(error)}")
     except MemoryError:
-        sys.exit(
-            "mfulab: too little memory to plan the sweep: raise ulimit -v, or end other programs."
-        )
+        sys.exit(f"mfulab: {in_words(Said('no_memory_to_plan'))}")
 
 
 class Inputs:

@@ -16,6 +16,7 @@ from mfulab.core.groups import SLUG, Closed
 from mfulab.core.language import LANGUAGES
 from mfulab.core.parts import Content
 from mfulab.core.replicates import MOST_REPLICATES
+from mfulab.core.said import Said, of_source
 from mfulab.core.yaml_text import load_yaml
 from mfulab.device.vendors import kinds
 from mfulab.measurements.published import RECORDINGS
@@ -198,7 +199,7 @@ def _lines(table: Path, changed_ns: int) -> dict[str, Content]:
     if not isinstance(lines, Mapping) or not all(
         isinstance(content, Mapping) for content in lines.values()
     ):
-        raise ConfigurationError(f"{table}: give a line for each choice: NAME: {{KEY: VALUE, …}}.")
+        raise ConfigurationError(of_source(str(table), Said("give_line_a_choice")))
     return {name: {"name": name, **content} for name, content in lines.items()}
 
 

@@ -8,6 +8,7 @@ from typing import Any, get_args, get_origin
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.parts import Content, Values
+from mfulab.core.said import Numbers, Said
 from mfulab.lab.planning.keys import OPEN, Experiment, find_field
 
 # Text that Hydra reads as it stands, also within a list.
@@ -64,9 +65,8 @@ def _words(text: Any) -> list[str]:
     try:
         return shlex.split(str(text))
     except ValueError as error:
-        raise ConfigurationError(
-            f"overrides={text}: {error}. Quote a value that holds spaces."
-        ) from error
+        torn: Numbers = {"text": str(text), "error": str(error)}
+        raise ConfigurationError(Said("overrides_torn", torn)) from error
 
 
 def _overrides(key: str, value: Any) -> Iterator[str]:

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from mfulab.core.configs import StepConfig, put
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError, whole_sentence
 from mfulab.core.files import UnreadableError, digest, found_files
 from mfulab.core.formats import format_name
 from mfulab.core.json_text import parse_json
 from mfulab.core.parts import Content, Values, pick_all, pick_present
 from mfulab.core.printing import say
 from mfulab.core.replicates import base_name, halved, numbered
+from mfulab.core.said import Said, of_source
+from mfulab.core.terminal_language import in_words
 from mfulab.device import ByKind, is_gpu
 from mfulab.lab.planning.identity import identity
 from mfulab.lab.planning.naming import run_name
@@ -373,16 +375,12 @@ def traces(given: str | None) -> Iterator[dict[str, str]]:
     matches."""
     if not given:
         if not Path(EXAMPLE).exists():
-            raise ConfigurationError(
-                f"trace={given}: give a file, a folder or a glob, such as trace='runs/*.json.gz'."
-            )
-        say(
-            f"trace: none is given, so the example {EXAMPLE} is read; yours: trace='runs/*.json.gz'",
-            file=sys.stderr,
-        )
+            raise ConfigurationError(of_source(f"trace={given}", Said("give_traces")))
+        say(in_words(Said("example_trace_read", {"file": EXAMPLE})), file=sys.stderr)
         given = EXAMPLE
     if not (paths := found_files(str(given), ENDINGS)):
-        raise ConfigurationError(f"trace={given}: no file is there ({' or '.join(ENDINGS)}).")
+        none = Said("no_file_there", {"endings": ", ".join(ENDINGS)})
+        raise ConfigurationError(of_source(f"trace={given}", none))
     endings = [next(filter(path.name.endswith, ENDINGS), path.suffix) for path in paths]
     stems = [
         path.name.removesuffix(end).removesuffix(".pt.trace")
@@ -396,7 +394,7 @@ def traces(given: str | None) -> Iterator[dict[str, str]]:
         try:
             content = digest(path)
         except (FileNotFoundError, UnreadableError) as error:
-            raise ConfigurationError(f"trace={given}: {error}.") from error
+            raise ConfigurationError(of_source(f"trace={given}", whole_sentence(error))) from error
         yield {
             "name": re.sub(r"^[^A-Za-z0-9]+", "", name) or "trace",
             "path": str(path),

@@ -21,6 +21,8 @@ from snakemake.logging import logger
 
 from mfulab.core.errors import installs
 from mfulab.core.printing import say
+from mfulab.core.said import Said
+from mfulab.core.terminal_language import in_words
 from mfulab.lab.runtime import lifetime
 
 WILDCARDS = ("hardware", "run", "figure")
@@ -144,7 +146,8 @@ def name_missing_executor() -> None:
 
     def refuse_in_a_sentence(self: ArgumentParser, message: str) -> NoReturn:
         if "invalid choice: 'slurm'" in message:
-            sys.exit(f"mfulab: executor=slurm needs a plugin of Snakemake: {installs('slurm')}.")
+            plugin = Said("slurm_needs_plugin", {"install": installs("slurm")})
+            sys.exit(f"mfulab: {in_words(plugin)}")
         refuse(self, message)
 
     ArgumentParser.error = refuse_in_a_sentence  # type: ignore[method-assign]

@@ -23,6 +23,7 @@ import platformdirs
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.files import UnreadableError, read_json, read_text, write_text
+from mfulab.core.said import Said, of_source
 from mfulab.device import OF_GPUS, is_gpu, kind_of
 from mfulab.lab.planning.store import holds, write_if_changed
 
@@ -185,7 +186,8 @@ class _Module:
         try:
             tree = ast.parse(path.read_bytes())
         except SyntaxError as error:
-            raise ConfigurationError(f"{path}:{error.lineno}: {error.msg}.") from error
+            place = of_source(f"{path}:{error.lineno}", f"{error.msg}.")
+            raise ConfigurationError(place) from error
         for statement in tree.body:
             if not isinstance(statement, DEFINITIONS):
                 self._import(statement)
@@ -503,9 +505,8 @@ def locate(target: str) -> str:
     while name and not _file(name):
         name, _, wanted = name.rpartition(".")
     if not name or (path := _file(name)) is None:
-        raise ConfigurationError(
-            f"_target_={target}: no module {target.rpartition('.')[0] or target} can be found."
-        )
+        wanted = target.rpartition(".")[0] or target
+        raise ConfigurationError(Said("no_such_module", {"target": target, "module": wanted}))
     module = _module(name, path)
     names = {*module.bound, *module.aliases}
     is_dynamic = {"__getattr__", ALL} & names or (

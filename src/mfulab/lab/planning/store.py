@@ -33,6 +33,7 @@ from mfulab.core.parts import Content, Values
 from mfulab.core.printing import say
 from mfulab.core.replicates import STANDS_IN
 from mfulab.core.rows import NOT_MEASURED
+from mfulab.core.said import Numbers, Said
 from mfulab.device import system
 from mfulab.lab.planning.identity import digest, is_same
 from mfulab.lab.planning.runs import Plan, Run
@@ -214,8 +215,8 @@ def take(results: Path) -> bool:
     )
     if left and not is_here:
         os.close(descriptor)
-        says = "and did not end it properly. Where it has ended, give `make unlock`."
-        raise ConfigurationError(f"{results}/: {_told(left)} {says}")
+        began: Numbers = {"folder": f"{results}/", **_holder(left)}
+        raise ConfigurationError(Said("results_left_held", began))
     if not is_kept:
         says = "its file system keeps no locks: a sweep on another machine is not noticed"
         say(f"mfulab: {results}/: {says}.", file=sys.stderr)
@@ -245,19 +246,17 @@ def _locked(path: Path, kind: int = fcntl.LOCK_EX) -> tuple[int, Content, bool]:
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        says = f"cannot be opened ({error.strerror}). It must be a file of your own; remove it if no sweep runs."
-        raise ConfigurationError(f"{path}: {says}") from error
+        shut: Numbers = {"file": str(path), "error": error.strerror}
+        raise ConfigurationError(Said("lock_not_opened", shut)) from error
     is_kept = True
-    remedy = ""
+    remedy: Said | None = None
     holder = Content()
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError as error:
         is_kept = isinstance(error, BlockingIOError)
         if is_kept:
-            remedy = (
-                "Wait for its end, or measure from a checkout with a results folder of its own."
-            )
+            remedy = Said("wait_or_other_checkout")
     with suppress(ValueError):
         told = parse_json(os.pread(descriptor, 1 << 16, 0))
         holder = told if isinstance(told, dict) else {}
@@ -274,19 +273,23 @@ def _locked(path: Path, kind: int = fcntl.LOCK_EX) -> tuple[int, Content, bool]:
             and process != os.getpid()
             and processes.is_alive(process)
         ):
-            remedy = (
-                f"Wait for its end. Where that number is another program's by now, remove {path}."
-            )
+            remedy = Said("wait_or_remove_lock", {"file": str(path)})
     if remedy:
         os.close(descriptor)
-        raise ConfigurationError(f"{path.parent}/: {_told(holder)} and is still at it. {remedy}")
+        at_it: Numbers = {"folder": f"{path.parent}/", "remedy": remedy, **_holder(holder)}
+        raise ConfigurationError(Said("results_held", at_it))
     return descriptor, holder, is_kept
 
 
-def _told(holder: Values) -> str:
-    values = {"process": "?", "host": "this machine", "since": "?", "command": "?", **holder}
-    since = str(values["since"])[:16].replace("T", " ")
-    return f"process {values['process']} on {values['host']} began a sweep at {since} UTC ({values['command']})"
+def _holder(holder: Values) -> dict[str, str | Said]:
+    """Names the process that holds results for a sentence, as far as the lock tells it."""
+    host = holder.get("host")
+    return {
+        "process": str(holder.get("process", "?")),
+        "host": Said("this_machine") if host is None else str(host),
+        "since": str(holder.get("since", "?"))[:16].replace("T", " "),
+        "command": str(holder.get("command", "?")),
+    }
 
 
 def _this_process() -> Content:

@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError, said_of
 from mfulab.core.language import LANGUAGES
 from mfulab.core.parts import Values
 from mfulab.core.printing import say
+from mfulab.core.said import Said, of_source
 from mfulab.device import identity, is_gpu, kind_of
 from mfulab.lab.planning import estimate, store
 from mfulab.lab.planning.costs import Sweep
@@ -36,13 +37,9 @@ def _check_folder() -> None:
     here = Path.cwd()
     records = Path(".snakemake")
     if not os.access(records if records.exists() else here, os.W_OK | os.X_OK):
-        raise ConfigurationError(
-            f"{here}: cannot be written, not even for a dry run. Work in one that can be."
-        )
+        raise ConfigurationError(of_source(str(here), Said("folder_not_written")))
     if {"{", "}"} & set(str(here)):
-        raise ConfigurationError(
-            f"{here}: Snakemake allows no braces in a path. Move or rename this folder."
-        )
+        raise ConfigurationError(of_source(str(here), Said("braces_in_path")))
 
 
 class Workflow:
@@ -103,7 +100,7 @@ class Workflow:
         try:  # before the first run fails
             os.close(devices.open_lock(devices.lock_path("cpu", os.environ)))
         except RuntimeError as error:
-            raise ConfigurationError(str(error)) from error
+            raise ConfigurationError(said_of(error)) from error
         is_left_over = store.take(RESULTS)
         finished = set[str]()
         for plan in self.plans:

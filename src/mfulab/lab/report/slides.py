@@ -10,7 +10,7 @@ from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.transforms import Bbox
 from pandas import DataFrame
 
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import unknown
 from mfulab.core.files import write_text
 from mfulab.core.parts import leave_out
 from mfulab.lab.report import figures, frames, selection, topics, trust
@@ -41,7 +41,7 @@ def chosen(listed: Path, which: str) -> dict[str, str]:
     items = topics.read(listed)
     texts = dict.fromkeys(item.text.lower() for item in items)
     if which not in texts:
-        raise ConfigurationError(f"text={which}: unknown. Choices: {', '.join(texts)}.")
+        raise unknown("text", which, texts)
     reasons: dict[str, str] = {}
     for item in items:
         if item.text.lower() == which:

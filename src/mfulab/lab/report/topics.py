@@ -15,7 +15,7 @@ from mfulab.core.files import read_given, read_text, scratch
 from mfulab.core.json_text import parse_json
 from mfulab.core.printing import say, say_json
 from mfulab.core.rows import COUNTERS
-from mfulab.core.said import Numbers
+from mfulab.core.said import Numbers, Said
 from mfulab.core.yaml_text import LONGEST, parse_yaml
 from mfulab.lab.planning import keys
 from mfulab.lab.report import figures, frames
@@ -197,9 +197,8 @@ def _texts(path: Path) -> dict[str, list[Item]]:
             detail = ""
             if where:
                 detail = f" ({where}: {first['msg']})"
-        raise ConfigurationError(
-            f"{path}: holds no texts with their topics, as {TOPICS} does{detail}."
-        ) from error
+        named: Numbers = {"file": str(path), "example": TOPICS, "detail": detail}
+        raise ConfigurationError(Said("no_topics", named)) from error
 
 
 def counted(topics: list[Topic]) -> str:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from mfulab.core.json_text import parse_json
 from mfulab.core.printing import say
+from mfulab.core.said import Numbers, Said, SaidError, as_told
 from mfulab.device import is_gpu
 from mfulab.lab.runtime.processes import check_workflow
 
@@ -24,6 +25,10 @@ JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 LOCKS = "MFULAB_LOCKS"
 POLL_S = 0.1
 LONGEST_WAIT_S = 3600  # for devices that others hold all the time
+
+
+class LockError(SaidError, RuntimeError):
+    """A device's lock cannot be used, for the reason that its sentence gives."""
 
 
 class HeldError(RuntimeError):
@@ -148,21 +153,20 @@ def holder(path: str) -> str:
 
 
 def _is_taken(descriptor: int, path: str, kind: int) -> bool:
-    """True where the lock is this process's now, false where another has it. Raises RuntimeError on
+    """True where the lock is this process's now, false where another has it. Raises LockError on
     a file system that keeps no locks."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
-        raise RuntimeError(
-            f"{path}: its file system keeps no locks ({error.strerror}). Set {LOCKS} to a folder on a local disk."
-        ) from error
+        told: Numbers = {"file": path, "error": error.strerror, "variable": LOCKS}
+        raise LockError(Said("no_locks_kept", told)) from error
     return True
 
 
 def open_lock(path: str) -> int:
-    """The descriptor of a lock of all users, never written to. Raises RuntimeError where another
+    """The descriptor of a lock of all users, never written to. Raises LockError where another
     thing stands there."""
     try:
         with suppress(FileExistsError):
@@ -175,11 +179,9 @@ def open_lock(path: str) -> int:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return descriptor
         os.close(descriptor)
-        says = "not a regular file"
+        why = Said("no_regular_file")
     except OSError as error:
-        says = "a link"
+        why = Said("a_link")
         if error.errno != errno.ELOOP:
-            says = error.strerror or str(error)
-    raise RuntimeError(
-        f"{path}: cannot be used as a lock ({says}). Remove it, or set {LOCKS} to a folder of your own."
-    )
+            why = as_told(error.strerror or str(error))
+    raise LockError(Said("no_lock", {"file": path, "why": why, "variable": LOCKS}))

@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from mfulab.core.configs import StepConfig
-from mfulab.core.errors import ConfigurationError, UnsupportedError, is_out_of_memory
+from mfulab.core.errors import ConfigurationError, UnsupportedError, is_out_of_memory, said_of
 from mfulab.core.files import (
     UnreadableError,
     read_csv,
@@ -35,7 +35,16 @@ from mfulab.core.parts import drop_none, pick_all
 from mfulab.core.printing import say
 from mfulab.core.replicates import STANDS_IN, halved, previous
 from mfulab.core.rows import NOT_MEASURED, Row, Status
-from mfulab.core.said import Said, as_told, cell_of, joined, of_cell, with_sentence
+from mfulab.core.said import (
+    Numbers,
+    Said,
+    as_told,
+    cell_of,
+    joined,
+    of_cell,
+    of_source,
+    with_sentence,
+)
 from mfulab.device import system
 from mfulab.device.interruptions import circumstances, heard
 from mfulab.lab.runtime import endings
@@ -192,11 +201,10 @@ def read_config(step: str, path: Path) -> StepConfig:
     try:
         return MEASUREMENTS[step].config.model_validate(read_json(path))
     except (FileNotFoundError, UnreadableError) as error:
-        raise ConfigurationError(f"{error}. Give the command again: it is planned anew.") from error
+        raise ConfigurationError(Said("plan_anew", {"sentence": said_of(error)})) from error
     except ValidationError as error:
-        raise ConfigurationError(
-            f"--config={path}: not a config of {step}: {error.errors()[0]['msg']}."
-        ) from error
+        wrong: Numbers = {"file": str(path), "step": step, "error": error.errors()[0]["msg"]}
+        raise ConfigurationError(Said("no_config_of", wrong)) from error
 
 
 def check_device(config: StepConfig, folder: Path) -> str:
@@ -210,11 +218,10 @@ def check_device(config: StepConfig, folder: Path) -> str:
     try:
         here = hardware_slug(config.device.type)  # type: ignore[attr-defined]
     except NoDeviceError as error:
-        raise ConfigurationError(f"hardware={claimed}: {error}") from error
+        raise ConfigurationError(of_source(f"hardware={claimed}", said_of(error))) from error
     if here != claimed:
-        raise ConfigurationError(
-            f"hardware={claimed}: this run was planned for it, but here is {here}. Not measured."
-        )
+        other: Numbers = {"planned": claimed, "here": here}
+        raise ConfigurationError(Said("planned_for_another", other))
     return claimed
 
 

@@ -6,8 +6,9 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 from rich.table import Table
@@ -15,11 +16,13 @@ from rich.text import Text
 
 from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import unquoted, write_csv
-from mfulab.core.language import verdicts as words
-from mfulab.core.language.quantities import ABSENT, at_least, change, percent, quantity
+from mfulab.core.language import Texts
+from mfulab.core.language.quantities import ABSENT, at_least, change, quantity
+from mfulab.core.language.sentences import sentence
 from mfulab.core.markdown import cell
 from mfulab.core.parts import Record
 from mfulab.core.printing import say, say_json
+from mfulab.core.said import Said, as_told, cell_of, of_cell
 from mfulab.core.terminal import Terminal
 from mfulab.lab.planning.naming import short
 from mfulab.lab.tables import build, replicates
@@ -33,12 +36,10 @@ STEPS = ("profile_step", "bench_matmul")
 TABLES = {step: MEASUREMENTS[step].table for step in STEPS}
 # of each set, from which on a ratio has an interval of its own: three may all be slow
 FEWEST_PROCESSES = 4
-UNKNOWN_DRIFT = "what the machine does between sweeps is not: experiment=repeat measures it"
-FAST = "times on a CPU are the 5th percentile of steps"
 UNDECIDED = 3  # the exit status of a gate that nothing has passed or failed
 LOGGED = 160  # columns of a file or a log, where no window bounds the lines
 # Verdicts in the order in which they are shown.
-HEADS = ("run", "old", "new", "change", "95 % interval", "detects", "verdict")
+HEADS = ("run", "old", "new", "change", "interval", "detects", "verdict")
 MOST_UNFOLDED = 10  # ambiguous runs that a comment shows at once
 NO_BREAK = "\N{NO-BREAK SPACE}"
 STYLES = {
@@ -71,7 +72,16 @@ COLUMNS = [
 ]  # of the file, which also names both folders
 
 
-def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tuple[str, str]:
+class Line(NamedTuple):
+    """A run of a comparison as it is shown: its texts by `HEADS`, the verdict in words."""
+
+    verdict: str
+    texts: tuple[str, ...]
+
+
+def verdict(
+    old: Interval, new: Interval, noticeable: float = NOTICEABLE
+) -> tuple[str, Said | None]:
     """(verdict, reason) of two times: `faster` or `slower` where the 95 % interval of their ratio
     is beyond it; `same` where both one-sided tests at 5 % place it within `noticeable`; `ambiguous`
     where neither is known."""
@@ -80,10 +90,7 @@ def verdict(old: Interval, new: Interval, noticeable: float = NOTICEABLE) -> tup
     which = " and ".join(
         name for name, interval in (("old", old), ("new", new)) if not interval.is_measured
     )
-    return (
-        "ambiguous",
-        f"no confidence interval ({which}): measured by one process only; replicates=3 is enough",
-    )
+    return "ambiguous", Said("measured_by_one", {"sides": which})
 
 
 def ratio_interval(old: Interval, new: Interval) -> tuple[float, float]:
@@ -181,26 +188,19 @@ def _one(
     run: Run, old: Row | None, new: Row | None, noticeable: float, drift: float, usual: float | None
 ) -> Compared:
     if old is None or new is None:
-        return Compared(
-            *run, "not comparable", because=f"only in {'new' if old is None else 'old'}"
-        )
+        only = Said("only_in_new" if old is None else "only_in_old")
+        return Compared(*run, "not comparable", because=only)
     before = interval(old)
     after = interval(new)
     if before is None or after is None:
         which, row = ("old", old) if before is None else ("new", new)
-        return Compared(
-            *run,
-            "not comparable",
-            because=f"{which} is {row['status']}: {words.message(str(row['message']))}",
-        )
+        return Compared(*run, "not comparable", because=untimed(which, row))
     lacking = [
         name for name, row in (("old", old), ("new", new)) if row.get("median_time_s") is None
     ]
     if len(lacking) == 1:
-        because = (
-            f"{lacking[0]} is a median, of before times were undisturbed ones: measure it again"
-        )
-        return Compared(*run, "not comparable", because=because)
+        older = Said("side_of_medians", {"side": lacking[0]})
+        return Compared(*run, "not comparable", because=older)
     ratio = after.time_s / before.time_s
     if not (before.is_measured and after.is_measured):
         says, because = verdict(before, after)
@@ -215,6 +215,12 @@ def _one(
         )
         bounds = ratio_interval(*wide)
     return decided(run, before.time_s, after.time_s, ratio, bounds, noticeable)
+
+
+def untimed(side: str, row: Row) -> Said:
+    """The reason why a side's row has no time: its status and message."""
+    why = of_cell(str(row.get("message") or "")) or as_told("")
+    return Said("side_untimed", {"side": side, "status": str(row.get("status")), "why": why})
 
 
 def _half_width(old: Row, new: Row, usual: float | None) -> float | None:
@@ -251,19 +257,21 @@ def machine_folder(path: Path) -> Path:
     )
     machines = sorted({folder.parent for folder in steps if folder.parent.name != "superseded"})
     if not machines:
+        looked_for = f"<hardware>/{STEPS[0]}/<run>/row.csv"
         raise ConfigurationError(
-            f"{path}: no results here (no <hardware>/{STEPS[0]}/<run>/row.csv)."
+            Said("no_results_here", {"folder": str(path), "looked_for": looked_for})
         )
     if len(machines) > 1:
+        names = ", ".join(map(str, machines))
         raise ConfigurationError(
-            f"{path}: results of several machines; choose one of {', '.join(map(str, machines))}."
+            Said("results_of_several", {"folder": str(path), "machines": names})
         )
     return machines[0]
 
 
-def cells_of(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
-    """Texts of each run that is in both sets, by `HEADS`, slower ones first."""
-    rows = list[tuple[str, ...]]()
+def lines_of(compared: Sequence[Compared], text: Texts) -> list[Line]:
+    """Each run that is in both sets, slower ones first."""
+    lines = list[Line]()
     for run in sorted(compared, key=lambda run: list(STYLES).index(run.verdict)):
         if run.ratio is None:
             continue
@@ -276,30 +284,32 @@ def cells_of(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
             bounds = f"{change(run.ratio_low)} … {change(run.ratio_high)}"
             detects = at_least(1 + run.detects_percent / 100)
         times = quantity(run.old_s, "s"), quantity(run.new_s, "s")
-        rows.append((short(run.run), *times, change(run.ratio), bounds, detects, run.verdict))
-    return rows
+        word = text.name("compared", run.verdict)
+        texts = (short(run.run), *times, change(run.ratio), bounds, detects, word)
+        lines.append(Line(run.verdict, texts))
+    return lines
 
 
-def table(compared: Sequence[Compared]) -> Table:
+def table(compared: Sequence[Compared], text: Texts) -> Table:
     """Comparison for the terminal: runs that are in both sets, slower ones first."""
-    run, *numbers, verdict = HEADS
+    run, *numbers, verdict = map(text, HEADS)
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column(run, overflow="fold")
     for name in numbers:
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column(verdict)
-    for texts in cells_of(compared):
-        shown.add_row(*map(Text, texts), style=STYLES[texts[-1]])
+    for line in lines_of(compared, text):
+        shown.add_row(*map(Text, line.texts), style=STYLES[line.verdict])
     return shown
 
 
-def markdown(compared: Sequence[Compared], title: str, basis: str) -> str:
+def markdown(compared: Sequence[Compared], title: str, basis: str, text: Texts) -> str:
     """Comparison for a comment where code is reviewed: counts of verdicts, the worst first, a table
     of what is not the same, and the rest folded; folded too are many ambiguous runs."""
-    lines = [f"### {_counts(compared)}", "", f"{title}.", ""]
+    lines = [f"### {_counts(compared, text)}", "", f"{title}.", ""]
     rows: dict[str, list[tuple[str, ...]]] = {verdict: [] for verdict in STYLES}
-    for texts in cells_of(compared):
-        rows[texts[-1]].append(texts)
+    for line in lines_of(compared, text):
+        rows[line.verdict].append(line.texts)
     told = [*rows["slower"], *rows["faster"]]
     folded = {"same": rows["same"]}
     if len(rows["ambiguous"]) > MOST_UNFOLDED:
@@ -307,18 +317,30 @@ def markdown(compared: Sequence[Compared], title: str, basis: str) -> str:
     else:
         told += rows["ambiguous"]
     if told:
-        lines += [*_markdown_table(told), ""]
+        lines += [*_markdown_table(told, text), ""]
     for verdict, alike in folded.items():
         if alike:
-            summary = f"<summary>{len(alike)} {verdict}</summary>"
-            lines += ["<details>", summary, "", *_markdown_table(alike), "", "</details>", ""]
-    reasons = Counter((run.verdict, run.because) for run in compared if run.because)
-    for (verdict, why), count in reasons.items():
-        lines.append(f"- {count} {verdict}: {cell(why)}.")
+            summary = f"<summary>{_counted(verdict, len(alike), text)}</summary>"
+            unfolded = _markdown_table(alike, text)
+            lines += ["<details>", summary, "", *unfolded, "", "</details>", ""]
+    for (verdict, why), count in _reasons(compared).items():
+        if why:
+            told_why = sentence(why.key, why.numbers, text.language)
+            lines.append(f"- {_counted(verdict, count, text)}: {cell(told_why)}.")
     return "\n".join([*lines, "", f"{basis[:1].upper()}{basis[1:]}."])
 
 
-def _counts(compared: Sequence[Compared]) -> str:
+def _reasons(compared: Sequence[Compared]) -> Counter[tuple[str, Said | None]]:
+    """The number of runs by verdict and the reason for it."""
+    return Counter((run.verdict, run.because) for run in compared)
+
+
+def _counted(verdict: str, count: int, text: Texts) -> str:
+    """The number of runs with a verdict in words."""
+    return text("count", count=count, verdict=text.name("compared", verdict))
+
+
+def _counts(compared: Sequence[Compared], text: Texts) -> str:
     """Counts of the verdicts, after the mark of the worst."""
     counts = Counter(run.verdict for run in compared)
     worst_first = []
@@ -326,15 +348,15 @@ def _counts(compared: Sequence[Compared]) -> str:
         if counts[verdict]:
             worst_first.append(verdict)
     if not worst_first:
-        return "nothing"
-    listed = ", ".join(f"{counts[verdict]} {verdict}" for verdict in worst_first)
+        return text("nothing")
+    listed = ", ".join(_counted(verdict, counts[verdict], text) for verdict in worst_first)
     return f"{MARKS[worst_first[0]]} {listed}"
 
 
-def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
+def _markdown_table(rows: Sequence[Sequence[str]], text: Texts) -> list[str]:
     """A table whose numbers stand flush right, each in one line."""
     numbers = len(HEADS) - 2
-    lines = [f"| {' | '.join(HEADS)} |", f"|---|{'---:|' * numbers}---|"]
+    lines = [f"| {' | '.join(map(text, HEADS))} |", f"|---|{'---:|' * numbers}---|"]
     for run, *values, verdict in rows:
         unbroken = [value.replace(" ", NO_BREAK) for value in values]
         lines.append(f"| {' | '.join(map(cell, (run, *unbroken, verdict)))} |")
@@ -343,8 +365,11 @@ def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def write(compared: Sequence[Compared], path: Path, old: Path, new: Path) -> None:
     """Writes the comparison as CSV, with both folders; results/tables/comparison.csv becomes a
-    section of the page."""
-    write_csv(path, ({**asdict(run), "old": old, "new": new} for run in compared), COLUMNS)
+    section of the page. A reason is {key: numbers}, as a row's message is."""
+    rows = []
+    for run in compared:
+        rows.append(run.row() | {"because": cell_of(run.because), "old": old, "new": new})
+    write_csv(path, rows, COLUMNS)
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -364,6 +389,7 @@ def show(
     gate: float | None,
     out: Path | None,
     form: str,
+    language: str,
 ) -> int:
     """Compares two folders of results; the status is that of `tell`."""
     old = machine_folder(old)
@@ -372,15 +398,17 @@ def show(
     both = merged(old, fast), merged(new, fast)
     drift = drift_between(*both)
     compared = verdicts(*both, noticeable if gate is None else gate, drift or 0.0)
-    drifts = (
-        UNKNOWN_DRIFT
-        if drift is None
-        else f"±{percent(196 * drift)} % of the machine between sweeps is in them"
-    )
     if out:
         write(compared, out, old, new)
-    basis = f"{f'{FAST}; ' * fast}intervals are between processes; {drifts}"
-    return tell(compared, f"{new} against {old}", basis, gate, form)
+    text = Texts(language, "compare")
+    basis = [text("fast")] if fast else []
+    basis.append(text("between_processes"))
+    if drift is None:
+        basis.append(text("drift_unknown"))
+    else:
+        basis.append(text("drift_known", percent=196 * drift))
+    title = text("against", new=new, old=old)
+    return tell(compared, title, "; ".join(basis), gate, form, language)
 
 
 def tell(
@@ -389,25 +417,27 @@ def tell(
     basis: str,
     gate: float | None,
     form: str,
+    language: str,
 ) -> int:
     """Prints a comparison and what its intervals rest on, or a line of JSON a run; returns its exit
     status: 1 where a run is slower, 2 where nothing is comparable, and 3 where one may be slower
     than `gate` allows."""
+    text = Texts(language, "compare")
     if form == "json":
         for run in compared:
-            say_json(run.answer.line(asdict(run)))
+            say_json(run.answer.line(run.row()))
     elif form == "markdown":
-        say(markdown(compared, title, basis))
+        say(markdown(compared, title, basis, text))
     else:
-        _print(compared, title, basis)
-    return _status(compared, gate)
+        _print(compared, title, basis, text)
+    return _status(compared, gate, text)
 
 
-def _status(compared: Sequence[Compared], gate: float | None) -> int:
+def _status(compared: Sequence[Compared], gate: float | None, text: Texts) -> int:
     """The exit status of `tell`; says on stderr why it is not 0 or 1."""
     verdicts = {run.verdict for run in compared}
     if verdicts <= {"not comparable"}:
-        say("nothing could be compared: no run is in both folders with a time", file=sys.stderr)
+        say(text("none_comparable"), file=sys.stderr)
         return 2
     if "slower" in verdicts or gate is None:
         return int("slower" in verdicts)
@@ -418,10 +448,8 @@ def _status(compared: Sequence[Compared], gate: float | None) -> int:
     may_be_slower = sum(_may_be_slower(run, gate) for run in timed)
     if not may_be_slower:
         return 0
-    bound = percent(100 * gate)
-    says = f"{may_be_slower} of {len(timed)} runs may be slower by more than {bound} %"
-    advice = "more processes narrow their intervals (mfulab refine, or mfulab paired)"
-    say(f"{says}: {advice}", file=sys.stderr)
+    counts = {"count": may_be_slower, "total": len(timed)}
+    say(text("may_be_slower", **counts, bound=100 * gate), file=sys.stderr)
     return UNDECIDED
 
 
@@ -431,21 +459,25 @@ def _may_be_slower(run: Compared, gate: float) -> bool:
     return one_sided(run.ratio or 1, run.ratio_high) > 1 + gate
 
 
-def _print(compared: Sequence[Compared], title: str, basis: str) -> None:
+def _print(compared: Sequence[Compared], title: str, basis: str, text: Texts) -> None:
     console = Terminal(width=None if sys.stdout.isatty() else LOGGED)
     console.print(Text(title), soft_wrap=True)
     console.print(Text(basis, style="dim"), soft_wrap=True)
-    console.print(table(compared))
-    reasons = Counter((run.verdict, run.because) for run in compared)
-    if plain := ", ".join(
-        f"{count} {says}" for (says, because), count in reasons.items() if not because
-    ):
-        console.print(Text(plain))
-    for (says, because), count in sorted(
-        reasons.items(), key=lambda reason: list(STYLES).index(reason[0][0])
-    ):
-        if because:
-            console.print(Text(f"{count} {says}: {because}", style="dim"), soft_wrap=True)
+    console.print(table(compared, text))
+    reasons = sorted(_reasons(compared).items(), key=lambda reason: [*STYLES].index(reason[0][0]))
+    plain = []
+    explained = []
+    for (verdict, because), count in reasons:
+        counted = _counted(verdict, count, text)
+        if because is None:
+            plain.append(counted)
+        else:
+            why = sentence(because.key, because.numbers, text.language)
+            explained.append(f"{counted}: {why}")
+    if plain:
+        console.print(Text(", ".join(plain)))
+    for line in explained:
+        console.print(Text(line, style="dim"), soft_wrap=True)
 
 
 @dataclass(frozen=True)

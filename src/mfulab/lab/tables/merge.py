@@ -23,12 +23,14 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from mfulab.core import files
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError, said_of
 from mfulab.core.files import UnreadableError, is_inside, opened, read_csv, read_json, remove
 from mfulab.core.json_text import parse_json
 from mfulab.core.parts import Record, leave_out
 from mfulab.core.printing import say
 from mfulab.core.rows import impossible
+from mfulab.core.said import Numbers, Said, as_told, of_source
+from mfulab.core.terminal_language import in_words
 from mfulab.device.identity import slug
 from mfulab.lab.planning import store
 from mfulab.lab.planning.identity import identity
@@ -81,7 +83,7 @@ class Merged:
 
     copied: list[str] = field(default_factory=list)
     present: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    problems: list[Said] = field(default_factory=list)
     copied_bytes: int = 0
 
 
@@ -108,7 +110,7 @@ def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> M
             try:
                 _merge(_results_of(source, room / str(number)), participant, results, merged)
             except ConfigurationError as error:
-                merged.problems.append(str(error))
+                merged.problems.append(said_of(error))
             remove(room / str(number))
     return merged
 
@@ -116,16 +118,29 @@ def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> M
 def _merge(folder: Path, participant: str, results: Path, merged: Merged) -> None:
     for step, run in _runs(folder):
         if not is_inside(run, folder):
-            merged.problems.append(f"{run}: a link out of {folder}; not copied")
+            outside = Said("link_out_of", {"folder": str(folder)})
+            merged.problems.append(not_copied(run, outside))
             continue
         try:
             _merge_run(step, run, results / _named(run.relative_to(folder), participant), merged)
         except (FileNotFoundError, ValueError) as error:  # of its files: it costs this run alone
-            merged.problems.append(f"{run}: {first_line(error)}; not copied")
+            merged.problems.append(not_copied(run, first_fault(error)))
     for plan in sorted(folder.glob("*/plan/*.json")):
         _merge_plan(
             plan, results / _named(plan.relative_to(folder), participant), merged, participant
         )
+
+
+def not_copied(run: Path, why: Said) -> Said:
+    """Says why a run was left out."""
+    return Said("not_copied", {"why": of_source(str(run), why)})
+
+
+def first_fault(error: Exception) -> Said:
+    """The sentence of a file that cannot be read; of pydantic's error the first bad cell."""
+    if isinstance(error, UnreadableError):
+        return error.said
+    return as_told(first_line(error))
 
 
 def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
@@ -134,15 +149,12 @@ def _participants(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
     folder_of: dict[str, Path] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise ConfigurationError(
-                f"--class {folder}: give a folder of results folders or archives"
-            )
+            raise ConfigurationError(of_source(f"--class {folder}", Said("give_class_folder")))
         for path in sorted(folder.iterdir()):
             name = slug(path.name.partition(".")[0])[:LONGEST_NAME]
             if folder_of.setdefault(name, path) is not path:
-                raise ConfigurationError(
-                    f"{path} and {folder_of[name]} are both of {name}. Rename one."
-                )
+                both: Numbers = {"first": str(path), "second": str(folder_of[name]), "name": name}
+                raise ConfigurationError(Said("both_of_one_participant", both))
             yield path, name
 
 
@@ -168,8 +180,9 @@ def _results_of(source: Path, room: Path) -> Path:
     if (folder / "results").is_dir():
         folder = folder / "results"
     if not any(_runs(folder)):
+        looked_for = "<hardware>/<measurement>/<run>/config.json"
         raise ConfigurationError(
-            f"{source}: no results here (no <hardware>/<measurement>/<run>/config.json)."
+            Said("no_results_here", {"folder": str(source), "looked_for": looked_for})
         )
     return folder
 
@@ -187,7 +200,7 @@ def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
         return  # planned there, not measured
     problem = _why_bad(step, theirs) or _why_large(theirs, LARGEST - merged.copied_bytes)
     if problem:
-        merged.problems.append(f"{theirs}: {problem}; not copied")
+        merged.problems.append(not_copied(theirs, problem))
     elif not (ours / "row.csv").exists() or not store.is_complete(ours / "row.csv"):
         _copy(theirs, ours, ours.parents[1].name if MEASUREMENTS[step].on_device else "")
         merged.copied.append(str(ours))
@@ -195,21 +208,23 @@ def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
     elif _says(theirs) == _says(ours):
         merged.present.append(str(ours))
     else:
-        merged.problems.append(f"{theirs}: {ours} holds another result of this run; ours is kept")
+        both: Numbers = {"theirs": str(theirs), "ours": str(ours)}
+        merged.problems.append(Said("another_result", both))
 
 
-def _why_bad(step: str, run: Path) -> str | None:
+def _why_bad(step: str, run: Path) -> Said | None:
     """Reason not to take over a run: its row is cut off, does not fit its columns, or is another
     run's."""
     if not store.is_complete(run / "row.csv"):
-        return "its row is incomplete"
+        return Said("row_incomplete")
     row = read_csv(run / "row.csv")[0]
     measurement = MEASUREMENTS[step]
     hardware = ""
     if measurement.on_device:
         hardware = run.parents[1].name
     if (row.get("run"), row.get("hardware")) != (run.name, hardware):
-        return f"its row is of run={row.get('run')} on hardware={row.get('hardware')}"
+        named: Numbers = {"run": row.get("run"), "hardware": row.get("hardware")}
+        return Said("row_of_another", named)
     try:
         measurement.config.model_validate(read_json(run / "config.json"))
         filled = {}
@@ -218,24 +233,24 @@ def _why_bad(step: str, run: Path) -> str | None:
                 filled[key] = value
         problem = impossible(measurement.row.model_validate(filled), datetime.now(UTC))
     except (FileNotFoundError, ValueError) as error:
-        return first_line(error)
+        return first_fault(error)
     for path in sorted(run.iterdir()):
         if path.is_symlink():
-            return f"{path.name} is a link"
-    return problem
+            return Said("is_a_link", {"name": path.name})
+    return as_told(problem) if problem else None
 
 
-def _why_large(run: Path, left: int) -> str | None:
+def _why_large(run: Path, left: int) -> Said | None:
     """Reason not to copy a run: its files are more, or larger, than any run leaves, or than what is
     `left` for this command."""
     files_of_run = list(itertools.islice(run.iterdir(), MOST_FILES + 1))
     if len(files_of_run) > MOST_FILES:
-        return f"holds more than {MOST_FILES:,} files"
+        return Said("run_of_many_files", {"most": MOST_FILES})
     size = sum(path.stat().st_size for path in files_of_run if path.is_file())
     if size > LARGEST_RUN:
-        return f"holds {size / 1e9:.3g} GB, above {LARGEST_RUN >> 30} GiB"
+        return Said("run_too_large", {"gb": size / 1e9, "gib": LARGEST_RUN >> 30})
     if size > left:
-        return f"with it more than {LARGEST >> 30} GiB would be copied; collect it by itself"
+        return Said("collect_by_itself", {"gib": LARGEST >> 30})
     return None
 
 
@@ -281,7 +296,7 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
             text = json.dumps(plan).replace(json.dumps(prefix)[:-1], f'"results/{machine}/')
             plan = {**parse_json(text), "hardware": machine}
     except (FileNotFoundError, ValueError) as error:
-        merged.problems.append(f"{error}; not copied")
+        merged.problems.append(Said("not_copied", {"why": said_of(error)}))
         return
     here = plan
     with suppress(FileNotFoundError, ValueError):  # none, or none to keep
@@ -292,16 +307,15 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
             if (ours_too := kept.get((entry["step"], entry["run"]))) is None:
                 here[part].append(entry)
             elif ours_too != entry:
-                merged.problems.append(
-                    f"{theirs}: {entry['run']} was planned with another config; ours is kept"
-                )
+                other: Numbers = {"plan": str(theirs), "run": entry["run"]}
+                merged.problems.append(Said("planned_otherwise", other))
     store.write_if_changed(ours, json.dumps(here, indent=1) + "\n")
 
 
 def _plan(path: Path) -> Record:
     plan = manifest.read(path)
     if plan.hardware != path.parents[1].name:
-        raise UnreadableError(f"{path}: is a plan of hardware={plan.hardware}")
+        raise UnreadableError(path, Said("plan_of_another", {"hardware": plan.hardware}))
     return {"excluded": [], **read_json(path)}
 
 
@@ -314,21 +328,19 @@ def run(sources: Sequence[Path], into: Path, in_class: bool, pack: Path | None) 
         merged = collect(sources, into, in_class)
     except OSError as error:  # in the middle: what was copied is whole
         raise files.cannot_be_written(error.filename or into, error) from error
-    say(
-        f"{len(merged.copied)} runs copied ({merged.copied_bytes / 1e6:.3g} MB), {len(merged.present)} here already,"
-        f" {len(merged.problems)} problems"
-    )
+    counts: Numbers = {"copied": len(merged.copied), "present": len(merged.present)}
+    told: Numbers = {"mb": merged.copied_bytes / 1e6, "problems": len(merged.problems)}
+    say(in_words(Said("collected", {**counts, **told})))
     for problem in merged.problems:
-        say(f"  {problem}")
+        say(f"  {in_words(problem)}")
     return int(bool(merged.problems))
 
 
 def _pack(sources: Sequence[Path], archive: Path) -> int:
     """Writes what `collect` reads of one source, to be handed in: no logs, and no traces."""
     if len(sources) != 1:
-        raise ConfigurationError(
-            f"--pack {archive}: one folder is packed, and {len(sources)} are given"
-        )
+        given: Numbers = {"archive": str(archive), "count": len(sources)}
+        raise ConfigurationError(Said("pack_one_folder", given))
     with unpacking_room(archive.with_name(f".{archive.name}{UNPACKED}")) as room:
         folder = _results_of(sources[0], room / "0")
         with tarfile.open(archive, "w:gz") as file:
@@ -380,12 +392,11 @@ def unpack(archive: Path, folder: Path) -> None:
                     checked.refuse_linked(path)
                     _write(content_of, member.size, folder / path)
     except BROKEN as error:
-        of = ""
+        why = as_told(error)
         if checked.name:
-            of = f"{checked.name}: "
-        raise ConfigurationError(
-            f"{archive}: cannot be unpacked ({of}{error}). Nothing was copied."
-        ) from error
+            why = of_source(checked.name, why)
+        broken: Numbers = {"archive": str(archive), "why": why}
+        raise ConfigurationError(Said("archive_not_unpacked", broken)) from error
 
 
 def _is_unpacked(member: tarfile.TarInfo, path: PurePosixPath) -> bool:

@@ -17,6 +17,7 @@ from mfulab.core.json_text import parse_json
 from mfulab.core.parts import pick_all
 from mfulab.core.printing import say
 from mfulab.core.rows import NOT_MEASURED
+from mfulab.core.said import Numbers, Said, as_told, of_source
 from mfulab.core.yaml_text import load_yaml
 from mfulab.device import is_gpu
 from mfulab.device.identity import hardware_slug
@@ -71,13 +72,13 @@ def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = F
     nothing, if unfit."""
     folder = folder_of(results, hardware)
     if not results.is_dir():
-        raise ConfigurationError(f"{results}/: no such folder. Measure first: {measures()}")
+        absent = Said("no_folder_measure_first", {"command": measures()})
+        raise ConfigurationError(of_source(f"{results}/", absent))
     gathered = gather(results, hardware)
     rows = list(itertools.chain.from_iterable(gathered.records.values()))
     if not gathered.records["environment"] or len(rows) == 1:
-        raise ConfigurationError(
-            f"{results / hardware}/: holds no finished runs. Measure first: {measures()}"
-        )
+        unfinished = Said("no_runs_measure_first", {"command": measures()})
+        raise ConfigurationError(of_source(f"{results / hardware}/", unfinished))
     for row in rows:
         # A recording is everyone's: names of computers are not.
         row |= {"commit": row["commit"] or commit, "recorded": True, "host": ""}
@@ -85,10 +86,9 @@ def record(results: Path, hardware: str, commit: str = "", allow_dirty: bool = F
     planned = _asked(results, hardware)
     against = _against(gathered.records, results.parent, planned)
     if against and not allow_unfit:
-        advice = "Measure those again (mfulab refine), or give --allow-unfit."
-        raise ConfigurationError("\n".join([*against, advice]))
+        raise ConfigurationError(Said("recording_unfit", {"reasons": "\n".join(against)}))
     if folder.exists() and not replace:
-        raise ConfigurationError(f"{folder}/: is there already. Give --replace to write it anew.")
+        raise ConfigurationError(of_source(f"{folder}/", Said("recording_exists")))
     provenance = about(gathered.records, hardware, planned, commit, allow_dirty)
     _replace(folder, gathered, {**provenance, "unfit": against})
     _tell_unplanned(results / hardware, gathered)
@@ -139,15 +139,14 @@ def _tell_unplanned(machine: Path, gathered: Collected) -> None:
 
 def _check_commits(rows: Sequence[Record], allow_dirty: bool) -> None:
     if without := [row["run"] for row in rows if not row["commit"]]:
-        says = f"{len(without)} rows name no commit ({without[0]}, …)"
-        raise ConfigurationError(f"{says}: give --commit of the code that measured them.")
+        named: Numbers = {"count": len(without), "run": without[0]}
+        raise ConfigurationError(Said("rows_without_commit", named))
     dirty = []
     for row in rows:
         if row["commit"].endswith(DIRTY):
             dirty.append(row["run"])
     if dirty and not allow_dirty:
-        says = f"{len(dirty)} rows were measured by changed code ({dirty[0]}, …)"
-        raise ConfigurationError(f"{says}: measure again from a clean tree, or give --allow-dirty.")
+        raise ConfigurationError(Said("rows_of_dirty", {"count": len(dirty), "run": dirty[0]}))
 
 
 def _asked(results: Path, hardware: str) -> dict[str, list[str]]:
@@ -176,12 +175,12 @@ def folder_of(results: Path, hardware: str) -> Path:
     """Folder of a machine's recording. Raises ConfigurationError for a name that is none, and for a
     link elsewhere."""
     if not re.fullmatch(SLUG, hardware) or hardware in NO_MACHINE:
-        raise ConfigurationError(
-            f"hardware={hardware}: no name of a device; see the folders in {results}/."
-        )
+        of_folders: Numbers = {"hardware": hardware, "folder": f"{results}/"}
+        raise ConfigurationError(Said("no_hardware_name", of_folders))
     folder = results / REFERENCE / hardware
     if not files.is_inside(folder, results):
-        raise ConfigurationError(f"{folder}: leads out of {results}/ and is not touched.")
+        outside: Numbers = {"folder": str(folder), "results": f"{results}/"}
+        raise ConfigurationError(Said("leads_out", outside))
     return folder
 
 
@@ -261,7 +260,8 @@ def rejoin(folder: Path) -> None:
     is unreadable."""
     recorded = from_recorded(folder)
     if recorded.upkeep:
-        raise ConfigurationError(str(recorded.upkeep[0]))
+        first = recorded.upkeep[0]
+        raise ConfigurationError(first if isinstance(first, Said) else as_told(first))
     _write_tables(build.joined(recorded.records), folder)
 
 
@@ -292,5 +292,5 @@ def recordings(results: Path, hardware: str | None) -> list[Path]:
         names = sorted(path.name for path in (results / REFERENCE).glob("[!.]*") if path.is_dir())
         return [folder_of(results, name) for name in names if name not in NO_MACHINE]
     if not (folder := folder_of(results, hardware)).is_dir():
-        raise ConfigurationError(f"{folder}/: there is no such recording.")
+        raise ConfigurationError(of_source(f"{folder}/", Said("no_such_recording")))
     return [folder]

@@ -110,7 +110,7 @@ def read_row(folder: Path, step: str) -> Record:
     try:
         lines = read_csv(path)
         if len(lines) != 1:
-            raise UnreadableError(f"{path}: {len(lines)} lines instead of one")
+            raise UnreadableError(path, Said("lines_instead_of_one", {"count": len(lines)}))
         row = parse(measurement.row, lines[0])
         who = {
             "run": folder.name,

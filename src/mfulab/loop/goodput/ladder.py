@@ -12,10 +12,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
 
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError, said_of
 from mfulab.core.files import UnreadableError, read_bytes
 from mfulab.core.parts import Record, drop_none
 from mfulab.core.rows import LARGEST
+from mfulab.core.said import Numbers, Said
 from mfulab.mfu.utilization import percent, product, ratio, total
 
 # Shares in percent, each part of the one before: of ranks × wall time, and from `mfu` on of what
@@ -186,33 +187,28 @@ def _attempts(folder: Path) -> tuple[list[Attempt], list[str]]:
     """Journals of a folder, and why others cannot be read. Raises ConfigurationError without
     one."""
     attempts = list[Attempt]()
-    unread = list[str]()
+    unread = list[Said]()
     for file in sorted(folder.glob("*.jsonl")):
         try:
             attempt = read(file)
         except (FileNotFoundError, UnreadableError) as error:
-            unread.append(str(error))
+            unread.append(said_of(error))
             continue
         if attempt is not None:
             attempts.append(attempt)
     if not attempts:
-        why = ""
-        if unread:
-            why = f" ({unread[0]})"
-        raise ConfigurationError(
-            f"{folder}: holds no journal{why}; give mfulab.measure or a callback job={folder}"
-        )
-    return attempts, unread
+        detail = Said("in_parentheses", {"words": unread[0]}) if unread else ""
+        raise ConfigurationError(Said("no_journal", {"folder": str(folder), "detail": detail}))
+    return attempts, [str(why) for why in unread]
 
 
 def _push_apart(folder: Path, job: Job, before: Attempt, after: Attempt) -> None:
     """Begins an attempt where the one before it ends, noting that their clocks differ. Raises
     ConfigurationError where one clock says that both ran at once."""
     if after.clock == before.clock and after.boot_ns is not None:
-        twice = f"rank {after.rank} ran twice at once, in {before.name} and {after.name}"
-        raise ConfigurationError(
-            f"{folder}: {twice}: two jobs wrote here; give each a folder of its own"
-        )
+        files: Numbers = {"first": before.name, "second": after.name}
+        twice: Numbers = {"folder": str(folder), "rank": after.rank, **files}
+        raise ConfigurationError(Said("rank_ran_twice", twice))
     seconds = (before.ended - after.began) / 1e9
     job.notes.append(("clock", {"rank": after.rank, "seconds": seconds}))
     after.began = before.ended

@@ -16,8 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mfulab.core import web
 from mfulab.core.data import data
-from mfulab.core.errors import ConfigurationError
+from mfulab.core.errors import ConfigurationError, said_of
 from mfulab.core.parts import pick_all
+from mfulab.core.said import Said, of_source
 
 METRICS: Mapping[str, Mapping[str, list[str]]] = data(Path(__file__).with_name("engines.yaml"))
 NAMES = frozenset(
@@ -36,7 +37,7 @@ KNOWN = re.compile(
 MOST_SHAPES = 64  # different sets of label names on a page: real ones have some five
 LONGEST_LINE = 1 << 14  # the parser's time grows with the square of a line's quotes
 DEADLINE_S = 5.0
-LATE = f"no whole page within {DEADLINE_S:g} s"
+LATE = Said("page_late", {"seconds": DEADLINE_S})
 
 Labels = frozenset[tuple[str, str]]
 Series = Mapping[Labels, float]
@@ -88,7 +89,7 @@ class Reader:
             thread.join(max(0.0, until - time.monotonic()))
         read = dict(pages)  # a late thread may add another
         late = {
-            url: ConfigurationError(f"--engine {url}: {LATE}")
+            url: ConfigurationError(of_source(f"--engine {url}", LATE))
             for url in self._threads
             if url not in read
         }
@@ -101,7 +102,7 @@ def loaded(where: str, option: str, deadline_s: float | None = None) -> str:
     try:
         page = web.fetched(where, DEADLINE_S if deadline_s is None else deadline_s)
     except web.WebError as error:
-        raise ConfigurationError(f"{option}: {error}") from error
+        raise ConfigurationError(of_source(option, said_of(error))) from error
     return page.decode(errors="replace")
 
 
@@ -140,9 +141,8 @@ def parse(text: str, url: str, seconds: float) -> list[Page]:
 def _samples(text: str, url: str) -> list[Sample]:
     """Lines of known metrics, in order. Raises ConfigurationError if there are none."""
     if max(map(len, text.split("\n"))) > LONGEST_LINE:
-        raise ConfigurationError(
-            f"--engine {url}: a line is longer than {LONGEST_LINE:,} letters; an engine's are not"
-        )
+        too_long = Said("line_too_long", {"most": LONGEST_LINE})
+        raise ConfigurationError(of_source(f"--engine {url}", too_long))
     names = set[str]()
     found = []
     try:
@@ -154,14 +154,12 @@ def _samples(text: str, url: str) -> list[Sample]:
                 if match and match[1] in NAMES and math.isfinite(line.value):
                     found.append(_sample(match[1], line.labels, line.value))
     except (ValueError, KeyError, IndexError) as error:
-        raise ConfigurationError(
-            f"--engine {url}: answers with no page for Prometheus ({str(error)[:80]})"
-        ) from error
+        no_page = Said("no_prometheus_page", {"error": str(error)[:80]})
+        raise ConfigurationError(of_source(f"--engine {url}", no_page)) from error
     if not found:
-        why = "has no metric of vLLM, SGLang or mfulab that is known here, but"
-        raise ConfigurationError(
-            f"--engine {url}: {why} {', '.join(sorted(names)[:3]) or 'nothing'}"
-        )
+        listed = ", ".join(sorted(names)[:3])
+        unknown = Said("unknown_metrics", {"names": listed}) if names else Said("no_metrics")
+        raise ConfigurationError(of_source(f"--engine {url}", unknown))
     return found
 
 
@@ -201,9 +199,8 @@ def _check_shapes(series: Mapping[str, Series], url: str) -> None:
     for known in series.values():
         shapes.update(map(_names, known))
     if len(shapes) > MOST_SHAPES:
-        raise ConfigurationError(
-            f"--engine {url}: {len(shapes)} different sets of labels; an engine has at most {MOST_SHAPES}"
-        )
+        too_many = Said("too_many_labels", {"count": len(shapes), "most": MOST_SHAPES})
+        raise ConfigurationError(of_source(f"--engine {url}", too_many))
 
 
 def _owners(samples: Iterable[Sample], engines: Mapping[str, Labels]) -> int:

@@ -630,7 +630,7 @@ def _comparison(folder: Path, text: Texts) -> Record:
             "short": short(row["run"]),
             "verdict": row["verdict"],
             "word": text.name("compared", row["verdict"]),
-            "because": text.name("because", row["because"]),
+            "because": verdicts.message(row["because"], text.language),
             "ratio": compare.change(row["ratio"]),
             "bounds": " … ".join(
                 compare.change(row[name]) for name in ("ratio_low", "ratio_high") if row[name] > 0
@@ -641,7 +641,7 @@ def _comparison(folder: Path, text: Texts) -> Record:
     ]
     others = rows.loc[rows["ratio"].isna(), "because"].value_counts()
     without = [
-        text("incomparable", count=n, because=text.name("because", str(why)))
+        text("incomparable", count=n, because=verdicts.message(str(why), text.language))
         for why, n in others.items()
     ]
     folders = list(filter(None, rows[["old", "new"]].iloc[0]))
