@@ -4,7 +4,6 @@ A's tile is transposed on its way, by copies of single elements; B's rows come i
 rows and columns lie in fours, as far apart as its neighbours' first fours reach.
 """
 
-
 from numba import cuda, float32, uint32
 
 from mfulab.core.errors import UnsupportedError
