@@ -131,6 +131,17 @@ def test_a_mistake_is_a_line_without_an_answer(name, capsys):
     assert not is_good(line)
 
 
+def test_the_line_of_a_mistake_is_english_in_any_terminal(monkeypatch, capsys):
+    said = []
+    for language in ("en_US.UTF-8", "ko_KR.UTF-8"):
+        monkeypatch.setenv("LC_ALL", language)
+        assert main(["flops", "no_such_model", "--json"]) == 2
+        said.append(capsys.readouterr())
+    english, korean = said
+    assert korean.out == english.out
+    assert korean.err != english.err
+
+
 def test_a_script_without_torch_leaves_a_line_without_an_answer(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("empty.py").write_text("print(1)\n")

@@ -133,6 +133,7 @@ def _status(given: Sequence[str]) -> Any:
     from mfulab.core.said import Said
     from mfulab.core.terminal_language import error_in_words, in_words
 
+    told: Said | None
     try:
         return tree.main(list(given), prog_name="mfulab", standalone_mode=False) or 0
     except click.ClickException as error:
@@ -142,12 +143,11 @@ def _status(given: Sequence[str]) -> Any:
     except click.Abort:
         return 128 + 2  # SIGINT
     except (ConfigurationError, UnsupportedError) as error:
-        sentence = error_in_words(error)
+        return _refuse(given, error_in_words(error), str(error))
     except ModuleNotFoundError as error:
-        lacking = lacks(Said("this"), error.name or "")
-        if lacking is None:
+        told = lacks(Said("this"), error.name or "")
+        if told is None:
             raise
-        sentence = in_words(lacking)
     except BrokenPipeError:  # as of `mfulab … | head`
         _discard_output()
         return 0
@@ -155,13 +155,22 @@ def _status(given: Sequence[str]) -> Any:
         is_for_memory = isinstance(error, MemoryError) or UNMAPPED in str(error)
         if not is_for_memory:
             raise
-        sentence = _said("no_memory_left")
+        told = Said("no_memory_left")
     except OSError as error:
-        sentence = _of_file(error)
-        if not sentence:
+        if (
+            error.filename is None and error.errno is None
+        ):  # of our own reader, which names the file
+            return _refuse(given, error_in_words(error), str(error))
+        told = _of_file(error)
+        if told is None:
             raise
+    return _refuse(given, in_words(told), str(told))
+
+
+def _refuse(given: Sequence[str], sentence: str, english: str) -> int:
+    """Says why nothing was done: in the terminal's language, in JSON in English."""
     say(f"mfulab: {sentence}", file=sys.stderr)
-    _answer_refused(given, sentence)
+    _answer_refused(given, english)
     return MISTAKE
 
 
@@ -219,20 +228,18 @@ def _answer_refused(given: Sequence[str], sentence: str) -> None:
     say_json(refused(sentence))
 
 
-def _of_file(error: OSError) -> str:
-    """Names the file that cannot be used, or says that the output cannot; empty for anything
+def _of_file(error: OSError) -> "Said | None":
+    """Names the file that cannot be used, or says that the output cannot; None for anything
     else."""
+    from mfulab.core.said import Said
+
     if error.filename is not None:
         key = OF_FILES.get(error.errno or 0, "of_file")
-        return _said(key, file=os.fsdecode(error.filename), why=error.strerror or "")
-    if error.errno is None:  # of our own reader, which names the file
-        from mfulab.core.terminal_language import error_in_words
-
-        return error_in_words(error)
+        return Said(key, {"file": os.fsdecode(error.filename), "why": error.strerror or ""})
     if error.errno in (errno.ENOSPC, errno.EIO):
         _discard_output()
-        return _said("output_not_written", error=error.strerror)
-    return ""
+        return Said("output_not_written", {"error": error.strerror})
+    return None
 
 
 def _discard_output() -> None:
