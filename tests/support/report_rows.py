@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import pandas as pd
 
+from mfulab.cli.main import main
 from mfulab.core.files import write_csv
 from mfulab.core.rows import Row
 from mfulab.measurements.bench_matmul import MatmulRow
@@ -811,6 +812,15 @@ def lay_out(
     plan = {"experiment": "invented", "hardware": hardware, "overrides": ["timing.windows=9"]}
     manifest.write_text(json.dumps({**plan, "runs": runs, "excluded": excluded}))
     return manifest
+
+
+def tabled(root: Path, *manifests: Path, reference: Path | None = None) -> Path:
+    """Builds the tables of laid-out experiments, beside recorded ones if any; gives their folder."""
+    out = root / "tables"
+    planned = ["--manifest", *map(str, manifests)]
+    beside = ["--reference", str(reference)] if reference else []
+    main(["tables", "--root", str(root), "--out", str(out), *planned, *beside])
+    return out
 
 
 def add_runs(manifest: Path, count: int) -> None:

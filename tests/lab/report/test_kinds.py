@@ -68,9 +68,8 @@ def test_intervals_are_those_of_the_rows():
     assert ends == pytest.approx(
         [(0.5, 1.5), (1, 4), (2, 2.6), (3, 3)]
     )  # never beyond its point, nothing if unknown
-    assert [to_hex(color) for color in axes.collections[0].get_facecolor()] == [
-        COLORS[kind] for kind in ROWS["kind"]
-    ]
+    found = [to_hex(color) for color in axes.collections[0].get_facecolor()]
+    assert found == [COLORS[kind] for kind in ROWS["kind"]]
 
 
 def test_a_line_joins_the_rows_of_its_series_and_no_mean_of_them():

@@ -259,9 +259,8 @@ def test_the_installed_fonts_have_every_character(language):
         )
         glyphs |= set(FT2Font(found).get_charmap())
     texts = " ".join(str(text) for texts in catalogue(language).values() for text in texts.values())
-    assert {
-        letter for letter in texts if ord(letter) not in glyphs and not letter.isspace()
-    } == set()
+    seen = {letter for letter in texts if ord(letter) not in glyphs and not letter.isspace()}
+    assert seen == set()
 
 
 def test_the_page_brings_the_letters_that_it_needs_and_no_others():
@@ -326,13 +325,11 @@ def test_what_disturbed_a_run_is_told_before_the_cause(language):
     assert told["verdict_reason"] == f"{beside}; {alone['verdict_reason']}"
     assert told["verdict"].endswith(f": {alone['verdict']}")
     slow = judged(row | {"disturbed_replicates": 1.0, "replicates": 3.0, "slowdown": 1.4})
-    assert len(verdicts.columns(slow, "", language)["verdict_reason"].split("; ")) == 3, (
-        "both, then the cause"
-    )
+    found = len(verdicts.columns(slow, "", language)["verdict_reason"].split("; "))
+    assert found == 3, "both, then the cause"
     shared = judged({**row, "utilization_percent": 50.0})
-    assert verdicts.columns(shared, "", language)["verdict"] == Texts(language).name(
-        "cause", "shared"
-    ), "said once"
+    seen = verdicts.columns(shared, "", language)["verdict"]
+    assert seen == Texts(language).name("cause", "shared"), "said once"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -376,16 +373,13 @@ def test_an_operator_is_the_optimisers_where_its_phase_takes_as_long():
     row = {"mode": "training", "optimizer": "adam", "time_s": 0.1, "optimiser_ms": 50.0}
     assert verdicts.operator("aten::div", 25.0, row) == "Adam's element-wise update (aten::div)"
     assert verdicts.operator("aten::div", 60.0, row) == "element-wise division (aten::div)"
-    assert (
-        verdicts.operator("aten::div", 25.0, row | {"optimiser_ms": None})
-        == "element-wise division (aten::div)"
-    )
+    found = verdicts.operator("aten::div", 25.0, row | {"optimiser_ms": None})
+    assert found == "element-wise division (aten::div)"
     assert verdicts.operator("aten::addcdiv_", 25.0, row | {"optimiser_ms": None}).startswith(
         "Adam's"
     )
-    assert (
-        verdicts.operator("aten::addcdiv_", 25.0, row | {"mode": "inference"}) == "aten::addcdiv_"
-    )
+    seen = verdicts.operator("aten::addcdiv_", 25.0, row | {"mode": "inference"})
+    assert seen == "aten::addcdiv_"
     assert "원소별 갱신" in verdicts.operator("aten::div", 25.0, row, "ko")
     numbers = '{"name": "aten::div", "share": 25.0, "others": 60.0, "matmuls": 30.0, "speed": 20.0, "measured": 1}'
     told = verdicts.columns(

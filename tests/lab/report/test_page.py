@@ -78,9 +78,8 @@ def test_sections_without_data_are_absent(content):
 
 def test_the_finding_comes_first_with_its_numbers(content, measured):
     finding = re.search(r"<h1>(.*?)</h1>", content)[1]
-    assert finding.replace("\N{NO-BREAK SPACE}", " ") == (
-        figures.render("mfu_versus_utilization", frames.read(measured)[0]).finding
-    )
+    found = finding.replace("\N{NO-BREAK SPACE}", " ")
+    assert found == figures.render("mfu_versus_utilization", frames.read(measured)[0]).finding
     assert " %" not in finding  # no line ends between a number and its sign
 
 
@@ -200,9 +199,8 @@ def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_
     says, peaks = first(recorded, own)
     assert f"{Said('no_peak', {'precision': 'bf16'})}." in says
     assert peaks == ["bf16"]
-    assert (
-        sentence("no_peak", {"precision": "bf16"}, "ko") in first(recorded, own, language="ko")[0]
-    )
+    found = sentence("no_peak", {"precision": "bf16"}, "ko")
+    assert found in first(recorded, own, language="ko")[0]
     with_mfu = rows[rows[["mfu_percent", "utilization_percent"]].notna().all(axis=1)].head(1)
     assert first(recorded, own, with_mfu) == first(recorded) == ("of recorded machines", [])
     says, peaks = first(
@@ -363,9 +361,8 @@ def test_a_broken_table_leaves_a_page_that_names_it(measured, one_figure, tmp_pa
     ],
 )
 def test_a_number_reads_as_a_reader_writes_it_and_breaks_nowhere(words, shown):
-    assert document._unbroken(words) == shown.replace(
-        " × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}"
-    )
+    found = document._unbroken(words)
+    assert found == shown.replace(" × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}")
 
 
 @pytest.mark.skipif(
@@ -417,9 +414,8 @@ def test_figures_are_made_here_where_no_processes_can_be_begun(monkeypatch, lack
         monkeypatch.setattr(os, "fork", fork)
     else:
         monkeypatch.setattr("concurrent.futures.process._ExecutorManagerThread.start", no_thread)
-    assert forked.in_processes(lambda name: (name, os.getpid()), names) == [
-        (name, here) for name in names
-    ]
+    found = forked.in_processes(lambda name: (name, os.getpid()), names)
+    assert found == [(name, here) for name in names]
     assert len(forks) == (lacking == "memory")
     assert not multiprocessing.active_children()
 

@@ -1,10 +1,8 @@
 """Cheaper models on real images: a sentence from few, equal and extreme rows, and a figure that
 fits."""
 
-import pytest
-from support.drawn import STEP, overlaps, tables
+from support.drawn import STEP, tables
 from support.said import heard
-from support.slow import few
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures, frames
@@ -104,11 +102,3 @@ def test_bars_within_the_intervals_are_pale_in_errors_and_in_time(tmp_path):
     inks = [[bar.get_facecolor()[3] < 1 for bar in axes.patches] for axes in (errors, times, flops)]
     assert inks == [[False, True, False], [False, True, False], [False, False, False]]
     assert TEXT("within") in [each.get_text() for each in drawn.figure.legends[0].get_texts()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("language", few(["ko", "en"]))
-def test_every_way_fits(tmp_path, language):
-    rows = [row(way, 95 - place, 100 + 15 * place) for place, way in enumerate(quality.WAYS)]
-    drawn = figures.render("quality", planted(tmp_path, *rows), language)
-    assert overlaps(drawn.figure) == []

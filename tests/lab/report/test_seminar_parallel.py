@@ -63,10 +63,8 @@ def test_speeds_that_are_alike_or_doubtful_are_not_ordered(invented):
 
 def test_one_pipeline_has_no_answer(invented):
     rows = model_parallel.rows(invented)
-    assert (
-        model_parallel.finding(rows.query("micro_batches == 1"), Texts("en", "model_parallel"))
-        == ""
-    )
+    found = model_parallel.finding(rows.query("micro_batches == 1"), Texts("en", "model_parallel"))
+    assert found == ""
 
 
 def test_rows_beside_other_programs_are_doubtful():

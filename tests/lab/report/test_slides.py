@@ -170,6 +170,5 @@ def test_a_slide_of_loads_alone_is_none_unless_its_figure_is_about_loads():
 
 
 def test_every_figure_of_a_text_is_one():
-    assert {name for text in TEXTS for name in slides.chosen(TOPICS, text)} <= set(
-        figures.modules()
-    )
+    found = {name for text in TEXTS for name in slides.chosen(TOPICS, text)}
+    assert found <= set(figures.modules())
