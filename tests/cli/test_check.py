@@ -127,10 +127,8 @@ def test_many_nodes_are_one_table(gpu, capsys, monkeypatch):
 def test_a_device_that_is_not_there_is_one_sentence(command, monkeypatch, capsys):
     monkeypatch.setattr(identity, "why_not", lambda kind: "no driver answers")
     assert main([*command, "--device", "cuda"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "mfulab: device=cuda: no driver answers; choose device=cpu or device=auto\n"
-    )
+    found = capsys.readouterr().err
+    assert found == "mfulab: device=cuda: no driver answers; choose device=cpu or device=auto\n"
 
 
 def line_of(name, value, **more):

@@ -144,10 +144,8 @@ def _typed(command: str, **more: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_an_output_that_cannot_be_written_is_one_sentence():
     done = _typed(f"{PEAKS} > /dev/full")
-    assert (done.returncode, done.stderr) == (
-        2,
-        "mfulab: the output cannot be written: No space left on device\n",
-    )
+    found = (done.returncode, done.stderr)
+    assert found == (2, "mfulab: the output cannot be written: No space left on device\n")
     assert _typed("schema | head -c 10").stderr == ""
 
 

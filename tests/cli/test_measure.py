@@ -114,9 +114,8 @@ def test_a_training_is_found_measured_and_left(measured):
     assert f"{ENDS}AdamW" in said.err
     parts = [row[f"{name}_ms"] for name in ("forward", "backward", "optimiser", "other")]
     assert all(part > 0 for part in parts)
-    assert (row["loader_ms"], row["copy_ms"]) == (None, None), (
-        "no loader was read, and nothing is copied"
-    )
+    found = (row["loader_ms"], row["copy_ms"])
+    assert found == (None, None), "no loader was read, and nothing is copied"
 
 
 def test_without_a_ceiling_the_attainable_says_nothing_beside_mfu(measured):
@@ -894,9 +893,7 @@ def test_each_rank_has_its_row_and_the_first_prints(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     rows = [json.loads((tmp_path / name).read_text()) for name in ("row.json", "row.rank1.json")]
-    assert [(row["rank"], row["ranks"], row["flops"]) for row in rows] == [
-        (0, 2, TRAINING),
-        (1, 2, TRAINING),
-    ]
+    found = [(row["rank"], row["ranks"], row["flops"]) for row in rows]
+    assert found == [(0, 2, TRAINING), (1, 2, TRAINING)]
     assert [row["answer"]["reason"] for row in rows] == [{"no_ceiling": {}}] * 2
     assert done.stderr.count(ENDS) == 1

@@ -119,9 +119,8 @@ def test_a_gpu_that_auto_leaves_is_told_before_the_run(device, says, monkeypatch
     )
     monkeypatch.setattr(standalone.runs, "plan", lambda *_: SimpleNamespace(excluded=[], runs=[]))
     main(["run", "profile_step", f"device.type={device}"])
-    assert (
-        "mfulab: the CPU is measured, not the GPU. Tesla T4: torch" in capsys.readouterr().err
-    ) is says
+    found = "mfulab: the CPU is measured, not the GPU. Tesla T4: torch" in capsys.readouterr().err
+    assert found is says
 
 
 @pytest.mark.parametrize(

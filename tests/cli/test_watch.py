@@ -96,9 +96,8 @@ def test_counted_mfu_and_the_tensor_pipe_part_by_a_fifth(monkeypatch, ofu, says)
     said = watch.parted(sample)
     assert said is None if says is None else says in said
     on_cores = replace(RATE, formats={"fp32": 1e13})
-    assert watch.parted(watch.sample_of("H100", "GPU-1", readings, [on_cores], 5.0)) is None, (
-        "off the tensor cores"
-    )
+    found = watch.parted(watch.sample_of("H100", "GPU-1", readings, [on_cores], 5.0))
+    assert found is None, "off the tensor cores"
 
 
 def test_a_gpu_without_gpm_says_why(gpu):
@@ -137,9 +136,8 @@ def test_a_line_of_json_each_time(capsys):
     assert main(["watch", "--device", "cpu", "--interval", "0.05", "--count", "2", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == 2
-    assert {"unix_s", "name", "utilization_percent", "expected_mfu_percent", "processes"} <= lines[
-        0
-    ].keys()
+    expected = {"unix_s", "name", "utilization_percent", "expected_mfu_percent", "processes"}
+    assert expected <= lines[0].keys()
 
 
 def scraped(capsys, sample):
@@ -384,12 +382,8 @@ def test_jobs_of_a_cluster_that_read_full_and_use_little_come_first(prometheus, 
         ],
     ]
     assert [row["utilization_percent"] for row in found] == [100, 98, None, 90]
-    assert [row["ofu_percent"] for row in found] == [
-        pytest.approx(3),
-        pytest.approx(50),
-        None,
-        None,
-    ]
+    seen = [row["ofu_percent"] for row in found]
+    assert seen == [pytest.approx(3), pytest.approx(50), None, None]
     assert main(["watch", "--jobs", url, "--hours", "1.5"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if "alice" in line)
     assert line.split()[-4:] == ["2", "3.0", "100.0", "3.0"]

@@ -188,11 +188,8 @@ def test_ports_are_opened_where_they_are_asked_for():
         for path in (ROOT / "src").rglob("*.py")
         if any(word in path.read_text() for word in PORTS)
     }
-    assert opening == {
-        "cli/export.py",
-        "lab/runtime/lifetime.py",
-        "measurements/profile_step/ranks.py",
-    }
+    expected = {"cli/export.py", "lab/runtime/lifetime.py", "measurements/profile_step/ranks.py"}
+    assert opening == expected
     assert "socket.AF_UNIX" in (ROOT / "src/mfulab/lab/runtime/lifetime.py").read_text()
 
 

@@ -50,9 +50,8 @@ def run(stand_in: StandIn, seconds: float, uuid: str = FIRST, clock_set_by: floa
 def test_a_gpu_is_found_by_its_uuid_not_its_index(library):
     library(Gpu(uuid="GPU-b", name="Tesla T4"), Gpu(uuid="GPU-a"))
     assert pynvml.nvmlDeviceGetName(nvml.handle_by_uuid("GPU-a")) == "NVIDIA H100 80GB HBM3"
-    assert pynvml.nvmlDeviceGetName(nvml.handle_by_uuid("b")) == "Tesla T4", (
-        "with or without the prefix"
-    )
+    found = pynvml.nvmlDeviceGetName(nvml.handle_by_uuid("b"))
+    assert found == "Tesla T4", "with or without the prefix"
     with refused(nvml.RefusedError, "nvml_knows_no", uuid="GPU-c"):
         nvml.handle_by_uuid("GPU-c")
 
@@ -101,9 +100,8 @@ def test_half_busy_reads_half(library):
 def test_without_a_sample_buffer_the_last_period_stands_in_and_says_so(library):
     reading = run(library(Gpu(refused={"nvmlDeviceGetSamples"})), 6.0)["utilization_percent"]
     assert reading.value == 100
-    assert (
-        "instead of NVML utilization samples: nvmlDeviceGetSamples: Not Supported" in reading.source
-    )
+    expected = reading.source
+    assert "instead of NVML utilization samples: nvmlDeviceGetSamples: Not Supported" in expected
 
 
 def test_a_window_too_short_for_utilization_is_empty(library):
@@ -322,9 +320,8 @@ def test_a_mig_instance_has_gpm_and_says_what_it_lacks(library):
     stand_in = library(Gpu(mig_instances=[instance()]))
     assert nvml.restriction(nvml.handle_by_uuid("MIG-1")) == "MIG instance"
     assert gpm(stand_in, uuid="MIG-1")["sm_active_percent"].value == 90
-    assert (
-        str(run(stand_in, 6.0, "MIG-1")["utilization_percent"].reason).count("Not Supported") == 2
-    )
+    found = str(run(stand_in, 6.0, "MIG-1")["utilization_percent"].reason).count("Not Supported")
+    assert found == 2
 
 
 def test_clock_and_temperature_of_a_mig_instance_are_its_gpu_s(library):
@@ -361,10 +358,8 @@ def test_a_virtual_gpu_is_recognised_and_a_passed_through_one_is_whole(library):
 
 def test_cuda_devices_come_from_the_library(library):
     library(Gpu(mig_instances=[instance()]), Gpu(uuid="GPU-2"))
-    assert [
-        device.uuid for device in identity.gpus(environment={"CUDA_VISIBLE_DEVICES": "GPU-2"})
-    ] == ["GPU-2"]
-    assert [
-        device.uuid for device in identity.gpus(environment={"CUDA_VISIBLE_DEVICES": "MIG-1"})
-    ] == ["MIG-1"]
+    found = [device.uuid for device in identity.gpus(environment={"CUDA_VISIBLE_DEVICES": "GPU-2"})]
+    assert found == ["GPU-2"]
+    seen = [device.uuid for device in identity.gpus(environment={"CUDA_VISIBLE_DEVICES": "MIG-1"})]
+    assert seen == ["MIG-1"]
     assert identity.gpus(environment={"CUDA_VISIBLE_DEVICES": ""}) == []

@@ -51,9 +51,8 @@ def test_the_formula_gives_the_printed_figures_or_the_row_says_why_not(sheet):
 
 def test_what_was_checked_is_said_and_counted():
     texts = table("checked_texts.csv")
-    assert {key for sheet in datasheets() for key in sheet.checked} == {
-        text["key"] for text in texts
-    }
+    found = {key for sheet in datasheets() for key in sheet.checked}
+    assert found == {text["key"] for text in texts}
     assert all(text["url"].startswith("http") and text["read"] and text["states"] for text in texts)
     assert {text["by"] for text in texts} == {"vendor", "third party"}
     first_hand = sum(checked_by(sheet) == "vendor" for sheet in datasheets())
@@ -120,9 +119,8 @@ def test_the_factors_of_an_h100():
     bf16 = gpu_peak(H100, "bf16")
     assert bf16.spec == pytest.approx(132 * 2048 * 2 * 1830e6 / 1e12)
     assert bf16.max_clock == pytest.approx(132 * 2048 * 2 * 1980e6 / 1e12)
-    assert gpu_peak(H100, "fp32").spec == pytest.approx(132 * 128 * 2 * 1980e6 / 1e12), (
-        "fp32 is not TF32"
-    )
+    found = gpu_peak(H100, "fp32").spec
+    assert found == pytest.approx(132 * 128 * 2 * 1980e6 / 1e12), "fp32 is not TF32"
     assert memory_peak_gb_s(H100) == pytest.approx(3352, rel=1e-3)
     assert memory_peak_gb_s(replace(H100, name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", sms=16)) is None
 
@@ -164,9 +162,8 @@ def test_every_name_that_is_offered_means_its_product():
         "RTX-2060",
         "RTX-3080",
     }  # each of two products of one name, which are told apart by their units
-    assert [
-        name for name, sheet in offered.items() if name not in several and find(name) != sheet
-    ] == []
+    found = [name for name, sheet in offered.items() if name not in several and find(name) != sheet]
+    assert found == []
 
 
 @pytest.mark.parametrize(
@@ -241,12 +238,10 @@ def test_the_lookup_imports_no_torch():
         "import sys; from mfulab.device.peaks import peak; peak('NVIDIA L40S', 'bf16');"
         " print('torch' in sys.modules)"
     )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        == "False\n"
-    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert found == "False\n"
 
 
 def test_a_memory_clock_that_is_not_told_gives_no_bandwidth():

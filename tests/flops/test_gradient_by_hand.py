@@ -47,10 +47,8 @@ def test_autograd_gives_what_the_chain_rule_gives_and_the_counter_its_products(
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         np.testing.assert_allclose(parameter.grad.numpy(), gradient, rtol=1e-9, atol=1e-12)
     operations = count(model, lambda: nn.functional.mse_loss(model(inputs), targets)).operations
-    assert (operations.sum("forward").flops, operations.sum("backward").flops) == (
-        forward,
-        backward,
-    )
+    found = (operations.sum("forward").flops, operations.sum("backward").flops)
+    assert found == (forward, backward)
 
 
 def test_a_unit_that_is_off_gets_no_gradient():

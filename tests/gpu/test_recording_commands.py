@@ -58,13 +58,8 @@ def test_a_step_that_hangs_or_fails_costs_itself_alone(tmp_path):
     late = "KEEP=296 part kept 9 true\nLIMIT_S=0\npart late 9 true"
     wrong = "part fails 9 bash -c 'echo wrong; false'"
     log = run(tmp_path, f"part hangs 1 sleep 60\n{wrong}\npart works 9 true\n{late}")
-    assert re.findall(r"^(\w+): (?:status (\d+)|left out)", log, re.MULTILINE) == [
-        ("hangs", "124"),
-        ("fails", "1"),
-        ("works", "0"),
-        ("kept", ""),
-        ("late", ""),
-    ]
+    found = re.findall(r"^(\w+): (?:status (\d+)|left out)", log, re.MULTILINE)
+    assert found == [("hangs", "124"), ("fails", "1"), ("works", "0"), ("kept", ""), ("late", "")]
     assert "=== fails\nwrong\nfails: status 1" in log
 
 
@@ -150,9 +145,8 @@ def test_results_are_packed_without_traces_and_the_next_command_goes_on_from_the
         f'part make 9 bash -c \'{MADE}\'\necho slow > "$OUT/dropped.txt"; touch "$OUT/no_worker.txt"',
     )
     with tarfile.open(tmp_path / "recorded" / "results.tgz.00") as packed:
-        assert [name for name in packed.getnames() if name.endswith((".csv", ".gz"))] == [
-            "results/gpu/profile_step/a/row.csv"
-        ]
+        seen = [name for name in packed.getnames() if name.endswith((".csv", ".gz"))]
+        assert seen == ["results/gpu/profile_step/a/row.csv"]
     shutil.rmtree(tmp_path / "results")
     log = run(
         tmp_path,
@@ -162,9 +156,8 @@ def test_results_are_packed_without_traces_and_the_next_command_goes_on_from_the
     assert "look: status 0" in log
     assert "=== worker\n\nworker: status 0" in log, "told by an empty name to do without"
     left = {"9_mine.txt", "dropped.txt", "no_worker.txt", "results.tgz.00"}
-    assert {path.name for path in (tmp_path / "later").iterdir()} == left, (
-        "each knows all that the next is to know"
-    )
+    found = {path.name for path in (tmp_path / "later").iterdir()}
+    assert found == left, "each knows all that the next is to know"
     (tmp_path / "recorded" / "results.tgz.00").write_bytes(b"half")
     shutil.rmtree(tmp_path / "results")
     with pytest.raises(AssertionError, match="not whole"):
@@ -299,16 +292,14 @@ def test_an_item_that_does_not_fit_is_the_next_command_s_and_a_shorter_one_has_i
 @pytest.mark.slow
 def test_an_item_that_is_cut_off_is_tried_again_and_given_up_after_three_times(tmp_path):
     told = f'{TOLD}case "$*" in *second_clock*) exit 124;; esac\n'
-    assert (
-        len(
-            [
-                words
-                for words in calls(tmp_path, told, commands=4)
-                if "validation/second_clock.py" in words
-            ]
-        )
-        == 3
+    found = len(
+        [
+            words
+            for words in calls(tmp_path, told, commands=4)
+            if "validation/second_clock.py" in words
+        ]
     )
+    assert found == 3
     assert listed(tmp_path, "given up") == ["second_clock"]
 
 

@@ -66,9 +66,8 @@ def test_a_ladder_has_every_implementation():
         for device in ("cpu", "cuda")
         for config in _runs("seminar_matmul", device)
     }
-    assert names - planned == {"torch_scaled", "torch_scaled_fast", "cuda_hopper_fp8"}, (
-        "fp8 only: matmul_precision has it"
-    )
+    expected = {"torch_scaled", "torch_scaled_fast", "cuda_hopper_fp8"}
+    assert names - planned == expected, "fp8 only: matmul_precision has it"
 
 
 def test_the_element_wise_product_takes_vectors_alone(monkeypatch):

@@ -65,9 +65,8 @@ def test_the_parts_sum_to_the_step_exactly(kinds, useful, pair, clock, best):
     else:
         assert parts["useful"] == round(useful)
     absent |= {"page_faults"} - set(kinds)
-    assert list(parts) == [part for part in PARTS if part not in absent], (
-        "what is not known is in no sum"
-    )
+    found = list(parts)
+    assert found == [part for part in PARTS if part not in absent], "what is not known is in no sum"
 
 
 products = st.lists(
@@ -120,9 +119,8 @@ def test_the_best_of_a_shape_by_hand():
     measured = {("bf16", shape_class(1, 4000, 5000, 4096)): 2.5}  # TFLOP/s: 400 ns
     assert best_time(found, measured) == (pytest.approx(0.6), "both")
     assert best_time(found[1:], measured) == (pytest.approx(400 / 700), "matmul_runs")
-    assert best_time(found, {("fp32", shape_class(1, 4096, 4096, 4096)): 2.5})[1] == "trace", (
-        "another format"
-    )
+    seen = best_time(found, {("fp32", shape_class(1, 4096, 4096, 4096)): 2.5})[1]
+    assert seen == "trace", "another format"
 
 
 MATMUL = {
@@ -178,22 +176,17 @@ def test_page_faults_of_a_measured_step():
     }  # fmt: skip
     found = of_step(row)
     assert found["page_faults_ms"] == pytest.approx(3.0)
-    assert (found["other_operators_ms"], found["idle_ms"]) == (
-        pytest.approx(2.0),
-        pytest.approx(1.0),
-    )
-    assert (found["useful_ms"], found["matmuls_below_best_ms"]) == (
-        pytest.approx(1.0),
-        pytest.approx(3.0),
-    )
+    seen = (found["other_operators_ms"], found["idle_ms"])
+    assert seen == (pytest.approx(2.0), pytest.approx(1.0))
+    expected = (pytest.approx(1.0), pytest.approx(3.0))
+    assert (found["useful_ms"], found["matmuls_below_best_ms"]) == expected
     assert of_step(row | {"page_fault_s": None})["page_faults_ms"] is None, (
         "too few to take a noticeable time"
     )
     assert of_step(row | {"kept_memory_time_s": 7e-3})["page_faults_ms"] == pytest.approx(3.0)
     in_vain = of_step(row | {"kept_memory_time_s": 1e-2})
-    assert (in_vain["page_faults_ms"], in_vain["other_operators_ms"]) == (0, pytest.approx(3.0)), (
-        "it took as long"
-    )
+    wanted = (0, pytest.approx(3.0))
+    assert (in_vain["page_faults_ms"], in_vain["other_operators_ms"]) == wanted, "it took as long"
 
 
 def test_by_hand():
@@ -265,17 +258,15 @@ measured = st.lists(
 )
 def test_every_operator_has_a_best_time_or_none_and_no_time_is_lost(operators, peaks, bandwidth):
     found = of_operators(operators, peaks, bandwidth, 2)
-    assert sum(row["time_ms"] for row in found) == pytest.approx(
-        sum(one["time_ns"] for one in operators) / 2e6
-    )
+    seen = sum(row["time_ms"] for row in found)
+    assert seen == pytest.approx(sum(one["time_ns"] for one in operators) / 2e6)
     known = [row for row in found if row["bound"]]
     assert found[: len(known)] == known, "what is known comes first"
     gains = [row["headroom_ms"] for row in known]
     assert gains == sorted(gains, reverse=True)
     for row in known:
-        assert row["doubtful"] == (row["headroom_ms"] < 0), (
-            "above the roof is marked, never clipped"
-        )
+        expected = row["headroom_ms"] < 0
+        assert row["doubtful"] == expected, "above the roof is marked, never clipped"
     if bandwidth is None:
         assert not known
     for row in found[len(known) :]:

@@ -78,19 +78,16 @@ def test_modules_share_a_cpu_s_step_as_they_do_the_traced_one_and_a_gpu_s_keep_t
     }
     assert [one["ms"] for one in on["cpu"]] == pytest.approx([500, 250, 62.5])
     assert [one["ms"] for one in on["cuda"]] == pytest.approx([800, 400, 100])
-    assert on["cpu"][1]["mfu_percent"] == pytest.approx(
-        100 * 3e12 / 0.25 / (COMPUTE["measured_tflop_s"] * 1e12), rel=1e-5
-    )
-    assert on["cuda"][1]["mfu_percent"] == pytest.approx(
-        100 * 3e12 / 0.4 / (COMPUTE["computed_tflop_s"] * 1e12), rel=1e-5
-    )
+    expected = pytest.approx(100 * 3e12 / 0.25 / (COMPUTE["measured_tflop_s"] * 1e12), rel=1e-5)
+    assert on["cpu"][1]["mfu_percent"] == expected
+    found = on["cuda"][1]["mfu_percent"]
+    assert found == pytest.approx(100 * 3e12 / 0.4 / (COMPUTE["computed_tflop_s"] * 1e12), rel=1e-5)
     assert "mfu_percent" not in on["cpu"][2]
     assert [(one["depth"], one["name"]) for one in on["cpu"]] == [(0, ""), (1, "Net"), (2, "ReLU")]
     assert join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cpu")["module_times"] is None
     refused = {**row, "kernel_busy_percent": None}
-    assert join.profile_columns(refused, FLOPS, COMPUTE, MEMORY, "cuda")["module_times"] is None, (
-        "CUPTI was refused"
-    )
+    seen = join.profile_columns(refused, FLOPS, COMPUTE, MEMORY, "cuda")["module_times"]
+    assert seen is None, "CUPTI was refused"
     assert join.profile_columns(refused, FLOPS, COMPUTE, MEMORY, "cpu")["module_times"]
 
 
@@ -130,30 +127,25 @@ def test_a_run_without_a_time_has_no_verdict():
 def test_mbu_is_of_inference():
     flops = {**FLOPS, "parameters": 1_200_000_000}
     row = {**STEP, "mode": "inference", "dtype": "bfloat16"}
-    assert join.profile_columns(row, flops, COMPUTE, MEMORY, "cuda")[
-        "mbu_percent"
-    ] == pytest.approx(100 * 2.4 / 0.5 / 120)
-    assert join.profile_columns(row, flops, COMPUTE, MEMORY, "cpu")["mbu_percent"] == pytest.approx(
-        100 * 2.4 / 0.5 / 100
-    )
+    found = join.profile_columns(row, flops, COMPUTE, MEMORY, "cuda")["mbu_percent"]
+    assert found == pytest.approx(100 * 2.4 / 0.5 / 120)
+    seen = join.profile_columns(row, flops, COMPUTE, MEMORY, "cpu")["mbu_percent"]
+    assert seen == pytest.approx(100 * 2.4 / 0.5 / 100)
     assert join.profile_columns(STEP, flops, COMPUTE, MEMORY, "cuda")["mbu_percent"] is None
     looked_up = {**flops, "looked_up_parameters": 300_000_000}
-    assert join.profile_columns(row, looked_up, COMPUTE, MEMORY, "cuda")[
-        "mbu_percent"
-    ] == pytest.approx(100 * 1.8 / 0.5 / 120)
+    expected = pytest.approx(100 * 1.8 / 0.5 / 120)
+    assert join.profile_columns(row, looked_up, COMPUTE, MEMORY, "cuda")["mbu_percent"] == expected
     unread = {**row, "unread_parameters": 600_000_000}
-    assert join.profile_columns(unread, flops, COMPUTE, MEMORY, "cuda")[
-        "mbu_percent"
-    ] == pytest.approx(100 * 1.2 / 0.5 / 120)
+    wanted = pytest.approx(100 * 1.2 / 0.5 / 120)
+    assert join.profile_columns(unread, flops, COMPUTE, MEMORY, "cuda")["mbu_percent"] == wanted
 
 
 def test_useful_mfu_is_the_part_of_real_tokens():
     padded = {**FLOPS, "useful_percent": 25.0}
     joined = join.profile_columns(STEP, padded, COMPUTE, MEMORY, "cuda")
     assert joined["useful_mfu_percent"] == pytest.approx(joined["mfu_percent"] / 4)
-    assert joined["verdict"] == "not_explained", (
-        "padding takes 7.5 % of the time, what nothing explains 85 %"
-    )
+    found = joined["verdict"]
+    assert found == "not_explained", "padding takes 7.5 % of the time, what nothing explains 85 %"
     fast = join.profile_columns({**STEP, "time_s": 0.0625}, padded, COMPUTE, MEMORY, "cuda")
     assert fast["verdict"] == "padded"
     assert join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cuda")["useful_mfu_percent"] is None
@@ -241,12 +233,10 @@ def test_the_roofline_s_time_is_operator_by_operator():
         ({}, FLOPS),
     )
     for row, counted in unknown:
-        assert (
-            join.profile_columns({**STEP, **row}, counted, COMPUTE, MEMORY, "cuda")[
-                "roofline_time_s"
-            ]
-            is None
-        )
+        found = join.profile_columns({**STEP, **row}, counted, COMPUTE, MEMORY, "cuda")[
+            "roofline_time_s"
+        ]
+        assert found is None
 
 
 def test_half_precision_moves_half_the_bytes():
@@ -416,9 +406,8 @@ def test_mfu_scales_as_it_must(time, flops, measured, computed, factor):
 
     slower = mfu(time * factor, compute)
     assert slower == pytest.approx(mfu(time, compute) / factor, rel=1e-9)
-    assert mfu(time, {**compute, "computed_tflop_s": computed * factor}) == pytest.approx(
-        slower, rel=1e-9
-    )
+    found = mfu(time, {**compute, "computed_tflop_s": computed * factor})
+    assert found == pytest.approx(slower, rel=1e-9)
 
 
 @given(part=maybe, whole=st.one_of(st.none(), st.floats(-1, 1e15)))

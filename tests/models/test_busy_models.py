@@ -53,13 +53,8 @@ def test_spinning_reads_as_busy():
 
 
 def test_the_useful_one_has_no_work_but_products():
-    assert [type(layer).__name__ for layer in WideLinear(16, 3).layers] == [
-        "Linear",
-        "ReLU",
-        "Linear",
-        "ReLU",
-        "Linear",
-    ]
+    found = [type(layer).__name__ for layer in WideLinear(16, 3).layers]
+    assert found == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
 
 
 @pytest.mark.parametrize("clocks_per_s", [100e6, 1.98e9])

@@ -61,9 +61,8 @@ def test_kernels_keep_their_time_and_gaps_give_way_where_a_step_is_faster_withou
     assert shares["idle_percent"] == pytest.approx(10 / 0.8)
     assert shares["launch_gap_s"] == pytest.approx(10e-6 / 3)
     assert shares["launch_gaps_per_step"] == 1.5
-    assert {kind: time for kind, time in found.spent.items() if kind != "idle"} == {
-        kind: time for kind, time in traced.spent.items() if kind != "idle"
-    }
+    seen = {kind: time for kind, time in found.spent.items() if kind != "idle"}
+    assert seen == {kind: time for kind, time in traced.spent.items() if kind != "idle"}
 
 
 @given(st.floats(0.01, 20), st.integers(1, 89))
@@ -83,9 +82,8 @@ def test_the_parts_sum_to_the_untraced_time_and_no_share_is_above_all_of_it(
         "longer steps are those of slower kernels"
     )
     assert 0 <= values(found)["kernel_busy_percent"] <= 100.001
-    assert values(found)["kernel_busy_percent"] + values(found)["idle_percent"] == pytest.approx(
-        100, abs=0.01
-    )
+    seen = values(found)["kernel_busy_percent"] + values(found)["idle_percent"]
+    assert seen == pytest.approx(100, abs=0.01)
     assert (found is traced) == (round(ratio * traced.window.length) < busy * 1000)
 
 
@@ -151,12 +149,10 @@ def test_a_head_of_an_odd_vocabulary_is_found_and_what_padding_it_saves_is_told(
 
 
 def test_a_trace_without_kernels_tells_no_ratio(told):
-    assert told(
+    found = told(
         trace(steps((0, 100)), operator("aten::mm", 0, 50, MM), deviceProperties=[])
-    ).ratios() == {
-        "executed_ratio": None,
-        "issued_ratio": None,
-    }
+    ).ratios()
+    assert found == {"executed_ratio": None, "issued_ratio": None}
 
 
 def test_the_edges_of_the_window_count_as_idle(told):
@@ -243,11 +239,8 @@ def test_steps_in_which_the_device_did_nothing_are_idle(told):
     analysis = told(
         trace(steps((0, 100)), launched("k", 5, 10, 30, 1), steps((200, 300), first=9)), place=1
     )
-    assert (analysis.spent["idle"], values(analysis)["kernel_busy_percent"], analysis.kernels) == (
-        100_000,
-        0,
-        [],
-    )
+    found = (analysis.spent["idle"], values(analysis)["kernel_busy_percent"], analysis.kernels)
+    assert found == (100_000, 0, [])
 
 
 def test_without_steps_it_is_first_to_last_activity(told):
@@ -325,9 +318,8 @@ def test_a_gap_is_launch_bound_where_its_end_was_not_yet_launched(told):
         )
     )
     found = values(analysis)
-    assert found["launch_bound_percent"] == pytest.approx(10 + 35), (
-        "before a, before c; b waited for something else"
-    )
+    seen = found["launch_bound_percent"]
+    assert seen == pytest.approx(10 + 35), "before a, before c; b waited for something else"
 
 
 def test_a_checkpoint_is_executed_work_and_no_useful_one(told):
@@ -630,10 +622,8 @@ def test_devices_of_one_process_are_joined_as_ranks(tmp_path):
     jobs.joined(rows)
     assert rows[0]["job_ranks"] == 2
     assert rows[0]["job_slowest_rank"] == 1, "the first waits for it"
-    assert (rows[0]["transfer_percent"], rows[0]["waiting_percent"]) == (
-        pytest.approx(10),
-        pytest.approx(30),
-    )
+    found = (rows[0]["transfer_percent"], rows[0]["waiting_percent"])
+    assert found == (pytest.approx(10), pytest.approx(30))
     of_all = 100 * 3 * 65_536 / (100e-6 * 2 * rows[0]["peak_tflop_s"] * 1e12)
     assert rows[0]["job_mfu_percent"] == pytest.approx(of_all)
 
@@ -661,7 +651,6 @@ def test_flops_of_a_model_stand_in_for_shapes(tmp_path, capsys):
     assert row["flops"] == 2 * 2 * 1024 * 1024, "of inference: no backward pass was recorded"
     assert row["flops_source"] == {"counted_of": {"model": "linear_1024", "batch_size": 2}}
     assert row["mfu_percent"] == pytest.approx(100 * row["flops"] / 1e-3 / 989.43e12, rel=1e-4)
-    assert row["useful_ms"] == pytest.approx(1e3 * row["flops"] / 989.43e12, abs=1e-6), (
-        "whole nanoseconds"
-    )
+    found = row["useful_ms"]
+    assert found == pytest.approx(1e3 * row["flops"] / 989.43e12, abs=1e-6), "whole nanoseconds"
     assert row["uncounted_ms"] == 0

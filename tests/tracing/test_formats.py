@@ -78,27 +78,18 @@ def nsys(path, tables=TABLES, ranges=(), **rows):
 
 def test_nsight_systems_by_hand(tmp_path):
     first, second = map(row, read_file(nsys(tmp_path / "any.name")))
-    assert (first["device"], first["units"], first["rank"], first["window_s"]) == (
-        H100,
-        132,
-        0,
-        5e-6,
-    )
+    found = (first["device"], first["units"], first["rank"], first["window_s"])
+    assert found == (H100, 132, 0, 5e-6)
     assert first["kernel_busy_percent"] == pytest.approx(60)
     assert json.loads(first["spent"]) | {"idle": 0} == {
         "products": 2000, "recomputed": 0, "uncounted": 0, "others": 0, "graph": 0, "communication": 1000,
         "copies": 500, "input_wait": 0, "idle": 0,
     }  # fmt: skip
-    assert first["flops_by_format"] == json.dumps({"bf16": 2.0 * 2048 * 512 * 1024}), (
-        "the format is the kernel's"
-    )
+    seen = first["flops_by_format"]
+    assert seen == json.dumps({"bf16": 2.0 * 2048 * 512 * 1024}), "the format is the kernel's"
     # Idle from 3500, while the host waited (3200 to 3600), until a launch at 4500.
-    assert json.loads(first["idle_causes"]) == {
-        "synchronisation": 1500,
-        "starved": 0,
-        "queued": 0,
-        "unlinked": 0,
-    }
+    expected = {"synchronisation": 1500, "starved": 0, "queued": 0, "unlinked": 0}
+    assert json.loads(first["idle_causes"]) == expected
     assert second["kernel_busy_percent"] == pytest.approx(10)
     assert second["job"] == first["job"] == "any.name"
     assert json.loads(second["reasons"])["flops"] == {"of_no_operator": {}}
@@ -107,9 +98,8 @@ def test_nsight_systems_by_hand(tmp_path):
 def test_launches_of_two_processes_with_one_correlation_are_kept_apart(tmp_path):
     recordings = read(nsys(tmp_path / "t.sqlite"))
     assert [len(one.activities) for one in recordings] == [3, 1]
-    assert (
-        len({number for one in recordings for number in one.activities.correlation.tolist()}) == 4
-    )
+    found = len({number for one in recordings for number in one.activities.correlation.tolist()})
+    assert found == 4
 
 
 def test_steps_that_a_user_named_are_steps(tmp_path):
@@ -246,9 +236,8 @@ def test_a_tpu_by_hand(tmp_path):
     assert told["effective_precision"] == "bf16"
     assert json.loads(told["notes"]) == {"own_peak": {"peak": 275.0, "bandwidth": 1228.0}}
     assert [one.shapes for one in found.analysis.products] == ["[[8, 16], [16, 8]]"]
-    assert found.analysis.others == {"xla::while": 300, "xla::add": 300}, (
-        "a loop has what its body leaves"
-    )
+    seen = found.analysis.others
+    assert seen == {"xla::while": 300, "xla::add": 300}, "a loop has what its body leaves"
 
 
 def module(opcode="dot", **fields):
@@ -401,12 +390,8 @@ def test_rocprofv3_by_hand(tmp_path):
         "products": 0, "recomputed": 0, "uncounted": 1000, "others": 0, "graph": 0, "communication": 1500,
         "copies": 300, "input_wait": 0, "idle": 1200,
     }  # fmt: skip
-    assert json.loads(told["idle_causes"]) == {
-        "synchronisation": 0,
-        "starved": 1200,
-        "queued": 0,
-        "unlinked": 0,
-    }
+    seen = json.loads(told["idle_causes"])
+    assert seen == {"synchronisation": 0, "starved": 1200, "queued": 0, "unlinked": 0}
     assert json.loads(told["reasons"])["flops"] == {"of_no_operator": {}}
 
 
@@ -580,16 +565,14 @@ def test_real_files():
     whole, repeating = (
         read_file(FOLDER / "nsys_h100_2_gpus.sqlite", steps=steps) for steps in (1, None)
     )
-    assert [1e7 * one.row.kernel_busy_percent * one.row.time_s for one in whole] == pytest.approx(
-        [22_385_163, 22_444_359]
-    )
+    found = [1e7 * one.row.kernel_busy_percent * one.row.time_s for one in whole]
+    assert found == pytest.approx([22_385_163, 22_444_359])
     assert {one.row.steps for one in repeating} == {23}, "generations, before the next prompt"
     jax = read_file(FOLDER / "jax_conv_mi300.xplane.pb")
     assert [one.row.device_index for one in jax] == list(range(8))
     output, weight = 5120 * 34 * 31 * 53, 16 * 1 * 2 * 2
-    assert {one.row.flops for one in jax} == {2 * output * weight}, (
-        "one convolution of each of the steps that repeat"
-    )
+    seen = {one.row.flops for one in jax}
+    assert seen == {2 * output * weight}, "one convolution of each of the steps that repeat"
     (amd,) = read_file(FOLDER / "rocprofv3_results.json.gz", steps=1)
     assert amd.row.device == "AMD Instinct MI350X"
     assert 1e7 * amd.row.kernel_busy_percent * amd.row.time_s == pytest.approx(4_233_112_334)

@@ -153,10 +153,8 @@ for language in ("en", "ko"):
     print(said["verdict"], said["verdict_reason"], Texts(language, "advice")(row["verdict"]))
 """
     said = project.run(sys.executable, "-c", program)
-    assert said.stdout.splitlines() == [
-        "hot device 90 % are hot. cool it.",
-        "뜨거운 장치 90%가 뜨겁습니다. 식히십시오.",
-    ]
+    expected = ["hot device 90 % are hot. cool it.", "뜨거운 장치 90%가 뜨겁습니다. 식히십시오."]
+    assert said.stdout.splitlines() == expected
     checks = (*CHECKS, "-n0", "-q", "-p", "no:cacheprovider")
     done = project.run(sys.executable, "-m", "pytest", *checks, check=False)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -143,11 +143,8 @@ def test_it_computes_three_formats_no_tf32_and_nothing_that_is_written_for_cuda(
     def effective(dtype, tf32=False):
         return effective_precision(PrecisionConfig(name="x", dtype=dtype, tf32=tf32), MPS)
 
-    assert [effective(f"{name}") for name in ("float32", "float16", "bfloat16")] == [
-        "fp32",
-        "fp16",
-        "bf16",
-    ]
+    found = [effective(f"{name}") for name in ("float32", "float16", "bfloat16")]
+    assert found == ["fp32", "fp16", "bf16"]
     assert effective("float32", tf32=True) == "fp32"
     assert emulated("tf32", MPS) == Said("tf32_is_nvidias")
     assert not emulated("bf16", MPS)
@@ -157,11 +154,8 @@ def test_it_computes_three_formats_no_tf32_and_nothing_that_is_written_for_cuda(
         require_cuda(MPS, "probe_memory")
     require_cuda("cuda", "probe_memory")
     require_cuda(torch.device("cpu"), "probe_memory")
-    assert [default_basis(kind) for kind in ("mps", "cuda", "cpu")] == [
-        "measured",
-        "spec",
-        "measured",
-    ]
+    seen = [default_basis(kind) for kind in ("mps", "cuda", "cpu")]
+    assert seen == ["measured", "spec", "measured"]
 
 
 @pytest.mark.parametrize("mode", ["training", "inference"])

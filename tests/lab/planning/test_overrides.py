@@ -26,19 +26,14 @@ def test_every_value_reads_the_same_in_hydra(arguments):
 
 def test_sweeps_pass_through_untouched():
     config = {"batch_size": "1,2,4", "kernel": "glob(numba_*)", "size": "choice(128,256)"}
-    assert from_snakemake(config) == [
-        "batch_size=1,2,4",
-        "kernel=glob(numba_*)",
-        "size=choice(128,256)",
-    ]
+    found = from_snakemake(config)
+    assert found == ["batch_size=1,2,4", "kernel=glob(numba_*)", "size=choice(128,256)"]
 
 
 def test_dotted_keys_come_through_one_key():
     text = "kernel.block=[16,16] model._target_=my_module.build"
-    assert from_snakemake({"overrides": text}) == [
-        "kernel.block=[16,16]",
-        "model._target_=my_module.build",
-    ]
+    found = from_snakemake({"overrides": text})
+    assert found == ["kernel.block=[16,16]", "model._target_=my_module.build"]
 
 
 @pytest.mark.parametrize(

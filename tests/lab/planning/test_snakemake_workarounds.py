@@ -210,9 +210,8 @@ print("waited")
         assert asked.exists() == (not is_local)
     assert ended.returncode == (128 + number if leaves else 0)
     assert ended.stdout == ("" if leaves else "waited\n")
-    assert (
-        "SLURM does not answer.\n\nmfulab: left at once; finished rows are kept" in ended.stderr
-    ) == leaves
+    found = "SLURM does not answer.\n\nmfulab: left at once; finished rows are kept" in ended.stderr
+    assert found == leaves
     assert ("interrupted again, at once" in ended.stderr) == (not is_local)
 
 

@@ -75,15 +75,13 @@ def test_a_sweep_tells_each_run_in_one_line_and_one_without_runs_that_nothing_is
     assert len(lines) == 1 + 3 + 1 + 1 + 1, lines  # runs, a remark, what was left out, the end
     first = next(line for line in lines if re.search("measure  [ab]", line))
     assert re.search(r"^[1-5]/5 measure  (a|b) · [\d.]+ s$", first)
-    assert lines[lines.index(next(line for line in lines if "measure  large" in line)) + 1] == (
-        "    out_of_memory: needs 90 GB"
-    )
+    found = lines[lines.index(next(line for line in lines if "measure  large" in line)) + 1]
+    assert found == "    out_of_memory: needs 90 GB"
     left_out = next(line for line in lines if "not measured" in line)
     assert "2 not measured: measure late" in left_out or "2 not measured: measure later" in left_out
     assert left_out.endswith("budget_min=1. To measure it: snakemake")
-    assert snakemake(toy, "--config", "runs=a").stderr.splitlines() == [
-        "Nothing to be done (all requested files are present and up to date)."
-    ]
+    seen = snakemake(toy, "--config", "runs=a").stderr.splitlines()
+    assert seen == ["Nothing to be done (all requested files are present and up to date)."]
 
 
 @pytest.mark.slow
@@ -169,9 +167,8 @@ def test_a_run_that_the_terminal_ends_is_no_error_though_it_says_so_first(
     signal = threading.Timer(after_s or 0, setattr, (lifetime, "interrupted", True))
     if after_s is not None:
         signal.start()
-    assert plugin._is_interrupted("Command 'run' died with <Signals.SIGINT: 2>.") is (
-        after_s is not None
-    )
+    found = plugin._is_interrupted("Command 'run' died with <Signals.SIGINT: 2>.")
+    assert found is (after_s is not None)
     signal.cancel()
     monkeypatch.setattr(lifetime, "interrupted", False)
     assert not plugin._is_interrupted("Command 'run' returned non-zero exit status 1.")

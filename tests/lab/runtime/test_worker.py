@@ -276,10 +276,8 @@ def test_a_run_out_of_time_is_ended_and_becomes_a_row(
     )
     monkeypatch.setattr(client, "__file__", str(tree / "client.py"))
     row = run(tree, "hang", way, time_limit_s=2)
-    assert (row["status"], verdicts.message(row["message"])) == (
-        "failed",
-        "took longer than timing.time_limit_s=2",
-    )
+    found = (row["status"], verdicts.message(row["message"]))
+    assert found == ("failed", "took longer than timing.time_limit_s=2")
     assert float(row["process_s"]) >= 2
     written = datetime.fromtimestamp((folder_of(tree, "hang") / "row.csv").stat().st_mtime, UTC)
     assert datetime.fromisoformat(row["started_at"]) <= written - timedelta(seconds=2)
@@ -548,9 +546,8 @@ def test_a_worker_that_is_interrupted_alone_says_so_in_a_line(tmp_path: Path, wo
         served.send_signal(signal.SIGINT)
         assert served.wait(HANGS_S) == 130
         served.communicate()
-    assert (
-        tmp_path / "said"
-    ).read_text() == "mfulab: the worker was interrupted; runs go on without it\n"
+    found = (tmp_path / "said").read_text()
+    assert found == "mfulab: the worker was interrupted; runs go on without it\n"
 
 
 HOSTILE_REQUESTS = (b"[1, 2\n", b"\xff\xfe\n", b"[" * 200_000 + b"\n", b"9" * 9999 + b"\n")

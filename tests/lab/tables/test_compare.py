@@ -194,9 +194,8 @@ def test_a_gate_fails_passes_or_cannot_tell(two, capsys, gate, status):
     assert main(["compare", *map(str, two), "--gate", gate, "--json"]) == status
     told = capsys.readouterr()
     lines = [json.loads(line) for line in told.out.splitlines()]
-    assert [line["verdict"] for line in lines if line["ratio"] == pytest.approx(1.5)] == [
-        "slower" if status == 1 else "ambiguous" if status == 3 else "same"
-    ]
+    found = [line["verdict"] for line in lines if line["ratio"] == pytest.approx(1.5)]
+    assert found == ["slower" if status == 1 else "ambiguous" if status == 3 else "same"]
     assert all(line["detects_percent"] > 5 for line in lines if line["ratio"])
     assert ("may be slower by more than 50 %" in told.err) == (status == 3)
 
@@ -220,9 +219,8 @@ def test_what_was_written_is_read_in_the_terminals_order(tmp_path):
     )
     found = read(file)
     assert list(found["run"]) == ["slower?", "twice", *(f"{says}?" for says in list(STYLES)[1:])]
-    assert dict(found.iloc[0]) | {"old_s": "1.0", "new_s": "2.0", "because": ""} == dict(
-        found.iloc[0]
-    )
+    seen = dict(found.iloc[0]) | {"old_s": "1.0", "new_s": "2.0", "because": ""}
+    assert seen == dict(found.iloc[0])
     assert set(found["old"]) == {str(tmp_path / "before")}
     file.write_text("run,verdict\na,unheard of\nb,same\n")
     assert list(read(file)["run"]) == ["b", "a"]
@@ -250,9 +248,8 @@ def test_a_results_folder_or_a_project_will_do_where_it_holds_one_machine(two, t
     assert f"{two[1]} against {two[0]}" in capsys.readouterr().out
     report_rows.lay_out(tmp_path / "new", report_rows.GPU, models=("resnet18",))
     assert main(["compare", str(two[0]), str(tmp_path / "new")]) == 2
-    assert (
-        f"choose one of {two[1]}, {two[1].with_name(report_rows.GPU)}." in capsys.readouterr().err
-    )
+    found = f"choose one of {two[1]}, {two[1].with_name(report_rows.GPU)}."
+    assert found in capsys.readouterr().err
 
 
 def test_a_time_without_an_interval_decides_nothing_and_shows_none(two):

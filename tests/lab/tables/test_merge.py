@@ -78,9 +78,8 @@ def test_machines_come_to_lie_side_by_side(tmp_path: Path) -> None:
     assert (len(merged.copied), merged.present, merged.problems) == (2, [], [])
     assert (here / "nvidia-a/environment/all/trace.json.gz").read_bytes() == b"kept too"
     assert (here / "nvidia-a/plan/quickstart+collected.json").exists()
-    assert (here / "count_flops/model=linear/row.csv").read_bytes() == (
-        there / "count_flops/model=linear/row.csv"
-    ).read_bytes()
+    found = (here / "count_flops/model=linear/row.csv").read_bytes()
+    assert found == (there / "count_flops/model=linear/row.csv").read_bytes()
     again = collect([tmp_path / "there"], here)
     assert (again.copied, len(again.present), again.problems) == ([], 2, [])
 
@@ -255,17 +254,12 @@ def test_a_class_hands_in_archives_and_equal_devices_stay_apart(tmp_path: Path, 
         make_plan(folder, "cpu-2c", "all")
     (work / "alice/results/cpu-2c/environment/all/log").write_text("x" * 10_000)
     assert main(["collect", str(work / "alice"), "--pack", str(given / "alice.tar.gz")]) == 0
-    assert (
-        main(["collect", str(work / "alice"), str(work), "--pack", str(given / "two.tar.gz")]) == 2
-    )
+    seen = main(["collect", str(work / "alice"), str(work), "--pack", str(given / "two.tar.gz")])
+    assert seen == 2
     with tarfile.open(given / "alice.tar.gz") as file:
         names = file.getnames()
-    assert {Path(name).name for name in names} == {
-        "config.json",
-        "row.csv",
-        "samples.csv",
-        "quickstart.json",
-    }
+    expected = {"config.json", "row.csv", "samples.csv", "quickstart.json"}
+    assert {Path(name).name for name in names} == expected
     (work / "Bob Ö.").rename(given / "Bob Ö.")
     row = work / "mallory/results/cpu-2c/environment/all/row.csv"
     row.write_text(row.read_text().replace("cpu-2c", "cpu-9c"))
@@ -284,10 +278,8 @@ def test_a_class_hands_in_archives_and_equal_devices_stay_apart(tmp_path: Path, 
         assert read_csv(into / machine / "environment/all/row.csv")[0]["hardware"] == machine
         [plan] = (into / machine / "plan").glob("*.json")
         found = json.loads(plan.read_text())
-        assert (found["hardware"], found["runs"][0]["folder"]) == (
-            machine,
-            f"results/{machine}/environment/all",
-        )
+        wanted = (machine, f"results/{machine}/environment/all")
+        assert (found["hardware"], found["runs"][0]["folder"]) == wanted
     assert len(list(into.glob("count_flops/*/row.csv"))) == 1, "counts belong to no machine"
     assert main(["collect", "--class", str(given), "--into", str(into)]) == 1
     assert capsys.readouterr().out.startswith("0 runs copied"), "the same again"

@@ -87,15 +87,12 @@ def test_it_holds_one_machine_and_no_traces_or_logs(results, recording):
     }
     kept = {line["run"] for line in series}
     assert kept >= {row["run"] for row in lines(recording / "readings.csv")}
-    assert (
-        sorted((known[run] for run in kept & known.keys()), reverse=True)
-        == busy[: recordings.MOST_SERIES]
-    )
+    found = sorted((known[run] for run in kept & known.keys()), reverse=True)
+    assert found == busy[: recordings.MOST_SERIES]
     assert len(series) == 40 * len(kept)
     about = json.loads((recording / "recording.json").read_text())
-    assert about["commits"] == {
-        "0123abc": sum(sum(each.values()) for each in about["rows"].values())
-    }
+    seen = about["commits"]
+    assert seen == {"0123abc": sum(sum(each.values()) for each in about["rows"].values())}
     assert about["rows"]["profile"] == {"ok": 40, "out_of_memory": 2}
     assert about["experiments"] == {"invented": ["timing.windows=9"]}
     assert check(recording) == []
@@ -141,9 +138,8 @@ def test_each_row_keeps_its_resolved_config(results, recording):
 def test_runs_that_have_not_finished_are_left_out(results):
     shutil.rmtree(next((results / report_rows.GPU / "bench_matmul").iterdir()))
     folder = recordings.record(results, report_rows.GPU)
-    assert len(lines(folder / "matmul.csv")) == len(
-        list((results / report_rows.GPU / "bench_matmul").iterdir())
-    )
+    found = len(lines(folder / "matmul.csv"))
+    assert found == len(list((results / report_rows.GPU / "bench_matmul").iterdir()))
     assert check(folder) == []
 
 

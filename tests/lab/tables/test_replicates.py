@@ -254,11 +254,8 @@ def test_windows_in_a_row_would_have_called_noise_a_change():
 
 def test_one_process_gives_no_interval():
     (row,) = merge_rows(sweep(Machine(1), replicates=1, runs=1))
-    assert (row["replicates"], row["time_ci_low_s"], row["between_spread_percent"]) == (
-        1,
-        None,
-        None,
-    )
+    found = (row["replicates"], row["time_ci_low_s"], row["between_spread_percent"])
+    assert found == (1, None, None)
     interval = compare.interval(row)
     assert compare.verdict(interval, interval) == (
         "ambiguous",
@@ -282,11 +279,8 @@ def test_a_run_that_failed_is_one_failed_row():
     for row in rows:
         row |= {"status": "out_of_memory", "message": "too large", "time_s": None}
     (row,) = merge_rows(rows)
-    assert (row["status"], message(row["message"]), row["replicates"]) == (
-        "out_of_memory",
-        "too large",
-        None,
-    )
+    found = (row["status"], message(row["message"]), row["replicates"])
+    assert found == ("out_of_memory", "too large", None)
 
 
 def test_replicates_that_two_experiments_asked_for_are_one_run():
@@ -311,11 +305,8 @@ def test_numbers_are_medians_and_durations_sums(warm, steady):
         row["kernel_busy_percent"] = 50.0 if number == 0 else None
     (row,) = merge_rows(rows)
     assert (row["process_s"], row["steps"], row["batch_size"]) == (6.0, 30, 4)
-    assert (row["utilization_percent"], row["kernel_busy_percent"], row["steady"]) == (
-        91.0,
-        50.0,
-        steady,
-    )
+    found = (row["utilization_percent"], row["kernel_busy_percent"], row["steady"])
+    assert found == (91.0, 50.0, steady)
 
 
 def test_recorded_rows_keep_their_own_interval():

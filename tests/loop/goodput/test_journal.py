@@ -188,11 +188,8 @@ def test_a_line_in_the_middle_costs_its_time_alone(tmp_path):
     file = tmp_path / "a.jsonl"
     lines = file.read_text().splitlines()
     file.write_text("\n".join([lines[0], lines[1], lines[2][:20], lines[3], ""]))
-    assert dict(+job_of(tmp_path).spans) == {
-        "import": 2 * SECOND,
-        "step": 5 * SECOND,
-        "unknown": 3 * SECOND,
-    }
+    found = dict(+job_of(tmp_path).spans)
+    assert found == {"import": 2 * SECOND, "step": 5 * SECOND, "unknown": 3 * SECOND}
 
 
 @pytest.mark.parametrize("text", [None, "", "no journal\n"])
@@ -333,12 +330,10 @@ def test_the_ladder_as_text_json_figure_and_page(tmp_path, capsys):
         assert "80.0 %" in out
         assert "16.0 %" in out
     assert "1 of 4" not in out
-    assert (
-        main(
-            ["goodput", str(tmp_path / "job"), "--json", "--figure", str(tmp_path / "a" / "b.svg")]
-        )
-        == 0
+    found = main(
+        ["goodput", str(tmp_path / "job"), "--json", "--figure", str(tmp_path / "a" / "b.svg")]
     )
+    assert found == 0
     sample = json.loads(capsys.readouterr().out)
     assert sample["goodput_useful_mfu_percent"] == pytest.approx(8.0)
     assert "1 of 4 ranks" in sample["notes"][0]

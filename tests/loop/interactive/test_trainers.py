@@ -52,13 +52,11 @@ def test_a_hugging_face_trainer_logs_it(run, capsys):
     tokens, width, layers = 32, 128, 2
     matrices = layers * 12 * width * width + 512 * width
     one = 2 * 4 * tokens * matrices + layers * 4 * 4 * tokens**2 * width
-    assert window.row["flops"] == 2 * 3 * one, (
-        "two micro-batches; what checkpoints run again is not the model's"
-    )
+    found = window.row["flops"]
+    assert found == 2 * 3 * one, "two micro-batches; what checkpoints run again is not the model's"
     assert window.row["executed_flops"] > window.row["flops"]
-    assert (window.row["steps"], window.row["counted_steps"]) == (8, 2), (
-        "what follows the last micro-batch once more"
-    )
+    seen = (window.row["steps"], window.row["counted_steps"])
+    assert seen == (8, 2), "what follows the last micro-batch once more"
     logged = [entry for entry in trainer.state.log_history if "mfu" in entry]
     assert [entry["step"] for entry in logged] == [6, 10, 12]
     assert all(
@@ -323,10 +321,8 @@ def test_readings_of_laps():
         (9.0, {"utilization_percent": Reading(None, "%", "x", reason=Said("refused_by_driver"))}),
     ]
     found = merged(laps)
-    assert (found["utilization_percent"].value, found["utilization_percent"].window_s) == (
-        60.0,
-        4.0,
-    )
+    seen = (found["utilization_percent"].value, found["utilization_percent"].window_s)
+    assert seen == (60.0, 4.0)
     assert found["window_energy_j"].value == 12.0
 
 
@@ -340,10 +336,8 @@ def test_a_decorated_step():
         return rows
 
     assert [train_step(model, 4) for _ in range(10)] == [4] * 10
-    assert (train_step.window.row["steps"], train_step.window.row["flops"]) == (
-        4,
-        2 * 2 * 4 * 16 * 16,
-    )
+    found = (train_step.window.row["steps"], train_step.window.row["flops"])
+    assert found == (4, 2 * 2 * 4 * 16 * 16)
     assert len(seen) == 10
     assert not model._forward_pre_hooks
 
