@@ -158,10 +158,8 @@ def test_every_name_that_is_offered_means_its_product():
     offered = dict(zip(typed_names(), datasheets(), strict=True))
     assert len(offered) == len(datasheets())
     assert not any(" " in name for name in offered)
-    several = {
-        "RTX-2060",
-        "RTX-3080",
-    }  # each of two products of one name, which are told apart by their units
+    # each of two products of one name, which are told apart by their units
+    several = {"RTX-2060", "RTX-3080"}
     found = [name for name, sheet in offered.items() if name not in several and find(name) != sheet]
     assert found == []
 

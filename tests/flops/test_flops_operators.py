@@ -188,13 +188,8 @@ def test_what_others_wrote(function, shapes, forward, backward):
 @pytest.mark.parametrize(
     ("p", "mode", "forward", "backward", "others"),
     [
-        (
-            2.0,
-            "use_mm_for_euclid_dist",
-            2,
-            4,
-            None,
-        ),  # two squares beside, which the kernel multiplies as columns
+        # two squares beside, which the kernel multiplies as columns
+        (2.0, "use_mm_for_euclid_dist", 2, 4, None),
         (2.0, "donot_use_mm_for_euclid_dist", 0, 0, (3, 8)),
         (1.0, "use_mm_for_euclid_dist_if_necessary", 0, 0, (3, 8)),
     ],
@@ -609,9 +604,8 @@ def test_bytes_are_of_what_a_kernel_reads_and_writes():
 def test_elementwise_operators_are_counted_apart():
     forward, backward = counted(lambda x: torch.softmax(torch.relu(x), -1), (4, 6))
     assert forward.flops == backward.flops == 0
-    assert forward.other_flops == 24 * (
-        1 + 3 + 1
-    )  # relu, softmax, and the sum that stands for a loss
+    # relu, softmax, and the sum that stands for a loss
+    assert forward.other_flops == 24 * (1 + 3 + 1)
     assert forward.other_elements > 4 * 24
 
 

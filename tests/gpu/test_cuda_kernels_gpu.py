@@ -29,14 +29,11 @@ SHAPES = [
     (1, 1000, 1000, 1000),
     (1, 1664, 3328, 320),  # more tiles than SMs: a persistent kernel takes a second one
 ]
-TUNED_SHAPES = [
-    (1, 255, 257, 129),
-    (5, 130, 136, 72),
-]  # a tuned implementation takes half a minute for each
+# a tuned implementation takes half a minute for each
+TUNED_SHAPES = [(1, 255, 257, 129), (5, 130, 136, 72)]
 TUNED = ("torch_compiled", "triton_autotuned")
-WHOLE_TILES = {
-    "numba_cuda_seminar_shared": [(1, 64, 96, 128), (3, 128, 32, 64)]
-}  # others read outside
+# others read outside
+WHOLE_TILES = {"numba_cuda_seminar_shared": [(1, 64, 96, 128), (3, 128, 32, 64)]}
 
 
 def _cases():

@@ -156,9 +156,8 @@ def test_it_reads_the_tables_and_ends_with_one_where_something_differs(validity,
     from support import report_rows
 
     manifest = report_rows.lay_out(tmp_path, report_rows.GPU)
-    next(
-        (tmp_path / "results").glob("*/profile_step/*/row.csv")
-    ).unlink()  # as where the rest was cut off
+    # as where the rest was cut off
+    next((tmp_path / "results").glob("*/profile_step/*/row.csv")).unlink()
     main(
         [
             "tables",

@@ -171,10 +171,8 @@ def test_a_rank_that_fails_fails_the_job_with_its_message(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        (
-            [(95.0, 48.0), (95.0, 49.0)],
-            2.0,
-        ),  # system's time, and what a rank takes for others': 47 + 46 are the job's
+        # system's time, and what a rank takes for others': 47 + 46 are the job's
+        ([(95.0, 48.0), (95.0, 49.0)], 2.0),
         ([(60.0, 31.0), (60.0, 29.0)], 0.0),
         ([(95.0, 48.0), (95.0, None)], None),
     ],

@@ -75,11 +75,8 @@ def neighbours(row):
             "input_bound",
             ["35 %", "DataLoader"],
         ),
-        (
-            {"input_wait_percent": 35.0},
-            "not_explained",
-            ["55 %"],
-        ),  # what was queued before hides the wait
+        # what was queued before hides the wait
+        ({"input_wait_percent": 35.0}, "not_explained", ["55 %"]),
         ({"copy_percent": 40.0, "kernel_busy_percent": 57.0}, "input_bound", ["40 %"]),
         ({"communication_percent": 25.0}, "communication_bound", ["25 %"]),
         (
@@ -165,10 +162,8 @@ def test_causes_on_a_gpu(changes, cause, numbers):
         ),
         (EMULATED | {"mfu_percent": 88.0, "slower_than_fp32": 40.0}, "emulated_format"),
         (EMULATED | {"mfu_percent": 88.0}, "emulated_format"),
-        (
-            EMULATED | {"mfu_percent": 88.0, "slower_than_fp32": 0.8},
-            "compute_bound",
-        ),  # as if bytes were what counts
+        # as if bytes were what counts
+        (EMULATED | {"mfu_percent": 88.0, "slower_than_fp32": 0.8}, "compute_bound"),
         ({"utilization_percent": 99.0, "mfu_percent": math.nan}, "no_mfu"),
         ({"utilization_percent": 99.0}, "no_mfu"),
     ],
@@ -597,11 +592,8 @@ def test_a_trace_that_waits_for_its_input_is_not_launch_bound():
 @pytest.mark.parametrize(
     "gaps",
     [
-        {
-            "launch_gaps_per_step": 1.0,
-            "launch_gap_s": 2e-6,
-            "launch_bound_percent": 1.39,
-        },  # launched before the gap
+        # launched before the gap
+        {"launch_gaps_per_step": 1.0, "launch_gap_s": 2e-6, "launch_bound_percent": 1.39},
         {"launch_gaps_per_step": 5166.0, "launch_gap_s": 1e-6},  # one of them of 55 ms
     ],
 )

@@ -71,9 +71,8 @@ def test_slow_steps_are_judged_by_two(machine):
     assert (warm.steady, made.calls) == (True, 3)
 
 
-@pytest.mark.parametrize(
-    ("faults", "counts"), [(0, True), (10_000, True), (12_000, False)]
-)  # at 0.25 µs: 1 % of 0.3 s
+# at 0.25 µs: 1 % of 0.3 s
+@pytest.mark.parametrize(("faults", "counts"), [(0, True), (10_000, True), (12_000, False)])
 def test_what_came_before_settling_counts_where_page_faults_took_no_time(
     machine, monkeypatch, faults, counts
 ):

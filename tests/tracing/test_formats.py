@@ -333,9 +333,8 @@ def test_a_gpu_counts_the_module_that_the_profile_holds(tmp_path, opcode, fields
         {"": [("jit_f", 0, 0, {}, {"Hlo Proto": module(opcode, **fields)})]},
     )
     path = tmp_path / "both.xplane.pb"
-    path.write_bytes(
-        held.read_bytes() + device.read_bytes()
-    )  # messages that follow one another are merged
+    # messages that follow one another are merged
+    path.write_bytes(held.read_bytes() + device.read_bytes())
     told = row(read_file(path)[0])
     assert told["flops"] == 2 * (2 * 4 * 8 * 16)
     assert told["bytes_moved"] == 2 * 2 * (4 * 16 + 16 * 8 + 4 * 8)

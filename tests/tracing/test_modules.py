@@ -126,10 +126,8 @@ def test_a_step_of_one_s_own_is_told_by_its_classes_and_leaves_no_hook():
     assert {name: (found[name].calls, found[name].flops) for name in found if name} == {
         "Net": (1, 3 * one * 32 + 2 * one * 32 + 3 * one * 8),
         "Net/Sequential": (2, 3 * one * 32 + 2 * one * 32),
-        "Net/Sequential/Linear": (
-            2,
-            3 * one * 32 + 2 * one * 32,
-        ),  # the first has no gradient of its input
+        # the first has no gradient of its input
+        "Net/Sequential/Linear": (2, 3 * one * 32 + 2 * one * 32),
         "Net/Sequential/ReLU": (2, 0),
         "Net/Linear": (1, 3 * one * 8),
     }

@@ -32,9 +32,8 @@ def there(tmp_path_factory):
     """An empty folder, and the programs of an environment that holds the wheel and what it
     requires."""
     folder = tmp_path_factory.mktemp("distribution")
-    source = copy_workflow(
-        folder / "source", with_source=True
-    )  # building leaves files beside what is built
+    # building leaves files beside what is built
+    source = copy_workflow(folder / "source", with_source=True)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     built = run(

@@ -69,9 +69,8 @@ def tree(
     mark, folder = str(uuid4()), tmp_path / getattr(request, "param", "")
     folder.mkdir(exist_ok=True)
     monkeypatch.setenv(MARK, mark)
-    monkeypatch.setenv(
-        SOCKET, ""
-    )  # runs directly: the worker imports torch, and has tests of its own
+    # runs directly: the worker imports torch, and has tests of its own
+    monkeypatch.setenv(SOCKET, "")
     copy_workflow(folder)
     make_script(folder, 0.3)
     (folder / "config/experiment/faults.yaml").write_text(EXPERIMENT)

@@ -96,11 +96,8 @@ def test_an_interrupted_sweep_leaves_nothing_running_and_goes_on(
     terminal, of_the_process = os.openpty()
     with (tree / "output").open("w") as output:
         sweep = subprocess.Popen(
-            [
-                "setsid",
-                "--ctty",
-                *pretend.command(*options, runs=runs),
-            ],  # as in a terminal of its own
+            # as in a terminal of its own
+            ["setsid", "--ctty", *pretend.command(*options, runs=runs)],
             cwd=tree,
             env=pretend.environment(),
             stdin=of_the_process,

@@ -94,9 +94,8 @@ def test_a_sweep_survives_its_nodes_daemon_and_is_done_once(
     assert {measurement.gpu for measurement in told(tree)} == set(GPUS)  # both were used
     pretend.assert_one_at_a_time_on_each_gpu(tree, GPUS)
     assert {measurement.cores for measurement in told(tree)} == {"4"}  # as the profile asks
-    assert {path.parent.name for path in tree.glob("results/*/plan")} == {
-        "nvidia-pretend"
-    }  # no job planned its own
+    # no job planned its own
+    assert {path.parent.name for path in tree.glob("results/*/plan")} == {"nvidia-pretend"}
     assert "Nothing to be done" in finish(start())
 
 

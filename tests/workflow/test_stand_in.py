@@ -15,10 +15,8 @@ from mfulab.core.replicates import base_name
 from mfulab.lab.report import frames
 from mfulab.lab.report.figures import equal_cards
 
-FIGURES = (
-    "mfu_versus_utilization",
-    "kernel_ladder",
-)  # those of the first screen and of the ladder: drawing takes longest
+# those of the first screen and of the ladder: drawing takes longest
+FIGURES = ("mfu_versus_utilization", "kernel_ladder")
 NARROW = ("model=spinning,wide_linear,resnet50", "kernel=torch,numba_cuda_unrolled", "replicates=1")
 
 

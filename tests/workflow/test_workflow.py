@@ -136,10 +136,8 @@ def test_an_edited_kernel_re_runs_exactly_the_runs_that_use_it(measured):
     few(
         [
             ("peaks/datasheets.csv", {"ceilings", "seminar", "tables", "page", "report"}),
-            (
-                "core/language/catalogue/ko.yaml",
-                {"figure", "page", "report"},
-            ),  # tables hold keys, no sentence
+            # tables hold keys, no sentence
+            ("core/language/catalogue/ko.yaml", {"figure", "page", "report"}),
             ("lab/report/page/templates/report.css", {"page", "report"}),
             ("lab/report/figures/ceilings.py", {"figure", "page", "report"}),
         ],

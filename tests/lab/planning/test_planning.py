@@ -43,9 +43,8 @@ from mfulab.mfu.causes import CAUSES
 CONFIG = ROOT / "config"
 EXPERIMENTS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
 UNFINISHED = "traces"  # whose trace has no default
-ALONE = {
-    f"experiment={name}" for name in EXPERIMENTS if name != UNFINISHED
-}  # planned one by one below
+# planned one by one below
+ALONE = {f"experiment={name}" for name in EXPERIMENTS if name != UNFINISHED}
 
 
 def planned_anew(*overrides, hardware="test-4c", device="cpu"):

@@ -88,9 +88,8 @@ def test_a_dry_run_tells_what_would_be_measured_and_moves_nothing(tree: Path) ->
     before = files(tree)
     experiment = tree / "config/experiment/pretend.yaml"
     shipped = experiment.read_text()
-    experiment.write_text(
-        shipped.replace("64,128", "64,192") + "seed: 5\n"
-    )  # the seed stands in no name
+    # the seed stands in no name
+    experiment.write_text(shipped.replace("64,128", "64,192") + "seed: 5\n")
     dry = pretend.finish(start(tree, "-n"))
     assert dry.count("Multiplying kernel=torch") == 2
     assert files(tree) == before

@@ -83,12 +83,8 @@ COMPARING = (
 )
 # Several participants or cards, whose rows the usual invented tables do not have.
 SEVERAL = {"equal_devices": report_rows.classroom, "equal_cards": report_rows.cards}
-LOGARITHMIC = (
-    "roofline",
-    "matmul_precision",
-    "matmul_throughput",
-    "repeatability",
-)  # axes, with two numbers or more
+# axes, with two numbers or more
+LOGARITHMIC = ("roofline", "matmul_precision", "matmul_throughput", "repeatability")
 INVENTED = [name for name in figures.modules() if name not in COMPARING]
 # By day each third figure in one of two languages, in turn; the rest by night.
 IN_TURN, OTHERWISE = (
@@ -537,9 +533,8 @@ def test_the_headline_names_one_busy_run_and_doubts_what_exceeds_the_peak(few):
     first, above = both[both["mode"] == "inference"].index[:2]
     profile.loc[first, ["model", "utilization_percent", "mfu_percent"]] = "resnet18", 95.0, 23.0
     profile.loc[above, ["utilization_percent", "mfu_percent"]] = 95.0, 123.0
-    profile.loc[[first, above], ["hfu_percent", "useful_mfu_percent"]] = float(
-        "nan"
-    )  # those of other steps
+    # those of other steps
+    profile.loc[[first, above], ["hfu_percent", "useful_mfu_percent"]] = float("nan")
     told = heard_by(mfu_versus_utilization, {**few, "profile": profile})
     [busy] = told["finding"]
     assert (busy["low_run"], busy["busy"], busy["low"]) == ("resnet18", 95, "23")

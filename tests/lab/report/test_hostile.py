@@ -23,9 +23,8 @@ from mfulab.lab.report.page import document
 from mfulab.lab.tables import build
 from mfulab.measurements.registry import MEASUREMENTS
 
-EXAMPLES = int(
-    os.environ.get("MFULAB_EXAMPLES", "8")
-)  # `make test ALL=1` takes 30, `make faults` 2,000
+# `make test ALL=1` takes 30, `make faults` 2,000
+EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "8"))
 NUMBERS = [
     "0",
     "-0.0",

@@ -65,9 +65,8 @@ def test_intervals_are_those_of_the_rows():
     kinds.points(axes, ROWS, "x", "value", hue="kind", palette=COLORS, interval=("x_low", "x_high"))
     [container] = axes.containers
     ends = [tuple(segment[:, 0]) for segment in container.lines[2][0].get_segments()]
-    assert ends == pytest.approx(
-        [(0.5, 1.5), (1, 4), (2, 2.6), (3, 3)]
-    )  # never beyond its point, nothing if unknown
+    # never beyond its point, nothing if unknown
+    assert ends == pytest.approx([(0.5, 1.5), (1, 4), (2, 2.6), (3, 3)])
     found = [to_hex(color) for color in axes.collections[0].get_facecolor()]
     assert found == [COLORS[kind] for kind in ROWS["kind"]]
 

@@ -203,9 +203,8 @@ def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_
     assert found in first(recorded, own, language="ko")[0]
     with_mfu = rows[rows[["mfu_percent", "utilization_percent"]].notna().all(axis=1)].head(1)
     assert first(recorded, own, with_mfu) == first(recorded) == ("of recorded machines", [])
-    says, peaks = first(
-        recorded, rows.assign(utilization_percent=float("nan"))
-    )  # as of a MIG instance
+    # as of a MIG instance
+    says, peaks = first(recorded, rows.assign(utilization_percent=float("nan")))
     assert "tells no utilization" in says
     assert f"an MFU of {percent(rows['mfu_percent'].max())} %" in says
     assert not peaks

@@ -72,18 +72,13 @@ def test_two_times_differ_where_their_intervals_do_not_meet():
     assert frames.apart(rows.iloc[2], rows.iloc[0], ratio=2.0)
     assert not frames.apart(rows.iloc[2], rows.iloc[0], ratio=1.0)
     beside = rows.join(rows.shift(-2).add_suffix("_other"))
-    assert frames.apart(beside, suffix="_other").tolist() == [
-        True,
-        True,
-        True,
-    ]  # two without an interval
+    # two without an interval
+    assert frames.apart(beside, suffix="_other").tolist() == [True, True, True]
 
 
 def test_sound_rows_raise_no_doubt():
-    boosted = {
-        "mfu_percent": 104.0,
-        "mfu_max_clock_percent": 96.0,
-    }  # above its printed clock, as GeForce cards
+    # above its printed clock, as GeForce cards
+    boosted = {"mfu_percent": 104.0, "mfu_max_clock_percent": 96.0}
     assert trust.summary(tables(profile(0.1, 0.19, 0.36, **boosted))) == ("", [], "")
     assert trust.summary(tables(profile(0.1, 0.19, 0.36))) == ("", [], "")
 

@@ -57,9 +57,8 @@ def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     command = [sys.executable, "-m", "snakemake", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANGS_S)
     told, _, done.stderr = done.stderr.partition("\n")
-    assert told.startswith(
-        "Using workflow specific profile"
-    )  # Snakemake says so before it has a logger
+    # Snakemake says so before it has a logger
+    assert told.startswith("Using workflow specific profile")
     return done
 
 
@@ -153,9 +152,8 @@ def test_a_terminal_gets_colour_and_no_redrawing(toy: Path) -> None:
         pass
     assert process.wait(HANGS_S) == 0
     assert b"\033[32m" in shown
-    assert set(re.findall(rb"\033\[[0-9;?]*([A-Za-z])", shown)) == {
-        b"m"
-    }  # no cursor is moved, no line erased
+    # no cursor is moved, no line erased
+    assert set(re.findall(rb"\033\[[0-9;?]*([A-Za-z])", shown)) == {b"m"}
     assert shown.count(b"\r") == shown.count(b"\r\n")
 
 
@@ -231,9 +229,8 @@ def test_only_the_log_that_is_shown_is_read_while_a_run_is_measured(
     )
     handler.running[1] = Run(rule, "a", 0.0, log=("log",))
     monkeypatch.setattr(plugin, "_lines", lambda path: logs.append(path) or ["the last line"])
-    monkeypatch.setattr(
-        plugin.time, "sleep", lambda seconds: next(sleeps)
-    )  # which ends the loop the second time
+    # which ends the loop the second time
+    monkeypatch.setattr(plugin.time, "sleep", lambda seconds: next(sleeps))
     with pytest.raises(StopIteration):
         handler._break_silence()
     assert logs == read

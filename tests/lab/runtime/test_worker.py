@@ -465,9 +465,8 @@ def test_the_worker_and_its_runs_end_with_the_workflow(
     assert waiting.wait(HANGS_S) == client.ABANDONED
     until(lambda: not is_running(pid) and not is_running(worker))
     until(lambda: not Path(socket).parent.exists())
-    assert not (
-        folder_of(tree, "hang") / "row.csv"
-    ).exists()  # nobody waits for it; it is measured again
+    # nobody waits for it; it is measured again
+    assert not (folder_of(tree, "hang") / "row.csv").exists()
 
 
 def test_a_run_without_a_worker_ends_with_its_workflow_too(

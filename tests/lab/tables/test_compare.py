@@ -37,11 +37,8 @@ def known(time: float, half: float) -> Interval:
         (known(1.0, 0.001), known(1.005, 0.001), "same"),
         (known(1.0, 0.3), known(1.2, 0.3), "ambiguous"),
         (known(1.0, 0.001), known(1.02, 0.001), "ambiguous"),
-        (
-            known(1.0, 0.0001),
-            known(1.01, 0.0109),
-            "same",
-        ),  # the 95 % interval ends beyond 2 %, the 90 % one within
+        # the 95 % interval ends beyond 2 %, the 90 % one within
+        (known(1.0, 0.0001), known(1.01, 0.0109), "same"),
         (known(1.0, 0.0001), known(1.01, 0.0125), "ambiguous"),
         (Interval(1.0, 1.0, 1.0, False), known(9.0, 0.001), "ambiguous"),
     ],

@@ -191,9 +191,8 @@ def test_intervals_cover_the_truth(between):
     assert sum(covered) >= 0.9 * len(covered)
 
 
-@pytest.mark.parametrize(
-    "kind", sorted(KINDS.keys() - {"drift"})
-)  # one sweep does not see what drifts slower than it lasts
+# one sweep does not see what drifts slower than it lasts
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"drift"}))
 def test_intervals_of_eight_processes_cover_the_undisturbed_time_and_repeat(kind):
     """The undisturbed time is what the machine's fastest tenth of processes takes, over more than
     any sweep has."""

@@ -321,9 +321,8 @@ def adversaries(listed: bool) -> Loop:
             )
             loss.backward()
             optimizer.step()
-        of_critic = 2 * told + 2 * (
-            told + linear_flops(ROWS, inner, 1)
-        )  # two calls; the inputs need no gradient
+        # two calls; the inputs need no gradient
+        of_critic = 2 * told + 2 * (told + linear_flops(ROWS, inner, 1))
         of_generator = made + told + 2 * told + made + linear_flops(ROWS, hidden, WIDTH)
         return made + of_critic + of_generator
 
