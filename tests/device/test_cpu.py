@@ -68,40 +68,37 @@ def test_an_arm_core_is_named_by_its_numbers_and_says_neither_clock_cache_nor_hy
     assert numbers(cpu_peak(facts, 2, "fp32").reason, "no_clock_of") == {"chip": name}
 
 
-def test_a_machine_on_bare_metal_is_not_virtual(machine):
-    machine({"proc/cpuinfo": INTEL.replace(" hypervisor", "")})
-    assert cpu.cpu.__wrapped__().virtual is False
+CPU_0 = "sys/devices/system/cpu/cpu0"
 
 
-def test_the_highest_clock_is_preferred_to_the_present_one(machine):
-    machine(
-        {
-            "proc/cpuinfo": INTEL,
-            "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3800000\n",
-        },
-    )
-    assert cpu.cpu.__wrapped__().clock_mhz == 3800
+@pytest.mark.parametrize(
+    ("files", "fact", "value"),
+    [
+        ({"proc/cpuinfo": INTEL.replace(" hypervisor", "")}, "virtual", False),
+        ({f"{CPU_0}/cpufreq/cpuinfo_max_freq": "3800000\n"}, "clock_mhz", 3800),
+        (
+            {f"{CPU_0}/cache/index0/size": "32K\n", f"{CPU_0}/cache/index3/size": "105M\n"},
+            "last_level_cache_bytes",
+            105 << 20,
+        ),
+    ],
+    ids=["bare metal", "the highest clock, not the present one", "the largest cache"],
+)
+def test_a_fact_of_the_first_processor(machine, files, fact, value):
+    machine({"proc/cpuinfo": INTEL} | files)
+    assert getattr(cpu.cpu.__wrapped__(), fact) == value
 
 
-def test_last_level_cache_is_the_largest(machine):
-    caches = "sys/devices/system/cpu/cpu0/cache"
-    machine(
-        {"proc/cpuinfo": INTEL, f"{caches}/index0/size": "32K\n", f"{caches}/index3/size": "105M\n"}
-    )
-    assert cpu.cpu.__wrapped__().last_level_cache_bytes == 105 << 20
+POD, OF_POD = {"proc/self/cgroup": "0::/pod/app\n"}, "sys/fs/cgroup/pod"
+TWO_CPUS = "200000 100000\n"
 
 
 @pytest.mark.parametrize(
     ("files", "limit"),
     [
-        (
-            {
-                "proc/self/cgroup": "0::/pod/app\n",
-                "sys/fs/cgroup/pod/app/cpu.max": "150000 100000\n",
-            },
-            1.5,
-        ),
-        ({"proc/self/cgroup": "0::/pod/app\n", "sys/fs/cgroup/pod/cpu.max": "200000 100000\n"}, 2),
+        (POD | {f"{OF_POD}/app/cpu.max": "150000 100000\n"}, 1.5),
+        (POD | {f"{OF_POD}/cpu.max": TWO_CPUS}, 2),
+        (POD | {f"{OF_POD}/app/cpu.max": "800000 100000\n", f"{OF_POD}/cpu.max": TWO_CPUS}, 2),
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
         (
             {
@@ -125,17 +122,6 @@ def test_last_level_cache_is_the_largest(machine):
 def test_cgroup_quota(machine, files, limit):
     machine(files)
     assert cpu.cpu_limit() == limit
-
-
-def test_the_tightest_quota_above_counts(machine):
-    machine(
-        {
-            "proc/self/cgroup": "0::/pod/app\n",
-            "sys/fs/cgroup/pod/app/cpu.max": "800000 100000\n",
-            "sys/fs/cgroup/pod/cpu.max": "200000 100000\n",
-        }
-    )
-    assert cpu.cpu_limit() == 2
 
 
 @pytest.mark.parametrize(

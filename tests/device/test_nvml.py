@@ -162,20 +162,17 @@ def test_a_refused_field_is_empty_and_the_others_stay(library):
 
 
 @pytest.mark.parametrize(
-    "call",
-    ["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetFieldValues", "nvmlDeviceGetSamples"],
+    ("call", "lost"),
+    [
+        ("nvmlDeviceGetTotalEnergyConsumption", {"window_energy_j", "power_w"}),
+        ("nvmlDeviceGetFieldValues", {*THROTTLE_FIELDS.values(), "throttled_percent"}),
+        ("nvmlDeviceGetSamples", set()),
+    ],
 )
-def test_one_refused_call_leaves_the_rest(library, call):
+def test_one_refused_call_leaves_the_rest(library, call, lost):
     readings = run(library(Gpu(refused={call})), 6.0)
     empty = {name for name, reading in readings.items() if reading.value is None}
-    assert (
-        empty
-        == {
-            "nvmlDeviceGetTotalEnergyConsumption": {"window_energy_j", "power_w"},
-            "nvmlDeviceGetFieldValues": {*THROTTLE_FIELDS.values(), "throttled_percent"},
-            "nvmlDeviceGetSamples": set(),
-        }[call]
-    )
+    assert empty == lost
     assert all(str(readings[name].reason).startswith(call) for name in empty)
 
 

@@ -35,25 +35,11 @@ def planned(tmp_path: Path) -> Path:
     return report_rows.lay_out(tmp_path, models=("resnet18",), sizes=(256,))
 
 
-def read(folder: Path):
-    return frames.read(folder)
-
-
 def make(manifest: Path, *more: str) -> Path:
     root = manifest.parents[3]
-    main(
-        [
-            "tables",
-            "--out",
-            str(root / "results/tables"),
-            "--root",
-            str(root),
-            "--manifest",
-            str(manifest),
-            *more,
-        ]
-    )
-    return root / "results/tables"
+    folder = root / "results/tables"
+    main(["tables", "--root", str(root), "--manifest", str(manifest), "--out", str(folder), *more])
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +49,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_planned_experiment_becomes_tables(tables):
-    found, problems = read(tables)
+    found, problems = frames.read(tables)
     assert problems == []
     assert {name: len(found[name]) for name in TABLES} == {
         "environment": 1,
@@ -95,7 +81,7 @@ def test_a_planned_experiment_becomes_tables(tables):
 
 
 def test_out_of_memory_has_a_row_and_no_speed(tables):
-    profile = read(tables)[0]["profile"]
+    profile = frames.read(tables)[0]["profile"]
     failed = profile[profile["status"] == "out_of_memory"]
     assert len(failed) == 2
     assert failed[["time_s", "tflop_s", "mfu_percent", "samples_per_s"]].isna().all(axis=None)
@@ -120,7 +106,7 @@ def test_out_of_memory_has_a_row_and_no_speed(tables):
 def test_a_broken_row_is_a_failed_row_that_names_its_file(planned, damage):
     folder = next((planned.parents[1] / "profile_step").iterdir())
     (folder / "row.csv").write_text(damage)
-    profile = read(make(planned))[0]["profile"]
+    profile = frames.read(make(planned))[0]["profile"]
     broken = profile[profile["run"] == folder.name].iloc[0]
     assert broken["status"] == "failed"
     assert str(folder / "row.csv") in verdicts.message(broken["message"])
@@ -133,7 +119,7 @@ def test_a_clock_that_was_ahead_costs_no_row_and_is_told(planned, days, is_said)
     [cells] = read_csv(folder / "row.csv")
     ahead = datetime.now(UTC) + timedelta(days=days)
     write_csv(folder / "row.csv", [cells | {"started_at": ahead.isoformat(timespec="seconds")}])
-    profile = read(make(planned))[0]["profile"]
+    profile = frames.read(make(planned))[0]["profile"]
     row = profile[profile["run"] == folder.name].iloc[0]
     assert row["status"] == cells["status"]
     assert (
@@ -175,7 +161,7 @@ def test_a_runs_smaller_batches_are_found_without_going_through_the_plan(tmp_pat
 def test_a_missing_row_is_a_failed_row(planned):
     folder = next((planned.parents[1] / "bench_matmul").iterdir())
     (folder / "row.csv").unlink()
-    matmul = read(make(planned))[0]["matmul"]
+    matmul = frames.read(make(planned))[0]["matmul"]
     assert "does not exist" in matmul[matmul["run"] == folder.name].iloc[0]["message"]
 
 
@@ -185,7 +171,7 @@ def test_an_effective_precision_without_a_ceiling_gets_no_mfu(planned):
     )
     text = (folder / "row.csv").read_text().replace(",eager,fp32,", ",eager,tf32,")
     (folder / "row.csv").write_text(text)
-    profile = read(make(planned))[0]["profile"]
+    profile = frames.read(make(planned))[0]["profile"]
     row = profile[profile["run"] == folder.name].iloc[0]
     assert row["mfu_percent"] != row["mfu_percent"]
     assert "no peak is known for tf32" in verdicts.note(row)
@@ -405,7 +391,7 @@ def test_a_folder_copied_from_another_machine_is_joined_by_equal_configs(planned
     root = planned.parents[3]
     report_rows.lay_out(root, report_rows.GPU).unlink()
     planned = report_rows.lay_out(root)
-    profile = read(make(planned, "--results", str(root / "results")))[0]["profile"]
+    profile = frames.read(make(planned, "--results", str(root / "results")))[0]["profile"]
     foreign = profile[profile["hardware"] == report_rows.GPU]
     assert len(foreign) == 42
     assert set(foreign["mfu_basis"]) == {"spec"}
@@ -423,7 +409,7 @@ def test_recorded_tables_are_joined_anew_and_marked(planned):
     ceilings = (reference / "ceilings.csv").read_text().replace("0.55,", "1.1,")
     (reference / "ceilings.csv").write_text(ceilings)
     main(["tables", "--reference", str(root / "results/reference"), "--out", str(folder)])
-    profile = read(folder)[0]["profile"]
+    profile = frames.read(folder)[0]["profile"]
     assert profile["recorded"].all()
     row = profile.query(
         "model == 'resnet18' and batch_size == 4 and mode == 'training' and precision == 'fp32'"
@@ -470,7 +456,7 @@ def test_any_table_may_be_broken(tables, tmp_path, name, content):
     folder = shutil.copytree(tables, tmp_path / "tables")
     path = folder / f"{name}.csv"
     path.unlink() if content is None else path.write_text(content, encoding="latin-1")
-    found, problems = read(folder)
+    found, problems = frames.read(folder)
     assert any(f"{name}.csv" in problem.text for problem in problems)
     assert list(found[name].columns) == columns(name)
 
@@ -479,7 +465,7 @@ def test_the_manifest_alone_decides_what_belongs_to_an_experiment(planned):
     plan = json.loads(planned.read_text())
     plan["runs"] = [run for run in plan["runs"] if run["step"] != "bench_matmul"]
     planned.write_text(json.dumps(plan))
-    assert read(make(planned))[0]["matmul"].empty
+    assert frames.read(make(planned))[0]["matmul"].empty
 
 
 def test_the_terminal_names_a_run_by_its_values():
@@ -576,21 +562,10 @@ def test_a_rank_that_is_no_number_costs_its_row(tmp_path):
 @pytest.mark.parametrize("encoding", few(["cp949", "ascii", "latin-1"], 0))
 def test_a_terminal_without_our_letters_shows_what_it_can(tables, tmp_path, encoding):
     """The page is there by then; its summary must not make the status 1."""
-    command = [
-        sys.executable,
-        "-m",
-        "mfulab",
-        "summary",
-        "--tables",
-        str(tables),
-        "--page",
-        str(tmp_path),
-    ]
-    environment = {
-        **os.environ,
-        "PYTHONIOENCODING": encoding,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
+    options = ["--tables", str(tables), "--page", str(tmp_path)]
+    command = [sys.executable, "-m", "mfulab", "summary", *options]
+    paths = os.pathsep.join(sys.path)
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": paths}
     done = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"linear_1024" in done.stdout or done.stdout
