@@ -437,8 +437,6 @@ def test_a_gpu_counts_once_however_many_scrapes_and_processes_report_it():
 )
 def test_a_server_without_jobs_says_so(prometheus, capsys, text, said):
     prometheus.text = text
-    assert (
-        main(["watch", "--jobs", f"http://127.0.0.1:{prometheus.server_port}/", "--hours", "1.5"])
-        == 2
-    )
+    options = ["watch", "--jobs", f"http://127.0.0.1:{prometheus.server_port}/", "--hours", "1.5"]
+    assert main(options) == 2
     assert said in capsys.readouterr().err

@@ -287,18 +287,8 @@ def cuda(tmp_path_factory, monkeypatch, request):
     folder = tmp_path_factory.mktemp("driver")
     (folder / "driver.c").write_text(DRIVER)
     path = folder / "libcuda.so.1"
-    subprocess.run(
-        [
-            "cc",
-            f"-DOLDER={request.param}",
-            "-shared",
-            "-fPIC",
-            "-o",
-            str(path),
-            str(folder / "driver.c"),
-        ],
-        check=True,
-    )
+    options = [f"-DOLDER={request.param}", "-shared", "-fPIC", "-o", str(path)]
+    subprocess.run(["cc", *options, str(folder / "driver.c")], check=True)
     monkeypatch.setattr(
         cuda_driver, "_ASK", cuda_driver._ASK.replace(cuda_driver.LIBRARY, str(path))
     )

@@ -221,11 +221,9 @@ def test_a_chunk_of_a_prompt_beside_tokens_that_are_decoded():
     sequences' next token."""
     width, words, new, cached = HEADS * WIDTH, 50, [16, 1, 1, 1], [32, 5, 9, 20]
     keys = [one + other for one, other in zip(new, cached, strict=True)]
-    enter, leave, head = (
-        nn.Linear(width, 3 * width),
-        nn.Linear(width, width),
-        nn.Linear(width, words),
-    )
+    enter = nn.Linear(width, 3 * width)
+    leave = nn.Linear(width, width)
+    head = nn.Linear(width, words)
     caches = [torch.randn(2, HEADS, length, WIDTH) for length in cached]
 
     def attend(entered, cache):

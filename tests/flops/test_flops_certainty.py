@@ -63,10 +63,8 @@ def unknown(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_trace_says_how_much_time_operators_without_a_formula_take():
-    model, x = (
-        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)),
-        torch.randn(256, 256),
-    )
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
+    x = torch.randn(256, 256)
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step():

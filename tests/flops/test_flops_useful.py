@@ -192,10 +192,8 @@ def test_the_useful_part_of_a_block_mask_is_what_its_documents_cost_alone(
     )
     lengths_of_all, alone = [length for row in rows for length in row], 0
     for length, times in Counter(lengths_of_all).items():
-        document, mask = (
-            torch.ones(1, length, WIDTH, device="meta"),
-            block_mask([[length]], length, window, causal),
-        )
+        document = torch.ones(1, length, WIDTH, device="meta")
+        mask = block_mask([[length]], length, window, causal)
         with OperatorCounter(LayerTracker(model), memory=False) as counter:
             model(document, mask.to("meta")).sum().backward()
         alone += times * counter.operations.model_flops

@@ -41,13 +41,8 @@ def _cases():
         try:
             kind = kernel_class(name)
         except ModuleNotFoundError as missing:
-            yield pytest.param(
-                None,
-                None,
-                None,
-                id=name,
-                marks=pytest.mark.skip(reason=f"{missing.name} is not installed"),
-            )
+            reason = f"{missing.name} is not installed"
+            yield pytest.param(None, None, None, id=name, marks=pytest.mark.skip(reason=reason))
             continue
         if "cuda" in kind.devices:
             shapes = WHOLE_TILES.get(name, TUNED_SHAPES if name in TUNED else SHAPES)

@@ -140,10 +140,8 @@ MADE = "mkdir -p results/gpu/profile_step/a && touch results/gpu/profile_step/a/
 
 
 def test_results_are_packed_without_traces_and_the_next_command_goes_on_from_them(tmp_path):
-    run(
-        tmp_path,
-        f'part make 9 bash -c \'{MADE}\'\necho slow > "$OUT/dropped.txt"; touch "$OUT/no_worker.txt"',
-    )
+    body = f'part make 9 bash -c \'{MADE}\'\necho slow > "$OUT/dropped.txt"; touch "$OUT/no_worker.txt"'
+    run(tmp_path, body)
     with tarfile.open(tmp_path / "recorded" / "results.tgz.00") as packed:
         seen = [name for name in packed.getnames() if name.endswith((".csv", ".gz"))]
         assert seen == ["results/gpu/profile_step/a/row.csv"]

@@ -46,12 +46,9 @@ def test_what_cannot_be_read_is_empty_with_the_reason(lines, period, tick, reaso
 
 def test_a_real_load_is_read_by_every_counter_of_a_cpu(tmp_path):
     precision = {"name": "fp32", "dtype": "float32"}
+    device = {"type": "cpu"}
     config = ReadUtilizationConfig(
-        load="duty_50",
-        precision=precision,
-        load_time_s=0.6,
-        polling_period_s=0.05,
-        device={"type": "cpu"},
+        load="duty_50", precision=precision, load_time_s=0.6, polling_period_s=0.05, device=device
     )
     row = measure(config, tmp_path).row
     # About half; a core that is busy with others wakes the load late or lets its work take longer.

@@ -133,10 +133,8 @@ def test_the_command_says_what_fits(capsys):
     assert said.startswith("Linear, batch 4: peak 67.")
     assert "largest batch: " in said
     big = ["arguments.in_features=200000", "arguments.out_features=200000"]
-    assert (
-        main(["fits", "torch.nn.Linear", "input_shape=[200000]", *big, "--json", "--device", H100])
-        == 1
-    )
+    options = ["fits", "torch.nn.Linear", "input_shape=[200000]", *big, "--json", "--device", H100]
+    assert main(options) == 1
     assert '"largest_batch": 0' in capsys.readouterr().out
 
 

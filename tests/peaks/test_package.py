@@ -272,11 +272,8 @@ def test_nothing_is_told_where_nothing_is(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.workflow
 def test_the_wheel_is_small_and_works_alone(tmp_path):
-    built = subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, PACKAGE],
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, PACKAGE]
+    built = subprocess.run(command, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
     [wheel] = tmp_path.glob("*.whl")
     assert wheel.stat().st_size < 100_000

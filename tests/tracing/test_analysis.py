@@ -74,10 +74,8 @@ def test_the_parts_sum_to_the_untraced_time_and_no_share_is_above_all_of_it(
     traced = analyse(recording, windows(recording)[0])
     found = traced.untraced(ratio * traced.window.length / 1e9)
     assert sum(found.spent.values()) == found.window.length
-    kernels, longer = (
-        found.spent["others"] + found.spent["uncounted"],
-        found.window.length - traced.window.length,
-    )
+    kernels = found.spent["others"] + found.spent["uncounted"]
+    longer = found.window.length - traced.window.length
     assert kernels == pytest.approx(busy * 1000 + max(0, longer), abs=2), (
         "longer steps are those of slower kernels"
     )

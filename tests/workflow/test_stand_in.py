@@ -262,11 +262,7 @@ def every_row(folder):
 @pytest.mark.workflow
 def test_a_job_of_eight_on_three_cards_is_refused_by_name(tmp_path):
     asked = ("experiment=data_parallel", "model=resnet50", "parallel.processes=8", "replicates=1")
-    gpu_stand_in.sweep(
-        gpu_stand_in.prepare(tmp_path, FIGURES),
-        "h200x3",
-        *asked,
-        options=("--cores", "8", "--resources", "gpu=3"),
-    )
+    options = ("--cores", "8", "--resources", "gpu=3")
+    gpu_stand_in.sweep(gpu_stand_in.prepare(tmp_path, FIGURES), "h200x3", *asked, options=options)
     rows = table(tmp_path / "results/tables/profile.csv", "False")
     assert {row["status"] for row in rows.values()} == {"unsupported"}

@@ -50,11 +50,9 @@ def test_a_loader_that_fails_is_counted_and_its_error_passes():
 
 
 def test_samplers_inside_one_another_leave_nothing_behind():
-    untouched, outer, inner = (
-        dataloader._BaseDataLoaderIter.__next__,
-        input_sampler(),
-        input_sampler(),
-    )
+    untouched = dataloader._BaseDataLoaderIter.__next__
+    outer = input_sampler()
+    inner = input_sampler()
     outer.start()
     inner.start()
     list(DataLoader(Slow()))

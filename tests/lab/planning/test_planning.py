@@ -387,10 +387,8 @@ def test_a_recording_alone_is_shown_without_a_run():
 
 
 def test_the_reports_language_is_no_part_of_any_run():
-    english, korean = (
-        planned("experiment=miniature"),
-        planned("experiment=miniature", "report.language=ko"),
-    )
+    english = planned("experiment=miniature")
+    korean = planned("experiment=miniature", "report.language=ko")
     assert (english.language, korean.language) == ("en", "ko")
     found = {run.folder: run.text for run in english.runs}
     assert found == {run.folder: run.text for run in korean.runs}

@@ -623,11 +623,8 @@ def test_modes_stand_in_one_order_everywhere(few, name, order):
 def test_more_flops_are_told_of_first(few):
     """Whichever of the two is slower."""
     rows = flops_versus_time.rows(few)
-    pair = (
-        rows.iloc[[0, 0]]
-        .reset_index(drop=True)
-        .assign(model=["large", "small"], flops_per_sample=[6.0, 2.0])
-    )
+    model = ["large", "small"]
+    pair = rows.iloc[[0, 0]].reset_index(drop=True).assign(model=model, flops_per_sample=[6.0, 2.0])
     for times in ([3.0, 4.0], [9.0, 0.5]):
         timed = pair.assign(time_per_sample=times, speed=pair["flops_per_sample"] / times)
         timed = timed.assign(points=[float("nan"), -1.5])

@@ -114,10 +114,8 @@ def test_a_panel_without_rows_is_not_drawn_and_no_row_or_column_is_made_of_such_
     rows = pd.DataFrame(
         {"machine": ["a", "a", "b", "c"], "mode": ["training", "inference", "training", "other"]}
     )
-    figure, modes = (
-        style.blank("", ""),
-        {mode: mode for mode in ("training", "inference", "decoding")},
-    )
+    figure = style.blank("", "")
+    modes = {mode: mode for mode in ("training", "inference", "decoding")}
     panels = style.facets(figure, rows.assign(recorded=False), Texts("en"), "mode", modes)
     assert [(axes.get_title(), len(here)) for axes, here in panels] == [
         ("a · training", 1),

@@ -296,10 +296,8 @@ def test_values_without_a_word_stay_themselves():
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_verdicts_are_sentences_in_every_language(language):
     row = {"time_s": 0.1, "utilization_percent": 99.0, "mfu_percent": 0.4, "other_processes": 2.0}
-    told, english = (
-        verdicts.columns(judged(row), "", language),
-        verdicts.columns(judged(row)),
-    )
+    told = verdicts.columns(judged(row), "", language)
+    english = verdicts.columns(judged(row))
     for name in ("verdict", "verdict_reason", "verdict_flags"):
         assert told[name]
         assert (told[name] == english[name]) is (language == "en")

@@ -220,11 +220,8 @@ def test_a_recorded_machine_s_failures_are_not_told_beside_runs_of_one_s_own(mea
         .head(1)
         .assign(status="out_of_memory", message="GPU 0 has 79 GiB", recorded=True)
     )
-    own = (
-        tables["profile"]
-        .head(2)
-        .assign(status=["ok", "unsupported"], message="no such format", recorded=False)
-    )
+    status = ["ok", "unsupported"]
+    own = tables["profile"].head(2).assign(status=status, message="no such format", recorded=False)
     nothing = {name: table.iloc[:0] for name, table in tables.items()}
 
     def told(*rows) -> str:
@@ -422,10 +419,8 @@ def test_figures_are_made_here_where_no_processes_can_be_begun(monkeypatch, lack
 def test_what_only_keepers_of_recordings_mend_is_no_first_box(measured, one_figure, tmp_path):
     tables = tmp_path / "tables"
     shutil.copytree(measured, tables)
-    mine, theirs = (
-        "odd.csv: cannot be read",
-        "results/reference/x: code has changed. `mfulab record --replace` renews it.",
-    )
+    mine = "odd.csv: cannot be read"
+    theirs = "results/reference/x: code has changed. `mfulab record --replace` renews it."
     lines = [
         {"problem": mine, "said": "", "of_recordings": False},
         {"problem": theirs, "said": "", "of_recordings": True},

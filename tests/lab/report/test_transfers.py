@@ -40,10 +40,8 @@ def test_of_two_machines_one_is_told_of():
 
 
 def test_a_gpu_is_told_of_before_a_cpu():
-    cpu, gpu = (
-        rows("cpu", dict.fromkeys((64, 128, 256), 1.0)),
-        rows("gpu", {64: 1.0, 128: 1.0}, copies=1.0),
-    )
+    cpu = rows("cpu", dict.fromkeys((64, 128, 256), 1.0))
+    gpu = rows("gpu", {64: 1.0, 128: 1.0}, copies=1.0)
     assert transfers.finding(pd.concat([cpu, gpu], ignore_index=True), TEXT).startswith(
         "On gpu at 64³"
     )

@@ -137,14 +137,10 @@ def test_what_is_left_begins_with_the_estimate(tmp_path, monkeypatch):
     found = quickstart()
     monkeypatch.chdir(tmp_path)
     folders = [run.folder for run in found.runs]
-    rest, first = (
-        costs.Sweep([found], 0).rest(folders),
-        next(each for each in folders if "/environment/" in each),
-    )
-    estimate_s, begin_s = (
-        rest.estimate_s(),
-        costs.worker_s([found]) + costs.START_S["cpu"]["environment"],
-    )
+    rest = costs.Sweep([found], 0).rest(folders)
+    first = next(each for each in folders if "/environment/" in each)
+    estimate_s = rest.estimate_s()
+    begin_s = costs.worker_s([found]) + costs.START_S["cpu"]["environment"]
     # It waited for the imports: what it took says that all goes as predicted.
     assert rest.after(first, begin_s, begin_s) == pytest.approx(estimate_s - begin_s)
     alone_s = costs.Sweep([found], 0).rest(folders, has_page=False).estimate_s()

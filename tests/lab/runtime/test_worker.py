@@ -437,12 +437,9 @@ lifetime.stop()
 def workflow() -> Iterator[tuple[subprocess.Popen[str], str, int]]:
     """A process that stands for Snakemake; its worker's socket and pid."""
     environment = {key: value for key, value in os.environ.items() if key != client.SOCKET}
+    command = [sys.executable, "-c", WORKFLOW]
     process = subprocess.Popen(
-        [sys.executable, "-c", WORKFLOW],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )
     assert process.stdout is not None
     socket, pid = process.stdout.readline().split()

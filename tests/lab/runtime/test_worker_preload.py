@@ -136,10 +136,8 @@ def test_what_the_worker_imports_wakes_no_gpu_and_what_few_runs_need_waits(tmp_p
     assert done.stdout == "{'torch'}\nTrue\n"
     assert not told.exists(), told.read_text()
     # The library does tell: this is what must not happen.
-    subprocess.run(
-        [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"],
-        env=environment,
-    )
+    command = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"]
+    subprocess.run(command, env=environment)
     assert told.read_text() == "cuInit\n"
 
 

@@ -290,10 +290,8 @@ def test_two_participants_of_one_name_are_refused_before_anything_is_copied(
 ) -> None:
     for name in ("Ann", "ann.1"):
         make(tmp_path / "given" / name, "environment", "all", "cpu-2c")
-    assert (
-        main(["collect", "--class", str(tmp_path / "given"), "--into", str(tmp_path / "results")])
-        == 2
-    )
+    options = ["collect", "--class", str(tmp_path / "given"), "--into", str(tmp_path / "results")]
+    assert main(options) == 2
     assert "are both of ann. Rename one." in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
 
@@ -329,10 +327,8 @@ def escapes(victim: Path) -> list[tarfile.TarInfo | str]:
     wrong."""
     deep, members, path = "d" * 247, list[tarfile.TarInfo | str](), ""
     for step in "abcdefghijklmnop":
-        members += [
-            special(f"{path}{deep}", tarfile.DIRTYPE),
-            special(f"{path}{step}", tarfile.SYMTYPE, deep),
-        ]
+        name = f"{path}{deep}"
+        members += [special(name, tarfile.DIRTYPE), special(f"{path}{step}", tarfile.SYMTYPE, deep)]
         path += f"{step}/"
     long = "/".join("abcdefghijklmnop") + "/" + "l" * 254
     members += [special(long, tarfile.SYMTYPE, "../" * 16)]
@@ -433,11 +429,9 @@ def test_a_zip_that_holds_more_than_it_says_and_a_header_of_gigabytes_are_refuse
     with pytest.raises(ConfigurationError, match="a header of"):
         collect([tmp_path / "given.tgz"], tmp_path / "results")
     monkeypatch.setattr(merge, "LARGEST", 6)
+    path = tmp_path / "given.tar"
     with pytest.raises(ConfigurationError, match=r"row\.csv"):
-        collect(
-            [archive_of(tmp_path / "given.tar", "x/count_flops/a/config.json", ROW)],
-            tmp_path / "results",
-        )
+        collect([archive_of(path, "x/count_flops/a/config.json", ROW)], tmp_path / "results")
 
 
 def test_a_kill_leaves_nothing_that_the_next_start_does_not_clean(

@@ -232,10 +232,8 @@ def test_a_change_that_is_larger_than_the_intervals_is_found():
     changes = dict.fromkeys(range(0, RUNS, 2), 1.10)
     found = []
     for seed in range(SWEEPS):
-        old, new = (
-            sweep(Machine(2 * seed, between=0.008)),
-            sweep(Machine(2 * seed + 1, between=0.008), changes=changes),
-        )
+        old = sweep(Machine(2 * seed, between=0.008))
+        new = sweep(Machine(2 * seed + 1, between=0.008), changes=changes)
         found += [verdict for run, verdict in enumerate(verdicts(old, new)) if run in changes]
     assert found.count("slower") >= 0.9 * len(found)
 

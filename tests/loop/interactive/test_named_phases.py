@@ -141,11 +141,9 @@ def test_a_diffusion_loop_has_rows_for_sampling_and_training(kind, parts):
     optimizer = torch.optim.AdamW(model.parameters())
     with mfulab.measure(model, quiet=True, ceiling_s=0, peak_tflop_s={"fp32": 1.0}) as window:
         for _ in range(5):
-            image, noise, time = (
-                torch.randn(BATCH, 3, SIDE, SIDE),
-                torch.randn(BATCH, 3, SIDE, SIDE),
-                torch.rand(BATCH),
-            )
+            image = torch.randn(BATCH, 3, SIDE, SIDE)
+            noise = torch.randn(BATCH, 3, SIDE, SIDE)
+            time = torch.rand(BATCH)
             with window.phase("train"):
                 optimizer.zero_grad()
                 functional.mse_loss(

@@ -217,10 +217,8 @@ def test_after_an_error_a_lightning_trainer_trains_and_measures_again(tmp_path):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    module, callback = (
-        Module(),
-        mfulab.LightningCallback(every=2, warm_up=2, quiet=True, ceiling_s=0),
-    )
+    module = Module()
+    callback = mfulab.LightningCallback(every=2, warm_up=2, quiet=True, ceiling_s=0)
     data = torch.utils.data.DataLoader(
         torch.utils.data.TensorDataset(torch.randn(16, 4)), batch_size=2
     )
@@ -273,13 +271,9 @@ def test_ranks_and_their_job():
         "2",
         "examples/fsdp2.py",
     ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=HANGS_S,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        command, cwd=ROOT, capture_output=True, text=True, timeout=HANGS_S, env=environment
     )
     assert done.returncode == 0, done.stderr[-2000:]
     flops = 2 * 32 * 128 * 128 * (2 + 3 + 3)
