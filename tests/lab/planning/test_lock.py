@@ -92,10 +92,6 @@ def test_a_lock_that_names_nobody_is_free(left_by, tmp_path, text):
     assert parse_json((tmp_path / store.LOCK).read_text())["process"] == os.getpid()
 
 
-def test_a_file_that_nobody_holds_is_taken(left_by, tmp_path):
-    assert not store.take(tmp_path)
-
-
 def test_several_may_ask_whether_results_are_free_and_none_holds_them(tmp_path):
     """Commands beside one another, such as a run a GPU, do not refuse each other."""
     with (tmp_path / store.LOCK).open("w") as asking:

@@ -264,8 +264,9 @@ def test_fields_of_a_config_count_by_their_values_and_its_methods_by_their_code(
     assert lab(file, old, new, root="lab.asked.measured") is changes
 
 
-def test_a_module_imported_by_a_name_made_at_run_time_counts_whole(lab):
+def test_a_module_imported_by_a_name_made_at_run_time_counts_whole_but_for_its_docstring(lab):
     assert lab("parts/one/part.py", "1", "2", root="lab.dynamic.used")
+    assert not lab("parts/one/part.py", "Says nothing.", "Says something.", root="lab.dynamic.used")
     assert not lab("parts/one/other.py", "1", "2", root="lab.dynamic.used")
 
 
@@ -422,25 +423,18 @@ def test_a_library_brings_none():
     assert sources.run_sources("count_flops", "torch.nn.Linear") == alone
 
 
-def test_a_missing_module_is_named(own_module):
-    with pytest.raises(ConfigurationError, match=r"_target_=my_modul\.build: no module my_modul "):
-        sources.locate("my_modul.build")
-
-
-def test_a_missing_name_is_named_with_the_nearest(own_module):
-    with pytest.raises(ConfigurationError, match="Did you mean build"):
-        sources.locate("my_module.buid")
-
-
-def test_a_syntax_error_is_told_with_its_line(elsewhere):
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("my_modul.build", r"_target_=my_modul\.build: no module my_modul "),
+        ("my_module.buid", "Did you mean build"),
+        ("broken.build", r"broken\.py:1"),
+    ],
+)
+def test_what_cannot_be_found_is_named(own_module, target, says):
     Path("broken.py").write_text("def build(:\n")
-    with pytest.raises(ConfigurationError, match=r"broken\.py:1"):
-        sources.locate("broken.build")
-
-
-def test_the_docstring_of_a_module_that_counts_whole_counts_nowhere(lab):
-    assert not lab("parts/one/part.py", "Says nothing.", "Says something.", root="lab.dynamic.used")
-    assert lab("parts/one/part.py", "value = 1", "value = 2", root="lab.dynamic.used")
+    with pytest.raises(ConfigurationError, match=says):
+        sources.locate(target)
 
 
 def counted(statement):
