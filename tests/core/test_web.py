@@ -44,12 +44,15 @@ def ended(before: set[threading.Thread]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("name", DRIPS)
-def test_what_drips_ends_at_the_deadline_and_so_does_its_thread(hostile, name):
-    place = hostile.endless(DRIPS[name])
+@pytest.mark.parametrize(
+    ("scheme", "drip"),
+    [*(("http", drip) for drip in DRIPS), *(("https", drip) for drip in HANDSHAKES)],
+)
+def test_what_drips_ends_at_the_deadline_and_so_does_its_thread(hostile, scheme, drip):
+    place = hostile.endless((DRIPS if scheme == "http" else HANDSHAKES)[drip])
     before = set(threading.enumerate())
     with pytest.raises(web.WebError):
-        web.fetched(f"http://{place}", 0.3)
+        web.fetched(f"{scheme}://{place}", 0.3)
     assert ended(before)
 
 
@@ -131,15 +134,6 @@ def test_a_certificate_is_of_the_server_that_was_asked(hostile, tmp_path, monkey
     monkeypatch.setenv("SSL_CERT_FILE", str(other))
     with pytest.raises(web.WebError, match=r"127\.0\.0\.1"):
         web.fetched(f"https://{hostile.by_tls(PAGE, other)}", 5.0)
-
-
-@pytest.mark.parametrize("name", HANDSHAKES)
-def test_a_handshake_that_drips_ends_at_the_deadline_and_so_does_its_thread(hostile, name):
-    place = hostile.endless(HANDSHAKES[name])
-    before = set(threading.enumerate())
-    with pytest.raises(web.WebError):
-        web.fetched(f"https://{place}", 0.3)
-    assert ended(before)
 
 
 @pytest.mark.parametrize("name", ["status", "headers", "body", "chunks", "body of a redirect"])
