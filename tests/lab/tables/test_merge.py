@@ -59,11 +59,8 @@ def make_plan(results: Path, hardware: str, *runs: str, digest: str = "0") -> Pa
         {"step": "environment", "run": run, "folder": f"{folder}/{run}", "config_digest": digest}
         for run in runs
     ]
-    path.write_text(
-        json.dumps(
-            {"experiment": "quickstart", "hardware": hardware, "runs": entries, "excluded": []}
-        )
-    )
+    plan = {"experiment": "quickstart", "hardware": hardware, "runs": entries, "excluded": []}
+    path.write_text(json.dumps(plan))
     return path
 
 
@@ -219,9 +216,8 @@ def test_two_halves_of_a_plan_become_one(tmp_path: Path) -> None:
 def test_a_plan_whose_excluded_run_has_no_name_is_a_problem(tmp_path: Path) -> None:
     make(tmp_path / "there", "environment", "a", "nvidia-a")
     path = make_plan(tmp_path / "there", "nvidia-a", "a")
-    path.write_text(
-        json.dumps({**json.loads(path.read_text()), "excluded": [{"step": "environment"}]})
-    )
+    plan = json.loads(path.read_text()) | {"excluded": [{"step": "environment"}]}
+    path.write_text(json.dumps(plan))
     merged = collect([tmp_path / "there"], tmp_path / "here")
     assert "excluded.0.run" in merged.problems[0]
 
@@ -319,7 +315,7 @@ def below(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-ROW = "cpu-2c/environment/all/row.csv"
+CONFIG, ROW = (f"cpu-2c/environment/all/{name}" for name in ("config.json", "row.csv"))
 
 
 def escapes(victim: Path) -> list[tarfile.TarInfo | str]:
@@ -333,20 +329,13 @@ def escapes(victim: Path) -> list[tarfile.TarInfo | str]:
     long = "/".join("abcdefghijklmnop") + "/" + "l" * 254
     members += [special(long, tarfile.SYMTYPE, "../" * 16)]
     members += [special("cpu-2c", tarfile.SYMTYPE, f"{long}/{'../' * 12}{victim.relative_to('/')}")]
-    return [*members, "cpu-2c/environment/all/config.json", ROW]
+    return [*members, CONFIG, ROW]
 
 
 @pytest.mark.parametrize(
     ("members", "named"),
     [
-        (
-            [
-                special("cpu-2c", tarfile.SYMTYPE, "{victim}"),
-                "cpu-2c/environment/all/config.json",
-                ROW,
-            ],
-            "cpu-2c",
-        ),
+        ([special("cpu-2c", tarfile.SYMTYPE, "{victim}"), CONFIG, ROW], "cpu-2c"),
         ([special(ROW, tarfile.LNKTYPE, "{victim}/kept")], ROW),
         ([special(ROW, tarfile.FIFOTYPE)], ROW),
         ([special(ROW, tarfile.CHRTYPE)], ROW),
