@@ -644,8 +644,10 @@ def test_fewer_flops_are_shown_by_one_comparison_in_percent_of_the_most(few):
     assert flops_versus_time.rows({**few, "profile": one}).empty
 
 
-def test_ladders_are_bars_of_three_runs_that_say_their_numbers(many):
-    drawn, rows = figures.render("utilization_ladder", many), utilization_ladder.rows(many)
+def test_ladders_are_bars_of_three_runs_that_say_their_numbers(few):
+    profile = few["profile"]
+    tables = {**few, "profile": profile.assign(model=profile["run"])}  # a model a run
+    drawn, rows = figures.render("utilization_ladder", tables), utilization_ladder.rows(tables)
     assert len(drawn.figure.axes) == len(rows) == 3
     assert rows["mfu_percent"].is_monotonic_decreasing
     for axes, mfu in zip(drawn.figure.axes, rows["mfu_percent"], strict=True):
