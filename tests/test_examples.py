@@ -1,5 +1,4 @@
-"""Examples that are run or read alone: memory by hand against a stand-in of the runtime, and a
-model in six forms."""
+"""Examples that are run or read alone: memory by hand, and a model in six forms."""
 
 import importlib.util
 import json

@@ -1,5 +1,4 @@
-"""`mfulab refine` where a process leaves no row, or nothing was measured; the workflow's test of
-replicates runs it."""
+"""`mfulab refine` where a process leaves no row, or nothing was measured."""
 
 import subprocess
 import sys

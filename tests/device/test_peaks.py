@@ -1,5 +1,4 @@
-"""Peaks: each datasheet against its formula, lookups by name and PCI id, and what unknown devices
-get."""
+"""Peaks: each datasheet against its formula, lookups by name and PCI id, unknown devices."""
 
 import contextlib
 import subprocess

@@ -1,5 +1,4 @@
-"""Cards that this torch, this driver or this container cannot use: what is measured instead, and
-what is said."""
+"""Cards that torch, driver or container cannot use: what is measured instead, and what is said."""
 
 import json
 import shutil

@@ -1,5 +1,4 @@
-"""Other families than classifiers and decoders: each counted, and held against its shapes by
-hand."""
+"""Other families than classifiers and decoders: each counted and held against its shapes."""
 
 import pytest
 import torch

@@ -1,5 +1,4 @@
-"""Attention in all forms: masks, documents packed into a row, windows, lengths, blocks; by hand and
-by invariants."""
+"""Attention in all forms: masks, packed documents, windows, lengths, blocks; by hand."""
 
 from contextlib import nullcontext
 

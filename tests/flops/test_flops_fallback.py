@@ -1,5 +1,4 @@
-"""Models that the meta device cannot run, and models that nothing can: what is counted, and what is
-said."""
+"""Models that the meta device cannot run, and models that nothing can: counts and reasons."""
 
 from collections.abc import Callable
 from contextlib import nullcontext

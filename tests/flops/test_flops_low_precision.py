@@ -1,5 +1,4 @@
-"""Small formats, quantised and sparse weights, adapters: what is multiplied, in which format, and
-what it costs."""
+"""Small formats, quantised and sparse weights, adapters: what is multiplied, and at what cost."""
 
 import pytest
 import torch

@@ -1,5 +1,4 @@
-"""Private parts of torch that the counter leans on. Where this fails and little else does, torch
-has changed."""
+"""Private parts of torch that the counter leans on: where this fails alone, torch has changed."""
 
 import importlib
 import inspect

@@ -1,5 +1,4 @@
-"""Invariants of any count: additive over layers, linear in the batch, the same for every attention
-and format."""
+"""Invariants of any count: additive over layers, linear in the batch, alike for each format."""
 
 from itertools import pairwise
 

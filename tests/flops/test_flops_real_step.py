@@ -1,5 +1,4 @@
-"""Steps that really run, on tensors with data: their passes, formats and FLOPs by hand, and as on
-the meta device."""
+"""Steps that really run: passes, formats and FLOPs by hand, and as on the meta device."""
 
 from itertools import pairwise
 

@@ -1,5 +1,4 @@
-"""Models spread over ranks: what one rank computes, with real gloo ranks and with a process group
-that is pretended."""
+"""Models spread over ranks: what one rank computes, with real gloo ranks and pretended ones."""
 
 import json
 import subprocess

@@ -1,5 +1,4 @@
-"""Real tokens of a batch, and the FLOPs that served them: padded, packed and separate batches hold
-the same ones."""
+"""Real tokens of a batch and the FLOPs that served them: padded, packed and separate batches."""
 
 import copy
 from collections import Counter

@@ -1,5 +1,4 @@
-"""Attention written as matmuls: masks on the scores say which pairs count, forward and backward, by
-hand counts."""
+"""Attention written as matmuls: masks on the scores say which pairs count, by hand."""
 
 from contextlib import nullcontext
 

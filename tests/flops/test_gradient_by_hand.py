@@ -1,5 +1,4 @@
-"""Gradients of a network of two layers, derived by hand, against autograd; their products are the
-FLOPs counted."""
+"""Gradients of two layers, derived by hand, against autograd; their products are the FLOPs."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,4 @@
-"""Autograd's graph of a step: its nodes, what they save, and FLOPs that add up to the counted
-ones."""
+"""Autograd's graph of a step: its nodes, what they save, and FLOPs that add up."""
 
 import pytest
 import torch

@@ -1,5 +1,4 @@
-"""Every implementation on a real GPU: right for every shape that it takes. One GPU serves several
-at once: `-n 8`."""
+"""Every implementation on a real GPU, for every shape; one GPU serves several: `-n 8`."""
 
 import pytest
 import torch

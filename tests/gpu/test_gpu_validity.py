@@ -1,5 +1,4 @@
-"""The checks of a GPU's record, on rows computed by hand; what reads Nsight Compute, on its own
-texts."""
+"""The checks of a GPU's record, on rows by hand; the reader of Nsight Compute, on its texts."""
 
 import importlib
 import json

@@ -1,5 +1,4 @@
-"""The one command of a recording, without a GPU: its list, limits, what it leaves, that what it
-names exists."""
+"""The one command of a recording, without a GPU: its list, limits, and what it leaves."""
 
 import contextlib
 import importlib.util

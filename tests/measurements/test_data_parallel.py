@@ -1,5 +1,4 @@
-"""Several processes train one model: a real job of two over the loopback, and the row that ranks
-make."""
+"""Several processes train one model: a real job of two, and the row that ranks make."""
 
 import json
 import os

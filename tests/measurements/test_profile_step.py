@@ -1,5 +1,4 @@
-"""One real training and inference step on the CPU, every mode of execution, and what a CPU cannot
-do."""
+"""One real training and inference step on the CPU, in every mode of execution."""
 
 import csv
 import ctypes

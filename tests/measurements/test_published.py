@@ -1,5 +1,4 @@
-"""Public runs recomputed: speeds of each kind, printed figures met, and what is not known kept and
-said."""
+"""Public runs recomputed: speeds of each kind, printed figures, and what is not known."""
 
 import csv
 from pathlib import Path

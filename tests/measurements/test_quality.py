@@ -1,5 +1,4 @@
-"""Small models trained on real images: what each way changes of the whole model, and what its row
-says."""
+"""Small models trained on real images: what each way changes, and what its row says."""
 
 import json
 import math

@@ -1,5 +1,4 @@
-"""Conventions: each against its published formula, waterfalls that sum exactly, and numbers that
-are found again."""
+"""Conventions against their published formulas, waterfalls that sum, numbers found again."""
 
 from dataclasses import replace
 

@@ -1,5 +1,4 @@
-"""The ladder: its order, what stands beside it, and one largest drop for verdict, figure and
-docs."""
+"""The ladder: its order, what stands beside it, and one largest drop."""
 
 import itertools
 import math

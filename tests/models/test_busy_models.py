@@ -1,5 +1,4 @@
-"""Models made to look busy: what they compute, that they keep the CPU busy, and that they cost
-nothing to count."""
+"""Models made to look busy: what they compute, and that they keep the CPU busy."""
 
 import time
 

@@ -1,5 +1,4 @@
-"""What a dynamic and a static graph say of the same mistake, and when: the text's comparison of
-frameworks."""
+"""What a dynamic and a static graph say of the same mistake, and when."""
 
 from pathlib import Path
 

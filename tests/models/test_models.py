@@ -1,5 +1,4 @@
-"""Every model config builds the architecture that its publisher describes, and fails clearly where
-it cannot."""
+"""Every model config builds the architecture that its publisher describes, or fails clearly."""
 
 import json
 import subprocess

@@ -1,5 +1,4 @@
-"""Data parallelism: bytes by hand, devices that are not there, and numbers that all processes agree
-on."""
+"""Data parallelism: bytes by hand, devices that are not there, numbers that all agree on."""
 
 import os
 from types import SimpleNamespace

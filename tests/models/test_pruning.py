@@ -1,5 +1,4 @@
-"""Pruning: how many weights are left, that units taken out change nothing but themselves, and what
-it refuses."""
+"""Pruning: how many weights are left, units that change nothing else, and what it refuses."""
 
 import pytest
 import torch

@@ -1,5 +1,4 @@
-"""Steps: what autograd records of inference, what a leak keeps, what training holds, and how a
-teacher is run."""
+"""Steps: what autograd records, what a leak keeps, what training holds, how a teacher runs."""
 
 import weakref
 

@@ -1,5 +1,4 @@
-"""Copies and products in several streams: what is issued where, by a stand-in of streams; the same
-values on a CPU."""
+"""Copies and products in several streams, by a stand-in; the same values on a CPU."""
 
 from contextlib import contextmanager
 

@@ -1,5 +1,4 @@
-"""Invented rows of invented machines, for the tests of the report alone. Nothing here was
-measured."""
+"""Invented rows of invented machines, for the tests of the report alone."""
 
 import csv
 import hashlib

@@ -1,5 +1,4 @@
-"""Two commits in turn: the verdict is on each run's ratio, pair by pair, on machines that drift and
-change state."""
+"""Two commits in turn: the verdict is on ratios by pair, on machines that drift."""
 
 import math
 import random

@@ -1,5 +1,4 @@
-"""Phases of a step: each is what passed since the mark before it, and together they are the
-step."""
+"""Phases of a step: each is what passed since the mark before it; their sum is the step."""
 
 import itertools
 import time

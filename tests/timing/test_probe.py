@@ -1,5 +1,4 @@
-"""A machine with states: windows that met a slow one are measured again, as long as patience
-lasts."""
+"""A machine with states: windows that met a slow one are measured again."""
 
 import json
 import math

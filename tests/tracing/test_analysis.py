@@ -1,5 +1,4 @@
-"""Shares of a window's time, worked out by hand, on traces written as torch.profiler writes
-them."""
+"""Shares of a window's time by hand, on traces as torch.profiler writes them."""
 
 import json
 

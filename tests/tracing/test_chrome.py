@@ -1,5 +1,4 @@
-"""Reading files: in batches as at once, exact to the nanosecond, and one clear message for each
-that is none."""
+"""Reading files: in batches as at once, to the nanosecond, one message for what is none."""
 
 import gzip
 import json

@@ -1,5 +1,4 @@
-"""Traces that no profiler wrote so: read without what cannot be, or refused in one sentence; never
-a traceback."""
+"""Traces that no profiler wrote so: read without what cannot be, or refused in one sentence."""
 
 import json
 import sqlite3

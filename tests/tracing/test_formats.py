@@ -1,5 +1,4 @@
-"""Traces of other profilers than torch's: read into the same recording, worked out by hand, and bad
-files named."""
+"""Traces of other profilers than torch's, worked out by hand, and bad files named."""
 
 import gzip
 import json

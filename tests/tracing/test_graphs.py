@@ -1,5 +1,4 @@
-"""Kernels of replayed graphs get the operators of their capture, in order; what does not match is
-counted."""
+"""Kernels of replayed graphs get the operators of their capture; the others are counted."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""Time and FLOPs by module: worked out by hand, of a real backward pass, of public traces, and as
-sums that hold."""
+"""Time and FLOPs by module: by hand, of a real backward pass, and of public traces."""
 
 import contextlib
 import json

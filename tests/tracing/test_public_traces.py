@@ -1,5 +1,4 @@
-"""Public traces of real devices, where they lie beside this checkout: shares and FLOPs held against
-hand counts."""
+"""Public traces of real devices, where they lie here: shares and FLOPs against hand counts."""
 
 import functools
 import gzip

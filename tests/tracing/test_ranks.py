@@ -1,5 +1,4 @@
-"""Ranks of one job joined: a known straggler is named, whatever the clocks, and even ranks are
-even."""
+"""Ranks of one job joined: a straggler is named, whatever the clocks; even ranks are even."""
 
 import errno
 import importlib

@@ -1,5 +1,4 @@
-"""Operations that kernels execute beyond what is counted, and the rate of their instructions, by
-name and shapes."""
+"""Operations beyond what is counted, and instructions' rates, by kernels' names and shapes."""
 
 import pytest
 from hypothesis import given

@@ -1,5 +1,4 @@
-"""A trace's time in order: pieces that sum to the window, MFU over time, and tracks beside the
-trace's own events."""
+"""A trace's time in order: pieces that sum to the window, MFU over time, and tracks."""
 
 import gzip
 import json

@@ -1,5 +1,4 @@
-"""Adding a thing takes few files: each test writes them into a copy and runs what it added
-there."""
+"""Adding a thing takes few files: each test writes them into a copy and runs it there."""
 
 import csv
 import re

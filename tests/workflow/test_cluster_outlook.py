@@ -1,5 +1,4 @@
-"""What a dry run for a cluster says before anything is queued, and what is said where its plugin is
-missing."""
+"""What a dry run for a cluster says first, and what is said without its plugin."""
 
 import re
 import sys

@@ -1,5 +1,4 @@
-"""The package as an index would have it: a wheel that is built from the sdist, checked, and
-installed alone."""
+"""The package as an index would have it: a wheel from the sdist, checked and installed alone."""
 
 import json
 import os

@@ -1,5 +1,4 @@
-"""A sweep on one machine for real: on four pretend GPUs at a time, and interrupted as users and
-machines do."""
+"""A sweep on one machine for real: on four pretend GPUs, and interrupted."""
 
 import os
 import signal

@@ -1,5 +1,4 @@
-"""The seminar's notebook: runs from top to bottom in a checkout, sets itself up elsewhere, keeps
-small outputs."""
+"""The seminar's notebook: runs in a checkout, sets itself up elsewhere, keeps little."""
 
 import ast
 import io

@@ -1,5 +1,4 @@
-"""Replicates in the real workflow: a row from several processes, more of them later, none for what
-fails."""
+"""Replicates in the real workflow: a row from several processes, more of them later."""
 
 import csv
 import json

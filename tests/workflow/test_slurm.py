@@ -1,5 +1,4 @@
-"""The sweep on a real SLURM with two pretend GPUs: it completes, is resumed, and measures nothing
-twice."""
+"""The sweep on a real SLURM with two pretend GPUs: completed, resumed, nothing twice."""
 
 import re
 import signal

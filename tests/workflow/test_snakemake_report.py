@@ -1,5 +1,4 @@
-"""Snakemake's own report: every figure with its words, in one file or a zip, in a browser without
-network."""
+"""Snakemake's own report: every figure with its words, in a browser without network."""
 
 import json
 import re

@@ -1,5 +1,4 @@
-"""What is installed and run from elsewhere: by hash, by commit or by digest, or named in
-SECURITY.md."""
+"""What is installed from elsewhere: by hash, commit or digest, or named in SECURITY.md."""
 
 import os
 import re

@@ -1,5 +1,4 @@
-"""Wheels that `make wheelhouse` collects: by the real script and pip, from an index in a folder,
-without a network."""
+"""Wheels that `make wheelhouse` collects, by the real script and pip, without a network."""
 
 import hashlib
 import importlib.util

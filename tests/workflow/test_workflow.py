@@ -1,5 +1,4 @@
-"""The real workflow in miniature: Snakemake runs, measures this CPU and writes the page; what
-re-runs and what not."""
+"""The real workflow in miniature: it measures this CPU, writes the page, and what re-runs."""
 
 import csv
 import json

@@ -1,5 +1,4 @@
-"""The wait for input: of a slow DataLoader nearly all the time, of none an empty value with the
-reason."""
+"""The wait for input: of a slow DataLoader nearly all the time, of none empty with the reason."""
 
 import time
 

@@ -1,5 +1,4 @@
-"""Apple's GPUs through stand-ins for ioreg and torch.mps: named, timed, sampled; what is hidden
-says why."""
+"""Apple's GPUs by stand-ins for ioreg and torch.mps: named, timed, sampled, with reasons."""
 
 import json
 

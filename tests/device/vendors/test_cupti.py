@@ -1,5 +1,4 @@
-"""A GPU before Hopper without an exporter: CUPTI's samples, of the metrics that its chip has in one
-pass."""
+"""A GPU before Hopper without an exporter: CUPTI's samples of metrics that fit one pass."""
 
 import itertools
 import math

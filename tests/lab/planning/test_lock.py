@@ -1,5 +1,4 @@
-"""The results' lock where the file system keeps none: a holder lives as long as its process
-does."""
+"""The results' lock where the file system keeps none: it lives as long as its process."""
 
 import errno
 import fcntl

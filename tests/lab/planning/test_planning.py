@@ -1,5 +1,4 @@
-"""From an experiment to runs: expansion, exclusion, names, and the messages for what cannot be
-planned."""
+"""From an experiment to runs: expansion, exclusion, names, and messages."""
 
 import itertools
 import json

@@ -1,5 +1,4 @@
-"""Quickstart's sweep of a GPU: its formats, batches, order and pace, by what planning knows of the
-device."""
+"""Quickstart's sweep of a GPU: formats, batches, order and pace by what planning knows."""
 
 from functools import cache
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""Planning leaves a running sweep alone: a dry run writes nothing, a second sweep is refused before
-it plans."""
+"""Planning leaves a running sweep alone: dry runs write nothing, second sweeps are refused."""
 
 import csv
 import signal

@@ -1,5 +1,4 @@
-"""The seminar's sweep of a GPU: what it measures, in which order, and that its estimate keeps to
-four minutes."""
+"""The seminar's sweep of a GPU: what it measures, its order, and four minutes at most."""
 
 from pathlib import Path
 

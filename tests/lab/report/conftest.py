@@ -1,5 +1,4 @@
-"""What the tests of the report share: tables of two invented machines, and a page that is drawn
-once for all tests."""
+"""Tables of two invented machines, and a page that is drawn once for all tests."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""The duty cycle of sweeps: one after another, with a pause, side by side, out of time, on two
-machines."""
+"""The duty cycle of sweeps: with a pause, side by side, out of time, on two machines."""
 
 import itertools
 import math

@@ -1,5 +1,4 @@
-"""Equal devices of several participants: which runs are compared, and what the sentence says of
-them."""
+"""Equal devices of several participants: which runs are compared, and the sentence."""
 
 import pandas as pd
 import pytest

@@ -1,5 +1,4 @@
-"""Execution modes and autograd: their sentences from extreme, equal and single rows, and figures
-without overlaps."""
+"""Execution modes and autograd: their sentences from extreme, equal and single rows."""
 
 import pytest
 from support.drawn import step, tables

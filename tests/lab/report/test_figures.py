@@ -1,5 +1,4 @@
-"""Figures by content: what is drawn and said comes from the rows, and no text covers another, few
-models or twenty."""
+"""Figures by content: drawn and said from the rows, no text over another."""
 
 import itertools
 import os

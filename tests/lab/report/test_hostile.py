@@ -1,5 +1,4 @@
-"""Rows that nobody measured: the tables are built, no figure raises, the page is written, and the
-row says why."""
+"""Rows that nobody measured: tables are built, no figure raises, and the row says why."""
 
 import csv
 import json

@@ -1,5 +1,4 @@
-"""Feeding the model: the sentence from rows of loaders, and a figure in which no text covers
-another."""
+"""Feeding the model: the sentence from rows of loaders."""
 
 import pytest
 from support.drawn import step, tables

@@ -1,5 +1,4 @@
-"""Kinds of drawings: each mark is its own row's, whatever the order, and nothing is estimated from
-the rows."""
+"""Kinds of drawings: each mark is its own row's, in any order, and nothing is estimated."""
 
 import numpy as np
 import pandas as pd

@@ -1,5 +1,4 @@
-"""Texts: none is missing in any language, none is unused, and the font that is installed has a
-glyph for each."""
+"""Texts: none is missing in any language, none is unused, and each has its glyphs."""
 
 import ast
 import json

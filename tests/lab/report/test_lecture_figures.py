@@ -1,5 +1,4 @@
-"""Figures that a lecture shows: their sentences from extreme, equal and single rows, and that they
-fit."""
+"""Figures that a lecture shows: sentences from extreme, equal and single rows; that they fit."""
 
 import json
 

@@ -1,5 +1,4 @@
-"""Memory by what holds it: each way's parts from counts, the sentence, and a figure without
-overlaps."""
+"""Memory by what holds it: each way's parts from counts, the sentence, no overlaps."""
 
 import pandas as pd
 import pytest

@@ -1,5 +1,4 @@
-"""The page as text: in order, self-contained, escaped, and a page still where tables are broken,
-empty or huge."""
+"""The page as text: in order, self-contained, escaped, whole where tables are broken."""
 
 import errno
 import multiprocessing

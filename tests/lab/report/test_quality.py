@@ -1,5 +1,4 @@
-"""Cheaper models on real images: a sentence from few, equal and extreme rows, and a figure that
-fits."""
+"""Cheaper models on real images: a sentence from few, equal and extreme rows."""
 
 from support.drawn import STEP, tables
 from support.said import heard

@@ -1,5 +1,4 @@
-"""Recorded results: what was measured once is shown anywhere, figure by figure, without
-measuring."""
+"""Recorded results: what was measured once is shown anywhere without measuring."""
 
 from pathlib import Path
 

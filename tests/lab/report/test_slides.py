@@ -1,5 +1,4 @@
-"""Slides of a text: which figures, in what order, 16:9 with their sentence; figures without rows
-are named."""
+"""Slides of a text: which figures, in what order, 16:9 with their sentence."""
 
 import re
 from pathlib import Path

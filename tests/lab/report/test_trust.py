@@ -1,5 +1,4 @@
-"""Doubtful rows are found and named first, sound ones never; answers to readers' questions, worked
-out by hand."""
+"""Doubtful rows are named first, sound ones never; readers' questions, by hand."""
 
 import math
 import re

@@ -1,5 +1,4 @@
-"""A sweep's time: what runs are predicted to cost, what is left out, and what a client does about
-it."""
+"""A sweep's time: what runs are predicted to cost, what is left out, and what follows."""
 
 import csv
 import importlib.util

@@ -1,5 +1,4 @@
-"""The logger plugin under the real Snakemake, on a toy: what a user sees while a sweep runs, fails,
-or cannot start."""
+"""The logger plugin under the real Snakemake: what a user sees while a sweep runs or fails."""
 
 import io
 import os

@@ -1,5 +1,4 @@
-"""A replicate that needs no measuring: the one before could not be, or all before are precise
-enough."""
+"""A replicate that needs no measuring: the one before failed, or all are precise enough."""
 
 import pytest
 from support.said import numbers

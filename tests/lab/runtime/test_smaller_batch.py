@@ -1,5 +1,4 @@
-"""A batch that does not fit is measured smaller, as a run of its own, and the row of the one asked
-for says so."""
+"""A batch that does not fit is measured smaller, and the row of the one asked for says so."""
 
 import sys
 import types

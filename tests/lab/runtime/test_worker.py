@@ -1,5 +1,4 @@
-"""The warm worker for real: each run alone in its process, the same row with and without it,
-nothing left over."""
+"""The warm worker for real: each run alone, the same row with and without it, nothing left."""
 
 import csv
 import json

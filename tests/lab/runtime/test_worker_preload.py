@@ -1,5 +1,4 @@
-"""The modules that the worker imports once for all runs leave every GPU alone, so that each run may
-use one."""
+"""Modules that the worker imports once for all runs leave every GPU alone."""
 
 import ast
 import json

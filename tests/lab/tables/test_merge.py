@@ -1,5 +1,4 @@
-"""Results of several machines in one folder: what is new comes, what differs is told, nothing is
-lost."""
+"""Results of several machines in one folder: new ones come, differences are told."""
 
 import gzip
 import io

@@ -1,5 +1,4 @@
-"""Files that someone else put into results: no path leads out of them, and nothing of it is read or
-copied."""
+"""Files that someone else put into results: no path leads out, nothing is read or copied."""
 
 import json
 from pathlib import Path

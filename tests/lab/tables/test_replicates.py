@@ -1,5 +1,4 @@
-"""Intervals from processes apart in time, on machines with states, drift, outliers and two-peaked
-processes."""
+"""Intervals from processes apart in time, on machines with states, drift and outliers."""
 
 import json
 import math

@@ -1,5 +1,4 @@
-"""Serving engines by their pages: recorded ones of real versions, one that goes away, and what is
-no page."""
+"""Serving engines by their pages: recorded ones, one that goes away, and what is no page."""
 
 import contextlib
 import io

@@ -1,5 +1,4 @@
-"""Real trainings on two ranks, killed at random and resumed: the journal's sums against a stopwatch
-of its own."""
+"""Real trainings on two ranks, killed and resumed: the journal's sums against a stopwatch."""
 
 import json
 import os

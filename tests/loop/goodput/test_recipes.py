@@ -1,5 +1,4 @@
-"""The recipes of docs/goodput.md as they stand, and the dashboard of Grafana against what is
-exported."""
+"""The recipes of docs/goodput.md as they stand, and Grafana's dashboard against the exporter."""
 
 import importlib
 import json

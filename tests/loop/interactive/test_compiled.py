@@ -1,5 +1,4 @@
-"""Compiled loops inside a window run as without it and compile nothing anew; their FLOPs are
-exact."""
+"""Compiled loops in a window run as without it, compile nothing anew, with exact FLOPs."""
 
 import itertools
 import sys

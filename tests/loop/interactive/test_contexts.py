@@ -1,5 +1,4 @@
-"""Torch works after a window, whatever contexts opened and closed around and inside it; counts are
-right or empty."""
+"""Torch works after a window, whatever contexts opened around it; counts are right or empty."""
 
 import contextlib
 import copy

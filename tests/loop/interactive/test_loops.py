@@ -1,5 +1,4 @@
-"""FLOPs of the loops that people have, exact on a hand count: what ran is counted, and never what
-might have run."""
+"""FLOPs of the loops that people have, by hand: what ran is counted and nothing else."""
 
 import io
 import itertools

@@ -1,5 +1,4 @@
-"""Forty loops against hand counts, step by step: each step's FLOPs are exact, or empty with a
-reason."""
+"""Forty loops against hand counts: each step's FLOPs are exact, or empty with a reason."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext

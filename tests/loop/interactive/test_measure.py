@@ -1,5 +1,4 @@
-"""`mfulab.measure` around plain PyTorch loops: FLOPs by hand, steps, formats, and a script of its
-own."""
+"""`mfulab.measure` around plain PyTorch loops: FLOPs by hand, steps, formats, a script."""
 
 import contextlib
 import io

@@ -1,5 +1,4 @@
-"""Named phases of loops that no single model makes: reinforcement learning and diffusion, counted
-by hand."""
+"""Named phases of reinforcement learning and diffusion, counted by hand."""
 
 import pytest
 import torch

@@ -1,5 +1,4 @@
-"""Steps that nothing watches: which loops rest, what they cost, and what a step that differs does
-to them."""
+"""Steps that nothing watches: which loops rest, their cost, and what a change does."""
 
 import gc
 
