@@ -203,9 +203,7 @@ def test_a_slice_of_a_gpu_is_compared_with_its_share_of_the_datasheet(sms, monke
 
 
 @pytest.mark.parametrize(("units", "share"), [(16, 16 / 132), (60, 60 / 132), (None, None)])
-def test_of_eight_cards_in_slices_each_slice_has_its_own_peak_and_never_the_card_s(
-    units, share, monkeypatch
-):
+def test_each_slice_of_eight_cards_has_its_own_peak(units, share, monkeypatch):
     name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
     slices = [Gpu(name=name, uuid=f"MIG-{number}", units=units) for number in range(8)]
     cards = [Gpu(uuid=f"GPU-{one.uuid}", mig_instances=[one]) for one in slices]
@@ -229,9 +227,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(best_matmul, "triad_length", lambda device: 1 << 16)
 
 
-def test_a_cpu_of_which_nothing_is_known_is_compared_with_an_earlier_check(
-    quick, tmp_path, monkeypatch, capsys
-):
+def test_an_unknown_cpu_is_compared_with_an_earlier_check(quick, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # without recordings
     assert main(["check", "--device", "cpu"]) == 3
     said = capsys.readouterr().out
@@ -384,9 +380,7 @@ LINKED = {
         ({"refused": {"nvmlDeviceGetCurrPcieLinkWidth"}}, {"pcie_lanes": None}),
     ],
 )
-def test_a_card_s_links_are_held_against_the_most_that_it_can_have(
-    changed, wrong, gpu, monkeypatch, capsys
-):
+def test_a_card_s_links_are_held_against_its_most(changed, wrong, gpu, monkeypatch, capsys):
     card = {"capped_share": 0.0, "nvlinks": (1,) * 18} | changed
     StandIn(Gpu(**card)).install(monkeypatch)
     assert main(["check", "--json"]) == int(any(one and one[2] == "low" for one in wrong.values()))

@@ -201,9 +201,7 @@ def test_outside_a_checkout_a_measurement_takes_the_configuration_of_the_package
         ),
     ],
 )
-def test_a_name_that_is_none_has_the_nearest_and_where_all_are_in_a_short_message(
-    typed, said, capsys
-):
+def test_a_wrong_name_has_the_nearest_and_where_all_are_in_a_short_message(typed, said, capsys):
     counts = {"model": len(models.names()), "figure": len(list(figures.modules()))}
     assert main(typed.split()) == 2
     message = capsys.readouterr().err

@@ -231,9 +231,7 @@ def test_a_part_is_called_one_in_a_comparison_and_on_the_page(one_figure, tmp_pa
 
 
 @pytest.mark.parametrize("language", few(LANGUAGES))
-def test_the_verdict_on_ranks_stands_in_the_terminal_and_on_the_page(
-    one_figure, tmp_path, capsys, language
-):
+def test_the_verdict_on_ranks_is_in_terminal_and_page(one_figure, tmp_path, capsys, language):
     write_ranks(Made(ranks=4, slow=(2,), steps=1, layers=10), tmp_path)
     page = tmp_path / "page.html"
     assert main(["trace", str(tmp_path), "--html", str(page), "--language", language]) == 0

@@ -57,9 +57,7 @@ def test_reads_the_first_processor(machine):
 @pytest.mark.parametrize(
     ("part", "name"), [("0xd0c", "Arm Neoverse-N1"), ("0xfff", "Arm 0x41 0xfff")]
 )
-def test_an_arm_core_is_named_by_its_numbers_and_says_neither_clock_cache_nor_hypervisor(
-    machine, part, name
-):
+def test_an_arm_core_is_named_by_its_numbers_and_says_neither_clock_nor_cache(machine, part, name):
     machine({"proc/cpuinfo": ARM.format(part=part) + "\n"})
     facts = cpu.cpu.__wrapped__()
     assert (facts.name, facts.vendor, facts.family, facts.model) == (name, "0x41", None, None)

@@ -57,9 +57,7 @@ def test_a_gpu_is_found_by_its_uuid_not_its_index(library):
 
 
 @pytest.mark.parametrize("period_s", [1 / 6, 1.0])
-def test_utilization_is_the_mean_of_the_samples_inside_the_window_but_for_the_first_period(
-    library, period_s
-):
+def test_utilization_is_the_mean_of_samples_in_the_window_but_the_first_period(library, period_s):
     # Idle up to the window at 30 s, which its first sample still tells of; the ring buffer holds
     # the idle past, too.
     stand_in = library(

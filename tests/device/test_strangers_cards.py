@@ -109,7 +109,7 @@ def test_this_torch_is_read_as_it_says_of_itself():
     ],
 )
 @pytest.mark.parametrize("capability", [B200, RTX_5090])
-def test_a_torch_older_than_the_card_is_replaced_by_a_newer_one(
+def test_a_torch_older_than_the_card_is_replaced(
     build, cuda, install, capability, machine, monkeypatch
 ):
     machine(build, Gpu(capability=capability), cuda=cuda)
@@ -227,9 +227,7 @@ def test_an_amd_gpu_beside_a_torch_for_nvidia_s(monkeypatch):
 
 
 @pytest.mark.parametrize("loaded", ["580.95.05", None])
-def test_a_container_that_was_given_no_gpu_is_told_and_a_machine_without_one_is_not(
-    loaded, monkeypatch
-):
+def test_a_container_given_no_gpu_is_told_and_a_machine_without_one_is_not(loaded, monkeypatch):
     monkeypatch.setattr(
         nvml, "why_absent", lambda: Said("no_nvidia_driver", {"error": "Not Found"})
     )
@@ -294,9 +292,7 @@ def cuda(tmp_path_factory, monkeypatch, request):
     monkeypatch.setattr(cuda_driver, "LIBRARY", str(path))
 
 
-def test_without_nvml_cuda_itself_is_asked_and_what_nvml_knows_is_empty_with_the_reason(
-    cuda, monkeypatch
-):
+def test_without_nvml_cuda_is_asked_and_what_nvml_knows_is_empty_with_the_reason(cuda, monkeypatch):
     monkeypatch.setattr(
         nvml, "why_absent", lambda: Said("no_nvidia_driver", {"error": "Not Found"})
     )

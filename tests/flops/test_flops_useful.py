@@ -179,9 +179,7 @@ def block_mask(rows: list[list[int]], width: int, window: int, causal: bool) -> 
     st.integers(2, 50),
     st.booleans(),
 )
-def test_the_useful_part_of_a_block_mask_is_what_its_documents_cost_alone(
-    rows, padding, window, causal
-):
+def test_the_useful_part_of_a_block_mask_is_its_documents_cost(rows, padding, window, causal):
     width = max(map(sum, rows)) + padding
     with torch.device("meta"):
         model = Flexible()

@@ -32,9 +32,7 @@ def by_hand(x, w1, b1, w2, b2, targets):
 
 @given(SIDES, SIDES, SIDES, SIDES, st.integers(0, 99))
 @settings(max_examples=15, deadline=None)
-def test_autograd_gives_what_the_chain_rule_gives_and_the_counter_its_products(
-    batch, ins, wide, outs, seed
-):
+def test_autograd_gives_the_chain_rule_s_and_the_counter_its_products(batch, ins, wide, outs, seed):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(ins, wide), nn.ReLU(), nn.Linear(wide, outs)).double()
     inputs, targets = torch.randn(batch, ins).double(), torch.randn(batch, outs).double()

@@ -78,9 +78,7 @@ def test_one_product_through_both_paths(validity, own, others, verdict):
         (NAN, 1600.0, "not measurable"),
     ],
 )
-def test_a_ceiling_is_the_published_one_or_its_clock_explains_it(
-    validity, measured, clock, verdict
-):
+def test_a_ceiling_is_the_published_one_or_its_clock_tells_why(validity, measured, clock, verdict):
     row = {**SPEC, "measured_tflop_s": measured, "clock_mhz": clock}
     assert verdicts(validity.ceilings_as_published([row], {"bf16": H100["bf16"]})) == [verdict]
 
@@ -260,7 +258,7 @@ def test_a_profiler_that_breaks_costs_its_rung_alone(benchmark_scripts, monkeypa
 
 
 @pytest.mark.parametrize("script", ["executed_operations", "second_clock"])
-def test_a_check_that_is_cut_off_leaves_the_cases_before(
+def test_a_check_that_is_cut_off_leaves_earlier_cases(
     benchmark_scripts, monkeypatch, tmp_path, script
 ):
     module, seen = importlib.import_module(script), []

@@ -184,9 +184,7 @@ SHORT = SHORT_PACE["cuda"]["bench_matmul"]
     [(SHORT, True, True, True), (SHORT, False, False, True), ({}, False, True, False)],
     ids=["short and asked", "short", "a GPU's own"],
 )
-def test_transfers_are_timed_at_a_short_pace_where_the_experiment_asks(
-    timing, asked, is_around, is_short
-):
+def test_transfers_are_timed_at_a_short_pace_where_asked(timing, asked, is_around, is_short):
     asking = config("mfulab.kernels.torch_matmul.Torch").model_copy(
         update={"timing": TimingConfig(**timing), "transfers": asked}
     )

@@ -325,9 +325,7 @@ def test_a_matmul_by_hand():
         (None, 3.9, "cuda", False),
     ],
 )
-def test_a_time_below_the_roofline_s_floor_is_impossible_on_a_gpu(
-    time_s, limit, device, impossible
-):
+def test_a_time_below_the_roofline_is_impossible_on_a_gpu(time_s, limit, device, impossible):
     row = {"status": "ok", "time_s": time_s, "flops": 2e12}
     said = join.faster_than_possible(row, {"max_clock_tflop_s": limit}, {}, device)
     assert (said is not None) == impossible
@@ -490,9 +488,7 @@ def test_no_memory_is_predicted_of_what_holds_more_than_was_counted(holding):
         (None, "cuda", 1),
     ],
 )
-def test_an_optimiser_that_updates_all_at_once_holds_temporaries(
-    implementation, device, temporaries
-):
+def test_an_optimiser_that_updates_at_once_holds_temporaries(implementation, device, temporaries):
     row = {**TRAINED, "optimizer": "adam", "optimizer_implementation": implementation}
     small = {**COUNTED, "step_peak_bytes": 400, "step_peak_fixed_bytes": 0}
     assert join.predicted_memory(row, small, device) == 400 + 800 + 400 * (1 + temporaries)

@@ -57,9 +57,7 @@ def test_the_useful_one_has_no_work_but_products():
 
 
 @pytest.mark.parametrize("clocks_per_s", [100e6, 1.98e9])
-def test_a_gpu_spins_for_the_milliseconds_asked_whatever_clock_its_kernel_counts(
-    clocks_per_s, monkeypatch
-):
+def test_a_gpu_spins_as_long_as_asked_whatever_clock_its_kernel_counts(clocks_per_s, monkeypatch):
     spun = []
     monkeypatch.setattr(busy, "is_gpu", lambda device: True)
     monkeypatch.setattr(busy, "require_cuda", lambda device, what: None)

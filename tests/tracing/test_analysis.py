@@ -65,9 +65,7 @@ def test_kernels_keep_their_time_and_gaps_give_way_where_a_step_is_faster_withou
 
 
 @given(st.floats(0.01, 20), st.integers(1, 89))
-def test_the_parts_sum_to_the_untraced_time_and_no_share_is_above_all_of_it(
-    tmp_path_factory, ratio, busy
-):
+def test_parts_sum_to_the_untraced_time_and_no_share_exceeds_it(tmp_path_factory, ratio, busy):
     content = trace(steps((0, 100)), launched("k", 5, 10, busy, 1))
     recording = read(write(tmp_path_factory.mktemp("t") / "t.json", content))[0]
     traced = analyse(recording, windows(recording)[0])
@@ -109,9 +107,7 @@ NVJET = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"
 
 
 @pytest.mark.parametrize(("words", "kernel", "head_us"), [(50257, HEAD, 6664), (50304, NVJET, 878)])
-def test_a_head_of_an_odd_vocabulary_is_found_and_what_padding_it_saves_is_told(
-    told, words, kernel, head_us
-):
+def test_a_head_of_an_odd_vocabulary_is_found_and_what_padding_saves(told, words, kernel, head_us):
     """GPT-2's: instructions of half the rate, and 7.6 times the time, which half the rate alone
     does not explain."""
     shapes = [[8192, 768], [words, 768]], [[8192, 768], [3072, 768]]

@@ -69,9 +69,7 @@ def test_tracks_stand_beside_the_traces_own_events_untouched(tmp_path, capsys, n
     assert verdict["name"].startswith("MFU ")
 
 
-def test_tracks_are_refused_for_several_files_a_cpu_and_a_place_that_cannot_be_written(
-    tmp_path, capsys
-):
+def test_tracks_are_refused_for_several_files_a_cpu_and_no_place(tmp_path, capsys):
     gpu = write(tmp_path / "a.json", TRACE)
     cpu = write(tmp_path / "b.json", {"traceEvents": [event("cpu_op", "aten::mm", 0, 5)]})
     for words, says in (

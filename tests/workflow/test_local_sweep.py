@@ -32,9 +32,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_four_gpus_measure_four_runs_at_a_time_each_its_own(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_four_gpus_measure_four_runs_at_a_time(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(GPUS, ",".join(f"{pretend.HARDWARE}:{gpu}" for gpu in FOUR))
     (tree / "together").write_text(str(len(FOUR)))
     experiment = tree / "config/experiment/pretend.yaml"

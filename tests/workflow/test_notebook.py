@@ -162,9 +162,7 @@ def test_the_share_of_doubtful_rows_is_what_the_notebook_prints():
 
 
 @pytest.mark.parametrize(("doubtful", "is_written"), [(4, True), (5, False)])
-def test_a_notebook_of_a_disturbed_machine_is_not_written(
-    tmp_path, monkeypatch, doubtful, is_written
-):
+def test_no_notebook_of_a_disturbed_machine_is_written(tmp_path, monkeypatch, doubtful, is_written):
     place = tmp_path / "lab.ipynb"
     nbformat.write(told(30, 10, 0), place)
     (tmp_path / "lab.ko.yaml").write_text("{}", encoding="utf-8")
@@ -272,9 +270,7 @@ def test_it_runs_from_top_to_bottom(measured):
 
 
 @pytest.mark.slow
-def test_a_figure_that_was_not_measured_here_is_of_the_recorded_machines(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_figure_not_measured_here_is_of_the_recorded_machines(tmp_path, monkeypatch, capsys):
     """The shipped cell, in a checkout where nothing of the seminar was measured, and in one without
     recordings."""
     displays = pytest.importorskip("IPython.display", reason=NOT_INSTALLED)

@@ -64,9 +64,7 @@ def test_hip_s_variables_and_order_say_what_is_seen(environment, seen, monkeypat
         ("amdsmi_get_gpu_device_bdf", None, None),
     ],
 )
-def test_a_gpu_that_refuses_its_number_or_name_is_still_seen_and_one_without_address_is_not(
-    one, refused, name, uuid
-):
+def test_a_gpu_without_number_or_name_is_seen_and_one_without_address_not(one, refused, name, uuid):
     one.gpus[0].refused.add(refused)
     found = [(device.name, device.uuid) for device in identity.gpus(environment={})]
     assert found == ([(name, uuid)] if name else [])

@@ -97,9 +97,7 @@ def test_a_torch_without_it_says_so(here, monkeypatch):
         (None, None, None, apple.NEEDS_ROOT),
     ],
 )
-def test_what_ioreg_tells_is_read_and_all_else_says_why_it_is_empty(
-    monkeypatch, told, busy, memory, of_busy
-):
+def test_what_ioreg_tells_is_read_and_all_else_says_why(monkeypatch, told, busy, memory, of_busy):
     mac(monkeypatch, told)
     with sampling(apple.Apple().samplers("MPS-0", ())) as found:
         pass
@@ -118,9 +116,7 @@ def test_what_ioreg_tells_is_read_and_all_else_says_why_it_is_empty(
 
 
 @pytest.mark.parametrize(("counted", "power"), [(3_000, 1.5), (0, 0.0), (None, None)])
-def test_energy_is_that_of_the_window_and_power_is_energy_by_time(
-    here, monkeypatch, counted, power
-):
+def test_energy_is_the_window_s_and_power_is_energy_by_time(here, monkeypatch, counted, power):
     package = ioreport(monkeypatch, counted)
     sampler = apple.Apple().samplers("MPS-0", (), iter((10.0, 12.0)).__next__)[0]
     sampler.start()

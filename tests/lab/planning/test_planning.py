@@ -116,7 +116,7 @@ def test_an_experiment_s_one_value_of_a_nested_key_counts_and_a_user_s_goes_befo
 @pytest.mark.parametrize(
     "experiment", few([*EXPERIMENTS[::3], *EXPERIMENTS[1::3], *EXPERIMENTS[2::3]], 8)
 )
-def test_every_experiment_plans_valid_runs_and_emulation_costs_those_of_its_format_alone(
+def test_every_experiment_plans_valid_runs_and_emulation_costs_its_format_alone(
     experiment, tmp_path
 ):
     (tmp_path / "step.json").write_text("{}")
@@ -474,9 +474,7 @@ def test_an_own_model_needs_only_its_target_and_input():
     st.integers(1, 4),
     st.integers(1, 4),
 )
-def test_the_number_of_runs_is_the_product_of_the_axes_that_the_step_reads(
-    kernels, sizes, replicates
-):
+def test_runs_are_as_many_as_the_product_of_the_axes_that_a_step_reads(kernels, sizes, replicates):
     kernel_axis = [Value(k, {"name": k, "_target_": "a.b", "block": None}) for k in kernels]
     size_axis = [Value(str(2**n), 2**n) for n in range(sizes)]
     base = {

@@ -181,7 +181,7 @@ SILENT = "exec sleep 600"
         ("exit 1", True, False),
     ],
 )
-def test_a_sweep_whose_slurm_does_not_answer_ends_by_one_signal(
+def test_a_sweep_whose_slurm_is_silent_ends_by_one_signal(
     tmp_path, squeue, is_local, leaves, number
 ):
     command, asked = tmp_path / "squeue", tmp_path / "asked"

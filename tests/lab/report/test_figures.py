@@ -797,9 +797,7 @@ def test_a_hundred_thousand_points_are_one_picture_and_those_at_one_place_one_po
     assert count > 20 * len(few["profile"]) if is_apart else 0 < count < 3 * len(few["profile"])
 
 
-def test_figures_are_written_alone_and_stale_ones_removed_with_the_reason(
-    few, tmp_path, monkeypatch, capsys
-):
+def test_figures_are_written_alone_and_stale_ones_removed(few, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         frames,
         "read",

@@ -106,9 +106,7 @@ def test_runs_without_a_speed_and_those_left_out_are_named(content):
     assert "a day of pure Python" in content
 
 
-def test_drawn_figures_are_taken_as_they_are_and_missing_ones_are_drawn(
-    measured, drawn, tmp_path, monkeypatch
-):
+def test_drawn_figures_are_taken_and_missing_ones_drawn(measured, drawn, tmp_path, monkeypatch):
     two = {name: figures.modules()[name] for name in ("ceilings", "roofline")}
     monkeypatch.setattr(figures, "modules", lambda: two)
     shutil.copytree(drawn, tmp_path, dirs_exist_ok=True)
@@ -259,9 +257,7 @@ def test_runs_left_out_on_purpose_are_told_by_their_reasons(one_figure, tmp_path
     ]
 
 
-def test_a_sweep_that_is_not_at_its_end_says_how_far_it_is_and_what_is_missing(
-    one_figure, tmp_path
-):
+def test_a_sweep_before_its_end_says_how_far_it_is_and_what_is_missing(one_figure, tmp_path):
     states = {
         "model=a,batch_size=1": "measured",
         "model=b,batch_size=2": "not_measured",

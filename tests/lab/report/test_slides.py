@@ -91,7 +91,7 @@ def test_a_folder_a_device_of_slides_that_the_last_row_can_read(tmp_path, invent
 @pytest.mark.parametrize(
     ("language", "place", "every"), few([("ko", 0, 4), ("en", 0, 1), ("ko", -1, 1)])
 )
-def test_no_letter_is_smaller_than_24_pixels_and_no_legend_is_cut_or_covers_a_panel(
+def test_no_letter_is_below_24_pixels_and_no_legend_is_cut_or_covers(
     invented, language, place, every
 ):
     """By day of every fourth figure."""

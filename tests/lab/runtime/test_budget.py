@@ -432,7 +432,7 @@ CPU_S = (
         *(("nvidia-h100-80gb-hbm3", experiment) for experiment in ("gpu_record", "kernels")),
     ],
 )
-def test_the_estimate_of_recorded_experiments_is_within_30_percent(
+def test_estimates_of_recorded_experiments_are_within_30_percent(
     machine, experiment, tmp_path, monkeypatch
 ):
     """What their runs took, a process, on the machine that the constants are of; a run alone may be

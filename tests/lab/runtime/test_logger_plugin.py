@@ -62,9 +62,7 @@ def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.workflow
-def test_a_sweep_tells_each_run_in_one_line_and_one_without_runs_that_nothing_is_to_do(
-    toy: Path,
-) -> None:
+def test_a_sweep_tells_each_run_in_one_line_and_one_without_runs_says_so(toy: Path) -> None:
     done = snakemake(toy, "--config", "runs=a,b,large,late,later")
     assert done.returncode == 0
     assert done.stdout == ""
@@ -157,7 +155,7 @@ def test_a_terminal_gets_colour_and_no_redrawing(toy: Path) -> None:
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.1, None])
-def test_a_run_that_the_terminal_ends_is_no_error_though_it_says_so_first(
+def test_a_run_that_the_terminal_ends_is_no_error_though_said_first(
     monkeypatch, after_s: float | None
 ) -> None:
     monkeypatch.setattr(lifetime, "interrupted", after_s == 0)

@@ -318,9 +318,7 @@ def test_a_log_and_a_message_have_bounds(tree: Path, way: str | None) -> None:
     assert len(verdicts.message(row["message"])) <= LONGEST_CELL
 
 
-def test_a_killed_client_ends_its_run_and_its_shell_writes_the_row(
-    tree: Path, way: str | None
-) -> None:
+def test_a_killed_client_ends_its_run_and_its_shell_writes_it(tree: Path, way: str | None) -> None:
     process = start(tree, "hang", way)
     pid = pid_in(folder_of(tree, "hang") / "pid")
     process.kill()

@@ -138,9 +138,7 @@ def test_a_clock_that_was_ahead_costs_no_row_and_is_told(planned, days, is_said)
         ("", "", "2026-01-03", True),
     ],
 )
-def test_a_further_process_counts_by_its_code_whatever_a_clock_said(
-    commit, later_commit, later_at, counts
-):
+def test_a_further_process_counts_by_its_code_alone(commit, later_commit, later_at, counts):
     row = {"commit": commit, "started_at": "2026-01-02"}
     later = {"commit": later_commit, "started_at": later_at}
     assert records._is_of_same_code(row, later) is counts

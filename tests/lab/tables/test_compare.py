@@ -60,9 +60,7 @@ def test_the_verdict_turns_with_its_arguments(old, old_half, new, new_half):
 
 
 @given(times, halves, times, halves)
-def test_a_time_inside_the_other_interval_is_never_called_faster_or_slower(
-    old, old_half, new, new_half
-):
+def test_a_time_inside_the_other_interval_is_never_faster_or_slower(old, old_half, new, new_half):
     before, after = known(old, old * old_half), known(new, new * new_half)
     if (
         before.low_s <= after.time_s <= before.high_s

@@ -99,9 +99,7 @@ def test_another_result_of_a_run_is_never_overwritten(tmp_path: Path) -> None:
     assert main(["collect", str(there), "--into", str(here)]) == 1
 
 
-def test_a_count_of_another_day_is_the_same_count_and_a_different_one_is_not(
-    tmp_path: Path,
-) -> None:
+def test_a_count_of_another_day_is_the_same_and_a_different_one_not(tmp_path: Path) -> None:
     here, there, wrong = tmp_path / "here", tmp_path / "there", tmp_path / "wrong"
     make(here, "count_flops", "model=linear", forward_flops=8, started_at="2026-01-01")
     make(
@@ -180,7 +178,7 @@ def test_a_run_beyond_the_bounds_costs_itself_and_those_after_it_come(
     assert sum(path.stat().st_size for path in written) < 1 << 20
 
 
-def test_all_that_one_command_copies_is_bounded(
+def test_what_one_command_copies_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = [make(tmp_path / "other", "environment", f"n={n}", "cpu-2c") for n in range(3)]
@@ -230,7 +228,7 @@ def test_every_step_that_needs_no_device_is_collected(tmp_path: Path, step: str)
     assert (tmp_path / "here" / step / "one" / "row.csv").exists()
 
 
-def test_a_folder_without_results_is_a_mistake(
+def test_a_folder_without_results_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["collect", str(tmp_path)]) == 2
@@ -280,9 +278,7 @@ def test_a_class_hands_in_archives_and_equal_devices_stay_apart(tmp_path: Path, 
     assert capsys.readouterr().out.startswith("0 runs copied"), "the same again"
 
 
-def test_two_participants_of_one_name_are_refused_before_anything_is_copied(
-    tmp_path: Path, capsys
-) -> None:
+def test_two_participants_of_one_name_are_refused_first(tmp_path: Path, capsys) -> None:
     for name in ("Ann", "ann.1"):
         make(tmp_path / "given" / name, "environment", "all", "cpu-2c")
     options = ["collect", "--class", str(tmp_path / "given"), "--into", str(tmp_path / "results")]
@@ -422,9 +418,7 @@ def test_a_zip_that_holds_more_than_it_says_and_a_header_of_gigabytes_are_refuse
         collect([archive_of(path, "x/count_flops/a/config.json", ROW)], tmp_path / "results")
 
 
-def test_a_kill_leaves_nothing_that_the_next_start_does_not_clean(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_a_kill_leaves_nothing_that_the_next_does_not_clean(tmp_path: Path, monkeypatch) -> None:
     """Also no row of another name: it is written once, by its name here."""
     given, into = tmp_path / "given", tmp_path / "results"
     for name in ("ann", "bob"):

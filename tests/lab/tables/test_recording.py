@@ -98,9 +98,7 @@ def test_it_holds_one_machine_and_no_traces_or_logs(results, recording):
     assert check(recording) == []
 
 
-def test_an_experiment_s_commands_are_all_named_and_runs_that_none_asks_for_are_counted(
-    results, capsys
-):
+def test_an_experiment_s_commands_are_named_and_runs_beside_them_counted(results, capsys):
     recordings.record(results, report_rows.GPU)
     assert "no plan" not in capsys.readouterr().out
     plan = results / report_rows.GPU / "plan/invented.json"

@@ -424,9 +424,7 @@ STEPS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", STEPS)
-def test_the_documented_way_to_record_a_trace_gives_one_that_can_be_read(
-    framework, tmp_path, monkeypatch
-):
+def test_the_documented_way_to_record_a_trace_gives_one(framework, tmp_path, monkeypatch):
     need(framework)
     if framework == "transformers":
         need("accelerate")
