@@ -21,53 +21,21 @@ from mfulab.models.build import build
 from mfulab.models.decoders import computed
 from mfulab.models.work import _counted, explain, work
 
-SMALL = {
-    "name": "small",
-    "_target_": "mfulab.models.huggingface.build",
-    "arguments": {
-        "architecture": "LlamaForCausalLM",
-        "vocab_size": 500,
-        "hidden_size": 64,
-        "intermediate_size": 160,
-        "num_hidden_layers": 5,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-    },
-    "task": "language_modeling",
-    "sequence_length": 128,
-    "vocabulary_size": 500,
-}
-MIXTURE = {
-    **SMALL,
-    "arguments": {
-        **SMALL["arguments"],
-        "architecture": "MixtralForCausalLM",
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-    },
-}
-OPT = {
-    **SMALL,
-    "arguments": {
-        "architecture": "OPTForCausalLM",
-        "vocab_size": 500,
-        "hidden_size": 64,
-        "ffn_dim": 256,
-        "num_hidden_layers": 5,
-        "num_attention_heads": 4,
-        "word_embed_proj_dim": 64,
-    },
-}
-GPT = {
-    **SMALL,
-    "arguments": {
-        "architecture": "GPT2LMHeadModel",
-        "vocab_size": 500,
-        "n_embd": 64,
-        "n_layer": 5,
-        "n_head": 4,
-    },
-}
+BLOCKS = {"vocab_size": 500, "hidden_size": 64, "num_hidden_layers": 5, "num_attention_heads": 4}
+
+
+def config(architecture: str, **arguments: int) -> dict:
+    """A small decoder of five blocks, as a config has it."""
+    known = {"name": "small", "_target_": "mfulab.models.huggingface.build"}
+    shape = {"task": "language_modeling", "sequence_length": 128, "vocabulary_size": 500}
+    return {**known, "arguments": {"architecture": architecture, **arguments}, **shape}
+
+
+OF_LLAMA = BLOCKS | {"intermediate_size": 160, "num_key_value_heads": 2}
+SMALL = config("LlamaForCausalLM", **OF_LLAMA)
+MIXTURE = config("MixtralForCausalLM", **OF_LLAMA, num_local_experts=8, num_experts_per_tok=2)
+OPT = config("OPTForCausalLM", **BLOCKS, ffn_dim=256, word_embed_proj_dim=64)
+GPT = config("GPT2LMHeadModel", vocab_size=500, n_embd=64, n_layer=5, n_head=4)
 LLAMA = work(ModelConfig(**SMALL))
 DENOMINATORS = denominators_of("NVIDIA H100 80GB HBM3", "bf16")[1]
 
