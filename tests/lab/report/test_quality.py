@@ -13,32 +13,12 @@ TEXT = Texts("en", "quality")
 def row(
     way: str = "none", accuracy: float = 95.0, time: float = 100.0, flops: int = 1000, **changes
 ) -> dict:
-    counts = {
-        "flops": flops,
-        "whole_flops": 1000,
-        "weight_bytes": flops,
-        "whole_weight_bytes": 1000,
-    }
-    accuracies = {
-        "accuracy_percent": accuracy,
-        "whole_accuracy_percent": 95.0,
-        "accuracy_half_points": 0.5,
-    }
-    times = {
-        "time_percent": time,
-        "time_low_percent": 0.95 * time,
-        "time_high_percent": 1.05 * time,
-    }
-    return {
-        **STEP,
-        "compression": way,
-        **counts,
-        **accuracies,
-        "change_half_points": 0.5,
-        **times,
-        "time_s": time / 1e6,
-        **changes,
-    }
+    made = STEP | {"compression": way, "flops": flops, "weight_bytes": flops}
+    made |= {"whole_flops": 1000, "whole_weight_bytes": 1000, "change_half_points": 0.5}
+    made |= {"accuracy_percent": accuracy, "whole_accuracy_percent": 95.0}
+    made |= {"accuracy_half_points": 0.5, "time_s": time / 1e6, "time_percent": time}
+    made |= {"time_low_percent": 0.95 * time, "time_high_percent": 1.05 * time}
+    return made | changes
 
 
 def planted(tmp_path, *rows: dict) -> frames.Tables:

@@ -27,38 +27,20 @@ CASE = {
 
 def profile(*times: float, **more: object) -> pd.DataFrame:
     """Rows of batch sizes 1, 2, 4 … with these step times and narrow intervals."""
-    rows = [
-        CASE
-        | {
-            "run": f"model=net,batch_size={2**place}",
-            "batch_size": 2.0**place,
-            "time_s": time,
-            "mfu_percent": 10.0,
-        }
-        | {
-            "time_ci_low_s": 0.99 * time,
-            "time_ci_high_s": 1.01 * time,
-            "samples_per_s": 2**place / time,
-        }
-        | {
-            "predicted_memory_bytes": 1e9 + 2**place * 1e9,
-            "ceiling_tflop_s": 1.0,
-            "processes": 1,
-            "matmul_percent": 90.0,
-        }
-        | more
-        for place, time in enumerate(times)
-    ]
+    alike = {"mfu_percent": 10.0, "ceiling_tflop_s": 1.0, "processes": 1, "matmul_percent": 90.0}
+    rows = []
+    for place, time in enumerate(times):
+        size = 2**place
+        row = {"run": f"model=net,batch_size={size}", "batch_size": float(size), "time_s": time}
+        row |= {"time_ci_low_s": 0.99 * time, "time_ci_high_s": 1.01 * time}
+        row |= {"samples_per_s": size / time, "predicted_memory_bytes": 1e9 + size * 1e9}
+        rows.append(CASE | row | alike | more)
     return pd.DataFrame(rows)
 
 
 def tables(rows: pd.DataFrame, raised: float = 1.0) -> dict[str, pd.DataFrame]:
-    product = CASE | {
-        "run": "product",
-        "time_s": 1e-3,
-        "time_ci_low_s": 1e-3,
-        "time_ci_high_s": 1e-3,
-    }
+    times = dict.fromkeys(("time_s", "time_ci_low_s", "time_ci_high_s"), 1e-3)
+    product = CASE | {"run": "product"} | times
     ceiling = CASE | {"run": "ceiling=fp32", "ceiling": "fp32", "raised_by": "product"}
     ceiling |= {"measured_tflop_s": raised, "swept_tflop_s": 1.0}
     return {"profile": rows, "matmul": pd.DataFrame([product]), "ceilings": pd.DataFrame([ceiling])}
@@ -179,14 +161,12 @@ def test_a_ceiling_that_noise_alone_raised_is_not_doubted():
 
 def test_a_low_ceiling_names_its_machine_where_there_are_several():
     here = tables(profile(0.1), raised=2.83)
-    sound = here["ceilings"].assign(hardware="another", measured_tflop_s=1.0)
+    own = here["ceilings"]
+    sound = own.assign(hardware="another", measured_tflop_s=1.0)
     for language in ("en", "ko"):
         alone, both = (
             trust.summary(here | {"ceilings": ceilings}, language)[1]
-            for ceilings in (
-                here["ceilings"],
-                pd.concat([sound, here["ceilings"]], ignore_index=True),
-            )
+            for ceilings in (own, pd.concat([sound, own], ignore_index=True))
         )
         assert len(alone) == len(both) == 1
         assert f"({CASE['hardware']})" not in alone[0]
