@@ -38,13 +38,8 @@ def gpu(monkeypatch):
 
     def sweep(name, device, search):
         library.now += 0.5
-        sample = {
-            "library": "torch",
-            "shape": "8192x8192x8192",
-            "tflop_s": speeds[name],
-            "clock_mhz": 1500.0,
-        }
-        return [sample | {"burst": False}] * 3
+        sample = {"library": "torch", "shape": "8192x8192x8192", "clock_mhz": 1500.0}
+        return [sample | {"tflop_s": speeds[name], "burst": False}] * 3
 
     monkeypatch.setattr(node, "sweep_matmuls", sweep)
     monkeypatch.setattr(
@@ -326,18 +321,9 @@ def test_a_check_bounds_every_part_of_it(quick, monkeypatch):
 def card(number, bf16, copies=50.0):
     """A card's line, as its own process prints it."""
     values = {"bf16_tflop_s": bf16, "host_to_device_gb_s": copies, "power_capped_percent": 80.0}
-    readings = {
-        name: {
-            "value": value,
-            "unit": "",
-            "reason": "",
-            "reference": None,
-            "source": "",
-            "share": None,
-            "state": "unknown",
-        }
-        for name, value in values.items()
-    }
+    unknown = {"unit": "", "reason": "", "source": "", "state": "unknown"}
+    unknown |= {"reference": None, "share": None}
+    readings = {name: {"value": value, **unknown} for name, value in values.items()}
     line = {"node": f"n1 GPU-{number}", "device": "NVIDIA H200", "kind": "cuda", "state": "healthy"}
     return line | {"values": readings}
 

@@ -87,6 +87,13 @@ def test_a_fact_of_the_first_processor(machine, files, fact, value):
     assert getattr(cpu.cpu.__wrapped__(), fact) == value
 
 
+def version_1(group, folder, quota_us):
+    """A quota of 100 ms periods as the first version of cgroups has it."""
+    told = {"cpu.cfs_quota_us": quota_us, "cpu.cfs_period_us": "100000"}
+    files = {f"sys/fs/cgroup/{folder}/{name}": f"{value}\n" for name, value in told.items()}
+    return {"proc/self/cgroup": f"4:{group}\n"} | files
+
+
 POD, OF_POD = {"proc/self/cgroup": "0::/pod/app\n"}, "sys/fs/cgroup/pod"
 TWO_CPUS = "200000 100000\n"
 
@@ -98,22 +105,8 @@ TWO_CPUS = "200000 100000\n"
         (POD | {f"{OF_POD}/cpu.max": TWO_CPUS}, 2),
         (POD | {f"{OF_POD}/app/cpu.max": "800000 100000\n", f"{OF_POD}/cpu.max": TWO_CPUS}, 2),
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
-        (
-            {
-                "proc/self/cgroup": "4:cpu,cpuacct:/app\n",
-                "sys/fs/cgroup/cpu,cpuacct/app/cpu.cfs_quota_us": "300000\n",
-                "sys/fs/cgroup/cpu,cpuacct/app/cpu.cfs_period_us": "100000\n",
-            },
-            3,
-        ),
-        (
-            {
-                "proc/self/cgroup": "4:cpu:/\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            },
-            None,
-        ),
+        (version_1("cpu,cpuacct:/app", "cpu,cpuacct/app", "300000"), 3),
+        (version_1("cpu:/", "cpu", "-1"), None),
         ({}, None),
     ],
 )
@@ -169,12 +162,8 @@ def test_cgroup_accounting(machine, files, seconds):
 
 
 def test_unlimited_memory_is_no_limit(machine):
-    machine(
-        {
-            "proc/self/cgroup": "8:memory:/\n",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-        }
-    )
+    limit = {"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}
+    machine({"proc/self/cgroup": "8:memory:/\n"} | limit)
     assert cpu.memory_limit_bytes() is None
 
 
@@ -187,13 +176,8 @@ def test_two_threads_of_one_core_count_once(machine):
 
 def test_cores_stay_within_the_quota(machine, monkeypatch):
     monkeypatch.setattr(cpu, "logical_cpus", lambda: frozenset(range(8)))
-    root = machine(
-        {
-            "proc/self/cgroup": "0::/\n",
-            "sys/fs/cgroup/cpu.max": "250000 100000\n",
-            "sys/devices/system/cpu/x": "",
-        }
-    )
+    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "250000 100000\n"}
+    root = machine(files | {"sys/devices/system/cpu/x": ""})
     assert cpu.usable_cores() == 2
     (root / "sys/fs/cgroup/cpu.max").write_text("50000 100000\n")
     assert cpu.usable_cores() == 1
@@ -212,12 +196,8 @@ def test_what_decides_the_clock_is_told_where_it_is_readable(machine, monkeypatc
     machine({f"{cpus}/intel_pstate/no_turbo": "1\n"})
     machine({"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n"})
     assert (cpu.governor(), cpu.turbo(), cpu.huge_pages()) == ("powersave", False, "madvise")
-    machine(
-        {
-            f"{cpus}/cpu1/cpufreq/scaling_governor": "performance\n",
-            f"{cpus}/intel_pstate/no_turbo": "0\n",
-        }
-    )
+    machine({f"{cpus}/cpu1/cpufreq/scaling_governor": "performance\n"})
+    machine({f"{cpus}/intel_pstate/no_turbo": "0\n"})
     assert (cpu.governor(), cpu.turbo()) == ("powersave, performance", True)
 
 
