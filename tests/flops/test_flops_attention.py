@@ -163,49 +163,19 @@ def test_kernels_that_take_lengths_cost_the_sum_of_their_documents(documents, ca
     packed = torch.empty(tokens, HEADS, WIDTH)
     full = sum(length**2 for length in documents) * PAIR
     longest = max(documents)
+    both = (ends, ends, longest, longest)
     calls = {
-        "aten::_flash_attention_forward": (ends, ends, longest, longest, 0.0, causal, False),
-        "torch_attn::_varlen_attn": (
-            ends,
-            ends,
-            longest,
-            longest,
-            causal,
-            None,
-            [-1, 0 if causal else -1],
-        ),
-        "flash_attn::_flash_attn_varlen_forward": (
-            ends,
-            ends,
-            longest,
-            longest,
-            0.0,
-            1.0,
-            causal,
-            -1,
-            -1,
-        ),
+        "aten::_flash_attention_forward": (*both, 0.0, causal, False),
+        "torch_attn::_varlen_attn": (*both, causal, None, [-1, 0 if causal else -1]),
+        "flash_attn::_flash_attn_varlen_forward": (*both, 0.0, 1.0, causal, -1, -1),
     }
     for name, rest in calls.items():
         cost = FORMULAS[name](packed, packed, packed, *rest, out=None)
         assert (cost.flops, cost.causal_flops) == (full, full // 2 if causal else full)
         assert not cost.bound
     shapes = (packed, packed, packed)
-    cost = FORMULAS["aten::_flash_attention_backward"](
-        packed,
-        *shapes,
-        packed,
-        None,
-        ends,
-        ends,
-        longest,
-        longest,
-        0.0,
-        causal,
-        None,
-        None,
-        out=None,
-    )
+    backward = FORMULAS["aten::_flash_attention_backward"]
+    cost = backward(packed, *shapes, packed, None, *both, 0.0, causal, None, None, out=None)
     assert (cost.flops, cost.executed_flops) == (2 * full, 2.5 * full)
     unknown = ends.to("meta")
     cost = FORMULAS["aten::_flash_attention_forward"](

@@ -31,23 +31,13 @@ def verdicts(lines):
 
 
 def step(tflop_s, run="model=large_product,precision=bf16"):
-    return {
-        "model": "large_product",
-        "run": run,
-        "precision": "bf16",
-        "flops": 2 * 8192**3,
-        "tflop_s": tflop_s,
-    }
+    row = {"model": "large_product", "run": run, "precision": "bf16"}
+    return row | {"flops": 2 * 8192**3, "tflop_s": tflop_s}
 
 
 def product(tflop_s, flops=2 * 8192**3):
-    return {
-        "kernel": "torch",
-        "run": "kernel=torch",
-        "precision": "bf16",
-        "flops": flops,
-        "tflop_s": tflop_s,
-    }
+    row = {"kernel": "torch", "run": "kernel=torch", "precision": "bf16"}
+    return row | {"flops": flops, "tflop_s": tflop_s}
 
 
 @pytest.mark.parametrize(
@@ -94,22 +84,12 @@ def test_an_unknown_device_or_an_absent_ceiling_is_not_measurable(validity):
 
 
 def test_executed_operations_agree_within_two_percent(validity):
+    counted = {"counted_flops": 1000, "reason": ""}
     cases = [
-        {"case": "a", "counted_flops": 1000, "executed_operations": 1019, "reason": ""},
-        {"case": "b", "counted_flops": 1000, "executed_operations": 1021, "reason": ""},
-        {
-            "case": "c",
-            "counted_flops": 1000,
-            "executed_operations": None,
-            "reason": "ncu is not installed",
-        },
-        {
-            "case": "d",
-            "counted_flops": 1000,
-            "executed_operations": 10667,
-            "executed_ratio": 32 / 3,
-            "reason": "",
-        },
+        counted | {"case": "a", "executed_operations": 1019},
+        counted | {"case": "b", "executed_operations": 1021},
+        counted | {"case": "c", "executed_operations": None, "reason": "ncu is not installed"},
+        counted | {"case": "d", "executed_operations": 10667, "executed_ratio": 32 / 3},
     ]
     lines = list(validity.executed_as_counted(cases))
     assert verdicts(lines) == ["ok", "differs", "not measurable", "ok"]
@@ -155,17 +135,8 @@ def test_it_reads_the_tables_and_ends_with_one_where_something_differs(validity,
     manifest = report_rows.lay_out(tmp_path, report_rows.GPU)
     # as where the rest was cut off
     next((tmp_path / "results").glob("*/profile_step/*/row.csv")).unlink()
-    main(
-        [
-            "tables",
-            "--also",
-            str(manifest),
-            "--root",
-            str(tmp_path),
-            "--out",
-            str(tmp_path / "tables"),
-        ]
-    )
+    options = ["--also", str(manifest), "--root", str(tmp_path)]
+    main(["tables", *options, "--out", str(tmp_path / "tables")])
     cases = [{"case": "product", "counted_flops": 100, "executed_operations": 100, "reason": ""}]
     (tmp_path / "executed.json").write_text(json.dumps(cases))
     command = ["--tables", str(tmp_path / "tables"), "--executed", str(tmp_path / "executed.json")]

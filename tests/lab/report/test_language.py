@@ -39,43 +39,20 @@ CONSTANTS = (
     *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),
     *("PRODUCTS", "OPERATORS", "COLLECTIVES", "MODULES", "KERNELS", "OVERVIEW", "RANKS"),
     *("GAPS", "CAUSES", "COMPARED", "ROOFLINE"),
-    *(
-        "SINGLE",
-        "KINDS",
-        "OPERATIONS",
-        "THREE_WAYS",
-        "IN_TORCH",
-        "ELSEWHERE",
-        "_SAME",
-        "_OF_PRODUCTS",
-    ),
+    *("SINGLE", "KINDS", "OPERATIONS", "THREE_WAYS", "IN_TORCH", "ELSEWHERE"),
+    *("_SAME", "_OF_PRODUCTS"),
 )
 REASONS = {"no_clock", "no_bytes", "no_roof", "no_device_name", "no_cpu_name", "one_of_several"}
 JOB = {"torn", "clock", "ranks", "unread"}
 # Of traces: titles of tables, what bounds an operator, where its best is from, and how two traces
 # differ.
-TRACES = {
-    "products",
-    "operators",
-    "modules",
-    "collectives",
-    "kernels",
-    "gaps",
-    "overview",
-    "ranks",
-    "differences",
-}
+TRACES = {"products", "operators", "modules", "collectives", "kernels"}
+TRACES |= {"gaps", "overview", "ranks", "differences"}
 TRACES |= {"compute", "memory", "launch", "best_trace", "best_matmul_runs", "best_both"}
 TRACES |= {"kind", "slower", "faster", "same"}
 NOTES = {
-    "imprecise",
-    "update",
-    "uncounted",
-    "uncounted_because",
-    "untimed",
-    "no_peak",
-    "over_peak",
-    "boosted",
+    *("imprecise", "update", "uncounted", "uncounted_because"),
+    *("untimed", "no_peak", "over_peak", "boosted"),
     *(f"rank_slowest_{cause}" for cause in ("compute", "copy", "idle", "unknown")),
 }
 
@@ -225,12 +202,8 @@ def test_a_reason_of_an_answer_has_a_text_or_a_line_in_the_manual():
 
 
 def test_no_text_is_unused():
-    built = {f"topic_{topic}" for topic in figures.TOPICS} | {
-        "finding",
-        "title",
-        "diagonal",
-        "reading",
-    }
+    built = {"finding", "title", "diagonal", "reading"}
+    built |= {f"topic_{topic}" for topic in figures.TOPICS}
     prefixes = ("series_", "topic_", "value ", "progress_", "rank_slowest_")
     for section, key in keys("en"):
         if not key.startswith(prefixes):
@@ -307,12 +280,8 @@ def test_verdicts_are_sentences_in_every_language(language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_what_disturbed_a_run_is_told_before_the_cause(language):
-    row = {
-        "time_s": 0.1,
-        "utilization_percent": 99.0,
-        "mfu_percent": 4.0,
-        "other_processes_percent": 50.0,
-    }
+    row = {"time_s": 0.1, "utilization_percent": 99.0, "mfu_percent": 4.0}
+    row |= {"other_processes_percent": 50.0}
     told, quiet = (
         verdicts.columns(judged(row | more), "", language) for more in ({}, {"steal_percent": 1.0})
     )
@@ -331,13 +300,8 @@ def test_what_disturbed_a_run_is_told_before_the_cause(language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_notes_on_mfu_are_sentences_in_every_language(language):
-    known = {
-        "status": "ok",
-        "flops": 1e9,
-        "time_s": 0.1,
-        "effective_precision": "fp8",
-        "mfu_basis": "spec",
-    }
+    known = {"status": "ok", "flops": 1e9, "time_s": 0.1}
+    known |= {"effective_precision": "fp8", "mfu_basis": "spec"}
     for values, said in [
         ({"mfu_percent": 120.0}, "100"),
         ({}, "fp8"),
@@ -355,12 +319,8 @@ def test_notes_on_mfu_are_sentences_in_every_language(language):
     "cell", ["{", "[1]", '{"of a later version": {"share": 3}}', '{"beside": {}}']
 )
 def test_an_odd_verdict_is_shown_as_it_is(cell):
-    row = {
-        "verdict": "unheard of",
-        "verdict_reason": "idle",
-        "verdict_numbers": cell,
-        "verdict_flags": cell,
-    }
+    row = {"verdict": "unheard of", "verdict_reason": "idle"}
+    row |= {"verdict_numbers": cell, "verdict_flags": cell}
     words = verdicts.columns(row)
     assert (words["verdict"], words["verdict_reason"]) == ("unheard of", "idle")
     assert isinstance(words["verdict_flags"], str)

@@ -133,41 +133,23 @@ def tree(tmp_path: Path) -> Path:
 def start(
     tree: Path, kernel: str, socket: str | None, time_limit_s: float = 600
 ) -> subprocess.Popen[str]:
-    folder = tree / "results" / hardware_slug("cpu") / "bench_matmul" / f"kernel={kernel}"
+    folder = folder_of(tree, kernel)
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("row.csv", "samples.csv", "pid"):
         (folder / name).unlink(missing_ok=True)
-    config = {
-        "kernel": {"name": kernel, "_target_": "somewhere.Kernel"},
-        "size": "8",
-        "precision": {"name": "fp32", "dtype": "float32"},
-        "device": {"type": "cpu"},
-        "timing": {"time_limit_s": time_limit_s},
-    }
+    config = {"kernel": {"name": kernel, "_target_": "somewhere.Kernel"}, "size": "8"}
+    config |= {"precision": {"name": "fp32", "dtype": "float32"}, "device": {"type": "cpu"}}
+    config |= {"timing": {"time_limit_s": time_limit_s}}
     (folder / "config.json").write_text(json.dumps(config))
     environment = {key: value for key, value in os.environ.items() if key != client.SOCKET}
     if socket:
         environment[client.SOCKET] = socket
     environment["OMP_NUM_THREADS"] = "1"  # as Snakemake sets it
-    command = [
-        sys.executable,
-        "-S",
-        "-E",
-        client.__file__,
-        "scripts/run.py",
-        "bench_matmul",
-        "--config",
-    ]
+    script = [client.__file__, "scripts/run.py", "bench_matmul", "--config"]
+    command = [sys.executable, "-S", "-E", *script, str((folder / "config.json").relative_to(tree))]
     with (folder / "log").open("w") as log:
-        return subprocess.Popen(
-            [*command, str((folder / "config.json").relative_to(tree))],
-            cwd=tree,
-            env=environment,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
+        files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        return subprocess.Popen(command, cwd=tree, env=environment, text=True, **files)
 
 
 def folder_of(tree: Path, kernel: str) -> Path:
@@ -229,13 +211,8 @@ def test_rows_and_state_are_the_same_with_and_without_a_worker(tree: Path, worke
     rows, states = [], []
     for socket in (worker, None):
         row = run(tree, "fine", socket)
-        rows.append(
-            {
-                key: value
-                for key, value in row.items()
-                if key not in ("started_at", "process_s", "commit")
-            }
-        )
+        unlike = ("started_at", "process_s", "commit")
+        rows.append({key: value for key, value in row.items() if key not in unlike})
         with (folder_of(tree, "fine") / "samples.csv").open(newline="") as file:
             state = next(csv.DictReader(file))
         environment = set(json.loads(state.pop("environment"))) - {client.SOCKET}
@@ -360,27 +337,14 @@ def test_a_refused_run_leaves_no_row(tree: Path, way: str | None) -> None:
     process = start(tree, "fine", way)
     process.wait(HANGS_S)
     config = folder_of(tree, "fine") / "config.json"
-    elsewhere = (
-        tree / "results" / "nvidia-not-here" / "bench_matmul" / "kernel=fine" / "config.json"
-    )
+    elsewhere = tree / "results/nvidia-not-here/bench_matmul/kernel=fine/config.json"
     elsewhere.parent.mkdir(parents=True)
     elsewhere.write_text(config.read_text())
     environment = {key: value for key, value in os.environ.items() if key != client.SOCKET}
-    command = [
-        sys.executable,
-        client.__file__,
-        "scripts/run.py",
-        "bench_matmul",
-        "--config",
-        str(elsewhere),
-    ]
-    done = subprocess.run(
-        command,
-        cwd=tree,
-        env=environment | ({client.SOCKET: way} if way else {}),
-        capture_output=True,
-        text=True,
-    )
+    environment |= {client.SOCKET: way} if way else {}
+    script = [client.__file__, "scripts/run.py", "bench_matmul", "--config", str(elsewhere)]
+    command = [sys.executable, *script]
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
     assert done.returncode == client.REFUSED
     assert "hardware=nvidia-not-here: this run was planned for it, but here is" in done.stderr
     assert not (elsewhere.parent / "row.csv").exists()

@@ -19,17 +19,8 @@ from mfulab.loop.goodput import journal as journals
 from mfulab.loop.goodput.ladder import job_of, read
 
 SECOND = 10**9
-SPANS = (
-    "import",
-    "setup",
-    "restore",
-    "first_step",
-    "step",
-    "loader",
-    "evaluation",
-    "checkpoint",
-    "other",
-)
+SPANS = ("import", "setup", "restore", "first_step", "step")
+SPANS += ("loader", "evaluation", "checkpoint", "other")
 
 
 def head(rank=0, world=1, host="a", boot="one", boot_s=0.0, unix_s=0.0):
@@ -43,14 +34,8 @@ def lines_of(*spans):
     now, found = 0, []
     for span, seconds, step, *facts in spans:
         now += round(seconds * SECOND)
-        found.append(
-            {
-                "ns": now,
-                "spans": {span: round(seconds * SECOND)},
-                "step": step,
-                **(facts[0] if facts else {}),
-            }
-        )
+        line = {"ns": now, "spans": {span: round(seconds * SECOND)}, "step": step}
+        found.append(line | (facts[0] if facts else {}))
     return found
 
 
@@ -105,12 +90,8 @@ def test_steps_that_a_later_attempt_runs_again_are_lost(tmp_path):
         ("import", 2, 0), ("step", 10, 10), ("checkpoint", 1, 10), ("step", 5, 15, facts)
     )
     write(tmp_path, "a", head(boot_s=0), first)
-    write(
-        tmp_path,
-        "b",
-        head(boot_s=20),
-        lines_of(("import", 2, 0), ("restore", 1, 10), ("step", 10, 20)),
-    )
+    lines = lines_of(("import", 2, 0), ("restore", 1, 10), ("step", 10, 20))
+    write(tmp_path, "b", head(boot_s=20), lines)
     row = job_of(tmp_path).row()
     assert (row["wall_s"], row["attempts"], row["kept_steps"], row["lost_steps"]) == (33, 2, 20, 5)
     parts = {"down": 2, "import": 4, "checkpoint": 1, "restore": 1, "step": 20, "lost": 5}

@@ -262,15 +262,8 @@ def test_a_loop_of_accelerate(run):
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_ranks_and_their_job():
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "examples/fsdp2.py",
-    ]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*launcher, "--nproc-per-node", "2", "examples/fsdp2.py"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=HANGS_S, env=environment
@@ -297,23 +290,12 @@ def test_a_job_by_hand():
 
 
 def test_readings_of_laps():
-    laps = [
-        (
-            1.0,
-            {
-                "utilization_percent": Reading(90.0, "%", "x", 1.0),
-                "window_energy_j": Reading(5.0, "J", "x"),
-            },
-        ),
-        (
-            3.0,
-            {
-                "utilization_percent": Reading(50.0, "%", "x", 3.0),
-                "window_energy_j": Reading(7.0, "J", "x"),
-            },
-        ),
-        (9.0, {"utilization_percent": Reading(None, "%", "x", reason=Said("refused_by_driver"))}),
-    ]
+    laps = []
+    for seconds, busy, energy_j in ((1.0, 90.0, 5.0), (3.0, 50.0, 7.0)):
+        lap = {"utilization_percent": Reading(busy, "%", "x", seconds)}
+        laps.append((seconds, lap | {"window_energy_j": Reading(energy_j, "J", "x")}))
+    refused = Reading(None, "%", "x", reason=Said("refused_by_driver"))
+    laps.append((9.0, {"utilization_percent": refused}))
     found = merged(laps)
     seen = (found["utilization_percent"].value, found["utilization_percent"].window_s)
     assert seen == (60.0, 4.0)
