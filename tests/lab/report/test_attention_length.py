@@ -1,4 +1,4 @@
-"""Longer sequences: the sentence from rows of each backend of attention; no text covers another."""
+"""Longer sequences: the sentence from rows of each backend of attention."""
 
 import pytest
 from support.drawn import step, tables

@@ -1,4 +1,4 @@
-"""Quantised models: the sentence from their rows, and a figure in which no text covers another."""
+"""Quantised models: the sentence from their rows, and bars within the intervals."""
 
 import pytest
 from support.drawn import step, tables
