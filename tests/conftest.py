@@ -1,5 +1,4 @@
-"""Shared by all tests: the skip rules, and a copy of the workflow in which a test may change
-anything."""
+"""Shared by all tests: the skip rules, and a copy of the workflow that a test may change."""
 
 import gc
 import os

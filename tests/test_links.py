@@ -1,5 +1,4 @@
-"""Links between the documents lead to a file, and to a heading where they name one; the README
-opens with few doors."""
+"""Links between documents lead to a file or heading; the README opens with few doors."""
 
 import re
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""docs/number.md: the functions that a row passes are there, and its numbers follow from the
-recording."""
+"""docs/number.md: its functions are there, and its numbers follow from the recording."""
 
 import csv
 import re

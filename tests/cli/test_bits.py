@@ -65,9 +65,8 @@ def test_special_values_are_those_that_the_format_is_probed_for(name):
     assert decode(values["largest"], form).value == rounding.largest(probed)
     assert decode(values["smallest_normal"], form).value == rounding.smallest_normal(probed)
     smallest = decode(values["smallest_subnormal"], form)
-    assert (smallest.value, smallest.ulp, smallest.kind) == (
-        rounding.smallest_subnormal(probed),
-    ) * 2 + ("subnormal",)
+    found = (smallest.value, smallest.ulp, smallest.kind)
+    assert found == (rounding.smallest_subnormal(probed),) * 2 + ("subnormal",)
     assert decode(values["-0"], form).kind == "zero"
     assert math.copysign(1, decode(values["-0"], form).value) == -1
     kinds = {
@@ -90,12 +89,8 @@ def test_a_pattern_is_printed_with_its_parts(capsys):
         assert line in printed
     assert main(["bits", "0xc0490fdb", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["sign"], told["exponent"], told["answer"]["value"], told["ulp"]) == (
-        1,
-        128,
-        -3.1415927410125732,
-        2.0**-22,
-    )
+    found = (told["sign"], told["exponent"], told["answer"]["value"], told["ulp"])
+    assert found == (1, 128, -3.1415927410125732, 2.0**-22)
     assert main(["bits", "0xff800000", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)["answer"]
     assert answer["value"] is None

@@ -38,13 +38,8 @@ def gpu(monkeypatch):
 
     def sweep(name, device, search):
         library.now += 0.5
-        sample = {
-            "library": "torch",
-            "shape": "8192x8192x8192",
-            "tflop_s": speeds[name],
-            "clock_mhz": 1500.0,
-        }
-        return [sample | {"burst": False}] * 3
+        sample = {"library": "torch", "shape": "8192x8192x8192", "clock_mhz": 1500.0}
+        return [sample | {"tflop_s": speeds[name], "burst": False}] * 3
 
     monkeypatch.setattr(node, "sweep_matmuls", sweep)
     monkeypatch.setattr(
@@ -127,10 +122,8 @@ def test_many_nodes_are_one_table(gpu, capsys, monkeypatch):
 def test_a_device_that_is_not_there_is_one_sentence(command, monkeypatch, capsys):
     monkeypatch.setattr(identity, "why_not", lambda kind: "no driver answers")
     assert main([*command, "--device", "cuda"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "mfulab: device=cuda: no driver answers; choose device=cpu or device=auto\n"
-    )
+    found = capsys.readouterr().err
+    assert found == "mfulab: device=cuda: no driver answers; choose device=cpu or device=auto\n"
 
 
 def line_of(name, value, **more):
@@ -205,9 +198,7 @@ def test_a_slice_of_a_gpu_is_compared_with_its_share_of_the_datasheet(sms, monke
 
 
 @pytest.mark.parametrize(("units", "share"), [(16, 16 / 132), (60, 60 / 132), (None, None)])
-def test_of_eight_cards_in_slices_each_slice_has_its_own_peak_and_never_the_card_s(
-    units, share, monkeypatch
-):
+def test_each_slice_of_eight_cards_has_its_own_peak(units, share, monkeypatch):
     name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
     slices = [Gpu(name=name, uuid=f"MIG-{number}", units=units) for number in range(8)]
     cards = [Gpu(uuid=f"GPU-{one.uuid}", mig_instances=[one]) for one in slices]
@@ -231,9 +222,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(best_matmul, "triad_length", lambda device: 1 << 16)
 
 
-def test_a_cpu_of_which_nothing_is_known_is_compared_with_an_earlier_check(
-    quick, tmp_path, monkeypatch, capsys
-):
+def test_an_unknown_cpu_is_compared_with_an_earlier_check(quick, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # without recordings
     assert main(["check", "--device", "cpu"]) == 3
     said = capsys.readouterr().out
@@ -332,18 +321,9 @@ def test_a_check_bounds_every_part_of_it(quick, monkeypatch):
 def card(number, bf16, copies=50.0):
     """A card's line, as its own process prints it."""
     values = {"bf16_tflop_s": bf16, "host_to_device_gb_s": copies, "power_capped_percent": 80.0}
-    readings = {
-        name: {
-            "value": value,
-            "unit": "",
-            "reason": "",
-            "reference": None,
-            "source": "",
-            "share": None,
-            "state": "unknown",
-        }
-        for name, value in values.items()
-    }
+    unknown = {"unit": "", "reason": "", "source": "", "state": "unknown"}
+    unknown |= {"reference": None, "share": None}
+    readings = {name: {"value": value, **unknown} for name, value in values.items()}
     line = {"node": f"n1 GPU-{number}", "device": "NVIDIA H200", "kind": "cuda", "state": "healthy"}
     return line | {"values": readings}
 
@@ -386,9 +366,7 @@ LINKED = {
         ({"refused": {"nvmlDeviceGetCurrPcieLinkWidth"}}, {"pcie_lanes": None}),
     ],
 )
-def test_a_card_s_links_are_held_against_the_most_that_it_can_have(
-    changed, wrong, gpu, monkeypatch, capsys
-):
+def test_a_card_s_links_are_held_against_its_most(changed, wrong, gpu, monkeypatch, capsys):
     card = {"capped_share": 0.0, "nvlinks": (1,) * 18} | changed
     StandIn(Gpu(**card)).install(monkeypatch)
     assert main(["check", "--json"]) == int(any(one and one[2] == "low" for one in wrong.values()))

@@ -191,9 +191,7 @@ def test_each_choice_is_told_in_words(language):
 
 
 @pytest.mark.parametrize("changed", [{}, {"tokens_per_s": None}])
-def test_a_device_that_could_be_several_is_told_in_the_terminals_language(
-    changed, capsys, monkeypatch
-):
+def test_a_device_that_could_be_several_is_told_in_any_language(changed, capsys, monkeypatch):
     monkeypatch.setenv("LC_ALL", "ko_KR.UTF-8")
     assert main(words(device="H100", **changed)) == 2
     told = capsys.readouterr().err

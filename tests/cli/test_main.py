@@ -144,10 +144,8 @@ def _typed(command: str, **more: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_an_output_that_cannot_be_written_is_one_sentence():
     done = _typed(f"{PEAKS} > /dev/full")
-    assert (done.returncode, done.stderr) == (
-        2,
-        "mfulab: the output cannot be written: No space left on device\n",
-    )
+    found = (done.returncode, done.stderr)
+    assert found == (2, "mfulab: the output cannot be written: No space left on device\n")
     assert _typed("schema | head -c 10").stderr == ""
 
 
@@ -203,9 +201,7 @@ def test_outside_a_checkout_a_measurement_takes_the_configuration_of_the_package
         ),
     ],
 )
-def test_a_name_that_is_none_has_the_nearest_and_where_all_are_in_a_short_message(
-    typed, said, capsys
-):
+def test_a_wrong_name_has_the_nearest_and_where_all_are_in_a_short_message(typed, said, capsys):
     counts = {"model": len(models.names()), "figure": len(list(figures.modules()))}
     assert main(typed.split()) == 2
     message = capsys.readouterr().err

@@ -114,9 +114,8 @@ def test_a_training_is_found_measured_and_left(measured):
     assert f"{ENDS}AdamW" in said.err
     parts = [row[f"{name}_ms"] for name in ("forward", "backward", "optimiser", "other")]
     assert all(part > 0 for part in parts)
-    assert (row["loader_ms"], row["copy_ms"]) == (None, None), (
-        "no loader was read, and nothing is copied"
-    )
+    found = (row["loader_ms"], row["copy_ms"])
+    assert found == (None, None), "no loader was read, and nothing is copied"
 
 
 def test_without_a_ceiling_the_attainable_says_nothing_beside_mfu(measured):
@@ -819,17 +818,8 @@ def test_ctrl_c_tells_of_the_steps_until_then_and_an_error_of_none(tmp_path, err
     (tmp_path / "train.py").write_text(
         f"{HEAD if 'step' in step else MODEL}for _ in range(20):\n    {step}\nraise {error}"
     )
-    command = [
-        sys.executable,
-        "-m",
-        "mfulab",
-        "measure",
-        "--ceiling",
-        "0",
-        "--json",
-        "row.json",
-        "train.py",
-    ]
+    options = ["--ceiling", "0", "--json", "row.json", "train.py"]
+    command = [sys.executable, "-m", "mfulab", "measure", *options]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANGS_S)
     assert f"\n{error}\n" in done.stderr
     if error == "KeyboardInterrupt":
@@ -873,30 +863,15 @@ def test_each_rank_has_its_row_and_the_first_prints(tmp_path):
         dist.destroy_process_group()
         """)
     )
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        "--standalone",
-        "-m",
-        "mfulab",
-    ]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     options = ["measure", "--steps", "5", "--ceiling", "0", "--json", "row.json", "train.py"]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, *options],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=HANGS_S,
-        env=environment,
-    )
+    caught = {"capture_output": True, "text": True, "timeout": HANGS_S}
+    command = [*launcher, "-m", "mfulab", *options]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, **caught)
     assert done.returncode == 0, done.stderr
     rows = [json.loads((tmp_path / name).read_text()) for name in ("row.json", "row.rank1.json")]
-    assert [(row["rank"], row["ranks"], row["flops"]) for row in rows] == [
-        (0, 2, TRAINING),
-        (1, 2, TRAINING),
-    ]
+    found = [(row["rank"], row["ranks"], row["flops"]) for row in rows]
+    assert found == [(0, 2, TRAINING), (1, 2, TRAINING)]
     assert [row["answer"]["reason"] for row in rows] == [{"no_ceiling": {}}] * 2
     assert done.stderr.count(ENDS) == 1

@@ -1,5 +1,4 @@
-"""The worked example of docs/flops.md: a user's own file, counted by its dotted path as a user
-types it."""
+"""The worked example of docs/flops.md: a user's own file, counted by its dotted path."""
 
 import os
 import re

@@ -1,5 +1,4 @@
-"""`mfulab peak`: what it prints of known, unknown and ambiguous devices, and that it waits for no
-torch."""
+"""`mfulab peak` of known, unknown and ambiguous devices, which waits for no torch."""
 
 import re
 import subprocess

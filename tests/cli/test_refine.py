@@ -1,5 +1,4 @@
-"""`mfulab refine` where a process leaves no row, or nothing was measured; the workflow's test of
-replicates runs it."""
+"""`mfulab refine` where a process leaves no row, or nothing was measured."""
 
 import subprocess
 import sys
@@ -40,7 +39,7 @@ def poorly_known(tmp_path, monkeypatch):
     ("code", "most_s", "says"),
     [("raise SystemExit(9)", 60, "without a row"), ("while True: pass", 1, "after 1 s")],
 )
-def test_a_process_that_leaves_no_row_is_told_once_and_leaves_nothing(
+def test_a_process_without_a_row_is_told_once(
     poorly_known, monkeypatch, capsys, code, most_s, says
 ):
     results, _ = poorly_known

@@ -119,9 +119,8 @@ def test_a_gpu_that_auto_leaves_is_told_before_the_run(device, says, monkeypatch
     )
     monkeypatch.setattr(standalone.runs, "plan", lambda *_: SimpleNamespace(excluded=[], runs=[]))
     main(["run", "profile_step", f"device.type={device}"])
-    assert (
-        "mfulab: the CPU is measured, not the GPU. Tesla T4: torch" in capsys.readouterr().err
-    ) is says
+    found = "mfulab: the CPU is measured, not the GPU. Tesla T4: torch" in capsys.readouterr().err
+    assert found is says
 
 
 @pytest.mark.parametrize(
@@ -146,9 +145,8 @@ def test_several_runs_are_forked_from_one_warm_worker(words, outer, counts, monk
     monkeypatch.setattr(standalone, "_joined", lambda *_: [])
     assert main(["run", "count_flops", "model=resnet18", *words]) == 0
     assert measured.count("count_flops") == counts
-    assert len(started) == (
-        len(measured) > 1 and not outer
-    )  # in a fresh checkout the environment is measured, too
+    # in a fresh checkout the environment is measured, too
+    assert len(started) == (len(measured) > 1 and not outer)
     assert all(work.split()[0] == "rows" for work in started)
 
 

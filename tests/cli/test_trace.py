@@ -39,11 +39,8 @@ def test_json_is_an_object_a_file(tmp_path, capsys):
     path = write(tmp_path / "step.json.gz", one_step())
     assert main(["trace", str(path), "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
-    assert (row["device"], row["steps"], row["window_s"]) == (
-        "NVIDIA H100 80GB HBM3",
-        1,
-        pytest.approx(1e-3),
-    )
+    found = (row["device"], row["steps"], row["window_s"])
+    assert found == ("NVIDIA H100 80GB HBM3", 1, pytest.approx(1e-3))
     assert (row["flops"], row["effective_precision"]) == (2 * 4096**3, "bf16")
     assert row["peak_tflop_s"] == pytest.approx(989.4, abs=0.1)
     assert row["kernel_busy_percent"] == pytest.approx(60)
@@ -99,10 +96,8 @@ def test_ranks_that_only_their_files_names_tell_are_joined_too(tmp_path, capsys)
     write(tmp_path / "other_rank_0.json", one_step())
     assert main(["trace", str(tmp_path), "--json"]) == 0
     *job, other = map(json.loads, capsys.readouterr().out.splitlines())
-    assert [(row["rank"], row["job_ranks"], row["job_slowest_rank"]) for row in job] == [
-        (0, 2, 0),
-        (1, 2, 0),
-    ]
+    found = [(row["rank"], row["job_ranks"], row["job_slowest_rank"]) for row in job]
+    assert found == [(0, 2, 0), (1, 2, 0)]
     assert (other["rank"], other["job_ranks"]) == (0, None)
 
 
@@ -236,9 +231,7 @@ def test_a_part_is_called_one_in_a_comparison_and_on_the_page(one_figure, tmp_pa
 
 
 @pytest.mark.parametrize("language", few(LANGUAGES))
-def test_the_verdict_on_ranks_stands_in_the_terminal_and_on_the_page(
-    one_figure, tmp_path, capsys, language
-):
+def test_the_verdict_on_ranks_is_in_terminal_and_page(one_figure, tmp_path, capsys, language):
     write_ranks(Made(ranks=4, slow=(2,), steps=1, layers=10), tmp_path)
     page = tmp_path / "page.html"
     assert main(["trace", str(tmp_path), "--html", str(page), "--language", language]) == 0

@@ -96,9 +96,8 @@ def test_counted_mfu_and_the_tensor_pipe_part_by_a_fifth(monkeypatch, ofu, says)
     said = watch.parted(sample)
     assert said is None if says is None else says in said
     on_cores = replace(RATE, formats={"fp32": 1e13})
-    assert watch.parted(watch.sample_of("H100", "GPU-1", readings, [on_cores], 5.0)) is None, (
-        "off the tensor cores"
-    )
+    found = watch.parted(watch.sample_of("H100", "GPU-1", readings, [on_cores], 5.0))
+    assert found is None, "off the tensor cores"
 
 
 def test_a_gpu_without_gpm_says_why(gpu):
@@ -137,9 +136,8 @@ def test_a_line_of_json_each_time(capsys):
     assert main(["watch", "--device", "cpu", "--interval", "0.05", "--count", "2", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == 2
-    assert {"unix_s", "name", "utilization_percent", "expected_mfu_percent", "processes"} <= lines[
-        0
-    ].keys()
+    expected = {"unix_s", "name", "utilization_percent", "expected_mfu_percent", "processes"}
+    assert expected <= lines[0].keys()
 
 
 def scraped(capsys, sample):
@@ -153,26 +151,16 @@ def scraped(capsys, sample):
 
 
 def test_prometheus_reads_what_is_known_of_the_device_from_this_machine_alone(capsys):
-    sample = {
-        "name": 'a "b"',
-        "uuid": None,
-        "utilization_percent": 7.5,
-        "clock_mhz": None,
-        "processes": [],
-    }
+    sample = {"name": 'a "b"', "uuid": None, "utilization_percent": 7.5}
+    sample |= {"clock_mhz": None, "processes": []}
     lines, address = scraped(capsys, sample)
     assert lines == ['mfulab_utilization_percent{name="a \\"b\\""} 7.5']
     assert address.startswith("http://127.0.0.1:")
 
 
 def test_processes_are_series_of_their_own(capsys):
-    process = {
-        "pid": 1,
-        "name": "train.py",
-        "precision": "bf16",
-        "tflop_s": 2.0,
-        "mfu_spec_percent": None,
-    }
+    process = {"pid": 1, "name": "train.py", "precision": "bf16"}
+    process |= {"tflop_s": 2.0, "mfu_spec_percent": None}
     lines, _ = scraped(capsys, {"name": "x", "processes": [process, {**process, "pid": 2}]})
     labels = 'name="train.py",pid="{}",precision="bf16"'
     assert lines == [f"mfulab_process_tflop_s{{{labels.format(pid)}}} 2.0" for pid in (1, 2)]
@@ -342,14 +330,11 @@ def prometheus():
 def test_jobs_of_a_cluster_that_read_full_and_use_little_come_first(prometheus, capsys):
     """As Prometheus 2.42 answered of the same series: dcgm-exporter's labels, slurm-job-exporter's
     users, a pod."""
+    carol = {"exported_pod": "train-0", "exported_namespace": "carol"}
     of = {
         "101": {"hpc_job": "101", "modelName": H100},
         "102": {"hpc_job": "102", "modelName": H100},
-        "pod": {
-            "exported_pod": "train-0",
-            "exported_namespace": "carol",
-            "modelName": "NVIDIA A100-SXM4-80GB",
-        },
+        "pod": carol | {"modelName": "NVIDIA A100-SXM4-80GB"},
         "other": {"hpc_job": "104", "modelName": "NVIDIA Unknown 9000"},
         "idle": {"modelName": H100},
     }
@@ -375,24 +360,18 @@ def test_jobs_of_a_cluster_that_read_full_and_use_little_come_first(prometheus, 
     assert main(["watch", "--jobs", url, "--hours", "1.5", "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["answer"]["value"] for row in found] == [row["ofu_percent"] for row in found]
-    assert [(row["user"], row["job"], row["gpus"], row["gpu_hours"]) for row in found] == [
-        *[
-            ("alice", "101", 2, 3.0),
-            ("bob", "102", 1, 1.5),
-            ("", "104", 1, 0.5),
-            ("carol", "train-0", None, 0.5),
-        ],
-    ]
+    jobs = [("alice", "101", 2, 3.0), ("bob", "102", 1, 1.5), ("", "104", 1, 0.5)]
+    jobs += [("carol", "train-0", None, 0.5)]
+    assert [(row["user"], row["job"], row["gpus"], row["gpu_hours"]) for row in found] == jobs
     assert [row["utilization_percent"] for row in found] == [100, 98, None, 90]
-    assert [row["ofu_percent"] for row in found] == [
-        pytest.approx(3),
-        pytest.approx(50),
-        None,
-        None,
-    ]
+    seen = [row["ofu_percent"] for row in found]
+    assert seen == [pytest.approx(3), pytest.approx(50), None, None]
     assert main(["watch", "--jobs", url, "--hours", "1.5"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if "alice" in line)
     assert line.split()[-4:] == ["2", "3.0", "100.0", "3.0"]
+
+
+EXPORTER = {"pod": "nvidia-dcgm-exporter-78z52", "namespace": "gpu-operator"}
 
 
 @pytest.mark.parametrize(
@@ -403,16 +382,8 @@ def test_jobs_of_a_cluster_that_read_full_and_use_little_come_first(prometheus, 
             {"pod": "gpu-metrics-1", "namespace": "monitoring"},
             ("ml", "train-0"),
         ),
-        (
-            {"pod": "train-0", "namespace": "ml"},
-            {"pod": "nvidia-dcgm-exporter-78z52", "namespace": "gpu-operator"},
-            ("ml", "train-0"),
-        ),
-        (
-            {"hpc_job": "101", "pod": "dcgm-exporter-78z52", "namespace": "monitoring"},
-            {"pod": "dcgm-exporter-78z52", "namespace": "monitoring"},
-            ("", "101"),
-        ),
+        ({"pod": "train-0", "namespace": "ml"}, EXPORTER, ("ml", "train-0")),
+        ({"hpc_job": "101", **EXPORTER}, EXPORTER, ("", "101")),
     ],
 )
 def test_gpus_that_nobody_holds_are_no_job_of_their_exporter(prometheus, capsys, held, idle, job):
@@ -443,8 +414,6 @@ def test_a_gpu_counts_once_however_many_scrapes_and_processes_report_it():
 )
 def test_a_server_without_jobs_says_so(prometheus, capsys, text, said):
     prometheus.text = text
-    assert (
-        main(["watch", "--jobs", f"http://127.0.0.1:{prometheus.server_port}/", "--hours", "1.5"])
-        == 2
-    )
+    options = ["watch", "--jobs", f"http://127.0.0.1:{prometheus.server_port}/", "--hours", "1.5"]
+    assert main(options) == 2
     assert said in capsys.readouterr().err

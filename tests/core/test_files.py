@@ -237,11 +237,8 @@ def test_a_folder_is_searched_up_to_a_bound(tmp_path, monkeypatch):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
     (tmp_path / "loop").symlink_to(tmp_path)
-    assert [path.name for path in files.found_files(str(tmp_path), (".json",))] == [
-        "a.json",
-        "c.json",
-        "b.json",
-    ]
+    found = [path.name for path in files.found_files(str(tmp_path), (".json",))]
+    assert found == ["a.json", "c.json", "b.json"]
     monkeypatch.setattr(files, "MOST_FOUND", 3)
     with pytest.raises(ConfigurationError, match="holds more than 3 files"):
         files.found_files(str(tmp_path), (".json",))

@@ -44,12 +44,15 @@ def ended(before: set[threading.Thread]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("name", DRIPS)
-def test_what_drips_ends_at_the_deadline_and_so_does_its_thread(hostile, name):
-    place = hostile.endless(DRIPS[name])
+@pytest.mark.parametrize(
+    ("scheme", "drip"),
+    [*(("http", drip) for drip in DRIPS), *(("https", drip) for drip in HANDSHAKES)],
+)
+def test_what_drips_ends_at_the_deadline_and_so_does_its_thread(hostile, scheme, drip):
+    place = hostile.endless((DRIPS if scheme == "http" else HANDSHAKES)[drip])
     before = set(threading.enumerate())
     with pytest.raises(web.WebError):
-        web.fetched(f"http://{place}", 0.3)
+        web.fetched(f"{scheme}://{place}", 0.3)
     assert ended(before)
 
 
@@ -133,15 +136,6 @@ def test_a_certificate_is_of_the_server_that_was_asked(hostile, tmp_path, monkey
         web.fetched(f"https://{hostile.by_tls(PAGE, other)}", 5.0)
 
 
-@pytest.mark.parametrize("name", HANDSHAKES)
-def test_a_handshake_that_drips_ends_at_the_deadline_and_so_does_its_thread(hostile, name):
-    place = hostile.endless(HANDSHAKES[name])
-    before = set(threading.enumerate())
-    with pytest.raises(web.WebError):
-        web.fetched(f"https://{place}", 0.3)
-    assert ended(before)
-
-
 @pytest.mark.parametrize("name", ["status", "headers", "body", "chunks", "body of a redirect"])
 def test_what_drips_by_tls_ends_at_the_deadline_too(hostile, certificate, monkeypatch, name):
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
@@ -188,11 +182,8 @@ def test_ports_are_opened_where_they_are_asked_for():
         for path in (ROOT / "src").rglob("*.py")
         if any(word in path.read_text() for word in PORTS)
     }
-    assert opening == {
-        "cli/export.py",
-        "lab/runtime/lifetime.py",
-        "measurements/profile_step/ranks.py",
-    }
+    expected = {"cli/export.py", "lab/runtime/lifetime.py", "measurements/profile_step/ranks.py"}
+    assert opening == expected
     assert "socket.AF_UNIX" in (ROOT / "src/mfulab/lab/runtime/lifetime.py").read_text()
 
 

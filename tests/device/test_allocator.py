@@ -1,5 +1,4 @@
-"""The allocator's states by their page faults, which are counts and no times, each in a process of
-its own."""
+"""The allocator's states by their page faults, each in a process of its own."""
 
 import json
 import subprocess

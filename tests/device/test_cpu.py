@@ -47,11 +47,8 @@ def machine(tmp_path: Path, monkeypatch):
 def test_reads_the_first_processor(machine):
     machine({"proc/cpuinfo": INTEL + "\nprocessor\t: 1\nmodel name\t: another\n"})
     facts = cpu.cpu.__wrapped__()
-    assert (facts.name, facts.family, facts.model) == (
-        "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
-        6,
-        143,
-    )
+    found = (facts.name, facts.family, facts.model)
+    assert found == ("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", 6, 143)
     assert facts.virtual
     assert facts.clock_mhz == 2700
     assert cpu.vector_flags(facts.flags) == ("amx_bf16", "avx2", "avx512f", "fma")
@@ -60,9 +57,7 @@ def test_reads_the_first_processor(machine):
 @pytest.mark.parametrize(
     ("part", "name"), [("0xd0c", "Arm Neoverse-N1"), ("0xfff", "Arm 0x41 0xfff")]
 )
-def test_an_arm_core_is_named_by_its_numbers_and_says_neither_clock_cache_nor_hypervisor(
-    machine, part, name
-):
+def test_an_arm_core_is_named_by_its_numbers_and_says_neither_clock_nor_cache(machine, part, name):
     machine({"proc/cpuinfo": ARM.format(part=part) + "\n"})
     facts = cpu.cpu.__wrapped__()
     assert (facts.name, facts.vendor, facts.family, facts.model) == (name, "0x41", None, None)
@@ -71,74 +66,53 @@ def test_an_arm_core_is_named_by_its_numbers_and_says_neither_clock_cache_nor_hy
     assert numbers(cpu_peak(facts, 2, "fp32").reason, "no_clock_of") == {"chip": name}
 
 
-def test_a_machine_on_bare_metal_is_not_virtual(machine):
-    machine({"proc/cpuinfo": INTEL.replace(" hypervisor", "")})
-    assert cpu.cpu.__wrapped__().virtual is False
+CPU_0 = "sys/devices/system/cpu/cpu0"
 
 
-def test_the_highest_clock_is_preferred_to_the_present_one(machine):
-    machine(
-        {
-            "proc/cpuinfo": INTEL,
-            "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3800000\n",
-        },
-    )
-    assert cpu.cpu.__wrapped__().clock_mhz == 3800
+@pytest.mark.parametrize(
+    ("files", "fact", "value"),
+    [
+        ({"proc/cpuinfo": INTEL.replace(" hypervisor", "")}, "virtual", False),
+        ({f"{CPU_0}/cpufreq/cpuinfo_max_freq": "3800000\n"}, "clock_mhz", 3800),
+        (
+            {f"{CPU_0}/cache/index0/size": "32K\n", f"{CPU_0}/cache/index3/size": "105M\n"},
+            "last_level_cache_bytes",
+            105 << 20,
+        ),
+    ],
+    ids=["bare metal", "the highest clock, not the present one", "the largest cache"],
+)
+def test_a_fact_of_the_first_processor(machine, files, fact, value):
+    machine({"proc/cpuinfo": INTEL} | files)
+    assert getattr(cpu.cpu.__wrapped__(), fact) == value
 
 
-def test_last_level_cache_is_the_largest(machine):
-    caches = "sys/devices/system/cpu/cpu0/cache"
-    machine(
-        {"proc/cpuinfo": INTEL, f"{caches}/index0/size": "32K\n", f"{caches}/index3/size": "105M\n"}
-    )
-    assert cpu.cpu.__wrapped__().last_level_cache_bytes == 105 << 20
+def version_1(group, folder, quota_us):
+    """A quota of 100 ms periods as the first version of cgroups has it."""
+    told = {"cpu.cfs_quota_us": quota_us, "cpu.cfs_period_us": "100000"}
+    files = {f"sys/fs/cgroup/{folder}/{name}": f"{value}\n" for name, value in told.items()}
+    return {"proc/self/cgroup": f"4:{group}\n"} | files
+
+
+POD, OF_POD = {"proc/self/cgroup": "0::/pod/app\n"}, "sys/fs/cgroup/pod"
+TWO_CPUS = "200000 100000\n"
 
 
 @pytest.mark.parametrize(
     ("files", "limit"),
     [
-        (
-            {
-                "proc/self/cgroup": "0::/pod/app\n",
-                "sys/fs/cgroup/pod/app/cpu.max": "150000 100000\n",
-            },
-            1.5,
-        ),
-        ({"proc/self/cgroup": "0::/pod/app\n", "sys/fs/cgroup/pod/cpu.max": "200000 100000\n"}, 2),
+        (POD | {f"{OF_POD}/app/cpu.max": "150000 100000\n"}, 1.5),
+        (POD | {f"{OF_POD}/cpu.max": TWO_CPUS}, 2),
+        (POD | {f"{OF_POD}/app/cpu.max": "800000 100000\n", f"{OF_POD}/cpu.max": TWO_CPUS}, 2),
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
-        (
-            {
-                "proc/self/cgroup": "4:cpu,cpuacct:/app\n",
-                "sys/fs/cgroup/cpu,cpuacct/app/cpu.cfs_quota_us": "300000\n",
-                "sys/fs/cgroup/cpu,cpuacct/app/cpu.cfs_period_us": "100000\n",
-            },
-            3,
-        ),
-        (
-            {
-                "proc/self/cgroup": "4:cpu:/\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            },
-            None,
-        ),
+        (version_1("cpu,cpuacct:/app", "cpu,cpuacct/app", "300000"), 3),
+        (version_1("cpu:/", "cpu", "-1"), None),
         ({}, None),
     ],
 )
 def test_cgroup_quota(machine, files, limit):
     machine(files)
     assert cpu.cpu_limit() == limit
-
-
-def test_the_tightest_quota_above_counts(machine):
-    machine(
-        {
-            "proc/self/cgroup": "0::/pod/app\n",
-            "sys/fs/cgroup/pod/app/cpu.max": "800000 100000\n",
-            "sys/fs/cgroup/pod/cpu.max": "200000 100000\n",
-        }
-    )
-    assert cpu.cpu_limit() == 2
 
 
 @pytest.mark.parametrize(
@@ -188,12 +162,8 @@ def test_cgroup_accounting(machine, files, seconds):
 
 
 def test_unlimited_memory_is_no_limit(machine):
-    machine(
-        {
-            "proc/self/cgroup": "8:memory:/\n",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-        }
-    )
+    limit = {"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}
+    machine({"proc/self/cgroup": "8:memory:/\n"} | limit)
     assert cpu.memory_limit_bytes() is None
 
 
@@ -206,13 +176,8 @@ def test_two_threads_of_one_core_count_once(machine):
 
 def test_cores_stay_within_the_quota(machine, monkeypatch):
     monkeypatch.setattr(cpu, "logical_cpus", lambda: frozenset(range(8)))
-    root = machine(
-        {
-            "proc/self/cgroup": "0::/\n",
-            "sys/fs/cgroup/cpu.max": "250000 100000\n",
-            "sys/devices/system/cpu/x": "",
-        }
-    )
+    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "250000 100000\n"}
+    root = machine(files | {"sys/devices/system/cpu/x": ""})
     assert cpu.usable_cores() == 2
     (root / "sys/fs/cgroup/cpu.max").write_text("50000 100000\n")
     assert cpu.usable_cores() == 1
@@ -231,12 +196,8 @@ def test_what_decides_the_clock_is_told_where_it_is_readable(machine, monkeypatc
     machine({f"{cpus}/intel_pstate/no_turbo": "1\n"})
     machine({"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n"})
     assert (cpu.governor(), cpu.turbo(), cpu.huge_pages()) == ("powersave", False, "madvise")
-    machine(
-        {
-            f"{cpus}/cpu1/cpufreq/scaling_governor": "performance\n",
-            f"{cpus}/intel_pstate/no_turbo": "0\n",
-        }
-    )
+    machine({f"{cpus}/cpu1/cpufreq/scaling_governor": "performance\n"})
+    machine({f"{cpus}/intel_pstate/no_turbo": "0\n"})
     assert (cpu.governor(), cpu.turbo()) == ("powersave, performance", True)
 
 

@@ -1,5 +1,4 @@
-"""Which formats a device computes: by flags, by what oneDNN may use of them, and by compute
-capability."""
+"""Formats that a device computes: by flags, by oneDNN's limits, and by compute capability."""
 
 import os
 import platform

@@ -115,10 +115,8 @@ print(visible(["XPU-1"]), "xpu" in keys.choices(__import__("pathlib").Path("conf
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.stdout.splitlines() == [
-        "xpu xpu intel-max-1550-gpu xpu",
-        "{'ZE_AFFINITY_MASK': '1'} True",
-    ], done.stderr
+    expected = ["xpu xpu intel-max-1550-gpu xpu", "{'ZE_AFFINITY_MASK': '1'} True"]
+    assert done.stdout.splitlines() == expected, done.stderr
 
 
 def test_no_other_file_names_a_vendor():

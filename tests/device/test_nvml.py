@@ -50,17 +50,14 @@ def run(stand_in: StandIn, seconds: float, uuid: str = FIRST, clock_set_by: floa
 def test_a_gpu_is_found_by_its_uuid_not_its_index(library):
     library(Gpu(uuid="GPU-b", name="Tesla T4"), Gpu(uuid="GPU-a"))
     assert pynvml.nvmlDeviceGetName(nvml.handle_by_uuid("GPU-a")) == "NVIDIA H100 80GB HBM3"
-    assert pynvml.nvmlDeviceGetName(nvml.handle_by_uuid("b")) == "Tesla T4", (
-        "with or without the prefix"
-    )
+    found = pynvml.nvmlDeviceGetName(nvml.handle_by_uuid("b"))
+    assert found == "Tesla T4", "with or without the prefix"
     with refused(nvml.RefusedError, "nvml_knows_no", uuid="GPU-c"):
         nvml.handle_by_uuid("GPU-c")
 
 
 @pytest.mark.parametrize("period_s", [1 / 6, 1.0])
-def test_utilization_is_the_mean_of_the_samples_inside_the_window_but_for_the_first_period(
-    library, period_s
-):
+def test_utilization_is_the_mean_of_samples_in_the_window_but_the_first_period(library, period_s):
     # Idle up to the window at 30 s, which its first sample still tells of; the ring buffer holds
     # the idle past, too.
     stand_in = library(
@@ -101,9 +98,8 @@ def test_half_busy_reads_half(library):
 def test_without_a_sample_buffer_the_last_period_stands_in_and_says_so(library):
     reading = run(library(Gpu(refused={"nvmlDeviceGetSamples"})), 6.0)["utilization_percent"]
     assert reading.value == 100
-    assert (
-        "instead of NVML utilization samples: nvmlDeviceGetSamples: Not Supported" in reading.source
-    )
+    expected = reading.source
+    assert "instead of NVML utilization samples: nvmlDeviceGetSamples: Not Supported" in expected
 
 
 def test_a_window_too_short_for_utilization_is_empty(library):
@@ -164,20 +160,17 @@ def test_a_refused_field_is_empty_and_the_others_stay(library):
 
 
 @pytest.mark.parametrize(
-    "call",
-    ["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetFieldValues", "nvmlDeviceGetSamples"],
+    ("call", "lost"),
+    [
+        ("nvmlDeviceGetTotalEnergyConsumption", {"window_energy_j", "power_w"}),
+        ("nvmlDeviceGetFieldValues", {*THROTTLE_FIELDS.values(), "throttled_percent"}),
+        ("nvmlDeviceGetSamples", set()),
+    ],
 )
-def test_one_refused_call_leaves_the_rest(library, call):
+def test_one_refused_call_leaves_the_rest(library, call, lost):
     readings = run(library(Gpu(refused={call})), 6.0)
     empty = {name for name, reading in readings.items() if reading.value is None}
-    assert (
-        empty
-        == {
-            "nvmlDeviceGetTotalEnergyConsumption": {"window_energy_j", "power_w"},
-            "nvmlDeviceGetFieldValues": {*THROTTLE_FIELDS.values(), "throttled_percent"},
-            "nvmlDeviceGetSamples": set(),
-        }[call]
-    )
+    assert empty == lost
     assert all(str(readings[name].reason).startswith(call) for name in empty)
 
 
@@ -322,9 +315,8 @@ def test_a_mig_instance_has_gpm_and_says_what_it_lacks(library):
     stand_in = library(Gpu(mig_instances=[instance()]))
     assert nvml.restriction(nvml.handle_by_uuid("MIG-1")) == "MIG instance"
     assert gpm(stand_in, uuid="MIG-1")["sm_active_percent"].value == 90
-    assert (
-        str(run(stand_in, 6.0, "MIG-1")["utilization_percent"].reason).count("Not Supported") == 2
-    )
+    found = str(run(stand_in, 6.0, "MIG-1")["utilization_percent"].reason).count("Not Supported")
+    assert found == 2
 
 
 def test_clock_and_temperature_of_a_mig_instance_are_its_gpu_s(library):
@@ -361,10 +353,8 @@ def test_a_virtual_gpu_is_recognised_and_a_passed_through_one_is_whole(library):
 
 def test_cuda_devices_come_from_the_library(library):
     library(Gpu(mig_instances=[instance()]), Gpu(uuid="GPU-2"))
-    assert [
-        device.uuid for device in identity.gpus(environment={"CUDA_VISIBLE_DEVICES": "GPU-2"})
-    ] == ["GPU-2"]
-    assert [
-        device.uuid for device in identity.gpus(environment={"CUDA_VISIBLE_DEVICES": "MIG-1"})
-    ] == ["MIG-1"]
+    found = [device.uuid for device in identity.gpus(environment={"CUDA_VISIBLE_DEVICES": "GPU-2"})]
+    assert found == ["GPU-2"]
+    seen = [device.uuid for device in identity.gpus(environment={"CUDA_VISIBLE_DEVICES": "MIG-1"})]
+    assert seen == ["MIG-1"]
     assert identity.gpus(environment={"CUDA_VISIBLE_DEVICES": ""}) == []

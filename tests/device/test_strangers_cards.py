@@ -1,5 +1,4 @@
-"""Cards that this torch, this driver or this container cannot use: what is measured instead, and
-what is said."""
+"""Cards that torch, driver or container cannot use: what is measured instead, and what is said."""
 
 import json
 import shutil
@@ -110,7 +109,7 @@ def test_this_torch_is_read_as_it_says_of_itself():
     ],
 )
 @pytest.mark.parametrize("capability", [B200, RTX_5090])
-def test_a_torch_older_than_the_card_is_replaced_by_a_newer_one(
+def test_a_torch_older_than_the_card_is_replaced(
     build, cuda, install, capability, machine, monkeypatch
 ):
     machine(build, Gpu(capability=capability), cuda=cuda)
@@ -228,9 +227,7 @@ def test_an_amd_gpu_beside_a_torch_for_nvidia_s(monkeypatch):
 
 
 @pytest.mark.parametrize("loaded", ["580.95.05", None])
-def test_a_container_that_was_given_no_gpu_is_told_and_a_machine_without_one_is_not(
-    loaded, monkeypatch
-):
+def test_a_container_given_no_gpu_is_told_and_a_machine_without_one_is_not(loaded, monkeypatch):
     monkeypatch.setattr(
         nvml, "why_absent", lambda: Said("no_nvidia_driver", {"error": "Not Found"})
     )
@@ -287,36 +284,22 @@ def cuda(tmp_path_factory, monkeypatch, request):
     folder = tmp_path_factory.mktemp("driver")
     (folder / "driver.c").write_text(DRIVER)
     path = folder / "libcuda.so.1"
-    subprocess.run(
-        [
-            "cc",
-            f"-DOLDER={request.param}",
-            "-shared",
-            "-fPIC",
-            "-o",
-            str(path),
-            str(folder / "driver.c"),
-        ],
-        check=True,
-    )
+    options = [f"-DOLDER={request.param}", "-shared", "-fPIC", "-o", str(path)]
+    subprocess.run(["cc", *options, str(folder / "driver.c")], check=True)
     monkeypatch.setattr(
         cuda_driver, "_ASK", cuda_driver._ASK.replace(cuda_driver.LIBRARY, str(path))
     )
     monkeypatch.setattr(cuda_driver, "LIBRARY", str(path))
 
 
-def test_without_nvml_cuda_itself_is_asked_and_what_nvml_knows_is_empty_with_the_reason(
-    cuda, monkeypatch
-):
+def test_without_nvml_cuda_is_asked_and_what_nvml_knows_is_empty_with_the_reason(cuda, monkeypatch):
     monkeypatch.setattr(
         nvml, "why_absent", lambda: Said("no_nvidia_driver", {"error": "Not Found"})
     )
     monkeypatch.setattr(torch_build, "installed", lambda: Build("2.13.0+cu126", "12.6", ""))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [(one.name, one.uuid[-4:]) for one in identity.gpus()] == [
-        ("Orin", "0001"),
-        ("Tesla T4", "0002"),
-    ]
+    found = [(one.name, one.uuid[-4:]) for one in identity.gpus()]
+    assert found == [("Orin", "0001"), ("Tesla T4", "0002")]
     assert identity.resolve("auto") == "cuda"
     assert identity.hardware_slug() == "orin"
     assert identity.unused() is None

@@ -1,5 +1,4 @@
-"""Other families than classifiers and decoders: each counted, and held against its shapes by
-hand."""
+"""Other families than classifiers and decoders: each counted and held against its shapes."""
 
 import pytest
 import torch
@@ -206,9 +205,8 @@ def test_images_among_words():
         LAYERS * (2 * words * (4 * WIDTH**2 + 3 * WIDTH * mlp) + 4 * words**2 * WIDTH)
         + 2 * words * WIDTH * WORDS
     )
-    assert found.operations.sum("forward").flops == pytest.approx(
-        tower + between + decoder, rel=2e-4
-    )
+    expected = pytest.approx(tower + between + decoder, rel=2e-4)
+    assert found.operations.sum("forward").flops == expected
     assert not found.operations.uncounted
 
 

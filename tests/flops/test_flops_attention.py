@@ -1,5 +1,4 @@
-"""Attention in all forms: masks, documents packed into a row, windows, lengths, blocks; by hand and
-by invariants."""
+"""Attention in all forms: masks, packed documents, windows, lengths, blocks; by hand."""
 
 from contextlib import nullcontext
 
@@ -55,9 +54,8 @@ def packed_mask(documents: list[int], causal: bool) -> torch.Tensor:
 def test_eight_documents_in_a_row_cost_what_eight_rows_do():
     forward = sdpa(packed_mask([32] * 8, causal=False), 256).sum("forward")
     assert forward.flops == forward.causal_flops == 8 * 32**2 * PAIR
-    assert forward.executed_flops == 256**2 * PAIR, (
-        "a mask given as a tensor spares the kernel nothing"
-    )
+    found = forward.executed_flops
+    assert found == 256**2 * PAIR, "a mask given as a tensor spares the kernel nothing"
 
 
 @settings(max_examples=40, deadline=None)
@@ -73,9 +71,8 @@ def test_packed_documents_are_the_sum_of_the_separate_ones(documents, causal, ad
     separate = [sdpa(None, length, is_causal=causal) for length in documents]
     for direction in ("forward", "backward"):
         for name in ("flops", "causal_flops"):
-            assert getattr(packed.sum(direction), name) == sum(
-                getattr(operations.sum(direction), name) for operations in separate
-            )
+            found = getattr(packed.sum(direction), name)
+            assert found == sum(getattr(operations.sum(direction), name) for operations in separate)
 
 
 @settings(max_examples=60, deadline=None)
@@ -166,49 +163,19 @@ def test_kernels_that_take_lengths_cost_the_sum_of_their_documents(documents, ca
     packed = torch.empty(tokens, HEADS, WIDTH)
     full = sum(length**2 for length in documents) * PAIR
     longest = max(documents)
+    both = (ends, ends, longest, longest)
     calls = {
-        "aten::_flash_attention_forward": (ends, ends, longest, longest, 0.0, causal, False),
-        "torch_attn::_varlen_attn": (
-            ends,
-            ends,
-            longest,
-            longest,
-            causal,
-            None,
-            [-1, 0 if causal else -1],
-        ),
-        "flash_attn::_flash_attn_varlen_forward": (
-            ends,
-            ends,
-            longest,
-            longest,
-            0.0,
-            1.0,
-            causal,
-            -1,
-            -1,
-        ),
+        "aten::_flash_attention_forward": (*both, 0.0, causal, False),
+        "torch_attn::_varlen_attn": (*both, causal, None, [-1, 0 if causal else -1]),
+        "flash_attn::_flash_attn_varlen_forward": (*both, 0.0, 1.0, causal, -1, -1),
     }
     for name, rest in calls.items():
         cost = FORMULAS[name](packed, packed, packed, *rest, out=None)
         assert (cost.flops, cost.causal_flops) == (full, full // 2 if causal else full)
         assert not cost.bound
     shapes = (packed, packed, packed)
-    cost = FORMULAS["aten::_flash_attention_backward"](
-        packed,
-        *shapes,
-        packed,
-        None,
-        ends,
-        ends,
-        longest,
-        longest,
-        0.0,
-        causal,
-        None,
-        None,
-        out=None,
-    )
+    backward = FORMULAS["aten::_flash_attention_backward"]
+    cost = backward(packed, *shapes, packed, None, *both, 0.0, causal, None, None, out=None)
     assert (cost.flops, cost.executed_flops) == (2 * full, 2.5 * full)
     unknown = ends.to("meta")
     cost = FORMULAS["aten::_flash_attention_forward"](
@@ -223,11 +190,9 @@ def test_a_chunk_of_a_prompt_beside_tokens_that_are_decoded():
     sequences' next token."""
     width, words, new, cached = HEADS * WIDTH, 50, [16, 1, 1, 1], [32, 5, 9, 20]
     keys = [one + other for one, other in zip(new, cached, strict=True)]
-    enter, leave, head = (
-        nn.Linear(width, 3 * width),
-        nn.Linear(width, width),
-        nn.Linear(width, words),
-    )
+    enter = nn.Linear(width, 3 * width)
+    leave = nn.Linear(width, width)
+    head = nn.Linear(width, words)
     caches = [torch.randn(2, HEADS, length, WIDTH) for length in cached]
 
     def attend(entered, cache):

@@ -37,9 +37,8 @@ def test_a_formula_that_is_wrong_is_seen_by_the_second_count():
         found = count(model, lambda: model(torch.randn(2, 8)).sum(), fused=False).certainty
     finally:
         FORMULAS["aten::addmm"] = right
-    assert found.deviation == pytest.approx(
-        (2 * 2 * 8 * 4 - 2 * 2 * 8) / (2 * 2 * 8 * 8 + 2 * 2 * 8)
-    )
+    seen = found.deviation
+    assert seen == pytest.approx((2 * 2 * 8 * 4 - 2 * 2 * 8) / (2 * 2 * 8 * 8 + 2 * 2 * 8))
     assert found.worst_layer == "1"
 
 
@@ -64,10 +63,8 @@ def unknown(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_trace_says_how_much_time_operators_without_a_formula_take():
-    model, x = (
-        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)),
-        torch.randn(256, 256),
-    )
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
+    x = torch.randn(256, 256)
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step():
@@ -93,16 +90,13 @@ def test_only_what_takes_time_is_listed_with_its_share():
     assert uncounted_operators(Traced(events)) == '{"mfulab_tests::unknown": 29.9}'
     events = [event("aten::mm", 1, 800), event("mfulab_tests::unknown", 999, 200)]
     assert uncounted_operators(Traced(events)) == '{"mfulab_tests::unknown": 20.0}'
-    assert (
-        uncounted_operators(Traced([event("mfulab_tests::unknown", 5), event("aten::mm", 995)]))
-        is None
-    )
+    found = uncounted_operators(Traced([event("mfulab_tests::unknown", 5), event("aten::mm", 995)]))
+    assert found is None
     assert uncounted_operators(Traced([])) is None
     outer = event("aten::convolution_backward", 10)
     within = event("aten::_slow_conv2d_backward", 90, inside=event("something", 0, inside=outer))
-    assert uncounted_operators(Traced([outer, within])) is None, (
-        "its formula stands for whatever it calls"
-    )
+    seen = uncounted_operators(Traced([outer, within]))
+    assert seen is None, "its formula stands for whatever it calls"
 
 
 class Traced:

@@ -54,12 +54,10 @@ def test_experts_that_no_token_chose_are_not_read():
     ).eval()  # fmt: skip
     with torch.no_grad(), RoutedTokens() as routed:
         model(torch.zeros(3, 1, dtype=torch.long))
-    assert routed.unread_parameters == layers * (8 - 2) * 3 * width * hidden, (
-        "equal tokens choose the same two of eight"
-    )
-    assert routed.imbalance == 8 / 2, (
-        "two experts have all, the mean of eight is a quarter of theirs"
-    )
+    expected = layers * (8 - 2) * 3 * width * hidden
+    assert routed.unread_parameters == expected, "equal tokens choose the same two of eight"
+    found = routed.imbalance
+    assert found == 8 / 2, "two experts have all, the mean of eight is a quarter of theirs"
     with RoutedTokens() as routed:
         torch.nn.Linear(4, 4)(torch.randn(2, 4))
     assert (routed.unread_parameters, routed.imbalance) == (None, None)

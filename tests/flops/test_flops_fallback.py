@@ -1,5 +1,4 @@
-"""Models that the meta device cannot run, and models that nothing can: what is counted, and what is
-said."""
+"""Models that the meta device cannot run, and models that nothing can: counts and reasons."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -119,9 +118,8 @@ def test_forces_are_part_of_the_forward_pass_in_training_and_in_inference(enable
         for mode in ("training", "inference")
     }
     wide, thin = 2 * 6 * 8 * 16, 2 * 6 * 16
-    assert {mode: found.sum("forward").flops for mode, found in counts.items()} == dict.fromkeys(
-        counts, 2 * (wide + thin)
-    )
+    seen = {mode: found.sum("forward").flops for mode, found in counts.items()}
+    assert seen == dict.fromkeys(counts, 2 * (wide + thin))
     assert counts["inference"].sum("backward").flops == 0
     # Both layers' weights twice, by way of energy and forces; between them each layer's products
     # and their gradients.
@@ -145,9 +143,8 @@ def test_gradients_of_torch_func_are_counted_and_what_they_save_is_unknown():
     layer, x = nn.Linear(4, 8), torch.randn(6, 4)
     loss = lambda parameters: torch.func.functional_call(layer, parameters, (x,)).sum()  # noqa: E731
     found = count(layer, lambda: torch.func.grad(loss)(dict(layer.named_parameters())), fused=False)
-    assert [found.operations.sum(each).flops for each in ("forward", "backward")] == [
-        2 * 6 * 4 * 8
-    ] * 2
+    seen = [found.operations.sum(each).flops for each in ("forward", "backward")]
+    assert seen == [2 * 6 * 4 * 8] * 2
     assert found.saved_in_part
     assert not count(layer, lambda: layer(x).sum(), fused=False).saved_in_part
 

@@ -1,5 +1,4 @@
-"""Higher-order operators inside a model: their bodies are counted, each as often as it runs, by
-hand counts."""
+"""Higher-order operators inside a model: bodies are counted as often as they run."""
 
 import subprocess
 import sys

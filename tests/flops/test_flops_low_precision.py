@@ -1,5 +1,4 @@
-"""Small formats, quantised and sparse weights, adapters: what is multiplied, in which format, and
-what it costs."""
+"""Small formats, quantised and sparse weights, adapters: what is multiplied, and at what cost."""
 
 import pytest
 import torch
@@ -157,9 +156,8 @@ def test_fp8_with_a_scale_a_block_costs_what_one_with_a_scale_a_tensor_does():
             operations = counted(nn.Identity(), product)
             assert operations.by_format() == {(torch.float8_e4m3fn, False): 2 * rows * width * out}
             assert not operations.uncounted
-    assert allowed_precision(torch.float8_e5m2, torch.device("cpu"), False) == "fp8", (
-        "gradients have another range"
-    )
+    found = allowed_precision(torch.float8_e5m2, torch.device("cpu"), False)
+    assert found == "fp8", "gradients have another range"
 
 
 def test_packed_weights_of_other_libraries_by_their_operators():
@@ -181,10 +179,8 @@ def test_two_of_four_weights_are_half_of_them():
     half, out = ONE // 2, torch.empty(OUT, ROWS)
     assert FORMULAS["aten::_sparse_semi_structured_mm"](values, indices, dense, out=out) == half
     bias = torch.empty(OUT)
-    assert (
-        FORMULAS["aten::_sparse_semi_structured_addmm"](bias, values, indices, dense, out=out)
-        == half
-    )
+    found = FORMULAS["aten::_sparse_semi_structured_addmm"](bias, values, indices, dense, out=out)
+    assert found == half
     x = torch.empty(2, ROWS // 2, WIDTH)
     assert FORMULAS["aten::_sparse_semi_structured_linear"](x, values, indices, out=out) == half
     assert FORMULAS["aten::_cslt_sparse_mm"](torch.empty(OUT, 36), dense, out=out) == half

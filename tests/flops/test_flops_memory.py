@@ -48,12 +48,8 @@ def test_what_is_not_trained_needs_no_gradient():
     adapted = memory.training_memory(
         1000, trainable=10, element_bytes=2, activation_elements=5, activation_fixed_bytes=3
     )
-    assert (adapted.weights, adapted.gradients, adapted.optimizer_state, adapted.activations) == (
-        2000,
-        20,
-        40,
-        13,
-    )
+    found = (adapted.weights, adapted.gradients, adapted.optimizer_state, adapted.activations)
+    assert found == (2000, 20, 40, 13)
 
 
 def test_key_value_cache():
@@ -152,10 +148,8 @@ def test_attention_leaves_its_output_where_the_next_layer_takes_it():
             model, x = Attention(), torch.randn(2, 16, 32)
         counts.append(count(model, lambda model=model, x=x: model(x).sum(), fused=device == "meta"))
     assert counts[0].saved == counts[1].saved
-    assert (
-        counts[0].operations.sum("forward").other_elements
-        == counts[1].operations.sum("forward").other_elements
-    )
+    found = counts[0].operations.sum("forward").other_elements
+    assert found == counts[1].operations.sum("forward").other_elements
 
 
 def test_predicted_peak():
@@ -172,10 +166,8 @@ def test_predicted_peak():
     small = {**peak, "step_peak_bytes": 400, "step_peak_fixed_bytes": 0}
     assert memory.training_peak_bytes(**small, optimizer_copies=1) == 400 + 800 + 800
     # Under autocast: fp32 weights and moments, a 16-bit copy of the weights, fp32 gradients.
-    assert (
-        memory.training_peak_bytes(**peak, element_bytes=2, autocast=True)
-        == 400 + 800 + 2000 + 7 + 200 + 200
-    )
+    found = memory.training_peak_bytes(**peak, element_bytes=2, autocast=True)
+    assert found == 400 + 800 + 2000 + 7 + 200 + 200
     frozen = {**peak, "trainable": 40, "element_bytes": 2, "autocast": True}
     passes = 2000 + 7 + 200 + 40 * 2
     assert memory.training_peak_bytes(**frozen) == 400 + 320 + passes
@@ -238,9 +230,8 @@ def test_what_an_lstm_saves_on_a_cpu(steps, batch, inputs, hidden, options, foll
     size = dtype.itemsize
     assert predicted.bytes(size) == real.saved.bytes(size)
     if by_onednn:
-        assert pretended.saved.bytes(size) < 0.6 * real.saved.bytes(size), (
-            "the operators alone are not enough"
-        )
+        found = pretended.saved.bytes(size)
+        assert found < 0.6 * real.saved.bytes(size), "the operators alone are not enough"
 
 
 def test_inference_keeps_no_workspace():

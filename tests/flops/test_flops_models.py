@@ -169,10 +169,8 @@ def test_llama_2_70b_with_adapters_by_hand():
     """MLPerf's reference adapts the fused projection and the output's. Frozen weights have no
     gradient of their own."""
     tokens, width, key_width, mlp, words, rank, layers = 8192, 8192, 1024, 28672, 32_000, 16, 2
-    fused, adapters = (
-        width * (width + 2 * key_width),
-        rank * (width + width + 2 * key_width) + rank * 2 * width,
-    )
+    fused = width * (width + 2 * key_width)
+    adapters = rank * (width + width + 2 * key_width) + rank * 2 * width
     frozen, attention = fused + width**2 + 3 * width * mlp, 2 * tokens * width
     forward = 2 * tokens * (layers * (frozen + attention + adapters) + width * words)
     # Tokens have no gradient: neither do the inputs of the first layer's fused projection and of

@@ -112,9 +112,8 @@ def test_a_bilinear_layer():
         )
     whole = n * o * i * j
     assert found.operations.sum("forward").flops == 2 * (whole + n * o * j)
-    assert found.operations.sum("backward").flops == 2 * (
-        3 * whole + n * i * j + n * o * i + n * o * j
-    )
+    seen = found.operations.sum("backward").flops
+    assert seen == 2 * (3 * whole + n * i * j + n * o * i + n * o * j)
     assert not found.operations.uncounted
 
 
@@ -189,13 +188,8 @@ def test_what_others_wrote(function, shapes, forward, backward):
 @pytest.mark.parametrize(
     ("p", "mode", "forward", "backward", "others"),
     [
-        (
-            2.0,
-            "use_mm_for_euclid_dist",
-            2,
-            4,
-            None,
-        ),  # two squares beside, which the kernel multiplies as columns
+        # two squares beside, which the kernel multiplies as columns
+        (2.0, "use_mm_for_euclid_dist", 2, 4, None),
         (2.0, "donot_use_mm_for_euclid_dist", 0, 0, (3, 8)),
         (1.0, "use_mm_for_euclid_dist_if_necessary", 0, 0, (3, 8)),
     ],
@@ -206,10 +200,8 @@ def test_distances(device, p, mode, forward, backward, others):
         nn.Identity(), lambda: torch.cdist(a, b, p, mode).sum(), fused=device == "meta"
     ).operations
     pairs = 2 * 3 * 9
-    assert (found.sum("forward").flops, found.sum("backward").flops) == (
-        forward * pairs * 5,
-        backward * pairs * 5,
-    )
+    seen = (found.sum("forward").flops, found.sum("backward").flops)
+    assert seen == (forward * pairs * 5, backward * pairs * 5)
     assert not found.uncounted
     if others:
         by_name = [
@@ -228,9 +220,8 @@ def test_a_bag_of_embeddings_adds_its_vectors_and_reads_no_more():
     found = count(model, lambda: model(indices, offsets).sum()).operations
     assert not found.uncounted
     assert found.sum(operator="aten::_embedding_bag").other_flops == 20 * 16
-    assert found.sum(operator="aten::_embedding_bag").other_elements < 300, (
-        "not the table of 16,000"
-    )
+    seen = found.sum(operator="aten::_embedding_bag").other_elements
+    assert seen < 300, "not the table of 16,000"
 
 
 @pytest.mark.parametrize(
@@ -589,11 +580,8 @@ def test_an_operator_without_a_formula_is_named_and_can_be_registered_in_one_lin
             assert on_meta(model).operations.sum().flops == 2 * 2 * 3 * 4 * 4
         register(shifted_product, lambda x, w, out: Cost(out.numel(), 1, 2))
         after = on_meta(model).operations
-        assert (after.sum().flops, after.sum().causal_flops, after.sum().executed_flops) == (
-            24,
-            2,
-            4,
-        )
+        found = (after.sum().flops, after.sum().causal_flops, after.sum().executed_flops)
+        assert found == (24, 2, 4)
         assert not after.uncounted
     finally:
         del FORMULAS["mfulab_test::shifted_product"]
@@ -616,9 +604,8 @@ def test_bytes_are_of_what_a_kernel_reads_and_writes():
 def test_elementwise_operators_are_counted_apart():
     forward, backward = counted(lambda x: torch.softmax(torch.relu(x), -1), (4, 6))
     assert forward.flops == backward.flops == 0
-    assert forward.other_flops == 24 * (
-        1 + 3 + 1
-    )  # relu, softmax, and the sum that stands for a loss
+    # relu, softmax, and the sum that stands for a loss
+    assert forward.other_flops == 24 * (1 + 3 + 1)
     assert forward.other_elements > 4 * 24
 
 
@@ -674,9 +661,8 @@ def test_tangents_that_are_zeros_are_executed_and_not_needed():
         torch.func.jvp(model, (x,), (x,))
         torch.addmm(torch.zeros(()).expand(3, 8), x, model[0].weight)
     assert counter.operations.model_flops == 2 * 2 * one + one
-    assert (
-        sum(each.executed_flops for each in counter.operations.totals.values()) == 2 * 3 * one + one
-    )
+    found = sum(each.executed_flops for each in counter.operations.totals.values())
+    assert found == 2 * 3 * one + one
 
 
 def test_solving_by_factors_costs_two_triangles_a_column():

@@ -1,5 +1,4 @@
-"""Invariants of any count: additive over layers, linear in the batch, the same for every attention
-and format."""
+"""Invariants of any count: additive over layers, linear in the batch, alike for each format."""
 
 from itertools import pairwise
 
@@ -74,10 +73,8 @@ def test_what_each_layer_is_given_adds_up_to_the_whole(network, batch):
     own = [row for row in rows if row["layer"]]
     for direction in ("forward", "backward"):
         assert rows[0][f"{direction}_flops"] == operations.sum(direction).flops
-        assert (
-            sum(int(str(row[f"{direction}_flops"])) for row in own)
-            == operations.sum(direction).flops
-        )
+        found = sum(int(str(row[f"{direction}_flops"])) for row in own)
+        assert found == operations.sum(direction).flops
 
 
 @settings(max_examples=examples(8, 20), deadline=None)
@@ -96,9 +93,8 @@ def test_independent_of_the_number_format(network, dtype):
     reference = of(model, (2, *shape)).operations
     other = of(model.to(dtype), (2, *shape), dtype).operations
     for direction in ("forward", "backward"):
-        assert [getattr(reference.sum(direction), name) for name in FIELDS] == [
-            getattr(other.sum(direction), name) for name in FIELDS
-        ]
+        found = [getattr(reference.sum(direction), name) for name in FIELDS]
+        assert found == [getattr(other.sum(direction), name) for name in FIELDS]
 
 
 @settings(max_examples=examples(3, 10), deadline=None)

@@ -1,5 +1,4 @@
-"""Steps that really run, on tensors with data: their passes, formats and FLOPs by hand, and as on
-the meta device."""
+"""Steps that really run: passes, formats and FLOPs by hand, and as on the meta device."""
 
 from itertools import pairwise
 
@@ -62,15 +61,11 @@ def test_an_error_leaves_nothing_behind(linear, inputs):
 
 
 def test_an_input_that_requires_a_gradient_is_paid_for(linear, inputs):
-    assert passes(counted(linear, lambda: linear(inputs).sum().backward())) == {
-        "forward": ONE,
-        "backward": ONE,
-    }
+    found = passes(counted(linear, lambda: linear(inputs).sum().backward()))
+    assert found == {"forward": ONE, "backward": ONE}
     inputs.requires_grad_()
-    assert passes(counted(linear, lambda: linear(inputs).sum().backward())) == {
-        "forward": ONE,
-        "backward": 2 * ONE,
-    }
+    seen = passes(counted(linear, lambda: linear(inputs).sum().backward()))
+    assert seen == {"forward": ONE, "backward": 2 * ONE}
 
 
 def test_a_second_backward_pass_through_one_forward_pass_counts(linear, inputs):
@@ -143,10 +138,8 @@ def test_formats_and_kinds_are_told_apart():
         lambda: model[2](model[1](model[0](torch.randn(2, 3, 8, 8))).double()).sum().backward(),
     )
     convolution, product = 2 * 2 * 36 * 27 * 8, 2 * 2 * 288 * 10
-    assert operations.by_format() == {
-        (torch.float32, True): 2 * convolution,
-        (torch.float64, False): 3 * product,
-    }
+    found = operations.by_format()
+    assert found == {(torch.float32, True): 2 * convolution, (torch.float64, False): 3 * product}
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
@@ -195,9 +188,8 @@ def test_forces_are_output_and_no_recomputation(recomputed):
     # Gradients of the force's product (2) and of its head's weights; then through the hidden layer,
     # to its weights and to the places.
     expected = {"forward": forward, "backward": 2 * ONE + head + 2 * ONE}
-    assert passes(counted(model, step)) == expected | (
-        {"recomputed": forward} if recomputed else {}
-    )
+    found = passes(counted(model, step))
+    assert found == expected | ({"recomputed": forward} if recomputed else {})
 
 
 def test_functional_gradients_in_and_around_a_model(linear, inputs):
@@ -282,9 +274,8 @@ def test_a_compiled_model_is_counted_before_and_after_it_is_compiled(linear, inp
 
 def test_where_the_result_goes_to_is_no_operand(linear, inputs):
     out = torch.empty(ROWS, ROWS)
-    assert passes(counted(linear, lambda: torch.mm(inputs, inputs.mT, out=out))) == {
-        "forward": 2 * ROWS * ROWS * WIDTH
-    }
+    found = passes(counted(linear, lambda: torch.mm(inputs, inputs.mT, out=out)))
+    assert found == {"forward": 2 * ROWS * ROWS * WIDTH}
 
 
 def test_gradients_that_a_fused_kernel_gives_unasked_are_not_needed():

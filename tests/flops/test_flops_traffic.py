@@ -1,5 +1,4 @@
-"""Bytes of operators in traces: by hand, never more than operands and result, and a reason where
-none are known."""
+"""Bytes of operators in traces by hand, and a reason where none are known."""
 
 import pytest
 from hypothesis import given

@@ -1,5 +1,4 @@
-"""Real tokens of a batch, and the FLOPs that served them: padded, packed and separate batches hold
-the same ones."""
+"""Real tokens of a batch and the FLOPs that served them: padded, packed and separate batches."""
 
 import copy
 from collections import Counter
@@ -116,9 +115,8 @@ def test_two_thirds_of_padding():
     token = LAYERS * (4 + 8) * 2 * WIDTH**2 + 2 * WIDTH**2 + 2 * WIDTH * WORDS
     pair = LAYERS * 4 * WIDTH
     assert operations.model_flops == 3 * 4 * (96 * token + 96**2 * pair)
-    assert useful_flops(operations, real_tokens((), batch)) == pytest.approx(
-        3 * 4 * (32 * token + 32**2 * pair)
-    )
+    found = useful_flops(operations, real_tokens((), batch))
+    assert found == pytest.approx(3 * 4 * (32 * token + 32**2 * pair))
 
 
 @settings(max_examples=4, deadline=None)
@@ -181,9 +179,7 @@ def block_mask(rows: list[list[int]], width: int, window: int, causal: bool) -> 
     st.integers(2, 50),
     st.booleans(),
 )
-def test_the_useful_part_of_a_block_mask_is_what_its_documents_cost_alone(
-    rows, padding, window, causal
-):
+def test_the_useful_part_of_a_block_mask_is_its_documents_cost(rows, padding, window, causal):
     width = max(map(sum, rows)) + padding
     with torch.device("meta"):
         model = Flexible()
@@ -193,10 +189,8 @@ def test_the_useful_part_of_a_block_mask_is_what_its_documents_cost_alone(
     )
     lengths_of_all, alone = [length for row in rows for length in row], 0
     for length, times in Counter(lengths_of_all).items():
-        document, mask = (
-            torch.ones(1, length, WIDTH, device="meta"),
-            block_mask([[length]], length, window, causal),
-        )
+        document = torch.ones(1, length, WIDTH, device="meta")
+        mask = block_mask([[length]], length, window, causal)
         with OperatorCounter(LayerTracker(model), memory=False) as counter:
             model(document, mask.to("meta")).sum().backward()
         alone += times * counter.operations.model_flops

@@ -1,5 +1,4 @@
-"""Attention written as matmuls: masks on the scores say which pairs count, forward and backward, by
-hand counts."""
+"""Attention written as matmuls: masks on the scores say which pairs count, by hand."""
 
 from contextlib import nullcontext
 
@@ -70,10 +69,8 @@ def test_a_triangle_is_half_of_its_square_and_no_mask_leaves_it_whole():
 
 def test_a_mask_without_values_makes_an_upper_bound():
     with torch.device("meta"):  # which keeps none
-        model, inputs = (
-            Written("added", WINDOW),
-            [torch.ones(1, HEADS, TOKENS, WIDTH) for _ in range(3)],
-        )
+        model = Written("added", WINDOW)
+        inputs = [torch.ones(1, HEADS, TOKENS, WIDTH) for _ in range(3)]
         found = count(model, lambda: model(*inputs).sum())
     assert found.operations.sum("forward").flops == PAIR * TOKENS**2
     assert found.certainty.bound_share == 1

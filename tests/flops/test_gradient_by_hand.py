@@ -1,5 +1,4 @@
-"""Gradients of a network of two layers, derived by hand, against autograd; their products are the
-FLOPs counted."""
+"""Gradients of two layers, derived by hand, against autograd; their products are the FLOPs."""
 
 import numpy as np
 import pytest
@@ -33,9 +32,7 @@ def by_hand(x, w1, b1, w2, b2, targets):
 
 @given(SIDES, SIDES, SIDES, SIDES, st.integers(0, 99))
 @settings(max_examples=15, deadline=None)
-def test_autograd_gives_what_the_chain_rule_gives_and_the_counter_its_products(
-    batch, ins, wide, outs, seed
-):
+def test_autograd_gives_the_chain_rule_s_and_the_counter_its_products(batch, ins, wide, outs, seed):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(ins, wide), nn.ReLU(), nn.Linear(wide, outs)).double()
     inputs, targets = torch.randn(batch, ins).double(), torch.randn(batch, outs).double()
@@ -47,10 +44,8 @@ def test_autograd_gives_what_the_chain_rule_gives_and_the_counter_its_products(
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         np.testing.assert_allclose(parameter.grad.numpy(), gradient, rtol=1e-9, atol=1e-12)
     operations = count(model, lambda: nn.functional.mse_loss(model(inputs), targets)).operations
-    assert (operations.sum("forward").flops, operations.sum("backward").flops) == (
-        forward,
-        backward,
-    )
+    found = (operations.sum("forward").flops, operations.sum("backward").flops)
+    assert found == (forward, backward)
 
 
 def test_a_unit_that_is_off_gets_no_gradient():

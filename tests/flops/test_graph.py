@@ -1,5 +1,4 @@
-"""Autograd's graph of a step: its nodes, what they save, and FLOPs that add up to the counted
-ones."""
+"""Autograd's graph of a step: its nodes, what they save, and FLOPs that add up."""
 
 import pytest
 import torch
@@ -20,10 +19,8 @@ def test_nodes_hold_shapes_saved_tensors_parameters_and_all_flops():
     nodes = {node.name: (node, *flops) for node, *flops in result.graph}
     assert [*nodes] == ["AddmmBackward0", "ReluBackward0", "PowBackward0", "MeanBackward0"]
     first, last = (each for each in result.graph if each[0].name == "AddmmBackward0")
-    assert (first[0].saved, first[0].shape) == (
-        [("", [5, 4])],
-        [5, 3],
-    )  # no gradient of its input needs the weights
+    # no gradient of its input needs the weights
+    assert (first[0].saved, first[0].shape) == ([("", [5, 4])], [5, 3])
     assert last[0].saved == [("", [5, 3]), ("2.weight", [3, 2])]
     assert sorted(last[0].parameters) == ["2.bias", "2.weight"]
     assert (first[1:], last[1:]) == ((120, 120), (60, 120))

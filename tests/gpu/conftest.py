@@ -1,5 +1,4 @@
-"""A kernel that deadlocks ends the process of its test: under `-n 8` that test fails, and another
-process goes on."""
+"""A kernel that deadlocks ends the process of its test: that one fails, and `-n 8` goes on."""
 
 import faulthandler
 import sys

@@ -1,5 +1,4 @@
-"""Every implementation on a real GPU: right for every shape that it takes. One GPU serves several
-at once: `-n 8`."""
+"""Every implementation on a real GPU, for every shape; one GPU serves several: `-n 8`."""
 
 import pytest
 import torch
@@ -29,14 +28,11 @@ SHAPES = [
     (1, 1000, 1000, 1000),
     (1, 1664, 3328, 320),  # more tiles than SMs: a persistent kernel takes a second one
 ]
-TUNED_SHAPES = [
-    (1, 255, 257, 129),
-    (5, 130, 136, 72),
-]  # a tuned implementation takes half a minute for each
+# a tuned implementation takes half a minute for each
+TUNED_SHAPES = [(1, 255, 257, 129), (5, 130, 136, 72)]
 TUNED = ("torch_compiled", "triton_autotuned")
-WHOLE_TILES = {
-    "numba_cuda_seminar_shared": [(1, 64, 96, 128), (3, 128, 32, 64)]
-}  # others read outside
+# others read outside
+WHOLE_TILES = {"numba_cuda_seminar_shared": [(1, 64, 96, 128), (3, 128, 32, 64)]}
 
 
 def _cases():
@@ -44,13 +40,8 @@ def _cases():
         try:
             kind = kernel_class(name)
         except ModuleNotFoundError as missing:
-            yield pytest.param(
-                None,
-                None,
-                None,
-                id=name,
-                marks=pytest.mark.skip(reason=f"{missing.name} is not installed"),
-            )
+            reason = f"{missing.name} is not installed"
+            yield pytest.param(None, None, None, id=name, marks=pytest.mark.skip(reason=reason))
             continue
         if "cuda" in kind.devices:
             shapes = WHOLE_TILES.get(name, TUNED_SHAPES if name in TUNED else SHAPES)

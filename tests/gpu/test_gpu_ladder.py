@@ -97,9 +97,8 @@ def test_mfu_agrees_with_the_tensor_pipe(gpm, product, tmp_path):
         observed = observe(product, EventClock(DEVICE), PACE, [gpm(), series])
     finally:
         series.close()
-    clock = observed.readings[
-        "clock_mhz"
-    ].value  # polled during the windows: after them it is another
+    # polled during the windows: after them it is another
+    clock = observed.readings["clock_mhz"].value
     peak = gpu_peak(gpu.properties_of(DEVICE), "bf16")
     mfu = 100 * 2 * 8192**3 / observed.time_s / 1e12 / peak.spec
     expected = observed.readings["tensor_active_percent"].value * clock / peak.spec_clock_mhz

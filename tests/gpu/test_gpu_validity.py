@@ -1,5 +1,4 @@
-"""The checks of a GPU's record, on rows computed by hand; what reads Nsight Compute, on its own
-texts."""
+"""The checks of a GPU's record, on rows by hand; the reader of Nsight Compute, on its texts."""
 
 import importlib
 import json
@@ -32,23 +31,13 @@ def verdicts(lines):
 
 
 def step(tflop_s, run="model=large_product,precision=bf16"):
-    return {
-        "model": "large_product",
-        "run": run,
-        "precision": "bf16",
-        "flops": 2 * 8192**3,
-        "tflop_s": tflop_s,
-    }
+    row = {"model": "large_product", "run": run, "precision": "bf16"}
+    return row | {"flops": 2 * 8192**3, "tflop_s": tflop_s}
 
 
 def product(tflop_s, flops=2 * 8192**3):
-    return {
-        "kernel": "torch",
-        "run": "kernel=torch",
-        "precision": "bf16",
-        "flops": flops,
-        "tflop_s": tflop_s,
-    }
+    row = {"kernel": "torch", "run": "kernel=torch", "precision": "bf16"}
+    return row | {"flops": flops, "tflop_s": tflop_s}
 
 
 @pytest.mark.parametrize(
@@ -79,17 +68,14 @@ def test_one_product_through_both_paths(validity, own, others, verdict):
         (NAN, 1600.0, "not measurable"),
     ],
 )
-def test_a_ceiling_is_the_published_one_or_its_clock_explains_it(
-    validity, measured, clock, verdict
-):
+def test_a_ceiling_is_the_published_one_or_its_clock_tells_why(validity, measured, clock, verdict):
     row = {**SPEC, "measured_tflop_s": measured, "clock_mhz": clock}
     assert verdicts(validity.ceilings_as_published([row], {"bf16": H100["bf16"]})) == [verdict]
 
 
 def test_published_rates_belong_to_names_that_drivers_give(validity):
-    assert set(validity.PUBLISHED) == {
-        slug(name) for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
-    }
+    found = set(validity.PUBLISHED)
+    assert found == {slug(name) for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200")}
 
 
 def test_an_unknown_device_or_an_absent_ceiling_is_not_measurable(validity):
@@ -98,22 +84,12 @@ def test_an_unknown_device_or_an_absent_ceiling_is_not_measurable(validity):
 
 
 def test_executed_operations_agree_within_two_percent(validity):
+    counted = {"counted_flops": 1000, "reason": ""}
     cases = [
-        {"case": "a", "counted_flops": 1000, "executed_operations": 1019, "reason": ""},
-        {"case": "b", "counted_flops": 1000, "executed_operations": 1021, "reason": ""},
-        {
-            "case": "c",
-            "counted_flops": 1000,
-            "executed_operations": None,
-            "reason": "ncu is not installed",
-        },
-        {
-            "case": "d",
-            "counted_flops": 1000,
-            "executed_operations": 10667,
-            "executed_ratio": 32 / 3,
-            "reason": "",
-        },
+        counted | {"case": "a", "executed_operations": 1019},
+        counted | {"case": "b", "executed_operations": 1021},
+        counted | {"case": "c", "executed_operations": None, "reason": "ncu is not installed"},
+        counted | {"case": "d", "executed_operations": 10667, "executed_ratio": 32 / 3},
     ]
     lines = list(validity.executed_as_counted(cases))
     assert verdicts(lines) == ["ok", "differs", "not measurable", "ok"]
@@ -157,20 +133,10 @@ def test_it_reads_the_tables_and_ends_with_one_where_something_differs(validity,
     from support import report_rows
 
     manifest = report_rows.lay_out(tmp_path, report_rows.GPU)
-    next(
-        (tmp_path / "results").glob("*/profile_step/*/row.csv")
-    ).unlink()  # as where the rest was cut off
-    main(
-        [
-            "tables",
-            "--also",
-            str(manifest),
-            "--root",
-            str(tmp_path),
-            "--out",
-            str(tmp_path / "tables"),
-        ]
-    )
+    # as where the rest was cut off
+    next((tmp_path / "results").glob("*/profile_step/*/row.csv")).unlink()
+    options = ["--also", str(manifest), "--root", str(tmp_path)]
+    main(["tables", *options, "--out", str(tmp_path / "tables")])
     cases = [{"case": "product", "counted_flops": 100, "executed_operations": 100, "reason": ""}]
     (tmp_path / "executed.json").write_text(json.dumps(cases))
     command = ["--tables", str(tmp_path / "tables"), "--executed", str(tmp_path / "executed.json")]
@@ -258,14 +224,12 @@ def test_a_profiler_that_breaks_costs_its_rung_alone(benchmark_scripts, monkeypa
     monkeypatch.setattr(
         second_clock, "random_operands", lambda *asked, seed: made(*asked[:2], "cpu", seed)
     )
-    assert (
-        second_clock.compare("triton_plain", "fp32", 64)["reason"]
-        == "FileNotFoundError: clock.hatchet"
-    )
+    found = second_clock.compare("triton_plain", "fp32", 64)["reason"]
+    assert found == "FileNotFoundError: clock.hatchet"
 
 
 @pytest.mark.parametrize("script", ["executed_operations", "second_clock"])
-def test_a_check_that_is_cut_off_leaves_the_cases_before(
+def test_a_check_that_is_cut_off_leaves_earlier_cases(
     benchmark_scripts, monkeypatch, tmp_path, script
 ):
     module, seen = importlib.import_module(script), []
@@ -280,9 +244,8 @@ def test_a_check_that_is_cut_off_leaves_the_cases_before(
     monkeypatch.setattr(module, "compare", compare)
     with pytest.raises(KeyboardInterrupt):
         module.main(["--out", str(tmp_path / "cases.json")])
-    assert [case["reason"] for case in json.loads((tmp_path / "cases.json").read_text())] == [
-        "no GPU"
-    ]
+    found = [case["reason"] for case in json.loads((tmp_path / "cases.json").read_text())]
+    assert found == ["no GPU"]
 
 
 class _Nowhere:

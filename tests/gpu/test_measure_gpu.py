@@ -1,5 +1,4 @@
-"""`mfulab.measure` around loops on a GPU: what threads of autograd's engine run is counted, and
-graphs are replayed."""
+"""`mfulab.measure` around loops on a GPU: autograd's threads are counted, graphs replayed."""
 
 import pytest
 import torch

@@ -1,5 +1,4 @@
-"""The one command of a recording, without a GPU: its list, limits, what it leaves, that what it
-names exists."""
+"""The one command of a recording, without a GPU: its list, limits, and what it leaves."""
 
 import contextlib
 import importlib.util
@@ -58,13 +57,8 @@ def test_a_step_that_hangs_or_fails_costs_itself_alone(tmp_path):
     late = "KEEP=296 part kept 9 true\nLIMIT_S=0\npart late 9 true"
     wrong = "part fails 9 bash -c 'echo wrong; false'"
     log = run(tmp_path, f"part hangs 1 sleep 60\n{wrong}\npart works 9 true\n{late}")
-    assert re.findall(r"^(\w+): (?:status (\d+)|left out)", log, re.MULTILINE) == [
-        ("hangs", "124"),
-        ("fails", "1"),
-        ("works", "0"),
-        ("kept", ""),
-        ("late", ""),
-    ]
+    found = re.findall(r"^(\w+): (?:status (\d+)|left out)", log, re.MULTILINE)
+    assert found == [("hangs", "124"), ("fails", "1"), ("works", "0"), ("kept", ""), ("late", "")]
     assert "=== fails\nwrong\nfails: status 1" in log
 
 
@@ -145,14 +139,11 @@ MADE = "mkdir -p results/gpu/profile_step/a && touch results/gpu/profile_step/a/
 
 
 def test_results_are_packed_without_traces_and_the_next_command_goes_on_from_them(tmp_path):
-    run(
-        tmp_path,
-        f'part make 9 bash -c \'{MADE}\'\necho slow > "$OUT/dropped.txt"; touch "$OUT/no_worker.txt"',
-    )
+    body = f'part make 9 bash -c \'{MADE}\'\necho slow > "$OUT/dropped.txt"; touch "$OUT/no_worker.txt"'
+    run(tmp_path, body)
     with tarfile.open(tmp_path / "recorded" / "results.tgz.00") as packed:
-        assert [name for name in packed.getnames() if name.endswith((".csv", ".gz"))] == [
-            "results/gpu/profile_step/a/row.csv"
-        ]
+        seen = [name for name in packed.getnames() if name.endswith((".csv", ".gz"))]
+        assert seen == ["results/gpu/profile_step/a/row.csv"]
     shutil.rmtree(tmp_path / "results")
     log = run(
         tmp_path,
@@ -162,9 +153,8 @@ def test_results_are_packed_without_traces_and_the_next_command_goes_on_from_the
     assert "look: status 0" in log
     assert "=== worker\n\nworker: status 0" in log, "told by an empty name to do without"
     left = {"9_mine.txt", "dropped.txt", "no_worker.txt", "results.tgz.00"}
-    assert {path.name for path in (tmp_path / "later").iterdir()} == left, (
-        "each knows all that the next is to know"
-    )
+    found = {path.name for path in (tmp_path / "later").iterdir()}
+    assert found == left, "each knows all that the next is to know"
     (tmp_path / "recorded" / "results.tgz.00").write_bytes(b"half")
     shutil.rmtree(tmp_path / "results")
     with pytest.raises(AssertionError, match="not whole"):
@@ -232,17 +222,8 @@ def listed(tree, state, **settings):
     return [line.split()[0] for line in told.splitlines() if line.endswith(f"  {state}")]
 
 
-FIRST_NAMES = [
-    "eight_bits",
-    "transfers",
-    "streams",
-    "graphs",
-    "seminar",
-    "main",
-    "paired",
-    "decoding",
-    "kernels",
-]
+FIRST_NAMES = ["eight_bits", "transfers", "streams", "graphs", "seminar"]
+FIRST_NAMES += ["main", "paired", "decoding", "kernels"]
 
 
 def seconds_of(listing):
@@ -299,16 +280,9 @@ def test_an_item_that_does_not_fit_is_the_next_command_s_and_a_shorter_one_has_i
 @pytest.mark.slow
 def test_an_item_that_is_cut_off_is_tried_again_and_given_up_after_three_times(tmp_path):
     told = f'{TOLD}case "$*" in *second_clock*) exit 124;; esac\n'
-    assert (
-        len(
-            [
-                words
-                for words in calls(tmp_path, told, commands=4)
-                if "validation/second_clock.py" in words
-            ]
-        )
-        == 3
-    )
+    made = calls(tmp_path, told, commands=4)
+    found = len([words for words in made if "validation/second_clock.py" in words])
+    assert found == 3
     assert listed(tmp_path, "given up") == ["second_clock"]
 
 
@@ -340,15 +314,8 @@ def test_the_hopper_rungs_are_tested_first_and_every_kernel_later_unless_dropped
     chosen = [selected(words[words.index("-k") + 1]) for words in started if "-k" in words]
     tuned = chosen.pop()
     kept = chosen.pop(0)
-    assert chosen == [
-        {"cuda_hopper"},
-        {"cuda_hopper_stores"},
-        {"cuda_hopper_cluster"},
-        {"cuda_hopper_hilbert"},
-        {"cuda_hopper_fp8"},
-        {"cuda_hopper_deferred"},
-        {"cuda_hopper_fp8_deferred"},
-    ]
+    parts = ("", "_stores", "_cluster", "_hilbert", "_fp8", "_deferred", "_fp8_deferred")
+    assert chosen == [{f"cuda_hopper{part}"} for part in parts]
     assert not kept & tuned
     assert kept | tuned == selected("every") - {DROPPED}
 

@@ -1,5 +1,4 @@
-"""A real GPU: CUDA's own list is NVML's, this torch has code for the card, and nothing keeps `auto`
-from it."""
+"""A real GPU: CUDA's list is NVML's, torch has code for the card, and `auto` takes it."""
 
 import os
 

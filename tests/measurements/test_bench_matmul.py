@@ -130,10 +130,8 @@ def test_a_row_has_times_errors_and_the_reference(tmp_path, size):
     assert row.host_to_device_s is None  # nothing is transferred on a CPU
     assert row.registers is None
     assert {sample["temperature"] for sample in measured.samples} == {"hot", "cold"}
-    assert {sample["implementation"] for sample in measured.samples} == {
-        "mine",
-        f"reference: {row.reference_name}",
-    }
+    found = {sample["implementation"] for sample in measured.samples}
+    assert found == {"mine", f"reference: {row.reference_name}"}
 
 
 @pytest.mark.parametrize("kind", [Halved, WrongLater, Remembering, Idle])
@@ -186,9 +184,7 @@ SHORT = SHORT_PACE["cuda"]["bench_matmul"]
     [(SHORT, True, True, True), (SHORT, False, False, True), ({}, False, True, False)],
     ids=["short and asked", "short", "a GPU's own"],
 )
-def test_transfers_are_timed_at_a_short_pace_where_the_experiment_asks(
-    timing, asked, is_around, is_short
-):
+def test_transfers_are_timed_at_a_short_pace_where_asked(timing, asked, is_around, is_short):
     asking = config("mfulab.kernels.torch_matmul.Torch").model_copy(
         update={"timing": TimingConfig(**timing), "transfers": asked}
     )

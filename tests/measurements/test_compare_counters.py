@@ -1,5 +1,4 @@
-"""Other counters: what explains their numbers, and each tool on a model whose FLOPs are known by
-hand."""
+"""Other counters: what explains their numbers, and each tool on a model known by hand."""
 
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""Several processes train one model: a real job of two over the loopback, and the row that ranks
-make."""
+"""Several processes train one model: a real job of two, and the row that ranks make."""
 
 import json
 import os
@@ -101,11 +100,8 @@ def test_ranks_on_several_nodes_meet_at_a_store(tmp_path, srun, monkeypatch):
     row = profile_step.measure(
         config(parallel={"processes": 2, "nodes": 2}, profile=plain), tmp_path
     ).row
-    assert (row.status, row.devices, row.sent_bytes) == (
-        "ok",
-        2,
-        pytest.approx(row.predicted_sent_bytes, rel=0.02),
-    )
+    found = (row.status, row.devices, row.sent_bytes)
+    assert found == ("ok", 2, pytest.approx(row.predicted_sent_bytes, rel=0.02))
     assert [each["rank"] for each in json.loads(row.ranks)] == [0, 1]
     assert not (tmp_path / "ranks").exists()
 
@@ -153,14 +149,10 @@ def test_the_row_of_a_job_is_the_slowest_rank_s_time_and_the_largest_memory():
 def test_ranks_without_a_trace_tell_their_times_alone():
     untraced = {"row": {"time_s": 1.0}, "meter": 0, "samples": [], **ranks._communication(None)}
     row = ranks._row([untraced, untraced], devices=1, nodes=1)
-    assert (row.slowest_rank, row.exposed_communication_ms, row.waiting_percent) == (
-        None,
-        None,
-        None,
-    )
-    assert [set(each) for each in json.loads(row.ranks)] == [
-        {"rank", "time_ms", "memory_bytes"}
-    ] * 2
+    found = (row.slowest_rank, row.exposed_communication_ms, row.waiting_percent)
+    assert found == (None, None, None)
+    seen = [set(each) for each in json.loads(row.ranks)]
+    assert seen == [{"rank", "time_ms", "memory_bytes"}] * 2
 
 
 def test_a_rank_that_fails_fails_the_job_with_its_message(tmp_path, monkeypatch):
@@ -178,10 +170,8 @@ def test_a_rank_that_fails_fails_the_job_with_its_message(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        (
-            [(95.0, 48.0), (95.0, 49.0)],
-            2.0,
-        ),  # system's time, and what a rank takes for others': 47 + 46 are the job's
+        # system's time, and what a rank takes for others': 47 + 46 are the job's
+        ([(95.0, 48.0), (95.0, 49.0)], 2.0),
         ([(60.0, 31.0), (60.0, 29.0)], 0.0),
         ([(95.0, 48.0), (95.0, None)], None),
     ],

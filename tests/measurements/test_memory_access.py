@@ -28,6 +28,8 @@ from mfulab.measurements.probe_memory.memory_access import (
     in_order,
 )
 
+CPU = {"type": "cpu"}
+
 
 @given(st.integers(1, 300), st.integers(1, 16), st.integers(0, 5))
 def test_a_chase_visits_every_line_once_before_it_returns(places, spacing, seed):
@@ -55,8 +57,7 @@ def test_walks_sum_what_they_visit():
 @pytest.mark.parametrize("pattern", ["sequential", "strided", "random", "rows", "columns"])
 def test_a_row_follows_from_its_walk(tmp_path, pattern):
     row = measure(
-        ProbeMemoryConfig(pattern=pattern, working_set_bytes=1 << 16, device={"type": "cpu"}),
-        tmp_path,
+        ProbeMemoryConfig(pattern=pattern, working_set_bytes=1 << 16, device=CPU), tmp_path
     ).row
     assert 0 < row.time_per_access_s < 1e-3
     lines = row.touched_gb_s / row.gb_s
@@ -103,25 +104,16 @@ def test_a_call_by_hand_that_fails_is_said_by_name_and_leaves_nothing(monkeypatc
 @pytest.mark.parametrize("pattern", ["cuda_malloc", "cuda_memcpy"])
 def test_memory_of_a_gpu_is_none_of_a_cpu(tmp_path, pattern):
     with refused(UnsupportedError, "pattern_of_gpu", pattern=pattern):
-        measure(
-            ProbeMemoryConfig(pattern=pattern, working_set_bytes=4096, device={"type": "cpu"}),
-            tmp_path,
-        )
+        measure(ProbeMemoryConfig(pattern=pattern, working_set_bytes=4096, device=CPU), tmp_path)
 
 
 def test_a_copy_to_a_gpu_and_too_large_a_set_are_unsupported(tmp_path):
     with refused(UnsupportedError, "pattern_of_gpu", pattern="host"):
-        measure(
-            ProbeMemoryConfig(pattern="host", working_set_bytes=4096, device={"type": "cpu"}),
-            tmp_path,
-        )
+        measure(ProbeMemoryConfig(pattern="host", working_set_bytes=4096, device=CPU), tmp_path)
     with pytest.raises(
         UnsupportedError, match=r"working_set_bytes=68719476736: \d+ bytes are free"
     ):
-        measure(
-            ProbeMemoryConfig(pattern="rows", working_set_bytes=1 << 36, device={"type": "cpu"}),
-            tmp_path,
-        )
+        measure(ProbeMemoryConfig(pattern="rows", working_set_bytes=1 << 36, device=CPU), tmp_path)
 
 
 @pytest.mark.parametrize(

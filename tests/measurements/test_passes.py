@@ -193,9 +193,7 @@ def test_eager_compiles_nothing():
         )
 
 
-def test_a_missing_framework_is_unsupported_with_the_command_that_installs_it(
-    tmp_path, monkeypatch
-):
+def test_a_missing_framework_is_unsupported_with_how_to_install_it(tmp_path, monkeypatch):
     from mfulab.models import frameworks
 
     def missing(name: str) -> types.ModuleType:

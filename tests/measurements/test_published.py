@@ -1,5 +1,4 @@
-"""Public runs recomputed: speeds of each kind, printed figures met, and what is not known kept and
-said."""
+"""Public runs recomputed: speeds of each kind, printed figures, and what is not known."""
 
 import csv
 from pathlib import Path
@@ -57,11 +56,8 @@ def test_megatrons_22b_is_met(recomputed):
     assert row.model == "GPT 22B", "no file in config/model/ has its shapes"
     assert row.mfu_percent == pytest.approx(41.5, abs=0.3)
     assert abs(row.difference_points) < 0.3
-    assert (row.accelerator, row.architecture, row.slowest_format) == (
-        "A100 SXM4 80GB",
-        "8.0",
-        "bf16",
-    )
+    found = (row.accelerator, row.architecture, row.slowest_format)
+    assert found == ("A100 SXM4 80GB", "8.0", "bf16")
 
 
 def test_every_kind_of_speed_is_the_same_run(recomputed):

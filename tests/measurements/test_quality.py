@@ -1,5 +1,4 @@
-"""Small models trained on real images: what each way changes of the whole model, and what its row
-says."""
+"""Small models trained on real images: what each way changes, and what its row says."""
 
 import json
 import math
@@ -102,18 +101,15 @@ def test_a_row_holds_both_models_and_an_interval(monkeypatch, way, flops, bytes_
         ) == (True, True)
     else:
         assert (row.flops, row.weight_bytes) == (flops, bytes_)
-    assert row.accuracy_change_points == pytest.approx(
-        row.accuracy_percent - row.whole_accuracy_percent
-    )
+    found = row.accuracy_change_points
+    assert found == pytest.approx(row.accuracy_percent - row.whole_accuracy_percent)
     assert row.time_low_percent <= row.time_percent <= row.time_high_percent
     assert [sample["training"] for sample in done.samples] == [0, 1]
     assert row.change_half_points >= 0
-    assert row.validation_loss == pytest.approx(
-        sum(sample["cheaper_loss"] for sample in done.samples) / 2
-    )
-    assert json.loads(row.whole_validation_losses) == [
-        pytest.approx(sum(sample["whole_loss"] for sample in done.samples) / 2, abs=1e-5)
-    ]
+    seen = row.validation_loss
+    assert seen == pytest.approx(sum(sample["cheaper_loss"] for sample in done.samples) / 2)
+    expected = [pytest.approx(sum(sample["whole_loss"] for sample in done.samples) / 2, abs=1e-5)]
+    assert json.loads(row.whole_validation_losses) == expected
 
 
 def test_the_validation_loss_falls_by_epoch_and_is_that_of_images_held_out(monkeypatch):
@@ -131,8 +127,5 @@ def test_the_validation_loss_falls_by_epoch_and_is_that_of_images_held_out(monke
 def test_no_interval_from_one_training(monkeypatch):
     monkeypatch.setattr(training, "EPOCHS", 1)
     row = measure(QualityConfig(trainings=1, device=DeviceConfig(type="cpu", threads=1)), None).row
-    assert (row.compression, row.change_half_points, row.accuracy_change_points) == (
-        "none",
-        None,
-        0,
-    )
+    found = (row.compression, row.change_half_points, row.accuracy_change_points)
+    assert found == ("none", None, 0)

@@ -23,11 +23,8 @@ def test_one_reading_says_something_else_at_each_moment():
     readings = {
         name: reading.value for name, reading in polled(LINES, 12.0, 14.0, 0.2, 0.02).items()
     }
-    assert (readings["before_percent"], readings["during_percent"], readings["after_percent"]) == (
-        0,
-        100,
-        0,
-    )
+    found = (readings["before_percent"], readings["during_percent"], readings["after_percent"])
+    assert found == (0, 100, 0)
     assert readings["polls"] == 10
     assert readings["polled_mean_percent"] == 90  # the last one is stamped as the loop ends
 
@@ -49,23 +46,17 @@ def test_what_cannot_be_read_is_empty_with_the_reason(lines, period, tick, reaso
 
 def test_a_real_load_is_read_by_every_counter_of_a_cpu(tmp_path):
     precision = {"name": "fp32", "dtype": "float32"}
+    device = {"type": "cpu"}
     config = ReadUtilizationConfig(
-        load="duty_50",
-        precision=precision,
-        load_time_s=0.6,
-        polling_period_s=0.05,
-        device={"type": "cpu"},
+        load="duty_50", precision=precision, load_time_s=0.6, polling_period_s=0.05, device=device
     )
     row = measure(config, tmp_path).row
     # About half; a core that is busy with others wakes the load late or lets its work take longer.
     assert 0 < row.truth_percent == row.duty_percent < 100
     assert row.useful_flops == row.flops > 0
     reasons = json.loads(row.reasons)
-    assert {name for name in reasons if name.startswith(("nvml", "sm_", "tensor"))} == {
-        "nvml_percent",
-        "sm_active_percent",
-        "tensor_active_percent",
-    }
+    found = {name for name in reasons if name.startswith(("nvml", "sm_", "tensor"))}
+    assert found == {"nvml_percent", "sm_active_percent", "tensor_active_percent"}
     for name in ("mfulab", "psutil_process", "psutil_machine", "profiler"):
         assert getattr(row, f"{name}_percent") > 0, name
     assert row.polls > 0

@@ -19,10 +19,8 @@ def exactly(form, exact, mode):
     near = form.of(float(exact))
     step = max(abs(near) * rounding.epsilon(form), rounding.smallest_subnormal(form))
     around = {Fraction(form.of(near + move * step / 2)) for move in range(-6, 7)}
-    above, below = (
-        min(value for value in around if value >= exact),
-        max(value for value in around if value <= exact),
-    )
+    above = min(value for value in around if value >= exact)
+    below = max(value for value in around if value <= exact)
     if mode in ("up", "down"):
         return above if mode == "up" else below
     return min((above, below), key=abs)

@@ -88,11 +88,9 @@ def test_arrivals_are_those_of_their_seed_at_the_rate_that_is_asked_for():
 
 
 def test_a_real_model_answers_all(tmp_path):
+    device = {"type": "cpu"}
     config = ServeRequestsConfig(
-        model=ModelConfig.model_validate(SMALL),
-        requests=40,
-        largest_batch=4,
-        device={"type": "cpu"},
+        model=ModelConfig.model_validate(SMALL), requests=40, largest_batch=4, device=device
     )
     measured = measure(config, tmp_path)
     row = measured.row

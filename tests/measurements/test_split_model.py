@@ -46,7 +46,7 @@ def config(split: str, micro_batches: int = 1, **more: object) -> SplitModelConf
         ("pipeline", 4, 4 * SAMPLES * WIDTH),
     ],
 )
-def test_gradients_are_the_whole_models_and_bytes_those_of_the_formula(
+def test_gradients_are_the_whole_model_s_and_bytes_the_formula_s(
     tmp_path, split, micro_batches, sent
 ):
     measured = measure(config(split, micro_batches), tmp_path)

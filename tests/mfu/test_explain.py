@@ -1,5 +1,4 @@
-"""Conventions: each against its published formula, waterfalls that sum exactly, and numbers that
-are found again."""
+"""Conventions against their published formulas, waterfalls that sum, numbers found again."""
 
 from dataclasses import replace
 
@@ -22,53 +21,21 @@ from mfulab.models.build import build
 from mfulab.models.decoders import computed
 from mfulab.models.work import _counted, explain, work
 
-SMALL = {
-    "name": "small",
-    "_target_": "mfulab.models.huggingface.build",
-    "arguments": {
-        "architecture": "LlamaForCausalLM",
-        "vocab_size": 500,
-        "hidden_size": 64,
-        "intermediate_size": 160,
-        "num_hidden_layers": 5,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-    },
-    "task": "language_modeling",
-    "sequence_length": 128,
-    "vocabulary_size": 500,
-}
-MIXTURE = {
-    **SMALL,
-    "arguments": {
-        **SMALL["arguments"],
-        "architecture": "MixtralForCausalLM",
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-    },
-}
-OPT = {
-    **SMALL,
-    "arguments": {
-        "architecture": "OPTForCausalLM",
-        "vocab_size": 500,
-        "hidden_size": 64,
-        "ffn_dim": 256,
-        "num_hidden_layers": 5,
-        "num_attention_heads": 4,
-        "word_embed_proj_dim": 64,
-    },
-}
-GPT = {
-    **SMALL,
-    "arguments": {
-        "architecture": "GPT2LMHeadModel",
-        "vocab_size": 500,
-        "n_embd": 64,
-        "n_layer": 5,
-        "n_head": 4,
-    },
-}
+BLOCKS = {"vocab_size": 500, "hidden_size": 64, "num_hidden_layers": 5, "num_attention_heads": 4}
+
+
+def config(architecture: str, **arguments: int) -> dict:
+    """A small decoder of five blocks, as a config has it."""
+    known = {"name": "small", "_target_": "mfulab.models.huggingface.build"}
+    shape = {"task": "language_modeling", "sequence_length": 128, "vocabulary_size": 500}
+    return {**known, "arguments": {"architecture": architecture, **arguments}, **shape}
+
+
+OF_LLAMA = BLOCKS | {"intermediate_size": 160, "num_key_value_heads": 2}
+SMALL = config("LlamaForCausalLM", **OF_LLAMA)
+MIXTURE = config("MixtralForCausalLM", **OF_LLAMA, num_local_experts=8, num_experts_per_tok=2)
+OPT = config("OPTForCausalLM", **BLOCKS, ffn_dim=256, word_embed_proj_dim=64)
+GPT = config("GPT2LMHeadModel", vocab_size=500, n_embd=64, n_layer=5, n_head=4)
 LLAMA = work(ModelConfig(**SMALL))
 DENOMINATORS = denominators_of("NVIDIA H100 80GB HBM3", "bf16")[1]
 
@@ -99,12 +66,10 @@ def test_named_conventions_are_their_formulas():
     assert flops(LLAMA, by_name["PaLM, torchtitan, nanoGPT"]) == palm_flops(shape, tokens, 128)
     assert flops(LLAMA, by_name["Kaplan"]) == kaplan_flops(shape, tokens)
     every = replace(shape, parameters=int(LLAMA.parameters))
-    assert flops(LLAMA, by_name["llm-foundry MFU, MaxText's 2025 page"]) == palm_flops(
-        every, tokens, 128
-    )
-    assert flops(LLAMA, by_name["llm-foundry HFU"]) == pytest.approx(
-        4 / 3 * palm_flops(every, tokens, 128)
-    )
+    found = flops(LLAMA, by_name["llm-foundry MFU, MaxText's 2025 page"])
+    assert found == palm_flops(every, tokens, 128)
+    seen = flops(LLAMA, by_name["llm-foundry HFU"])
+    assert seen == pytest.approx(4 / 3 * palm_flops(every, tokens, 128))
     assert flops(LLAMA, by_name["6N of all parameters"]) == 6 * LLAMA.parameters * tokens
 
 
@@ -283,9 +248,8 @@ def test_a_match_among_many_is_said_to_be_chance_and_one_of_our_own_is_not(capsy
 
 def test_the_chance_of_a_match_is_the_part_of_the_numbers_near_it_that_bands_cover():
     # Of 30 to 50: 39.7 to 40.3, 44.7 to 45.5 by two that overlap, 30 to 30.1 at the edge.
-    assert covered_percent([40.0, 45.0, 45.2, 29.8, 80.0], 40.0) == pytest.approx(
-        100 * (0.6 + 0.8 + 0.1) / 20
-    )
+    found = covered_percent([40.0, 45.0, 45.2, 29.8, 80.0], 40.0)
+    assert found == pytest.approx(100 * (0.6 + 0.8 + 0.1) / 20)
 
 
 @pytest.mark.parametrize("device", ["NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA H100 PCIe"])
@@ -322,9 +286,8 @@ def test_an_own_model_takes_the_length_that_is_asked_for():
     found = explain(own, device="NVIDIA H200", sequence_length=128, tokens_per_s=1000)
     # Of a token: four projections of 64 · 64, three of the MLP, pairs with 128 keys; the output
     # layer.
-    assert found.ours.flops_per_token == 3 * 2 * (
-        2 * (4 * 64**2 + 3 * 64 * 128 + 2 * 64 * 128) + 64 * 100
-    )
+    seen = found.ours.flops_per_token
+    assert seen == 3 * 2 * (2 * (4 * 64**2 + 3 * 64 * 128 + 2 * 64 * 128) + 64 * 100)
     with pytest.raises(ConfigurationError, match="token inputs need sequence_length"):
         explain(own, device="NVIDIA H200", tokens_per_s=1000)
 

@@ -19,83 +19,58 @@ from mfulab.mfu.utilization import quotient_interval
 positive = st.floats(1e-9, 1e15)
 maybe = st.one_of(st.none(), positive)
 
-FLOPS = {
-    "forward_flops": 1e12,
-    "backward_flops": 2e12,
-    "forward_causal_flops": 0.9e12,
-    "backward_causal_flops": 1.8e12,
-    "executed_backward_flops": 2.5e12,
-    "recomputed_flops": 1e12,
-    "forward_bytes": 4e9,
-    "backward_bytes": 8e9,
-}
+FLOPS = {"forward_flops": 1e12, "backward_flops": 2e12, "executed_backward_flops": 2.5e12}
+FLOPS |= {"forward_causal_flops": 0.9e12, "backward_causal_flops": 1.8e12}
+FLOPS |= {"recomputed_flops": 1e12, "forward_bytes": 4e9, "backward_bytes": 8e9}
 COMPUTE = {"computed_tflop_s": 60.0, "measured_tflop_s": 40.0}
 MEMORY = {"measured_gb_s": 100.0, "computed_gb_s": 120.0}
-STEP = {
-    "status": "ok",
-    "time_s": 0.5,
-    "time_ci_low_s": 0.4,
-    "time_ci_high_s": 0.6,
-    "batch_size": 8,
-    "sequence_length": 16,
-    "mode": "training",
-    "gradient_accumulation": 1,
-    "checkpointing": False,
-    "dtype": "float32",
-    "energy_j": 2.0,
-}
+STEP = {"status": "ok", "time_s": 0.5, "time_ci_low_s": 0.4, "time_ci_high_s": 0.6, "energy_j": 2.0}
+STEP |= {"batch_size": 8, "sequence_length": 16, "mode": "training", "gradient_accumulation": 1}
+STEP |= {"checkpointing": False, "dtype": "float32"}
+
+
+def columns(
+    device: str = "cuda", flops: dict = FLOPS, compute: dict = COMPUTE, **changes: object
+) -> dict:
+    """Joined columns of the step with what differs."""
+    return join.profile_columns({**STEP, **changes}, flops, compute, MEMORY, device)
 
 
 def test_mfu_of_a_job_is_all_flops_over_the_slowest_step_and_the_sum_of_peaks():
-    alone = join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cuda")
-    four = join.profile_columns(
-        {**STEP, "processes": 4, "devices": 4.0}, FLOPS, COMPUTE, MEMORY, "cuda"
-    )
+    alone = columns()
+    four = columns(processes=4, devices=4.0)
     assert four["mfu_percent"] == pytest.approx(alone["mfu_percent"])
     assert (four["flops"], four["peak_tflop_s"]) == (4 * alone["flops"], 4 * alone["peak_tflop_s"])
     assert four["samples_per_s"] == 4 * alone["samples_per_s"]
     # Ranks that share one device's threads share its peak.
-    shared = join.profile_columns(
-        {**STEP, "processes": 4, "devices": 1.0}, FLOPS, COMPUTE, MEMORY, "cpu"
-    )
-    whole = join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cpu")
+    shared = columns("cpu", processes=4, devices=1.0)
+    whole = columns("cpu")
     assert shared["mfu_percent"] == pytest.approx(4 * whole["mfu_percent"])
     assert four["predicted_memory_bytes"] is None
 
 
 def test_modules_share_a_cpu_s_step_as_they_do_the_traced_one_and_a_gpu_s_keep_their_kernels_time():
     modules = [([], 800e6, 3e12), (["Net"], 400e6, 3e12), (["Net", "ReLU"], 100e6, 0)]
-    row = {
-        **STEP,
-        "kernel_busy_percent": 90.0,
-        "modules": json.dumps(
-            [{"path": p, "calls": 1, "time_ns": t, "flops": f} for p, t, f in modules]
-        ),
-    }
-    on = {
-        kind: json.loads(join.profile_columns(row, FLOPS, COMPUTE, MEMORY, kind)["module_times"])
-        for kind in ("cpu", "cuda")
-    }
+    told = [{"path": p, "calls": 1, "time_ns": t, "flops": f} for p, t, f in modules]
+    row = {"kernel_busy_percent": 90.0, "modules": json.dumps(told)}
+    on = {kind: json.loads(columns(kind, **row)["module_times"]) for kind in ("cpu", "cuda")}
     assert [one["ms"] for one in on["cpu"]] == pytest.approx([500, 250, 62.5])
     assert [one["ms"] for one in on["cuda"]] == pytest.approx([800, 400, 100])
-    assert on["cpu"][1]["mfu_percent"] == pytest.approx(
-        100 * 3e12 / 0.25 / (COMPUTE["measured_tflop_s"] * 1e12), rel=1e-5
-    )
-    assert on["cuda"][1]["mfu_percent"] == pytest.approx(
-        100 * 3e12 / 0.4 / (COMPUTE["computed_tflop_s"] * 1e12), rel=1e-5
-    )
+    expected = pytest.approx(100 * 3e12 / 0.25 / (COMPUTE["measured_tflop_s"] * 1e12), rel=1e-5)
+    assert on["cpu"][1]["mfu_percent"] == expected
+    found = on["cuda"][1]["mfu_percent"]
+    assert found == pytest.approx(100 * 3e12 / 0.4 / (COMPUTE["computed_tflop_s"] * 1e12), rel=1e-5)
     assert "mfu_percent" not in on["cpu"][2]
     assert [(one["depth"], one["name"]) for one in on["cpu"]] == [(0, ""), (1, "Net"), (2, "ReLU")]
-    assert join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cpu")["module_times"] is None
+    assert columns("cpu")["module_times"] is None
     refused = {**row, "kernel_busy_percent": None}
-    assert join.profile_columns(refused, FLOPS, COMPUTE, MEMORY, "cuda")["module_times"] is None, (
-        "CUPTI was refused"
-    )
-    assert join.profile_columns(refused, FLOPS, COMPUTE, MEMORY, "cpu")["module_times"]
+    seen = columns(**refused)["module_times"]
+    assert seen is None, "CUPTI was refused"
+    assert columns("cpu", **refused)["module_times"]
 
 
 def test_a_training_step_on_a_gpu_by_hand():
-    joined = join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cuda")
+    joined = columns()
     assert joined["flops"] == 3e12
     assert joined["tflop_s"] == pytest.approx(6.0)
     assert joined["mfu_basis"] == "spec"
@@ -114,7 +89,7 @@ def test_a_training_step_on_a_gpu_by_hand():
 
 def test_every_denominator_and_the_verdict():
     compute = {**COMPUTE, "computed_clock_mhz": 2000.0, "max_clock_tflop_s": 75.0}
-    joined = join.profile_columns({**STEP, "clock_mhz": 1000.0}, FLOPS, compute, MEMORY, "cuda")
+    joined = columns(compute=compute, clock_mhz=1000.0)
     assert joined["mfu_max_clock_percent"] == pytest.approx(8.0)
     assert joined["mfu_actual_clock_percent"] == pytest.approx(20.0)
     assert joined["peak_clock_mhz"] == 2000.0
@@ -123,52 +98,45 @@ def test_every_denominator_and_the_verdict():
 
 
 def test_a_run_without_a_time_has_no_verdict():
-    joined = join.profile_columns({**STEP, "status": "failed"}, FLOPS, COMPUTE, MEMORY, "cuda")
+    joined = columns(status="failed")
     assert joined["verdict"] is None
 
 
 def test_mbu_is_of_inference():
     flops = {**FLOPS, "parameters": 1_200_000_000}
-    row = {**STEP, "mode": "inference", "dtype": "bfloat16"}
-    assert join.profile_columns(row, flops, COMPUTE, MEMORY, "cuda")[
-        "mbu_percent"
-    ] == pytest.approx(100 * 2.4 / 0.5 / 120)
-    assert join.profile_columns(row, flops, COMPUTE, MEMORY, "cpu")["mbu_percent"] == pytest.approx(
-        100 * 2.4 / 0.5 / 100
-    )
-    assert join.profile_columns(STEP, flops, COMPUTE, MEMORY, "cuda")["mbu_percent"] is None
+    row = {"mode": "inference", "dtype": "bfloat16"}
+    found = columns(flops=flops, **row)["mbu_percent"]
+    assert found == pytest.approx(100 * 2.4 / 0.5 / 120)
+    seen = columns("cpu", flops=flops, **row)["mbu_percent"]
+    assert seen == pytest.approx(100 * 2.4 / 0.5 / 100)
+    assert columns(flops=flops)["mbu_percent"] is None
     looked_up = {**flops, "looked_up_parameters": 300_000_000}
-    assert join.profile_columns(row, looked_up, COMPUTE, MEMORY, "cuda")[
-        "mbu_percent"
-    ] == pytest.approx(100 * 1.8 / 0.5 / 120)
+    expected = pytest.approx(100 * 1.8 / 0.5 / 120)
+    assert columns(flops=looked_up, **row)["mbu_percent"] == expected
     unread = {**row, "unread_parameters": 600_000_000}
-    assert join.profile_columns(unread, flops, COMPUTE, MEMORY, "cuda")[
-        "mbu_percent"
-    ] == pytest.approx(100 * 1.2 / 0.5 / 120)
+    wanted = pytest.approx(100 * 1.2 / 0.5 / 120)
+    assert columns(flops=flops, **unread)["mbu_percent"] == wanted
 
 
 def test_useful_mfu_is_the_part_of_real_tokens():
     padded = {**FLOPS, "useful_percent": 25.0}
-    joined = join.profile_columns(STEP, padded, COMPUTE, MEMORY, "cuda")
+    joined = columns(flops=padded)
     assert joined["useful_mfu_percent"] == pytest.approx(joined["mfu_percent"] / 4)
-    assert joined["verdict"] == "not_explained", (
-        "padding takes 7.5 % of the time, what nothing explains 85 %"
-    )
-    fast = join.profile_columns({**STEP, "time_s": 0.0625}, padded, COMPUTE, MEMORY, "cuda")
+    found = joined["verdict"]
+    assert found == "not_explained", "padding takes 7.5 % of the time, what nothing explains 85 %"
+    fast = columns(flops=padded, time_s=0.0625)
     assert fast["verdict"] == "padded"
-    assert join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cuda")["useful_mfu_percent"] is None
+    assert columns()["useful_mfu_percent"] is None
 
 
 def test_inference_takes_the_forward_pass_alone():
-    joined = join.profile_columns({**STEP, "mode": "inference"}, FLOPS, COMPUTE, MEMORY, "cuda")
+    joined = columns(mode="inference")
     assert (joined["flops"], joined["executed_flops"], joined["bytes_moved"]) == (1e12, 1e12, 4e9)
 
 
 def test_inference_takes_the_pass_in_evaluation_mode():
     counted = {"inference_flops": 0.8e12, "inference_causal_flops": 0.7e12, "inference_bytes": 3e9}
-    joined = join.profile_columns(
-        {**STEP, "mode": "inference"}, {**FLOPS, **counted}, COMPUTE, MEMORY, "cuda"
-    )
+    joined = columns(flops={**FLOPS, **counted}, mode="inference")
     assert (joined["flops"], joined["causal_flops"], joined["bytes_moved"]) == (0.8e12, 0.7e12, 3e9)
     assert joined["mfu_percent"] == pytest.approx(100 * 0.8 / 0.5 / 60)
     assert joined["hfu_percent"] == pytest.approx(joined["mfu_percent"])
@@ -177,24 +145,20 @@ def test_inference_takes_the_pass_in_evaluation_mode():
 @pytest.mark.parametrize("mode", ["inference", "decoding"])
 def test_accumulation_is_of_training_alone(mode):
     flops = {**FLOPS, "decoding_flops": 1e9, "decoding_bytes": 1e9}
-    once = join.profile_columns({**STEP, "mode": mode}, flops, COMPUTE, MEMORY, "cuda")
-    four = join.profile_columns(
-        {**STEP, "mode": mode, "gradient_accumulation": 4}, flops, COMPUTE, MEMORY, "cuda"
-    )
+    once = columns(flops=flops, mode=mode)
+    four = columns(flops=flops, mode=mode, gradient_accumulation=4)
     assert four == once
 
 
 def test_accumulation_multiplies_work_and_samples():
-    joined = join.profile_columns(
-        {**STEP, "gradient_accumulation": 4}, FLOPS, COMPUTE, MEMORY, "cuda"
-    )
+    joined = columns(gradient_accumulation=4)
     assert joined["flops"] == 12e12
     assert joined["samples_per_s"] == pytest.approx(64)
 
 
 def test_checkpointing_shows_in_hfu_and_not_in_mfu():
-    plain = join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cuda")
-    again = join.profile_columns({**STEP, "checkpointing": True}, FLOPS, COMPUTE, MEMORY, "cuda")
+    plain = columns()
+    again = columns(checkpointing=True)
     assert again["mfu_percent"] == plain["mfu_percent"]
     assert again["executed_flops"] - plain["executed_flops"] == 1e12
 
@@ -202,8 +166,7 @@ def test_checkpointing_shows_in_hfu_and_not_in_mfu():
 def test_a_teacher_shows_in_hfu_where_it_runs_in_each_step():
     counted = {**FLOPS, "inference_flops": 2e12}
     plain, online, cached = (
-        join.profile_columns({**STEP, "teacher": kind}, counted, COMPUTE, MEMORY, "cuda")
-        for kind in ("none", "online", "cached")
+        columns(flops=counted, teacher=kind) for kind in ("none", "online", "cached")
     )
     assert online["mfu_percent"] == plain["mfu_percent"] == cached["mfu_percent"]
     assert online["executed_flops"] - plain["executed_flops"] == 2e12
@@ -212,11 +175,9 @@ def test_a_teacher_shows_in_hfu_where_it_runs_in_each_step():
 
 
 def test_quantised_weights_are_read_as_they_lie():
-    read = {**STEP, "mode": "inference"}
     counted = {**FLOPS, "parameters": 100, "looked_up_parameters": 20}
     whole, fewer = (
-        join.profile_columns({**read, "weight_bytes": size}, counted, COMPUTE, MEMORY, "cuda")
-        for size in (None, 40.0)
+        columns(flops=counted, mode="inference", weight_bytes=size) for size in (None, 40.0)
     )
     assert whole["mbu_percent"] / fewer["mbu_percent"] == pytest.approx(80 * 4 / 40)
     assert whole["bytes_moved"] - fewer["bytes_moved"] == pytest.approx(80 * 4 - 40)
@@ -227,41 +188,29 @@ def test_the_roofline_s_time_is_operator_by_operator():
     # others.
     passes = {"forward": [(40e12, 50e9), (4e12, 200e9), (0, 300e9)], "backward": [(80e12, 8e9)]}
     flops = {**FLOPS, "intensities": json.dumps(passes)}
-    joined = join.profile_columns(STEP, flops, COMPUTE, MEMORY, "cuda")
+    joined = columns(flops=flops)
     assert joined["roofline_time_s"] == pytest.approx(1 + 2 + 2)
     assert joined["unfused_roofline_time_s"] == pytest.approx(1 + 2 + 3 + 2)
-    half = join.profile_columns(
-        {**STEP, "dtype": "bfloat16", "gradient_accumulation": 3}, flops, COMPUTE, MEMORY, "cuda"
-    )
+    half = columns(flops=flops, dtype="bfloat16", gradient_accumulation=3)
     assert half["unfused_roofline_time_s"] == pytest.approx(3 * (1 + 1 + 1.5 + 2))
-    unknown = (
-        ({"mode": "decoding"}, flops),
-        ({"checkpointing": True}, flops),
-        ({"weight_bytes": 9}, flops),
-        ({}, FLOPS),
-    )
-    for row, counted in unknown:
-        assert (
-            join.profile_columns({**STEP, **row}, counted, COMPUTE, MEMORY, "cuda")[
-                "roofline_time_s"
-            ]
-            is None
-        )
+    for unlike in ({"mode": "decoding"}, {"checkpointing": True}, {"weight_bytes": 9}):
+        assert columns(flops=flops, **unlike)["roofline_time_s"] is None
+    assert columns()["roofline_time_s"] is None
 
 
 def test_half_precision_moves_half_the_bytes():
-    joined = join.profile_columns({**STEP, "dtype": "bfloat16"}, FLOPS, COMPUTE, MEMORY, "cuda")
+    joined = columns(dtype="bfloat16")
     assert joined["bytes_moved"] == 6e9
 
 
 def test_a_cpu_is_held_against_what_was_measured_there():
-    joined = join.profile_columns(STEP, FLOPS, COMPUTE, MEMORY, "cpu")
+    joined = columns("cpu")
     assert joined["mfu_basis"] == "measured"
     assert joined["mfu_percent"] == joined["mfu_measured_percent"]
 
 
 def test_above_the_peak_is_shown_and_flagged():
-    joined = join.profile_columns({**STEP, "time_s": 0.01}, FLOPS, COMPUTE, MEMORY, "cuda")
+    joined = columns(time_s=0.01)
     assert joined["mfu_percent"] == pytest.approx(500)
     assert "above 100 %" in verdicts.note(joined)
 
@@ -282,40 +231,23 @@ def test_no_mfu_says_why(row, flops, compute, reason):
     assert reason in verdicts.note({**row, **joined}, flops.get("message"))
 
 
+PRODUCT = {"status": "ok", "time_s": 0.5, "flops": 2e12, "bytes_moved": 1e10}
+PRODUCT |= {"reference_time_s": 0.25, "cold_time_s": 1.0}
+
+
 @pytest.mark.parametrize("status", ["out_of_memory", "unsupported", "incorrect", "failed"])
 def test_only_ok_rows_have_speeds(status):
-    profiled = join.profile_columns({**STEP, "status": status}, FLOPS, COMPUTE, MEMORY, "cuda")
-    product = {
-        "status": status,
-        "time_s": 1.0,
-        "flops": 1e12,
-        "bytes_moved": 1e9,
-        "reference_time_s": 1.0,
-    }
-    multiplied = join.matmul_columns(product, COMPUTE, "cuda")
-    speeds = (
-        "tflop_s",
-        "mfu_percent",
-        "hfu_percent",
-        "samples_per_s",
-        "tokens_per_s",
-        "samples_per_j",
-    )
+    profiled = columns(status=status)
+    multiplied = join.matmul_columns(PRODUCT | {"status": status}, COMPUTE, "cuda")
+    speeds = ("tflop_s", "mfu_percent", "hfu_percent")
+    speeds += ("samples_per_s", "tokens_per_s", "samples_per_j")
     shares = ("share_of_spec_percent", "share_of_measured_percent", "share_of_reference_percent")
     assert [profiled[name] for name in speeds] == [None] * len(speeds)
     assert [multiplied[name] for name in ("tflop_s", *shares)] == [None] * (1 + len(shares))
 
 
 def test_a_matmul_by_hand():
-    row = {
-        "status": "ok",
-        "time_s": 0.5,
-        "flops": 2e12,
-        "bytes_moved": 1e10,
-        "reference_time_s": 0.25,
-        "cold_time_s": 1.0,
-    }
-    joined = join.matmul_columns(row, COMPUTE, "cuda")
+    joined = join.matmul_columns(PRODUCT, COMPUTE, "cuda")
     assert joined["tflop_s"] == pytest.approx(4)
     assert joined["cold_tflop_s"] == pytest.approx(2)
     assert joined["end_to_end_tflop_s"] is None
@@ -335,9 +267,7 @@ def test_a_matmul_by_hand():
         (None, 3.9, "cuda", False),
     ],
 )
-def test_a_time_below_the_roofline_s_floor_is_impossible_on_a_gpu(
-    time_s, limit, device, impossible
-):
+def test_a_time_below_the_roofline_is_impossible_on_a_gpu(time_s, limit, device, impossible):
     row = {"status": "ok", "time_s": time_s, "flops": 2e12}
     said = join.faster_than_possible(row, {"max_clock_tflop_s": limit}, {}, device)
     assert (said is not None) == impossible
@@ -356,15 +286,8 @@ def test_a_time_below_the_roofline_s_floor_is_impossible_on_a_gpu(
     ],
 )
 def test_operands_come_from_memory_no_faster_than_it_is(changed, impossible):
-    shape = {"batch": 1 << 24, "m": 1, "n": 1, "k": 1}
-    row = {
-        "status": "ok",
-        "precision": "fp32",
-        "time_s": 1e-6,
-        "cold_time_s": 21e-6,
-        **shape,
-        **changed,
-    }
+    row = {"batch": 1 << 24, "m": 1, "n": 1, "k": 1, "status": "ok", "precision": "fp32"}
+    row |= {"time_s": 1e-6, "cold_time_s": 21e-6, **changed}
     said = join.faster_than_possible(row, {}, {"computed_gb_s": 3352.0}, "cuda")
     assert (said is not None) == impossible
     assert not said or said.key == "above_bandwidth"
@@ -410,15 +333,13 @@ def test_mfu_scales_as_it_must(time, flops, measured, computed, factor):
     compute = {"measured_tflop_s": measured, "computed_tflop_s": computed}
 
     def mfu(time, compute):
-        return join.profile_columns({"status": "ok", "time_s": time}, counted, compute, {}, "cuda")[
-            "mfu_percent"
-        ]
+        row = {"status": "ok", "time_s": time}
+        return join.profile_columns(row, counted, compute, {}, "cuda")["mfu_percent"]
 
     slower = mfu(time * factor, compute)
     assert slower == pytest.approx(mfu(time, compute) / factor, rel=1e-9)
-    assert mfu(time, {**compute, "computed_tflop_s": computed * factor}) == pytest.approx(
-        slower, rel=1e-9
-    )
+    found = mfu(time, {**compute, "computed_tflop_s": computed * factor})
+    assert found == pytest.approx(slower, rel=1e-9)
 
 
 @given(part=maybe, whole=st.one_of(st.none(), st.floats(-1, 1e15)))
@@ -430,14 +351,9 @@ def test_percent_never_divides_by_nothing(part, whole):
         assert result == pytest.approx(100 * part / whole)
 
 
-COUNTED = {
-    "parameters": 100,
-    "trainable_parameters": 100,
-    "step_peak_bytes": 4000,
-    "step_peak_fixed_bytes": 8,
-    "checkpointed_peak_bytes": 2000,
-    "inference_peak_bytes": 1200,
-}
+COUNTED = {"parameters": 100, "trainable_parameters": 100, "step_peak_bytes": 4000}
+COUNTED |= {"step_peak_fixed_bytes": 8, "checkpointed_peak_bytes": 2000}
+COUNTED |= {"inference_peak_bytes": 1200}
 TRAINED = {"mode": "training", "dtype": "float32", "optimizer": "sgd"}
 
 
@@ -501,9 +417,7 @@ def test_no_memory_is_predicted_of_what_holds_more_than_was_counted(holding):
         (None, "cuda", 1),
     ],
 )
-def test_an_optimiser_that_updates_all_at_once_holds_temporaries(
-    implementation, device, temporaries
-):
+def test_an_optimiser_that_updates_at_once_holds_temporaries(implementation, device, temporaries):
     row = {**TRAINED, "optimizer": "adam", "optimizer_implementation": implementation}
     small = {**COUNTED, "step_peak_bytes": 400, "step_peak_fixed_bytes": 0}
     assert join.predicted_memory(row, small, device) == 400 + 800 + 400 * (1 + temporaries)
@@ -540,15 +454,9 @@ CEILING = {"measured_tflop_s": 3.0}
 
 def test_a_run_above_the_ceiling_raises_it_with_its_own_interval():
     raised = join.raised_ceiling(CEILING, {**RUN, "model": "gpt2", "devices": 2.0}, 8e12)
-    assert raised == {
-        "measured_tflop_s": 8.0,
-        "measured_ci_low_tflop_s": 6.4,
-        "measured_ci_high_tflop_s": 10.0,
-        "measured_with": "gpt2",
-        "measured_shape": None,
-        "swept_tflop_s": 3.0,
-        "raised_by": "a",
-    }
+    ends = {"measured_ci_low_tflop_s": 6.4, "measured_ci_high_tflop_s": 10.0}
+    by = {"measured_with": "gpt2", "measured_shape": None, "raised_by": "a"}
+    assert raised == {"measured_tflop_s": 8.0, "swept_tflop_s": 3.0, **ends, **by}
     matmul = {**RUN, "kernel": "library", "m": 2, "n": 3, "k": 4}
     again = join.raised_ceiling({**CEILING, "swept_tflop_s": 1.0}, matmul, 8e12)
     assert (again["measured_with"], again["measured_shape"]) == ("library", "2x3x4")

@@ -1,5 +1,4 @@
-"""The ladder: its order, what stands beside it, and one largest drop for verdict, figure and
-docs."""
+"""The ladder: its order, what stands beside it, and one largest drop."""
 
 import itertools
 import math
@@ -86,20 +85,15 @@ def test_low_occupancy_is_no_drop():
 
 def test_useful_mfu_is_a_rung_where_it_differs():
     row = {"utilization_percent": 99.0, "hfu_percent": 60.0, "mfu_percent": 60.0}
-    assert [rung.column for rung in ladder.measured({**row, "useful_mfu_percent": 60.0})][
-        -1
-    ] == "mfu_percent"
-    assert [rung.column for rung in ladder.measured({**row, "useful_mfu_percent": 20.0})][
-        -1
-    ] == "useful_mfu_percent"
+    found = [rung.column for rung in ladder.measured({**row, "useful_mfu_percent": 60.0})][-1]
+    assert found == "mfu_percent"
+    seen = [rung.column for rung in ladder.measured({**row, "useful_mfu_percent": 20.0})][-1]
+    assert seen == "useful_mfu_percent"
     rounded = ladder.measured({**row, "useful_mfu_percent": 60 * (1 - 1e-12)})
     assert rounded[-1].column == "mfu_percent"
     drop = ladder.largest_drop({**row, "useful_mfu_percent": 20.0})
-    assert (drop.above.column, drop.below.column, drop.points) == (
-        "mfu_percent",
-        "useful_mfu_percent",
-        40.0,
-    )
+    expected = ("mfu_percent", "useful_mfu_percent", 40.0)
+    assert (drop.above.column, drop.below.column, drop.points) == expected
 
 
 def test_docs_list_the_rungs_in_their_order():

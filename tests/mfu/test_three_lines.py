@@ -1,5 +1,4 @@
-"""Finding, because and try of one run: from its row alone, in every language, for extreme rows
-too."""
+"""Finding, because and try of one run, in every language, for extreme rows too."""
 
 import json
 

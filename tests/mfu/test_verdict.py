@@ -66,42 +66,23 @@ def neighbours(row):
     )
 
 
+FED_LATE = {"input_wait_percent": 35.0}
+GAPS = {"launch_gaps_per_step": 400.0, "launch_gap_s": 8e-6, "time_s": 6e-3}
+IN_FP32 = {"tensor_active_percent": 0.0, "effective_precision": "fp32"}
+
+
 @pytest.mark.parametrize(
     ("changes", "cause", "numbers"),
     [
         ({"mfu_measured_percent": 82.0}, "compute_bound", ["82 %"]),
-        (
-            {"input_wait_percent": 35.0, "kernel_busy_percent": 62.0},
-            "input_bound",
-            ["35 %", "DataLoader"],
-        ),
-        (
-            {"input_wait_percent": 35.0},
-            "not_explained",
-            ["55 %"],
-        ),  # what was queued before hides the wait
+        (FED_LATE | {"kernel_busy_percent": 62.0}, "input_bound", ["35 %", "DataLoader"]),
+        # what was queued before hides the wait
+        (FED_LATE, "not_explained", ["55 %"]),
         ({"copy_percent": 40.0, "kernel_busy_percent": 57.0}, "input_bound", ["40 %"]),
         ({"communication_percent": 25.0}, "communication_bound", ["25 %"]),
-        (
-            {
-                "kernel_busy_percent": 30.0,
-                "launch_gaps_per_step": 400.0,
-                "launch_gap_s": 8e-6,
-                "time_s": 6e-3,
-            },
-            "launch_bound",
-            ["70 %", "400 gaps", "8 µs"],
-        ),
+        (GAPS | {"kernel_busy_percent": 30.0}, "launch_bound", ["70 %", "400 gaps", "8 µs"]),
         ({"dram_active_percent": 71.0}, "memory_bound", ["71 %"]),
-        (
-            {
-                "tensor_active_percent": 0.0,
-                "fp32_active_percent": 80.0,
-                "effective_precision": "fp32",
-            },
-            "wrong_precision",
-            ["80 %", "TF32"],
-        ),
+        (IN_FP32 | {"fp32_active_percent": 80.0}, "wrong_precision", ["80 %", "TF32"]),
         ({"throttled_percent": 60.0}, "throttled", ["60 %", "1755 MHz"]),
         ({"sm_active_percent": 50.0}, "shape", ["97 %", "50 %"]),
         ({"mfu_percent": 30.0, "hfu_percent": 43.0}, "shape", ["43 %", "30 %", "recomputation"]),
@@ -115,61 +96,38 @@ def test_causes_on_a_gpu(changes, cause, numbers):
     assert all(number in said(verdict.reason) for number in numbers), verdict.reason
 
 
+def reaching(percent, **more):
+    """A row of this MFU, by its measured ceiling too."""
+    return {"mfu_percent": percent, "mfu_measured_percent": percent, **more}
+
+
+def busy(percent, **more):
+    """A row of this utilization, with an MFU of 10 % unless another is given."""
+    return {"utilization_percent": percent, "mfu_percent": 10.0, **more}
+
+
 @pytest.mark.parametrize(
     ("row", "cause"),
     [
-        ({"utilization_percent": 25.0, "mfu_percent": 10.0}, "under_used"),
+        (busy(25.0), "under_used"),
+        (busy(50.0, throttled_percent=48.0), "throttled"),
+        (busy(25.0, throttled_percent=5.0), "under_used"),
+        (busy(99.0, mfu_percent=0.4), "busy_not_useful"),
         (
-            {"utilization_percent": 50.0, "mfu_percent": 10.0, "throttled_percent": 48.0},
-            "throttled",
-        ),
-        (
-            {"utilization_percent": 25.0, "mfu_percent": 10.0, "throttled_percent": 5.0},
-            "under_used",
-        ),
-        ({"utilization_percent": 99.0, "mfu_percent": 0.4}, "busy_not_useful"),
-        (
-            {
-                "utilization_percent": 99.0,
-                "mfu_percent": 9.0,
-                "bytes_moved": 2e9,
-                "time_s": 0.1,
-                "ceiling_gb_s": 30.0,
-            },
+            busy(99.0, mfu_percent=9.0, bytes_moved=2e9, time_s=0.1, ceiling_gb_s=30.0),
             "memory_bound",
         ),
-        (
-            {"utilization_percent": 99.0, "mfu_percent": 88.0, "mfu_measured_percent": 88.0},
-            "compute_bound",
-        ),
-        ({"mfu_percent": 283.0, "mfu_measured_percent": 283.0}, "doubtful_ceiling"),
-        (
-            {"mfu_percent": 100.0, "mfu_measured_percent": 100.0, "ceiling_raised_percent": 103.0},
-            "doubtful_ceiling",
-        ),
-        (
-            {"mfu_percent": 88.0, "mfu_measured_percent": 88.0, "ceiling_slowdown": 1.5},
-            "doubtful_ceiling",
-        ),
-        (
-            {
-                "mfu_percent": 88.0,
-                "mfu_measured_percent": 88.0,
-                "ceiling_other_processes_percent": 30.0,
-            },
-            "doubtful_ceiling",
-        ),
-        (
-            {"mfu_percent": 60.0, "mfu_measured_percent": 60.0, "ceiling_slowdown": 1.5},
-            "not_explained",
-        ),
+        (reaching(88.0, utilization_percent=99.0), "compute_bound"),
+        (reaching(283.0), "doubtful_ceiling"),
+        (reaching(100.0, ceiling_raised_percent=103.0), "doubtful_ceiling"),
+        (reaching(88.0, ceiling_slowdown=1.5), "doubtful_ceiling"),
+        (reaching(88.0, ceiling_other_processes_percent=30.0), "doubtful_ceiling"),
+        (reaching(60.0, ceiling_slowdown=1.5), "not_explained"),
         (EMULATED | {"mfu_percent": 88.0, "slower_than_fp32": 40.0}, "emulated_format"),
         (EMULATED | {"mfu_percent": 88.0}, "emulated_format"),
-        (
-            EMULATED | {"mfu_percent": 88.0, "slower_than_fp32": 0.8},
-            "compute_bound",
-        ),  # as if bytes were what counts
-        ({"utilization_percent": 99.0, "mfu_percent": math.nan}, "no_mfu"),
+        # as if bytes were what counts
+        (EMULATED | {"mfu_percent": 88.0, "slower_than_fp32": 0.8}, "compute_bound"),
+        (busy(99.0, mfu_percent=math.nan), "no_mfu"),
         ({"utilization_percent": 99.0}, "no_mfu"),
     ],
 )
@@ -182,61 +140,41 @@ def test_without_a_measured_ceiling_the_reason_is_not_that_nothing_is_known(spec
     assert judge({"utilization_percent": 99.0, "mfu_spec_percent": spec}).reason.key == reason
 
 
+HALF = "run at 50 % of the best"
+
+
 @pytest.mark.parametrize(
-    ("products", "others", "mfu", "cause", "words"),
+    ("products", "others", "cause", "words"),
     [
-        (
-            40.0,
-            50.0,
-            20.0,
-            "other_operators",
-            ["50 % of the step", "aten::sqrt alone 12 %", "run at 50 % of the best"],
-        ),
-        (
-            40.0,
-            20.0,
-            20.0,
-            "overhead",
-            ["40 % of the step is spent outside", "run at 50 % of the best"],
-        ),
-        (80.0, 15.0, 20.0, "slow_matmuls", ["take 80 % of the step", "run at 25.0 % of the best"]),
+        (40.0, 50.0, "other_operators", ["50 % of the step", "aten::sqrt alone 12 %", HALF]),
+        (40.0, 20.0, "overhead", ["40 % of the step is spent outside", HALF]),
+        (80.0, 15.0, "slow_matmuls", ["take 80 % of the step", "run at 25.0 % of the best"]),
     ],
 )
-def test_mfu_is_a_share_of_time_times_a_speed(products, others, mfu, cause, words):
-    row = {
-        "utilization_percent": 99.0,
-        "mfu_percent": mfu,
-        "mfu_measured_percent": mfu,
-        "matmul_percent": products,
-        "other_operators_percent": others,
-        "top_other_operators": '{"aten::sqrt": 12.0, "aten::div": 11.6}',
-    }
+def test_mfu_is_a_share_of_time_times_a_speed(products, others, cause, words):
+    row = reaching(20.0, utilization_percent=99.0, matmul_percent=products)
+    row |= {"other_operators_percent": others}
+    row |= {"top_other_operators": '{"aten::sqrt": 12.0, "aten::div": 11.6}'}
     verdict = judge(row)
     assert verdict.cause == cause
     assert all(part in said(verdict.reason) for part in words)
     assert judge({**row, "utilization_percent": 30.0}).cause == "under_used"
 
 
+EMULATED_2 = EMULATED | {"mfu_percent": 2.0}
+
+
 @pytest.mark.parametrize("language", ["en", "ko"])
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (
-            EMULATED | {"mfu_percent": 2.0, "slower_than_fp32": 40.4},
-            ["CPU", "bf16", "40.4", "fp32"],
-        ),
-        (EMULATED | {"mfu_percent": 2.0, "slower_than_fp32": 1200.0}, ["CPU", "1.2e+03"]),
-        (
-            EMULATED | {"mfu_percent": 2.0, "mfu_basis": "spec", "slower_than_fp32": 3.0},
-            ["GPU", "3 "],
-        ),
-        (EMULATED | {"mfu_percent": 2.0}, ["CPU", "bf16", "fp32"]),
-        ({"mfu_percent": 283.0, "mfu_measured_percent": 283.0}, ["283"]),
-        (
-            {"mfu_percent": 100.0, "mfu_measured_percent": 100.0, "ceiling_raised_percent": 117.0},
-            ["117"],
-        ),
-        ({"mfu_percent": 88.0, "mfu_measured_percent": 88.0, "ceiling_slowdown": 1.5}, ["88"]),
+        (EMULATED_2 | {"slower_than_fp32": 40.4}, ["CPU", "bf16", "40.4", "fp32"]),
+        (EMULATED_2 | {"slower_than_fp32": 1200.0}, ["CPU", "1.2e+03"]),
+        (EMULATED_2 | {"mfu_basis": "spec", "slower_than_fp32": 3.0}, ["GPU", "3 "]),
+        (EMULATED_2, ["CPU", "bf16", "fp32"]),
+        (reaching(283.0), ["283"]),
+        (reaching(100.0, ceiling_raised_percent=117.0), ["117"]),
+        (reaching(88.0, ceiling_slowdown=1.5), ["88"]),
     ],
 )
 def test_what_is_said_of_formats_and_ceilings(row, words, language):
@@ -278,13 +216,8 @@ def test_compute_bound_needs_a_ceiling_to_rely_on(row):
     ],
 )
 def test_a_card_that_boosts_above_its_printed_clock_is_no_doubt(mfu, at_highest, note):
-    row = {
-        "status": "ok",
-        "mfu_percent": mfu,
-        "mfu_max_clock_percent": at_highest,
-        "mfu_measured_percent": 98.0,
-    }
-    row |= {"mfu_basis": "spec"}
+    row = {"status": "ok", "mfu_percent": mfu, "mfu_max_clock_percent": at_highest}
+    row |= {"mfu_basis": "spec", "mfu_measured_percent": 98.0}
     assert read(row).note == note
     assert ("above_peak" in [flag.key for flag in judge(row).flags]) == (note == "over_peak")
     assert (judge(row).reason.key == "above_ceiling") == (note == "over_peak")
@@ -305,17 +238,9 @@ def test_recomputation_above_the_peak_is_one_still():
 def test_page_faults_are_the_cause_where_they_take_most(faults_ms, cause, mfu):
     """Matmuls lose 30 of 100 ms; of parts within a tenth page faults are named first, without FLOPs
     too."""
-    row = {
-        "time_s": 0.1,
-        "utilization_percent": 99.0,
-        "mfu_percent": mfu,
-        "matmul_percent": 55.0,
-        "other_operators_percent": 35.0,
-        "matmuls_below_best_ms": 30.0,
-        "other_operators_ms": 20.0,
-        "page_faults_ms": faults_ms,
-        "page_faults_per_s": 2e5,
-    }
+    row = busy(99.0, mfu_percent=mfu, matmul_percent=55.0, other_operators_percent=35.0)
+    row |= {"time_s": 0.1, "matmuls_below_best_ms": 30.0, "other_operators_ms": 20.0}
+    row |= {"page_faults_ms": faults_ms, "page_faults_per_s": 2e5}
     verdict, kept = judge(row), judge({**row, "kept_memory_time_s": 0.04})
     assert verdict.cause == kept.cause == (cause if mfu or cause == "page_faults" else "no_mfu")
     assert judge({**row, "page_faults_per_s": None}).cause != "page_faults"
@@ -327,12 +252,7 @@ def test_page_faults_are_the_cause_where_they_take_most(faults_ms, cause, mfu):
 def test_shares_of_a_trace_that_slowed_the_step_leave_room_for_mfu():
     """A bf16 product of 146 µs whose traced steps took 8 times as long: 24 % in matmuls at an MFU
     of 52 %."""
-    row = {
-        "time_s": 146e-6,
-        "utilization_percent": 99.0,
-        "mfu_percent": 52.0,
-        "mfu_measured_percent": 52.0,
-    }
+    row = reaching(52.0, utilization_percent=99.0, time_s=146e-6)
     row |= {"matmul_percent": 24.0, "other_operators_percent": 19.0}
     text = said(judge(row).reason)
     assert "36 % of the step is spent outside" in text
@@ -370,19 +290,18 @@ def test_cross_check_by_hand():
 def test_cross_check_is_a_ratio_at_any_height(ratio, flagged, scale):
     """Four points of MFU are a tenth of 40 and all of four."""
     expected = 43.15 * scale
-    row = {
-        **HEALTHY,
-        "tensor_active_percent": 45.0 * scale,
-        "mfu_percent": 1.0,
-        "hfu_percent": expected / ratio,
-    }
+    row = {**HEALTHY, "tensor_active_percent": 45.0 * scale, "mfu_percent": 1.0}
+    row |= {"hfu_percent": expected / ratio}
     assert any("wrong peak" in said(flag) for flag in judge(row).flags) is flagged
+
+
+VIT = {"tensor_active_percent": 45.0, "hfu_percent": 34.0, "issued_percent": 43.0}
 
 
 def test_the_cross_check_takes_what_the_kernels_issue_where_that_is_known():
     """ViT: its patches' convolution and attention execute more than is counted, on slower
     instructions."""
-    row = {**HEALTHY, "tensor_active_percent": 45.0, "hfu_percent": 34.0, "issued_percent": 43.0}
+    row = HEALTHY | VIT
     assert not any("wrong peak" in said(flag) for flag in judge(row).flags)
     del row["issued_percent"]
     assert any("wrong peak" in said(flag) for flag in judge(row).flags)
@@ -391,13 +310,7 @@ def test_the_cross_check_takes_what_the_kernels_issue_where_that_is_known():
 def test_ofu_without_padding_and_slow_instructions_by_hand():
     """ViT on an H200: 43 of 34 points are issued, so of an OFU of 43.2 the counted operations are
     34.1."""
-    row = {
-        **HEALTHY,
-        "time_s": 1.0,
-        "tensor_active_percent": 45.0,
-        "hfu_percent": 34.0,
-        "issued_percent": 43.0,
-    }
+    row = HEALTHY | VIT | {"time_s": 1.0}
     assert columns(row)["ofu_percent"] == pytest.approx(45 * 1755 / 1830 * 34 / 43)
     assert columns({**row, "issued_percent": None})["ofu_percent"] is None
     assert columns({**row, "clock_mhz": None})["ofu_percent"] is None
@@ -414,13 +327,8 @@ def test_products_off_the_tensor_cores_are_not_cross_checked():
 
 
 def test_flags():
-    row = {
-        **HEALTHY,
-        "mfu_percent": 152.0,
-        "other_processes": 2,
-        "throttled_percent": 12.0,
-        "steal_percent": 9.0,
-    }
+    others = {"other_processes": 2, "throttled_percent": 12.0, "steal_percent": 9.0}
+    row = {**HEALTHY, "mfu_percent": 152.0, **others}
     flags = " ".join(map(said, judge(row).flags))
     for part in ("152 %", "2 other process", "12 % of the time", "took 9 %"):
         assert part in flags
@@ -468,12 +376,8 @@ def test_without_an_mfu_no_cause_is_named_that_needs_one():
     assert {cause.key for cause in CAUSES if cause.without_mfu} == TOLD_WITHOUT_MFU
 
 
-CEILING = {
-    "peak_tflop_s": 989.4,
-    "peak_clock_mhz": 1830.0,
-    "max_clock_tflop_s": 1070.5,
-    "ceiling_tflop_s": 790.0,
-}
+CEILING = {"peak_tflop_s": 989.4, "peak_clock_mhz": 1830.0}
+CEILING |= {"max_clock_tflop_s": 1070.5, "ceiling_tflop_s": 790.0}
 
 
 def mfu(tflop_s, peaks, clock_mhz, device):
@@ -499,10 +403,8 @@ def test_denominators_by_hand():
 
 def test_a_cpu_stands_on_its_measured_ceiling():
     columns = mfu(0.2, {"peak_tflop_s": 0.166, "ceiling_tflop_s": 0.21}, None, "cpu")
-    assert (columns["mfu_percent"], columns["mfu_basis"]) == (
-        pytest.approx(100 * 0.2 / 0.21),
-        "measured",
-    )
+    found = (columns["mfu_percent"], columns["mfu_basis"])
+    assert found == (pytest.approx(100 * 0.2 / 0.21), "measured")
     assert columns["mfu_spec_percent"] > 100, "shown, not clipped"
     assert columns["mfu_actual_clock_percent"] is None
 
@@ -580,30 +482,17 @@ def test_a_verdict_names_a_part_as_large_as_any(parts, useful, on_gpu, hidden):
 
 
 def test_a_trace_that_waits_for_its_input_is_not_launch_bound():
-    trace = {
-        **HEALTHY,
-        "kernel_busy_percent": 40.0,
-        "launch_gaps_per_step": 5166.0,
-        "launch_gap_s": 1e-6,
-    }
-    waits = {**trace, "idle_percent": 60.0}
-    budget = {
-        "input_wait_ms": 51.0,
-        "idle_ms": 9.0,
-        "matmuls_below_best_ms": 20.0,
-        "useful_ms": 20.0,
-    }
-    assert judge({**waits, **budget}).cause == "input_bound"
+    gaps = {"launch_gaps_per_step": 5166.0, "launch_gap_s": 1e-6}
+    waits = {"kernel_busy_percent": 40.0, "idle_percent": 60.0, "input_wait_ms": 51.0}
+    budget = {"idle_ms": 9.0, "matmuls_below_best_ms": 20.0, "useful_ms": 20.0}
+    assert judge({**HEALTHY, **gaps, **waits, **budget}).cause == "input_bound"
 
 
 @pytest.mark.parametrize(
     "gaps",
     [
-        {
-            "launch_gaps_per_step": 1.0,
-            "launch_gap_s": 2e-6,
-            "launch_bound_percent": 1.39,
-        },  # launched before the gap
+        # launched before the gap
+        {"launch_gaps_per_step": 1.0, "launch_gap_s": 2e-6, "launch_bound_percent": 1.39},
         {"launch_gaps_per_step": 5166.0, "launch_gap_s": 1e-6},  # one of them of 55 ms
     ],
 )
@@ -614,13 +503,9 @@ def test_few_long_gaps_are_no_launch_overhead(gaps):
 
 
 def test_copies_are_no_idle_time():
-    row = {
-        **HEALTHY,
-        "kernel_busy_percent": 79.4,
-        "copy_percent": 4.1,
-        "mfu_measured_percent": 70 - 1e-6,
-    }
-    verdict = judge({**row, "launch_gaps_per_step": 1e5, "launch_gap_s": 1e-6})
+    row = HEALTHY | {"kernel_busy_percent": 79.4, "copy_percent": 4.1}
+    row |= {"mfu_measured_percent": 70 - 1e-6, "launch_gaps_per_step": 1e5, "launch_gap_s": 1e-6}
+    verdict = judge(row)
     assert verdict.reason.numbers["idle"] == pytest.approx(16.5)
 
 

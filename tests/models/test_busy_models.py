@@ -1,5 +1,4 @@
-"""Models made to look busy: what they compute, that they keep the CPU busy, and that they cost
-nothing to count."""
+"""Models made to look busy: what they compute, and that they keep the CPU busy."""
 
 import time
 
@@ -53,19 +52,12 @@ def test_spinning_reads_as_busy():
 
 
 def test_the_useful_one_has_no_work_but_products():
-    assert [type(layer).__name__ for layer in WideLinear(16, 3).layers] == [
-        "Linear",
-        "ReLU",
-        "Linear",
-        "ReLU",
-        "Linear",
-    ]
+    found = [type(layer).__name__ for layer in WideLinear(16, 3).layers]
+    assert found == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
 
 
 @pytest.mark.parametrize("clocks_per_s", [100e6, 1.98e9])
-def test_a_gpu_spins_for_the_milliseconds_asked_whatever_clock_its_kernel_counts(
-    clocks_per_s, monkeypatch
-):
+def test_a_gpu_spins_as_long_as_asked_whatever_clock_its_kernel_counts(clocks_per_s, monkeypatch):
     spun = []
     monkeypatch.setattr(busy, "is_gpu", lambda device: True)
     monkeypatch.setattr(busy, "require_cuda", lambda device, what: None)

@@ -1,5 +1,4 @@
-"""Decoding: a step gives what the whole sequence gives, stays the same, and is counted and joined
-as what it is."""
+"""Decoding: a step gives what the whole sequence gives, and is counted as what it is."""
 
 import pytest
 import torch

@@ -13,9 +13,8 @@ WAYS = ("library", "im2col", "direct")
 
 
 def test_three_ways_give_one_result_and_cost_the_same_flops():
-    images = torch.randn(
-        2, 3, 6, 5, dtype=torch.float64
-    )  # one format: each that Numba compiles takes seconds
+    # one format: each that Numba compiles takes seconds
+    images = torch.randn(2, 3, 6, 5, dtype=torch.float64)
     for way in WAYS:
         torch.manual_seed(0)
         model = OneConvolution(3, 4, way).double()
@@ -30,9 +29,8 @@ def test_three_ways_give_one_result_and_cost_the_same_flops():
         )
         operations = count_model(known, 2).count.operations
         assert operations.sum("forward").flops == 2 * 2 * 9 * 3 * 4 * 6 * 5
-        assert operations.sum("backward").flops == 2 * 2 * 9 * 3 * 4 * 6 * 5, (
-            "the images need no gradient"
-        )
+        found = operations.sum("backward").flops
+        assert found == 2 * 2 * 9 * 3 * 4 * 6 * 5, "the images need no gradient"
         assert not operations.uncounted
 
 

@@ -153,9 +153,7 @@ def test_a_graph_is_captured_at_the_first_call_and_then_replayed(cuda):
         (RuntimeError("CUDA error: out of memory"), RuntimeError),
     ],
 )
-def test_a_step_that_cannot_be_captured_is_unsupported_and_one_without_memory_is_not(
-    error, raised, cuda
-):
+def test_a_step_beyond_capture_is_unsupported_and_one_without_memory_not(error, raised, cuda):
     def step():
         if "capture" in cuda:
             raise error

@@ -50,19 +50,13 @@ def test_the_peak_is_within_a_twentieth_of_the_allocators_on_an_h100(model, batc
 def test_parts_of_a_linear_layer_are_those_that_a_hand_counts():
     told = mfulab.fits(LINEAR, 8, device=H100, precision="fp32")
     weights = 4 * (4096 * 4096 + 4096)
-    assert (told.parameters_bytes, told.gradients_bytes, told.optimizer_bytes) == (
-        weights,
-        weights,
-        2 * weights,
-    )
+    found = (told.parameters_bytes, told.gradients_bytes, told.optimizer_bytes)
+    assert found == (weights, weights, 2 * weights)
     assert told.inputs_bytes == 8 * 4096 * 4
     assert (told.workspace_bytes, told.capacity_bytes) == (2 * 32 << 20, 80 * 10**9)
     autocast = mfulab.fits(LINEAR, 8, device=H100, precision="amp_bf16")
-    assert (autocast.parameters_bytes, autocast.optimizer_bytes, autocast.inputs_bytes) == (
-        weights,
-        2 * weights,
-        8 * 4096 * 4,
-    )
+    seen = (autocast.parameters_bytes, autocast.optimizer_bytes, autocast.inputs_bytes)
+    assert seen == (weights, 2 * weights, 8 * 4096 * 4)
     only_forward = mfulab.fits(LINEAR, 8, device=H100, precision="fp32", mode="inference")
     assert (
         only_forward.gradients_bytes,
@@ -139,10 +133,8 @@ def test_the_command_says_what_fits(capsys):
     assert said.startswith("Linear, batch 4: peak 67.")
     assert "largest batch: " in said
     big = ["arguments.in_features=200000", "arguments.out_features=200000"]
-    assert (
-        main(["fits", "torch.nn.Linear", "input_shape=[200000]", *big, "--json", "--device", H100])
-        == 1
-    )
+    options = ["fits", "torch.nn.Linear", "input_shape=[200000]", *big, "--json", "--device", H100]
+    assert main(options) == 1
     assert '"largest_batch": 0' in capsys.readouterr().out
 
 

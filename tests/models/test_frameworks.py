@@ -1,5 +1,4 @@
-"""Models in other frameworks: the same layers, outputs and losses as torch's; what is not
-translated is named."""
+"""Models in other frameworks: the same layers, outputs and losses as torch's."""
 
 import importlib.util
 

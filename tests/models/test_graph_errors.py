@@ -1,5 +1,4 @@
-"""What a dynamic and a static graph say of the same mistake, and when: the text's comparison of
-frameworks."""
+"""What a dynamic and a static graph say of the same mistake, and when."""
 
 from pathlib import Path
 
@@ -29,10 +28,8 @@ def test_a_wrong_width_is_said_at_the_line_or_only_when_the_finished_graph_runs(
 
 def test_a_branch_on_a_value_stops_a_static_graph_before_anything_ran():
     model = Branching("data")
-    assert model(torch.ones(2, 256)).shape == (
-        2,
-        256,
-    )  # a dynamic graph takes the branch that it meets
+    # a dynamic graph takes the branch that it meets
+    assert model(torch.ones(2, 256)).shape == (2, 256)
     with pytest.raises(fx.proxy.TraceError, match="cannot be used as inputs to control flow"):
         fx.symbolic_trace(model)
 

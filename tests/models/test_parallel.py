@@ -1,5 +1,4 @@
-"""Data parallelism: bytes by hand, devices that are not there, and numbers that all processes agree
-on."""
+"""Data parallelism: bytes by hand, devices that are not there, numbers that all agree on."""
 
 import os
 from types import SimpleNamespace
@@ -46,13 +45,10 @@ def test_bytes_by_hand(wrapper, device, processes, expected):
 
 def test_micro_batches_gather_weights_and_send_gradients_once():
     config = ParallelConfig(processes=2, wrapper="fsdp2")
-    assert (
-        parallel.predicted_bytes(Model(), config, CUDA, micro_batches=3)
-        == 3 * (144 + 128) / 2 + 144 / 2
-    )
-    assert (
-        parallel.predicted_bytes(Model(), ParallelConfig(processes=2), CUDA, micro_batches=3) == 144
-    )
+    found = parallel.predicted_bytes(Model(), config, CUDA, micro_batches=3)
+    assert found == 3 * (144 + 128) / 2 + 144 / 2
+    seen = parallel.predicted_bytes(Model(), ParallelConfig(processes=2), CUDA, micro_batches=3)
+    assert seen == 144
 
 
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])

@@ -1,5 +1,4 @@
-"""Copies and products in several streams: what is issued where, by a stand-in of streams; the same
-values on a CPU."""
+"""Copies and products in several streams, by a stand-in; the same values on a CPU."""
 
 from contextlib import contextmanager
 
@@ -70,9 +69,8 @@ def test_samples_take_turns_and_the_main_stream_waits_for_all(streams, count):
     torch.testing.assert_close(result, INPUTS @ model.layer.weight.T)
     begun = [(f"side {n}", "waits for main") for n in range(count)]
     assert streams.issued[:count] == begun
-    assert streams.issued[count : count + 5] == [
-        (f"side {n % count}", "multiplies") for n in range(5)
-    ]
+    found = streams.issued[count : count + 5]
+    assert found == [(f"side {n % count}", "multiplies") for n in range(5)]
     waited = {what for name, what in streams.issued[count + 5 :] if name == "main"}
     assert waited == {"keeps", *(f"waits for side {n}" for n in range(min(count, 5)))}
 

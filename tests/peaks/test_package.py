@@ -54,11 +54,8 @@ def test_a_string_gets_its_vendors_figure_or_a_refusal(row):
 def test_a_refusal_lists_the_choices():
     with pytest.raises(UnknownDeviceError) as refused:
         peak("H100", "bf16")
-    assert [sheet.device for sheet in refused.value.choices] == [
-        "H100 NVL",
-        "H100 PCIe",
-        "H100 SXM5 80GB",
-    ]
+    found = [sheet.device for sheet in refused.value.choices]
+    assert found == ["H100 NVL", "H100 PCIe", "H100 SXM5 80GB"]
     with pytest.raises(NoPeakError, match="it has fp64, fp32, fp16"):
         peak("Tesla V100-SXM2-16GB", "bf16")
     with pytest.raises(NoPeakError, match="fp64, fp32, tf32, fp16, bf16, fp8, fp4, int8"):
@@ -275,11 +272,8 @@ def test_nothing_is_told_where_nothing_is(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.workflow
 def test_the_wheel_is_small_and_works_alone(tmp_path):
-    built = subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, PACKAGE],
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, PACKAGE]
+    built = subprocess.run(command, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
     [wheel] = tmp_path.glob("*.whl")
     assert wheel.stat().st_size < 100_000

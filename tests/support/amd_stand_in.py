@@ -1,5 +1,4 @@
-"""A stand-in for the package `amdsmi` 7.0: its functions' names, dictionaries, units and refusals,
-with a clock."""
+"""A stand-in for `amdsmi` 7.0: names, dictionaries, units and refusals, with a clock."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum

@@ -1,5 +1,4 @@
-"""A Mac's GPU that is not there: `ioreg` and `torch.mps` answer, and the CPU computes in its
-place."""
+"""A Mac's GPU that is not there: `ioreg` and `torch.mps` answer, the CPU computes."""
 
 import platform
 import plistlib

@@ -1,5 +1,4 @@
-"""Hydra's compositions, each made once in a process: tests of planning ask for the same ones again
-and again."""
+"""Hydra's compositions, each made once in a process: tests ask for the same ones again."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,5 +1,4 @@
-"""A stand-in for the package `cupti-python` 13.3: who may call what and when, and what a chip
-samples in one pass."""
+"""A stand-in for `cupti-python` 13.3: who may call what, and what a chip samples in one pass."""
 
 import enum
 import sys

@@ -1,5 +1,4 @@
-"""Runs CUTLASS's own kernel on the host: its templates by the C++ compiler, with plain C++ where
-they have PTX."""
+"""Runs CUTLASS's own kernel on the host, with plain C++ where its templates have PTX."""
 
 import ctypes
 import functools

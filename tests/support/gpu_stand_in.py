@@ -70,12 +70,10 @@ class Device:
     memory_mhz: int
     bus_bits: int
     gb_s: float  # of its best triad
-    reached: Mapping[str, float] = field(
-        default_factory=dict
-    )  # share of its peak that its best matmul has, by format
-    tflop_s: Mapping[str, float] = field(
-        default_factory=dict
-    )  # the best matmul's, of a card without a datasheet here
+    # share of its peak that its best matmul has, by format
+    reached: Mapping[str, float] = field(default_factory=dict)
+    # the best matmul's, of a card without a datasheet here
+    tflop_s: Mapping[str, float] = field(default_factory=dict)
     cores: int = CORES
     slower_host: float = 1.0  # than the recorded one, a core
     gpm: bool = False
@@ -489,12 +487,8 @@ COPIED = {
 
 
 CUDA_BYTES = 600 << 20  # of a context and the libraries' workspaces
-LEAST = {
-    "numba_cuda": (5, 0),
-    "cublas": (5, 0),
-    "cuda_wmma": (7, 0),
-    "cuda_": (7, 0),
-}  # capability, as the kernels say
+# capability, as the kernels say
+LEAST = {"numba_cuda": (5, 0), "cublas": (5, 0), "cuda_wmma": (7, 0), "cuda_": (7, 0)}
 
 
 # What a rung's recorded row tells of it on every device.
@@ -638,9 +632,8 @@ def main(step: str) -> None:
 
     if "--failed" in sys.argv:
         stand_in_clock.advance(JOB_S)
-    elif (
-        step == "environment"
-    ):  # the first run waits for the worker, which is no part of what it took
+    # the first run waits for the worker, which is no part of what it took
+    elif step == "environment":
         stand_in_clock.advance(WORKER_S * device().slower_host)
     if step == "count_flops":
         counted_s = next(

@@ -1,5 +1,4 @@
-"""What may stand in place of a file and must not be read: it leads nowhere, has no end or is
-none."""
+"""What may stand in place of a file: it leads nowhere, has no end or is none."""
 
 import os
 

@@ -1,5 +1,4 @@
-"""A workflow on GPUs that are not there: the real rules, planning, app and runner; only the
-measurements pretend."""
+"""A workflow on GPUs that are not there: all is real but the measurements."""
 
 import json
 import os

@@ -1,5 +1,4 @@
-"""Invented rows of invented machines, for the tests of the report alone. Nothing here was
-measured."""
+"""Invented rows of invented machines, for the tests of the report alone."""
 
 import csv
 import hashlib
@@ -10,6 +9,7 @@ from typing import Any, get_args
 
 import pandas as pd
 
+from mfulab.cli.main import main
 from mfulab.core.files import write_csv
 from mfulab.core.rows import Row
 from mfulab.measurements.bench_matmul import MatmulRow
@@ -34,14 +34,8 @@ PEAKS = {  # TFLOP/s: (measured, computed)
     GPU: {"fp32": (52.0, 67.0), "bf16": (789.0, 989.4)},
 }
 BANDWIDTH = {CPU: (24.0, None), GPU: (3020.0, 3350.0)}
-DTYPE = {
-    "fp64": "float64",
-    "fp32": "float32",
-    "fp16": "float16",
-    "bf16": "bfloat16",
-    "fp8": "float8_e4m3fn",
-    "int8": "int8",
-}
+DTYPE = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+DTYPE |= {"fp8": "float8_e4m3fn", "int8": "int8"}
 MODELS = {  # forward FLOPs a sample, parameters, tokens a sample
     "simple_cnn": (29_704_192, 4_015_000, None),
     "resnet18": (3_628_146_688, 11_689_512, None),
@@ -52,21 +46,11 @@ EVIL = '<script>alert("x")</script>'
 EVIL_NAME = """<img src=x onerror="document.title='broken'">"""
 PHASES = {"forward": 0.3, "backward": 0.45, "optimiser": 0.2, "other": 0.05}
 KERNELS = {  # share of the reference, by hardware
-    CPU: {
-        "python": 1e-6,
-        "numba_naive": 0.004,
-        "numba_reordered": 0.11,
-        "numba_parallel": 0.35,
-        "numpy": 0.99,
-    },
-    GPU: {
-        "numba_naive": 0.013,
-        "numba_shared": 0.128,
-        "cuda_register_tile_2d": 0.687,
-        "triton": 0.93,
-        "cublas": 1.0,
-    },
+    CPU: {"python": 1e-6, "numba_naive": 0.004, "numba_reordered": 0.11, "numba_parallel": 0.35},
+    GPU: {"numba_naive": 0.013, "numba_shared": 0.128, "cuda_register_tile_2d": 0.687},
 }
+KERNELS[CPU] |= {"numpy": 0.99}
+KERNELS[GPU] |= {"triton": 0.93, "cublas": 1.0}
 
 
 def write_run(root: Path, hardware: str, step: str, row: Row, config: dict[str, Any]) -> str:
@@ -149,38 +133,28 @@ def _samples(time: float | None) -> list[str]:
 
 
 def common(hardware: str, run: str, **more: Any) -> dict[str, Any]:
-    return {
-        "hardware": hardware,
-        "run": run,
-        "commit": "0123abc",
-        "started_at": "2026-01-02T03:04:05+00:00",
-        "process_s": 4.0,
-        "measured_s": 2.5,
-        **more,
-    }
+    ran = {"commit": "0123abc", "started_at": "2026-01-02T03:04:05+00:00"}
+    ran |= {"process_s": 4.0, "measured_s": 2.5}
+    return {"hardware": hardware, "run": run, **ran, **more}
 
 
 def environment(hardware: str) -> EnvironmentRow:
-    gpu = hardware == GPU
+    cpu, card = "Invented(R) Xeon CPU @ 2.0 GHz", "Invented GPU 80GB"
+    device = {"device": "cpu", "device_name": cpu}
+    if hardware == GPU:
+        device = {"device": "cuda", "device_name": card, "driver": "580.1", "cuda": "13.0"}
+        device |= {"gpus": json.dumps([{"name": card, "sms": 132}])}
+    cores = {"cpu_physical_cores": 2, "cpu_logical_cores": 4, "cpu_machine_cores": 8}
+    software = {"python": "3.11.9", "operating_system": "Linux 6.1"}
     return EnvironmentRow(
-        **common(hardware, "environment"),
-        device="cuda" if gpu else "cpu",
-        device_name="Invented GPU 80GB" if gpu else "Invented(R) Xeon CPU @ 2.0 GHz",
-        python="3.11.9",
+        **common(hardware, "environment", **device, **cores, **software),
         packages=json.dumps({"torch": "2.13.0", "numba": "0.62.0"}),
-        operating_system="Linux 6.1",
-        cpu_name="Invented(R) Xeon CPU @ 2.0 GHz",
-        cpu_physical_cores=2,
-        cpu_logical_cores=4,
-        cpu_machine_cores=8,
+        cpu_name=cpu,
         cpu_mhz=2000.0,
         cpu_vector_flags="avx2 avx512_bf16 avx512f",
         memory_total_bytes=16 * 2**30,
         virtual_machine=True,
         blas_threads=json.dumps({"mkl": 4}),
-        gpus=json.dumps([{"name": "Invented GPU 80GB", "sms": 132}]) if gpu else None,
-        driver="580.1" if gpu else None,
-        cuda="13.0" if gpu else None,
     )
 
 
@@ -209,7 +183,28 @@ def ceilings(hardware: str) -> list[CeilingRow]:
 
 def flops(model: str, batch_size: int) -> FlopsRow:
     forward, parameters, tokens = MODELS.get(model, MODELS["resnet18"])
-    wide, half = [batch_size, 64, 112, 112], forward * batch_size // 2
+    work, causal = forward * batch_size, int(0.97 * forward) * batch_size
+    read = 4 * parameters + forward // 40 * batch_size
+    read_back = 8 * parameters + forward // 20 * batch_size
+    wide, narrow, half = [batch_size, 64, 112, 112], [batch_size, 512], work // 2
+    layers = [(f"encoder.stages.{n}.layers.{n}.convolution", work // 20) for n in range(20)]
+    image = [("", [batch_size, 3, 224, 224])]
+    graph = [
+        ("ConvolutionBackward0", wide, image, ["stem.weight"], half, half),
+        ("ReluBackward0", wide, [("", wide)], [], 0, 0),
+        ("AddmmBackward0", [batch_size, 1000], [("", narrow)], ["head.bias"], half, 2 * half),
+    ]
+    intensities = {
+        "forward": [(work, read), (0, forward // 20)],
+        "backward": [(2 * work, read_back)],
+        "inference": [(work, read)],
+        "decoding": [(2 * parameters * batch_size, 4 * parameters)],
+    }
+    decoding = {}
+    if tokens:
+        decoding = {"key_value_cache_bytes": 73_728 * tokens * batch_size}
+        decoding |= {"decoding_flops": 2 * parameters * batch_size}
+        decoding |= {"decoding_bytes": 4 * parameters}
     return FlopsRow(
         **common("", f"model={model},batch_size={batch_size}"),
         model=model,
@@ -217,64 +212,25 @@ def flops(model: str, batch_size: int) -> FlopsRow:
         sequence_length=tokens,
         parameters=parameters,
         trainable_parameters=parameters,
-        forward_flops=forward * batch_size,
-        backward_flops=2 * forward * batch_size,
-        forward_macs=forward * batch_size // 2,
-        layers=json.dumps(
-            [
-                (f"encoder.stages.{n}.layers.{n}.convolution", forward * batch_size // 20)
-                for n in range(20)
-            ]
-        ),
-        graph=json.dumps(
-            [
-                (
-                    "ConvolutionBackward0",
-                    wide,
-                    [("", [batch_size, 3, 224, 224])],
-                    ["stem.weight"],
-                    half,
-                    half,
-                ),
-                ("ReluBackward0", wide, [("", wide)], [], 0, 0),
-                (
-                    "AddmmBackward0",
-                    [batch_size, 1000],
-                    [("", [batch_size, 512])],
-                    ["head.bias"],
-                    half,
-                    2 * half,
-                ),
-            ]
-        ),
-        forward_causal_flops=int(0.97 * forward) * batch_size,
-        backward_causal_flops=2 * int(0.97 * forward) * batch_size,
-        recomputed_flops=forward * batch_size,
+        forward_flops=work,
+        backward_flops=2 * work,
+        forward_macs=work // 2,
+        layers=json.dumps(layers),
+        graph=json.dumps(graph),
+        forward_causal_flops=causal,
+        backward_causal_flops=2 * causal,
+        recomputed_flops=work,
         executed_backward_flops=int(2.1 * forward) * batch_size,
         other_flops=forward // 50 * batch_size,
         uncounted_operators="{}",
-        forward_bytes=4 * parameters + forward // 40 * batch_size,
-        backward_bytes=8 * parameters + forward // 20 * batch_size,
-        key_value_cache_bytes=73_728 * tokens * batch_size if tokens else None,
-        decoding_flops=2 * parameters * batch_size if tokens else None,
-        decoding_bytes=4 * parameters if tokens else None,
+        forward_bytes=read,
+        backward_bytes=read_back,
         activation_bytes=forward // 60 * batch_size,
         checkpointed_activation_bytes=forward // 600 * batch_size,
         step_peak_bytes=forward // 50 * batch_size + 4 * parameters,
         inference_peak_bytes=forward // 300 * batch_size,
-        intensities=json.dumps(
-            {
-                "forward": [
-                    (forward * batch_size, 4 * parameters + forward // 40 * batch_size),
-                    (0, forward // 20),
-                ],
-                "backward": [
-                    (2 * forward * batch_size, 8 * parameters + forward // 20 * batch_size)
-                ],
-                "inference": [(forward * batch_size, 4 * parameters + forward // 40 * batch_size)],
-                "decoding": [(2 * parameters * batch_size, 4 * parameters)],
-            }
-        ),
+        intensities=json.dumps(intensities),
+        **decoding,
     )
 
 
@@ -285,27 +241,15 @@ def published() -> list[PublishedRow]:
         for place, devices in enumerate((8, 16, 64, 512, 4096)):
             for architecture, accelerator in (("9.0", "H100 SXM5 80GB"), ("10.0", "B200 HGX")):
                 mfu = (104.0 if architecture == "10.0" else 52.0) * 0.9**place
-                rows.append(
-                    PublishedRow(
-                        published=framework,
-                        submitter="somebody",
-                        system=f"{model} on {devices}",
-                        framework=framework,
-                        model=model,
-                        accelerator=accelerator,
-                        architecture=architecture,
-                        accelerators=devices,
-                        precision="bf16",
-                        mfu_bf16_percent=mfu,
-                        mfu_percent=mfu,
-                        mfu_format="bf16",
-                        printed_mfu_percent=mfu + 1.5,
-                        convention="6N of all parameters",
-                        convention_mfu_percent=mfu + 1.4 + 0.3 * (place == 2),
-                        difference_points=0.1 - 0.3 * (place == 2),
-                        source="invented",
-                    )
-                )
+                row = {"published": framework, "framework": framework, "submitter": "somebody"}
+                row |= {"system": f"{model} on {devices}", "model": model, "accelerators": devices}
+                row |= {"accelerator": accelerator, "architecture": architecture}
+                row |= {"precision": "bf16", "mfu_format": "bf16", "source": "invented"}
+                row |= {"mfu_bf16_percent": mfu, "mfu_percent": mfu}
+                row |= {"printed_mfu_percent": mfu + 1.5, "convention": "6N of all parameters"}
+                row |= {"convention_mfu_percent": mfu + 1.4 + 0.3 * (place == 2)}
+                row |= {"difference_points": 0.1 - 0.3 * (place == 2)}
+                rows.append(PublishedRow(**row))
     return rows
 
 
@@ -314,34 +258,16 @@ def traces() -> list[TraceRow]:
     rows = []
     for place, (name, busy) in enumerate({"prefill": 92, "classifier": 40, "tiny_bert": 8}.items()):
         others, products = 1_000_000 * busy // 2, 1_000_000 * (busy - busy // 2)
-        spent = {
-            "products": products,
-            "recomputed": 0,
-            "uncounted": 0,
-            "others": others,
-            "graph": 0,
-        }
-        spent |= {
-            "communication": 0,
-            "copies": 1_000_000,
-            "input_wait": 0,
-            "idle": 99_000_000 - others - products,
-        }
+        spent = {"products": products, "recomputed": 0, "uncounted": 0, "others": others}
+        spent |= {"graph": 0, "communication": 0, "copies": 1_000_000, "input_wait": 0}
+        spent |= {"idle": 99_000_000 - others - products}
         flops = 4e11 * products / 1e6
         each = {"shapes": "64×64", "calls": 9, "launch_ns": 900, "reason": None}
-        matmul = {
-            "flops": {"bf16": flops},
-            "bytes": flops / 900,
-            "time_ns": products,
-            "kernel_ns": products,
-        }
+        matmul = {"flops": {"bf16": flops}, "bytes": flops / 900}
+        matmul |= {"time_ns": products, "kernel_ns": products}
         other = {"flops": {}, "bytes": 4.0 * others, "time_ns": others, "kernel_ns": others}
-        idle = {
-            "flops": None,
-            "bytes": None,
-            "time_ns": 100_000_000 - others - products,
-            "kernel_ns": 0,
-        }
+        idle = {"flops": None, "bytes": None, "time_ns": 100_000_000 - others - products}
+        idle |= {"kernel_ns": 0}
         operators = [
             {"kind": "products", "operator": "aten::mm", **each, **matmul},
             {"kind": "others", "operator": "aten::gelu", **each, **other},
@@ -481,14 +407,8 @@ def readings(hardware: str) -> list[ReadingRow]:
     """Loads of known utilization; the machine's counters read a neighbour too, nvidia-smi a spin as
     if it were all."""
     gpu = hardware == GPU
-    truths = {
-        "idle": 0.0,
-        "copies": 25.0,
-        "spin_one": 25.0,
-        "duty_50": 51.0,
-        "bursty": 21.0,
-        "steady": 99.5,
-    }
+    truths = {"idle": 0.0, "copies": 25.0, "spin_one": 25.0}
+    truths |= {"duty_50": 51.0, "bursty": 21.0, "steady": 99.5}
     return [
         ReadingRow(
             **common(hardware, f"load={load},polling_period_s={period:g},precision=fp32"),
@@ -536,73 +456,46 @@ def profile(
             / (BANDWIDTH[hardware][0] * 0.7e9)
             * (1 + batch_size / 200)
         )
-    run = f"model={model},workload={workload},batch_size={batch_size},precision={precision}"
-    ok = status == "ok"
-    gpu = hardware == GPU and ok
+    axes = {"model": model, "workload": workload, "batch_size": batch_size, "precision": precision}
+    run = ",".join(f"{axis}={value}" for axis, value in axes.items())
+    lost = "CUDA out of memory: tried to allocate 2 GiB"
+    told = common(hardware, run, status=status, message="" if status == "ok" else lost)
+    gpu = hardware == GPU and status == "ok"
+    source = {"utilization_source": "nvml" if gpu else "process CPU time"}
+    source |= {"memory_source": "cuda allocator" if gpu else "peak RSS"}
+    row = {**told, **axes, **source, "sequence_length": tokens, "execution": "eager"}
+    if status != "ok":
+        return ProfileRow(**row)
     busy = min(99.0, 62 + 3.1 * math.log2(batch_size) + 9 * index)
-    return ProfileRow(
-        **common(
-            hardware,
-            run,
-            status=status,
-            message="" if ok else "CUDA out of memory: tried to allocate 2 GiB",
-        ),
-        model=model,
-        workload=workload,
-        batch_size=batch_size,
-        sequence_length=tokens,
-        precision=precision,
-        execution="eager",
-        effective_precision=precision if ok else None,
-        time_s=time if ok else None,
-        time_p5_s=time * 0.98 if ok else None,
-        time_p95_s=time * 1.06 if ok else None,
-        time_ci_low_s=time * 0.99 if ok else None,
-        time_ci_high_s=time * 1.02 if ok else None,
-        **repeated(time if ok else None),
-        windows=6 if ok else None,
-        steps=40 if ok else None,
-        window_s=40 * time if ok else None,
-        utilization_percent=busy if ok else None,
-        utilization_source="nvml" if gpu else "process CPU time",
-        memory_bytes=int(2e8 + 6e7 * batch_size) if ok else None,
-        memory_source="cuda allocator" if gpu else "peak RSS",
-        energy_j=time * 420 if gpu else None,
-        power_w=420.0 if gpu else None,
-        loss=2.3 if ok else None,
-        **{
-            f"{phase}_ms": 1e3 * time * share
-            for phase, share in PHASES.items()
-            if ok and workload == "training"
-        },
-        spent=json.dumps({"products": 60, "others": 25, "copies": 3, "idle": 12}) if ok else None,
-        kernel_busy_percent=busy * 0.97 if ok else None,
-        sm_active_percent=busy * 0.8 if gpu else None,
-        occupancy_percent=busy * 0.4 if gpu else None,
-        tensor_active_percent=busy * 0.35 * saturation if gpu and precision == "bf16" else None,
-        dram_active_percent=31.0 if gpu else None,
-    )
+    times = {"time_s": time, "time_p5_s": time * 0.98, "time_p95_s": time * 1.06}
+    times |= {"time_ci_low_s": time * 0.99, "time_ci_high_s": time * 1.02, **repeated(time)}
+    times |= {"windows": 6, "steps": 40, "window_s": 40 * time}
+    counters = {"utilization_percent": busy, "kernel_busy_percent": busy * 0.97}
+    counters |= {"memory_bytes": int(2e8 + 6e7 * batch_size), "loss": 2.3}
+    spent = {"products": 60, "others": 25, "copies": 3, "idle": 12}
+    row |= {**times, **counters, "effective_precision": precision, "spent": json.dumps(spent)}
+    if workload == "training":
+        row |= {f"{phase}_ms": 1e3 * time * share for phase, share in PHASES.items()}
+    if gpu:
+        row |= {"energy_j": time * 420, "power_w": 420.0, "dram_active_percent": 31.0}
+        row |= {"sm_active_percent": busy * 0.8, "occupancy_percent": busy * 0.4}
+    if gpu and precision == "bf16":
+        row |= {"tensor_active_percent": busy * 0.35 * saturation}
+    return ProfileRow(**row)
 
 
-def repeated(time: float | None) -> dict[str, Any]:
+def repeated(time: float) -> dict[str, Any]:
     """Reports of three processes and the probe for a time; of every seventh run that the machine
     was slow."""
-    if time is None:
-        return {}
     # the same each time
     drawn = int.from_bytes(hashlib.sha256(f"{time:.6e}".encode()).digest()[:2], "big") / 2**16
     slow = 2.1 if drawn > 6 / 7 else 1.0
     at = [1.79e9 + 300 * drawn + 2 * number for number in range(3)]
-    states = {
-        "threads": 2,
-        "at_s": at,
-        "product_s": [3e-4 * slow * (1 + 0.1 * drawn)] * 3,
-        "copy_s": [1e-3] * 3,
-    }
-    return {
-        "replicates": 3,
-        "process_times_s": json.dumps([time * (1 + drawn * shift) for shift in (-0.05, 0.0, 0.04)]),
-        "probes": json.dumps(states),
+    states = {"threads": 2, "at_s": at, "product_s": [3e-4 * slow * (1 + 0.1 * drawn)] * 3}
+    states |= {"copy_s": [1e-3] * 3}
+    times = [time * (1 + drawn * shift) for shift in (-0.05, 0.0, 0.04)]
+    told = {"replicates": 3, "process_times_s": json.dumps(times), "probes": json.dumps(states)}
+    return told | {
         "probe_s": 0.02,
         "disturbed_replicates": 3 if slow > 1 else 0,
         "slowdown": slow,
@@ -621,43 +514,27 @@ def matmul(
         work / (measured * 1e12 * shortest / (shortest + 300)) * (1.3 if shortest % 2 else 1) + 4e-6
     )
     time = reference / share
-    ok = status == "ok"
     moved = (m * k + k * n + m * n) * 4
-    return MatmulRow(
-        **common(hardware, f"kernel={kernel},size={size},precision={precision}", status=status),
-        kernel=kernel,
-        family=kernel.partition("_")[0],
-        adds="the framework's own matmul: MKL or oneDNN on a CPU, cuBLAS on a GPU",
-        size=size,
-        precision=precision,
-        batch=1,
-        m=m,
-        n=n,
-        k=k,
-        effective_precision=precision,
-        time_s=time if ok else None,
-        hot_time_s=time if ok else None,
-        time_ci_low_s=time * 0.99 if ok else None,
-        time_ci_high_s=time * 1.01 if ok else None,
-        **repeated(time if ok else None),
-        hot_iqr_s=time * 0.03 if ok else None,
-        cold_time_s=time * 1.2 if ok else None,
-        first_call_s=time + 0.4 if ok else None,
-        first_calls=10,
-        first_calls_mean_s=time + 0.04 if ok else None,
-        allocation_s=2e-5 + moved / 40e9 if ok else None,
-        host_to_device_s=2 * moved / 3 / 12e9 if ok and hardware == GPU else None,
-        device_to_host_s=moved / 3 / 12e9 if ok and hardware == GPU else None,
-        end_to_end_s=time + (moved / 12e9 if hardware == GPU else 0) if ok else None,
-        reference_time_s=reference if ok else None,
-        reference_name="cublas" if hardware == GPU else "torch",
-        flops=work,
-        bytes_moved=moved,
-        relative_error=(3e-7 if precision == "fp32" else 1.7e-3) * math.sqrt(k / 1024),
-        max_absolute_error=1.5e-4,
-        tolerance=3e-6 if precision == "fp32" else 1e-2,
-        repetitions=20,
-    )
+    axes = {"kernel": kernel, "size": size, "precision": precision}
+    run = ",".join(f"{axis}={value}" for axis, value in axes.items())
+    row = common(hardware, run, status=status, **axes)
+    row |= {"family": kernel.partition("_")[0], "effective_precision": precision}
+    row |= {"adds": "the framework's own matmul: MKL or oneDNN on a CPU, cuBLAS on a GPU"}
+    row |= {"batch": 1, "m": m, "n": n, "k": k, "flops": work, "bytes_moved": moved}
+    row |= {"first_calls": 10, "repetitions": 20, "max_absolute_error": 1.5e-4}
+    row |= {"reference_name": "cublas" if hardware == GPU else "torch"}
+    row |= {"tolerance": 3e-6 if precision == "fp32" else 1e-2}
+    error = (3e-7 if precision == "fp32" else 1.7e-3) * math.sqrt(k / 1024)
+    if status == "ok":
+        row |= {"time_s": time, "hot_time_s": time, "cold_time_s": time * 1.2}
+        row |= {"time_ci_low_s": time * 0.99, "time_ci_high_s": time * 1.01, **repeated(time)}
+        row |= {"hot_iqr_s": time * 0.03, "first_call_s": time + 0.4}
+        row |= {"first_calls_mean_s": time + 0.04, "allocation_s": 2e-5 + moved / 40e9}
+        row |= {"end_to_end_s": time, "reference_time_s": reference}
+    if status == "ok" and hardware == GPU:
+        row |= {"host_to_device_s": 2 * moved / 3 / 12e9, "device_to_host_s": moved / 3 / 12e9}
+        row |= {"end_to_end_s": time + moved / 12e9}
+    return MatmulRow(**row, relative_error=error)
 
 
 COUNTERS = {"torch": -13.3, "fvcore": 0.3, "thop": -72.8, "ptflops": 0.6}  # percent, invented
@@ -811,6 +688,15 @@ def lay_out(
     plan = {"experiment": "invented", "hardware": hardware, "overrides": ["timing.windows=9"]}
     manifest.write_text(json.dumps({**plan, "runs": runs, "excluded": excluded}))
     return manifest
+
+
+def tabled(root: Path, *manifests: Path, reference: Path | None = None) -> Path:
+    """Builds the tables of laid-out experiments, beside recorded ones if any; gives their folder."""
+    out = root / "tables"
+    planned = ["--manifest", *map(str, manifests)]
+    beside = ["--reference", str(reference)] if reference else []
+    main(["tables", "--root", str(root), "--out", str(out), *planned, *beside])
+    return out
 
 
 def add_runs(manifest: Path, count: int) -> None:

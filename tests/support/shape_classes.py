@@ -1,5 +1,4 @@
-"""Every implementation, and the classes of shapes that each takes or refuses: small, and awkward
-for its tile."""
+"""Every implementation, and the classes of shapes that each takes or refuses."""
 
 import importlib
 

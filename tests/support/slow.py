@@ -1,5 +1,4 @@
-"""Parameters and examples of a test of which `make test` takes a few, and `make test ALL=1`
-all."""
+"""Parameters and examples of which `make test` takes a few, `make test ALL=1` all."""
 
 import os
 from collections.abc import Iterable

@@ -27,10 +27,8 @@ STATE = Path("/tmp/mfulab-slurm")
 LOCK = Path("/tmp/mfulab-slurm-tests.lock")
 LOCK_S = 600  # the longest that another test run is waited for
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "squeue", "scancel")
-GPUS = {
-    "0": "/dev/null",
-    "1": "/dev/zero",
-}  # a device file each, as SLURM wants; what CUDA_VISIBLE_DEVICES then says
+# a device file each, as SLURM wants; what CUDA_VISIBLE_DEVICES then says
+GPUS = {"0": "/dev/null", "1": "/dev/zero"}
 
 
 def why_not() -> str | None:

@@ -1,5 +1,4 @@
-"""Run by two processes over gloo: prints, as JSON, what each wrapper's and a pipeline's step cost
-each rank."""
+"""Run by two processes over gloo: prints, as JSON, what each wrapper's step costs each rank."""
 
 import json
 import os

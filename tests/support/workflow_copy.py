@@ -1,5 +1,4 @@
-"""A copy of the workflow, which tests and benchmarks may change and run; needs nothing but
-Python."""
+"""A copy of the workflow, which tests and benchmarks may change; needs Python alone."""
 
 import os
 import shutil

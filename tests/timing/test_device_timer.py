@@ -158,17 +158,12 @@ def test_a_host_slower_than_its_kernel_makes_groups_that_the_queue_holds(timer, 
 
     for _ in range(2):
         found = timer.time(call, 100_000)
-        assert (found.time_s, found.calls, found.held) == (
-            pytest.approx(1e-6),
-            device_timer.QUEUED,
-            True,
-        )
+        seen = (found.time_s, found.calls, found.held)
+        assert seen == (pytest.approx(1e-6), device_timer.QUEUED, True)
     assert len(calls) < 10 * device_timer.QUEUED
 
 
-def test_a_hold_that_a_risen_clock_shortened_is_calibrated_anew_and_doubled(
-    timer, device, monkeypatch
-):
+def test_a_hold_that_a_risen_clock_shortened_is_made_anew_and_doubled(timer, device, monkeypatch):
     def call():
         device.launch(host_s=1e-3, device_s=1e-4)
 
@@ -214,9 +209,7 @@ def test_a_group_follows_sustained_work_and_reads_the_clock_during_it(timer, dev
         ([2000 - 20 * n for n in range(20)], device_timer.MOST_SUSTAINED),
     ],
 )
-def test_work_is_sustained_until_the_power_limit_has_lowered_the_clock(
-    timer, device, clocks, chunks
-):
+def test_work_is_sustained_until_the_power_limit_lowers_the_clock(timer, device, clocks, chunks):
     began_s, read = device.host_s, iter(clocks)
     timer._clock_mhz = lambda: next(read)
     timer.settle(lambda: device.launch(host_s=1e-6, device_s=1e-3), 100, best_s=1e-3)

@@ -1,5 +1,4 @@
-"""Phases of a step: each is what passed since the mark before it, and together they are the
-step."""
+"""Phases of a step: each is what passed since the mark before it; their sum is the step."""
 
 import itertools
 import time
@@ -116,9 +115,8 @@ def test_disturbed_blocks_move_nothing(block, period):
 @pytest.mark.parametrize("steps", [4, 24, 500])
 def test_a_step_twice_as_slow_under_marks_says_so_on_a_machine_that_slows_down(steps):
     times = ([2.0 + place, 1.0, 1.0, 1.0, 1.0] for place in itertools.count())
-    assert scripted(times, length_s=10.0 * steps, estimate_s=10.0, marking=2.0)[1] == pytest.approx(
-        2, rel=0.02
-    )
+    found = scripted(times, length_s=10.0 * steps, estimate_s=10.0, marking=2.0)[1]
+    assert found == pytest.approx(2, rel=0.02)
 
 
 class Slow(Dataset):

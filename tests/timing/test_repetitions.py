@@ -146,9 +146,7 @@ def test_repetitions_at_a_fallen_clock_are_dropped():
 @pytest.mark.parametrize(
     ("spins", "made"), [([], 1), ([0.08, 0.02], 3), ([0.1] * 9, 3), ([0.001], 1)]
 )
-def test_a_repetition_waits_for_the_threads_of_another_library_but_not_for_ever(
-    monkeypatch, spins, made
-):
+def test_a_repetition_waits_for_other_libraries_threads_not_for_ever(monkeypatch, spins, made):
     now, calls = [0.0], []
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
 

@@ -1,5 +1,4 @@
-"""Serving by hand, and what holds for any load: nobody is answered faster than alone, and everybody
-is answered."""
+"""Serving by hand, and what holds for any load: everybody is answered, nobody too soon."""
 
 import pytest
 from hypothesis import given, settings

@@ -71,12 +71,9 @@ def test_slow_steps_are_judged_by_two(machine):
     assert (warm.steady, made.calls) == (True, 3)
 
 
-@pytest.mark.parametrize(
-    ("faults", "counts"), [(0, True), (10_000, True), (12_000, False)]
-)  # at 0.25 µs: 1 % of 0.3 s
-def test_what_came_before_settling_counts_where_page_faults_took_no_time(
-    machine, monkeypatch, faults, counts
-):
+# at 0.25 µs: 1 % of 0.3 s
+@pytest.mark.parametrize(("faults", "counts"), [(0, True), (10_000, True), (12_000, False)])
+def test_what_came_before_settling_counts_without_page_faults(machine, monkeypatch, faults, counts):
     made = machine(7.0, 0.3)
     monkeypatch.setattr(windows, "page_faults", lambda: faults * made.calls)
     warm = warm_up(made.step, made, PACE, settle=lambda: made.script.__setitem__(1, 0.1))
@@ -189,9 +186,7 @@ def test_host_clock_gives_its_intervals_once():
 
 
 @pytest.mark.parametrize("kind", ["cuda", "mps"])
-def test_marks_lie_on_the_device_that_is_watched_though_another_is_the_current_one(
-    monkeypatch, kind
-):
+def test_marks_lie_on_the_device_that_is_watched_not_the_current_one(monkeypatch, kind):
     class Event:
         def __init__(self, enable_timing):
             self.stream = None

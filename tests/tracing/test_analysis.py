@@ -1,5 +1,4 @@
-"""Shares of a window's time, worked out by hand, on traces written as torch.profiler writes
-them."""
+"""Shares of a window's time by hand, on traces as torch.profiler writes them."""
 
 import json
 
@@ -30,7 +29,8 @@ MM = [[64, 32], [32, 16]]  # 65,536 FLOPs
 
 @pytest.fixture
 def told(tmp_path):
-    def of(content, place=0) -> Analysis:
+    def of(first, *events, place=0, **metadata) -> Analysis:
+        content = first if "traceEvents" in first else trace(first, *events, **metadata)
         recording = read(write(tmp_path / "t.json", content))[0]
         return analyse(recording, windows(recording)[place])
 
@@ -61,40 +61,32 @@ def test_kernels_keep_their_time_and_gaps_give_way_where_a_step_is_faster_withou
     assert shares["idle_percent"] == pytest.approx(10 / 0.8)
     assert shares["launch_gap_s"] == pytest.approx(10e-6 / 3)
     assert shares["launch_gaps_per_step"] == 1.5
-    assert {kind: time for kind, time in found.spent.items() if kind != "idle"} == {
-        kind: time for kind, time in traced.spent.items() if kind != "idle"
-    }
+    seen = {kind: time for kind, time in found.spent.items() if kind != "idle"}
+    assert seen == {kind: time for kind, time in traced.spent.items() if kind != "idle"}
 
 
 @given(st.floats(0.01, 20), st.integers(1, 89))
-def test_the_parts_sum_to_the_untraced_time_and_no_share_is_above_all_of_it(
-    tmp_path_factory, ratio, busy
-):
+def test_parts_sum_to_the_untraced_time_and_no_share_exceeds_it(tmp_path_factory, ratio, busy):
     content = trace(steps((0, 100)), launched("k", 5, 10, busy, 1))
     recording = read(write(tmp_path_factory.mktemp("t") / "t.json", content))[0]
     traced = analyse(recording, windows(recording)[0])
     found = traced.untraced(ratio * traced.window.length / 1e9)
     assert sum(found.spent.values()) == found.window.length
-    kernels, longer = (
-        found.spent["others"] + found.spent["uncounted"],
-        found.window.length - traced.window.length,
-    )
+    kernels = found.spent["others"] + found.spent["uncounted"]
+    longer = found.window.length - traced.window.length
     assert kernels == pytest.approx(busy * 1000 + max(0, longer), abs=2), (
         "longer steps are those of slower kernels"
     )
     assert 0 <= values(found)["kernel_busy_percent"] <= 100.001
-    assert values(found)["kernel_busy_percent"] + values(found)["idle_percent"] == pytest.approx(
-        100, abs=0.01
-    )
+    seen = values(found)["kernel_busy_percent"] + values(found)["idle_percent"]
+    assert seen == pytest.approx(100, abs=0.01)
     assert (found is traced) == (round(ratio * traced.window.length) < busy * 1000)
 
 
 def test_a_product_whose_clock_fell_after_its_trace_is_no_idle_device(told):
     """An 8192³ product: 1.39 ms in the ten traced steps, 1.57 as the power limit acts. A CPU's
     shares stay."""
-    full = told(
-        trace(steps((0, 1390)), operator("aten::mm", 0, 5, MM), launched("gemm", 1, 1, 1388, 1))
-    )
+    full = told(steps((0, 1390)), operator("aten::mm", 0, 5, MM), launched("gemm", 1, 1, 1388, 1))
     slowed = full.untraced(1570e-6)
     shares = values(slowed)
     assert shares["idle_percent"] == pytest.approx(100 * 2 / 1570)
@@ -114,20 +106,16 @@ NVJET = "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"
 
 
 @pytest.mark.parametrize(("words", "kernel", "head_us"), [(50257, HEAD, 6664), (50304, NVJET, 878)])
-def test_a_head_of_an_odd_vocabulary_is_found_and_what_padding_it_saves_is_told(
-    told, words, kernel, head_us
-):
+def test_a_head_of_an_odd_vocabulary_is_found_and_what_padding_saves(told, words, kernel, head_us):
     """GPT-2's: instructions of half the rate, and 7.6 times the time, which half the rate alone
     does not explain."""
     shapes = [[8192, 768], [words, 768]], [[8192, 768], [3072, 768]]
     analysis = told(
-        trace(
-            steps((0, 7000)),
-            operator("aten::linear", 0, 5, shapes[0], "c10::BFloat16"),
-            launched(kernel, 1, 10, head_us, 1),
-            operator("aten::linear", 10, 5, shapes[1], "c10::BFloat16"),
-            launched(NVJET, 11, 10 + head_us, 53.5, 2),
-        )
+        steps((0, 7000)),
+        operator("aten::linear", 0, 5, shapes[0], "c10::BFloat16"),
+        launched(kernel, 1, 10, head_us, 1),
+        operator("aten::linear", 10, 5, shapes[1], "c10::BFloat16"),
+        launched(NVJET, 11, 10 + head_us, 53.5, 2),
     )
     head, linear = 2 * 8192 * 768 * words, 2 * 8192 * 768 * 3072
     fits = 8256 / 8192  # tokens in tiles of 192
@@ -151,24 +139,17 @@ def test_a_head_of_an_odd_vocabulary_is_found_and_what_padding_it_saves_is_told(
 
 
 def test_a_trace_without_kernels_tells_no_ratio(told):
-    assert told(
-        trace(steps((0, 100)), operator("aten::mm", 0, 50, MM), deviceProperties=[])
-    ).ratios() == {
-        "executed_ratio": None,
-        "issued_ratio": None,
-    }
+    found = told(steps((0, 100)), operator("aten::mm", 0, 50, MM), deviceProperties=[]).ratios()
+    assert found == {"executed_ratio": None, "issued_ratio": None}
 
 
 def test_the_edges_of_the_window_count_as_idle(told):
-    assert (
-        values(told(trace(steps((0, 100)), launched("k", 30, 40, 20, 1))))["kernel_busy_percent"]
-        == 20
-    )
+    assert values(told(steps((0, 100)), launched("k", 30, 40, 20, 1)))["kernel_busy_percent"] == 20
 
 
 def test_what_ran_before_the_steps_does_not_count_and_what_they_launched_does(told):
     analysis = told(
-        trace(steps((100, 200)), event("kernel", "old", 50, 60), launched("late", 190, 195, 45, 1))
+        steps((100, 200)), event("kernel", "old", 50, 60), launched("late", 190, 195, 45, 1)
     )
     assert analysis.window.length == 130_000
     said = {one.key: one.numbers for one in analysis.window.source}
@@ -214,7 +195,7 @@ def test_steps_of_a_device_that_lags_take_its_own_period(
 
 def test_earlier_work_on_another_stream_takes_nothing_from_these_steps(told):
     late = event("kernel", "ncclDevKernel_AllGather", 90, 100, 8, correlation=9)
-    analysis = told(trace(steps((100, 200)), late, launched("k", 105, 120, 60, 1)))
+    analysis = told(steps((100, 200)), late, launched("k", 105, 120, 60, 1))
     assert (analysis.window.begin, analysis.window.end) == (100_000, 200_000)
 
 
@@ -241,34 +222,29 @@ def test_no_whole_step_is_one_message(tmp_path, mark):
 
 def test_steps_in_which_the_device_did_nothing_are_idle(told):
     analysis = told(
-        trace(steps((0, 100)), launched("k", 5, 10, 30, 1), steps((200, 300), first=9)), place=1
+        steps((0, 100)), launched("k", 5, 10, 30, 1), steps((200, 300), first=9), place=1
     )
-    assert (analysis.spent["idle"], values(analysis)["kernel_busy_percent"], analysis.kernels) == (
-        100_000,
-        0,
-        [],
-    )
+    found = (analysis.spent["idle"], values(analysis)["kernel_busy_percent"], analysis.kernels)
+    assert found == (100_000, 0, [])
 
 
 def test_without_steps_it_is_first_to_last_activity(told):
-    window = told(trace(launched("a", 0, 10, 5, 1), launched("b", 1, 40, 10, 2))).window
+    window = told(launched("a", 0, 10, 5, 1), launched("b", 1, 40, 10, 2)).window
     assert (window.length, window.steps) == (40_000, 1)
     assert window.source == (Said("from_activities"), Said("taken_for_one"))
 
 
 def test_a_kernel_belongs_to_the_operator_that_launched_it(told):
     analysis = told(
-        trace(
-            steps((0, 100)),
-            operator("aten::linear", 0, 20, [[64, 32], [16, 32]]),
-            operator("aten::addmm", 5, 10, MM),
-            launched("sgemm_128x64_", 8, 30, 30, 1),
-            operator("aten::layer_norm", 20, 20),
-            operator("aten::native_layer_norm", 22, 10),
-            launched("norm", 25, 60, 10, 2),
-            # An older trace: the kernel's external id is its correlation, and no operator's.
-            operator("aten::relu", 50, 20, **{"External id": 2}),
-        )
+        steps((0, 100)),
+        operator("aten::linear", 0, 20, [[64, 32], [16, 32]]),
+        operator("aten::addmm", 5, 10, MM),
+        launched("sgemm_128x64_", 8, 30, 30, 1),
+        operator("aten::layer_norm", 20, 20),
+        operator("aten::native_layer_norm", 22, 10),
+        launched("norm", 25, 60, 10, 2),
+        # An older trace: the kernel's external id is its correlation, and no operator's.
+        operator("aten::relu", 50, 20, **{"External id": 2}),
     )
     assert analysis.spent["products"] == 30_000
     assert analysis.others == {"aten::layer_norm": 10_000}
@@ -279,23 +255,21 @@ def test_a_kernel_belongs_to_the_operator_that_launched_it(told):
 def test_a_kernel_without_a_launch_belongs_by_its_external_id(told):
     mm = operator("aten::mm", 0, 20, MM, "c10::BFloat16", **{"External id": 5})
     kernel = event("kernel", "k", 30, 30, correlation=9, **{"External id": 5})
-    analysis = told(trace(steps((0, 100)), mm, kernel))
+    analysis = told(steps((0, 100)), mm, kernel)
     assert (analysis.spent["products"], analysis.flops()) == (30_000, {"bf16": 65_536})
 
 
 def test_what_a_graph_launched_is_a_share_of_its_own(told):
     analysis = told(
-        trace(
-            steps((0, 100)),
-            operator("aten::mm", 0, 5, MM),
-            launched("gemm", 1, 10, 10, 1),
-            [
-                one
-                for place in range(4)
-                for one in [event("kernel", "fused", 20 + 10 * place, 10, correlation=2)]
-            ],
-            event("cuda_runtime", "cudaGraphLaunch", 6, 1, 1, correlation=2),
-        )
+        steps((0, 100)),
+        operator("aten::mm", 0, 5, MM),
+        launched("gemm", 1, 10, 10, 1),
+        [
+            one
+            for place in range(4)
+            for one in [event("kernel", "fused", 20 + 10 * place, 10, correlation=2)]
+        ],
+        event("cuda_runtime", "cudaGraphLaunch", 6, 1, 1, correlation=2),
     )
     found = values(analysis)
     assert analysis.spent["graph"] == 40_000
@@ -310,40 +284,33 @@ def test_input_wait_is_idle_time_only(told):
     loads = event(
         "user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 20, 40, 1
     )
-    analysis = told(trace(steps((0, 100)), loads, launched("k", 5, 10, 30, 1)))
+    analysis = told(steps((0, 100)), loads, launched("k", 5, 10, 30, 1))
     assert analysis.spent["input_wait"] == 20_000
     assert values(analysis)["idle_percent"] == 70
 
 
 def test_a_gap_is_launch_bound_where_its_end_was_not_yet_launched(told):
     analysis = told(
-        trace(
-            steps((0, 100)),
-            launched("a", 1, 10, 10, 1),
-            launched("b", 2, 40, 10, 2),
-            launched("c", 80, 85, 15, 3),
-        )
+        steps((0, 100)),
+        launched("a", 1, 10, 10, 1),
+        launched("b", 2, 40, 10, 2),
+        launched("c", 80, 85, 15, 3),
     )
     found = values(analysis)
-    assert found["launch_bound_percent"] == pytest.approx(10 + 35), (
-        "before a, before c; b waited for something else"
-    )
+    seen = found["launch_bound_percent"]
+    assert seen == pytest.approx(10 + 35), "before a, before c; b waited for something else"
 
 
 def test_a_checkpoint_is_executed_work_and_no_useful_one(told):
     number = {"Sequence number": 4, "Fwd thread id": 0}
-    analysis = told(
-        trace(
-            steps((0, 200)),
+    analysis = told(steps((0, 200)),
             operator("aten::mm", 0, 10, MM, **number),
             launched("gemm", 1, 10, 20, 1),
             event("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 50, 100, 1),
             operator("aten::mm", 55, 10, MM, **number),
             launched("gemm", 56, 60, 20, 2),
             operator("aten::mm", 70, 10, [[32, 64], [64, 16]]),
-            launched("gemm", 71, 90, 20, 3),
-        )
-    )  # fmt: skip
+            launched("gemm", 71, 90, 20, 3))  # fmt: skip
     assert analysis.flops() == {"fp32": 2 * 65_536}
     assert analysis.flops("executed_flops", recomputed=True) == {"fp32": 3 * 65_536}
     assert (analysis.spent["products"], analysis.spent["recomputed"]) == (40_000, 20_000)
@@ -356,15 +323,13 @@ def test_float32_on_tensor_cores_is_tf32(told):
         ("cutlass_80_tensorop_s1688gemm_128x64_", "tf32"),
     ):
         analysis = told(
-            trace(steps((0, 100)), operator("aten::mm", 0, 5, MM), launched(kernel, 1, 10, 10, 1))
+            steps((0, 100)), operator("aten::mm", 0, 5, MM), launched(kernel, 1, 10, 10, 1)
         )
         assert analysis.flops() == {wanted: 65_536}
 
 
 def test_products_without_shapes_are_listed_and_not_zero(told):
-    analysis = told(
-        trace(steps((0, 100)), operator("aten::mm", 0, 5), launched("gemm", 1, 10, 10, 1))
-    )
+    analysis = told(steps((0, 100)), operator("aten::mm", 0, 5), launched("gemm", 1, 10, 10, 1))
     assert analysis.flops() == {}
     assert analysis.uncounted["aten::mm"] == (10_000, Said("no_shapes"))
     assert values(analysis)["matmul_percent"] == 10
@@ -372,11 +337,9 @@ def test_products_without_shapes_are_listed_and_not_zero(told):
 
 def test_an_operator_without_a_formula_whose_kernel_multiplies_is_listed(told):
     analysis = told(
-        trace(
-            steps((0, 100)),
-            operator("mine::fancy", 0, 5, MM),
-            launched("fancy_gemm_kernel", 1, 10, 10, 1),
-        )
+        steps((0, 100)),
+        operator("mine::fancy", 0, 5, MM),
+        launched("fancy_gemm_kernel", 1, 10, 10, 1),
     )
     assert analysis.uncounted == {"mine::fancy": (10_000, Said("no_formula"))}
 
@@ -570,17 +533,13 @@ def test_products_of_sparse_operands_are_unknown(layout):
 
 def test_a_checkpoint_s_last_call_which_runs_no_kernel_executes_nothing(told):
     number = {"Sequence number": 4, "Fwd thread id": 0}
-    analysis = told(
-        trace(
-            steps((0, 200)),
+    analysis = told(steps((0, 200)),
             event("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 0, 100, 1),
             operator("aten::mm", 5, 10, MM, **number),
             launched("gemm", 6, 60, 20, 1),
             operator("aten::mm", 20, 10, MM, **number),
             operator("aten::mm", 70, 10, [[32, 64], [64, 16]]),
-            launched("gemm", 71, 90, 20, 2),
-        )
-    )  # fmt: skip
+            launched("gemm", 71, 90, 20, 2))  # fmt: skip
     assert analysis.flops() == {"fp32": 65_536}
     assert analysis.flops("executed_flops", recomputed=True) == {"fp32": 2 * 65_536}
 
@@ -630,10 +589,8 @@ def test_devices_of_one_process_are_joined_as_ranks(tmp_path):
     jobs.joined(rows)
     assert rows[0]["job_ranks"] == 2
     assert rows[0]["job_slowest_rank"] == 1, "the first waits for it"
-    assert (rows[0]["transfer_percent"], rows[0]["waiting_percent"]) == (
-        pytest.approx(10),
-        pytest.approx(30),
-    )
+    found = (rows[0]["transfer_percent"], rows[0]["waiting_percent"])
+    assert found == (pytest.approx(10), pytest.approx(30))
     of_all = 100 * 3 * 65_536 / (100e-6 * 2 * rows[0]["peak_tflop_s"] * 1e12)
     assert rows[0]["job_mfu_percent"] == pytest.approx(of_all)
 
@@ -661,7 +618,6 @@ def test_flops_of_a_model_stand_in_for_shapes(tmp_path, capsys):
     assert row["flops"] == 2 * 2 * 1024 * 1024, "of inference: no backward pass was recorded"
     assert row["flops_source"] == {"counted_of": {"model": "linear_1024", "batch_size": 2}}
     assert row["mfu_percent"] == pytest.approx(100 * row["flops"] / 1e-3 / 989.43e12, rel=1e-4)
-    assert row["useful_ms"] == pytest.approx(1e3 * row["flops"] / 989.43e12, abs=1e-6), (
-        "whole nanoseconds"
-    )
+    found = row["useful_ms"]
+    assert found == pytest.approx(1e3 * row["flops"] / 989.43e12, abs=1e-6), "whole nanoseconds"
     assert row["uncounted_ms"] == 0

@@ -1,5 +1,4 @@
-"""Reading files: in batches as at once, exact to the nanosecond, and one clear message for each
-that is none."""
+"""Reading files: in batches as at once, to the nanosecond, one message for what is none."""
 
 import gzip
 import json
@@ -66,9 +65,8 @@ def test_a_time_keeps_its_nanoseconds(time, between):
     assert abs(nanoseconds(event["ts"]) - between) <= 1
     [event] = parsed(f'[{{"ts": {time // 1000}.{time % 1000:03}}}]')
     assert nanoseconds(event["ts"]) == time
-    assert nanoseconds(parsed("9123456789012.0006")) == 9123456789012001, (
-        "a float of it lies 0.4 ns off, or 1.4"
-    )
+    found = nanoseconds(parsed("9123456789012.0006"))
+    assert found == 9123456789012001, "a float of it lies 0.4 ns off, or 1.4"
 
 
 NUMBERS = st.integers() | st.floats(-1e9, 1e9).map(lambda number: round(number, 3))
@@ -81,9 +79,8 @@ NUMBERS = st.integers() | st.floats(-1e9, 1e9).map(lambda number: round(number, 
 def test_both_parsers_read_the_same(value, is_ascii):
     text = json.dumps({"args": value, "n": [float("inf"), -0.0, 1e300]}, ensure_ascii=is_ascii)
     assert parsed(text) == json.loads(text)
-    assert parsed(text[:-1]).msg == chrome._parsed(text[:-1].encode()).msg, (
-        "what is wrong is said by one of them"
-    )
+    found = parsed(text[:-1]).msg
+    assert found == chrome._parsed(text[:-1].encode()).msg, "what is wrong is said by one of them"
 
 
 def test_times_that_are_none():
@@ -167,9 +164,8 @@ def test_what_does_not_fit_into_memory_is_said_before_it_is_read(tmp_path, monke
             read(path)
         size = len(json.dumps(TRACE, indent=1))
         need = chrome.BASE_BYTES + chrome.MEMORY_PER_BYTE * size
-        assert caught.value.why == Said(
-            "json_needs_memory", {"size": size, "need": need, "free": 10**8}
-        )
+        found = caught.value.why
+        assert found == Said("json_needs_memory", {"size": size, "need": need, "free": 10**8})
         monkeypatch.undo()
 
 

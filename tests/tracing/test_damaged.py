@@ -1,5 +1,4 @@
-"""Traces that no profiler wrote so: read without what cannot be, or refused in one sentence; never
-a traceback."""
+"""Traces that no profiler wrote so: read without what cannot be, or refused in one sentence."""
 
 import json
 import sqlite3
@@ -242,10 +241,8 @@ def test_one_bad_file_costs_its_own_row_and_a_folder_s_copies_none(tmp_path, cap
     for name in ("h.xplane.pb", "h.trace.json.gz", "perfetto_trace.json.gz", "other.trace.json.gz"):
         (tmp_path / "jax").mkdir(exist_ok=True)
         write(tmp_path / "jax" / name, b"x")
-    assert [path.name for path in files([str(tmp_path / "jax")])] == [
-        "h.xplane.pb",
-        "other.trace.json.gz",
-    ]
+    seen = [path.name for path in files([str(tmp_path / "jax")])]
+    assert seen == ["h.xplane.pb", "other.trace.json.gz"]
 
 
 def test_a_database_s_views_are_not_computed_and_rocpd_is_named(tmp_path):

@@ -56,9 +56,8 @@ def analyses(draw):
 def test_parts_sum_to_the_window_and_to_each_kind_of_time(found):
     assert sum(found.parts.values()) == sum(found.spent.values()) == found.window.length
     for kind in SPENT:
-        assert (
-            sum(time for part, time in found.parts.items() if part[0] == kind) == found.spent[kind]
-        ), kind
+        seen = sum(time for part, time in found.parts.items() if part[0] == kind)
+        assert seen == found.spent[kind], kind
     assert sum(found.idle_causes.values()) == found.spent["idle"]
 
 
@@ -71,9 +70,8 @@ def test_differences_sum_to_the_difference_of_the_steps(before, after):
     assert sum(part.difference for part in found.parts) == whole == found.after - found.before
     assert sum(part.difference for part in found.kinds()) == whole
     back = difference(after, before)
-    assert {(one.kind, one.operator, one.shapes): one.difference for one in found.parts} == {
-        (one.kind, one.operator, one.shapes): -one.difference for one in back.parts
-    }
+    seen = {(one.kind, one.operator, one.shapes): one.difference for one in found.parts}
+    assert seen == {(one.kind, one.operator, one.shapes): -one.difference for one in back.parts}
 
 
 def recorded(path, kernel=20, spread=0):
@@ -96,9 +94,8 @@ def test_the_noise_is_the_spread_of_the_steps(tmp_path):
     )
     found = difference(one, two)
     assert found.change == pytest.approx(0.02)
-    assert found.noise == pytest.approx(2 * (12 / 3) ** 0.5 / 100), (
-        "variance of 100, 106, 100 is 12"
-    )
+    seen = found.noise
+    assert seen == pytest.approx(2 * (12 / 3) ** 0.5 / 100), "variance of 100, 106, 100 is 12"
     assert (found.verdict, difference(one, one).verdict) == ("same", "same")
 
 

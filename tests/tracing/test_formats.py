@@ -1,5 +1,4 @@
-"""Traces of other profilers than torch's: read into the same recording, worked out by hand, and bad
-files named."""
+"""Traces of other profilers than torch's, worked out by hand, and bad files named."""
 
 import gzip
 import json
@@ -8,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from support.said import keys, numbers
+from support.said import numbers, refused
 
 from mfulab.cli.main import main
 from mfulab.measurements.read_trace.reader import files, read_file
@@ -40,11 +39,8 @@ TABLES = {
     " nameId INTEGER",
     "NVTX_EVENTS": "start INTEGER, end INTEGER, eventType INTEGER, text TEXT, textId INTEGER, globalTid INTEGER",
 }
-NAMES = [
-    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64",
-    "cudaLaunchKernel_v7000",
-    "nccl_Reduce",
-]
+NAMES = ["sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"]
+NAMES += ["cudaLaunchKernel_v7000", "nccl_Reduce"]
 NAMES += ["cudaStreamSynchronize_v3020", "cudaMemcpyAsync_v3020"]
 ONE, TWO = 1 << 24, 2 << 24  # processes
 
@@ -78,27 +74,18 @@ def nsys(path, tables=TABLES, ranges=(), **rows):
 
 def test_nsight_systems_by_hand(tmp_path):
     first, second = map(row, read_file(nsys(tmp_path / "any.name")))
-    assert (first["device"], first["units"], first["rank"], first["window_s"]) == (
-        H100,
-        132,
-        0,
-        5e-6,
-    )
+    found = (first["device"], first["units"], first["rank"], first["window_s"])
+    assert found == (H100, 132, 0, 5e-6)
     assert first["kernel_busy_percent"] == pytest.approx(60)
     assert json.loads(first["spent"]) | {"idle": 0} == {
         "products": 2000, "recomputed": 0, "uncounted": 0, "others": 0, "graph": 0, "communication": 1000,
         "copies": 500, "input_wait": 0, "idle": 0,
     }  # fmt: skip
-    assert first["flops_by_format"] == json.dumps({"bf16": 2.0 * 2048 * 512 * 1024}), (
-        "the format is the kernel's"
-    )
+    seen = first["flops_by_format"]
+    assert seen == json.dumps({"bf16": 2.0 * 2048 * 512 * 1024}), "the format is the kernel's"
     # Idle from 3500, while the host waited (3200 to 3600), until a launch at 4500.
-    assert json.loads(first["idle_causes"]) == {
-        "synchronisation": 1500,
-        "starved": 0,
-        "queued": 0,
-        "unlinked": 0,
-    }
+    expected = {"synchronisation": 1500, "starved": 0, "queued": 0, "unlinked": 0}
+    assert json.loads(first["idle_causes"]) == expected
     assert second["kernel_busy_percent"] == pytest.approx(10)
     assert second["job"] == first["job"] == "any.name"
     assert json.loads(second["reasons"])["flops"] == {"of_no_operator": {}}
@@ -107,48 +94,34 @@ def test_nsight_systems_by_hand(tmp_path):
 def test_launches_of_two_processes_with_one_correlation_are_kept_apart(tmp_path):
     recordings = read(nsys(tmp_path / "t.sqlite"))
     assert [len(one.activities) for one in recordings] == [3, 1]
-    assert (
-        len({number for one in recordings for number in one.activities.correlation.tolist()}) == 4
-    )
+    found = len({number for one in recordings for number in one.activities.correlation.tolist()})
+    assert found == 4
 
 
 def test_steps_that_a_user_named_are_steps(tmp_path):
-    ranges = [
-        (990, 3990, 59, "step 7", None, ONE + 1),
-        (3990, 6100, 60, "iteration_8", None, ONE + 1),
-    ]
+    ranges = [(990, 3990, 59, "step 7", None, ONE + 1)]
+    ranges += [(3990, 6100, 60, "iteration_8", None, ONE + 1)]
     first, _ = read_file(nsys(tmp_path / "t.sqlite", ranges=ranges))
     assert (first.row.steps, first.row.first_step, first.row.last_step) == (2, 7, 8)
 
 
-@pytest.mark.parametrize(
-    ("name", "mark"),
-    [
-        ("Step#3", 3),
-        ("ITERATION 12", 12),
-        ("train_step_4", 4),
-        ("ProfilerStep#9", 9),
-        ("iter: 5", 5),
-        ("step", None),
-    ],
-)
+MARKS = {"Step#3": 3, "ITERATION 12": 12, "train_step_4": 4, "ProfilerStep#9": 9, "iter: 5": 5}
+
+
+@pytest.mark.parametrize(("name", "mark"), [*MARKS.items(), ("step", None)])
 def test_marks_of_steps(name, mark):
     assert step_mark(name) == (None if mark is None else f"ProfilerStep#{mark}")
 
 
 def cut_down(name, *without):
-    kept = [
-        column
-        for column in TABLES[name].split(",")
-        if column.strip().partition(" ")[0] not in without
-    ]
+    columns = TABLES[name].split(",")
+    kept = [each for each in columns if each.strip().partition(" ")[0] not in without]
     return TABLES | {name: ",".join(kept)}
 
 
 def test_an_export_without_names_or_processes_is_read_as_far_as_it_goes(tmp_path):
-    tables = {
-        name: TABLES[name] for name in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME")
-    }
+    kept = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME")
+    tables = {name: TABLES[name] for name in kept}
     first, _ = map(row, read_file(nsys(tmp_path / "t.sqlite", tables)))
     assert first["kernel_busy_percent"] == pytest.approx(60)
     assert json.loads(first["reasons"])["device"] == {"no_device_name": {}}
@@ -174,6 +147,9 @@ def stat(holder, number, **value):
     setattr(one, field, content)
 
 
+FIELDS = {int: "int64_value", float: "double_value", bytes: "bytes_value", str: "str_value"}
+
+
 def profile(path, name=TPU, lines=(), about=()):
     """A plane of `lines`: name → events (kind, begin ns, ns), and kinds (name, {stat: value})."""
     space = message("XSpace")
@@ -183,12 +159,7 @@ def profile(path, name=TPU, lines=(), about=()):
     def put(holder, held):
         for key, value in held.items():
             number = stats.setdefault(key, len(stats) + 1)
-            field = {
-                int: "int64_value",
-                float: "double_value",
-                bytes: "bytes_value",
-                str: "str_value",
-            }[type(value)]
+            field = FIELDS[type(value)]
             stat(holder, number, **{field: value.encode() if isinstance(value, str) else value})
 
     kinds: dict[str, int] = {}
@@ -210,27 +181,19 @@ def profile(path, name=TPU, lines=(), about=()):
 
 
 FUSION = "%fusion.1 = bf16[8,8]{1,0} fusion(bf16[8,16]{1,0} %a, bf16[16,8]{1,0} %b), kind=kOutput"
+FUSED = {"hlo_category": "convolution fusion", "flops": 4096, "bytes_accessed": 640}
 OPERATORS = {
     "XLA Ops": [
         ("%while.1", 0, 1000, {}, {"hlo_category": "while"}),
-        (
-            FUSION,
-            100,
-            400,
-            {},
-            {"hlo_category": "convolution fusion", "flops": 4096, "bytes_accessed": 640},
-        ),
+        (FUSION, 100, 400, {}, FUSED),
         ("%add.2", 500, 300, {}, {"hlo_category": "loop fusion", "flops": 64}),
         ("%all-reduce.3", 1200, 200, {}, {"hlo_category": "all-reduce"}),
     ],
     "Async XLA Ops": [("%copy-start", 0, 5000, {}, {})],
     "Steps": [("4", 0, 700, {}, {}), ("5", 700, 900, {}, {})],
 }
-STATED = {
-    "peak_teraflops_per_second": 275.0,
-    "peak_hbm_bw_gigabytes_per_second": 1228.0,
-    "device_type_string": "TPU v4",
-}
+STATED = {"peak_teraflops_per_second": 275.0, "peak_hbm_bw_gigabytes_per_second": 1228.0}
+STATED |= {"device_type_string": "TPU v4"}
 
 
 def test_a_tpu_by_hand(tmp_path):
@@ -246,9 +209,8 @@ def test_a_tpu_by_hand(tmp_path):
     assert told["effective_precision"] == "bf16"
     assert json.loads(told["notes"]) == {"own_peak": {"peak": 275.0, "bandwidth": 1228.0}}
     assert [one.shapes for one in found.analysis.products] == ["[[8, 16], [16, 8]]"]
-    assert found.analysis.others == {"xla::while": 300, "xla::add": 300}, (
-        "a loop has what its body leaves"
-    )
+    seen = found.analysis.others
+    assert seen == {"xla::while": 300, "xla::add": 300}, "a loop has what its body leaves"
 
 
 def module(opcode="dot", **fields):
@@ -282,6 +244,16 @@ def te_config(**changed):
     return f"{{{inside}, dropout_probability = 1.0e-01 : f64, is_training = true}}".encode()
 
 
+def te_work(way, changed):
+    """Work of one call of its attention."""
+    target = f"te_fused_attn_{way}_ffi".encode()
+    told = {"custom_call_target": target, "backend_config": te_config(**changed)}
+    proto = message("HloProto")
+    proto.ParseFromString(module("custom-call", **told))
+    (cost,) = profiles.module_costs(proto.hlo_module).values()
+    return cost.work
+
+
 PAIRS = 2 * 4 * 64 * 64  # of 2 sequences and 4 heads
 
 
@@ -296,57 +268,33 @@ PAIRS = 2 * 4 * 64 * 64  # of 2 sequences and 4 heads
         ("backward", {"v_head_dim": 64}, 4 * (32 + 64), 1.0, 4 * (32 + 64) + 2 * 32),
     ],
 )
-def test_transformer_engines_attention_costs_what_its_configuration_tells(
-    way, changed, needed, attended, executed
-):
-    target = f"te_fused_attn_{way}_ffi".encode()
-    told = {"custom_call_target": target, "backend_config": te_config(**changed)}
-    proto = message("HloProto")
-    proto.ParseFromString(module("custom-call", **told))
-    (cost,) = profiles.module_costs(proto.hlo_module).values()
-    assert cost.work.flops == needed * PAIRS
-    assert cost.work.causal_flops == attended * needed * PAIRS
-    assert cost.work.executed_flops == executed * PAIRS
-    assert cost.work.bound is (changed.get("mask_type") == 5), "its lengths are not told"
+def test_transformer_engines_attention_by_its_config(way, changed, needed, attended, executed):
+    work = te_work(way, changed)
+    assert work.flops == needed * PAIRS
+    assert work.causal_flops == attended * needed * PAIRS
+    assert work.executed_flops == executed * PAIRS
+    assert work.bound is (changed.get("mask_type") == 5), "its lengths are not told"
 
 
 def test_a_window_of_transformer_engines_attention_holds_fewer_keys():
-    told = {"window_size_left": 15, "window_size_right": 0, "mask_type": 2}
-    fields = {
-        "custom_call_target": b"te_fused_attn_forward_ffi",
-        "backend_config": te_config(**told),
-    }
-    proto = message("HloProto")
-    proto.ParseFromString(module("custom-call", **fields))
-    (cost,) = profiles.module_costs(proto.hlo_module).values()
-    assert cost.work.flops == 4 * 32 * 2 * 4 * 64 * 16
+    window = {"window_size_left": 15, "window_size_right": 0, "mask_type": 2}
+    assert te_work("forward", window).flops == 4 * 32 * 2 * 4 * 64 * 16
 
 
 @pytest.mark.parametrize(("opcode", "fields"), [("dot", {}), ("custom-call", CUBLAS)])
 def test_a_gpu_counts_the_module_that_the_profile_holds(tmp_path, opcode, fields):
     own = {"hlo_op": "gemm.1", "program_id": 1, "correlation_id": 7}
     # One operator of two kernels in a row, then another call of it, then a copy.
-    stream = [
-        ("split", 0, 100, own, {}),
-        ("k", 100, 200, own, {}),
-        ("fill", 300, 50, {}, {}),
-        ("k", 400, 200, own, {}),
-    ]
-    lines = {
-        "Stream #3(Kernel)": stream,
-        "Stream #4(MemcpyH2D)": [("c", 600, 50, {}, {})],
-        "XLA Ops 2": stream,
-    }
+    stream = [("split", 0, 100, own, {}), ("k", 100, 200, own, {})]
+    stream += [("fill", 300, 50, {}, {}), ("k", 400, 200, own, {})]
+    copies = [("c", 600, 50, {}, {})]
+    lines = {"Stream #3(Kernel)": stream, "Stream #4(MemcpyH2D)": copies, "XLA Ops 2": stream}
     device = profile(tmp_path / "device", "/device:GPU:0", lines, {"core_count": 132})
-    held = profile(
-        tmp_path / "held",
-        "/host:metadata",
-        {"": [("jit_f", 0, 0, {}, {"Hlo Proto": module(opcode, **fields)})]},
-    )
+    program = {"": [("jit_f", 0, 0, {}, {"Hlo Proto": module(opcode, **fields)})]}
+    held = profile(tmp_path / "held", "/host:metadata", program)
     path = tmp_path / "both.xplane.pb"
-    path.write_bytes(
-        held.read_bytes() + device.read_bytes()
-    )  # messages that follow one another are merged
+    # messages that follow one another are merged
+    path.write_bytes(held.read_bytes() + device.read_bytes())
     told = row(read_file(path)[0])
     assert told["flops"] == 2 * (2 * 4 * 8 * 16)
     assert told["bytes_moved"] == 2 * 2 * (4 * 16 + 16 * 8 + 4 * 8)
@@ -401,12 +349,8 @@ def test_rocprofv3_by_hand(tmp_path):
         "products": 0, "recomputed": 0, "uncounted": 1000, "others": 0, "graph": 0, "communication": 1500,
         "copies": 300, "input_wait": 0, "idle": 1200,
     }  # fmt: skip
-    assert json.loads(told["idle_causes"]) == {
-        "synchronisation": 0,
-        "starved": 1200,
-        "queued": 0,
-        "unlinked": 0,
-    }
+    seen = json.loads(told["idle_causes"])
+    assert seen == {"synchronisation": 0, "starved": 1200, "queued": 0, "unlinked": 0}
     assert json.loads(told["reasons"])["flops"] == {"of_no_operator": {}}
 
 
@@ -472,51 +416,24 @@ def test_one_sentence_says_what_is_wrong(tmp_path, kind, harm):
 
 
 EMPTY = {name: [] for name in TABLES}
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+TIMELESS, IN_WORDS = {KERNELS: [(1,)]}, {KERNELS: [("x", "y", 0, 7, 5, ONE, 0, 1, 1, 1)]}
+ONE_CALL = [("f", 0, 5, {}, {})]
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (
-            lambda path: nsys(path, {"other": "a INTEGER"}, other=[(1,)]),
-            "foreign_database",
-        ),
-        (
-            lambda path: nsys(path, {"StringIds": TABLES["StringIds"]}),
-            "without_cuda_activities",
-        ),
+        (lambda path: nsys(path, {"other": "a INTEGER"}, other=[(1,)]), "foreign_database"),
+        (lambda path: nsys(path, {"StringIds": TABLES["StringIds"]}), "without_cuda_activities"),
         (lambda path: nsys(path, **EMPTY), "no_cuda_work"),
-        (
-            lambda path: nsys(
-                path,
-                {"CUPTI_ACTIVITY_KIND_KERNEL": "begin INTEGER"},
-                CUPTI_ACTIVITY_KIND_KERNEL=[(1,)],
-            ),
-            "table_without_times",
-        ),
-        (
-            lambda path: nsys(
-                path, CUPTI_ACTIVITY_KIND_KERNEL=[("x", "y", 0, 7, 5, ONE, 0, 1, 1, 1)]
-            ),
-            "damaged_export",
-        ),
-        (
-            lambda path: profile(path, "/host:CPU", {"python": [("f", 0, 5, {}, {})]}),
-            "no_device_plane",
-        ),
-        (
-            lambda path: profile(path, TPU, {"Steps": [("4", 0, 5, {}, {})]}),
-            "no_device_plane",
-        ),
+        (lambda path: nsys(path, {KERNELS: "begin INTEGER"}, **TIMELESS), "table_without_times"),
+        (lambda path: nsys(path, **IN_WORDS), "damaged_export"),
+        (lambda path: profile(path, "/host:CPU", {"python": ONE_CALL}), "no_device_plane"),
+        (lambda path: profile(path, TPU, {"Steps": ONE_CALL}), "no_device_plane"),
         (lambda path: path.write_bytes(rocprof(buffer_records={})), "rocprof_without_kernels"),
-        (
-            lambda path: path.write_bytes(rocprof(agents=[])),
-            "unknown_rocprof",
-        ),
-        (
-            lambda path: path.write_bytes(rocprof(kernel_symbols=None)),
-            "unknown_rocprof",
-        ),
+        (lambda path: path.write_bytes(rocprof(agents=[])), "unknown_rocprof"),
+        (lambda path: path.write_bytes(rocprof(kernel_symbols=None)), "unknown_rocprof"),
         (lambda path: path.write_bytes(b'{"rocprofiler-sdk-tool": 5}'), "unknown_rocprof"),
     ],
 )
@@ -527,36 +444,24 @@ def test_a_file_without_what_is_needed_says_what(tmp_path, make, said):
     assert error.value.why.key == said
 
 
-def test_an_nsight_report_gets_the_command_that_exports_it(tmp_path):
-    (tmp_path / "a.nsys-rep").write_bytes(b"\x00binary")
-    with pytest.raises(TraceError) as error:
-        read(tmp_path / "a.nsys-rep")
-    assert "is_nsys_report" in keys(error.value)
+SNAPSHOT = {"segments": [{"device": 0}], "device_traces": [[]]}
 
 
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        (
-            "a.pickle",
-            pickle.dumps({"segments": [{"device": 0}], "device_traces": [[]]}),
-            "is_snapshot",
-        ),
+        ("a.pickle", pickle.dumps(SNAPSHOT), "is_snapshot"),
         ("a.pickle", pickle.dumps(["segment"]), "is_pickle"),
+        ("a.nsys-rep", b"\x00binary", "is_nsys_report"),
         ("a.pftrace", b"\n\x05packet", "is_pftrace"),
         ("a.perfetto-trace.gz", gzip.compress(b"\n\x00", mtime=0), "is_pftrace"),
-        (
-            "memory.json",
-            b'[["cuda:0", 1], ["cuda:0", 2]]',
-            "all_are_no_events",
-        ),
+        ("memory.json", b'[["cuda:0", 1], ["cuda:0", 2]]', "all_are_no_events"),
     ],
 )
 def test_other_files_of_profilers_are_named(tmp_path, name, data, said):
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(TraceError) as error:
+    with refused(TraceError, said):
         read(tmp_path / name)
-    assert said in keys(error.value)
 
 
 def test_without_protobuf_the_extra_is_named(tmp_path, monkeypatch):
@@ -580,16 +485,14 @@ def test_real_files():
     whole, repeating = (
         read_file(FOLDER / "nsys_h100_2_gpus.sqlite", steps=steps) for steps in (1, None)
     )
-    assert [1e7 * one.row.kernel_busy_percent * one.row.time_s for one in whole] == pytest.approx(
-        [22_385_163, 22_444_359]
-    )
+    found = [1e7 * one.row.kernel_busy_percent * one.row.time_s for one in whole]
+    assert found == pytest.approx([22_385_163, 22_444_359])
     assert {one.row.steps for one in repeating} == {23}, "generations, before the next prompt"
     jax = read_file(FOLDER / "jax_conv_mi300.xplane.pb")
     assert [one.row.device_index for one in jax] == list(range(8))
     output, weight = 5120 * 34 * 31 * 53, 16 * 1 * 2 * 2
-    assert {one.row.flops for one in jax} == {2 * output * weight}, (
-        "one convolution of each of the steps that repeat"
-    )
+    seen = {one.row.flops for one in jax}
+    assert seen == {2 * output * weight}, "one convolution of each of the steps that repeat"
     (amd,) = read_file(FOLDER / "rocprofv3_results.json.gz", steps=1)
     assert amd.row.device == "AMD Instinct MI350X"
     assert 1e7 * amd.row.kernel_busy_percent * amd.row.time_s == pytest.approx(4_233_112_334)
@@ -600,15 +503,8 @@ def test_real_files():
 
 def test_trimming_keeps_the_union_and_lets_a_stream_execute_one_at_a_time(tmp_path):
     recorder = Recorder(tmp_path)
-    for begin, end, stream in (
-        (0, 10, 1),
-        (5, 12, 1),
-        (6, 8, 1),
-        (20, 30, 1),
-        (5, 9, 2),
-        (7, 9, -1),
-        (8, 9, -1),
-    ):
+    on_one = [(begin, end, 1) for begin, end in ((0, 10), (5, 12), (6, 8), (20, 30))]
+    for begin, end, stream in (*on_one, (5, 9, 2), (7, 9, -1), (8, 9, -1)):
         recorder.activity((begin, end), 0, "k", (1, 0), stream, -1, -1, 0)
     (found,) = recorder.done({}, 7)
     assert found.trimmed == {0: (2, 7)}
@@ -659,24 +555,21 @@ def test_a_damaged_folder_of_parquet_tables_is_one_sentence(tmp_path):
     folder = as_parquet(nsys(tmp_path / "t.sqlite"), tmp_path / "t_pqtdir")
     kernels = folder / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
     kernels.write_bytes(kernels.read_bytes()[:-20])
-    with pytest.raises(TraceError) as error:
+    with refused(TraceError, "damaged_export"):
         read(kernels)
-    assert error.value.why.key == "damaged_export"
     kernels.unlink()
-    with pytest.raises(TraceError) as error:
+    with refused(TraceError, "without_cuda_activities"):
         read(folder / "StringIds.parquet")
-    assert error.value.why.key == "without_cuda_activities"
+
+
+ROOT = {"children": [], "frame": {"name": "ROOT"}}
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        (
-            "p.hatchet",
-            [{"children": [], "frame": {"name": "ROOT"}, "metrics": {"time (ns)": 5}}],
-            "is_proton",
-        ),
-        ("p.json", [{"frame": {"name": "ROOT"}, "children": []}, {"CUDA": {}}], "is_proton"),
+        ("p.hatchet", [ROOT | {"metrics": {"time (ns)": 5}}], "is_proton"),
+        ("p.json", [ROOT, {"CUDA": {}}], "is_proton"),
         ("t.ndjson", {"event_type": "compilation", "pid": 1, "payload": {}}, "is_tritonparse"),
         ("c.json", {"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}, "is_chakra"),
         ("c.json", {"pid": 1, "schema": "1.0.2-chakra.0.0.4", "nodes": []}, "is_chakra"),
@@ -685,9 +578,8 @@ def test_a_damaged_folder_of_parquet_tables_is_one_sentence(tmp_path):
 )
 def test_what_other_tools_write_is_named_with_the_way_on(tmp_path, name, content, said):
     (tmp_path / name).write_text(json.dumps(content, indent=1))
-    with pytest.raises(TraceError) as error:
+    with refused(TraceError, said):
         read(tmp_path / name)
-    assert said in keys(error.value)
 
 
 def test_a_trace_that_holds_such_words_is_read(tmp_path):

@@ -1,5 +1,4 @@
-"""Time and FLOPs by module: worked out by hand, of a real backward pass, of public traces, and as
-sums that hold."""
+"""Time and FLOPs by module: by hand, of a real backward pass, and of public traces."""
 
 import contextlib
 import json
@@ -126,10 +125,8 @@ def test_a_step_of_one_s_own_is_told_by_its_classes_and_leaves_no_hook():
     assert {name: (found[name].calls, found[name].flops) for name in found if name} == {
         "Net": (1, 3 * one * 32 + 2 * one * 32 + 3 * one * 8),
         "Net/Sequential": (2, 3 * one * 32 + 2 * one * 32),
-        "Net/Sequential/Linear": (
-            2,
-            3 * one * 32 + 2 * one * 32,
-        ),  # the first has no gradient of its input
+        # the first has no gradient of its input
+        "Net/Sequential/Linear": (2, 3 * one * 32 + 2 * one * 32),
         "Net/Sequential/ReLU": (2, 0),
         "Net/Linear": (1, 3 * one * 8),
     }
@@ -145,10 +142,8 @@ def test_a_module_that_raises_ends_its_range(tmp_path):
             torch.nn.Linear(3, 4)(torch.ones(2, 5))
         torch.nn.ReLU()(torch.ones(2))
 
-    assert {one.path for one in modules_of(trace_modules(step, torch.device("cpu"), 1))} >= {
-        ("Linear",),
-        ("ReLU",),
-    }
+    found = {one.path for one in modules_of(trace_modules(step, torch.device("cpu"), 1))}
+    assert found >= {("Linear",), ("ReLU",)}
 
 
 @needs_traces
@@ -163,9 +158,8 @@ def test_layers_of_a_public_trace_have_the_flops_of_their_weights():
         sum(time for kind, time in read.analysis.spent.items() if kind != "idle") / 1e3
     )
     joined = json.loads(trace_columns(read.row.model_dump())["module_times"])
-    assert joined[0]["mfu_percent"] == pytest.approx(
-        100 * read.row.flops / (joined[0]["ms"] * 1e9) / 989.4, rel=1e-3
-    )
+    seen = joined[0]["mfu_percent"]
+    assert seen == pytest.approx(100 * read.row.flops / (joined[0]["ms"] * 1e9) / 989.4, rel=1e-3)
 
 
 @needs_traces
@@ -181,9 +175,7 @@ def test_ranges_that_a_user_marked_serve_where_no_module_was_recorded():
     ),
     depth=st.integers(1, 5),
 )
-def test_times_of_parts_sum_to_the_busy_time_and_never_exceed_what_holds_them(
-    tmp_path_factory, calls, depth
-):
+def test_times_of_parts_sum_to_the_busy_time_within_what_holds_them(tmp_path_factory, calls, depth):
     nested = [module(f"L{level}_0", level, 200 - 2 * level) for level in range(depth)]
     kernels = [
         one
@@ -256,9 +248,7 @@ def test_bandwidths_of_collectives_are_those_that_nccl_tests_define(tmp_path, ca
         ("allreduce", 1, 0),
     ],
 )
-def test_bytes_over_a_link_are_those_of_nccl_tests_a_step(
-    tmp_path, capsys, kind, processes, factor
-):
+def test_bytes_over_a_link_are_nccl_tests_ones_a_step(tmp_path, capsys, kind, processes, factor):
     """Three calls of 2 MB in two steps."""
     sent = [
         collective(kind, begin, 40, number, "BFloat16", processes=processes)

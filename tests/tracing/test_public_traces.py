@@ -1,5 +1,4 @@
-"""Public traces of real devices, where they lie beside this checkout: shares and FLOPs held against
-hand counts."""
+"""Public traces of real devices, where they lie here: shares and FLOPs against hand counts."""
 
 import functools
 import gzip
@@ -85,9 +84,8 @@ def test_flops_equal_a_hand_count(name):
     assert row["flops"] * row["steps"] == pytest.approx(flops, rel=1e-3)
     assert (row["effective_precision"], row["steps"]) == (product_format, steps)
     if busy_us is not None:
-        assert row["kernel_busy_percent"] / 100 * row["window_s"] * 1e6 == pytest.approx(
-            busy_us, abs=1e-3
-        )
+        found = row["kernel_busy_percent"] / 100 * row["window_s"] * 1e6
+        assert found == pytest.approx(busy_us, abs=1e-3)
 
 
 def summed(name: str) -> int:
@@ -145,9 +143,8 @@ def test_flops_of_training_equal_a_sum_over_its_events():
     row, _ = row_of("v100_nccl_training")
     assert row["flops"] * 6 == pytest.approx(summed("v100_nccl_training"), rel=1e-3)
     assert row["mfu_percent"] is None
-    assert json.loads(row["mfu_reason"]) == {
-        "mostly_uncounted": {"share": 88.4389, "least": 1.41079}
-    }
+    found = json.loads(row["mfu_reason"])
+    assert found == {"mostly_uncounted": {"share": 88.4389, "least": 1.41079}}
 
 
 def test_mfu_of_the_real_devices():
@@ -157,9 +154,8 @@ def test_mfu_of_the_real_devices():
     ):
         row, _ = row_of(name)
         assert row["peak_tflop_s"] == pytest.approx(peak, rel=1e-3)
-        assert row["mfu_percent"] == pytest.approx(
-            100 * row["flops"] / row["time_s"] / peak / 1e12, rel=1e-3
-        )
+        found = row["mfu_percent"]
+        assert found == pytest.approx(100 * row["flops"] / row["time_s"] / peak / 1e12, rel=1e-3)
 
 
 def test_a_device_that_lags_is_read_over_its_own_period():
@@ -201,13 +197,10 @@ def test_the_times_of_operators_sum_to_the_step_and_each_has_a_roof_or_a_reason(
     for one in read_file(FOLDER / name):
         row = one.row.model_dump()
         found = json.loads(trace_columns(row)["operator_roofline"])
-        assert (
-            sum(operator.time_ns for operator in one.analysis.operators)
-            == one.analysis.window.length
-        )
-        assert sum(each["time_ms"] for each in found) == pytest.approx(
-            1e3 * row["time_s"], rel=1e-9
-        )
+        seen = sum(operator.time_ns for operator in one.analysis.operators)
+        assert seen == one.analysis.window.length
+        expected = pytest.approx(1e3 * row["time_s"], rel=1e-9)
+        assert sum(each["time_ms"] for each in found) == expected
         for each in found:
             if each["kind"] in ("products", "recomputed", "uncounted", "others"):
                 assert (each["bound"] is None) == bool(each["reason"]), each
@@ -226,9 +219,8 @@ def test_the_roofline_of_the_real_devices_by_hand():
     # results, once each.
     attention = next(one for (name, _), one in found.items() if "attention" in name)
     assert attention["bound"] == "memory", "490 GFLOP take 0.497 ms at the peak, 1.76 GB 0.525 ms"
-    assert attention["best_ms"] == pytest.approx(
-        1e3 * 24 * 4 * 16 * 16 * 559 * 64 * 2 / 3350e9, rel=1e-3
-    )
+    seen = attention["best_ms"]
+    assert seen == pytest.approx(1e3 * 24 * 4 * 16 * 16 * 559 * 64 * 2 / 3350e9, rel=1e-3)
     up = found["aten::linear", "16×559×1024·2816×1024"]
     assert up["bound"] == "compute"
     assert up["best_ms"] == pytest.approx(1e3 * 48 * 2 * 8944 * 1024 * 2816 / 989.43e12, rel=1e-3)

@@ -1,5 +1,4 @@
-"""Ranks of one job joined: a known straggler is named, whatever the clocks, and even ranks are
-even."""
+"""Ranks of one job joined: a straggler is named, whatever the clocks; even ranks are even."""
 
 import errno
 import importlib
@@ -191,8 +190,5 @@ def test_calls_of_kernels_that_torch_does_not_describe_go_by_name(tmp_path):
     path = write_trace(tmp_path / "t.json", trace(steps((100, 200)), kernel))
     found = read(path)[0]
     (calls,) = calls_of(OfWindow(found, attribute(found), windows(found)[0]), None)
-    assert (calls.kind, calls.begins, calls.lengths) == (
-        "ncclDevKernel_AllGather",
-        [10_000],
-        [20_000],
-    )
+    seen = (calls.kind, calls.begins, calls.lengths)
+    assert seen == ("ncclDevKernel_AllGather", [10_000], [20_000])

@@ -1,5 +1,4 @@
-"""A trace's time in order: pieces that sum to the window, MFU over time, and tracks beside the
-trace's own events."""
+"""A trace's time in order: pieces that sum to the window, MFU over time, and tracks."""
 
 import gzip
 import json
@@ -37,13 +36,11 @@ def test_mfu_over_time_is_that_of_the_window_in_the_mean(tmp_path):
     (read,) = read_file(write(tmp_path / "a.json", trace(steps((0, 60)), calls, *kernels)))
     times, percent = timeline.mfu_over_time(read.analysis.told, read.analysis.call_flops, 1e12)
     assert len(times) == timeline.POINTS
-    assert percent.mean() == pytest.approx(
-        100 * read.row.flops * read.row.steps / read.row.window_s / 1e12
-    )
+    found = percent.mean()
+    assert found == pytest.approx(100 * read.row.flops * read.row.steps / read.row.window_s / 1e12)
     at = np.searchsorted(times, read.analysis.told.window.begin + 16_500) - 1
-    assert percent[at] == pytest.approx(100 * 2 * 64**3 / 3e-6 / 1e12), (
-        "the first kernel's own speed"
-    )
+    seen = percent[at]
+    assert seen == pytest.approx(100 * 2 * 64**3 / 3e-6 / 1e12), "the first kernel's own speed"
 
 
 @pytest.mark.parametrize("name", ["out.json", "out.json.gz"])
@@ -72,9 +69,7 @@ def test_tracks_stand_beside_the_traces_own_events_untouched(tmp_path, capsys, n
     assert verdict["name"].startswith("MFU ")
 
 
-def test_tracks_are_refused_for_several_files_a_cpu_and_a_place_that_cannot_be_written(
-    tmp_path, capsys
-):
+def test_tracks_are_refused_for_several_files_a_cpu_and_no_place(tmp_path, capsys):
     gpu = write(tmp_path / "a.json", TRACE)
     cpu = write(tmp_path / "b.json", {"traceEvents": [event("cpu_op", "aten::mm", 0, 5)]})
     for words, says in (
@@ -91,8 +86,6 @@ def test_another_format_is_written_with_what_was_read_of_it(tmp_path):
     out = tmp_path / "out.json"
     assert main(["trace", str(SHARED / "nsys_h100_2_gpus.sqlite"), "--perfetto", str(out)]) == 0
     found = json.loads(out.read_text())["traceEvents"]
-    assert {one["pid"] for one in found if one["pid"] >= timeline.PROCESS} == {
-        timeline.PROCESS,
-        timeline.PROCESS + 1,
-    }
+    seen = {one["pid"] for one in found if one["pid"] >= timeline.PROCESS}
+    assert seen == {timeline.PROCESS, timeline.PROCESS + 1}
     assert sum(one["pid"] in (0, 1) for one in found) > 3442, "kernels and copies of two devices"

@@ -58,19 +58,11 @@ def test_a_copy_that_runs_ahead_does_not_hide_the_lag(tmp_path_factory, left, co
         launched("k", at + 20, at + lag, period, number)
         for number, (at, _) in enumerate(marks, start=1)
     ]
+    on_9 = {"device": 0, "stream": 9}
     copies = [
         [
             event("cuda_runtime", "cudaMemcpyAsync", at + 10, 2, 1, correlation=100 + number),
-            event(
-                "gpu_memcpy",
-                "Memcpy HtoD",
-                at + 15,
-                30,
-                9,
-                correlation=100 + number,
-                device=0,
-                stream=9,
-            ),
+            event("gpu_memcpy", "Memcpy HtoD", at + 15, 30, 9, correlation=100 + number, **on_9),
         ]
         for number, (at, _) in enumerate(marks if ahead else ())
     ]
@@ -93,19 +85,12 @@ def test_one_long_product_is_not_bound_by_its_launch(tmp_path, others, floor_ns)
 def step(begin, number, *kernels):
     """A host step of 1000 µs: a product for each kernel, launched at once, and done within the
     step."""
-    return [
-        [
-            operator("aten::mm", begin + 50 * place, 20, SHAPES, "c10::BFloat16"),
-            launched(
-                name,
-                begin + 50 * place + 5,
-                begin + 100 + 200 * place,
-                150,
-                10 * number + place + 1,
-            ),
-        ]
-        for place, name in enumerate(kernels)
-    ]
+    made = []
+    for place, name in enumerate(kernels):
+        at, own = begin + 50 * place, 10 * number + place + 1
+        product = operator("aten::mm", at, 20, SHAPES, "c10::BFloat16")
+        made.append([product, launched(name, at + 5, begin + 100 + 200 * place, 150, own)])
+    return made
 
 
 def flat(nested):
@@ -189,10 +174,8 @@ def test_prefill_and_decoding_are_rows_of_their_own(tmp_path):
     ]
     path = write(tmp_path / "t.json", trace(flat([marks, steps((10_000, 16_000)), work])))
     found = {one.row.mode: one.row for one in read_file(path)}
-    assert {kind: (one.steps, one.flops) for kind, one in found.items()} == {
-        "decoding": (3, FLOPS),
-        "prefill": (2, 3 * FLOPS),
-    }
+    seen = {kind: (one.steps, one.flops) for kind, one in found.items()}
+    assert seen == {"decoding": (3, FLOPS), "prefill": (2, 3 * FLOPS)}
     assert '"count": 4' in found["decoding"].window_source
 
 

@@ -1,5 +1,4 @@
-"""The audit of other libraries' peaks: each mistake by its name, with stand-ins for what is not
-installed."""
+"""The audit of other libraries' peaks: each mistake by its name, with stand-ins."""
 
 import peaks_audit
 import pytest

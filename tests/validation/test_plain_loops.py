@@ -1,5 +1,4 @@
-"""Plain loops: FLOPs by hand against a closed form that others published, and the command that the
-docs name."""
+"""Plain loops: FLOPs by hand against a published closed form, and the docs' command."""
 
 import plain_loops
 import pytest

@@ -1,5 +1,4 @@
-"""Adding a thing takes few files: each test writes them into a copy and runs what it added
-there."""
+"""Adding a thing takes few files: each test writes them into a copy and runs it there."""
 
 import csv
 import re
@@ -33,11 +32,8 @@ def test_a_number_format_is_a_line_of_the_table_and_its_config(make_project):
     project = make_project(with_source=True)
     table = project.folder / "src/mfulab/core/formats.py"
     line = '        Format("int8", "int8"'
-    replace(
-        table,
-        line,
-        f'        Format("fp8_e5m2", "float8_e5m2", "bfloat16", 8, 1, 5, 3.4e-3),\n{line}',
-    )
+    new = f'        Format("fp8_e5m2", "float8_e5m2", "bfloat16", 8, 1, 5, 3.4e-3),\n{line}'
+    replace(table, line, new)
     with (project.folder / "config/precision.yaml").open("a", encoding="utf-8") as file:
         file.write("fp8_e5m2: { dtype: float8_e5m2 }\n")
     project.snakemake("rows", "--config", "experiment=number_formats", "precision=fp8_e5m2")
@@ -74,11 +70,8 @@ def test_a_joined_column_is_a_field_and_a_line_and_a_language_a_catalogue(make_p
     project = make_project(with_source=True)
     join = project.folder / "src/mfulab/mfu/join.py"
     line = '        "share_of_spec_percent": percent(speed, peak),'
-    replace(
-        join,
-        line,
-        f'{line}\n        "flops_per_byte": ratio(row.get("flops"), row.get("bytes_moved")),',
-    )
+    new = f'{line}\n        "flops_per_byte": ratio(row.get("flops"), row.get("bytes_moved")),'
+    replace(join, line, new)
     joined = project.folder / "src/mfulab/measurements/bench_matmul/joined.py"
     field = "    share_of_spec_percent: "
     replace(joined, field, f'    flops_per_byte: float | None = column("FLOPs ÷ bytes.")\n{field}')
@@ -153,10 +146,8 @@ for language in ("en", "ko"):
     print(said["verdict"], said["verdict_reason"], Texts(language, "advice")(row["verdict"]))
 """
     said = project.run(sys.executable, "-c", program)
-    assert said.stdout.splitlines() == [
-        "hot device 90 % are hot. cool it.",
-        "뜨거운 장치 90%가 뜨겁습니다. 식히십시오.",
-    ]
+    expected = ["hot device 90 % are hot. cool it.", "뜨거운 장치 90%가 뜨겁습니다. 식히십시오."]
+    assert said.stdout.splitlines() == expected
     checks = (*CHECKS, "-n0", "-q", "-p", "no:cacheprovider")
     done = project.run(sys.executable, "-m", "pytest", *checks, check=False)
     assert done.returncode == 0, done.stdout[-3000:]

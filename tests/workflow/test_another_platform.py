@@ -1,5 +1,4 @@
-"""A sweep without anything that only Linux has: what cannot be told is empty and says why, all else
-is measured."""
+"""A sweep without what only Linux has: what cannot be told is empty and says why."""
 
 import csv
 import json

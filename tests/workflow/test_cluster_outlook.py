@@ -1,5 +1,4 @@
-"""What a dry run for a cluster says before anything is queued, and what is said where its plugin is
-missing."""
+"""What a dry run for a cluster says first, and what is said without its plugin."""
 
 import re
 import sys
@@ -36,11 +35,10 @@ def cluster_project(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "replicates", "jobs", "longest"),
-    few(
-        [(25, 2, 3, 20), (25, 1, 3, 10), (3, 2, 1, 6)]
-    ),  # replicates stay with their matmul; one each; fewer than a group
+    # replicates stay with their matmul; one each; fewer than a group
+    few([(25, 2, 3, 20), (25, 1, 3, 10), (3, 2, 1, 6)]),
 )
-def test_a_dry_run_says_what_a_cluster_would_be_asked_for(
+def test_a_dry_run_says_what_a_cluster_is_asked_for(
     cluster_project, sizes, replicates, jobs, longest
 ):
     swept = f"size={','.join(str(1001 + 8 * place) for place in range(sizes))}"

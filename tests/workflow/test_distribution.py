@@ -1,5 +1,4 @@
-"""The package as an index would have it: a wheel that is built from the sdist, checked, and
-installed alone."""
+"""The package as an index would have it: a wheel from the sdist, checked and installed alone."""
 
 import json
 import os
@@ -32,9 +31,8 @@ def there(tmp_path_factory):
     """An empty folder, and the programs of an environment that holds the wheel and what it
     requires."""
     folder = tmp_path_factory.mktemp("distribution")
-    source = copy_workflow(
-        folder / "source", with_source=True
-    )  # building leaves files beside what is built
+    # building leaves files beside what is built
+    source = copy_workflow(folder / "source", with_source=True)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     built = run(

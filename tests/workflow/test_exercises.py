@@ -1,5 +1,4 @@
-"""Numbers in the answers to the notebook's exercises, computed anew by the project's own code, in
-both languages."""
+"""Numbers in the answers to the exercises, computed anew, in both languages."""
 
 import json
 import re

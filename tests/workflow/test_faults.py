@@ -69,9 +69,8 @@ def tree(
     mark, folder = str(uuid4()), tmp_path / getattr(request, "param", "")
     folder.mkdir(exist_ok=True)
     monkeypatch.setenv(MARK, mark)
-    monkeypatch.setenv(
-        SOCKET, ""
-    )  # runs directly: the worker imports torch, and has tests of its own
+    # runs directly: the worker imports torch, and has tests of its own
+    monkeypatch.setenv(SOCKET, "")
     copy_workflow(folder)
     make_script(folder, 0.3)
     (folder / "config/experiment/faults.yaml").write_text(EXPERIMENT)
@@ -426,9 +425,7 @@ def test_a_broken_file_costs_one_row_at_most_and_is_made_anew(tree: Path, how: s
         0,
     ),
 )
-def test_an_impossible_cell_is_told_with_its_file_and_a_remedy(
-    tree: Path, column: str, value: str
-) -> None:
+def test_an_impossible_cell_is_told_with_its_remedy(tree: Path, column: str, value: str) -> None:
     finish(tree, batch_size="1,2")
     [path, *_] = sorted((tree / "results/count_flops").glob("*/row.csv"))
     with path.open(newline="") as file:
@@ -574,7 +571,7 @@ def test_a_checkout_that_cannot_be_written_is_one_sentence(small_disk: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_home_that_cannot_be_written_is_no_obstacle(
+def test_a_home_that_is_read_alone_is_no_obstacle(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/proc/no-home")

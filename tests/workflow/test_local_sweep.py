@@ -1,5 +1,4 @@
-"""A sweep on one machine for real: on four pretend GPUs at a time, and interrupted as users and
-machines do."""
+"""A sweep on one machine for real: on four pretend GPUs, and interrupted."""
 
 import os
 import signal
@@ -33,9 +32,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_four_gpus_measure_four_runs_at_a_time_each_its_own(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_four_gpus_measure_four_runs_at_a_time(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(GPUS, ",".join(f"{pretend.HARDWARE}:{gpu}" for gpu in FOUR))
     (tree / "together").write_text(str(len(FOUR)))
     experiment = tree / "config/experiment/pretend.yaml"
@@ -96,11 +93,8 @@ def test_an_interrupted_sweep_leaves_nothing_running_and_goes_on(
     terminal, of_the_process = os.openpty()
     with (tree / "output").open("w") as output:
         sweep = subprocess.Popen(
-            [
-                "setsid",
-                "--ctty",
-                *pretend.command(*options, runs=runs),
-            ],  # as in a terminal of its own
+            # as in a terminal of its own
+            ["setsid", "--ctty", *pretend.command(*options, runs=runs)],
             cwd=tree,
             env=pretend.environment(),
             stdin=of_the_process,

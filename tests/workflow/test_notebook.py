@@ -1,5 +1,4 @@
-"""The seminar's notebook: runs from top to bottom in a checkout, sets itself up elsewhere, keeps
-small outputs."""
+"""The seminar's notebook: runs in a checkout, sets itself up elsewhere, keeps little."""
 
 import ast
 import io
@@ -102,9 +101,8 @@ def test_other_languages_are_written_from_it_with_the_same_code_and_are_up_to_da
         nbformat.validate(kept)
         assert kept == made, "python scripts/notebook.py --translate"
         code = [cell.source for cell in kept.cells if cell.cell_type == "code"]
-        assert [source.replace('LANGUAGE = "ko"', 'LANGUAGE = "en"') for source in code] == [
-            cell.source for cell in CODE
-        ]
+        found = [source.replace('LANGUAGE = "ko"', 'LANGUAGE = "en"') for source in code]
+        assert found == [cell.source for cell in CODE]
         assert sum('LANGUAGE = "ko"' in source for source in code) == 1, "figures are Korean, too"
         pairs = [
             (cell, own)
@@ -124,9 +122,8 @@ def test_a_cell_without_words_and_words_without_a_cell_are_named():
         nbformat.v4.new_code_cell("1", id="code"),
     ]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    assert [
-        cell.source for cell in SCRIPT["translated"](notebook, {"one": "하나"}, "ko").cells
-    ] == ["하나", "1"]
+    found = [cell.source for cell in SCRIPT["translated"](notebook, {"one": "하나"}, "ko").cells]
+    assert found == ["하나", "1"]
     with pytest.raises(ValueError, match="one, other"):
         SCRIPT["translated"](notebook, {"other": "다른"}, "ko")
 
@@ -168,9 +165,7 @@ def test_the_share_of_doubtful_rows_is_what_the_notebook_prints():
 
 
 @pytest.mark.parametrize(("doubtful", "is_written"), [(4, True), (5, False)])
-def test_a_notebook_of_a_disturbed_machine_is_not_written(
-    tmp_path, monkeypatch, doubtful, is_written
-):
+def test_no_notebook_of_a_disturbed_machine_is_written(tmp_path, monkeypatch, doubtful, is_written):
     place = tmp_path / "lab.ipynb"
     nbformat.write(told(30, 10, 0), place)
     (tmp_path / "lab.ko.yaml").write_text("{}", encoding="utf-8")
@@ -270,12 +265,8 @@ def test_it_runs_from_top_to_bottom(measured):
     pictures = sum("image/png" in output.get("data", {}) for output in outputs)
     # This copy has no recorded machine; one picture is the notebook's own, of a split model.
     assert pictures == len(shown & drawn) + 1 >= 6  # a busy machine draws fewer
-    assert {
-        "mfu_versus_utilization",
-        "utilization_ladder",
-        "number_formats",
-        "roofline",
-    } <= shown & drawn
+    expected = {"mfu_versus_utilization", "utilization_ladder", "number_formats", "roofline"}
+    assert expected <= shown & drawn
     assert "8 training and inference steps, 4 matmuls" in printed
     nothing = "neither these runs nor the recorded machines hold anything for it"
     assert f"energy_efficiency: {nothing}" in printed or "energy_efficiency" in drawn
@@ -298,9 +289,7 @@ def test_tables_that_a_second_report_wrote_are_read_anew(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_figure_that_was_not_measured_here_is_of_the_recorded_machines(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_figure_not_measured_here_is_of_the_recorded_machines(tmp_path, monkeypatch, capsys):
     """The shipped cell, in a checkout where nothing of the seminar was measured, and in one without
     recordings."""
     displays = pytest.importorskip("IPython.display", reason=NOT_INSTALLED)

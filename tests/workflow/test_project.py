@@ -281,9 +281,8 @@ def test_no_module_imports_itself_through_others():
 def test_tests_of_a_group_share_a_process(request):
     """xdist tells groups by a suffix of the test's name; without it, each process draws the page
     again, silently."""
-    assert request.node.nodeid.endswith("@groups") == getattr(
-        request.config.option, "loadgroup", False
-    )
+    found = request.node.nodeid.endswith("@groups")
+    assert found == getattr(request.config.option, "loadgroup", False)
 
 
 def test_nothing_is_installed_into_a_python_that_nobody_named():
@@ -368,9 +367,8 @@ def test_what_a_python_has_stays_there_where_it_is_asked_to(tmp_path):
         words, cwd=tmp_path, env=alone, capture_output=True, text=True, check=True
     )
     kept = [line.partition("==")[0] for line in done.stdout.split("\n") if line]
-    assert kept == ["numba", "numba-cuda", "snakemake"], (
-        "torch and annotated-types stay; Numba's parts belong together"
-    )
+    expected = ["numba", "numba-cuda", "snakemake"]
+    assert kept == expected, "torch and annotated-types stay; Numba's parts belong together"
 
 
 def test_a_torch_of_cuda_12_may_stay():

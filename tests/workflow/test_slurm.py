@@ -1,5 +1,4 @@
-"""The sweep on a real SLURM with two pretend GPUs: it completes, is resumed, and measures nothing
-twice."""
+"""The sweep on a real SLURM with two pretend GPUs: completed, resumed, nothing twice."""
 
 import re
 import signal
@@ -94,9 +93,8 @@ def test_a_sweep_survives_its_nodes_daemon_and_is_done_once(
     assert {measurement.gpu for measurement in told(tree)} == set(GPUS)  # both were used
     pretend.assert_one_at_a_time_on_each_gpu(tree, GPUS)
     assert {measurement.cores for measurement in told(tree)} == {"4"}  # as the profile asks
-    assert {path.parent.name for path in tree.glob("results/*/plan")} == {
-        "nvidia-pretend"
-    }  # no job planned its own
+    # no job planned its own
+    assert {path.parent.name for path in tree.glob("results/*/plan")} == {"nvidia-pretend"}
     assert "Nothing to be done" in finish(start())
 
 
@@ -151,9 +149,7 @@ def test_short_runs_share_an_allocation(cluster: Cluster, tree: Path, start: Sta
 
 
 @pytest.mark.slow
-def test_five_hundred_short_runs_share_ten_allocations(
-    cluster: Cluster, tree: Path, start: Start
-) -> None:
+def test_500_short_runs_share_ten_allocations(cluster: Cluster, tree: Path, start: Start) -> None:
     sizes = range(64, 64 + 497)
     matmuls = [f"bench_matmul/kernel=torch,size={size},precision=fp32" for size in sizes]
     every_size = pretend.EXPERIMENT.replace("64,128", ",".join(map(str, sizes)))
@@ -167,9 +163,7 @@ def test_five_hundred_short_runs_share_ten_allocations(
 
 
 @pytest.mark.slow
-def test_a_run_on_another_device_than_it_claims_is_refused(
-    cluster: Cluster, tree: Path, start: Start
-) -> None:
+def test_a_run_on_another_device_is_refused(cluster: Cluster, tree: Path, start: Start) -> None:
     output = finish(start("--retries=0", runs=RUNS[:1], hardware="nvidia-other"), status=1)
     assert (
         "hardware=nvidia-other: this run was planned for it, but here is nvidia-pretend. Not measured."

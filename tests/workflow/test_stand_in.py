@@ -15,10 +15,8 @@ from mfulab.core.replicates import base_name
 from mfulab.lab.report import frames
 from mfulab.lab.report.figures import equal_cards
 
-FIGURES = (
-    "mfu_versus_utilization",
-    "kernel_ladder",
-)  # those of the first screen and of the ladder: drawing takes longest
+# those of the first screen and of the ladder: drawing takes longest
+FIGURES = ("mfu_versus_utilization", "kernel_ladder")
 NARROW = ("model=spinning,wide_linear,resnet50", "kernel=torch,numba_cuda_unrolled", "replicates=1")
 
 
@@ -36,16 +34,14 @@ def test_a_gpu_s_first_minutes_show_busy_and_useless_beside_useful(swept):
     formats = {row["precision"] for row in matmuls}
     assert len(steps) == 8
     assert len(matmuls) == 6
-    assert formats == (
-        {"fp16", "fp32"} if "tesla-t4" in matmuls[0]["hardware"] else {"bf16", "fp32"}
-    )
+    expected = {"fp16", "fp32"} if "tesla-t4" in matmuls[0]["hardware"] else {"bf16", "fp32"}
+    assert formats == expected
     first = next(seconds for seconds, words in swept.events if words == "page")
     # of a T4 with two slow cores; others need some 60
     assert first <= 100
     begun = [words for seconds, words in swept.events if seconds <= first]
-    assert sum("profile_step" in words for words in begun) == 3, (
-        "what the first sentence needs, and no more"
-    )
+    found = sum("profile_step" in words for words in begun)
+    assert found == 3, "what the first sentence needs, and no more"
     after = [words for seconds, words in swept.events if seconds > first and "=" in words]
     kinds = [
         words.split()[0] for words in after if not words.startswith(("ceilings", "count_flops"))
@@ -92,11 +88,8 @@ def test_the_page_of_each_card_is_about_that_card(device, tmp_path):
     memory_bytes = (
         gpu_stand_in.MIG_BYTES if device == "mig" else gpu_stand_in.DEVICES[device].memory_bytes
     )
-    assert {row["batch_size"] for row in steps} == {
-        "1",
-        "2048",
-        "32" if memory_bytes < 24e9 else "64",
-    }
+    found = {row["batch_size"] for row in steps}
+    assert found == {"1", "2048", "32" if memory_bytes < 24e9 else "64"}
     assert {row["precision"] for row in steps} == {"bf16", "fp32"}
     kernels = {row["kernel"] for row in matmuls}
     assert kernels == ({"torch"} if device == "mi300x" else {"torch", "numba_cuda_unrolled"})
@@ -135,11 +128,8 @@ def test_a_batch_that_a_t4_does_not_hold_is_measured_smaller_and_the_page_says_s
             for row in csv.DictReader(file)
             if row["recorded"] == "False"
         }
-    assert [(size, bool(mfu)) for size, mfu in shown.items()] == [
-        ("512", False),
-        ("256", False),
-        ("128", True),
-    ]
+    found = [(size, bool(mfu)) for size, mfu in shown.items()]
+    assert found == [("512", False), ("256", False), ("128", True)]
 
 
 SAME = (
@@ -194,10 +184,8 @@ def test_faults_of_a_card_cost_their_own_row_alone(tmp_path, monkeypatch):
     assert "ptxas fatal" in rows["triton_plain"]["message"]
     assert rows["numba_cuda_unrolled"]["status"] == "failed"
     assert "cudaErrorIllegalAddress" in rows["numba_cuda_unrolled"]["message"]
-    assert (rows["cuda_warp_tile"]["status"], rows["cuda_warp_tile"]["spill_bytes"]) == (
-        "ok",
-        "512",
-    )
+    found = (rows["cuda_warp_tile"]["status"], rows["cuda_warp_tile"]["spill_bytes"])
+    assert found == ("ok", "512")
     assert "unlike_clocks" in rows["torch"]["verdict_flags"]
     assert "unlike_clocks" not in rows["cuda_warp_tile"]["verdict_flags"]
 
@@ -274,11 +262,7 @@ def every_row(folder):
 @pytest.mark.workflow
 def test_a_job_of_eight_on_three_cards_is_refused_by_name(tmp_path):
     asked = ("experiment=data_parallel", "model=resnet50", "parallel.processes=8", "replicates=1")
-    gpu_stand_in.sweep(
-        gpu_stand_in.prepare(tmp_path, FIGURES),
-        "h200x3",
-        *asked,
-        options=("--cores", "8", "--resources", "gpu=3"),
-    )
+    options = ("--cores", "8", "--resources", "gpu=3")
+    gpu_stand_in.sweep(gpu_stand_in.prepare(tmp_path, FIGURES), "h200x3", *asked, options=options)
     rows = table(tmp_path / "results/tables/profile.csv", "False")
     assert {row["status"] for row in rows.values()} == {"unsupported"}

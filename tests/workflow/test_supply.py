@@ -1,5 +1,4 @@
-"""What is installed and run from elsewhere: by hash, by commit or by digest, or named in
-SECURITY.md."""
+"""What is installed from elsewhere: by hash, commit or digest, or named in SECURITY.md."""
 
 import os
 import re
@@ -189,9 +188,8 @@ def test_a_recipe_of_conda_has_the_versions_and_the_requirements_of_the_package(
     version = mfulab.__version__ if package == "mfulab" else peaks.__version__
     assert recipe["context"]["version"] == version
     needed = [f"python {project['requires-python']}", *project["dependencies"]]
-    assert [re.sub(r"[ ]", "", line) for line in recipe["requirements"]["run"]] == [
-        line.replace(" ", "") for line in needed
-    ]
+    found = [re.sub(r"[ ]", "", line) for line in recipe["requirements"]["run"]]
+    assert found == [line.replace(" ", "") for line in needed]
     (script,) = project["scripts"].items()
     assert recipe["build"]["python"]["entry_points"] == [" = ".join(script)]
     assert (path.parent / recipe["source"]["path"]).resolve() == ROOT

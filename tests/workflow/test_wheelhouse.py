@@ -1,5 +1,4 @@
-"""Wheels that `make wheelhouse` collects: by the real script and pip, from an index in a folder,
-without a network."""
+"""Wheels that `make wheelhouse` collects, by the real script and pip, without a network."""
 
 import hashlib
 import importlib.util
@@ -125,9 +124,8 @@ def test_the_page_lists_what_is_carried_to_a_bare_gpu_machine(tmp_path):
         page,
     ]
     subprocess.run(command, check=True)
-    assert page.read_text(encoding="utf-8") == (ROOT / "docs/gpu.md").read_text(encoding="utf-8"), (
-        "run `make lock`"
-    )
+    found = page.read_text(encoding="utf-8")
+    assert found == (ROOT / "docs/gpu.md").read_text(encoding="utf-8"), "run `make lock`"
     page.write_text("no markers")
     assert subprocess.run(command, stderr=subprocess.DEVNULL).returncode
 

@@ -1,5 +1,4 @@
-"""The real workflow in miniature: Snakemake runs, measures this CPU and writes the page; what
-re-runs and what not."""
+"""The real workflow in miniature: it measures this CPU, writes the page, and what re-runs."""
 
 import csv
 import json
@@ -136,10 +135,8 @@ def test_an_edited_kernel_re_runs_exactly_the_runs_that_use_it(measured):
     few(
         [
             ("peaks/datasheets.csv", {"ceilings", "seminar", "tables", "page", "report"}),
-            (
-                "core/language/catalogue/ko.yaml",
-                {"figure", "page", "report"},
-            ),  # tables hold keys, no sentence
+            # tables hold keys, no sentence
+            ("core/language/catalogue/ko.yaml", {"figure", "page", "report"}),
             ("lab/report/page/templates/report.css", {"page", "report"}),
             ("lab/report/figures/ceilings.py", {"figure", "page", "report"}),
         ],
@@ -228,10 +225,8 @@ def test_a_run_that_cannot_be_done_is_a_row_and_the_others_go_on(measured):
         "size=64",
     )
     rows = table(measured, "profile")
-    assert {row["precision"]: row["status"] for row in rows} == {
-        "fp32": "ok",
-        "int8": "unsupported",
-    }
+    found = {row["precision"]: row["status"] for row in rows}
+    assert found == {"fp32": "ok", "int8": "unsupported"}
     refused = next(row for row in rows if row["precision"] == "int8")
     assert verdicts.message(refused["message"])
     assert refused["time_s"] == ""
@@ -337,9 +332,8 @@ def test_a_recording_alone_gives_the_tables_that_were_measured(measured):
         expected = [{**row, "recorded": "True", "commit": "0123abc"} for row in rows]
         found = sorted(table(measured, name), key=by_run)
         for here, there in zip(found, sorted(expected, key=by_run), strict=True):
-            assert {
-                key: (here[key], there[key]) for key in there if here[key] != there[key]
-            } == {}, (name, here["run"])
+            seen = {key: (here[key], there[key]) for key in there if here[key] != there[key]}
+            assert seen == {}, (name, here["run"])
     assert (measured.folder / "results/tables/figures.txt").read_text() == figures
     assert "(recorded)" in (measured.folder / "reports" / "report.html").read_text()
 

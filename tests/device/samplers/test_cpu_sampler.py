@@ -76,11 +76,8 @@ def test_the_cgroups_share_and_what_its_quota_took():
 
 def test_a_quota_takes_half_of_what_eight_threads_on_four_cpus_want():
     begin = BEGIN | {"cgroup_used_s": 0.0, "cgroup_throttled_s": 0.0}
-    end = begin | {
-        "wall_s": 11.0,
-        "cgroup_used_s": 4.0,
-        "cgroup_throttled_s": 4.0,
-    }  # each of eight CPUs for half a second
+    # each of eight CPUs for half a second
+    end = begin | {"wall_s": 11.0, "cgroup_used_s": 4.0, "cgroup_throttled_s": 4.0}
     assert between(begin, end, 4.0)["throttled_percent"].value == pytest.approx(50)
     assert between(begin, begin | {"wall_s": 11.0}, 4.0)["throttled_percent"].value == 0
 

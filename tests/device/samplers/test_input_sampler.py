@@ -1,5 +1,4 @@
-"""The wait for input: of a slow DataLoader nearly all the time, of none an empty value with the
-reason."""
+"""The wait for input: of a slow DataLoader nearly all the time, of none empty with the reason."""
 
 import time
 
@@ -50,11 +49,9 @@ def test_a_loader_that_fails_is_counted_and_its_error_passes():
 
 
 def test_samplers_inside_one_another_leave_nothing_behind():
-    untouched, outer, inner = (
-        dataloader._BaseDataLoaderIter.__next__,
-        input_sampler(),
-        input_sampler(),
-    )
+    untouched = dataloader._BaseDataLoaderIter.__next__
+    outer = input_sampler()
+    inner = input_sampler()
     outer.start()
     inner.start()
     list(DataLoader(Slow()))

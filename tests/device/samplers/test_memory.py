@@ -36,20 +36,18 @@ print(peak.read().value)
 """
 
 
+def printed_by(script: str, *words: str) -> float:
+    """What a process of its own prints: here the system may take back what other tests left."""
+    command = [sys.executable, "-c", script, *words]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
 def test_what_was_forgotten_does_not_count_and_what_is_held_does():
-    done = subprocess.run(
-        [sys.executable, "-c", FORGETFUL], capture_output=True, text=True, check=True
-    )
-    assert float(done.stdout) == pytest.approx(32 << 20, rel=0.2)
+    assert printed_by(FORGETFUL) == pytest.approx(32 << 20, rel=0.2)
 
 
 def test_a_peak_that_is_gone_still_counts():
-    # In a process of its own: here the system may take back what other tests left while this one
-    # looks.
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
-    )
-    assert float(done.stdout) == pytest.approx(64 << 20, rel=0.2)
+    assert printed_by(SCRIPT) == pytest.approx(64 << 20, rel=0.2)
 
 
 FILES = """
@@ -69,9 +67,8 @@ with open(sys.argv[1], "rb") as file:
 @pytest.mark.skipif(not system.IS_LINUX, reason="only Linux reports pages of files apart")
 def test_pages_of_files_do_not_count(tmp_path):
     (tmp_path / "library").write_bytes(b"x" * (96 << 20))
-    command = [sys.executable, "-c", FILES, str(tmp_path / "library")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert float(done.stdout) == pytest.approx(32 << 20, rel=0.2)
+    peak = printed_by(FILES, str(tmp_path / "library"))
+    assert peak == pytest.approx(32 << 20, rel=0.2)
 
 
 def test_a_process_that_did_not_grow_has_no_peak(monkeypatch):

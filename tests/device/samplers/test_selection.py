@@ -95,9 +95,8 @@ def test_a_gpu_that_nvml_does_not_know_is_unwatched(monkeypatch):
     sampler.start()
     row = row_of(sampler.stop())
     assert row.sources_answered == "counted only"
-    assert json.loads(row.reasons)["utilization_percent"] == {
-        "nvml_silent": {"why": {"no_nvidia_driver": {}}}
-    }
+    found = json.loads(row.reasons)["utilization_percent"]
+    assert found == {"nvml_silent": {"why": {"no_nvidia_driver": {}}}}
     assert gpu.restriction_of(CUDA) == ""
     assert gpu.clock_reader(CUDA)() is None
 

@@ -66,11 +66,8 @@ def test_poll_writes_until_it_is_told():
         output,
         itertools.count(10).__next__,
     )
-    assert output.getvalue().split() == [
-        "monotonic_s,clock_mhz,power_w",
-        "10.000,1755.0,",
-        "11.000,1755.0,",
-    ]
+    found = output.getvalue().split()
+    assert found == ["monotonic_s,clock_mhz,power_w", "10.000,1755.0,", "11.000,1755.0,"]
 
 
 def test_a_poll_of_a_gpu_leaves_what_is_refused_empty(monkeypatch):
@@ -80,11 +77,8 @@ def test_a_poll_of_a_gpu_leaves_what_is_refused_empty(monkeypatch):
     line = nvidia.Nvidia().probe("GPU-1", 1)()
     nvml.why_absent.cache_clear()
     assert (line["power_w"], line["instant_power_w"]) == (None, 650)
-    assert (line["clock_mhz"], line["utilization_percent"], line["other_processes"]) == (
-        1755,
-        100,
-        1,
-    )
+    found = (line["clock_mhz"], line["utilization_percent"], line["other_processes"])
+    assert found == (1755, 100, 1)
 
 
 def lines(*clocks: float | None) -> list[dict[str, float | None]]:
@@ -128,8 +122,6 @@ def test_few_polls_are_no_mean():
 def test_a_half_written_line_is_left_out(tmp_path):
     path = tmp_path / "series.csv"
     path.write_text("monotonic_s,power_w\n1.0,5\n2.0,\n3.0,1")
-    assert series.read_series(path) == [
-        {"monotonic_s": 1.0, "power_w": 5.0},
-        {"monotonic_s": 2.0, "power_w": None},
-    ]
+    found = series.read_series(path)
+    assert found == [{"monotonic_s": 1.0, "power_w": 5.0}, {"monotonic_s": 2.0, "power_w": None}]
     assert series.read_series(tmp_path / "none.csv") == []

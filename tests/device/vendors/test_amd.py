@@ -64,22 +64,18 @@ def test_hip_s_variables_and_order_say_what_is_seen(environment, seen, monkeypat
         ("amdsmi_get_gpu_device_bdf", None, None),
     ],
 )
-def test_a_gpu_that_refuses_its_number_or_name_is_still_seen_and_one_without_address_is_not(
-    one, refused, name, uuid
-):
+def test_a_gpu_without_number_or_name_is_seen_and_one_without_address_not(one, refused, name, uuid):
     one.gpus[0].refused.add(refused)
-    assert [(device.name, device.uuid) for device in identity.gpus(environment={})] == (
-        [(name, uuid)] if name else []
-    )
+    found = [(device.name, device.uuid) for device in identity.gpus(environment={})]
+    assert found == ([(name, uuid)] if name else [])
 
 
 def test_what_a_run_holds_is_all_that_it_sees(monkeypatch):
     StandIn(*TWO).install(monkeypatch)
     second = identity.gpus(environment={})[1]
     assert visible([second.uuid]) == {"HIP_VISIBLE_DEVICES": "1"}
-    assert [device.uuid for device in identity.gpus(environment=visible([second.uuid]))] == [
-        second.uuid
-    ]
+    found = [device.uuid for device in identity.gpus(environment=visible([second.uuid]))]
+    assert found == [second.uuid]
     assert visible(["GPU-1", "GPU-2"]) == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}
 
 
@@ -103,11 +99,8 @@ def test_counters_are_differences_over_the_window_and_the_rest_its_end(one):
     assert value["power_w"] == pytest.approx(700, rel=1e-4)
     assert value["power_capped_percent"] == pytest.approx(25)
     assert (value["hardware_thermal_percent"], value["throttled_percent"]) == (0, pytest.approx(25))
-    assert (value["utilization_percent"], value["clock_mhz"], value["temperature_c"]) == (
-        97,
-        1850,
-        61,
-    )
+    seen = (value["utilization_percent"], value["clock_mhz"], value["temperature_c"])
+    assert seen == (97, 1850, 61)
     assert (value["device_memory_bytes"], value["other_processes"]) == (8 << 30, 1)
     assert value["tensor_active_percent"] is None
     assert found["tensor_active_percent"].reason.key == "no_amd_counter"
@@ -189,9 +182,8 @@ def test_the_environment_describes_it(one, tmp_path):
 
 
 def test_an_identifier_tells_the_vendor():
-    assert [
-        type(vendors.of(uuid)).__name__ for uuid in (FIRST, "GPU-1", "MIG-1", "0123", "MPS-0")
-    ] == [*("Amd", "Nvidia", "Nvidia", "Nvidia", "Apple")]
+    found = [type(vendors.of(uuid)).__name__ for uuid in (FIRST, "GPU-1", "MIG-1", "0123", "MPS-0")]
+    assert found == [*("Amd", "Nvidia", "Nvidia", "Nvidia", "Apple")]
 
 
 @pytest.mark.parametrize("l2", [4 << 20, 6 << 20, 8 << 20])

@@ -1,5 +1,4 @@
-"""Apple's GPUs through stand-ins for ioreg and torch.mps: named, timed, sampled; what is hidden
-says why."""
+"""Apple's GPUs by stand-ins for ioreg and torch.mps: named, timed, sampled, with reasons."""
 
 import json
 
@@ -98,9 +97,7 @@ def test_a_torch_without_it_says_so(here, monkeypatch):
         (None, None, None, apple.NEEDS_ROOT),
     ],
 )
-def test_what_ioreg_tells_is_read_and_all_else_says_why_it_is_empty(
-    monkeypatch, told, busy, memory, of_busy
-):
+def test_what_ioreg_tells_is_read_and_all_else_says_why(monkeypatch, told, busy, memory, of_busy):
     mac(monkeypatch, told)
     with sampling(apple.Apple().samplers("MPS-0", ())) as found:
         pass
@@ -119,9 +116,7 @@ def test_what_ioreg_tells_is_read_and_all_else_says_why_it_is_empty(
 
 
 @pytest.mark.parametrize(("counted", "power"), [(3_000, 1.5), (0, 0.0), (None, None)])
-def test_energy_is_that_of_the_window_and_power_is_energy_by_time(
-    here, monkeypatch, counted, power
-):
+def test_energy_is_the_window_s_and_power_is_energy_by_time(here, monkeypatch, counted, power):
     package = ioreport(monkeypatch, counted)
     sampler = apple.Apple().samplers("MPS-0", (), iter((10.0, 12.0)).__next__)[0]
     sampler.start()
@@ -143,11 +138,8 @@ def test_it_computes_three_formats_no_tf32_and_nothing_that_is_written_for_cuda(
     def effective(dtype, tf32=False):
         return effective_precision(PrecisionConfig(name="x", dtype=dtype, tf32=tf32), MPS)
 
-    assert [effective(f"{name}") for name in ("float32", "float16", "bfloat16")] == [
-        "fp32",
-        "fp16",
-        "bf16",
-    ]
+    found = [effective(f"{name}") for name in ("float32", "float16", "bfloat16")]
+    assert found == ["fp32", "fp16", "bf16"]
     assert effective("float32", tf32=True) == "fp32"
     assert emulated("tf32", MPS) == Said("tf32_is_nvidias")
     assert not emulated("bf16", MPS)
@@ -157,11 +149,8 @@ def test_it_computes_three_formats_no_tf32_and_nothing_that_is_written_for_cuda(
         require_cuda(MPS, "probe_memory")
     require_cuda("cuda", "probe_memory")
     require_cuda(torch.device("cpu"), "probe_memory")
-    assert [default_basis(kind) for kind in ("mps", "cuda", "cpu")] == [
-        "measured",
-        "spec",
-        "measured",
-    ]
+    seen = [default_basis(kind) for kind in ("mps", "cuda", "cpu")]
+    assert seen == ["measured", "spec", "measured"]
 
 
 @pytest.mark.parametrize("mode", ["training", "inference"])

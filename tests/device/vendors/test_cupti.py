@@ -1,5 +1,4 @@
-"""A GPU before Hopper without an exporter: CUPTI's samples, of the metrics that its chip has in one
-pass."""
+"""A GPU before Hopper without an exporter: CUPTI's samples of metrics that fit one pass."""
 
 import itertools
 import math
@@ -36,7 +35,7 @@ def window(each):
         ("AD104", TriggerMode.GPU_TIME_INTERVAL, {"fp64_active_percent", "fp16_active_percent"}),
     ],
 )
-def test_a_chip_gives_what_fits_into_one_pass_and_says_what_does_not(
+def test_a_chip_gives_what_fits_one_pass_and_says_what_does_not(
     monkeypatch, chip, trigger, missing
 ):
     machine = Machine(chip, fixed).install(monkeypatch, UUID)

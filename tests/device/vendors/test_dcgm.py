@@ -1,5 +1,4 @@
-"""A GPU without GPM beside a dcgm-exporter: a real page over HTTP, whose values change as it is
-asked."""
+"""A GPU without GPM beside a dcgm-exporter: a real page whose values change as it is asked."""
 
 import socket
 import threading

@@ -1,5 +1,4 @@
-"""What a recorded number rests on: digests that formatting leaves alone and a change of meaning does
-not."""
+"""What a recorded number rests on: digests that formatting leaves alone."""
 
 import pytest
 

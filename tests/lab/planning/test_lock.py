@@ -1,5 +1,4 @@
-"""The results' lock where the file system keeps none: a holder lives as long as its process
-does."""
+"""The results' lock where the file system keeps none: it lives as long as its process."""
 
 import errno
 import fcntl
@@ -90,10 +89,6 @@ def test_a_lock_that_names_nobody_is_free(left_by, tmp_path, text):
     (tmp_path / store.LOCK).write_text(text)
     assert not store.take(tmp_path)
     assert parse_json((tmp_path / store.LOCK).read_text())["process"] == os.getpid()
-
-
-def test_a_file_that_nobody_holds_is_taken(left_by, tmp_path):
-    assert not store.take(tmp_path)
 
 
 def test_several_may_ask_whether_results_are_free_and_none_holds_them(tmp_path):

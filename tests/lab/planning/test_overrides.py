@@ -24,26 +24,15 @@ def test_every_value_reads_the_same_in_hydra(arguments):
     assert read == arguments
 
 
-def test_sweeps_pass_through_untouched():
-    config = {"batch_size": "1,2,4", "kernel": "glob(numba_*)", "size": "choice(128,256)"}
-    assert from_snakemake(config) == [
-        "batch_size=1,2,4",
-        "kernel=glob(numba_*)",
-        "size=choice(128,256)",
-    ]
-
-
-def test_dotted_keys_come_through_one_key():
-    text = "kernel.block=[16,16] model._target_=my_module.build"
-    assert from_snakemake({"overrides": text}) == [
-        "kernel.block=[16,16]",
-        "model._target_=my_module.build",
-    ]
-
-
 @pytest.mark.parametrize(
     ("given_", "expected"),
     [
+        (
+            {"batch_size": "1,2,4", "size": "choice(128,256)"},
+            ["batch_size=1,2,4", "size=choice(128,256)"],
+        ),
+        ({"kernel": "glob(numba_*)"}, ["kernel=glob(numba_*)"]),
+        ({"overrides": "kernel.block=[16,16] size=64"}, ["kernel.block=[16,16]", "size=64"]),
         (
             {"timing": {"windows": 3, "patience_s": None}},
             ["timing.windows=3", "timing.patience_s=null"],
@@ -69,7 +58,7 @@ def test_dotted_keys_come_through_one_key():
         ),
     ],
 )
-def test_lists_are_sweeps_and_mappings_hold_nested_keys(given_, expected):
+def test_sweeps_stay_as_typed_lists_are_sweeps_and_mappings_hold_nested_keys(given_, expected):
     overrides = from_snakemake(given_)
     assert overrides == expected
     OverridesParser.create().parse_overrides(overrides)

@@ -1,5 +1,4 @@
-"""What the page shows is a function of the command, whatever commands, ends and kills came
-before."""
+"""What the page shows is a function of the command, whatever came before it."""
 
 import ast
 import re

@@ -1,5 +1,4 @@
-"""Quickstart's sweep of a GPU: its formats, batches, order and pace, by what planning knows of the
-device."""
+"""Quickstart's sweep of a GPU: formats, batches, order and pace by what planning knows."""
 
 from functools import cache
 from pathlib import Path
@@ -43,9 +42,8 @@ def test_formats_and_batches_are_the_device_s(here, best, batches):
     ] == ["tiny_kernels"]
     assert len(steps) >= 12
     matmuls = of(planned(*here), "bench_matmul")
-    assert {"numba_cuda_seminar", "cublas", "triton_plain", "cuda_warp_tile"} <= {
-        m["kernel"]["name"] for m in matmuls
-    }
+    expected = {"numba_cuda_seminar", "cublas", "triton_plain", "cuda_warp_tile"}
+    assert expected <= {m["kernel"]["name"] for m in matmuls}
     assert {m["precision"]["name"] for m in matmuls} == {best, "fp32"}
 
 
@@ -83,9 +81,8 @@ def test_a_rung_on_tensor_cores_is_there_where_they_are(here, best):
     rungs = [
         config for config in of(found, "bench_matmul") if config["kernel"]["name"] == "cuda_wmma"
     ]
-    assert [(config["precision"]["name"], int(config["size"])) for config in rungs] == (
-        [(best, 1024), (best, 4096)] if best else []
-    )
+    seen = [(config["precision"]["name"], int(config["size"])) for config in rungs]
+    assert seen == ([(best, 1024), (best, 4096)] if best else [])
     because = {
         each["because"] for each in found.excluded if each["run"].startswith("kernel=cuda_wmma")
     }

@@ -42,9 +42,8 @@ def test_a_job_asks_for_a_gpu_a_process_and_for_its_nodes(hardware, parallel, wa
         hardware=hardware, run="run", get=lambda name: {"hardware": hardware, "run": "run"}[name]
     )
     found = inputs.resources(MEASUREMENTS["profile_step"])
-    assert {
-        name: each(wildcards) if callable(each) else each for name, each in found.items()
-    } == wanted
+    seen = {name: each(wildcards) if callable(each) else each for name, each in found.items()}
+    assert seen == wanted
 
 
 @pytest.mark.parametrize("prefix", ["", "mfulab_", "my_own_"])

@@ -1,5 +1,4 @@
-"""Planning leaves a running sweep alone: a dry run writes nothing, a second sweep is refused before
-it plans."""
+"""Planning leaves a running sweep alone: dry runs write nothing, second sweeps are refused."""
 
 import csv
 import signal
@@ -73,9 +72,8 @@ def test_another_command_changes_nothing_of_a_running_sweep(tree: Path) -> None:
     unlock = pretend.finish(start(tree, "--unlock"), 1)
     assert f"process {sweep.pid}" in unlock
     assert files(tree).keys() == before.keys()
-    assert {path: files(tree)[path] for path in before if not path.endswith("/log")} == {
-        path: told for path, told in before.items() if not path.endswith("/log")
-    }
+    found = {path: files(tree)[path] for path in before if not path.endswith("/log")}
+    assert found == {path: told for path, told in before.items() if not path.endswith("/log")}
 
     (tree / "hold").unlink()
     pretend.finish(sweep)
@@ -89,9 +87,8 @@ def test_a_dry_run_tells_what_would_be_measured_and_moves_nothing(tree: Path) ->
     before = files(tree)
     experiment = tree / "config/experiment/pretend.yaml"
     shipped = experiment.read_text()
-    experiment.write_text(
-        shipped.replace("64,128", "64,192") + "seed: 5\n"
-    )  # the seed stands in no name
+    # the seed stands in no name
+    experiment.write_text(shipped.replace("64,128", "64,192") + "seed: 5\n")
     dry = pretend.finish(start(tree, "-n"))
     assert dry.count("Multiplying kernel=torch") == 2
     assert files(tree) == before

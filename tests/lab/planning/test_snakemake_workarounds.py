@@ -181,7 +181,7 @@ SILENT = "exec sleep 600"
         ("exit 1", True, False),
     ],
 )
-def test_a_sweep_whose_slurm_does_not_answer_ends_by_one_signal(
+def test_a_sweep_whose_slurm_is_silent_ends_by_one_signal(
     tmp_path, squeue, is_local, leaves, number
 ):
     command, asked = tmp_path / "squeue", tmp_path / "asked"
@@ -210,9 +210,8 @@ print("waited")
         assert asked.exists() == (not is_local)
     assert ended.returncode == (128 + number if leaves else 0)
     assert ended.stdout == ("" if leaves else "waited\n")
-    assert (
-        "SLURM does not answer.\n\nmfulab: left at once; finished rows are kept" in ended.stderr
-    ) == leaves
+    found = "SLURM does not answer.\n\nmfulab: left at once; finished rows are kept" in ended.stderr
+    assert found == leaves
     assert ("interrupted again, at once" in ended.stderr) == (not is_local)
 
 

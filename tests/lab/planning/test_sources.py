@@ -227,9 +227,7 @@ def reached(root):
         ("effects.py", "TABLE[function.__name__]", "TABLE[function]", True),
     ],
 )
-def test_what_is_reached_by_name_and_what_an_import_does_count_and_nothing_else(
-    lab, file, old, new, changes
-):
+def test_what_is_reached_by_name_or_done_by_an_import_counts_alone(lab, file, old, new, changes):
     assert lab(file, old, new) is changes
 
 
@@ -264,8 +262,9 @@ def test_fields_of_a_config_count_by_their_values_and_its_methods_by_their_code(
     assert lab(file, old, new, root="lab.asked.measured") is changes
 
 
-def test_a_module_imported_by_a_name_made_at_run_time_counts_whole(lab):
+def test_a_module_imported_by_a_name_made_at_run_time_counts_whole_but_for_its_docstring(lab):
     assert lab("parts/one/part.py", "1", "2", root="lab.dynamic.used")
+    assert not lab("parts/one/part.py", "Says nothing.", "Says something.", root="lab.dynamic.used")
     assert not lab("parts/one/other.py", "1", "2", root="lab.dynamic.used")
 
 
@@ -346,9 +345,8 @@ def test_texts_decide_figures_and_page_and_no_table_or_measurement():
         step for step in MEASUREMENTS if data(f"mfulab.measurements.{step}.measure") & catalogues
     ] == []
     assert data("mfulab.lab.tables.build") & catalogues == set()
-    assert (
-        data("mfulab.lab.report.figures.ceilings") - data("mfulab.lab.tables.build") == catalogues
-    )
+    found = data("mfulab.lab.report.figures.ceilings") - data("mfulab.lab.tables.build")
+    assert found == catalogues
 
 
 def test_templates_decide_the_page_alone():
@@ -423,25 +421,18 @@ def test_a_library_brings_none():
     assert sources.run_sources("count_flops", "torch.nn.Linear") == alone
 
 
-def test_a_missing_module_is_named(own_module):
-    with pytest.raises(ConfigurationError, match=r"_target_=my_modul\.build: no module my_modul "):
-        sources.locate("my_modul.build")
-
-
-def test_a_missing_name_is_named_with_the_nearest(own_module):
-    with pytest.raises(ConfigurationError, match="Did you mean build"):
-        sources.locate("my_module.buid")
-
-
-def test_a_syntax_error_is_told_with_its_line(elsewhere):
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("my_modul.build", r"_target_=my_modul\.build: no module my_modul "),
+        ("my_module.buid", "Did you mean build"),
+        ("broken.build", r"broken\.py:1"),
+    ],
+)
+def test_what_cannot_be_found_is_named(own_module, target, says):
     Path("broken.py").write_text("def build(:\n")
-    with pytest.raises(ConfigurationError, match=r"broken\.py:1"):
-        sources.locate("broken.build")
-
-
-def test_the_docstring_of_a_module_that_counts_whole_counts_nowhere(lab):
-    assert not lab("parts/one/part.py", "Says nothing.", "Says something.", root="lab.dynamic.used")
-    assert lab("parts/one/part.py", "value = 1", "value = 2", root="lab.dynamic.used")
+    with pytest.raises(ConfigurationError, match=says):
+        sources.locate(target)
 
 
 def counted(statement):

@@ -1,5 +1,4 @@
-"""What the tests of the report share: tables of two invented machines, and a page that is drawn
-once for all tests."""
+"""Tables of two invented machines, and a page that is drawn once for all tests."""
 
 import json
 from pathlib import Path
@@ -37,10 +36,8 @@ def invented(tmp_path_factory) -> frames.Tables:
 
 
 def _make_invented(root: Path) -> None:
-    manifests = [
-        str(report_rows.lay_out(root, each)) for each in (report_rows.CPU, report_rows.GPU)
-    ]
-    main(["tables", "--root", str(root), "--out", str(root / "tables"), "--manifest", *manifests])
+    machines = (report_rows.CPU, report_rows.GPU)
+    report_rows.tabled(root, *(report_rows.lay_out(root, machine) for machine in machines))
 
 
 @pytest.fixture(scope="session")

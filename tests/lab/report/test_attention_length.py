@@ -1,11 +1,10 @@
-"""Longer sequences: the sentence from rows of each backend of attention; no text covers another."""
+"""Longer sequences: the sentence from rows of each backend of attention."""
 
 import pytest
-from support.drawn import overlaps, step, tables
+from support.drawn import step, tables
 from support.said import heard
-from support.slow import few
 
-from mfulab.lab.report import figures, frames
+from mfulab.lab.report import frames
 from mfulab.lab.report.figures import attention_length
 
 
@@ -81,15 +80,3 @@ def test_runs_out_of_memory_are_counted_and_unsupported_ones_are_not(tmp_path):
 
 def test_one_length_is_no_comparison_of_lengths(tmp_path):
     assert attention_length.rows(known(tmp_path, row("flash"), row("math"))).empty
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("language", few(["ko", "en"]))
-def test_everything_fits(tmp_path, language):
-    lengths = (128, 512, 1024, 2048)
-    rows = [row(attention, tokens) for attention in ("math", "flash") for tokens in lengths]
-    found = known(
-        tmp_path, *rows, failed("math", 8192), shares={tokens: tokens / 40 for tokens in lengths}
-    )
-    drawn = figures.render("attention_length", found, language)
-    assert overlaps(drawn.figure) == []

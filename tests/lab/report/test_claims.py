@@ -1,5 +1,4 @@
-"""Claims of sentences, each computed again from the rows that it is about: recorded ones, made
-faster and slower."""
+"""Claims of sentences, computed again from recorded rows, made faster and slower."""
 
 import itertools
 import json

@@ -35,9 +35,8 @@ def test_one_job_says_its_efficiency_and_what_is_not_hidden(tmp_path):
     told = said(tmp_path, row(10.0), job(16.0))
     assert told.keys() == {"job", "bucket", "finding", "exposed"}
     best, exposed = told["finding"][0]["best"], told["exposed"][0]
-    assert [*best[["model", "processes", "wrapper", "batch_size", "bucket_mb"]]] == [
-        *("resnet18", 2, "ddp", 4, 25)
-    ]
+    found = [*best[["model", "processes", "wrapper", "batch_size", "bucket_mb"]]]
+    assert found == [*("resnet18", 2, "ddp", 4, 25)]
     assert (best["efficiency"], best["mfu_percent"]) == (80, 40)
     assert (exposed["worst"]["exposed_communication_ms"], exposed["step"]) == (20, 100)
 

@@ -16,34 +16,20 @@ def tables(
     *runs: dict[str, float], hardware: str = "nvidia-h200", **columns: object
 ) -> dict[str, pd.DataFrame]:
     """Merged rows of runs, each with a time by card; a card of several GPUs stands with spaces."""
+    here = {"hardware": hardware, "recorded": False}
+    sound = {"experiment": "record", "status": "ok", "started_at": "", "commit": ""}
+    sound |= {"doubtful": False, "doubts": 0}
     rows = []
     for number, times in enumerate(runs):
         is_alone = all(times) and not any(" " in card for card in times)
-        rows.append(
-            {
-                "hardware": hardware,
-                "recorded": False,
-                "experiment": "record",
-                "run": f"model=a,batch_size={number}",
-                "status": "ok",
-                "started_at": "",
-                "commit": "",
-                "time_s": min(times.values()),
-                "device_uuid": " ".join(times),
-                "process_cards": json.dumps([*times]) if is_alone else "",
-                "process_times_s": json.dumps([*times.values()]),
-                "doubtful": False,
-                "doubts": 0,
-                **columns,
-            }
-        )
+        cards = json.dumps([*times]) if is_alone else ""
+        row = {"run": f"model=a,batch_size={number}", "time_s": min(times.values())}
+        row |= {"device_uuid": " ".join(times), "process_cards": cards}
+        row |= {"process_times_s": json.dumps([*times.values()])}
+        rows.append({**here, **sound, **row, **columns})
     table = pd.DataFrame(rows)
-    environment = {"hardware": hardware, "recorded": False, "device": "cuda", "device_name": "H200"}
-    return {
-        "profile": table,
-        "matmul": table.iloc[:0],
-        "environment": pd.DataFrame([environment]),
-    }
+    environment = pd.DataFrame([here | {"device": "cuda", "device_name": "H200"}])
+    return {"profile": table, "matmul": table.iloc[:0], "environment": environment}
 
 
 def told(*runs: dict[str, float]) -> dict[str, list[dict[str, object]]]:

@@ -1,5 +1,4 @@
-"""Equal devices of several participants: which runs are compared, and what the sentence says of
-them."""
+"""Equal devices of several participants: which runs are compared, and the sentence."""
 
 import pandas as pd
 import pytest
@@ -12,18 +11,9 @@ from mfulab.lab.report.figures import equal_devices
 
 def tables(times: dict[str, float], run: str = "model=a,batch_size=4") -> dict[str, pd.DataFrame]:
     """One run's time on each machine."""
-    shared = {
-        "recorded": False,
-        "run": run,
-        "status": "ok",
-        "started_at": "",
-        "commit": "",
-        "time_ci_low_s": float("nan"),
-        "time_ci_high_s": float("nan"),
-        "doubtful": False,
-        "doubts": 0,
-        "reach": 1.0,
-    }
+    shared = {"recorded": False, "run": run, "status": "ok", "started_at": "", "commit": ""}
+    shared |= dict.fromkeys(("time_ci_low_s", "time_ci_high_s"), float("nan"))
+    shared |= {"doubtful": False, "doubts": 0, "reach": 1.0}
     rows = [{**shared, "hardware": machine, "time_s": time} for machine, time in times.items()]
     table = pd.DataFrame(rows)
     return {"profile": table, "matmul": table.iloc[:0]}

@@ -1,12 +1,9 @@
-"""Execution modes and autograd: their sentences from extreme, equal and single rows, and figures
-without overlaps."""
+"""Execution modes and autograd: their sentences from extreme, equal and single rows."""
 
 import pytest
-from support.drawn import overlaps, step, tables
+from support.drawn import step, tables
 from support.said import heard
-from support.slow import few
 
-from mfulab.lab.report import figures
 from mfulab.lab.report.figures import autograd, execution_speed
 
 COMMON = step("inference", model="gpt2", autograd="no_grad", batch_size=1)
@@ -95,26 +92,3 @@ def test_intervals_that_meet_tell_no_difference(tmp_path):
 def test_one_way_alone_is_not_drawn(tmp_path):
     assert autograd.rows(tables(tmp_path, way("no_grad"))).empty
     assert autograd.rows(tables(tmp_path, way("recorded"), way("leaked"))).empty
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("language", few(["ko", "en"]))
-@pytest.mark.parametrize("name", ["execution_speed", "autograd"])
-def test_everything_fits(tmp_path, name, language):
-    cases = [(model, batch) for model in ("tiny_kernels", "resnet18", "gpt2") for batch in (1, 8)]
-    case = [{"model": model, "batch_size": batch} for model, batch in cases]
-    if name == "execution_speed":
-        rows = [made("eager", 0.03, **each) for each in case]
-        rows += [
-            made(mode, time, 20, **each)
-            for mode, time in (("compile", 0.01), ("trace", 0.04))
-            for each in case
-        ]
-    else:
-        rows = [
-            way(each, 0.01 + n / 500, 1e8 * (n + 1), **one)
-            for n, each in enumerate(autograd.WAYS)
-            for one in case
-        ]
-    drawn = figures.render(name, tables(tmp_path, *rows), language)
-    assert overlaps(drawn.figure) == []

@@ -81,10 +81,8 @@ def test_medians_leave_rows_in_one_piece_with_their_columns_in_order():
         warnings.simplefilter("error", pd.errors.PerformanceWarning)
         found = one_each(rows, ["run"]).assign(another=1)
     assert list(found) == [*rows, "another"]
-    assert found[["run", "number_7", "mode"]].to_numpy().tolist() == [
-        ["a", 3.0, "x"],
-        ["b", 3.0, "y"],
-    ]
+    seen = found[["run", "number_7", "mode"]].to_numpy().tolist()
+    assert seen == [["a", 3.0, "x"], ["b", 3.0, "y"]]
 
 
 def test_numbers_texts_and_flags_are_read_whatever_stands_beside_them(tmp_path):

@@ -1,5 +1,4 @@
-"""Rows that nobody measured: the tables are built, no figure raises, the page is written, and the
-row says why."""
+"""Rows that nobody measured: tables are built, no figure raises, and the row says why."""
 
 import csv
 import json
@@ -23,9 +22,8 @@ from mfulab.lab.report.page import document
 from mfulab.lab.tables import build
 from mfulab.measurements.registry import MEASUREMENTS
 
-EXAMPLES = int(
-    os.environ.get("MFULAB_EXAMPLES", "8")
-)  # `make test ALL=1` takes 30, `make faults` 2,000
+# `make test ALL=1` takes 30, `make faults` 2,000
+EXAMPLES = int(os.environ.get("MFULAB_EXAMPLES", "8"))
 NUMBERS = [
     "0",
     "-0.0",
@@ -86,11 +84,7 @@ def lay_out(root: Path) -> Path:
 
 
 def tables_of(root: Path) -> Path:
-    manifest = root / "results" / report_rows.CPU / "plan/invented.json"
-    main(
-        ["tables", "--root", str(root), "--out", str(root / "tables"), "--manifest", str(manifest)]
-    )
-    return root / "tables"
+    return report_rows.tabled(root, root / "results" / report_rows.CPU / "plan/invented.json")
 
 
 def lines(path: Path) -> list[dict[str, str]]:
@@ -305,11 +299,8 @@ def test_a_figure_that_raises_is_a_line_on_the_page(root, few, monkeypatch, part
     main(["figures", "--tables", str(tables), "--list", str(root / "listed")])
     assert (root / "listed").read_text().split() == ["ceilings", "roofline"]
     main(["figures", "--tables", str(tables), "--out", str(out), "--language", language])
-    assert {path.name for path in out.glob("roofline.*")} == {
-        "roofline.svg",
-        "roofline.png",
-        "roofline.pdf",
-    }
+    found = {path.name for path in out.glob("roofline.*")}
+    assert found == {"roofline.svg", "roofline.png", "roofline.pdf"}
     assert vector.saved(out, "roofline") is None
     for content in (document.build(tables, out, language), document.build(tables, None, language)):
         assert 'id="figure-ceilings"' in content

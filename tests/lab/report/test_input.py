@@ -1,12 +1,9 @@
-"""Feeding the model: the sentence from rows of loaders, and a figure in which no text covers
-another."""
+"""Feeding the model: the sentence from rows of loaders."""
 
 import pytest
-from support.drawn import overlaps, step, tables
+from support.drawn import step, tables
 from support.said import heard
-from support.slow import few
 
-from mfulab.lab.report import figures
 from mfulab.lab.report.figures import input as figure
 
 
@@ -85,19 +82,3 @@ def test_workers_are_told_apart_by_their_intervals_alone(tmp_path):
 def test_without_a_batch_on_the_device_there_is_nothing_to_hold_against(tmp_path):
     assert figure.rows(tables(tmp_path, fed(50.0, 70.0))).empty
     assert figure.rows(tables(tmp_path, row(50.0))).empty
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("language", few(["ko", "en"]))
-def test_every_source_fits(tmp_path, language):
-    loaders = [
-        fed(200.0 - 90 / (1 + workers) - 20 * place, 50.0 / (1 + workers), workers, source)
-        for place, source in enumerate(("random", "decode", "file"))
-        for workers in (0, 1, 2, 4, 8)
-    ]
-    drawn = figures.render(
-        "input",
-        tables(tmp_path, row(200.0), *loaders, fed(90.0, 40.0, 2, loader_prefetch=8)),
-        language,
-    )
-    assert overlaps(drawn.figure) == []

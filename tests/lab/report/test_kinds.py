@@ -1,5 +1,4 @@
-"""Kinds of drawings: each mark is its own row's, whatever the order, and nothing is estimated from
-the rows."""
+"""Kinds of drawings: each mark is its own row's, in any order, and nothing is estimated."""
 
 import numpy as np
 import pandas as pd
@@ -65,12 +64,10 @@ def test_intervals_are_those_of_the_rows():
     kinds.points(axes, ROWS, "x", "value", hue="kind", palette=COLORS, interval=("x_low", "x_high"))
     [container] = axes.containers
     ends = [tuple(segment[:, 0]) for segment in container.lines[2][0].get_segments()]
-    assert ends == pytest.approx(
-        [(0.5, 1.5), (1, 4), (2, 2.6), (3, 3)]
-    )  # never beyond its point, nothing if unknown
-    assert [to_hex(color) for color in axes.collections[0].get_facecolor()] == [
-        COLORS[kind] for kind in ROWS["kind"]
-    ]
+    # never beyond its point, nothing if unknown
+    assert ends == pytest.approx([(0.5, 1.5), (1, 4), (2, 2.6), (3, 3)])
+    found = [to_hex(color) for color in axes.collections[0].get_facecolor()]
+    assert found == [COLORS[kind] for kind in ROWS["kind"]]
 
 
 def test_a_line_joins_the_rows_of_its_series_and_no_mean_of_them():
@@ -116,10 +113,8 @@ def test_a_panel_without_rows_is_not_drawn_and_no_row_or_column_is_made_of_such_
     rows = pd.DataFrame(
         {"machine": ["a", "a", "b", "c"], "mode": ["training", "inference", "training", "other"]}
     )
-    figure, modes = (
-        style.blank("", ""),
-        {mode: mode for mode in ("training", "inference", "decoding")},
-    )
+    figure = style.blank("", "")
+    modes = {mode: mode for mode in ("training", "inference", "decoding")}
     panels = style.facets(figure, rows.assign(recorded=False), Texts("en"), "mode", modes)
     assert [(axes.get_title(), len(here)) for axes, here in panels] == [
         ("a · training", 1),

@@ -105,8 +105,6 @@ def test_the_seminars_numbers_take_the_same_values_in_korean():
     korean = seminar_texts.translated("ko")
     for line in seminar_texts.lines():
         for name, text in korean.get(line["key"], {}).items():
-            assert {*seminar_texts.names(text)} == {*seminar_texts.names(str(line[name]))}, (
-                line["key"],
-                name,
-            )
+            found = {*seminar_texts.names(text)}
+            assert found == {*seminar_texts.names(str(line[name]))}, (line["key"], name)
     assert {*korean} - {line["key"] for line in seminar_texts.lines()} == {"words"}

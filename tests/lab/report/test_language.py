@@ -1,5 +1,4 @@
-"""Texts: none is missing in any language, none is unused, and the font that is installed has a
-glyph for each."""
+"""Texts: none is missing in any language, none is unused, and each has its glyphs."""
 
 import ast
 import json
@@ -44,32 +43,15 @@ CONSTANTS = (
     *("key", "PARTS", "RUNGS", "WORDS", "COUNTERS", "TIMES", "ORDERS"),
     *("PRODUCTS", "OPERATORS", "COLLECTIVES", "MODULES", "KERNELS", "OVERVIEW", "RANKS"),
     *("GAPS", "CAUSES", "COMPARED", "HEADS", "ROOFLINE"),
-    *(
-        "SINGLE",
-        "KINDS",
-        "OPERATIONS",
-        "THREE_WAYS",
-        "IN_TORCH",
-        "ELSEWHERE",
-        "_SAME",
-        "_OF_PRODUCTS",
-    ),
+    *("SINGLE", "KINDS", "OPERATIONS", "THREE_WAYS", "IN_TORCH", "ELSEWHERE"),
+    *("_SAME", "_OF_PRODUCTS"),
 )
 REASONS = {"no_clock", "no_bytes", "no_roof", "no_device_name", "no_cpu_name", "one_of_several"}
 JOB = {"torn", "clock", "ranks", "unread"}
 # Of traces: titles of tables, what bounds an operator, where its best is from, and how two traces
 # differ.
-TRACES = {
-    "products",
-    "operators",
-    "modules",
-    "collectives",
-    "kernels",
-    "gaps",
-    "overview",
-    "ranks",
-    "differences",
-}
+TRACES = {"products", "operators", "modules", "collectives", "kernels"}
+TRACES |= {"gaps", "overview", "ranks", "differences"}
 TRACES |= {"compute", "memory", "launch", "best_trace", "best_matmul_runs", "best_both"}
 TRACES |= {"kind", "slower", "faster", "same"}
 # Errors that a command shows, and parts whose sources a recorded number rests on: a reworded error
@@ -77,14 +59,8 @@ TRACES |= {"kind", "slower", "faster", "same"}
 SHOWN = {"ConfigurationError", "UnreadableError", "WebError", "LockError"}
 RESTED_ON = ("device/", "flops/", "models/")
 NOTES = {
-    "imprecise",
-    "update",
-    "uncounted",
-    "uncounted_because",
-    "untimed",
-    "no_peak",
-    "over_peak",
-    "boosted",
+    *("imprecise", "update", "uncounted", "uncounted_because"),
+    *("untimed", "no_peak", "over_peak", "boosted"),
     *(f"rank_slowest_{cause}" for cause in ("compute", "copy", "idle", "unknown")),
 }
 
@@ -260,12 +236,8 @@ def test_a_reason_of_an_answer_has_a_text_or_a_line_in_the_manual():
 
 
 def test_no_text_is_unused():
-    built = {f"topic_{topic}" for topic in figures.TOPICS} | {
-        "finding",
-        "title",
-        "diagonal",
-        "reading",
-    }
+    built = {"finding", "title", "diagonal", "reading"}
+    built |= {f"topic_{topic}" for topic in figures.TOPICS}
     prefixes = ("series_", "topic_", "value ", "progress_", "rank_slowest_")
     for section, key in keys("en"):
         if not key.startswith(prefixes):
@@ -313,9 +285,8 @@ def test_the_installed_fonts_have_every_character(language):
         )
         glyphs |= set(FT2Font(found).get_charmap())
     texts = " ".join(str(text) for texts in catalogue(language).values() for text in texts.values())
-    assert {
-        letter for letter in texts if ord(letter) not in glyphs and not letter.isspace()
-    } == set()
+    seen = {letter for letter in texts if ord(letter) not in glyphs and not letter.isspace()}
+    assert seen == set()
 
 
 def test_the_page_brings_the_letters_that_it_needs_and_no_others():
@@ -351,10 +322,8 @@ def test_values_without_a_word_stay_themselves():
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_verdicts_are_sentences_in_every_language(language):
     row = {"time_s": 0.1, "utilization_percent": 99.0, "mfu_percent": 0.4, "other_processes": 2.0}
-    told, english = (
-        verdicts.columns(judged(row), "", language),
-        verdicts.columns(judged(row)),
-    )
+    told = verdicts.columns(judged(row), "", language)
+    english = verdicts.columns(judged(row))
     for name in ("verdict", "verdict_reason", "verdict_flags"):
         assert told[name]
         assert (told[name] == english[name]) is (language == "en")
@@ -365,12 +334,8 @@ def test_verdicts_are_sentences_in_every_language(language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_what_disturbed_a_run_is_told_before_the_cause(language):
-    row = {
-        "time_s": 0.1,
-        "utilization_percent": 99.0,
-        "mfu_percent": 4.0,
-        "other_processes_percent": 50.0,
-    }
+    row = {"time_s": 0.1, "utilization_percent": 99.0, "mfu_percent": 4.0}
+    row |= {"other_processes_percent": 50.0}
     told, quiet = (
         verdicts.columns(judged(row | more), "", language) for more in ({}, {"steal_percent": 1.0})
     )
@@ -380,24 +345,17 @@ def test_what_disturbed_a_run_is_told_before_the_cause(language):
     assert told["verdict_reason"] == f"{beside}; {alone['verdict_reason']}"
     assert told["verdict"].endswith(f": {alone['verdict']}")
     slow = judged(row | {"disturbed_replicates": 1.0, "replicates": 3.0, "slowdown": 1.4})
-    assert len(verdicts.columns(slow, "", language)["verdict_reason"].split("; ")) == 3, (
-        "both, then the cause"
-    )
+    found = len(verdicts.columns(slow, "", language)["verdict_reason"].split("; "))
+    assert found == 3, "both, then the cause"
     shared = judged({**row, "utilization_percent": 50.0})
-    assert verdicts.columns(shared, "", language)["verdict"] == Texts(language).name(
-        "cause", "shared"
-    ), "said once"
+    seen = verdicts.columns(shared, "", language)["verdict"]
+    assert seen == Texts(language).name("cause", "shared"), "said once"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_notes_on_mfu_are_sentences_in_every_language(language):
-    known = {
-        "status": "ok",
-        "flops": 1e9,
-        "time_s": 0.1,
-        "effective_precision": "fp8",
-        "mfu_basis": "spec",
-    }
+    known = {"status": "ok", "flops": 1e9, "time_s": 0.1}
+    known |= {"effective_precision": "fp8", "mfu_basis": "spec"}
     for values, said in [
         ({"mfu_percent": 120.0}, "100"),
         ({}, "fp8"),
@@ -415,12 +373,8 @@ def test_notes_on_mfu_are_sentences_in_every_language(language):
     "cell", ["{", "[1]", '{"of a later version": {"share": 3}}', '{"beside": {}}']
 )
 def test_an_odd_verdict_is_shown_as_it_is(cell):
-    row = {
-        "verdict": "unheard of",
-        "verdict_reason": "idle",
-        "verdict_numbers": cell,
-        "verdict_flags": cell,
-    }
+    row = {"verdict": "unheard of", "verdict_reason": "idle"}
+    row |= {"verdict_numbers": cell, "verdict_flags": cell}
     words = verdicts.columns(row)
     assert (words["verdict"], words["verdict_reason"]) == ("unheard of", "idle")
     assert isinstance(words["verdict_flags"], str)
@@ -430,16 +384,13 @@ def test_an_operator_is_the_optimisers_where_its_phase_takes_as_long():
     row = {"mode": "training", "optimizer": "adam", "time_s": 0.1, "optimiser_ms": 50.0}
     assert verdicts.operator("aten::div", 25.0, row) == "Adam's element-wise update (aten::div)"
     assert verdicts.operator("aten::div", 60.0, row) == "element-wise division (aten::div)"
-    assert (
-        verdicts.operator("aten::div", 25.0, row | {"optimiser_ms": None})
-        == "element-wise division (aten::div)"
-    )
+    found = verdicts.operator("aten::div", 25.0, row | {"optimiser_ms": None})
+    assert found == "element-wise division (aten::div)"
     assert verdicts.operator("aten::addcdiv_", 25.0, row | {"optimiser_ms": None}).startswith(
         "Adam's"
     )
-    assert (
-        verdicts.operator("aten::addcdiv_", 25.0, row | {"mode": "inference"}) == "aten::addcdiv_"
-    )
+    seen = verdicts.operator("aten::addcdiv_", 25.0, row | {"mode": "inference"})
+    assert seen == "aten::addcdiv_"
     assert "원소별 갱신" in verdicts.operator("aten::div", 25.0, row, "ko")
     numbers = '{"name": "aten::div", "share": 25.0, "others": 60.0, "matmuls": 30.0, "speed": 20.0, "measured": 1}'
     told = verdicts.columns(

@@ -1,5 +1,4 @@
-"""Figures that a lecture shows: their sentences from extreme, equal and single rows, and that they
-fit."""
+"""Figures that a lecture shows: sentences from extreme, equal and single rows; that they fit."""
 
 import json
 
@@ -45,31 +44,15 @@ def matmuls(
 ):
     """Tables of products on a CPU and on a GPU, n → seconds of the kernel; each copy to or from the
     GPU takes alike."""
+    common = {"status": "ok", "recorded": "False", "kernel": "torch", "family": "library"}
+    common |= {"batch": 1, "precision": "fp32", "allocation_s": 0.0}
+    both = dict.fromkeys(("host_to_device_s", "device_to_host_s"), copy_s)
     lines = []
-    for hardware, sizes in (("xeon", cpu), ("card", gpu)):
-        copies = (
-            dict.fromkeys(("host_to_device_s", "device_to_host_s"), copy_s)
-            if hardware == "card"
-            else {}
-        )
+    for hardware, sizes, copies in (("xeon", cpu, {}), ("card", gpu, both)):
         for n, time_s in sizes.items():
-            shape = {
-                "size": str(n),
-                "batch": 1,
-                "m": n,
-                "n": n,
-                "k": n,
-                "precision": "fp32",
-                "family": "library",
-            }
-            who = {
-                "status": "ok",
-                "hardware": hardware,
-                "recorded": "False",
-                "kernel": "torch",
-                "run": f"size={n}",
-            }
-            lines.append({**who, **shape, "time_s": time_s, "allocation_s": 0.0, **copies, **more})
+            shape = {"run": f"size={n}", "size": str(n), "m": n, "n": n, "k": n}
+            measured = {"hardware": hardware, "time_s": time_s}
+            lines.append({**common, **shape, **measured, **copies, **more})
     return tables(folder, matmul=lines, environment=MACHINES)
 
 
@@ -146,17 +129,12 @@ def test_sides_are_compared_in_a_precision_that_both_have(tmp_path):
 def memory(folder, *levels: tuple[str, float], cycles: float | None = 2.6e9):
     """Tables of chases: name and seconds of each level; the clock is hidden if `cycles` is None."""
     common = {"status": "ok", "hardware": "xeon", "recorded": "False", "caches": "{}"}
-    lines = [
-        common
-        | {
-            "pattern": level if level in latency_pyramid.DEPENDENT else "random",
-            "level": level,
-            "run": str(place),
-        }
-        | {"working_set_bytes": 4096 * 4**place, "time_per_access_s": time_s}
-        | {"cycles_per_access": None if cycles is None else cycles * time_s}
-        for place, (level, time_s) in enumerate(levels)
-    ]
+    lines = []
+    for place, (level, time_s) in enumerate(levels):
+        pattern = level if level in latency_pyramid.DEPENDENT else "random"
+        line = common | {"pattern": pattern, "level": level, "run": str(place)}
+        line |= {"working_set_bytes": 4096 * 4**place, "time_per_access_s": time_s}
+        lines.append(line | {"cycles_per_access": cycles and cycles * time_s})
     return tables(folder, memory=lines, environment=[{**MACHINES[0], "virtual_machine": "False"}])
 
 
@@ -235,26 +213,16 @@ def test_models_without_flops_have_no_layers(tmp_path):
 
 def graphs(folder, **models: list):
     """Tables of models, each with autograd's nodes: name, forward and backward FLOPs."""
-    common = {
-        "status": "ok",
-        "hardware": "",
-        "recorded": "False",
-        "batch_size": 2,
-        "activation_bytes": 4096,
-    }
-    lines = [
-        common
-        | {"run": f"model={model}", "model": model, "forward_flops": 1, "backward_flops": 1}
-        | {
-            "graph": json.dumps(
-                [
-                    [name, [2, 3], [["", [2, 3]], ["weight", []]], ["weight"], *flops]
-                    for name, *flops in nodes
-                ]
-            )
-        }
-        for model, nodes in models.items()
-    ]
+    common = {"status": "ok", "hardware": "", "recorded": "False", "batch_size": 2}
+    common |= {"activation_bytes": 4096, "forward_flops": 1, "backward_flops": 1}
+    lines = []
+    for model, nodes in models.items():
+        graph = [
+            [name, [2, 3], [["", [2, 3]], ["weight", []]], ["weight"], *flops]
+            for name, *flops in nodes
+        ]
+        line = {"run": f"model={model}", "model": model, "graph": json.dumps(graph)}
+        lines.append(common | line)
     return tables(folder, flops=lines, environment=MACHINES)
 
 

@@ -1,5 +1,4 @@
-"""Memory by what holds it: each way's parts from counts, the sentence, and a figure without
-overlaps."""
+"""Memory by what holds it: each way's parts from counts, the sentence, no overlaps."""
 
 import pandas as pd
 import pytest
@@ -46,14 +45,8 @@ def test_the_parts_of_each_way_are_the_textbooks(tmp_path):
     giga = found[memory_breakdown.PARTS] / 1e9
     assert list(giga.loc["fp32_adam"]) == [4, 0, 4, 8, 8, 0]
     assert list(giga.loc["fp32_sgd"]) == [4, 0, 4, 0, 8, 0]
-    assert list(giga.loc["mixed_adam"]) == [
-        2,
-        4,
-        2,
-        8,
-        4,
-        0,
-    ]  # the 16 bytes a parameter of ZeRO's paper
+    # the 16 bytes a parameter of ZeRO's paper
+    assert list(giga.loc["mixed_adam"]) == [2, 4, 2, 8, 4, 0]
     assert list(giga.loc["autocast_adam"]) == [6, 0, 4, 8, 4, 0]
     assert list(giga.loc["bf16_adam"]) == [2, 0, 2, 4, 4, 0]
     assert list(giga.loc["fp32_checkpointed"]) == [4, 0, 4, 8, 1, 0]

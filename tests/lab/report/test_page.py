@@ -1,5 +1,4 @@
-"""The page as text: in order, self-contained, escaped, and a page still where tables are broken,
-empty or huge."""
+"""The page as text: in order, self-contained, escaped, whole where tables are broken."""
 
 import errno
 import multiprocessing
@@ -80,9 +79,8 @@ def test_sections_without_data_are_absent(content):
 
 def test_the_finding_comes_first_with_its_numbers(content, measured):
     finding = re.search(r"<h1>(.*?)</h1>", content)[1]
-    assert finding.replace("\N{NO-BREAK SPACE}", " ") == (
-        figures.render("mfu_versus_utilization", frames.read(measured)[0]).finding
-    )
+    found = finding.replace("\N{NO-BREAK SPACE}", " ")
+    assert found == figures.render("mfu_versus_utilization", frames.read(measured)[0]).finding
     assert " %" not in finding  # no line ends between a number and its sign
 
 
@@ -110,9 +108,7 @@ def test_runs_without_a_speed_and_those_left_out_are_named(content):
     assert "a day of pure Python" in content
 
 
-def test_drawn_figures_are_taken_as_they_are_and_missing_ones_are_drawn(
-    measured, drawn, tmp_path, monkeypatch
-):
+def test_drawn_figures_are_taken_and_missing_ones_drawn(measured, drawn, tmp_path, monkeypatch):
     two = {name: figures.modules()[name] for name in ("ceilings", "roofline")}
     monkeypatch.setattr(figures, "modules", lambda: two)
     shutil.copytree(drawn, tmp_path, dirs_exist_ok=True)
@@ -202,14 +198,12 @@ def test_a_card_without_a_datasheet_heads_its_own_page_and_says_how_to_give_its_
     says, peaks = first(recorded, own)
     assert f"{Said('no_peak', {'precision': 'bf16'})}." in says
     assert peaks == ["bf16"]
-    assert (
-        sentence("no_peak", {"precision": "bf16"}, "ko") in first(recorded, own, language="ko")[0]
-    )
+    found = sentence("no_peak", {"precision": "bf16"}, "ko")
+    assert found in first(recorded, own, language="ko")[0]
     with_mfu = rows[rows[["mfu_percent", "utilization_percent"]].notna().all(axis=1)].head(1)
     assert first(recorded, own, with_mfu) == first(recorded) == ("of recorded machines", [])
-    says, peaks = first(
-        recorded, rows.assign(utilization_percent=float("nan"))
-    )  # as of a MIG instance
+    # as of a MIG instance
+    says, peaks = first(recorded, rows.assign(utilization_percent=float("nan")))
     assert "tells no utilization" in says
     assert f"an MFU of {percent(rows['mfu_percent'].max())} %" in says
     assert not peaks
@@ -225,11 +219,8 @@ def test_a_recorded_machine_s_failures_are_not_told_beside_runs_of_one_s_own(mea
         .head(1)
         .assign(status="out_of_memory", message="GPU 0 has 79 GiB", recorded=True)
     )
-    own = (
-        tables["profile"]
-        .head(2)
-        .assign(status=["ok", "unsupported"], message="no such format", recorded=False)
-    )
+    status = ["ok", "unsupported"]
+    own = tables["profile"].head(2).assign(status=status, message="no such format", recorded=False)
     nothing = {name: table.iloc[:0] for name, table in tables.items()}
 
     def told(*rows) -> str:
@@ -268,9 +259,7 @@ def test_runs_left_out_on_purpose_are_told_by_their_reasons(one_figure, tmp_path
     ]
 
 
-def test_a_sweep_that_is_not_at_its_end_says_how_far_it_is_and_what_is_missing(
-    one_figure, tmp_path
-):
+def test_a_sweep_before_its_end_says_how_far_it_is_and_what_is_missing(one_figure, tmp_path):
     states = {
         "model=a,batch_size=1": "measured",
         "model=b,batch_size=2": "not_measured",
@@ -365,9 +354,8 @@ def test_a_broken_table_leaves_a_page_that_names_it(measured, one_figure, tmp_pa
     ],
 )
 def test_a_number_reads_as_a_reader_writes_it_and_breaks_nowhere(words, shown):
-    assert document._unbroken(words) == shown.replace(
-        " × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}"
-    )
+    found = document._unbroken(words)
+    assert found == shown.replace(" × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}")
 
 
 @pytest.mark.skipif(
@@ -419,9 +407,8 @@ def test_figures_are_made_here_where_no_processes_can_be_begun(monkeypatch, lack
         monkeypatch.setattr(os, "fork", fork)
     else:
         monkeypatch.setattr("concurrent.futures.process._ExecutorManagerThread.start", no_thread)
-    assert forked.in_processes(lambda name: (name, os.getpid()), names) == [
-        (name, here) for name in names
-    ]
+    found = forked.in_processes(lambda name: (name, os.getpid()), names)
+    assert found == [(name, here) for name in names]
     assert len(forks) == (lacking == "memory")
     assert not multiprocessing.active_children()
 
@@ -429,10 +416,8 @@ def test_figures_are_made_here_where_no_processes_can_be_begun(monkeypatch, lack
 def test_what_only_keepers_of_recordings_mend_is_no_first_box(measured, one_figure, tmp_path):
     tables = tmp_path / "tables"
     shutil.copytree(measured, tables)
-    mine, theirs = (
-        "odd.csv: cannot be read",
-        "results/reference/x: code has changed. `mfulab record --replace` renews it.",
-    )
+    mine = "odd.csv: cannot be read"
+    theirs = "results/reference/x: code has changed. `mfulab record --replace` renews it."
     lines = [
         {"problem": mine, "said": "", "of_recordings": False},
         {"problem": theirs, "said": "", "of_recordings": True},

@@ -1,5 +1,4 @@
-"""Pruned models: a sentence from few, equal and extreme rows, and a figure in which no text covers
-another."""
+"""Pruned models: a sentence from few, equal and extreme rows; no text covers another."""
 
 import re
 

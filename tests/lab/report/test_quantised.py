@@ -1,9 +1,8 @@
-"""Quantised models: the sentence from their rows, and a figure in which no text covers another."""
+"""Quantised models: the sentence from their rows, and bars within the intervals."""
 
 import pytest
-from support.drawn import overlaps, step, tables
+from support.drawn import step, tables
 from support.said import heard
-from support.slow import few
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import figures
@@ -85,17 +84,3 @@ def test_equal_or_slower_schemes_are_not_called_faster(tmp_path, speed, key):
 def test_without_the_step_before_there_is_nothing_to_hold_against(tmp_path):
     assert quantised.rows(tables(tmp_path, fewer("weight_int8", 40.0))).empty
     assert quantised.rows(tables(tmp_path, row())).empty
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("language", few(["ko", "en"]))
-def test_every_scheme_fits(tmp_path, language):
-    rows = [
-        fewer(kind, 10.0 * batch * (1 + place), mode, batch)
-        for mode in ("prefill", "decoding")
-        for batch in (1, 8)
-        for place, kind in enumerate(quantised.ORDER_OF_SCHEMES)
-    ]
-    base = [row(mode, 20.0 * batch, batch) for mode in ("prefill", "decoding") for batch in (1, 8)]
-    drawn = figures.render("quantised", tables(tmp_path, *base, *rows), language)
-    assert overlaps(drawn.figure) == []

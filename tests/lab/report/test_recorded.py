@@ -1,5 +1,4 @@
-"""Recorded results: what was measured once is shown anywhere, figure by figure, without
-measuring."""
+"""Recorded results: what was measured once is shown anywhere without measuring."""
 
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from mfulab.lab.tables.recording import record
 def recorded(tmp_path_factory) -> Path:
     """results/reference of a machine that measured and recorded."""
     root = tmp_path_factory.mktemp("measured")
-    manifest = str(report_rows.lay_out(root, report_rows.GPU))
-    main(["tables", "--root", str(root), "--out", str(root / "tables"), "--manifest", manifest])
+    report_rows.tabled(root, report_rows.lay_out(root, report_rows.GPU))
     return record(root / "results", report_rows.GPU).parent
 
 
@@ -37,9 +35,8 @@ def test_everything_is_drawn_again_elsewhere(recorded, tmp_path, request):
             continue  # public runs and other libraries' tables are no machine's
         assert len(first) == len(second), name
         if len(first) and "mfu_percent" in first:
-            assert sorted(first["mfu_percent"].dropna()) == pytest.approx(
-                sorted(second["mfu_percent"].dropna())
-            )
+            found = sorted(first["mfu_percent"].dropna())
+            assert found == pytest.approx(sorted(second["mfu_percent"].dropna()))
         if len(second):
             assert second["machine"].str.endswith("(recorded)").all()
     request.getfixturevalue("one_figure")
@@ -48,37 +45,23 @@ def test_everything_is_drawn_again_elsewhere(recorded, tmp_path, request):
     assert "mfu_versus_utilization.svg --config experiment=recorded" in content
 
 
-def test_this_machine_comes_before_recorded_ones(recorded, tmp_path):
-    manifest = report_rows.lay_out(tmp_path, report_rows.CPU)
-    arguments = [
-        "--root",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "tables"),
-        "--manifest",
-        str(manifest),
-    ]
-    main(["tables", *arguments, "--reference", str(recorded)])
-    found, _ = frames.read(tmp_path / "tables")
-    drawn = figures.render("mfu_by_utilization", found)
-    assert [axes.get_title(loc="left") for axes in drawn.figure.axes] == [
-        "Invented Xeon",
-        "Invented GPU 80GB (recorded)",
-    ]
+@pytest.fixture(scope="module")
+def beside(recorded, tmp_path_factory) -> frames.Tables:
+    """Tables of another machine that measured the same where these recordings lie."""
+    root = tmp_path_factory.mktemp("beside")
+    manifest = report_rows.lay_out(root, report_rows.CPU)
+    return frames.read(report_rows.tabled(root, manifest, reference=recorded))[0]
+
+
+def test_this_machine_comes_before_recorded_ones(beside):
+    drawn = figures.render("mfu_by_utilization", beside)
+    found = [axes.get_title(loc="left") for axes in drawn.figure.axes]
+    assert found == ["Invented Xeon", "Invented GPU 80GB (recorded)"]
 
 
 def test_a_machine_that_was_measured_is_not_shown_as_recorded_too(recorded, tmp_path):
     manifest = report_rows.lay_out(tmp_path, report_rows.GPU, models=("resnet18",))
-    arguments = [
-        "--root",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "tables"),
-        "--manifest",
-        str(manifest),
-    ]
-    main(["tables", *arguments, "--reference", str(recorded)])
-    found, _ = frames.read(tmp_path / "tables")
+    found, _ = frames.read(report_rows.tabled(tmp_path, manifest, reference=recorded))
     assert all(not rows["recorded"].any() for rows in found.values())
     assert set(found["profile"]["model"]) == {"resnet18"}
 
@@ -93,39 +76,17 @@ def test_a_recorded_cpu_is_shown_where_nothing_was_measured_and_only_there(tmp_p
     assert {row["hardware"] for row in alone.records["profile"]} == {report_rows.CPU}
 
 
-def test_what_needs_no_device_is_there_once(recorded, tmp_path):
-    manifest = report_rows.lay_out(tmp_path, report_rows.CPU)
-    arguments = [
-        "--root",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "tables"),
-        "--manifest",
-        str(manifest),
-    ]
-    main(["tables", *arguments, "--reference", str(recorded)])
-    found, _ = frames.read(tmp_path / "tables")
+def test_what_needs_no_device_is_there_once(beside):
     for name in ("flops", "counters", "formats"):
-        assert not found[name]["run"].duplicated().any(), name
-    assert found["profile"]["recorded"].any()
+        assert not beside[name]["run"].duplicated().any(), name
+    assert beside["profile"]["recorded"].any()
 
 
 @pytest.mark.slow
-def test_sentences_are_about_the_machine_that_was_measured(recorded, tmp_path):
+def test_sentences_are_about_the_machine_that_was_measured(beside, tmp_path):
     """A recorded machine beside it changes what is drawn, and of a sentence that it is named."""
     manifest = report_rows.lay_out(tmp_path, report_rows.CPU)
-    arguments = [
-        "--root",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "tables"),
-        "--manifest",
-        str(manifest),
-    ]
-    main(["tables", *arguments])
-    alone, _ = frames.read(tmp_path / "tables")
-    main(["tables", *arguments, "--reference", str(recorded)])
-    beside, _ = frames.read(tmp_path / "tables")
+    alone, _ = frames.read(report_rows.tabled(tmp_path, manifest))
     for name, module in figures.modules().items():
         text, rows = Texts("en", name), module.rows(alone)
         if rows.empty:

@@ -1,5 +1,4 @@
-"""Marks of runs: each figure has titles and hollow marks by the one mechanism, or says why it draws
-no run."""
+"""Marks of runs: each figure has titles and hollow marks, or says why it draws no run."""
 
 import math
 from collections.abc import Iterator

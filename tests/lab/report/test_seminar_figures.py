@@ -177,20 +177,11 @@ def test_memory_by_hand_is_told_at_the_largest_size_that_has_both():
     [(True, "cpu", True), (False, "cpu", False), (True, "cuda", False)],
 )
 def test_cycles_of_a_virtual_machine_are_said_to_be_nominal(virtual, device, said):
-    machine = report_rows.environment("x").model_dump() | {
-        "recorded": False,
-        "virtual_machine": virtual,
-    }
-    row = walk("random", 4096, 1e-9) | {
-        "status": "ok",
-        "hardware": "x",
-        "recorded": False,
-        "clock_mhz": 2596.1,
-    }
-    tables = {
-        "environment": pd.DataFrame([machine | {"device": device}]),
-        "memory": pd.DataFrame([row]),
-    }
+    here = {"hardware": "x", "recorded": False}
+    machine = report_rows.environment("x").model_dump() | here
+    machine |= {"virtual_machine": virtual, "device": device}
+    row = walk("random", 4096, 1e-9) | here | {"status": "ok", "clock_mhz": 2596.1}
+    tables = {"environment": pd.DataFrame([machine]), "memory": pd.DataFrame([row])}
     assert ("nominal" in heard(memory_hierarchy, tables)) == said
 
 
@@ -205,13 +196,8 @@ def test_sizes_are_said_in_binary_units(size, words):
 def profiled(*given):
     """Tables of profiled steps on one machine, with all columns that a table has."""
     kinds = dict(frames.kinds("profile"))
-    common = {
-        "hardware": "x",
-        "status": "ok",
-        "precision": "fp32",
-        "batch_size": 8.0,
-        "mode": "inference",
-    }
+    common = {"hardware": "x", "status": "ok", "precision": "fp32"}
+    common |= {"batch_size": 8.0, "mode": "inference"}
     common |= {"execution": "eager", "commit": "0123abc", "started_at": "2026-01-02T03:04:05+00:00"}
     rows = [{**common, "run": str(place), **each} for place, each in enumerate(given)]
     frame = pd.DataFrame(
@@ -230,16 +216,13 @@ def drawn(module, tables):
 
 
 def test_subnormal_numbers_are_compared_with_normal_ones():
-    steps = [
-        {
-            "model": f"{numbers}_{operation}",
-            "precision": precision,
-            "time_s": time if operation == "roots" else 1e-4,
-        }
-        for operation in ("roots", "products")
-        for precision in ("fp32", "fp64")
-        for numbers, time in (("normal", 1e-4), ("subnormal", 5e-3), ("flushed", 1.1e-4))
-    ]
+    slow = {"normal": 1e-4, "subnormal": 5e-3, "flushed": 1.1e-4}
+    steps = []
+    for operation, times in (("roots", slow), ("products", dict.fromkeys(slow, 1e-4))):
+        for precision in ("fp32", "fp64"):
+            for numbers, time in times.items():
+                model = {"model": f"{numbers}_{operation}"}
+                steps.append(model | {"precision": precision, "time_s": time})
     told = drawn(subnormals, profiled(*steps))
     [worst], [zero], [least] = told["finding"], told["zero"], told["least"]
     assert (worst["row"]["operation"], worst["row"]["time_s"]) == ("roots", 5e-3)
@@ -253,25 +236,10 @@ def test_subnormal_numbers_are_compared_with_normal_ones():
 
 def test_recompilations_are_said_beside_eager_and_the_best():
     common = {"model": "straight", "varied_calls": 10, "time_s": 1e-3}
-    steps = [
-        {**common, "varied_s": 0.002},
-        {
-            **common,
-            "execution": "compile_static",
-            "varied_s": 40.0,
-            "graphs": 8,
-            "recompilations": 7,
-            "graph_breaks": 0,
-        },
-        {
-            **common,
-            "execution": "compile",
-            "varied_s": 8.0,
-            "graphs": 2,
-            "recompilations": 1,
-            "graph_breaks": 0,
-        },
-    ]
+    static = {"execution": "compile_static", "varied_s": 40.0, "graphs": 8, "recompilations": 7}
+    dynamic = {"execution": "compile", "varied_s": 8.0, "graphs": 2, "recompilations": 1}
+    steps = [{**common, "varied_s": 0.002}]
+    steps += [{**common, **each, "graph_breaks": 0} for each in (static, dynamic)]
     told = drawn(recompilations, profiled(*steps))
     numbers = ["varied_calls", "recompilations", "graphs", "varied_s"]
     assert [*told["finding"][0]["row"][numbers]] == [10, 7, 8, 40.0]
@@ -283,23 +251,14 @@ def test_recompilations_are_said_beside_eager_and_the_best():
 
 
 def test_three_convolutions_are_held_against_the_library():
-    steps = [
-        {
-            "model": model,
-            "mode": mode,
-            "batch_size": batch,
-            "time_s": batch * time,
-            "flops": batch * 6e7,
-            "mfu_percent": 9,
-        }
-        for model, time in (
-            ("convolution_library", 1e-3),
-            ("convolution_im2col", 3e-3),
-            ("convolution_direct", 5e-3),
-        )
-        for mode in ("training", "inference")
-        for batch in (1.0, 16.0)
-    ]
+    steps = []
+    for way, time in (("library", 1e-3), ("im2col", 3e-3), ("direct", 5e-3)):
+        for mode in ("training", "inference"):
+            for batch in (1.0, 16.0):
+                work = {"time_s": batch * time, "flops": batch * 6e7, "mfu_percent": 9}
+                steps.append(
+                    {"model": f"convolution_{way}", "mode": mode, "batch_size": batch, **work}
+                )
     steps[0]["relative_error"] = 3e-7
     told = drawn(convolution, profiled(*steps))
     most = told["finding"][0]["most"]
@@ -338,14 +297,9 @@ def test_frameworks_are_compared_with_their_losses():
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_frameworks_are_ranked_only_beyond_their_intervals(language):
     def step(model, execution, time, half):
+        case = {"model": model, "mode": "inference", "batch_size": 1, "execution": execution}
         interval = {"time_ci_low_s": time - half, "time_ci_high_s": time + half}
-        return {
-            "model": model,
-            "mode": "inference",
-            "batch_size": 1,
-            "execution": execution,
-            "time_s": time,
-        } | interval
+        return case | {"time_s": time} | interval
 
     text = Texts(language, "frameworks")
     nothing = {"compile_s": float("nan"), "losses": "", "mfu_percent": 30.0}

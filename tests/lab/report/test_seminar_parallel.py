@@ -42,9 +42,8 @@ def test_the_bubble_is_that_of_the_busiest_rank(invented):
     micro_batches = even["micro_batches"]
     assert list(even["bubble_percent"]) == pytest.approx(list(100 / (micro_batches + 1)))
     uneven = model_parallel._pipelines(rows.assign(flops=100.0, rank_flops=60.0))
-    assert uneven["bubble_percent"].iloc[0] == pytest.approx(
-        40
-    )  # one micro-batch: all but its 60 %
+    # one micro-batch: all but its 60 %
+    assert uneven["bubble_percent"].iloc[0] == pytest.approx(40)
     assert (uneven["bubble_percent"] < even["bubble_percent"]).all()
 
 
@@ -63,10 +62,8 @@ def test_speeds_that_are_alike_or_doubtful_are_not_ordered(invented):
 
 def test_one_pipeline_has_no_answer(invented):
     rows = model_parallel.rows(invented)
-    assert (
-        model_parallel.finding(rows.query("micro_batches == 1"), Texts("en", "model_parallel"))
-        == ""
-    )
+    found = model_parallel.finding(rows.query("micro_batches == 1"), Texts("en", "model_parallel"))
+    assert found == ""
 
 
 def test_rows_beside_other_programs_are_doubtful():

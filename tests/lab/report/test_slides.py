@@ -1,5 +1,4 @@
-"""Slides of a text: which figures, in what order, 16:9 with their sentence; figures without rows
-are named."""
+"""Slides of a text: which figures, in what order, 16:9 with their sentence."""
 
 import re
 from pathlib import Path
@@ -93,7 +92,7 @@ def test_a_folder_a_device_of_slides_that_the_last_row_can_read(tmp_path, invent
 @pytest.mark.parametrize(
     ("language", "place", "every"), few([("ko", 0, 4), ("en", 0, 1), ("ko", -1, 1)])
 )
-def test_no_letter_is_smaller_than_24_pixels_and_no_legend_is_cut_or_covers_a_panel(
+def test_no_letter_is_below_24_pixels_and_no_legend_is_cut_or_covers(
     invented, language, place, every
 ):
     """By day of every fourth figure."""
@@ -171,6 +170,5 @@ def test_a_slide_of_loads_alone_is_none_unless_its_figure_is_about_loads():
 
 
 def test_every_figure_of_a_text_is_one():
-    assert {name for text in TEXTS for name in slides.chosen(TOPICS, text)} <= set(
-        figures.modules()
-    )
+    found = {name for text in TEXTS for name in slides.chosen(TOPICS, text)}
+    assert found <= set(figures.modules())

@@ -4,6 +4,7 @@ extremes; counts where shares would be of few."""
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from support.said import Heard, heard_of
 
 from mfulab.core.language import Texts
 from mfulab.lab.report import selection
@@ -34,18 +35,6 @@ BARS = specs.Bars(
     hue="numbers",
     colors=specs.present(COLORS),
 )
-
-
-class Heard(Texts):
-    """Texts that keep what they are asked for."""
-
-    def __init__(self) -> None:
-        super().__init__("en", "repeatability")
-        self.asked: list[tuple[str, dict]] = []
-
-    def __call__(self, key: str, **values: object) -> str:
-        self.asked.append((key, values))
-        return key
 
 
 def drawn(spec: specs.Spec, rows: pd.DataFrame = ROWS) -> tuple[Figure, list[str]]:
@@ -94,23 +83,23 @@ def test_dots_lie_on_the_lines_of_their_names_and_hues_apart():
 
 
 def test_extremes_are_of_the_column_and_equal_rows_have_a_sentence_of_one():
-    text = Heard()
-    specs.Extremes("time_s")(ROWS, text)
-    specs.Extremes("time_s")(ROWS.assign(time_s=1.0), text)
-    (key, told), (other, _) = text.asked
-    assert (key, other) == ("finding", "finding_one")
+    text = Heard("block_sizes")
+    named = ROWS.assign(kernel="tiled", size="64", block_x=8, block_y=8, tflop_s=ROWS["time_s"])
+    specs.Extremes("tflop_s")(named, text)
+    [told] = text.heard.pop("finding")
+    specs.Extremes("tflop_s")(named.assign(tflop_s=1.0), text)
+    assert text.heard.keys() == {"finding_one"}
     assert (told["best"]["run"], told["worst"]["run"], told["factor"]) == ("d", "a", 4.0)
 
 
 @pytest.mark.parametrize(("verdicts", "key"), [(4, "repeated_few"), (400, "repeated")])
 def test_few_comparisons_are_counted(verdicts, key):
-    text = Heard()
+    text = Heard("repeatability")
     trust = Trust(8, 1.0, 40, 2, 75.0, verdicts, 25.0)
     repeatability._again(trust, text)
-    [(asked, values)] = text.asked
-    assert asked == key
+    assert text.heard.keys() == {key}
     if key == "repeated_few":
-        assert (values["wrong"], values["covered"]) == (1, 30)
+        assert (text.heard[key][0]["wrong"], text.heard[key][0]["covered"]) == (1, 30)
 
 
 @pytest.mark.parametrize(("again", "key"), [(0.0, "best_never"), (1.0, "best")])
@@ -120,11 +109,9 @@ def test_a_model_that_never_compiles_again_is_told_so(again, key):
         model="small",
         recompilations=[9.0, again, float("nan"), float("nan")],
         varied_s=ROWS["time_s"],
-        graph_breaks=0.0,
+        **dict.fromkeys(("graphs", "graph_breaks", "varied_calls"), 0.0),
     )
-    text = Heard()
-    recompilations.finding(rows, text)
-    assert [asked for asked, _ in text.asked] == ["finding", "eager", key]
+    assert [*heard_of(recompilations, rows)] == ["finding", "eager", key]
 
 
 @pytest.mark.parametrize(
@@ -132,6 +119,6 @@ def test_a_model_that_never_compiles_again_is_told_so(again, key):
     [([True, True], []), ([True, False], ["left_out"]), ([False, False], ["faulty"])],
 )
 def test_rows_that_are_not_ranked_are_counted(sound, keys):
-    text = Heard()
+    text = Heard("precision_speed")
     selection.unranked_words(pd.Series(sound), text)
-    assert [asked for asked, _ in text.asked] == keys
+    assert [*text.heard] == keys

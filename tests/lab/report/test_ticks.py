@@ -1,5 +1,4 @@
-"""Ticks in powers of two: what fits stays, nothing touches, the first batch size and the baseline
-are never lost."""
+"""Ticks in powers of two: what fits stays, nothing touches, the first is never lost."""
 
 import itertools
 

@@ -56,10 +56,8 @@ def test_a_trace_is_advised_by_its_verdict_alone(tables, cause, language):
     ("language", "step", "run"), [("en", " step", " run"), ("ko", "스텝", "실행")]
 )
 def test_sentences_on_traces_speak_of_steps(tables, language, step, run):
-    text, rows = (
-        Texts(language, "mfu_versus_utilization"),
-        figures.modules()["mfu_versus_utilization"].rows(tables),
-    )
+    text = Texts(language, "mfu_versus_utilization")
+    rows = figures.modules()["mfu_versus_utilization"].rows(tables)
     row = rows.loc[rows["mfu_percent"].idxmin()]
     cases = (rows, rows.assign(utilization_percent=50.0), rows.assign(mfu_percent=150.0))
     for each in cases:

@@ -12,18 +12,11 @@ TEXT = Texts("en", "transfers")
 
 def rows(machine: str, sizes: dict[int, float], copies: float | None = None) -> pd.DataFrame:
     """Products that take 1 s beside so many seconds for their memory."""
-    lines = [
-        {
-            "machine": machine,
-            "precision": "fp32",
-            "n": float(n),
-            "time_s": 1.0,
-            "allocation_s": memory,
-            "host_to_device_s": copies,
-            "device_to_host_s": copies,
-        }
-        for n, memory in sizes.items()
-    ]
+    lines = []
+    for n, memory in sizes.items():
+        line = {"machine": machine, "precision": "fp32", "n": float(n), "time_s": 1.0}
+        line |= dict.fromkeys(("host_to_device_s", "device_to_host_s"), copies)
+        lines.append(line | {"allocation_s": memory})
     return pd.DataFrame(lines).astype(
         {name: float for name in lines[0] if name not in ("machine", "precision")}
     )
@@ -40,10 +33,8 @@ def test_of_two_machines_one_is_told_of():
 
 
 def test_a_gpu_is_told_of_before_a_cpu():
-    cpu, gpu = (
-        rows("cpu", dict.fromkeys((64, 128, 256), 1.0)),
-        rows("gpu", {64: 1.0, 128: 1.0}, copies=1.0),
-    )
+    cpu = rows("cpu", dict.fromkeys((64, 128, 256), 1.0))
+    gpu = rows("gpu", {64: 1.0, 128: 1.0}, copies=1.0)
     assert transfers.finding(pd.concat([cpu, gpu], ignore_index=True), TEXT).startswith(
         "On gpu at 64³"
     )
@@ -56,28 +47,14 @@ def test_sizes_are_compared_in_one_precision():
         ("numpy", "fp32", 128, 3.0),
         ("torch", "bf16", 128, 1.0),
     ]
-    lines = [
-        {
-            "hardware": "cpu",
-            "recorded": False,
-            "status": "ok",
-            "kernel": kernel,
-            "family": "CPU",
-            "size": str(n),
-            "precision": precision,
-            "batch": 1,
-            **dict.fromkeys(("m", "n", "k"), float(n)),
-            "time_s": time,
-            "allocation_s": 1.0,
-            "host_to_device_s": None,
-        }
-        for kernel, precision, n, time in products
-    ]
-    environment = pd.DataFrame(
-        [{"hardware": "cpu", "recorded": False, "device_name": "CPU", "device": "cpu"}]
-    )
+    here = {"hardware": "cpu", "recorded": False}
+    common = here | {"status": "ok", "family": "CPU", "batch": 1}
+    common |= {"allocation_s": 1.0, "host_to_device_s": None}
+    lines = []
+    for kernel, precision, n, time in products:
+        line = {"kernel": kernel, "precision": precision, "size": str(n), "time_s": time}
+        lines.append(common | line | dict.fromkeys("mnk", float(n)))
+    environment = pd.DataFrame([here | {"device_name": "CPU", "device": "cpu"}])
     chosen = transfers.rows({"matmul": pd.DataFrame(lines), "environment": environment})
-    assert list(zip(chosen["n"], chosen["precision"], chosen["time_s"], strict=True)) == [
-        (64.0, "fp32", 2.0),
-        (128.0, "fp32", 3.0),
-    ]
+    found = list(zip(chosen["n"], chosen["precision"], chosen["time_s"], strict=True))
+    assert found == [(64.0, "fp32", 2.0), (128.0, "fp32", 3.0)]

@@ -1,5 +1,4 @@
-"""Doubtful rows are found and named first, sound ones never; answers to readers' questions, worked
-out by hand."""
+"""Doubtful rows are named first, sound ones never; readers' questions, by hand."""
 
 import math
 import re
@@ -28,38 +27,20 @@ CASE = {
 
 def profile(*times: float, **more: object) -> pd.DataFrame:
     """Rows of batch sizes 1, 2, 4 … with these step times and narrow intervals."""
-    rows = [
-        CASE
-        | {
-            "run": f"model=net,batch_size={2**place}",
-            "batch_size": 2.0**place,
-            "time_s": time,
-            "mfu_percent": 10.0,
-        }
-        | {
-            "time_ci_low_s": 0.99 * time,
-            "time_ci_high_s": 1.01 * time,
-            "samples_per_s": 2**place / time,
-        }
-        | {
-            "predicted_memory_bytes": 1e9 + 2**place * 1e9,
-            "ceiling_tflop_s": 1.0,
-            "processes": 1,
-            "matmul_percent": 90.0,
-        }
-        | more
-        for place, time in enumerate(times)
-    ]
+    alike = {"mfu_percent": 10.0, "ceiling_tflop_s": 1.0, "processes": 1, "matmul_percent": 90.0}
+    rows = []
+    for place, time in enumerate(times):
+        size = 2**place
+        row = {"run": f"model=net,batch_size={size}", "batch_size": float(size), "time_s": time}
+        row |= {"time_ci_low_s": 0.99 * time, "time_ci_high_s": 1.01 * time}
+        row |= {"samples_per_s": size / time, "predicted_memory_bytes": 1e9 + size * 1e9}
+        rows.append(CASE | row | alike | more)
     return pd.DataFrame(rows)
 
 
 def tables(rows: pd.DataFrame, raised: float = 1.0) -> dict[str, pd.DataFrame]:
-    product = CASE | {
-        "run": "product",
-        "time_s": 1e-3,
-        "time_ci_low_s": 1e-3,
-        "time_ci_high_s": 1e-3,
-    }
+    times = dict.fromkeys(("time_s", "time_ci_low_s", "time_ci_high_s"), 1e-3)
+    product = CASE | {"run": "product"} | times
     ceiling = CASE | {"run": "ceiling=fp32", "ceiling": "fp32", "raised_by": "product"}
     ceiling |= {"measured_tflop_s": raised, "swept_tflop_s": 1.0}
     return {"profile": rows, "matmul": pd.DataFrame([product]), "ceilings": pd.DataFrame([ceiling])}
@@ -72,18 +53,13 @@ def test_two_times_differ_where_their_intervals_do_not_meet():
     assert frames.apart(rows.iloc[2], rows.iloc[0], ratio=2.0)
     assert not frames.apart(rows.iloc[2], rows.iloc[0], ratio=1.0)
     beside = rows.join(rows.shift(-2).add_suffix("_other"))
-    assert frames.apart(beside, suffix="_other").tolist() == [
-        True,
-        True,
-        True,
-    ]  # two without an interval
+    # two without an interval
+    assert frames.apart(beside, suffix="_other").tolist() == [True, True, True]
 
 
 def test_sound_rows_raise_no_doubt():
-    boosted = {
-        "mfu_percent": 104.0,
-        "mfu_max_clock_percent": 96.0,
-    }  # above its printed clock, as GeForce cards
+    # above its printed clock, as GeForce cards
+    boosted = {"mfu_percent": 104.0, "mfu_max_clock_percent": 96.0}
     assert trust.summary(tables(profile(0.1, 0.19, 0.36, **boosted))) == ("", [], "")
     assert trust.summary(tables(profile(0.1, 0.19, 0.36))) == ("", [], "")
 
@@ -127,13 +103,8 @@ def test_precision_and_what_the_machine_cost_are_told():
     )
     for language in ("en", "ko"):
         told = trust.precision(tables(rows), language)
-        assert re.findall(r"[\d.]+ ?%", told.replace(" %", "%")) == [
-            "8.0%",
-            "95%",
-            "21%",
-            "12%",
-            "23%",
-        ]
+        found = re.findall(r"[\d.]+ ?%", told.replace(" %", "%"))
+        assert found == ["8.0%", "95%", "21%", "12%", "23%"]
         assert told.count("net 2") == 2
 
 
@@ -172,10 +143,8 @@ def test_a_reason_that_steps_and_matmuls_share_is_one_line_and_counts_as_their_t
     )
     found = tables(steps.assign(run=[f"model=net{place}" for place in range(4)]))
     found["matmul"] = found["matmul"].assign(steady=False)
-    assert [(doubt.key, len(doubt.runs)) for doubt in trust.doubts(found)] == [
-        ("unsteady", 3),
-        ("held_back", 2),
-    ]
+    seen = [(doubt.key, len(doubt.runs)) for doubt in trust.doubts(found)]
+    assert seen == [("unsteady", 3), ("held_back", 2)]
     _, lines, again = trust.summary(found)
     assert [line[0] for line in lines] == ["3", "2"]
     assert "--forcerun profile_step bench_matmul" in again
@@ -192,14 +161,12 @@ def test_a_ceiling_that_noise_alone_raised_is_not_doubted():
 
 def test_a_low_ceiling_names_its_machine_where_there_are_several():
     here = tables(profile(0.1), raised=2.83)
-    sound = here["ceilings"].assign(hardware="another", measured_tflop_s=1.0)
+    own = here["ceilings"]
+    sound = own.assign(hardware="another", measured_tflop_s=1.0)
     for language in ("en", "ko"):
         alone, both = (
             trust.summary(here | {"ceilings": ceilings}, language)[1]
-            for ceilings in (
-                here["ceilings"],
-                pd.concat([sound, here["ceilings"]], ignore_index=True),
-            )
+            for ceilings in (own, pd.concat([sound, own], ignore_index=True))
         )
         assert len(alone) == len(both) == 1
         assert f"({CASE['hardware']})" not in alone[0]

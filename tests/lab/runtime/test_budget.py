@@ -1,5 +1,4 @@
-"""A sweep's time: what runs are predicted to cost, what is left out, and what a client does about
-it."""
+"""A sweep's time: what runs are predicted to cost, what is left out, and what follows."""
 
 import csv
 import importlib.util
@@ -82,15 +81,13 @@ def test_what_fits_is_measured_and_what_does_not_says_so():
     assert endings.key_of(says) == endings.LEFT_OUT
     assert (numbers["budget_min"], numbers["needed_s"], numbers["command"]) == (3, 2, "COMMAND")
     assert 0 < numbers["left_s"] <= 1
-    assert sweep(begun=time.time() - 999).why_not("cpu/ceilings/a") == "", (
-        "the headline divides by it"
-    )
+    found = sweep(begun=time.time() - 999).why_not("cpu/ceilings/a")
+    assert found == "", "the headline divides by it"
     assert sweep(begun=time.time() - 999).limit_s("cpu/ceilings/a") is None
     assert sweep([(budget.PAGE, 6.0, 24.0)]).left_s() < sweep().left_s() - 20
     pages = [(budget.PAGE, 6.0, 15.0)]
-    assert sweep(pages).left_s() == pytest.approx(180 - 20 * 15 / 6, abs=1), (
-        "what the end will take"
-    )
+    seen = sweep(pages).left_s()
+    assert seen == pytest.approx(180 - 20 * 15 / 6, abs=1), "what the end will take"
     assert sweep([(budget.PAGE, 6.0, 3.0)]).left_s() == pytest.approx(180 - 20, abs=1)
     assert sweep(due=200).left_s() == pytest.approx(180 - 20 - 200 * budget.LEFT_OUT_S, abs=1)
 
@@ -139,14 +136,10 @@ def test_what_is_left_begins_with_the_estimate(tmp_path, monkeypatch):
     found = quickstart()
     monkeypatch.chdir(tmp_path)
     folders = [run.folder for run in found.runs]
-    rest, first = (
-        costs.Sweep([found], 0).rest(folders),
-        next(each for each in folders if "/environment/" in each),
-    )
-    estimate_s, begin_s = (
-        rest.estimate_s(),
-        costs.worker_s([found]) + costs.START_S["cpu"]["environment"],
-    )
+    rest = costs.Sweep([found], 0).rest(folders)
+    first = next(each for each in folders if "/environment/" in each)
+    estimate_s = rest.estimate_s()
+    begin_s = costs.worker_s([found]) + costs.START_S["cpu"]["environment"]
     # It waited for the imports: what it took says that all goes as predicted.
     assert rest.after(first, begin_s, begin_s) == pytest.approx(estimate_s - begin_s)
     alone_s = costs.Sweep([found], 0).rest(folders, has_page=False).estimate_s()
@@ -223,9 +216,8 @@ def test_runs_side_by_side_shorten_what_is_left(times, at_once):
     )
     for name, elapsed_s in zip(names, itertools.accumulate(times), strict=True):
         alone_s = one.after(name, times[int(name)], elapsed_s)
-        assert several.after(name, times[int(name)], elapsed_s / at_once) == pytest.approx(
-            alone_s / at_once
-        )
+        found = several.after(name, times[int(name)], elapsed_s / at_once)
+        assert found == pytest.approx(alone_s / at_once)
 
 
 def test_a_broken_plan_or_ledger_is_none(tmp_path, monkeypatch):
@@ -246,13 +238,8 @@ def test_the_headline_is_first_and_within_reach():
     assert {"environment", "ceilings", "count_flops", "profile_step"} == set(steps)
     assert all("precision=fp32" in folder for folder in first if "profile_step" in folder)
     assert not any("replicate" in folder or "bf16" in folder for folder in first)
-    assert {
-        folder.split("model=")[1].split(",")[0] for folder in first if "profile_step" in folder
-    } == {
-        "simple_cnn",
-        "resnet18",
-        "gpt2",
-    }
+    seen = {folder.split("model=")[1].split(",")[0] for folder in first if "profile_step" in folder}
+    assert seen == {"simple_cnn", "resnet18", "gpt2"}
     assert 60 * (found.budget_min or 0) > 3 * costs.least_s([found])
     turns = costs.Sweep([found], 0).turns
     run = "model=simple_cnn,workload={},batch_size={},precision=fp32,execution=eager,timing=short"
@@ -403,10 +390,8 @@ def test_a_row_left_out_has_its_status_and_leaves_a_run_with_fewer_processes(tmp
     config.write_text(json.dumps({"model": model, "batch_size": 1}))
     ended_by = sweep(begun=time.time() - 159).why_not(RUN)
     row = record_failure("count_flops", config, ended_by)
-    assert (
-        verdicts.message(row.message)
-        == "budget_min=3: about 2 s did not fit into 1 s. To measure it: COMMAND"
-    )
+    found = verdicts.message(row.message)
+    assert found == "budget_min=3: about 2 s did not fit into 1 s. To measure it: COMMAND"
     assert (row.status, row.process_s) == ("not_measured", None)
     with (config.parent / "row.csv").open(newline="") as file:
         assert next(csv.DictReader(file))["status"] == "not_measured"
@@ -420,16 +405,11 @@ def test_a_row_left_out_has_its_status_and_leaves_a_run_with_fewer_processes(tmp
     }
     left_out = {**measured, "status": "not_measured", "message": "budget_min=3: no", "time_s": None}
     [merged] = merge_rows([measured, {**left_out, "run": "size=1,replicate=2"}])
-    assert (merged["status"], verdicts.message(merged["message"]), merged["replicates"]) == (
-        "ok",
-        "",
-        1,
-    )
+    seen = (merged["status"], verdicts.message(merged["message"]), merged["replicates"])
+    assert seen == ("ok", "", 1)
     [merged] = merge_rows([left_out, {**left_out, "run": "size=1,replicate=2"}])
-    assert (merged["status"], verdicts.message(merged["message"])) == (
-        "not_measured",
-        "budget_min=3: no",
-    )
+    expected = ("not_measured", "budget_min=3: no")
+    assert (merged["status"], verdicts.message(merged["message"])) == expected
 
 
 REFERENCE = Path(__file__).parents[3] / "results/reference"
@@ -452,7 +432,7 @@ CPU_S = (
         *(("nvidia-h100-80gb-hbm3", experiment) for experiment in ("gpu_record", "kernels")),
     ],
 )
-def test_the_estimate_of_recorded_experiments_is_within_30_percent(
+def test_estimates_of_recorded_experiments_are_within_30_percent(
     machine, experiment, tmp_path, monkeypatch
 ):
     """What their runs took, a process, on the machine that the constants are of; a run alone may be

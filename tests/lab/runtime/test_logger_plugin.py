@@ -1,5 +1,4 @@
-"""The logger plugin under the real Snakemake, on a toy: what a user sees while a sweep runs, fails,
-or cannot start."""
+"""The logger plugin under the real Snakemake: what a user sees while a sweep runs or fails."""
 
 import io
 import os
@@ -57,16 +56,13 @@ def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     command = [sys.executable, "-m", "snakemake", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANGS_S)
     told, _, done.stderr = done.stderr.partition("\n")
-    assert told.startswith(
-        "Using workflow specific profile"
-    )  # Snakemake says so before it has a logger
+    # Snakemake says so before it has a logger
+    assert told.startswith("Using workflow specific profile")
     return done
 
 
 @pytest.mark.workflow
-def test_a_sweep_tells_each_run_in_one_line_and_one_without_runs_that_nothing_is_to_do(
-    toy: Path,
-) -> None:
+def test_a_sweep_tells_each_run_in_one_line_and_one_without_runs_says_so(toy: Path) -> None:
     done = snakemake(toy, "--config", "runs=a,b,large,late,later")
     assert done.returncode == 0
     assert done.stdout == ""
@@ -75,15 +71,13 @@ def test_a_sweep_tells_each_run_in_one_line_and_one_without_runs_that_nothing_is
     assert len(lines) == 1 + 3 + 1 + 1 + 1, lines  # runs, a remark, what was left out, the end
     first = next(line for line in lines if re.search("measure  [ab]", line))
     assert re.search(r"^[1-5]/5 measure  (a|b) · [\d.]+ s$", first)
-    assert lines[lines.index(next(line for line in lines if "measure  large" in line)) + 1] == (
-        "    out_of_memory: needs 90 GB"
-    )
+    found = lines[lines.index(next(line for line in lines if "measure  large" in line)) + 1]
+    assert found == "    out_of_memory: needs 90 GB"
     left_out = next(line for line in lines if "not measured" in line)
     assert "2 not measured: measure late" in left_out or "2 not measured: measure later" in left_out
     assert left_out.endswith("budget_min=1. To measure it: snakemake")
-    assert snakemake(toy, "--config", "runs=a").stderr.splitlines() == [
-        "Nothing to be done (all requested files are present and up to date)."
-    ]
+    seen = snakemake(toy, "--config", "runs=a").stderr.splitlines()
+    assert seen == ["Nothing to be done (all requested files are present and up to date)."]
 
 
 @pytest.mark.slow
@@ -155,23 +149,21 @@ def test_a_terminal_gets_colour_and_no_redrawing(toy: Path) -> None:
         pass
     assert process.wait(HANGS_S) == 0
     assert b"\033[32m" in shown
-    assert set(re.findall(rb"\033\[[0-9;?]*([A-Za-z])", shown)) == {
-        b"m"
-    }  # no cursor is moved, no line erased
+    # no cursor is moved, no line erased
+    assert set(re.findall(rb"\033\[[0-9;?]*([A-Za-z])", shown)) == {b"m"}
     assert shown.count(b"\r") == shown.count(b"\r\n")
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.1, None])
-def test_a_run_that_the_terminal_ends_is_no_error_though_it_says_so_first(
+def test_a_run_that_the_terminal_ends_is_no_error_though_said_first(
     monkeypatch, after_s: float | None
 ) -> None:
     monkeypatch.setattr(lifetime, "interrupted", after_s == 0)
     signal = threading.Timer(after_s or 0, setattr, (lifetime, "interrupted", True))
     if after_s is not None:
         signal.start()
-    assert plugin._is_interrupted("Command 'run' died with <Signals.SIGINT: 2>.") is (
-        after_s is not None
-    )
+    found = plugin._is_interrupted("Command 'run' died with <Signals.SIGINT: 2>.")
+    assert found is (after_s is not None)
     signal.cancel()
     monkeypatch.setattr(lifetime, "interrupted", False)
     assert not plugin._is_interrupted("Command 'run' returned non-zero exit status 1.")
@@ -234,9 +226,8 @@ def test_only_the_log_that_is_shown_is_read_while_a_run_is_measured(
     )
     handler.running[1] = Run(rule, "a", 0.0, log=("log",))
     monkeypatch.setattr(plugin, "_lines", lambda path: logs.append(path) or ["the last line"])
-    monkeypatch.setattr(
-        plugin.time, "sleep", lambda seconds: next(sleeps)
-    )  # which ends the loop the second time
+    # which ends the loop the second time
+    monkeypatch.setattr(plugin.time, "sleep", lambda seconds: next(sleeps))
     with pytest.raises(StopIteration):
         handler._break_silence()
     assert logs == read

@@ -1,5 +1,4 @@
-"""A replicate that needs no measuring: the one before could not be, or all before are precise
-enough."""
+"""A replicate that needs no measuring: the one before failed, or all are precise enough."""
 
 import pytest
 from support.said import numbers
@@ -50,10 +49,8 @@ def test_processes_stop_once_they_are_precise(before):
     "times", [[1.0, 1.0], [1.0, 1.2, 1.1]], ids=["two agree by chance", "apart"]
 )
 def test_processes_go_on_until_then(before, times):
-    assert (
-        _as_before("bench_matmul", config(0.02), before(*({"time_s": time} for time in times)))
-        is None
-    )
+    found = _as_before("bench_matmul", config(0.02), before(*({"time_s": time} for time in times)))
+    assert found is None
 
 
 @pytest.mark.parametrize(
@@ -89,10 +86,8 @@ def test_what_a_budget_left_out_is_no_outcome(before):
     }
     assert _as_before("bench_matmul", config(None), before({"time_s": 1.0}, left_out)) is None
     too_large = {"status": "out_of_memory", "message": "too large"}
-    assert (
-        _as_before("bench_matmul", config(None), before(too_large, left_out)).row.status
-        == "out_of_memory"
-    )
+    found = _as_before("bench_matmul", config(None), before(too_large, left_out)).row.status
+    assert found == "out_of_memory"
 
 
 def test_memory_that_ran_out_is_no_chance(before):

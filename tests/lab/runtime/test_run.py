@@ -1,5 +1,4 @@
-"""A run: what it lacks becomes a row that says so, and where it lies in memory is left to
-chance."""
+"""A run: what it lacks becomes a row that says so; its place in memory is left to chance."""
 
 import errno
 import json

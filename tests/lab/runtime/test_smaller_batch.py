@@ -1,5 +1,4 @@
-"""A batch that does not fit is measured smaller, as a run of its own, and the row of the one asked
-for says so."""
+"""A batch that does not fit is measured smaller, and the row of the one asked for says so."""
 
 import sys
 import types
@@ -99,15 +98,11 @@ def test_half_is_tried_until_a_batch_fits(swept):
     smaller = numbers(rows[64]["message"], "smaller_batch")
     assert (smaller["asked"], smaller["measured"]) == (64, 16)
     assert "RuntimeError: CUDA out" in verdicts.message(rows[64]["message"])
-    assert (rows[16]["time_s"], rows[16]["run"], rows[16]["experiment"]) == (
-        0.5,
-        NAME.format(16),
-        "mine",
-    )
+    found = (rows[16]["time_s"], rows[16]["run"], rows[16]["experiment"])
+    assert found == (0.5, NAME.format(16), "mine")
     counted = {row["run"]: row["forward_flops"] for row in counts if row["status"] == "ok"}
-    assert counted[rows[16]["flops_run"]] == 2 * 16 * 8 * 8, (
-        "FLOPs are those of the batch that was measured"
-    )
+    seen = counted[rows[16]["flops_run"]]
+    assert seen == 2 * 16 * 8 * 8, "FLOPs are those of the batch that was measured"
 
 
 def test_a_batch_that_fits_and_one_sample_that_does_not_are_tried_once(swept):

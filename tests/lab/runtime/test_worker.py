@@ -1,5 +1,4 @@
-"""The warm worker for real: each run alone in its process, the same row with and without it,
-nothing left over."""
+"""The warm worker for real: each run alone, the same row with and without it, nothing left."""
 
 import csv
 import json
@@ -134,41 +133,23 @@ def tree(tmp_path: Path) -> Path:
 def start(
     tree: Path, kernel: str, socket: str | None, time_limit_s: float = 600
 ) -> subprocess.Popen[str]:
-    folder = tree / "results" / hardware_slug("cpu") / "bench_matmul" / f"kernel={kernel}"
+    folder = folder_of(tree, kernel)
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("row.csv", "samples.csv", "pid"):
         (folder / name).unlink(missing_ok=True)
-    config = {
-        "kernel": {"name": kernel, "_target_": "somewhere.Kernel"},
-        "size": "8",
-        "precision": {"name": "fp32", "dtype": "float32"},
-        "device": {"type": "cpu"},
-        "timing": {"time_limit_s": time_limit_s},
-    }
+    config = {"kernel": {"name": kernel, "_target_": "somewhere.Kernel"}, "size": "8"}
+    config |= {"precision": {"name": "fp32", "dtype": "float32"}, "device": {"type": "cpu"}}
+    config |= {"timing": {"time_limit_s": time_limit_s}}
     (folder / "config.json").write_text(json.dumps(config))
     environment = {key: value for key, value in os.environ.items() if key != client.SOCKET}
     if socket:
         environment[client.SOCKET] = socket
     environment["OMP_NUM_THREADS"] = "1"  # as Snakemake sets it
-    command = [
-        sys.executable,
-        "-S",
-        "-E",
-        client.__file__,
-        "scripts/run.py",
-        "bench_matmul",
-        "--config",
-    ]
+    script = [client.__file__, "scripts/run.py", "bench_matmul", "--config"]
+    command = [sys.executable, "-S", "-E", *script, str((folder / "config.json").relative_to(tree))]
     with (folder / "log").open("w") as log:
-        return subprocess.Popen(
-            [*command, str((folder / "config.json").relative_to(tree))],
-            cwd=tree,
-            env=environment,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
+        files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        return subprocess.Popen(command, cwd=tree, env=environment, text=True, **files)
 
 
 def folder_of(tree: Path, kernel: str) -> Path:
@@ -230,13 +211,8 @@ def test_rows_and_state_are_the_same_with_and_without_a_worker(tree: Path, worke
     rows, states = [], []
     for socket in (worker, None):
         row = run(tree, "fine", socket)
-        rows.append(
-            {
-                key: value
-                for key, value in row.items()
-                if key not in ("started_at", "process_s", "commit")
-            }
-        )
+        unlike = ("started_at", "process_s", "commit")
+        rows.append({key: value for key, value in row.items() if key not in unlike})
         with (folder_of(tree, "fine") / "samples.csv").open(newline="") as file:
             state = next(csv.DictReader(file))
         environment = set(json.loads(state.pop("environment"))) - {client.SOCKET}
@@ -276,10 +252,8 @@ def test_a_run_out_of_time_is_ended_and_becomes_a_row(
     )
     monkeypatch.setattr(client, "__file__", str(tree / "client.py"))
     row = run(tree, "hang", way, time_limit_s=2)
-    assert (row["status"], verdicts.message(row["message"])) == (
-        "failed",
-        "took longer than timing.time_limit_s=2",
-    )
+    found = (row["status"], verdicts.message(row["message"]))
+    assert found == ("failed", "took longer than timing.time_limit_s=2")
     assert float(row["process_s"]) >= 2
     written = datetime.fromtimestamp((folder_of(tree, "hang") / "row.csv").stat().st_mtime, UTC)
     assert datetime.fromisoformat(row["started_at"]) <= written - timedelta(seconds=2)
@@ -321,9 +295,7 @@ def test_a_log_and_a_message_have_bounds(tree: Path, way: str | None) -> None:
     assert len(verdicts.message(row["message"])) <= LONGEST_CELL
 
 
-def test_a_killed_client_ends_its_run_and_its_shell_writes_the_row(
-    tree: Path, way: str | None
-) -> None:
+def test_a_killed_client_ends_its_run_and_its_shell_writes_it(tree: Path, way: str | None) -> None:
     process = start(tree, "hang", way)
     pid = pid_in(folder_of(tree, "hang") / "pid")
     process.kill()
@@ -365,27 +337,14 @@ def test_a_refused_run_leaves_no_row(tree: Path, way: str | None) -> None:
     process = start(tree, "fine", way)
     process.wait(HANGS_S)
     config = folder_of(tree, "fine") / "config.json"
-    elsewhere = (
-        tree / "results" / "nvidia-not-here" / "bench_matmul" / "kernel=fine" / "config.json"
-    )
+    elsewhere = tree / "results/nvidia-not-here/bench_matmul/kernel=fine/config.json"
     elsewhere.parent.mkdir(parents=True)
     elsewhere.write_text(config.read_text())
     environment = {key: value for key, value in os.environ.items() if key != client.SOCKET}
-    command = [
-        sys.executable,
-        client.__file__,
-        "scripts/run.py",
-        "bench_matmul",
-        "--config",
-        str(elsewhere),
-    ]
-    done = subprocess.run(
-        command,
-        cwd=tree,
-        env=environment | ({client.SOCKET: way} if way else {}),
-        capture_output=True,
-        text=True,
-    )
+    environment |= {client.SOCKET: way} if way else {}
+    script = [client.__file__, "scripts/run.py", "bench_matmul", "--config", str(elsewhere)]
+    command = [sys.executable, *script]
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
     assert done.returncode == client.REFUSED
     assert "hardware=nvidia-not-here: this run was planned for it, but here is" in done.stderr
     assert not (elsewhere.parent / "row.csv").exists()
@@ -439,12 +398,9 @@ lifetime.stop()
 def workflow() -> Iterator[tuple[subprocess.Popen[str], str, int]]:
     """A process that stands for Snakemake; its worker's socket and pid."""
     environment = {key: value for key, value in os.environ.items() if key != client.SOCKET}
+    command = [sys.executable, "-c", WORKFLOW]
     process = subprocess.Popen(
-        [sys.executable, "-c", WORKFLOW],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )
     assert process.stdout is not None
     socket, pid = process.stdout.readline().split()
@@ -467,9 +423,8 @@ def test_the_worker_and_its_runs_end_with_the_workflow(
     assert waiting.wait(HANGS_S) == client.ABANDONED
     until(lambda: not is_running(pid) and not is_running(worker))
     until(lambda: not Path(socket).parent.exists())
-    assert not (
-        folder_of(tree, "hang") / "row.csv"
-    ).exists()  # nobody waits for it; it is measured again
+    # nobody waits for it; it is measured again
+    assert not (folder_of(tree, "hang") / "row.csv").exists()
 
 
 def test_a_run_without_a_worker_ends_with_its_workflow_too(
@@ -548,9 +503,8 @@ def test_a_worker_that_is_interrupted_alone_says_so_in_a_line(tmp_path: Path, wo
         served.send_signal(signal.SIGINT)
         assert served.wait(HANGS_S) == 130
         served.communicate()
-    assert (
-        tmp_path / "said"
-    ).read_text() == "mfulab: the worker was interrupted; runs go on without it\n"
+    found = (tmp_path / "said").read_text()
+    assert found == "mfulab: the worker was interrupted; runs go on without it\n"
 
 
 HOSTILE_REQUESTS = (b"[1, 2\n", b"\xff\xfe\n", b"[" * 200_000 + b"\n", b"9" * 9999 + b"\n")

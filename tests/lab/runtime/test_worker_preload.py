@@ -1,5 +1,4 @@
-"""The modules that the worker imports once for all runs leave every GPU alone, so that each run may
-use one."""
+"""Modules that the worker imports once for all runs leave every GPU alone."""
 
 import ast
 import json
@@ -68,9 +67,8 @@ def test_the_worker_imports_what_the_workflow_is_to_do(target, rules, mode, work
     )
     assert "triton" in modules or work == "report"
     assert ("torch._dynamo" in modules) == ("dynamo" in work)
-    assert ({"transformers.modeling_utils", "mfulab.models.huggingface"} <= set(modules)) == (
-        "transformers" in work
-    )
+    found = {"transformers.modeling_utils", "mfulab.models.huggingface"} <= set(modules)
+    assert found == ("transformers" in work)
 
 
 def test_an_architecture_of_transformers_is_named_with_its_class():
@@ -137,10 +135,8 @@ def test_what_the_worker_imports_wakes_no_gpu_and_what_few_runs_need_waits(tmp_p
     assert done.stdout == "{'torch'}\nTrue\n"
     assert not told.exists(), told.read_text()
     # The library does tell: this is what must not happen.
-    subprocess.run(
-        [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"],
-        env=environment,
-    )
+    command = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"]
+    subprocess.run(command, env=environment)
     assert told.read_text() == "cuInit\n"
 
 
@@ -159,10 +155,8 @@ def test_the_worker_forks_without_the_warning_of_python_3_12_and_keeps_others(mo
         assert warnings.filters == before, "runs find the filters as they were"
     assert [str(each.message) for each in told] == ["another"]
     tree = ast.parse(Path(server.__file__).read_text())
-    assert (
-        sum(
-            isinstance(node, ast.Call) and ast.unparse(node.func) == "os.fork"
-            for node in ast.walk(tree)
-        )
-        == 1
+    found = sum(
+        isinstance(node, ast.Call) and ast.unparse(node.func) == "os.fork"
+        for node in ast.walk(tree)
     )
+    assert found == 1

@@ -35,25 +35,11 @@ def planned(tmp_path: Path) -> Path:
     return report_rows.lay_out(tmp_path, models=("resnet18",), sizes=(256,))
 
 
-def read(folder: Path):
-    return frames.read(folder)
-
-
 def make(manifest: Path, *more: str) -> Path:
     root = manifest.parents[3]
-    main(
-        [
-            "tables",
-            "--out",
-            str(root / "results/tables"),
-            "--root",
-            str(root),
-            "--manifest",
-            str(manifest),
-            *more,
-        ]
-    )
-    return root / "results/tables"
+    folder = root / "results/tables"
+    main(["tables", "--root", str(root), "--manifest", str(manifest), "--out", str(folder), *more])
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +48,11 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(report_rows.lay_out(tmp_path_factory.mktemp("planned")))
 
 
+ONE_STEP = "model == 'resnet18' and batch_size == 4 and mode == 'training' and precision == 'fp32'"
+
+
 def test_a_planned_experiment_becomes_tables(tables):
-    found, problems = read(tables)
+    found, problems = frames.read(tables)
     assert problems == []
     assert {name: len(found[name]) for name in TABLES} == {
         "environment": 1,
@@ -81,24 +70,15 @@ def test_a_planned_experiment_becomes_tables(tables):
         "split": 7,
         "traces": 0,
     }
-    row = (
-        found["profile"]
-        .query(
-            "model == 'resnet18' and batch_size == 4 and mode == 'training' and precision == 'fp32'"
-        )
-        .iloc[0]
-    )
+    row = found["profile"].query(ONE_STEP).iloc[0]
     assert row["flops"] == 3 * 4 * 3_628_146_688
     assert row["mfu_percent"] == pytest.approx(100 * row["flops"] / row["time_s"] / 0.55e12)
-    assert (row["mfu_basis"], row["experiment"], bool(row["recorded"])) == (
-        "measured",
-        "invented",
-        False,
-    )
+    seen = (row["mfu_basis"], row["experiment"], bool(row["recorded"]))
+    assert seen == ("measured", "invented", False)
 
 
 def test_out_of_memory_has_a_row_and_no_speed(tables):
-    profile = read(tables)[0]["profile"]
+    profile = frames.read(tables)[0]["profile"]
     failed = profile[profile["status"] == "out_of_memory"]
     assert len(failed) == 2
     assert failed[["time_s", "tflop_s", "mfu_percent", "samples_per_s"]].isna().all(axis=None)
@@ -123,7 +103,7 @@ def test_out_of_memory_has_a_row_and_no_speed(tables):
 def test_a_broken_row_is_a_failed_row_that_names_its_file(planned, damage):
     folder = next((planned.parents[1] / "profile_step").iterdir())
     (folder / "row.csv").write_text(damage)
-    profile = read(make(planned))[0]["profile"]
+    profile = frames.read(make(planned))[0]["profile"]
     broken = profile[profile["run"] == folder.name].iloc[0]
     assert broken["status"] == "failed"
     assert str(folder / "row.csv") in verdicts.message(broken["message"])
@@ -136,12 +116,11 @@ def test_a_clock_that_was_ahead_costs_no_row_and_is_told(planned, days, is_said)
     [cells] = read_csv(folder / "row.csv")
     ahead = datetime.now(UTC) + timedelta(days=days)
     write_csv(folder / "row.csv", [cells | {"started_at": ahead.isoformat(timespec="seconds")}])
-    profile = read(make(planned))[0]["profile"]
+    profile = frames.read(make(planned))[0]["profile"]
     row = profile[profile["run"] == folder.name].iloc[0]
     assert row["status"] == cells["status"]
-    assert (
-        f"started_at={ahead.isoformat(timespec='seconds')}" in str(verdicts.message(row["message"]))
-    ) is is_said
+    told = f"started_at={ahead.isoformat(timespec='seconds')}"
+    assert (told in str(verdicts.message(row["message"]))) is is_said
 
 
 @pytest.mark.parametrize(
@@ -155,9 +134,7 @@ def test_a_clock_that_was_ahead_costs_no_row_and_is_told(planned, days, is_said)
         ("", "", "2026-01-03", True),
     ],
 )
-def test_a_further_process_counts_by_its_code_whatever_a_clock_said(
-    commit, later_commit, later_at, counts
-):
+def test_a_further_process_counts_by_its_code_alone(commit, later_commit, later_at, counts):
     row = {"commit": commit, "started_at": "2026-01-02"}
     later = {"commit": later_commit, "started_at": later_at}
     assert records._is_of_same_code(row, later) is counts
@@ -178,7 +155,7 @@ def test_a_runs_smaller_batches_are_found_without_going_through_the_plan(tmp_pat
 def test_a_missing_row_is_a_failed_row(planned):
     folder = next((planned.parents[1] / "bench_matmul").iterdir())
     (folder / "row.csv").unlink()
-    matmul = read(make(planned))[0]["matmul"]
+    matmul = frames.read(make(planned))[0]["matmul"]
     assert "does not exist" in matmul[matmul["run"] == folder.name].iloc[0]["message"]
 
 
@@ -188,152 +165,91 @@ def test_an_effective_precision_without_a_ceiling_gets_no_mfu(planned):
     )
     text = (folder / "row.csv").read_text().replace(",eager,fp32,", ",eager,tf32,")
     (folder / "row.csv").write_text(text)
-    profile = read(make(planned))[0]["profile"]
+    profile = frames.read(make(planned))[0]["profile"]
     row = profile[profile["run"] == folder.name].iloc[0]
     assert row["mfu_percent"] != row["mfu_percent"]
     assert "no peak is known for tf32" in verdicts.note(row)
 
 
+HERE = {"hardware": "cpu", "recorded": False, "status": "ok"}
+CPU = HERE | {"device": "cpu"}
+PRODUCT = HERE | {"m": 1, "n": 2, "k": 3, "kernel": "torch"}
+
+
+def joined(ceilings, matmuls=(), profile=(), flops=(), environment=CPU):
+    """Joined rows of one machine."""
+    records = {"environment": [environment], "ceilings": [*ceilings], "flops": [*flops]}
+    return build.joined(records | {"profile": [*profile], "matmul": [*matmuls]})
+
+
+def ceiling_of(name, **more):
+    return HERE | {"run": f"ceiling={name}", "ceiling": name, "format": name} | more
+
+
 def test_a_matmul_faster_than_its_gpu_is_incorrect_and_has_no_speed():
-    machine = {"hardware": "some-gpu", "recorded": False, "status": "ok"}
-    records = {
-        "environment": [{**machine, "device": "cuda"}],
-        "ceilings": [
-            {
-                **machine,
-                "run": "ceiling=bf16",
-                "ceiling": "bf16",
-                "format": "bf16",
-                "max_clock_tflop_s": 1.0,
-            }
-        ],
-        "matmul": [
-            {
-                **machine,
-                "ceiling": "bf16",
-                "effective_precision": "bf16",
-                "time_s": 1.0,
-                "flops": 2e12,
-            }
-        ],
-        **{"flops": [], "profile": []},
-    }
-    (row,) = build.joined(records)["matmul"]
+    gpu = {"hardware": "some-gpu"}
+    ceiling = ceiling_of("bf16", **gpu, max_clock_tflop_s=1.0)
+    product = {"ceiling": "bf16", "effective_precision": "bf16", "time_s": 1.0, "flops": 2e12}
+    environment = HERE | gpu | {"device": "cuda"}
+    (row,) = joined([ceiling], [HERE | gpu | product], environment=environment)["matmul"]
     assert (row["status"], row["tflop_s"]) == ("incorrect", None)
     assert "highest clock" in verdicts.message(row["message"])
 
 
 def test_a_run_is_held_against_the_ceiling_of_its_own_threads():
-    machine = {"hardware": "cpu", "recorded": False, "status": "ok"}
     speeds = {"fp32": 4.0, "fp32,device.threads=1": 2.0}
+    alike = {"ceiling": "fp32", "format": "fp32"}
     ceilings = [
-        machine
-        | {"run": f"ceiling={name}", "ceiling": "fp32", "format": "fp32", "measured_tflop_s": speed}
-        for name, speed in speeds.items()
+        ceiling_of(name, **{**alike, "measured_tflop_s": speed}) for name, speed in speeds.items()
     ]
-    shape = {"m": 1, "n": 2, "k": 3, "flops": 1e12, "time_s": 1.0, "kernel": "torch"}
     for used, shares in (("fp32", [25.0, 50.0]), (None, [25.0, 50.0]), ("bf16", [None, None])):
-        matmuls = [
-            machine | shape | {"run": name, "ceiling": name, "effective_precision": used}
-            for name in speeds
-        ]
-        records = {
-            "environment": [machine | {"device": "cpu"}],
-            "ceilings": ceilings,
-            "flops": [],
-            "profile": [],
-        }
-        rows = build.joined(records | {"matmul": matmuls})["matmul"]
+        run = PRODUCT | {"flops": 1e12, "time_s": 1.0, "effective_precision": used}
+        matmuls = [run | {"run": name, "ceiling": name} for name in speeds]
+        rows = joined(ceilings, matmuls)["matmul"]
         assert [row["share_of_measured_percent"] for row in rows] == shares
 
 
 def test_a_matmul_above_the_measured_ceiling_becomes_it():
     """The ceiling's seconds may have been disturbed; an incorrect matmul or another format's
     changes nothing."""
-    machine = {"hardware": "cpu", "recorded": False, "status": "ok", "run": "one"}
-    shape = {"m": 1, "n": 2, "k": 3, "flops": 2e12, "ceiling": "fp32"}
+    shape = PRODUCT | {"run": "one", "flops": 2e12, "ceiling": "fp32"}
+    fp32, bf16 = ({"effective_precision": name} for name in ("fp32", "bf16"))
     matmuls = [
-        machine | shape | {"kernel": "slow", "effective_precision": "fp32", "time_s": 2.0},
-        machine | shape | {"kernel": "fast", "effective_precision": "fp32", "time_s": 0.5},
-        machine
-        | shape
-        | {"kernel": "wrong", "effective_precision": "fp32", "time_s": 0.1, "status": "incorrect"},
-        machine | shape | {"kernel": "other", "effective_precision": "bf16", "time_s": 0.1},
+        shape | fp32 | {"kernel": "slow", "time_s": 2.0},
+        shape | fp32 | {"kernel": "fast", "time_s": 0.5},
+        shape | fp32 | {"kernel": "wrong", "time_s": 0.1, "status": "incorrect"},
+        shape | bf16 | {"kernel": "other", "time_s": 0.1},
     ]
-    measured = {"measured_tflop_s": 3.0, "measured_with": "torch"}
-    ceiling = machine | {"run": "ceiling=fp32", "ceiling": "fp32", "format": "fp32"} | measured
-    records = {
-        "environment": [machine | {"device": "cpu"}],
-        "ceilings": [ceiling],
-        "flops": [],
-        "profile": [],
-        "matmul": matmuls,
-    }
-    shares = [row["share_of_measured_percent"] for row in build.joined(records)["matmul"]]
-    assert (ceiling["measured_tflop_s"], ceiling["measured_with"], ceiling["measured_shape"]) == (
-        4.0,
-        "fast",
-        "1x2x3",
-    )
+    ceiling = ceiling_of("fp32", measured_tflop_s=3.0, measured_with="torch")
+    shares = [row["share_of_measured_percent"] for row in joined([ceiling], matmuls)["matmul"]]
+    found = (ceiling["measured_tflop_s"], ceiling["measured_with"], ceiling["measured_shape"])
+    assert found == (4.0, "fast", "1x2x3")
     assert (ceiling["swept_tflop_s"], ceiling["raised_by"]) == (3.0, "one")
     assert shares == [25, 100, None, None]
-
-
-HERE = {"hardware": "cpu", "recorded": False, "status": "ok"}
 
 
 def joined_formats(rates, steps, matmuls, emulated):
     """Joined rows of a CPU with these ceilings; `steps` and `matmuls` are (format, TFLOP,
     seconds)."""
-    ceilings = [
-        HERE
-        | {
-            "run": f"ceiling={name}",
-            "ceiling": name,
-            "format": name,
-            "replicates": 4,
-            "disturbed_replicates": 0,
-        }
-        | {"emulated": name in emulated}
-        | {"measured_tflop_s": None if name in emulated else rate, "computed_tflop_s": 1.0}
-        for name, rate in rates.items()
-    ]
-    names = [f"step={place},precision={name}" for place, (name, *_) in enumerate(steps)]
-    profile = [
-        HERE
-        | {"run": run, "ceiling": name, "effective_precision": name, "time_s": time, "model": "net"}
-        | {"mode": "inference", "flops_run": run, "dtype": "float32"}
-        for run, (name, _, time) in zip(names, steps, strict=True)
-    ]
-    flops = [
-        {
-            "run": run,
-            "recorded": False,
-            "inference_flops": 1e12 * work,
-            "forward_flops": 1e12 * work,
-        }
-        for run, (_, work, _) in zip(names, steps, strict=True)
-    ]
-    products = [
-        HERE
-        | {
-            "run": f"matmul={place}",
-            "ceiling": name,
-            "effective_precision": name,
-            "precision": name,
-        }
-        | {"flops": 1e12 * work, "time_s": time, "kernel": "torch", "m": 1, "n": 2, "k": 3}
-        for place, (name, work, time) in enumerate(matmuls)
-    ]
-    environment = [HERE | {"device": "cpu"}]
-    records = {
-        "environment": environment,
-        "ceilings": ceilings,
-        "flops": flops,
-        "profile": profile,
-        "matmul": products,
-    }
-    return build.joined(records)
+    sure = {"replicates": 4, "disturbed_replicates": 0, "computed_tflop_s": 1.0}
+    ceilings = []
+    for name, rate in rates.items():
+        measured = None if name in emulated else rate
+        known = {"emulated": name in emulated, "measured_tflop_s": measured}
+        ceilings.append(ceiling_of(name, **sure, **known))
+    step = HERE | {"model": "net", "mode": "inference", "dtype": "float32"}
+    profile, flops, products = [], [], []
+    for place, (name, work, time) in enumerate(steps):
+        run = f"step={place},precision={name}"
+        format_ = {"ceiling": name, "effective_precision": name}
+        profile.append(step | format_ | {"run": run, "flops_run": run, "time_s": time})
+        counts = dict.fromkeys(("inference_flops", "forward_flops"), 1e12 * work)
+        flops.append({"run": run, "recorded": False, **counts})
+    for place, (name, work, time) in enumerate(matmuls):
+        format_ = dict.fromkeys(("ceiling", "effective_precision", "precision"), name)
+        measured = {"run": f"matmul={place}", "flops": 1e12 * work, "time_s": time}
+        products.append(PRODUCT | format_ | measured)
+    return joined(ceilings, products, profile, flops)
 
 
 def test_an_emulated_format_is_divided_by_fp32_s_ceiling():
@@ -396,9 +312,8 @@ def test_no_row_exceeds_its_ceiling(rates, steps, matmuls, emulated):
     for row in records["profile"]:
         assert row["mfu_percent"] <= 100.0001
         assert row["hfu_percent"] <= 100.0001
-        assert row["peak_precision"] == (
-            "fp32" if row["effective_precision"] in emulated else row["effective_precision"]
-        )
+        expected = "fp32" if row["effective_precision"] in emulated else row["effective_precision"]
+        assert row["peak_precision"] == expected
         if row["ceiling_raised_percent"] is not None:
             assert "set_ceiling" in row["verdict_flags"]
             assert row["verdict"] != "compute_bound"
@@ -412,7 +327,7 @@ def test_a_folder_copied_from_another_machine_is_joined_by_equal_configs(planned
     root = planned.parents[3]
     report_rows.lay_out(root, report_rows.GPU).unlink()
     planned = report_rows.lay_out(root)
-    profile = read(make(planned, "--results", str(root / "results")))[0]["profile"]
+    profile = frames.read(make(planned, "--results", str(root / "results")))[0]["profile"]
     foreign = profile[profile["hardware"] == report_rows.GPU]
     assert len(foreign) == 42
     assert set(foreign["mfu_basis"]) == {"spec"}
@@ -430,11 +345,9 @@ def test_recorded_tables_are_joined_anew_and_marked(planned):
     ceilings = (reference / "ceilings.csv").read_text().replace("0.55,", "1.1,")
     (reference / "ceilings.csv").write_text(ceilings)
     main(["tables", "--reference", str(root / "results/reference"), "--out", str(folder)])
-    profile = read(folder)[0]["profile"]
+    profile = frames.read(folder)[0]["profile"]
     assert profile["recorded"].all()
-    row = profile.query(
-        "model == 'resnet18' and batch_size == 4 and mode == 'training' and precision == 'fp32'"
-    ).iloc[0]
+    row = profile.query(ONE_STEP).iloc[0]
     assert row["mfu_percent"] == pytest.approx(100 * row["flops"] / row["time_s"] / 1.1e12)
 
 
@@ -445,9 +358,8 @@ def test_one_recording_of_several_can_be_read_alone():
     for recorded, expected in (("amd-epyc-2c", {"amd-epyc-2c"}), ("", {"amd-epyc-2c", *gpus})):
         records = build.collect(reference=reference, recorded=recorded).records
         assert {row["hardware"] for row in records["matmul"]} == expected
-        assert any("MI300X" in (row["device"] or "") for row in records["traces"]) is not bool(
-            recorded
-        )
+        found = any("MI300X" in (row["device"] or "") for row in records["traces"])
+        assert found is not bool(recorded)
         assert records["published"]
 
 
@@ -478,7 +390,7 @@ def test_any_table_may_be_broken(tables, tmp_path, name, content):
     folder = shutil.copytree(tables, tmp_path / "tables")
     path = folder / f"{name}.csv"
     path.unlink() if content is None else path.write_text(content, encoding="latin-1")
-    found, problems = read(folder)
+    found, problems = frames.read(folder)
     assert any(f"{name}.csv" in problem.text for problem in problems)
     assert list(found[name].columns) == columns(name)
 
@@ -487,7 +399,7 @@ def test_the_manifest_alone_decides_what_belongs_to_an_experiment(planned):
     plan = json.loads(planned.read_text())
     plan["runs"] = [run for run in plan["runs"] if run["step"] != "bench_matmul"]
     planned.write_text(json.dumps(plan))
-    assert read(make(planned))[0]["matmul"].empty
+    assert frames.read(make(planned))[0]["matmul"].empty
 
 
 def test_the_terminal_names_a_run_by_its_values():
@@ -570,13 +482,7 @@ def test_a_row_that_says_two_things_none_or_another_machines_is_named(tmp_path, 
 
 
 def test_a_rank_that_is_no_number_costs_its_row(tmp_path):
-    row = {
-        "status": "ok",
-        "ranks": '[{"time_ms": NaN}]',
-        "run": "r",
-        "hardware": "h",
-        "recorded": False,
-    }
+    row = HERE | {"ranks": '[{"time_ms": NaN}]', "run": "r"}
     with pytest.raises(ValueError, match="finite"):
         job.rank_rows(row)
 
@@ -584,21 +490,10 @@ def test_a_rank_that_is_no_number_costs_its_row(tmp_path):
 @pytest.mark.parametrize("encoding", few(["cp949", "ascii", "latin-1"], 0))
 def test_a_terminal_without_our_letters_shows_what_it_can(tables, tmp_path, encoding):
     """The page is there by then; its summary must not make the status 1."""
-    command = [
-        sys.executable,
-        "-m",
-        "mfulab",
-        "summary",
-        "--tables",
-        str(tables),
-        "--page",
-        str(tmp_path),
-    ]
-    environment = {
-        **os.environ,
-        "PYTHONIOENCODING": encoding,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
+    options = ["--tables", str(tables), "--page", str(tmp_path)]
+    command = [sys.executable, "-m", "mfulab", "summary", *options]
+    paths = os.pathsep.join(sys.path)
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": paths}
     done = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"linear_1024" in done.stdout or done.stdout

@@ -112,8 +112,7 @@ def test_a_column_of_the_config_has_the_type_of_its_key():
 
 
 def test_parts_of_a_step_and_cells_of_the_page_follow_the_declarations():
-    assert [name for name in BudgetColumns.model_fields if name.endswith("_ms")] == [
-        f"{part}_ms" for part in headroom.PARTS
-    ]
+    found = [name for name in BudgetColumns.model_fields if name.endswith("_ms")]
+    assert found == [f"{part}_ms" for part in headroom.PARTS]
     kinds = dict(frames.kinds("profile"))
     assert (kinds["checkpointing"], kinds["verdict"], kinds["processes"]) == (bool, str, float)

@@ -39,11 +39,8 @@ def known(time: float, half: float) -> Interval:
         (known(1.0, 0.001), known(1.005, 0.001), "same"),
         (known(1.0, 0.3), known(1.2, 0.3), "ambiguous"),
         (known(1.0, 0.001), known(1.02, 0.001), "ambiguous"),
-        (
-            known(1.0, 0.0001),
-            known(1.01, 0.0109),
-            "same",
-        ),  # the 95 % interval ends beyond 2 %, the 90 % one within
+        # the 95 % interval ends beyond 2 %, the 90 % one within
+        (known(1.0, 0.0001), known(1.01, 0.0109), "same"),
         (known(1.0, 0.0001), known(1.01, 0.0125), "ambiguous"),
         (Interval(1.0, 1.0, 1.0, False), known(9.0, 0.001), "ambiguous"),
     ],
@@ -65,9 +62,7 @@ def test_the_verdict_turns_with_its_arguments(old, old_half, new, new_half):
 
 
 @given(times, halves, times, halves)
-def test_a_time_inside_the_other_interval_is_never_called_faster_or_slower(
-    old, old_half, new, new_half
-):
+def test_a_time_inside_the_other_interval_is_never_faster_or_slower(old, old_half, new, new_half):
     before, after = known(old, old * old_half), known(new, new * new_half)
     if (
         before.low_s <= after.time_s <= before.high_s
@@ -197,9 +192,8 @@ def test_a_gate_fails_passes_or_cannot_tell(two, capsys, gate, status):
     assert main(["compare", *map(str, two), "--gate", gate, "--json"]) == status
     told = capsys.readouterr()
     lines = [json.loads(line) for line in told.out.splitlines()]
-    assert [line["verdict"] for line in lines if line["ratio"] == pytest.approx(1.5)] == [
-        "slower" if status == 1 else "ambiguous" if status == 3 else "same"
-    ]
+    found = [line["verdict"] for line in lines if line["ratio"] == pytest.approx(1.5)]
+    assert found == ["slower" if status == 1 else "ambiguous" if status == 3 else "same"]
     assert all(line["detects_percent"] > 5 for line in lines if line["ratio"])
     assert ("may be slower by more than 50 %" in told.err) == (status == 3)
 
@@ -223,9 +217,8 @@ def test_what_was_written_is_read_in_the_terminals_order(tmp_path):
     )
     found = read(file)
     assert list(found["run"]) == ["slower?", "twice", *(f"{says}?" for says in list(STYLES)[1:])]
-    assert dict(found.iloc[0]) | {"old_s": "1.0", "new_s": "2.0", "because": ""} == dict(
-        found.iloc[0]
-    )
+    seen = dict(found.iloc[0]) | {"old_s": "1.0", "new_s": "2.0", "because": ""}
+    assert seen == dict(found.iloc[0])
     assert set(found["old"]) == {str(tmp_path / "before")}
     file.write_text("run,verdict\na,unheard of\nb,same\n")
     assert list(read(file)["run"]) == ["b", "a"]
@@ -257,9 +250,8 @@ def test_a_results_folder_or_a_project_will_do_where_it_holds_one_machine(two, t
     assert f"{two[1]} against {two[0]}" in capsys.readouterr().out
     report_rows.lay_out(tmp_path / "new", report_rows.GPU, models=("resnet18",))
     assert main(["compare", str(two[0]), str(tmp_path / "new")]) == 2
-    assert (
-        f"choose one of {two[1]}, {two[1].with_name(report_rows.GPU)}." in capsys.readouterr().err
-    )
+    found = f"choose one of {two[1]}, {two[1].with_name(report_rows.GPU)}."
+    assert found in capsys.readouterr().err
 
 
 def test_a_time_without_an_interval_decides_nothing_and_shows_none(two):

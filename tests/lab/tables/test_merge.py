@@ -1,5 +1,4 @@
-"""Results of several machines in one folder: what is new comes, what differs is told, nothing is
-lost."""
+"""Results of several machines in one folder: new ones come, differences are told."""
 
 import gzip
 import io
@@ -60,11 +59,8 @@ def make_plan(results: Path, hardware: str, *runs: str, digest: str = "0") -> Pa
         {"step": "environment", "run": run, "folder": f"{folder}/{run}", "config_digest": digest}
         for run in runs
     ]
-    path.write_text(
-        json.dumps(
-            {"experiment": "quickstart", "hardware": hardware, "runs": entries, "excluded": []}
-        )
-    )
+    plan = {"experiment": "quickstart", "hardware": hardware, "runs": entries, "excluded": []}
+    path.write_text(json.dumps(plan))
     return path
 
 
@@ -79,9 +75,8 @@ def test_machines_come_to_lie_side_by_side(tmp_path: Path) -> None:
     assert (len(merged.copied), merged.present, merged.problems) == (2, [], [])
     assert (here / "nvidia-a/environment/all/trace.json.gz").read_bytes() == b"kept too"
     assert (here / "nvidia-a/plan/quickstart+collected.json").exists()
-    assert (here / "count_flops/model=linear/row.csv").read_bytes() == (
-        there / "count_flops/model=linear/row.csv"
-    ).read_bytes()
+    found = (here / "count_flops/model=linear/row.csv").read_bytes()
+    assert found == (there / "count_flops/model=linear/row.csv").read_bytes()
     again = collect([tmp_path / "there"], here)
     assert (again.copied, len(again.present), again.problems) == ([], 2, [])
 
@@ -105,9 +100,7 @@ def test_another_result_of_a_run_is_never_overwritten(tmp_path: Path) -> None:
     assert main(["collect", str(there), "--into", str(here)]) == 1
 
 
-def test_a_count_of_another_day_is_the_same_count_and_a_different_one_is_not(
-    tmp_path: Path,
-) -> None:
+def test_a_count_of_another_day_is_the_same_and_a_different_one_not(tmp_path: Path) -> None:
     here, there, wrong = tmp_path / "here", tmp_path / "there", tmp_path / "wrong"
     make(here, "count_flops", "model=linear", forward_flops=8, started_at="2026-01-01")
     make(
@@ -186,7 +179,7 @@ def test_a_run_beyond_the_bounds_costs_itself_and_those_after_it_come(
     assert sum(path.stat().st_size for path in written) < 1 << 20
 
 
-def test_all_that_one_command_copies_is_bounded(
+def test_what_one_command_copies_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = [make(tmp_path / "other", "environment", f"n={n}", "cpu-2c") for n in range(3)]
@@ -221,9 +214,8 @@ def test_two_halves_of_a_plan_become_one(tmp_path: Path) -> None:
 def test_a_plan_whose_excluded_run_has_no_name_is_a_problem(tmp_path: Path) -> None:
     make(tmp_path / "there", "environment", "a", "nvidia-a")
     path = make_plan(tmp_path / "there", "nvidia-a", "a")
-    path.write_text(
-        json.dumps({**json.loads(path.read_text()), "excluded": [{"step": "environment"}]})
-    )
+    plan = json.loads(path.read_text()) | {"excluded": [{"step": "environment"}]}
+    path.write_text(json.dumps(plan))
     merged = collect([tmp_path / "there"], tmp_path / "here")
     assert "excluded.0.run" in str(merged.problems[0])
 
@@ -237,7 +229,7 @@ def test_every_step_that_needs_no_device_is_collected(tmp_path: Path, step: str)
     assert (tmp_path / "here" / step / "one" / "row.csv").exists()
 
 
-def test_a_folder_without_results_is_a_mistake(
+def test_a_folder_without_results_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["collect", str(tmp_path)]) == 2
@@ -256,17 +248,12 @@ def test_a_class_hands_in_archives_and_equal_devices_stay_apart(tmp_path: Path, 
         make_plan(folder, "cpu-2c", "all")
     (work / "alice/results/cpu-2c/environment/all/log").write_text("x" * 10_000)
     assert main(["collect", str(work / "alice"), "--pack", str(given / "alice.tar.gz")]) == 0
-    assert (
-        main(["collect", str(work / "alice"), str(work), "--pack", str(given / "two.tar.gz")]) == 2
-    )
+    seen = main(["collect", str(work / "alice"), str(work), "--pack", str(given / "two.tar.gz")])
+    assert seen == 2
     with tarfile.open(given / "alice.tar.gz") as file:
         names = file.getnames()
-    assert {Path(name).name for name in names} == {
-        "config.json",
-        "row.csv",
-        "samples.csv",
-        "quickstart.json",
-    }
+    expected = {"config.json", "row.csv", "samples.csv", "quickstart.json"}
+    assert {Path(name).name for name in names} == expected
     (work / "Bob Ö.").rename(given / "Bob Ö.")
     row = work / "mallory/results/cpu-2c/environment/all/row.csv"
     row.write_text(row.read_text().replace("cpu-2c", "cpu-9c"))
@@ -285,24 +272,18 @@ def test_a_class_hands_in_archives_and_equal_devices_stay_apart(tmp_path: Path, 
         assert read_csv(into / machine / "environment/all/row.csv")[0]["hardware"] == machine
         [plan] = (into / machine / "plan").glob("*.json")
         found = json.loads(plan.read_text())
-        assert (found["hardware"], found["runs"][0]["folder"]) == (
-            machine,
-            f"results/{machine}/environment/all",
-        )
+        wanted = (machine, f"results/{machine}/environment/all")
+        assert (found["hardware"], found["runs"][0]["folder"]) == wanted
     assert len(list(into.glob("count_flops/*/row.csv"))) == 1, "counts belong to no machine"
     assert main(["collect", "--class", str(given), "--into", str(into)]) == 1
     assert capsys.readouterr().out.startswith("0 runs copied"), "the same again"
 
 
-def test_two_participants_of_one_name_are_refused_before_anything_is_copied(
-    tmp_path: Path, capsys
-) -> None:
+def test_two_participants_of_one_name_are_refused_first(tmp_path: Path, capsys) -> None:
     for name in ("Ann", "ann.1"):
         make(tmp_path / "given" / name, "environment", "all", "cpu-2c")
-    assert (
-        main(["collect", "--class", str(tmp_path / "given"), "--into", str(tmp_path / "results")])
-        == 2
-    )
+    options = ["collect", "--class", str(tmp_path / "given"), "--into", str(tmp_path / "results")]
+    assert main(options) == 2
     assert "are both of ann. Rename one." in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
 
@@ -330,7 +311,7 @@ def below(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-ROW = "cpu-2c/environment/all/row.csv"
+CONFIG, ROW = (f"cpu-2c/environment/all/{name}" for name in ("config.json", "row.csv"))
 
 
 def escapes(victim: Path) -> list[tarfile.TarInfo | str]:
@@ -338,28 +319,19 @@ def escapes(victim: Path) -> list[tarfile.TarInfo | str]:
     wrong."""
     deep, members, path = "d" * 247, list[tarfile.TarInfo | str](), ""
     for step in "abcdefghijklmnop":
-        members += [
-            special(f"{path}{deep}", tarfile.DIRTYPE),
-            special(f"{path}{step}", tarfile.SYMTYPE, deep),
-        ]
+        name = f"{path}{deep}"
+        members += [special(name, tarfile.DIRTYPE), special(f"{path}{step}", tarfile.SYMTYPE, deep)]
         path += f"{step}/"
     long = "/".join("abcdefghijklmnop") + "/" + "l" * 254
     members += [special(long, tarfile.SYMTYPE, "../" * 16)]
     members += [special("cpu-2c", tarfile.SYMTYPE, f"{long}/{'../' * 12}{victim.relative_to('/')}")]
-    return [*members, "cpu-2c/environment/all/config.json", ROW]
+    return [*members, CONFIG, ROW]
 
 
 @pytest.mark.parametrize(
     ("members", "named"),
     [
-        (
-            [
-                special("cpu-2c", tarfile.SYMTYPE, "{victim}"),
-                "cpu-2c/environment/all/config.json",
-                ROW,
-            ],
-            "cpu-2c",
-        ),
+        ([special("cpu-2c", tarfile.SYMTYPE, "{victim}"), CONFIG, ROW], "cpu-2c"),
         ([special(ROW, tarfile.LNKTYPE, "{victim}/kept")], ROW),
         ([special(ROW, tarfile.FIFOTYPE)], ROW),
         ([special(ROW, tarfile.CHRTYPE)], ROW),
@@ -442,16 +414,12 @@ def test_a_zip_that_holds_more_than_it_says_and_a_header_of_gigabytes_are_refuse
     with pytest.raises(ConfigurationError, match="a header of"):
         collect([tmp_path / "given.tgz"], tmp_path / "results")
     monkeypatch.setattr(merge, "LARGEST", 6)
+    path = tmp_path / "given.tar"
     with pytest.raises(ConfigurationError, match=r"row\.csv"):
-        collect(
-            [archive_of(tmp_path / "given.tar", "x/count_flops/a/config.json", ROW)],
-            tmp_path / "results",
-        )
+        collect([archive_of(path, "x/count_flops/a/config.json", ROW)], tmp_path / "results")
 
 
-def test_a_kill_leaves_nothing_that_the_next_start_does_not_clean(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_a_kill_leaves_nothing_that_the_next_does_not_clean(tmp_path: Path, monkeypatch) -> None:
     """Also no row of another name: it is written once, by its name here."""
     given, into = tmp_path / "given", tmp_path / "results"
     for name in ("ann", "bob"):

@@ -1,5 +1,4 @@
-"""Files that someone else put into results: no path leads out of them, and nothing of it is read or
-copied."""
+"""Files that someone else put into results: no path leads out, nothing is read or copied."""
 
 import json
 from pathlib import Path
@@ -68,9 +67,7 @@ def test_no_file_of_a_run_that_is_a_link_comes_into_the_page(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("hardware", ["..", "../..", ".", "/etc", "a/b", ""])
-def test_a_recording_is_named_as_a_device_and_nothing_else_is_removed(
-    tmp_path: Path, hardware: str
-) -> None:
+def test_a_recording_is_named_as_a_device_no_other_removed(tmp_path: Path, hardware: str) -> None:
     (tmp_path / "reference").mkdir()
     with pytest.raises(ConfigurationError, match="no name of a device"):
         recording.record(tmp_path, hardware, replace=True)

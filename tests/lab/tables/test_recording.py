@@ -87,23 +87,18 @@ def test_it_holds_one_machine_and_no_traces_or_logs(results, recording):
     }
     kept = {line["run"] for line in series}
     assert kept >= {row["run"] for row in lines(recording / "readings.csv")}
-    assert (
-        sorted((known[run] for run in kept & known.keys()), reverse=True)
-        == busy[: recordings.MOST_SERIES]
-    )
+    found = sorted((known[run] for run in kept & known.keys()), reverse=True)
+    assert found == busy[: recordings.MOST_SERIES]
     assert len(series) == 40 * len(kept)
     about = json.loads((recording / "recording.json").read_text())
-    assert about["commits"] == {
-        "0123abc": sum(sum(each.values()) for each in about["rows"].values())
-    }
+    seen = about["commits"]
+    assert seen == {"0123abc": sum(sum(each.values()) for each in about["rows"].values())}
     assert about["rows"]["profile"] == {"ok": 40, "out_of_memory": 2}
     assert about["experiments"] == {"invented": ["timing.windows=9"]}
     assert check(recording) == []
 
 
-def test_an_experiment_s_commands_are_all_named_and_runs_that_none_asks_for_are_counted(
-    results, capsys
-):
+def test_an_experiment_s_commands_are_named_and_runs_beside_them_counted(results, capsys):
     recordings.record(results, report_rows.GPU)
     assert "no plan" not in capsys.readouterr().out
     plan = results / report_rows.GPU / "plan/invented.json"
@@ -141,9 +136,8 @@ def test_each_row_keeps_its_resolved_config(results, recording):
 def test_runs_that_have_not_finished_are_left_out(results):
     shutil.rmtree(next((results / report_rows.GPU / "bench_matmul").iterdir()))
     folder = recordings.record(results, report_rows.GPU)
-    assert len(lines(folder / "matmul.csv")) == len(
-        list((results / report_rows.GPU / "bench_matmul").iterdir())
-    )
+    found = len(lines(folder / "matmul.csv"))
+    assert found == len(list((results / report_rows.GPU / "bench_matmul").iterdir()))
     assert check(folder) == []
 
 
@@ -158,26 +152,18 @@ def test_a_changed_tree_is_refused_unless_told(results):
     assert check(folder) == []
 
 
+LONG_PHASE = {"forward_ms": "9e6", "backward_ms": "1", "optimiser_ms": "1"}
+HASWELL = {"thread_settings": '{"OPENBLAS_CORETYPE": "Haswell"}'}
+
+
 @pytest.mark.parametrize(
     ("step", "change", "says"),
     few(
         [
-            (
-                "profile_step",
-                {"forward_ms": "9e6", "backward_ms": "1", "optimiser_ms": "1"},
-                "a phase that is longer",
-            ),
-            (
-                "environment",
-                {"thread_settings": '{"OPENBLAS_CORETYPE": "Haswell"}'},
-                "OPENBLAS_CORETYPE=Haswell was set",
-            ),
+            ("profile_step", LONG_PHASE, "a phase that is longer"),
+            ("environment", HASWELL, "OPENBLAS_CORETYPE=Haswell was set"),
             ("profile_step", {"phases_percent": "180"}, "do not add up"),
-            (
-                "bench_matmul",
-                {"end_to_end_s": "1e-9"},
-                "takes longer alone than with its transfers",
-            ),
+            ("bench_matmul", {"end_to_end_s": "1e-9"}, "longer alone than with its transfers"),
         ],
         2,
     ),
@@ -229,13 +215,9 @@ def test_the_page_is_told_of_a_recording_whose_code_has_changed(results, recordi
     assert collected.problems == []
     [problem] = collected.upkeep
     assert problem.key == "recording_aged"
-    assert problem.numbers == {
-        "folder": str(recording),
-        "number": 1,
-        "total": len(about["code"]),
-        "parts": "profile_step (timing of 1)",
-        "name": name,
-    }
+    parts = {"parts": "profile_step (timing of 1)", "name": name}
+    count = {"number": 1, "total": len(about["code"])}
+    assert problem.numbers == {"folder": str(recording), **count, **parts}
 
 
 def test_rows_without_a_commit_need_it_stated(results):
@@ -326,7 +308,7 @@ def test_every_recording_that_is_shipped_is_valid_and_small():
         "../../x,../../y",
         "a\0b,c\0d",
         "x" * 5000,
-        "bench_matmul,/etc/passwd",
+        "a,/etc/passwd",
     ],
 )
 def test_the_code_that_a_recording_names_is_read_and_never_run(name, monkeypatch, tmp_path):

@@ -58,12 +58,8 @@ def test_a_machine_that_changes_between_sweeps_is_found_out_and_then_allowed_for
 
 def test_few_processes_tell_a_spread_and_nothing_of_verdicts():
     found = trust(processes(count=3))
-    assert (found.runs, found.verdicts, found.false_percent, found.covered_percent) == (
-        40,
-        0,
-        None,
-        None,
-    )
+    seen = (found.runs, found.verdicts, found.false_percent, found.covered_percent)
+    assert seen == (40, 0, None, None)
     assert found.spread_percent == pytest.approx(4, rel=0.5)
     assert trust([[0.01]]).runs == 0
     assert trust([]).spread_percent is None

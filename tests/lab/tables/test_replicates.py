@@ -1,5 +1,4 @@
-"""Intervals from processes apart in time, on machines with states, drift, outliers and two-peaked
-processes."""
+"""Intervals from processes apart in time, on machines with states, drift and outliers."""
 
 import json
 import math
@@ -72,6 +71,9 @@ KINDS = {
 }
 
 
+OK = {"hardware": "x", "recorded": False, "status": "ok", "message": ""}
+
+
 def sweep(
     machine: Machine, replicates: int = 3, changes: dict[int, float] | None = None, runs: int = RUNS
 ) -> list[dict]:
@@ -80,16 +82,8 @@ def sweep(
         for run in range(runs):
             factor = (changes or {}).get(run, 1.0)
             name = f"size={run}" + (f",replicate={replicate}" if replicate > 1 else "")
-            rows.append(
-                {
-                    "hardware": "x",
-                    "recorded": False,
-                    "run": name,
-                    "status": "ok",
-                    "message": "",
-                }
-                | both(machine.windows(factor * TRUE_S * (1 + run % 7)))
-            )
+            measured = both(machine.windows(factor * TRUE_S * (1 + run % 7)))
+            rows.append({**OK, "run": name, **measured})
     return rows
 
 
@@ -167,13 +161,8 @@ def test_two_processes_are_seldom_called_slower_than_eight(kind):
 
 
 def test_a_median_and_an_undisturbed_time_are_not_compared():
-    row = {
-        "status": "ok",
-        "time_s": 1.0,
-        "time_ci_low_s": 0.9,
-        "time_ci_high_s": 1.1,
-        "median_time_s": 1.2,
-    }
+    row = {"status": "ok", "time_s": 1.0, "median_time_s": 1.2}
+    row |= {"time_ci_low_s": 0.9, "time_ci_high_s": 1.1}
     before = row | {"median_time_s": None}
     assert compare._one(RUN, row, row, 0.02, 0.0, None).verdict == "ambiguous"
     found = compare._one(RUN, before, row, 0.02, 0.0, None)
@@ -193,9 +182,8 @@ def test_intervals_cover_the_truth(between):
     assert sum(covered) >= 0.9 * len(covered)
 
 
-@pytest.mark.parametrize(
-    "kind", sorted(KINDS.keys() - {"drift"})
-)  # one sweep does not see what drifts slower than it lasts
+# one sweep does not see what drifts slower than it lasts
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"drift"}))
 def test_intervals_of_eight_processes_cover_the_undisturbed_time_and_repeat(kind):
     """The undisturbed time is what the machine's fastest tenth of processes takes, over more than
     any sweep has."""
@@ -235,10 +223,8 @@ def test_a_change_that_is_larger_than_the_intervals_is_found():
     changes = dict.fromkeys(range(0, RUNS, 2), 1.10)
     found = []
     for seed in range(SWEEPS):
-        old, new = (
-            sweep(Machine(2 * seed, between=0.008)),
-            sweep(Machine(2 * seed + 1, between=0.008), changes=changes),
-        )
+        old = sweep(Machine(2 * seed, between=0.008))
+        new = sweep(Machine(2 * seed + 1, between=0.008), changes=changes)
         found += [verdict for run, verdict in enumerate(verdicts(old, new)) if run in changes]
     assert found.count("slower") >= 0.9 * len(found)
 
@@ -256,11 +242,8 @@ def test_windows_in_a_row_would_have_called_noise_a_change():
 
 def test_one_process_gives_no_interval():
     (row,) = merge_rows(sweep(Machine(1), replicates=1, runs=1))
-    assert (row["replicates"], row["time_ci_low_s"], row["between_spread_percent"]) == (
-        1,
-        None,
-        None,
-    )
+    found = (row["replicates"], row["time_ci_low_s"], row["between_spread_percent"])
+    assert found == (1, None, None)
     interval = compare.interval(row)
     assert compare.verdict(interval, interval) == (
         "ambiguous",
@@ -284,11 +267,8 @@ def test_a_run_that_failed_is_one_failed_row():
     for row in rows:
         row |= {"status": "out_of_memory", "message": "too large", "time_s": None}
     (row,) = merge_rows(rows)
-    assert (row["status"], message(row["message"]), row["replicates"]) == (
-        "out_of_memory",
-        "too large",
-        None,
-    )
+    found = (row["status"], message(row["message"]), row["replicates"])
+    assert found == ("out_of_memory", "too large", None)
 
 
 def test_replicates_that_two_experiments_asked_for_are_one_run():
@@ -303,32 +283,17 @@ def test_replicates_that_two_experiments_asked_for_are_one_run():
 def test_numbers_are_medians_and_durations_sums(warm, steady):
     rows = sweep(Machine(1), replicates=3, runs=1)
     for number, row in enumerate(rows):
-        row |= {
-            "process_s": 2.0,
-            "steps": 10,
-            "batch_size": 4,
-            "utilization_percent": 90.0 + number,
-            "steady": number < warm,
-        }
+        row |= {"process_s": 2.0, "steps": 10, "batch_size": 4}
+        row |= {"utilization_percent": 90.0 + number, "steady": number < warm}
         row["kernel_busy_percent"] = 50.0 if number == 0 else None
     (row,) = merge_rows(rows)
     assert (row["process_s"], row["steps"], row["batch_size"]) == (6.0, 30, 4)
-    assert (row["utilization_percent"], row["kernel_busy_percent"], row["steady"]) == (
-        91.0,
-        50.0,
-        steady,
-    )
+    found = (row["utilization_percent"], row["kernel_busy_percent"], row["steady"])
+    assert found == (91.0, 50.0, steady)
 
 
 def test_recorded_rows_keep_their_own_interval():
-    row = {
-        "hardware": "x",
-        "recorded": True,
-        "run": "a",
-        "status": "ok",
-        "time_s": 1.0,
-        "time_ci_low_s": 0.9,
-    }
+    row = OK | {"recorded": True, "run": "a", "time_s": 1.0, "time_ci_low_s": 0.9}
     assert merge_rows([dict(row)]) == [row]
 
 
@@ -356,12 +321,8 @@ def test_the_usual_spread_needs_runs_and_is_not_moved_by_a_few_disturbed_ones():
 
 
 def probed(row: dict, slowdown: float) -> dict:
-    states = {
-        "threads": 2,
-        "at_s": [1.0, 2.0],
-        "product_s": [3e-4 * slowdown] * 2,
-        "copy_s": [1e-3 * slowdown] * 2,
-    }
+    states = {"product_s": [3e-4 * slowdown] * 2, "copy_s": [1e-3 * slowdown] * 2}
+    states |= {"threads": 2, "at_s": [1.0, 2.0]}
     return row | {"probes": json.dumps(states)}
 
 
@@ -423,21 +384,10 @@ def test_the_first_process_is_left_out_of_numbers_but_brings_what_only_it_has():
 
 
 def test_a_ceiling_of_a_cpu_is_the_best_of_its_processes_and_has_an_interval():
+    names = ("ceiling=fp32", "ceiling=fp32,replicate=2", "ceiling=fp32,replicate=3")
     rows = [
-        {
-            "hardware": "x",
-            "recorded": False,
-            "run": f"ceiling=fp32,replicate={k}" if k > 1 else "ceiling=fp32",
-        }
-        | {
-            "status": "ok",
-            "message": "",
-            "measured_tflop_s": rate,
-            "measured_gb_s": None,
-            "threads": threads,
-        }
-        for threads, rates in ((2, (0.10, 0.09, 0.11)),)
-        for k, rate in enumerate(rates, 1)
+        OK | {"run": name, "measured_tflop_s": rate, "measured_gb_s": None, "threads": 2}
+        for name, rate in zip(names, (0.10, 0.09, 0.11), strict=True)
     ]
     (cpu,) = merge_rows([dict(row) for row in rows], replicates.MEASURED["ceilings"])
     assert (cpu["measured_tflop_s"], cpu["replicates"]) == (0.11, 3)

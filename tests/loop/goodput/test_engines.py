@@ -1,5 +1,4 @@
-"""Serving engines by their pages: recorded ones of real versions, one that goes away, and what is
-no page."""
+"""Serving engines by their pages: recorded ones, one that goes away, and what is no page."""
 
 import contextlib
 import io
@@ -58,9 +57,8 @@ def test_a_page_of_vllm_in_its_own_flops_and_bytes():
     assert row["requests_per_s"] == pytest.approx(32 / SECONDS)
     assert row["ttft_s"] == pytest.approx((2.9608025550842285 - 0.12250995635986328) / 32)
     assert row["tpot_s"] == pytest.approx((7.953390767994279 - 0.015547622999292798) / 1568)
-    assert row["mfu_percent"] == pytest.approx(
-        100 * (7.018938368e10 - 8.3951616e7) / SECONDS / 1e12
-    )
+    found = row["mfu_percent"]
+    assert found == pytest.approx(100 * (7.018938368e10 - 8.3951616e7) / SECONDS / 1e12)
     moved = 2.537593344e9 + 2.72196096e8 - 3.2071424e7 - 382720
     assert row["mbu_percent"] == pytest.approx(100 * moved / SECONDS / 20e9)
     assert (row["prefill_mfu_percent"], row["missing"]) == (None, ["no_halves"])
@@ -69,10 +67,8 @@ def test_a_page_of_vllm_in_its_own_flops_and_bytes():
 def test_the_model_counted_here_is_what_the_engine_counts(tiny):
     row = vllm(tiny)
     assert row["counted_tflop_s"] == pytest.approx(row["tflop_s"], rel=0.01)
-    flops, prefill = (
-        row["tflop_s"] * SECONDS,
-        row["prefill_mfu_percent"] / 100 * PEAK.spec * SECONDS,
-    )
+    flops = row["tflop_s"] * SECONDS
+    prefill = row["prefill_mfu_percent"] / 100 * PEAK.spec * SECONDS
     best_s = (
         prefill + max(flops - prefill, row["read_gb_s"] * SECONDS / PEAK.memory_gb_s * PEAK.spec)
     ) / PEAK.spec
@@ -92,16 +88,12 @@ def test_counters_that_stay_0_are_none(tiny):
     ]
     before, after = (parse(page, "a", at) for page, at in zip(pages, (0.0, SECONDS), strict=True))
     row = sample_of("a", before, after, None, "bf16", PEAK)
-    assert (row["tflop_s"], row["read_gb_s"], row["missing"]) == (
-        None,
-        None,
-        ["no_flops", "no_bytes"],
-    )
+    found = (row["tflop_s"], row["read_gb_s"], row["missing"])
+    assert found == (None, None, ["no_flops", "no_bytes"])
     row = sample_of("a", before, after, tiny, "bf16", PEAK)
     assert row["tflop_s"] == pytest.approx(vllm()["tflop_s"], rel=0.01)
-    assert row["read_gb_s"] == pytest.approx(vllm()["read_gb_s"], rel=0.6), (
-        "weights and cache alone"
-    )
+    seen = row["read_gb_s"]
+    assert seen == pytest.approx(vllm()["read_gb_s"], rel=0.6), "weights and cache alone"
     assert row["missing"] == []
 
 
@@ -153,11 +145,8 @@ def later(name, factor, at):
 )
 def test_pages_of_other_versions_and_what_they_lack(name, running, waiting, cache, ttft, tpot):
     row = sample_of(name, *later(name, 1.01, 10.0), None, "bf16", PEAK)
-    assert (row["running"], row["waiting"], row["cache_percent"]) == (
-        running,
-        waiting,
-        pytest.approx(cache),
-    )
+    found = (row["running"], row["waiting"], row["cache_percent"])
+    assert found == (running, waiting, pytest.approx(cache))
     assert (row["ttft_s"], row["tpot_s"]) == (pytest.approx(ttft), pytest.approx(tpot))
     assert (row["mfu_percent"], row["mbu_percent"]) == (None, None)
     assert row["missing"] == ["no_flops", "no_bytes"]
@@ -203,9 +192,8 @@ SGLANG = 'sglang:num_running_reqs{{model_name="m",{}}} {}\n'
     ids=["dp attention", "shards of dp ranks", "empty total", "named total", "parts alone"],
 )  # fmt: skip
 def test_labels_tell_partitions_repeats_and_totals(labels, running):
-    assert parse("".join(SGLANG.format(*one) for one in labels), "a", 0.0).values == {
-        "running": running
-    }
+    found = parse("".join(SGLANG.format(*one) for one in labels), "a", 0.0).values
+    assert found == {"running": running}
 
 
 def test_each_engine_of_a_page_has_a_row_behind_the_total_s(tiny):
@@ -395,16 +383,12 @@ def test_an_engine_and_a_whole_fleet(serve, capsys):
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["answer"]["value"] == first["mfu_percent"]
     assert first["mfu_percent"] > 0
-    assert (second["engine"], second["utilization_percent"], second["mfu_percent"]) == (
-        "mfulab",
-        97,
-        41,
-    )
+    found = (second["engine"], second["utilization_percent"], second["mfu_percent"])
+    assert found == ("mfulab", 97, 41)
     again = serve(text("vllm_0_32_before"), text("vllm_0_32_after"))
     # Not every CPU has units of bf16.
-    assert (
-        watched("--engine", again, "--model", str(PAGES / "tiny.json"), "--precision", "fp32") == 0
-    )
+    seen = watched("--engine", again, "--model", str(PAGES / "tiny.json"), "--precision", "fp32")
+    assert seen == 0
     out = capsys.readouterr().out
     assert "MFU of prefill" in out
     assert "MBU is empty: no memory bandwidth is known for this device" in " ".join(out.split())

@@ -19,17 +19,8 @@ from mfulab.loop.goodput import journal as journals
 from mfulab.loop.goodput.ladder import job_of, read
 
 SECOND = 10**9
-SPANS = (
-    "import",
-    "setup",
-    "restore",
-    "first_step",
-    "step",
-    "loader",
-    "evaluation",
-    "checkpoint",
-    "other",
-)
+SPANS = ("import", "setup", "restore", "first_step", "step")
+SPANS += ("loader", "evaluation", "checkpoint", "other")
 
 
 def head(rank=0, world=1, host="a", boot="one", boot_s=0.0, unix_s=0.0):
@@ -43,14 +34,8 @@ def lines_of(*spans):
     now, found = 0, []
     for span, seconds, step, *facts in spans:
         now += round(seconds * SECOND)
-        found.append(
-            {
-                "ns": now,
-                "spans": {span: round(seconds * SECOND)},
-                "step": step,
-                **(facts[0] if facts else {}),
-            }
-        )
+        line = {"ns": now, "spans": {span: round(seconds * SECOND)}, "step": step}
+        found.append(line | (facts[0] if facts else {}))
     return found
 
 
@@ -105,12 +90,8 @@ def test_steps_that_a_later_attempt_runs_again_are_lost(tmp_path):
         ("import", 2, 0), ("step", 10, 10), ("checkpoint", 1, 10), ("step", 5, 15, facts)
     )
     write(tmp_path, "a", head(boot_s=0), first)
-    write(
-        tmp_path,
-        "b",
-        head(boot_s=20),
-        lines_of(("import", 2, 0), ("restore", 1, 10), ("step", 10, 20)),
-    )
+    lines = lines_of(("import", 2, 0), ("restore", 1, 10), ("step", 10, 20))
+    write(tmp_path, "b", head(boot_s=20), lines)
     row = job_of(tmp_path).row()
     assert (row["wall_s"], row["attempts"], row["kept_steps"], row["lost_steps"]) == (33, 2, 20, 5)
     parts = {"down": 2, "import": 4, "checkpoint": 1, "restore": 1, "step": 20, "lost": 5}
@@ -188,11 +169,8 @@ def test_a_line_in_the_middle_costs_its_time_alone(tmp_path):
     file = tmp_path / "a.jsonl"
     lines = file.read_text().splitlines()
     file.write_text("\n".join([lines[0], lines[1], lines[2][:20], lines[3], ""]))
-    assert dict(+job_of(tmp_path).spans) == {
-        "import": 2 * SECOND,
-        "step": 5 * SECOND,
-        "unknown": 3 * SECOND,
-    }
+    found = dict(+job_of(tmp_path).spans)
+    assert found == {"import": 2 * SECOND, "step": 5 * SECOND, "unknown": 3 * SECOND}
 
 
 @pytest.mark.parametrize("text", [None, "", "no journal\n"])
@@ -333,12 +311,10 @@ def test_the_ladder_as_text_json_figure_and_page(tmp_path, capsys):
         assert "80.0 %" in out
         assert "16.0 %" in out
     assert "1 of 4" not in out
-    assert (
-        main(
-            ["goodput", str(tmp_path / "job"), "--json", "--figure", str(tmp_path / "a" / "b.svg")]
-        )
-        == 0
+    found = main(
+        ["goodput", str(tmp_path / "job"), "--json", "--figure", str(tmp_path / "a" / "b.svg")]
     )
+    assert found == 0
     sample = json.loads(capsys.readouterr().out)
     assert sample["goodput_useful_mfu_percent"] == pytest.approx(8.0)
     assert "1 of 4 ranks" in sample["notes"][0]

@@ -1,5 +1,4 @@
-"""The recipes of docs/goodput.md as they stand, and the dashboard of Grafana against what is
-exported."""
+"""The recipes of docs/goodput.md as they stand, and Grafana's dashboard against the exporter."""
 
 import importlib
 import json
@@ -39,13 +38,8 @@ def test_a_recipe_writes_a_journal(name, tmp_path, monkeypatch):
     job = job_of(tmp_path / "runs" / name)
     row = job.row()
     assert row["kept_steps"] == 8
-    assert {
-        "import",
-        "setup" if name != "loop" else "restore",
-        "first_step",
-        "step",
-        "loader",
-    } <= set(+job.spans)
+    expected = {"import", "setup" if name != "loop" else "restore", "first_step", "step", "loader"}
+    assert expected <= set(+job.spans)
     assert (row["mfu_percent"] is None) is (name == "plain")
     assert (job.spans["checkpoint"] > 0) is (name in ("huggingface", "lightning", "loop"))
 
@@ -80,9 +74,8 @@ def test_the_dashboard_is_one_that_grafana_imports():
         assert max(x for x, _ in cells) < 24
         assert not cells & places
         places |= cells
-        assert [target["refId"] for target in panel["targets"]] == [*"ABCDE"][
-            : len(panel["targets"])
-        ]
+        found = [target["refId"] for target in panel["targets"]]
+        assert found == [*"ABCDE"][: len(panel["targets"])]
 
 
 def test_the_dashboard_shows_only_what_is_exported():

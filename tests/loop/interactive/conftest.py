@@ -1,5 +1,4 @@
-"""What the tests of measured loops share: none starts a process for each window, but where it asks for
-it."""
+"""Of measured loops: none starts a process for each window, but where it asks for it."""
 
 import pytest
 

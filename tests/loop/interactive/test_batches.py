@@ -138,6 +138,5 @@ def test_samples_of_a_step_are_the_loops_batch(kind):
             window.step()
     assert {one.samples for one in window._steps} == {samples}
     assert (window.row["samples_per_s"] is None) == (samples is None)
-    assert bool(window.readings["samples_per_s"].reason if samples is None else "") == (
-        samples is None
-    )
+    found = bool(window.readings["samples_per_s"].reason if samples is None else "")
+    assert found == (samples is None)

@@ -1,5 +1,4 @@
-"""Torch works after a window, whatever contexts opened and closed around and inside it; counts are
-right or empty."""
+"""Torch works after a window, whatever contexts opened around it; counts are right or empty."""
 
 import contextlib
 import copy
@@ -250,10 +249,8 @@ def test_any_contexts_around_and_inside_a_window(before, body, after):
 def test_matmuls_outside_the_model_that_stand_at_the_same_places_in_each_step(
     names, action, passes, first, after, last
 ):
-    each, final = (
-        [("do", action)] + [("do", "matmul")] * after,
-        [("do", action)] + [("do", "matmul")] * last,
-    )
+    each = [("do", action)] + [("do", "matmul")] * after
+    final = [("do", action)] + [("do", "matmul")] * last
     body = (
         [("do", "matmul")] * first + each * (passes - 1) + final * bool(passes) + [("do", "step")]
     )

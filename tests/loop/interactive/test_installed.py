@@ -1,5 +1,4 @@
-"""What each install is enough for: the base, `mfulab[torch]`, and what the package shows to
-editors."""
+"""What each install is enough for: the base, `mfulab[torch]`, and what editors see."""
 
 import subprocess
 import sys

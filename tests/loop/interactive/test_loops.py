@@ -1,5 +1,4 @@
-"""FLOPs of the loops that people have, exact on a hand count: what ran is counted, and never what
-might have run."""
+"""FLOPs of the loops that people have, by hand: what ran is counted and nothing else."""
 
 import io
 import itertools
@@ -61,10 +60,6 @@ def test_inference_is_a_forward_pass(linear):
     with torch.no_grad():
         row = measured(linear, lambda: linear(batch())).row
     assert (row["steps"], row["counted_steps"], row["flops"]) == (3, 1, ONE)
-
-
-def test_training_is_a_backward_pass_too_and_no_input_needs_its_gradient(linear):
-    assert measured(linear, lambda: linear(batch()).sum().backward()).row["flops"] == 2 * ONE
 
 
 def test_an_input_that_requires_a_gradient(linear):
@@ -195,30 +190,6 @@ def test_evaluation_mode_afterwards_changes_nothing():
             model(batch()).sum().backward()
         model.eval()
     assert window.row["flops"] == (2 + 3) * ONE
-
-
-def test_evaluation_in_between(linear):
-    def step():
-        for _ in range(3):
-            linear(batch()).sum().backward()
-        linear.eval()
-        with torch.no_grad():
-            linear(batch(2 * ROWS))
-        linear.train()
-
-    assert measured(linear, step, explicit=True).row["flops"] == (3 * 2 + 2) * ONE
-
-
-def test_frozen_parts_and_their_thaw(two):
-    two[0].requires_grad_(False)
-    assert measured(two, lambda: two(batch()).sum().backward()).row["flops"] == 3 * ONE
-    with mfulab.measure(two, quiet=True, ceiling_s=0) as window:
-        for _ in range(3):
-            two(batch()).sum().backward()
-        two[0].requires_grad_(True)
-        for _ in range(3):
-            two(batch()).sum().backward()
-    assert (window.row["counted_steps"], window.row["flops"]) == (2, (3 + 5) / 2 * ONE)
 
 
 def test_accumulation_with_micro_batches_of_all_lengths(linear):

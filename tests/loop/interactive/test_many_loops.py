@@ -1,5 +1,4 @@
-"""Forty loops against hand counts, step by step: each step's FLOPs are exact, or empty with a
-reason."""
+"""Forty loops against hand counts: each step's FLOPs are exact, or empty with a reason."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -284,10 +283,8 @@ def routed(widths: tuple[int, ...], known: int) -> Loop:
             chosen = inputs[:, 0].long()
             return sum(expert(inputs[chosen == place]).sum() for place, expert in enumerate(self))
 
-    model, chance = (
-        Mixture(nn.Linear(WIDTH, width) for width in widths),
-        torch.Generator().manual_seed(1),
-    )
+    model = Mixture(nn.Linear(WIDTH, width) for width in widths)
+    chance = torch.Generator().manual_seed(1)
 
     def step(turn: int) -> int:
         inputs = x(16)
@@ -307,10 +304,8 @@ def adversaries(listed: bool) -> Loop:
     generator = nn.Sequential(nn.Linear(WIDTH, hidden), nn.ReLU(), nn.Linear(hidden, WIDTH))
     critic = nn.Sequential(nn.Linear(WIDTH, inner), nn.ReLU(), nn.Linear(inner, 1))
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in (critic, generator)]
-    made, told = (
-        2 * linear_flops(ROWS, WIDTH, hidden),
-        linear_flops(ROWS, WIDTH, inner) + linear_flops(ROWS, inner, 1),
-    )
+    made = 2 * linear_flops(ROWS, WIDTH, hidden)
+    told = linear_flops(ROWS, WIDTH, inner) + linear_flops(ROWS, inner, 1)
 
     def step(turn: int) -> int:
         for place, optimizer in enumerate(optimizers):
@@ -321,9 +316,8 @@ def adversaries(listed: bool) -> Loop:
             )
             loss.backward()
             optimizer.step()
-        of_critic = 2 * told + 2 * (
-            told + linear_flops(ROWS, inner, 1)
-        )  # two calls; the inputs need no gradient
+        # two calls; the inputs need no gradient
+        of_critic = 2 * told + 2 * (told + linear_flops(ROWS, inner, 1))
         of_generator = made + told + 2 * told + made + linear_flops(ROWS, hidden, WIDTH)
         return made + of_critic + of_generator
 

@@ -1,5 +1,4 @@
-"""`mfulab.measure` around plain PyTorch loops: FLOPs by hand, steps, formats, and a script of its
-own."""
+"""`mfulab.measure` around plain PyTorch loops: FLOPs by hand, steps, formats, a script."""
 
 import contextlib
 import io
@@ -92,9 +91,8 @@ def test_torch_has_a_switch_for_products_and_one_for_convolutions(
     monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(fp32_precision=products))
     monkeypatch.setattr(torch.backends.cudnn, "conv", SimpleNamespace(fp32_precision=convolutions))
     device = torch.device("cuda")
-    assert (
-        tuple(allowed_precision(torch.float32, device, kind) for kind in (False, True)) == expected
-    )
+    found = tuple(allowed_precision(torch.float32, device, kind) for kind in (False, True))
+    assert found == expected
     assert allowed_precision(torch.bfloat16, device, True) == "bf16"
     assert allowed_precision(torch.float32, torch.device("cpu"), True) == "fp32"
 
@@ -105,9 +103,8 @@ def test_known_peaks_can_be_given(linear):
 
     row = measured(linear, body, peak_tflop_s={"fp32": 2.0}).row
     assert row["mfu_spec_percent"] == pytest.approx(100 * row["tflop_s"] / 2.0)
-    assert row["mfu_percent"] is None, (
-        "a CPU's MFU stands on the measured ceiling, which was switched off"
-    )
+    found = row["mfu_percent"]
+    assert found is None, "a CPU's MFU stands on the measured ceiling, which was switched off"
 
 
 def test_the_ceiling_is_measured_after_the_block(linear, monkeypatch):
@@ -196,10 +193,8 @@ def test_steps_by_hand():
         )
         return [(seconds, slice(before.phases, after.phases)) for seconds, before, after in found]
 
-    assert cut(("begin", 0), ("forward", 1), ("forward", 2), ("end", 3)) == [
-        (2, slice(1, 2)),
-        (4, slice(2, 3)),
-    ]
+    seen = cut(("begin", 0), ("forward", 1), ("forward", 2), ("end", 3))
+    assert seen == [(2, slice(1, 2)), (4, slice(2, 3))]
     explicit = cut(
         ("begin", 0), ("forward", 1), ("step", 2), ("forward", 3), ("step", 4), ("end", 5)
     )
@@ -436,9 +431,8 @@ def test_a_disturbed_ceiling_is_measured_anew_and_the_best_is_kept(monkeypatch):
     second = peaks.measured_ceiling(cpu, "fp32", 1, 1.0)
     assert not second.disturbed
     assert second.tflop_s == 0.5
-    assert peaks.measured_ceiling(cpu, "fp32", 1, 1.0) is second, (
-        "an undisturbed one is measured once"
-    )
+    seen = peaks.measured_ceiling(cpu, "fp32", 1, 1.0)
+    assert seen is second, "an undisturbed one is measured once"
 
 
 def test_a_ceiling_knows_what_others_took_meanwhile(monkeypatch):

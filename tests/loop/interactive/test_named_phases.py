@@ -1,5 +1,4 @@
-"""Named phases of loops that no single model makes: reinforcement learning and diffusion, counted
-by hand."""
+"""Named phases of reinforcement learning and diffusion, counted by hand."""
 
 import pytest
 import torch
@@ -77,9 +76,8 @@ def test_a_grpo_like_loop_has_a_row_a_phase():
     for row in window.phases.values():
         assert row["calls"] == 6
         assert not row["only_counted"]
-        assert row["mfu_spec_percent"] == pytest.approx(
-            row["flops"] / row["mean_s"] / 1e12 * 100, rel=0.5
-        )
+        found = row["mfu_spec_percent"]
+        assert found == pytest.approx(row["flops"] / row["mean_s"] / 1e12 * 100, rel=0.5)
     assert sum(row["step_percent"] for row in window.phases.values()) == pytest.approx(100, abs=40)
 
 
@@ -142,11 +140,9 @@ def test_a_diffusion_loop_has_rows_for_sampling_and_training(kind, parts):
     optimizer = torch.optim.AdamW(model.parameters())
     with mfulab.measure(model, quiet=True, ceiling_s=0, peak_tflop_s={"fp32": 1.0}) as window:
         for _ in range(5):
-            image, noise, time = (
-                torch.randn(BATCH, 3, SIDE, SIDE),
-                torch.randn(BATCH, 3, SIDE, SIDE),
-                torch.rand(BATCH),
-            )
+            image = torch.randn(BATCH, 3, SIDE, SIDE)
+            noise = torch.randn(BATCH, 3, SIDE, SIDE)
+            time = torch.rand(BATCH)
             with window.phase("train"):
                 optimizer.zero_grad()
                 functional.mse_loss(
@@ -178,10 +174,8 @@ def test_phases_inside_one_another_and_after_an_error(capsys):
                     pass
             window.step()
     one = 2 * 4 * 8 * 8
-    assert {name: (row["flops"], row["calls"]) for name, row in window.phases.items()} == {
-        "inner": (one, 6),
-        "outer": (2 * one, 6),
-    }
+    found = {name: (row["flops"], row["calls"]) for name, row in window.phases.items()}
+    assert found == {"inner": (one, 6), "outer": (2 * one, 6)}
     assert "outer" in capsys.readouterr().out
 
 

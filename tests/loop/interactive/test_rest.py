@@ -1,5 +1,4 @@
-"""Steps that nothing watches: which loops rest, what they cost, and what a step that differs does
-to them."""
+"""Steps that nothing watches: which loops rest, their cost, and what a change does."""
 
 import gc
 
@@ -46,9 +45,8 @@ def test_a_loop_whose_steps_are_alike_rests_and_every_step_has_its_cost(explicit
     assert {step.samples for step in steps} == {ROWS}
     resting = sum(not step.watched for step in steps)
     assert resting > STEPS - 3 * (ENOUGH if explicit else ENOUGH_FORWARDS)
-    assert window.row["steps"] + window.row["counted_steps"] + window.row["watched_steps"] == len(
-        steps
-    )
+    seen = window.row["steps"] + window.row["counted_steps"] + window.row["watched_steps"]
+    assert seen == len(steps)
     assert 0 < window.row["measuring_percent"] < 100
     spent_s = window.row["measuring_percent"] / 100 * window.row["window_s"] / window.row["steps"]
     assert explicit or spent_s > 0.9 * HOOK_S, "without step() a hook stays on the model"

@@ -52,13 +52,11 @@ def test_a_hugging_face_trainer_logs_it(run, capsys):
     tokens, width, layers = 32, 128, 2
     matrices = layers * 12 * width * width + 512 * width
     one = 2 * 4 * tokens * matrices + layers * 4 * 4 * tokens**2 * width
-    assert window.row["flops"] == 2 * 3 * one, (
-        "two micro-batches; what checkpoints run again is not the model's"
-    )
+    found = window.row["flops"]
+    assert found == 2 * 3 * one, "two micro-batches; what checkpoints run again is not the model's"
     assert window.row["executed_flops"] > window.row["flops"]
-    assert (window.row["steps"], window.row["counted_steps"]) == (8, 2), (
-        "what follows the last micro-batch once more"
-    )
+    seen = (window.row["steps"], window.row["counted_steps"])
+    assert seen == (8, 2), "what follows the last micro-batch once more"
     logged = [entry for entry in trainer.state.log_history if "mfu" in entry]
     assert [entry["step"] for entry in logged] == [6, 10, 12]
     assert all(
@@ -219,10 +217,8 @@ def test_after_an_error_a_lightning_trainer_trains_and_measures_again(tmp_path):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    module, callback = (
-        Module(),
-        mfulab.LightningCallback(every=2, warm_up=2, quiet=True, ceiling_s=0),
-    )
+    module = Module()
+    callback = mfulab.LightningCallback(every=2, warm_up=2, quiet=True, ceiling_s=0)
     data = torch.utils.data.DataLoader(
         torch.utils.data.TensorDataset(torch.randn(16, 4)), batch_size=2
     )
@@ -266,22 +262,11 @@ def test_a_loop_of_accelerate(run):
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_ranks_and_their_job():
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "examples/fsdp2.py",
-    ]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*launcher, "--nproc-per-node", "2", "examples/fsdp2.py"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=HANGS_S,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        command, cwd=ROOT, capture_output=True, text=True, timeout=HANGS_S, env=environment
     )
     assert done.returncode == 0, done.stderr[-2000:]
     flops = 2 * 32 * 128 * 128 * (2 + 3 + 3)
@@ -305,28 +290,15 @@ def test_a_job_by_hand():
 
 
 def test_readings_of_laps():
-    laps = [
-        (
-            1.0,
-            {
-                "utilization_percent": Reading(90.0, "%", "x", 1.0),
-                "window_energy_j": Reading(5.0, "J", "x"),
-            },
-        ),
-        (
-            3.0,
-            {
-                "utilization_percent": Reading(50.0, "%", "x", 3.0),
-                "window_energy_j": Reading(7.0, "J", "x"),
-            },
-        ),
-        (9.0, {"utilization_percent": Reading(None, "%", "x", reason=Said("refused_by_driver"))}),
-    ]
+    laps = []
+    for seconds, busy, energy_j in ((1.0, 90.0, 5.0), (3.0, 50.0, 7.0)):
+        lap = {"utilization_percent": Reading(busy, "%", "x", seconds)}
+        laps.append((seconds, lap | {"window_energy_j": Reading(energy_j, "J", "x")}))
+    refused = Reading(None, "%", "x", reason=Said("refused_by_driver"))
+    laps.append((9.0, {"utilization_percent": refused}))
     found = merged(laps)
-    assert (found["utilization_percent"].value, found["utilization_percent"].window_s) == (
-        60.0,
-        4.0,
-    )
+    seen = (found["utilization_percent"].value, found["utilization_percent"].window_s)
+    assert seen == (60.0, 4.0)
     assert found["window_energy_j"].value == 12.0
 
 
@@ -340,10 +312,8 @@ def test_a_decorated_step():
         return rows
 
     assert [train_step(model, 4) for _ in range(10)] == [4] * 10
-    assert (train_step.window.row["steps"], train_step.window.row["flops"]) == (
-        4,
-        2 * 2 * 4 * 16 * 16,
-    )
+    found = (train_step.window.row["steps"], train_step.window.row["flops"])
+    assert found == (4, 2 * 2 * 4 * 16 * 16)
     assert len(seen) == 10
     assert not model._forward_pre_hooks
 
@@ -436,9 +406,7 @@ STEPS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", STEPS)
-def test_the_documented_way_to_record_a_trace_gives_one_that_can_be_read(
-    framework, tmp_path, monkeypatch
-):
+def test_the_documented_way_to_record_a_trace_gives_one(framework, tmp_path, monkeypatch):
     need(framework)
     if framework == "transformers":
         need("accelerate")

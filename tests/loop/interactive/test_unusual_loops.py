@@ -1,5 +1,4 @@
-"""Loops of unusual kinds: FLOPs of each step by hand to the last one, and losses bit by bit as
-without a window."""
+"""Loops of unusual kinds: FLOPs of each step by hand, losses bit by bit as without a window."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
