@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -65,16 +64,28 @@ def test_bodies_are_counted_in_both_passes(how, bodies):
     assert counter.operations.sum("backward").flops == (STEPS + 2 * bodies) * BODY
 
 
+def written_out(model, x):
+    """What a model computes, as a loop of Python: torch 2.11 has other gradients of a scan."""
+    x, weight = model.linear(x), model.weight
+    if model.how == "map":
+        return torch.stack([row @ weight for row in x])
+    if model.how == "alike":
+        return x @ weight if x.sum() > 0 else torch.tanh(x) @ weight
+    state = torch.zeros_like(x[0])
+    for row in x:
+        state = torch.tanh(state @ weight + row)
+    return state
+
+
 @pytest.mark.parametrize("how", ["scan", "map", "alike"])
-def test_gradients_are_those_of_torch(how):
+def test_gradients_under_the_counter_are_right(how):
     model, x = Looped(how), torch.randn(STEPS, ROWS, WIDTH)
-    gradients = []
-    for counter in (OperatorCounter(LayerTracker(model), memory=False), nullcontext()):
-        with counter:
-            model(x).square().mean().backward()
-        gradients.append([parameter.grad for parameter in model.parameters()])
-        model.zero_grad()
-    torch.testing.assert_close(*gradients)
+    with OperatorCounter(LayerTracker(model), memory=False):
+        model(x).square().mean().backward()
+    counted = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    written_out(model, x).square().mean().backward()
+    torch.testing.assert_close(counted, [parameter.grad for parameter in model.parameters()])
 
 
 @pytest.mark.parametrize(

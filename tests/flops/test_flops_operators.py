@@ -609,14 +609,19 @@ def test_elementwise_operators_are_counted_apart():
     assert forward.other_elements > 4 * 24
 
 
+SINCE_2_12 = ("_varlen_attn_out",)  # operators that torch 2.11, the least one, lacks
+
+
 def test_attention_reads_its_arguments_where_torch_puts_them() -> None:
     importlib.import_module("torch.nn.attention.varlen")
     for operator, signature in {**SIGNATURES, **VARIABLE_SIGNATURES}.items():
         namespace, _, short = operator.partition("::")
         if namespace not in ("aten", "mfulab", "torch_attn"):
             continue
-        arguments = getattr(getattr(torch.ops, namespace), short).default._schema.arguments
-        for ours, argument in zip(signature.split(), arguments, strict=False):
+        found = getattr(getattr(torch.ops, namespace), short, None)
+        if found is None and short in SINCE_2_12:
+            continue
+        for ours, argument in zip(signature.split(), found.default._schema.arguments, strict=False):
             theirs = (
                 {"window_size": "window_sides"}.get(argument.name)
                 if namespace == "torch_attn"
