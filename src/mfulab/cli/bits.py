@@ -9,10 +9,10 @@ import click
 
 from mfulab.cli.options import AS_JSON, Choice, command
 from mfulab.core.answer import answered
-from mfulab.core.errors import ConfigurationError, said_of
+from mfulab.core.errors import ConfigurationError
 from mfulab.core.formats import FORMATS, Decoded, Format, decode, encode
 from mfulab.core.printing import say, say_json
-from mfulab.core.said import Numbers, Said, of_source
+from mfulab.core.said import Numbers, Said, of_source, said_by
 
 PATTERN = re.compile(r"0[xXbB][0-9a-fA-F_]+")
 VALUE = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d{1,4})?")
@@ -46,7 +46,7 @@ def show(pattern: str, name: str, as_json: bool) -> None:
     try:
         number = decode(word, form)
     except ValueError as error:
-        raise ConfigurationError(of_source(f"pattern={pattern}", said_of(error))) from None
+        raise ConfigurationError(of_source(f"pattern={pattern}", said_by(error))) from None
     off = None
     if asked is not None and math.isfinite(number.value):
         off = float(Fraction(number.value) - asked)

@@ -22,7 +22,7 @@ from mfulab.cli.options import (
     listing,
 )
 from mfulab.core.answer import Answer, answered, unanswered
-from mfulab.core.errors import ConfigurationError, said_of, shortened
+from mfulab.core.errors import ConfigurationError, shortened
 from mfulab.core.files import read_given
 from mfulab.core.groups import ModelConfig
 from mfulab.core.json_text import parse_json
@@ -30,7 +30,7 @@ from mfulab.core.language import Texts
 from mfulab.core.language.sentences import sentence
 from mfulab.core.parts import leave_out
 from mfulab.core.printing import say_json
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Numbers, Said, said_by
 from mfulab.core.terminal import Terminal
 from mfulab.mfu.models import model_config, names, read_yaml
 from mfulab.models.decoders import computed, missing
@@ -121,7 +121,7 @@ def _counted(
     try:
         counted = count_model(config, batch_size, sequence_length)
     except (ModelError, CountError) as error:
-        raise ConfigurationError(said_of(error)) from error
+        raise ConfigurationError(said_by(error)) from error
     operations = counted.count.operations
     forward = operations.sum("forward")
     backward = operations.sum("backward")

@@ -23,7 +23,7 @@ from mfulab.cli.options import HELP, Command, ExtraArgumentError, RefusedValueEr
 from mfulab.core.printing import say
 
 if TYPE_CHECKING:
-    from mfulab.core.said import Number, Said
+    from mfulab.core.said import Number, Said, said_by
 
 # Of a file that cannot be used, by the system's number; others are told in its own words.
 OF_FILES = {
@@ -157,10 +157,6 @@ def _status(given: Sequence[str]) -> Any:
             raise
         told = Said("no_memory_left")
     except OSError as error:
-        if (
-            error.filename is None and error.errno is None
-        ):  # of our own reader, which names the file
-            return _refuse(given, error_in_words(error), str(error))
         told = _of_file(error)
         if told is None:
             raise
@@ -236,6 +232,8 @@ def _of_file(error: OSError) -> "Said | None":
     if error.filename is not None:
         key = OF_FILES.get(error.errno or 0, "of_file")
         return Said(key, {"file": os.fsdecode(error.filename), "why": error.strerror or ""})
+    if error.errno is None:  # of our own reader, which names the file
+        return said_by(error)
     if error.errno in (errno.ENOSPC, errno.EIO):
         _discard_output()
         return Said("output_not_written", {"error": error.strerror})

@@ -12,14 +12,14 @@ from typing import Any
 import click
 
 from mfulab.cli.options import AS_JSON, COUNT, FILE, LANGUAGE, MODEL, PATH, SHARE, TOKENS, command
-from mfulab.core.errors import ConfigurationError, said_of
+from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import scratch, write_text
 from mfulab.core.json_text import parse_json
 from mfulab.core.language import Texts, verdicts
 from mfulab.core.language.quantities import percent
 from mfulab.core.parts import Record, Row, leave_out
 from mfulab.core.printing import say
-from mfulab.core.said import Said, cell_of, of_source
+from mfulab.core.said import Said, cell_of, of_source, said_by
 from mfulab.core.terminal_language import error_in_words
 from mfulab.device.peaks import UNITS
 from mfulab.measurements.read_trace import ranks
@@ -292,7 +292,7 @@ def counted_model(
             model_config(model, {}), batch_size, sequence_length
         ).count.operations
     except (ModelError, CountError) as error:
-        raise ConfigurationError(of_source(f"--model {model}", said_of(error))) from error
+        raise ConfigurationError(of_source(f"--model {model}", said_by(error))) from error
     forward = operations.sum("forward")
     backward = operations.sum("backward")
     again = operations.sum("recomputed")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mfulab.core.printing import printable, say
-from mfulab.core.said import Number, Said, SaidError, as_told
+from mfulab.core.said import Number, Said, SaidError, said_by
 
 PACKAGE = Path(__file__).parents[1]
 CHECKOUT = Path(__file__).resolve().parents[3]  # of a wheel a folder of something else
@@ -60,17 +60,9 @@ def one_line(message: str) -> str:
     return f"{shown[: LONGEST // 2]}…{shown[-LONGEST // 2 :]}"
 
 
-def said_of(error: BaseException) -> Said:
-    """The sentence that an error of any kind carries, or its message in one line."""
-    said = getattr(error, "said", None)
-    if isinstance(said, Said):
-        return said
-    return as_told(" ".join(str(error).split()))
-
-
 def whole_sentence(error: BaseException) -> Said:
     """An error's sentence with its full stop."""
-    return Said("whole_sentence", {"sentence": said_of(error)})
+    return Said("whole_sentence", {"sentence": said_by(error)})
 
 
 class UnknownChoiceError(ConfigurationError):

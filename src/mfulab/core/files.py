@@ -20,9 +20,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from mfulab.core.errors import ConfigurationError, said_of, whole_sentence
+from mfulab.core.errors import ConfigurationError, whole_sentence
 from mfulab.core.json_text import parse_json
-from mfulab.core.said import Said, as_told, of_source
+from mfulab.core.said import Said, as_told, of_source, said_by
 
 # Python refuses cells above 131,072 characters, and with them every later look at a row that holds
 # one.
@@ -133,7 +133,7 @@ def digests(folder: Path, ending: str) -> list[str]:
     try:
         return [f"{path} {digest(path)}" for path in sorted(folder.rglob(f"*{ending}"))]
     except (FileNotFoundError, UnreadableError) as error:
-        no_file = Said("remove_or_give_file", {"sentence": said_of(error)})
+        no_file = Said("remove_or_give_file", {"sentence": said_by(error)})
         raise ConfigurationError(no_file) from error
 
 

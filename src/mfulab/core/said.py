@@ -47,9 +47,10 @@ def as_told(words: object) -> Said:
 
 
 def said_by(error: BaseException) -> Said:
-    """The sentence that an error carries, or its message as it is."""
-    if isinstance(error, SaidError):
-        return error.said
+    """The sentence that an error of any kind carries, or its message as it is."""
+    said = getattr(error, "said", None)
+    if isinstance(said, Said):
+        return said
     return as_told(error)
 
 

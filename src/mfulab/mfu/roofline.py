@@ -4,8 +4,8 @@ needs: no measuring."""
 from dataclasses import dataclass
 from typing import Any
 
-from mfulab.core.errors import ConfigurationError, said_of, unknown
-from mfulab.core.said import Said
+from mfulab.core.errors import ConfigurationError, unknown
+from mfulab.core.said import Said, said_by
 from mfulab.device.datasheets import Datasheet, UnknownDeviceError, find
 from mfulab.device.peaks import UNITS, Peak, peak
 from mfulab.flops.memory import training_memory
@@ -52,7 +52,7 @@ def peak_of(
     except UnknownDeviceError as error:
         if instead is None:
             raise
-        said = Said("with_remedy", {"reason": said_of(error), "instead": instead})
+        said = Said("with_remedy", {"reason": said_by(error), "instead": instead})
         raise ConfigurationError(f"{error}; {instead}", said) from error
     top = peak(device, precision)
     if top.spec is None:

@@ -9,10 +9,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mfulab.core.errors import FEW, ConfigurationError, UnsupportedError, said_of, unknown
+from mfulab.core.errors import FEW, ConfigurationError, UnsupportedError, unknown
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.groups import ModelConfig
-from mfulab.core.said import Said, as_told, of_source
+from mfulab.core.said import Said, as_told, of_source, said_by
 from mfulab.device.datasheets import Datasheet, UnknownDeviceError, datasheets, find, normalised
 from mfulab.flops import memory
 from mfulab.flops.count import CountError
@@ -199,7 +199,7 @@ def _fit(
     try:
         counted = count_model(config, size, sequence_length, checkpointing=checkpointing, mode=mode)
     except (ModelError, CountError, UnsupportedError) as error:
-        raise ConfigurationError(said_of(error)) from error
+        raise ConfigurationError(said_by(error)) from error
     trains = mode == "training"
     held, peak, stored = _held(counted, optimizer, precision, trains)
     if config.vocabulary_size is None:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from mfulab.core.errors import ConfigurationError, said_of, unknown
+from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.formats import ELEMENT_BYTES
 from mfulab.core.groups import ModelConfig
-from mfulab.core.said import Said, as_told, of_source
+from mfulab.core.said import Said, as_told, of_source, said_by
 from mfulab.mfu.explain import Explanation, denominators_of, explained
 from mfulab.mfu.models import model_config
 from mfulab.mfu.roofline import Expectation, expected, peak_of
@@ -59,7 +59,7 @@ def work(
             _counted(shortened, sequence_length, batch_size, mode) for shortened in shorter
         )
     except Exception as error:
-        raise ConfigurationError(said_of(error)) from error
+        raise ConfigurationError(said_by(error)) from error
     return _extended(single, double, layers)
 
 
@@ -245,6 +245,25 @@ def _work_under_a_speed(config: ModelConfig, sequence_length: int | None, mode: 
         return work_of(config, sequence_length, mode=mode)
 
 
+def _one_speed(speeds: Mapping[str, float | None]) -> tuple[str, float]:
+    """Name and value of the only speed that is given. Raises ConfigurationError for none, several,
+    and one that is not above 0."""
+    given = {name: value for name, value in speeds.items() if value is not None}
+    if not given:
+        raise ConfigurationError(Said("give_one_speed_of_none"))
+    first, *others = (f"{name}={value}" for name, value in given.items())
+    if others:
+        named = as_told(first)
+        for other in others:
+            named = Said("and", {"first": named, "second": other})
+        one = Said("give_one_speed")
+        raise ConfigurationError(Said("of_source", {"source": named, "reason": one}))
+    ((name, value),) = given.items()
+    if not 0 < value < math.inf:
+        raise ConfigurationError(of_source(first, Said("give_above_0")))
+    return name, value
+
+
 def _samples_per_s(
     config: ModelConfig,
     sequence_length: int | None,
@@ -253,19 +272,7 @@ def _samples_per_s(
     speeds: Mapping[str, float | None],
 ) -> float:
     """Samples a second of each device."""
-    given = {name: value for name, value in speeds.items() if value is not None}
-    if len(given) != 1:
-        if not given:
-            raise ConfigurationError(Said("give_one_speed_of_none"))
-        first, *others = (f"{name}={value}" for name, value in given.items())
-        named = as_told(first)
-        for other in others:
-            named = Said("and", {"first": named, "second": other})
-        one = Said("give_one_speed")
-        raise ConfigurationError(Said("of_source", {"source": named, "reason": one}))
-    ((name, value),) = given.items()
-    if not 0 < value < math.inf:
-        raise ConfigurationError(of_source(f"{name}={value}", Said("give_above_0")))
+    name, value = _one_speed(speeds)
     if batch_size is not None and batch_size < 1:
         raise ConfigurationError(of_source(f"batch_size={batch_size}", Said("give_1_or_more")))
     if name == "time_s":

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfulab.core.errors import ConfigurationError, said_of
+from mfulab.core.errors import ConfigurationError
 from mfulab.core.language import LANGUAGES
 from mfulab.core.parts import Values
 from mfulab.core.printing import say
-from mfulab.core.said import Said, of_source
+from mfulab.core.said import Said, of_source, said_by
 from mfulab.device import identity, is_gpu, kind_of
 from mfulab.lab.planning import estimate, store
 from mfulab.lab.planning.costs import Sweep
@@ -100,7 +100,7 @@ class Workflow:
         try:  # before the first run fails
             os.close(devices.open_lock(devices.lock_path("cpu", os.environ)))
         except RuntimeError as error:
-            raise ConfigurationError(said_of(error)) from error
+            raise ConfigurationError(said_by(error)) from error
         is_left_over = store.take(RESULTS)
         finished = set[str]()
         for plan in self.plans:

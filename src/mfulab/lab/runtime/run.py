@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from mfulab.core.configs import StepConfig
-from mfulab.core.errors import ConfigurationError, UnsupportedError, is_out_of_memory, said_of
+from mfulab.core.errors import ConfigurationError, UnsupportedError, is_out_of_memory
 from mfulab.core.files import (
     UnreadableError,
     read_csv,
@@ -43,6 +43,7 @@ from mfulab.core.said import (
     joined,
     of_cell,
     of_source,
+    said_by,
     with_sentence,
 )
 from mfulab.device import system
@@ -201,7 +202,7 @@ def read_config(step: str, path: Path) -> StepConfig:
     try:
         return MEASUREMENTS[step].config.model_validate(read_json(path))
     except (FileNotFoundError, UnreadableError) as error:
-        raise ConfigurationError(Said("plan_anew", {"sentence": said_of(error)})) from error
+        raise ConfigurationError(Said("plan_anew", {"sentence": said_by(error)})) from error
     except ValidationError as error:
         wrong: Numbers = {"file": str(path), "step": step, "error": error.errors()[0]["msg"]}
         raise ConfigurationError(Said("no_config_of", wrong)) from error
@@ -218,7 +219,7 @@ def check_device(config: StepConfig, folder: Path) -> str:
     try:
         here = hardware_slug(config.device.type)  # type: ignore[attr-defined]
     except NoDeviceError as error:
-        raise ConfigurationError(of_source(f"hardware={claimed}", said_of(error))) from error
+        raise ConfigurationError(of_source(f"hardware={claimed}", said_by(error))) from error
     if here != claimed:
         other: Numbers = {"planned": claimed, "here": here}
         raise ConfigurationError(Said("planned_for_another", other))

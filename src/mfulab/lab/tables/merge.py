@@ -23,13 +23,13 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from mfulab.core import files
-from mfulab.core.errors import ConfigurationError, said_of
+from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, is_inside, opened, read_csv, read_json, remove
 from mfulab.core.json_text import parse_json
 from mfulab.core.parts import Record, leave_out
 from mfulab.core.printing import say
 from mfulab.core.rows import impossible
-from mfulab.core.said import Numbers, Said, as_told, of_source
+from mfulab.core.said import Numbers, Said, as_told, of_source, said_by
 from mfulab.core.terminal_language import in_words
 from mfulab.device.identity import slug
 from mfulab.lab.planning import store
@@ -110,7 +110,7 @@ def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> M
             try:
                 _merge(_results_of(source, room / str(number)), participant, results, merged)
             except ConfigurationError as error:
-                merged.problems.append(said_of(error))
+                merged.problems.append(said_by(error))
             remove(room / str(number))
     return merged
 
@@ -296,7 +296,7 @@ def _merge_plan(theirs: Path, ours: Path, merged: Merged, participant: str = "")
             text = json.dumps(plan).replace(json.dumps(prefix)[:-1], f'"results/{machine}/')
             plan = {**parse_json(text), "hardware": machine}
     except (FileNotFoundError, ValueError) as error:
-        merged.problems.append(Said("not_copied", {"why": said_of(error)}))
+        merged.problems.append(Said("not_copied", {"why": said_by(error)}))
         return
     here = plan
     with suppress(FileNotFoundError, ValueError):  # none, or none to keep

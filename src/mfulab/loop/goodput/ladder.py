@@ -12,11 +12,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
 
-from mfulab.core.errors import ConfigurationError, said_of
+from mfulab.core.errors import ConfigurationError
 from mfulab.core.files import UnreadableError, read_bytes
 from mfulab.core.parts import Record, drop_none
 from mfulab.core.rows import LARGEST
-from mfulab.core.said import Numbers, Said
+from mfulab.core.said import Numbers, Said, said_by
 from mfulab.mfu.utilization import percent, product, ratio, total
 
 # Shares in percent, each part of the one before: of ranks × wall time, and from `mfu` on of what
@@ -192,7 +192,7 @@ def _attempts(folder: Path) -> tuple[list[Attempt], list[str]]:
         try:
             attempt = read(file)
         except (FileNotFoundError, UnreadableError) as error:
-            unread.append(said_of(error))
+            unread.append(said_by(error))
             continue
         if attempt is not None:
             attempts.append(attempt)

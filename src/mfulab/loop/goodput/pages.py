@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mfulab.core import web
 from mfulab.core.data import data
-from mfulab.core.errors import ConfigurationError, said_of
+from mfulab.core.errors import ConfigurationError
 from mfulab.core.parts import pick_all
-from mfulab.core.said import Said, of_source
+from mfulab.core.said import Said, of_source, said_by
 
 METRICS: Mapping[str, Mapping[str, list[str]]] = data(Path(__file__).with_name("engines.yaml"))
 NAMES = frozenset(
@@ -102,7 +102,7 @@ def loaded(where: str, option: str, deadline_s: float | None = None) -> str:
     try:
         page = web.fetched(where, DEADLINE_S if deadline_s is None else deadline_s)
     except web.WebError as error:
-        raise ConfigurationError(of_source(option, said_of(error))) from error
+        raise ConfigurationError(of_source(option, said_by(error))) from error
     return page.decode(errors="replace")
 
 
