@@ -32,6 +32,7 @@ OLDER = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1", "MPLBACKEND": "Agg"}
 COMMITS = {
     "pytorch/examples": "77f55b912142e11fcfdf5b530231fb9c52f181e8",
     "karpathy/nanoGPT": "3adf61e154c3fe3fca428ad6bc3818b27a3b8291",
+    "karpathy/llm.c": "f1e2ace651495b74ae22d45d1723443fd00ecd3a",
     "karpathy/minGPT": "37baab71b9abea1b76ab957409a1cc2fbfba8a26",
     "karpathy/makemore": "988aa59e4d8fefa526d06f3b453ad116258398d4",
     "eriklindernoren/PyTorch-GAN": "36d3c77e5ff20ebe0aeefd322326a134a279b93e",
@@ -183,6 +184,11 @@ def nanogpt() -> int:
     return gpt(4, 32, 64, 2, 50304)
 
 
+def llm_c() -> int:
+    """FLOPs of a step of this script: GPT-2 with 12 layers, on 2 × 32 tokens."""
+    return gpt(2, 32, 768, 12, 50257)
+
+
 def makemore_transformer() -> int:
     """FLOPs of a step of this script."""
     return gpt(32, 16, 64, 4, 27)
@@ -283,6 +289,10 @@ SMALL_GPT = (
     " --eval_interval=100 --max_iters=60 --block_size=32 --batch_size=4 --n_layer=2 --n_head=2"
     " --n_embd=64 --dropout=0.0"
 )
+LLM_C = (
+    "train_gpt2.py --model d12 --write_tensors 0 --device cpu --input_bin DATA/tokens.bin"
+    " --batch_size 2 --sequence_length 32 --total_batch_size 64 --num_iterations 20"
+)
 
 SCRIPTS = (
     Public("mnist", EXAMPLES, "mnist", "main.py --epochs 1", mnist),
@@ -321,6 +331,7 @@ SCRIPTS = (
         "time_sequence", EXAMPLES, "time_sequence_prediction", "train.py --steps 20", time_sequence
     ),
     Public("nanogpt", "karpathy/nanoGPT", ".", SMALL_GPT, nanogpt),
+    Public("llm_c", "karpathy/llm.c", ".", LLM_C, llm_c),
     Public(
         "mingpt_adder",
         "karpathy/minGPT",
@@ -393,11 +404,17 @@ SCRIPTS = (
 
 def write_data(folder: Path) -> None:
     """Writes texts and numbers that some scripts read."""
+    import numpy as np
+
     words = folder / "words"
     words.mkdir(parents=True)
     line = " ".join(f"word{number % 100}" for number in range(40))
     for name, lines in (("train", 600), ("valid", 40), ("test", 40)):
         (words / f"{name}.txt").write_text(f"{line}\n" * lines)
+    header = np.zeros(256, dtype=np.int32)
+    header[:3] = 20240520, 1, 5000  # llm.c's magic number, version, tokens
+    tokens = np.arange(5000, dtype=np.uint16)
+    (folder / "tokens.bin").write_bytes(header.tobytes() + tokens.tobytes())
 
 
 def prepare(script: Public, folder: Path) -> None:
