@@ -1,5 +1,5 @@
-"""An experiment's plan on disk: which runs it has and what each is joined with. No path in it leads
-elsewhere."""
+"""Plan of an experiment on disk: its runs, and the runs that each one's row is joined with. Paths
+outside results/ are rejected."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -35,7 +35,8 @@ class Excluded(BaseModel):
 
 
 class Manifest(BaseModel):
-    """Every run of one experiment on one device. Keys of later versions are passed over."""
+    """Every run of one experiment on one device. Unknown keys, as of later versions, are
+    ignored."""
 
     experiment: Text
     hardware: Slug
@@ -45,7 +46,7 @@ class Manifest(BaseModel):
 
     @model_validator(mode="after")
     def _stays_in_the_results(self) -> "Manifest":
-        """Checks that each folder is the one that its measurement and run have below results/."""
+        """Checks that every folder lies directly in its measurement's folder below results/."""
         for run in self.runs:
             named = [
                 (run.step, run.folder),
@@ -67,8 +68,8 @@ class Manifest(BaseModel):
 
 
 def read(path: Path) -> Manifest:
-    """The plan in a file. Raises FileNotFoundError, and UnreadableError, naming the file, where it
-    is none."""
+    """Reads a plan. Raises FileNotFoundError if there is no file, and UnreadableError, which names
+    the file, if its content is not a valid plan."""
     try:
         return Manifest.model_validate(read_json(path))
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Matmuls by one implementation each."""
+"""Matmuls, each by one implementation."""
 
 from typing import ClassVar
 

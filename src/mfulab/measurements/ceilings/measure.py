@@ -1,5 +1,5 @@
-"""One ceiling of this device: the best large matmul in one precision, or the memory bandwidth of a
-triad."""
+"""Measures one ceiling of this device: the best large matmul in one precision, or the memory
+bandwidth of a triad."""
 
 import time
 from pathlib import Path
@@ -33,8 +33,8 @@ from mfulab.timing.probe import packed
 
 
 def measure(config: CeilingsConfig, folder: Path) -> Measured:
-    """Measures `config.ceiling`. Every sample holds matmuls back to back; the ceiling is that of
-    the best shape."""
+    """Measures `config.ceiling` and returns its row. Each sample times matmuls, or triads, back to
+    back; the best shape is the ceiling."""
     device, threads = prepare(config.device)
     row = CeilingRow(ceiling=config.ceiling, threads=threads if device.type == "cpu" else None)
     probe = Instruments(device, folder).probe
@@ -85,8 +85,8 @@ def _matmuls(
 
 
 def _found_before(folder: Path) -> tuple[str, str] | None:
-    """Library and shape of the best matmul that the run's first process found: later ones repeat
-    that alone."""
+    """Library and shape of the best matmul that the run's first process found, so that later
+    processes repeat only that. None if there is none yet."""
     first = base_name(folder.name)
     try:
         (row,) = read_csv(folder.with_name(first) / "row.csv") if first != folder.name else ({},)

@@ -41,8 +41,8 @@ class PublishedConfig(StepConfig):
 
 
 class PublishedRow(Row):
-    """A public run with the FLOPs that its model needs, as counted here; MFU is derived, never the
-    publisher's."""
+    """A public run with the FLOPs that its model needs, counted here. MFU is computed from them,
+    not copied from the publisher."""
 
     published: str = Field(
         "", description="Collection of runs: a file in results/reference/published/."

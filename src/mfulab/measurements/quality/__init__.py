@@ -31,8 +31,8 @@ class QualityConfig(StepConfig):
 
 
 class QualityRow(Row):
-    """One way beside the whole model: accuracy on held-out images of the same trainings, times in
-    turn."""
+    """One compressed model next to the whole model: accuracy on the same held-out images, and times
+    measured alternately."""
 
     compression: str = Field(
         "", description="Way to save; `none` holds the whole model against itself."

@@ -1,4 +1,4 @@
-"""Row of a model that answers requests in batches of what waits."""
+"""Row of a model that answers requests in batches of those that wait."""
 
 from typing import ClassVar
 
