@@ -28,9 +28,8 @@ class Certainty:
     bound_share: float  # share that is an upper bound: attention whose mask or lengths had no data
     uncounted: dict[str, int]  # calls of operators without a formula, which may hide FLOPs
     second_share: float  # share of the forward FLOPs in layers that the second count knows
-    deviation: (
-        float | None
-    )  # relative deviation of the second count, over layers in both; None if there are none
+    # relative deviation of the second count, over layers in both; None if there are none
+    deviation: float | None
     worst_layer: str  # layer with the largest deviation; empty if the counts agree
     unused: tuple[str, ...] = ()  # modules with weights that did not run and cost nothing
 

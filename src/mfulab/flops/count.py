@@ -39,12 +39,10 @@ class Count:
     # whether torch.func saved tensors, which hooks cannot see and `saved` lacks
     saved_in_part: bool = False
     unused: tuple[str, ...] = ()  # modules with weights that did not run and cost nothing
-    graph: tuple[
-        tuple[Node, int, int], ...
-    ] = ()  # nodes with forward and backward FLOPs, if they are a short chain
-    more_on_cpu: Held = field(
-        default_factory=Held
-    )  # memory that LSTMs save on a CPU beyond `saved`
+    # nodes with forward and backward FLOPs, if they are a short chain
+    graph: tuple[tuple[Node, int, int], ...] = ()
+    # memory that LSTMs save on a CPU beyond `saved`
+    more_on_cpu: Held = field(default_factory=Held)
 
     @property
     def useful_percent(self) -> float | None:

@@ -37,18 +37,10 @@ from mfulab.flops.operators import FORMULAS, formula_of, grouped_matmul, operato
 from mfulab.flops.tensors import LiveTensors
 from mfulab.flops.written import PRODUCTS, WrittenAttention
 
-PASSES: tuple[Pass, ...] = (
-    "forward",
-    "backward",
-    "recomputed",
-)  # recomputed FLOPs are executed, but not needed
-_ADDING = (
-    "aten::addmm",
-    "aten::baddbmm",
-    "aten::addmv",
-    "aten::addbmm",
-    "aten::_addmm",
-)  # their first operand is added to a product
+# recomputed FLOPs are executed, but not needed
+PASSES: tuple[Pass, ...] = ("forward", "backward", "recomputed")
+# their first operand is added to a product
+_ADDING = ("aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", "aten::_addmm")
 _SAME_VALUES = frozenset(
     {"aten::expand", "aten::alias", "aten::t", "aten::transpose", "aten::unsqueeze", "aten::view"}
 )

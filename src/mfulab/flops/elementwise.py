@@ -16,9 +16,8 @@ _TABLE = data(Path(__file__).with_name("elementwise.yaml"))
 PER_ELEMENT = {name: flops for flops, names in _TABLE["flops"].items() for name in names.split()}
 
 OPTIMIZERS: dict[str, int] = _TABLE["optimizers"]  # FLOPs for each trained parameter
-FUSED_OPTIMIZERS = {
-    f"_fused_{name}_": flops for name, flops in OPTIMIZERS.items()
-}  # one kernel for lists of all tensors
+# one kernel for lists of all tensors
+FUSED_OPTIMIZERS = {f"_fused_{name}_": flops for name, flops in OPTIMIZERS.items()}
 
 # Communication and its copies. Sums of a reduction count as work of the network.
 FREE_NAMESPACES = frozenset(

@@ -19,9 +19,8 @@ class Node:
     name: str  # torch's name, such as AddmmBackward0
     number: int  # sequence number, in the order in which nodes were made
     shape: list[int]  # of the operator's output, and of the gradient that enters the node
-    saved: list[
-        tuple[str, list[int]]
-    ]  # tensors saved for the backward pass: name if a parameter, and shape
+    # tensors saved for the backward pass: name if a parameter, and shape
+    saved: list[tuple[str, list[int]]]
     parameters: list[str]  # parameters that get a gradient from it
 
 

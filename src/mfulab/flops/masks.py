@@ -33,9 +33,8 @@ def with_values(tensor: object) -> Any:
 
     if has_data(tensor):
         return tensor
-    values = sys.modules.get(
-        "mfulab.flops.values"
-    )  # values are kept only if this module was imported
+    # values are kept only if this module was imported
+    values = sys.modules.get("mfulab.flops.values")
     if values:
         return values.value_of(tensor)
     return None

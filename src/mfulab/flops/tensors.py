@@ -82,9 +82,8 @@ class SavedTensors(Opened):
         self.total = Held()
         self.interrupted = False
         self.seen = _Storages((*model.parameters(), *model.buffers()))
-        self.of_nodes: dict[
-            int, list[tuple[str, list[int]]]
-        ] = {}  # sequence number of a node → parameter's name (or ""), shape
+        # sequence number of a node → parameter's name (or ""), shape
+        self.of_nodes: dict[int, list[tuple[str, list[int]]]] = {}
         strided = (
             (name, tensor)
             for name, tensor in model.named_parameters()

@@ -180,10 +180,8 @@ def useful_flops(operations: Operations, real: RealTokens | None) -> float | Non
             continue
         by_token = sums.attention_flops * real.fraction
         total += (sums.flops - sums.attention_flops) * real.fraction
-        if key.side not in (
-            0,
-            real.width,
-        ):  # squares of a chunk or head, whose number grows with tokens
+        # squares of a chunk or head, whose number grows with tokens
+        if key.side not in (0, real.width):
             total += by_token
         elif sums.rectangle_flops:
             by_mask = sums.attention_flops - sums.padding_flops if sums.padding_flops else by_token

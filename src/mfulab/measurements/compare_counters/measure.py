@@ -31,9 +31,8 @@ class OtherCount(NamedTuple):
     printed: float  # the tool's own number
     unit: str  # of that number: `FLOP`, `MAC`, `MAC a sample`, or `MAC, called FLOP`
     flops: float  # `printed` converted to FLOPs, two per multiply-add
-    uncounted: dict[
-        str, int
-    ]  # operators that the tool reports as not counted, with their number of calls
+    # operators that the tool reports as not counted, with their number of calls
+    uncounted: dict[str, int]
 
 
 def count_by(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> OtherCount:
@@ -102,9 +101,8 @@ class Explanation:
     left_out: Mapping[str, int]  # kinds of layers that the tool does not count, with their FLOPs
     other_flops: float  # remaining difference, attributed to elementwise operators
     holds: bool  # whether that remainder is small enough for elementwise operators
-    twice: Mapping[str, int] = field(
-        default_factory=dict
-    )  # kinds counted twice: in the layer and again in its function, or for another rank too
+    # kinds counted twice: in the layer and again in its function, or for another rank too
+    twice: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def said(self) -> Said:

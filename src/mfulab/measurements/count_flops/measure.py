@@ -21,13 +21,8 @@ BYTES = 4
 """Bytes per element in every `bytes` column. For another format, scale by its element size ÷ 4."""
 
 Intensities = list[tuple[int, int]]
-COUNTS = (
-    "calls",
-    "flops",
-    "causal_flops",
-    "executed_flops",
-    "other_flops",
-)  # an operator's columns in samples.csv
+# an operator's columns in samples.csv
+COUNTS = ("calls", "flops", "causal_flops", "executed_flops", "other_flops")
 
 
 def measure(config: CountFlopsConfig, folder: Path) -> Measured:

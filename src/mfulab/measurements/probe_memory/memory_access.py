@@ -18,15 +18,11 @@ from mfulab.core.said import Said
 from mfulab.device import GPU
 
 LINE = 8  # elements of 8 bytes in a line of 64
-CHASED = (
-    1 << 16,
-    1 << 20,
-)  # fewest and most steps of a pointer chase in one call; the next call continues from there
+# fewest and most steps of a pointer chase in one call; the next call continues from there
+CHASED = (1 << 16, 1 << 20)
 WALKED = 1 << 18  # fewest elements of any other walk in one call
-BY_HAND = (
-    "cuda_malloc",
-    "cuda_memcpy",
-)  # patterns that call CUDA's runtime directly; its calls return when they are done
+# patterns that call CUDA's runtime directly; its calls return when they are done
+BY_HAND = ("cuda_malloc", "cuda_memcpy")
 FILES = {"page_cache": 4096, "disk": 32}  # walk through a file → reads per call
 
 

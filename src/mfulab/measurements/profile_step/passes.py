@@ -251,9 +251,8 @@ def recompilations(run: Run) -> None:
         if compiles:  # a graph break is a place at which torch.compile falls back to Python
             row.graph_breaks = explain(model)(inputs[0]).graph_break_count
         torch.compiler.reset()  # discards what was compiled while timing
-        made = [
-            counters["stats"]["unique_graphs"]
-        ]  # number of compiled graphs before the calls, then after each call
+        # number of compiled graphs before the calls, then after each call
+        made = [counters["stats"]["unique_graphs"]]
         synchronise(device)
         began = time.perf_counter()
         for samples in inputs:

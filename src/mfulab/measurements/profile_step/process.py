@@ -101,9 +101,8 @@ def _warm_up_and_time(
 ) -> Observation:
     is_alone = config.parallel.processes == 1
     watch, best = (instruments.probe, instruments.best) if is_alone else (None, UNKNOWN)
-    samplers = instruments.samplers(
-        polled=is_first_rank() or instruments.on_gpu
-    )  # on a CPU only rank 0 records the series
+    # on a CPU only rank 0 records the series
+    samplers = instruments.samplers(polled=is_first_rank() or instruments.on_gpu)
 
     def settle() -> None:
         """Brings the process into its steady state, so that peak memory does not include

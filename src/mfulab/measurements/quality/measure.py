@@ -46,9 +46,8 @@ def measure(config: QualityConfig, folder: Path) -> Measured:
     """Returns one row, and one sample per training: accuracy and loss of the whole model and of the
     cheaper one."""
     device, threads = prepare(config.device)
-    torch.set_num_threads(
-        1
-    )  # more threads do not speed up so small a batch, and slow it down if other programs run
+    # more threads do not speed up so small a batch, and slow it down if other programs run
+    torch.set_num_threads(1)
     trained, held_out = digits(device)
     seeds = range(config.seed, config.seed + config.trainings)
     trainings = [_train_both(config.compression, seed, trained, held_out) for seed in seeds]

@@ -25,9 +25,8 @@ from mfulab.tracing.window import windows
 
 XPLANE = ".xplane.pb"
 ENDINGS = (".json", ".json.gz", ".sqlite", XPLANE, "_results.db", KERNELS)
-_RANK = re.compile(
-    r"rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE
-)  # the rank in a file's name, used if the trace itself has none
+# the rank in a file's name, used if the trace itself has none
+_RANK = re.compile(r"rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
 LISTED = 10  # most uncounted operators that a row names
 MOST_SHAPES = 40  # most shapes and operators that a row keeps apart; further ones are summed
 MOST_LETTERS = 100  # longest operator name that a row keeps
