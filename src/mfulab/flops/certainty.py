@@ -88,6 +88,7 @@ def is_product(name: str) -> bool:
 
 
 def _packet(name: str) -> Any:
+    """The `torch.ops` overload packet of this name, or None."""
     namespace, separator, operator = name.partition("::")
     if separator and namespace.isidentifier():
         return getattr(getattr(torch.ops, namespace), operator, None)
@@ -133,6 +134,7 @@ class LayerCount(ExitStack):
 
 
 def _layer_flops(module: Any, inputs: torch.Tensor, output: Any) -> int | None:
+    """Forward FLOPs of a layer from its shapes, or None for other kinds of modules."""
     if isinstance(module, nn.Linear):
         return 2 * inputs.numel() * module.out_features
     if type(module).__name__ == "Conv1D" and hasattr(module, "nx"):  # GPT-2's linear layer

@@ -37,9 +37,9 @@ from mfulab.flops.operators import FORMULAS, formula_of, grouped_matmul, operato
 from mfulab.flops.tensors import LiveTensors
 from mfulab.flops.written import PRODUCTS, WrittenAttention
 
-# recomputed FLOPs are executed, but not needed
+# FLOPs of `recomputed` are executed, but not needed.
 PASSES: tuple[Pass, ...] = ("forward", "backward", "recomputed")
-# their first operand is added to a product
+# Operators that add their first operand to a product.
 _ADDING = ("aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", "aten::_addmm")
 _SAME_VALUES = frozenset(
     {"aten::expand", "aten::alias", "aten::t", "aten::transpose", "aten::unsqueeze", "aten::view"}
@@ -355,6 +355,7 @@ class Dispatch(TorchDispatchMode):
 
     def _run(self, operator: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         # A tensor subclass is unwrapped first: operators on its inner tensors are what runs.
+        """Runs one operator and counts it, or decomposes it first."""
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
         # Fake tensors made inside the step, as by DTensor to find global shapes.
@@ -385,6 +386,8 @@ class Dispatch(TorchDispatchMode):
         )
 
     def _higher_order(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        """Runs a higher-order operator: with its body visible if there is a plain implementation,
+        else as one operator."""
         kernel = None
         if not formula_of(operator_name(operator)):
             kernel = open_kernel(operator, tree_leaves((args, kwargs)))
@@ -434,6 +437,8 @@ _OF_VECTORS = ("MvBackward", "AddmvBackward", "DotBackward", "VdotBackward")
 
 
 def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | None:
+    """Cost of a call by this project's formula, else by torch's. None for operators that do not
+    count towards MFU."""
     node = torch._C._current_autograd_node()
     if formula := formula_of(name):
         # `out` only receives the result, and is no operand.

@@ -16,7 +16,7 @@ _TABLE = data(Path(__file__).with_name("elementwise.yaml"))
 PER_ELEMENT = {name: flops for flops, names in _TABLE["flops"].items() for name in names.split()}
 
 OPTIMIZERS: dict[str, int] = _TABLE["optimizers"]  # FLOPs for each trained parameter
-# one kernel for lists of all tensors
+# One kernel for lists of tensors; FLOPs for each trained parameter.
 FUSED_OPTIMIZERS = {f"_fused_{name}_": flops for name, flops in OPTIMIZERS.items()}
 
 # Communication and its copies. Sums of a reduction count as work of the network.
@@ -118,6 +118,7 @@ def has_other_formula(packet: object) -> bool:
 
 @cache
 def _flops_per_element(packet: Any) -> int | None:
+    """FLOPs per element of the largest tensor, or None for an unknown operator."""
     name = getattr(packet, "__name__", "")
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return None

@@ -13,6 +13,7 @@ from torch.library import CustomOpDef
 
 
 def _operator(name: str, schema: str, shapes: Callable[..., Any]) -> CustomOpDef:
+    """Defines an operator for tensors without data, whose `shapes` function makes empty outputs."""
 
     def without_data(*_: object) -> Any:
         raise NotImplementedError("made for counting: it knows shapes, not values")

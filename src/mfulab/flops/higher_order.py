@@ -61,12 +61,14 @@ def bodies_seen(
 
 
 def _plain(operator: HigherOrderOperator) -> Any:
+    """The operator's implementation in plain Python, if it has one."""
     return operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
 
 
 def _scan(
     combine: Body, init: Sequence[Any], xs: Sequence[Tensor], additional: Sequence[Any] = ()
 ) -> Any:
+    """Runs a scan as a loop over the rows of `xs`."""
     carried = tuple(init)
     rows = list[Sequence[Any]]()
     if torch.is_grad_enabled() and any(
@@ -101,6 +103,8 @@ def _while_loop(
     *_: object,
     **__: object,
 ) -> Any:
+    """Runs a while_loop as a Python loop. Raises UnknownCostError if the condition has no data."""
+
     def goes_on() -> bool:
         try:
             return bool(condition(*carried, *additional))

@@ -201,6 +201,7 @@ class LayerTracker(Opened):
         yield patch.object(torch.autograd, "_engine_run_backward", self._engine())
 
     def _engine(self) -> Callable[..., Any]:
+        """Returns a replacement for the autograd engine's entry point that notes when it runs."""
         run = torch.autograd._engine_run_backward
 
         def tracked(
@@ -246,6 +247,7 @@ class LayerTracker(Opened):
         self._frames.append(_Frame("optimizer", owner=id(optimizer)))
 
     def _leave(self, kind: str, owner: int) -> None:
+        """Removes the innermost frame of this kind and owner, and those inside it."""
         places = []
         for at, frame in enumerate(self._frames):
             if (frame.kind, frame.owner) == (kind, owner):
@@ -259,12 +261,14 @@ class LayerTracker(Opened):
 
     def _mark(self) -> None:
         # On a GPU the backward pass runs in another thread, which numbers its own nodes.
+        """Records which layer new autograd nodes belong to from now on."""
         if threading.get_ident() == self._thread:
             self._numbers.append(torch._C._autograd._get_sequence_nr())
             self._layers.append(self.current)
 
 
 def _holders(model: torch.nn.Module) -> dict[int, set[str]]:
+    """Storages of the model's weights → names of the modules that hold them."""
     holders: dict[int, set[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         plain = type(weight) in (torch.Tensor, torch.nn.Parameter) or isinstance(weight, FakeTensor)

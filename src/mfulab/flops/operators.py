@@ -95,6 +95,7 @@ def _is_sparse(tensor: object) -> bool:
 
 
 def _stored(tensor: Any) -> int:
+    """Number of elements that a tensor stores."""
     values = (
         (tensor._values() if tensor.is_sparse else tensor.values())
         if _is_sparse(tensor)
@@ -157,6 +158,7 @@ def nested_matmul(a: Any, b: Any, *_: object, **__: object) -> int:
 
 
 def _lengths(x: Any) -> list[int]:
+    """Length of each sequence in a batch, nested or not."""
     if getattr(x, "is_nested", False):
         return [int(size[0]) for size in x._nested_tensor_size().tolist()]
     return [x.shape[1]] * x.shape[0]
@@ -238,6 +240,7 @@ def rnn_gradients(x: Sides, weights: Sequence[Sides], stride: int, *rest: Any, *
 
 
 def _matrix_elements(arguments: Sequence[Any]) -> int:
+    """Elements of all matrices among the arguments."""
     matrices = (tensor for tensor in arguments if getattr(tensor, "ndim", None) == 2)
     return sum(tensor.numel() for tensor in matrices)
 
@@ -266,6 +269,7 @@ def multi_head_attention(
 def _attention(
     cost: Callable[[dict[str, Any], bool], Cost], signature: str, backward: bool
 ) -> Formula:
+    """Turns a cost function of named arguments into a formula for an operator's arguments."""
     return lambda *args, out, **kwargs: cost(bind(signature, args, kwargs), backward)
 
 

@@ -115,6 +115,7 @@ class SavedTensors(Opened):
         return disabled
 
     def _note(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Hook for a tensor that autograd saves."""
         name = ""
         if tensor.layout == torch.strided:
             name = self._names.get(tensor.untyped_storage()._cdata, "")
@@ -149,6 +150,7 @@ class LstmsOnCpu(ExitStack):
         self._before = self._saved.total, is_plain and x.untyped_storage() in self._saved.seen
 
     def _leave(self, lstm: Any, arguments: Any, output: Any) -> None:
+        """Adds what oneDNN would save for this call, minus what was saved during it."""
         x: Any = arguments[0] if arguments else None
         if not isinstance(x, torch.Tensor) or not x.is_meta or not output[0].requires_grad:
             return
@@ -166,6 +168,7 @@ class LstmsOnCpu(ExitStack):
             self._outputs.append((weakref.ref(output[0].untyped_storage()), hidden))
 
     def _shared(self) -> None:
+        """Subtracts outputs that a later operator saved as well."""
         for storage, size in self._outputs:
             if (alive := storage()) is not None and alive in self._saved.seen:
                 self.more -= Held(size)

@@ -249,6 +249,8 @@ def traced_format(types: Sequence[str]) -> str | None:
 
 
 def _argument(shape: object, value: object, kind: str) -> Any:
+    """Converts a recorded argument: tensors to `Shaped`, lists of tensors to lists of it, others to
+    their values."""
     if isinstance(shape, list) and shape:
         is_complex = "complex" in kind
         several = None
@@ -262,6 +264,7 @@ def _argument(shape: object, value: object, kind: str) -> Any:
 
 @functools.cache
 def _value(text: str) -> Any:
+    """Parses a recorded value; None if it is empty, and the text itself if it is no literal."""
     try:
         if text:
             return ast.literal_eval(re.sub(r"\b(true|false)\b", lambda word: word[0].title(), text))
@@ -271,6 +274,8 @@ def _value(text: str) -> Any:
 
 
 def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None:
+    """(batch, m, n, k) of a call that is one matmul, else None. Raises ValueError if the shapes do
+    not fit."""
     tensors = []
     for argument in arguments:
         if isinstance(argument, Shaped):

@@ -112,6 +112,8 @@ def _blocks(values: Sequence[object], shape: tuple[int, int]) -> tuple[int, ...]
 
 
 def _mask(mask: Any, shape: tuple[int, int]) -> list[int] | None:
+    """Document lengths from a mask of zeros and ones or of document numbers. None if it leaves
+    nothing out."""
     if mask.is_floating_point():
         return None
     numbers = mask.long()
@@ -129,6 +131,7 @@ def _mask(mask: Any, shape: tuple[int, int]) -> list[int] | None:
 
 
 def _positions(positions: Any, shape: tuple[int, int]) -> list[int] | None:
+    """Document lengths from positions that restart at 0. None if each row is one document."""
     starts = [[*(row == 0).nonzero().flatten().tolist(), len(row)] for row in positions]
     several = any(len(row) > 2 for row in starts)
     if several:
@@ -141,6 +144,7 @@ def _positions(positions: Any, shape: tuple[int, int]) -> list[int] | None:
 
 
 def _labels(labels: Any, shape: tuple[int, int]) -> list[int] | None:
+    """Length of each row up to its last label. None if labels have gaps."""
     kept = labels != IGNORED
     if bool((kept.diff(dim=-1).sum(-1) > 2).any()):
         return None  # labels with gaps are masked words, or turns of a dialogue

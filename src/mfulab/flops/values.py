@@ -98,6 +98,8 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _known(arguments: object) -> Any:
+    """Replaces meta tensors by their values. Raises _UnknownError if one is unknown."""
+
     def value(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_meta and tensor not in _VALUES:
             raise _UnknownError
@@ -121,6 +123,7 @@ def _is_mask(operator: Any, args: Any) -> bool:
 
 
 def _is_kept(tensor: torch.Tensor, is_mask: bool) -> bool:
+    """True if a meta tensor is small enough to keep its values."""
     limit = LARGEST if tensor.is_floating_point() or tensor.is_complex() else LARGEST_INTEGERS
     return tensor.is_meta and tensor.numel() <= (
         LARGEST_MASK if is_mask or tensor.dtype == torch.bool else limit

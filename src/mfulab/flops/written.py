@@ -128,6 +128,8 @@ class WrittenAttention:
         return None
 
     def _corrected(self, scores: Scores) -> tuple[Any, Cost, Cost]:
+        """Returns the scores' key, their cost so far, and the cost corrected by the masks;
+        remembers the pairs for later products."""
         pairs = self._pairs(scores)
         self._pairs_of.setdefault(scores.module, {})[scores.queries, scores.keys] = pairs
         whole = scores.queries * scores.keys
@@ -138,6 +140,7 @@ class WrittenAttention:
         )
 
     def _pairs(self, scores: Scores) -> Pairs:
+        """Pairs that all masks on the scores leave. All pairs, as a bound, if a mask has no data."""
         sides = scores.queries, scores.keys
         values = [with_values(mask) for mask, _ in scores.masks]
         hides = [hidden for _, hidden in scores.masks]
@@ -160,11 +163,13 @@ class WrittenAttention:
 
 
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
+    """Key that is equal only for the same, unmodified data."""
     storage = tensor.untyped_storage()._cdata
     return storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor._version
 
 
 def _seen(mask: Tensor, hidden: bool) -> Tensor:
+    """Boolean mask that is True for visible scores. `hidden` says that True hides."""
     mask = mask.detach()
     if hidden:
         return ~mask

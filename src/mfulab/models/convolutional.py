@@ -1,4 +1,4 @@
-"""The seminar's small convolutional networks."""
+"""Small convolutional networks, for photographs and for handwritten digits."""
 
 from typing import Literal
 

@@ -89,6 +89,8 @@ def _count(
     mode: Mode,
     means: Means,
 ) -> ModelCount:
+    """Counts with one kind of tensors. Raises CountError on the CPU if the model does not fit in
+    memory."""
     if means == "cpu":
         with _tensors("meta"):
             needed = 2 * sum(
@@ -132,6 +134,7 @@ def _count(
 
 @contextmanager
 def _tensors(means: Means) -> Iterator[str]:
+    """Makes new tensors of this kind while entered, and yields their device."""
     device = "meta" if means == "meta" else "cpu"
     made = FakeTensorMode(allow_non_fake_inputs=True) if means == "fake" else torch.device(device)
     with made, KnownValues() if means == "meta" else nullcontext():

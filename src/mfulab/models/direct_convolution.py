@@ -37,6 +37,7 @@ def direct_convolution_filters(
 
 
 def _shape(images: torch.Tensor, filters: torch.Tensor, padding: int) -> tuple[int, int, int, int]:
+    """Shape of the output. Raises UnsupportedError on a GPU and for other dtypes."""
     if images.is_cuda:
         raise UnsupportedError(Said("direct_on_cpu"))
     if images.dtype not in DTYPES:

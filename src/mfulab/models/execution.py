@@ -92,6 +92,7 @@ def _explained(
 
 
 def _torchscript(model: torch.nn.Module, batch: Batch, mode: str) -> Callable[..., Any]:
+    """Traces or scripts the model. Raises UnsupportedError if TorchScript cannot."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated, and is measured for comparison
         try:

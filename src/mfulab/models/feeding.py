@@ -80,6 +80,8 @@ def beyond_cores(workload: WorkloadConfig) -> dict[str, Any]:
 
 
 class _Indices:
+    """Batches of random indices, the same in each epoch; without `batches` an epoch never ends."""
+
     def __init__(self, batch_size: int, batches: int | None) -> None:
         self._batch_size = batch_size
         self._batches = batches
@@ -91,6 +93,8 @@ class _Indices:
 
 
 class _Drawn(Dataset[Sample]):
+    """Random samples, drawn anew for each index."""
+
     def __init__(self, config: ModelConfig, sequence_length: int | None) -> None:
         self._config = config
         self._sequence_length = sequence_length
@@ -127,6 +131,7 @@ class Photographs(Dataset[Sample]):
 
 
 def _photograph(library: Any, mode: str, sides: tuple[int, int], seed: int) -> bytes:
+    """A random smooth image with grain, as JPEG bytes."""
     generator = np.random.default_rng(seed)
     coarse = generator.integers(
         0, 256, (max(1, sides[1] // 16), max(1, sides[0] // 16), len(mode)), np.uint8
@@ -202,4 +207,5 @@ class Mapped(Dataset[Sample]):
 
 
 def _normalised(values: torch.Tensor) -> torch.Tensor:
+    """Converts bytes to floats with mean 0 and standard deviation 1."""
     return values.to(torch.float32).sub_(MEAN).div_(DEVIATION)

@@ -194,6 +194,7 @@ def _fit(
     checkpointing: bool,
     mode: Literal["training", "inference"],
 ) -> Fit:
+    """Predicts the memory of one batch size. `largest_batch` is left at 0."""
     try:
         counted = count_model(config, size, sequence_length, checkpointing=checkpointing, mode=mode)
     except (ModelError, CountError, UnsupportedError) as error:

@@ -65,6 +65,8 @@ def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
 
 
 def _layer(part: nn.Module | None, node: Any, images: Sequence[int] | None) -> Layer | None:
+    """Translates one node of the graph, or returns None if it cannot. `images` is the shape of
+    images that were flattened before it."""
     if isinstance(part, nn.Conv2d | nn.Linear):
         weight = part.weight.detach().numpy()
         bias = None if part.bias is None else part.bias.detach().numpy()

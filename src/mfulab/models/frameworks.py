@@ -80,6 +80,7 @@ def make_step(
 
 
 def _require(config: ModelStepConfig, device: torch.device) -> None:
+    """Raises UnsupportedError for anything in the config that the framework cannot do."""
     workload = config.workload
     precision = config.precision
     mode = config.execution.mode

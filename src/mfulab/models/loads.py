@@ -128,6 +128,7 @@ class Loader:
         return functools.partial(target.__setitem__, slice(None), source.numpy()), 0
 
     def _finished(self, work: Callable[[], Any]) -> Callable[[], Any]:
+        """Wraps work to wait until the device is done, and calls it once."""
         clock = clock_for(self.device)
 
         def waited() -> None:

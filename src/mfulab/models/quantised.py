@@ -91,12 +91,14 @@ def weight_bytes(model: nn.Module) -> int:
 
 
 def _stored(tensor: torch.Tensor) -> int:
+    """Bytes that a tensor takes, including scales of a quantised one."""
     if hasattr(tensor, "__tensor_flatten__"):
         return sum(_stored(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
     return tensor.numel() * tensor.element_size()
 
 
 def _linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    """Yields parent, name and layer of each linear layer. transformers' Conv1D is converted to one."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear):
@@ -111,6 +113,7 @@ def _linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear
 
 
 def _quantised(layer: nn.Linear, kind: str, seen: Ranges) -> QuantisedLinear:
+    """Quantises one layer for a CPU."""
     weight = layer.weight.detach().contiguous()
     bias = layer.bias
     if kind.endswith("c_int8"):
@@ -132,6 +135,8 @@ def _quantised(layer: nn.Linear, kind: str, seen: Ranges) -> QuantisedLinear:
 
 
 def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
+    """Returns a matmul with weights in 4 bits, and the bytes of these weights. Raises
+    UnsupportedError if inputs do not divide into groups."""
     outputs, features = weight.shape
     if features % GROUP:
         raise UnsupportedError(Said("int4_no_groups", {"inputs": features, "group": GROUP}))
@@ -190,6 +195,8 @@ def _integer_product(
 
 
 def _torchao(kind: str) -> Callable[[nn.Module], object]:
+    """Returns a function that quantises a model in place with torchao. Raises UnsupportedError
+    without torchao or such a scheme."""
     try:
         from torchao import quantization as ao
     except ImportError as error:

@@ -39,7 +39,7 @@ GROWING = ("eager", "compile")  # modes of execution that allow a growing cache
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a model."""
+    """One step of a model, how to get its loss, and how to time its phases."""
 
     call: Callable[[], Any]  # runs the step; returns the loss in training, else the model's output
     loss: Callable[[Any], float]  # computes the loss from the result of `call`
@@ -150,6 +150,8 @@ def autocast(
 
 
 def _fetching(config: ModelStepConfig, batch: Batch) -> Callable[[], None]:
+    """Returns a function that fetches the next batch from the host; it does nothing if batches stay
+    on the device."""
     if config.workload.input != "host":
         return nothing
     if config.execution.mode == "cuda_graph":
@@ -206,6 +208,8 @@ def _generation(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[]
 def _training(
     config: ModelStepConfig, device: torch.device, prepared: PreparedModel
 ) -> Callable[..., torch.Tensor]:
+    """Makes the training step in the configured mode, wrapped for several processes, and with a
+    teacher if configured."""
     model = parallel.wrap(prepared.model, config.parallel, device)
     batch = prepared.batch
     teacher = None
@@ -274,6 +278,7 @@ def _loss(output: Any, batch: Batch, task: Task, taught: torch.Tensor | None) ->
 
 
 def _schedule(optimizer: torch.optim.Optimizer, config: ModelStepConfig) -> Callable[[], None]:
+    """Returns a function that advances the learning rate after a step."""
     if config.workload.learning_rate_schedule == "constant":
         return nothing
     if config.execution.mode == "cuda_graph":
@@ -323,6 +328,7 @@ def distillation_loss(
 def _optimizer(
     parameters: list[torch.nn.Parameter], config: ModelStepConfig
 ) -> torch.optim.Optimizer:
+    """Makes the configured optimiser. Raises UnsupportedError if torch cannot."""
     workload = config.workload
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[
         workload.optimizer

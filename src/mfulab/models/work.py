@@ -163,6 +163,8 @@ def _elements(tensors: "Iterable[torch.Tensor]") -> int:
 
 
 def _operations(operations: Any, alike: bool) -> list[Operation]:
+    """Sums the counted operations by layer, operator and pass. With `alike`, numbers in layer names
+    become `*`."""
     sums = defaultdict[tuple[str, str, str], list[float]](lambda: [0] * 5)
     for key, total in operations.totals.items():
         where = (

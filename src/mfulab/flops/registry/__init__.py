@@ -72,6 +72,7 @@ def registered_formula(name: str) -> Registered | None:
 
 
 def _folders() -> list[Path]:
+    """Folders that the environment variable names. Raises ConfigurationError if one does not exist."""
     told = os.environ.get(VARIABLE, "")
     folders = []
     for part in told.split(os.pathsep):
@@ -96,6 +97,8 @@ def _folder_of(point: EntryPoint) -> Path:
 
 
 def _read(folder: Path) -> Iterator[tuple[list[str], Registered]]:
+    """Yields operator names and formula of each entry in a folder's files. Raises
+    ConfigurationError for a wrong entry."""
     for path in sorted(folder.glob("*.yaml")):
         for raw in entries_of(path):
             try:

@@ -164,6 +164,7 @@ def _combined(left: Any, kind: ast.operator, right: Any) -> Any:
 
 
 def _first_known(left: ast.expr, right: ast.expr, scope: Scope) -> Any:
+    """Value of `left`, or of `right` if `left` is None or its arguments are not recorded."""
     try:
         value = evaluated(left, scope)
     except UnknownError:

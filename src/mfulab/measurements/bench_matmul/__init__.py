@@ -38,7 +38,7 @@ class BenchMatmulConfig(StepConfig):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(batch, m, n, k)."""
+        """Sizes (batch, m, n, k). Raises ValueError if `size` has any other form."""
         sides = [int(side) for side in self.size.split("x")]
         match sides:
             case [n]:

@@ -65,6 +65,9 @@ REST_S = 2.0  # rest before a burst
 
 @dataclass(frozen=True)
 class _Bench:
+    """A kernel on its device, and the shape and number format to time it with. `threads` is None on
+    a GPU."""
+
     config: BenchMatmulConfig
     device: str
     kernel: MatmulKernel
@@ -247,6 +250,8 @@ def _fill_around(row: MatmulRow, bench: _Bench, operands: Operands) -> None:
 
 
 def _fill_burst(row: MatmulRow, call: Call, device: torch.device, time_s: float) -> None:
+    """Sets time, clock and power of a GPU in a burst of calls after a rest, and its power under
+    sustained calls."""
     timer = DeviceTimer(device)
     calls = math.ceil(BURST_S / time_s)
     read, seen = (
@@ -291,6 +296,8 @@ def _launched_with(launch: Launch) -> Iterator[None]:
 
 
 class _Bound:
+    """A kernel bound to its operands. Calling it multiplies once."""
+
     def __init__(self, kernel: MatmulKernel, operands: Operands) -> None:
         self.kernel = kernel
         self.operands = operands
@@ -325,6 +332,7 @@ def _beside(row: MatmulRow) -> str:
 
 
 def _incorrect(row: MatmulRow, checked: Check, when: str) -> MatmulRow:
+    """Marks the row as incorrect and sets its errors. `when` says when the check failed."""
     row.status = "incorrect"
     row.message = f"{when}: {checked}"
     row.relative_error = checked.relative_error
@@ -356,6 +364,7 @@ def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str) -> N
 
 
 def _mean_clock(repetitions: list[Repetition], implementation: str) -> float | None:
+    """Mean clock in MHz over an implementation's repetitions, or None if none has one."""
     clocks = [
         repetition.clock_mhz
         for repetition in repetitions
@@ -377,6 +386,7 @@ def _allocate(shape: Shape, form: Format, device: str) -> None:
 
 
 def _one(call: Call, device: str) -> tuple[float, torch.Tensor | None]:
+    """Times one call. Returns seconds, and the result if the kernel returns one."""
     synchronise(device)
     started = time.perf_counter()
     returned = call()
@@ -385,6 +395,7 @@ def _one(call: Call, device: str) -> tuple[float, torch.Tensor | None]:
 
 
 def _result(operands: Operands, returned: torch.Tensor | None) -> torch.Tensor:
+    """Result of a call: what the kernel returned, else C."""
     if returned is None:
         return operands.c
     return returned.view_as(operands.c)

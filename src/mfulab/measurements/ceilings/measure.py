@@ -61,6 +61,8 @@ def _matmuls(
     folder: Path,
     search: Search,
 ) -> list[dict[str, Any]]:
+    """Sets the row's best matmul and peaks; returns the samples of the search. Empty for a format
+    that the device only emulates."""
     effective = use_precision(precision, device)
     reason = emulated(effective, device)
     if reason and effective not in asked.peak_tflop_s:
@@ -98,6 +100,7 @@ def _found_before(folder: Path) -> tuple[str, str] | None:
 
 
 def _memory(row: CeilingRow, device: torch.device, search: Search) -> list[dict[str, Any]]:
+    """Sets the row's bandwidths in GB/s; returns the samples of the search."""
     samples = sweep_triad(device, search)
     row.measured_gb_s = best_bandwidth(samples, device)
     row.measured_shape = str(samples[0]["elements"])

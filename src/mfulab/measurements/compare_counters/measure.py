@@ -46,6 +46,8 @@ def count_by(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> OtherC
 
 
 def _counted(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
+    """Returns the number that a tool reports, its unit, and uncounted operators if the tool reports
+    them."""
     match counter:
         case "torch":
             from torch.utils.flop_counter import FlopCounterMode

@@ -141,6 +141,8 @@ def _add_pass(
 def _add_generation(
     row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]
 ) -> None:
+    """Adds columns of prefill and decoding. A pass that cannot be counted leaves its columns empty,
+    with a message."""
     mode: Mode
     for mode in ("prefill", "decoding"):
         try:
@@ -165,6 +167,7 @@ def _intensities(operations: Operations, direction: str) -> Intensities:
 
 
 def _operator_rows(operations: Operations) -> list[dict[str, Any]]:
+    """One row per operator and pass, those with most FLOPs first."""
     rows = []
     for operator, direction in sorted({(key.operator, key.direction) for key in operations.totals}):
         total = operations.sum(direction, operator=operator)

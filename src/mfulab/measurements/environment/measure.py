@@ -127,6 +127,7 @@ def blas_threads() -> dict[str, int]:
 
 
 def _sms(uuid: str) -> int | None:
+    """Number of SMs of the GPU with this UUID, or None if torch does not see it."""
     for index in range(torch.cuda.device_count()):
         if uuid.endswith(gpu.uuid_of(torch.device(GPU, index))):
             return torch.cuda.get_device_properties(index).multi_processor_count

@@ -11,7 +11,7 @@ from mfulab.core.rows import Row, column, counter_column
 
 
 class NumberFormatsConfig(StepConfig):
-    """One number format: its parts, and what rounding does in it."""
+    """One number format: its parameters, and rounding errors in it."""
 
     axes: ClassVar[tuple[str, ...]] = ("precision",)
     on_device: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Probes one number format: its parts, and what rounding does to sums and differences in it."""
+"""Probes one number format: its parameters, and rounding errors of sums and differences in it."""
 
 import math
 from pathlib import Path

@@ -88,6 +88,7 @@ def fills(
 
 
 def _is_traced(run: Run) -> bool:
+    """True in the first process, if a trace is requested and torch's profiler sees the framework."""
     wanted = run.config.profile.operators or run.config.profile.trace
     return wanted and run.is_first and run.config.execution.mode not in frameworks.PACKAGES
 

@@ -150,6 +150,7 @@ def _row(
 
 
 def _samples(config: ProfileStepConfig, observed: Observation) -> list[dict[str, object]]:
+    """One row per step of all windows; `counted` is False for steps of discarded windows."""
     return [
         {
             "replicate": config.replicate,

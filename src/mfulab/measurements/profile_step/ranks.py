@@ -81,6 +81,7 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
 
 
 def _on_this_machine(job: ParallelConfig, place: Path) -> None:
+    """Runs all ranks as processes of this machine, which meet at a file in `place`."""
     meeting = f"file:{place / 'store'}"
     try:
         parallel.run_ranks(_rank, (meeting, place), job.processes)
@@ -90,6 +91,8 @@ def _on_this_machine(job: ParallelConfig, place: Path) -> None:
 
 
 def _over_nodes(job: ParallelConfig, place: Path) -> None:
+    """Runs all ranks by srun, which meet at a TCP store of this node. Raises UnsupportedError
+    without srun."""
     if shutil.which("srun") is None:
         raise UnsupportedError(Said("no_srun", {"nodes": str(job.nodes)}))
     store = dist.TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
@@ -126,6 +129,8 @@ def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> Non
 
 
 def _measure_rank(rank: int, meeting: str, place: Path, local: int | None) -> None:
+    """Joins the job, measures the step, and writes the rank's report. `meeting` is `file:PATH` or
+    `tcp:HOST:PORT`; `local` is the rank's index on its node."""
     config = ProfileStepConfig.model_validate_json((place / CONFIG).read_text(encoding="utf-8"))
     own = place / str(rank)
     own.mkdir()

@@ -86,6 +86,7 @@ def _name_device(row: PublishedRow) -> list[Said]:
 
 @cache
 def _counted(model: str, arguments: str, sequence_length: int | None) -> Work:
+    """Counts one training step of a model, with changed arguments (JSON), if any."""
     changes = parse_json(arguments)
     config = model_config(model)
     if changes:
@@ -95,6 +96,8 @@ def _counted(model: str, arguments: str, sequence_length: int | None) -> Work:
 
 
 def _add_speed(row: PublishedRow, line: Mapping[str, str | None], counted: Work | None) -> None:
+    """Sets speeds per second and TFLOP/s per device, as far as the published numbers determine
+    them."""
     tokens = row.sequence_length
     devices = row.accelerators
     time_s = float(line.get("time_s") or 0)
@@ -137,6 +140,8 @@ def _add_mfu(row: PublishedRow) -> None:
 
 
 def _add_convention(row: PublishedRow, counted: Work) -> None:
+    """Sets MFU by the publisher's convention, its difference from the printed MFU, and the
+    explanation in points."""
     named = BY_KEY[row.convention or "ours"]
     row.convention = named.name
     if row.mfu_percent is None or not row.tflop_s_per_device or not row.flops_per_sample:

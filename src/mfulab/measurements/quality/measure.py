@@ -122,6 +122,8 @@ def make_cheaper(way: Compression, whole: nn.Module, trained: Batch, seed: int) 
 
 
 def _architecture(way: Compression, whole: nn.Module) -> nn.Module:
+    """Makes the cheaper model untrained if it has an architecture of its own, else as a copy of
+    `whole`, pruned if so requested."""
     if way in ARGUMENTS:
         return small_digits(**ARGUMENTS[way]).to(next(whole.parameters()).device)
     model = copy.deepcopy(whole)
@@ -138,6 +140,7 @@ def _architecture(way: Compression, whole: nn.Module) -> nn.Module:
 
 
 def _flops(model: nn.Module) -> int:
+    """Forward FLOPs per image."""
     model = copy.deepcopy(model).to("meta")
     counted = count(model, lambda: model(torch.empty(1, 1, 8, 8, device="meta")), backward=False)
     return counted.operations.sum("forward").flops
@@ -227,5 +230,5 @@ def validation_loss(model: nn.Module, batch: Batch) -> float:
 
 
 def accuracy_percent(model: nn.Module, batch: Batch) -> float:
-    """Percentage of images whose largest logit is their digit's."""
+    """Percentage of images whose largest logit is that of their digit."""
     return 100 * float((model(batch.inputs).argmax(1) == batch.targets).double().mean())

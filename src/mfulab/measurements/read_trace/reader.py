@@ -79,6 +79,7 @@ def read_file(
 def _rows(
     trace: Trace, steps: int | None, label: str, peaks: Mapping[str, float] | None
 ) -> list[Read]:
+    """Rows of one trace: one per window and device."""
     attribution = attribute(trace)
     spans = Spans(trace)
     rows = []
@@ -117,6 +118,7 @@ def files(given: Iterable[str]) -> list[Path]:
 
 
 def _is_copy(path: Path, others: Sequence[Path]) -> bool:
+    """True if a trace is a JSON copy that the profiler wrote next to an .xplane.pb file."""
     name = path.name.removesuffix(".gz")
     beside = [
         other.name
@@ -233,6 +235,7 @@ def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
 
 
 def _by_format(flops: Mapping[str, int], steps: int) -> str:
+    """JSON: number format → FLOPs per step."""
     return json.dumps({name: count / steps for name, count in flops.items()})
 
 
@@ -294,6 +297,8 @@ def _shape_summary(same: Sequence[Product]) -> dict[str, Any]:
 
 
 def _operators(analysis: Analysis) -> str | None:
+    """JSON list of the operators with most time, and one entry that sums the rest. None without
+    operators."""
     longest = sorted(analysis.operators, key=lambda operator: -operator.time_ns)
     listed = [
         {**vars(operator), "operator": operator.operator[:MOST_LETTERS]}

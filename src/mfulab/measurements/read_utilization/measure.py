@@ -109,6 +109,8 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
 def _watched(
     loader: Loader, config: ReadUtilizationConfig, instruments: Instruments
 ) -> tuple[Ran, Readings, float, float]:
+    """Runs the load under all samplers. Returns what it did, the readings by column, and its begin
+    and end in seconds of the monotonic clock."""
     period = config.polling_period_s
     series = instruments.series.open()
     on_gpu = instruments.on_gpu
@@ -209,6 +211,7 @@ def polled(
 
 
 def _wait(done: Callable[[], bool], most_s: float) -> None:
+    """Waits until `done()` is True, but at most `most_s` seconds."""
     deadline = time.monotonic() + most_s
     while not done() and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -108,6 +108,8 @@ def bubble_percent(config: SplitModelConfig, ranks: int) -> float | None:
 
 
 def _batch(config: SplitModelConfig, device: torch.device) -> torch.Tensor:
+    """Random vectors [batch_size, features]. Raises UnsupportedError if the model takes other
+    inputs."""
     shape = config.model.input_shape
     if shape is None or len(shape) != 1:
         raise UnsupportedError(Said("split_takes_vectors", {"model": config.model.name}))
@@ -133,6 +135,7 @@ def _rank_flops(config: SplitModelConfig, model: torch.nn.Module, ranks: int) ->
 
 
 def _reports(config: SplitModelConfig, ranks: int, folder: Path) -> list[Report]:
+    """Runs all ranks and returns their reports, in order."""
     with scratch(str(folder)) as name:
         place = Path(name)
         (place / CONFIG).write_text(config.model_dump_json(by_alias=True), encoding="utf-8")
