@@ -7,7 +7,7 @@ from mfulab.flops.formulas import TransformerShape, kaplan_flops, megatron_flops
 
 
 def looked_up_parameters(model: torch.nn.Module) -> int:
-    """Parameters of embedding tables that no other layer shares, such as an output layer. A pass
+    """Parameters of embedding tables that no other layer, such as an output layer, shares. A pass
     reads only one row per token of them."""
     tables: dict[int, int] = {}
     others: dict[int, int] = {}

@@ -53,8 +53,8 @@ def compiled_models_unwarned() -> Iterator[None]:
 
 
 class Opened(ExitStack):
-    """A context made of those that `parts` yields. They are entered in order, and left again if a
-    later one fails to enter."""
+    """A context made of several others, which `parts` yields. They are entered in order, and left
+    again if a later one fails to enter."""
 
     def parts(self) -> Iterator[AbstractContextManager[Any]]:
         """Yields the contexts. Each is made after those before it were entered."""

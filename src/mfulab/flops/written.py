@@ -169,7 +169,8 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def _seen(mask: Tensor, hidden: bool) -> Tensor:
-    """Boolean mask that is True for visible scores. `hidden` says that True hides."""
+    """Boolean mask that is True for visible scores. `hidden` is True if `mask` is True for hidden
+    ones."""
     mask = mask.detach()
     if hidden:
         return ~mask

@@ -332,7 +332,8 @@ def _beside(row: MatmulRow) -> str:
 
 
 def _incorrect(row: MatmulRow, checked: Check, when: str) -> MatmulRow:
-    """Marks the row as incorrect and sets its errors. `when` says when the check failed."""
+    """Marks the row as incorrect and sets its errors. `when` is the time of the failed check, as a
+    text."""
     row.status = "incorrect"
     row.message = f"{when}: {checked}"
     row.relative_error = checked.relative_error

@@ -297,8 +297,8 @@ def _shape_summary(same: Sequence[Product]) -> dict[str, Any]:
 
 
 def _operators(analysis: Analysis) -> str | None:
-    """JSON list of the operators with most time, and one entry that sums the rest. None without
-    operators."""
+    """JSON list of the operators with most time, and one entry that sums the rest. None if there
+    are none."""
     longest = sorted(analysis.operators, key=lambda operator: -operator.time_ns)
     listed = [
         {**vars(operator), "operator": operator.operator[:MOST_LETTERS]}
@@ -319,7 +319,7 @@ def _operators(analysis: Analysis) -> str | None:
 
 def _collective_sizes(analysis: Analysis) -> str | None:
     """JSON list of [kind, bytes, processes, ns of each kernel in order of begin] for the window's
-    collectives. None without any."""
+    collectives. None if there are none."""
     nanoseconds = defaultdict[tuple[str, int, int], list[int]](list)
     for transfer in analysis.held.transfers(analysis.device):
         if analysis.window.begin <= transfer.begin < analysis.window.end:

@@ -1,4 +1,4 @@
-"""Row of a model that answers requests in batches of those that wait."""
+"""Row of a model that answers waiting requests in batches."""
 
 from typing import ClassVar
 

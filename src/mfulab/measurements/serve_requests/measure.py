@@ -1,5 +1,5 @@
-"""Sends requests to a model at random times, answers those that wait in batches, and times each
-from arrival to answer."""
+"""Sends requests to a model at random times, answers waiting ones in batches, and times each from
+arrival to answer."""
 
 import bisect
 import time
