@@ -79,7 +79,7 @@ def measure(config: ServeRequestsConfig, folder: Path) -> Measured:
             alone_s=alone_s,
             largest_s=largest_s,
             other_processes_percent=None if is_gpu(device) else others.percent(),
-            **told(answers),
+            **serving_columns(answers),
         ),
         [vars(each) for each in answers],
     )
@@ -129,7 +129,7 @@ def _sleep_until(moment: float) -> None:
         time.sleep(left)
 
 
-def told(answers: Sequence[Answered]) -> dict[str, float | int]:
+def serving_columns(answers: Sequence[Answered]) -> dict[str, float | int]:
     """Columns of latency and throughput."""
     latencies = Stats([each.answered_s - each.arrived_s for each in answers])
     batches = {each.started_s: each.answered_s - each.started_s for each in answers}
