@@ -1,4 +1,4 @@
-"""Batches made of what waits: when one starts, how large it is, and what is told of it."""
+"""Batches of waiting requests: when one starts, its size, and the columns computed from it."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ from mfulab.measurements.serve_requests.measure import (
     arrivals,
     measure,
     serve,
-    told,
+    serving_columns,
 )
 
 SMALL = {
@@ -72,7 +72,7 @@ def test_a_slow_model_keeps_no_request_from_arriving(clock):
 
 def test_columns_of_known_answers():
     answers = [Answered(0.0, 0.0, 1.0, 1), Answered(0.5, 1.0, 3.0, 2), Answered(1.0, 1.0, 3.0, 2)]
-    row = told(answers)
+    row = serving_columns(answers)
     assert row["batches"] == 2
     assert row["mean_batch"] == pytest.approx(1.5)
     assert row["latency_p50_s"] == pytest.approx(2.0)

@@ -1,4 +1,4 @@
-"""Counting floating-point operations, the formulas they are checked against, and memory budgets."""
+"""Counts floating-point operations, with published formulas to compare and memory budgets."""
 
 from importlib import import_module
 from typing import Any
@@ -9,7 +9,7 @@ __all__ = sorted(_PLACES)
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when asked for: tables use the budgets and formulas here without importing torch.
+    # Loaded on first use, so that tables can use budgets and formulas without importing torch.
     if name not in _PLACES:
         raise AttributeError(f"module {__name__} has no attribute {name}")
     return getattr(import_module(f"mfulab.flops.{_PLACES[name]}"), name)

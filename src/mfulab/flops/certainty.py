@@ -1,5 +1,5 @@
-"""Certainty of a count: the kinds of formulas behind its FLOPs, and a second count by layers, not
-operators."""
+"""Certainty of a count: the kinds of formulas behind its FLOPs, and a second count by layers
+instead of operators."""
 
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -22,23 +22,22 @@ Kind = Literal["matmul", "convolution", "attention", "recurrent", "registered"]
 
 @dataclass(frozen=True)
 class Certainty:
-    """Basis of a count."""
+    """Evidence for and against a count."""
 
-    shares: dict[Kind, float]  # part of the FLOPs of forward and backward by kind of formula
-    bound_share: float  # part that is an upper bound: attention whose mask or lengths had no data
+    shares: dict[Kind, float]  # share of forward and backward FLOPs by kind of formula
+    bound_share: float  # share that is an upper bound: attention whose mask or lengths had no data
     uncounted: dict[str, int]  # calls of operators without a formula, which may hide FLOPs
-    second_share: float  # part of the forward FLOPs that the second count knows as well
-    deviation: (
-        float | None
-    )  # of the second count from the first, over layers that both know; None without one
-    worst_layer: str  # where it is largest; empty if the two agree
-    unused: tuple[str, ...] = ()  # modules with weights that did not run, and so cost nothing
+    second_share: float  # share of the forward FLOPs in layers that the second count knows
+    # relative deviation of the second count, over layers in both; None if there are none
+    deviation: float | None
+    worst_layer: str  # layer with the largest deviation; empty if the counts agree
+    unused: tuple[str, ...] = ()  # modules with weights that did not run and cost nothing
 
 
 def certainty(
     operations: Operations, by_layers: dict[str, int], unused: tuple[str, ...] = ()
 ) -> Certainty:
-    """Weighs a count beside the second one, `LayerCount.flops`, and the modules that did not
+    """Compares a count with the second one, `LayerCount.flops`, and adds the modules that did not
     run."""
     flops: dict[Kind, int] = dict.fromkeys(get_args(Kind), 0)
     of_layers = dict.fromkeys(by_layers, 0)
@@ -80,7 +79,8 @@ def _kind(operator: str) -> Kind:
 
 
 def is_product(name: str) -> bool:
-    """True if an operator of a trace counts towards MFU, and whatever runs inside it with it."""
+    """True if an operator of a trace counts towards MFU, together with everything that runs inside
+    it."""
     formula = formula_of(name)
     if isinstance(formula, Registered) and formula.uncounted:
         return False
@@ -88,6 +88,7 @@ def is_product(name: str) -> bool:
 
 
 def _packet(name: str) -> Any:
+    """The `torch.ops` overload packet of this name, or None."""
     namespace, separator, operator = name.partition("::")
     if separator and namespace.isidentifier():
         return getattr(getattr(torch.ops, namespace), operator, None)
@@ -95,21 +96,22 @@ def _packet(name: str) -> Any:
 
 
 def has_formula(name: str) -> bool:
-    """True if a count knows an operator of a trace, such as `aten::mm`, or its parts, or it is none
-    of torch."""
+    """True if an operator of a trace, such as `aten::mm`, or its decomposition has a formula. Also
+    True for names that are not torch operators."""
     packet = _packet(name)
     if packet is None or is_product(name) or has_other_formula(packet):
         return True
     for overload in packet.overloads():
-        with suppress(RuntimeError):  # an overload of TorchScript's alone
+        with suppress(RuntimeError):  # an overload that only TorchScript has
             if getattr(packet, overload).has_kernel_for_dispatch_key("CompositeImplicitAutograd"):
                 return True
     return False
 
 
 class LayerCount(ExitStack):
-    """Counts a forward pass a second time, by the shapes of linear, convolution and recurrent
-    layers: `flops` by name. Calls inside the backward pass are recomputation and left out."""
+    """Counts a forward pass a second time, from the shapes of linear, convolution and recurrent
+    layers. `flops` holds FLOPs by layer name. Calls during the backward pass are recomputation, and
+    are left out."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -132,6 +134,7 @@ class LayerCount(ExitStack):
 
 
 def _layer_flops(module: Any, inputs: torch.Tensor, output: Any) -> int | None:
+    """Forward FLOPs of a layer from its shapes, or None for other kinds of modules."""
     if isinstance(module, nn.Linear):
         return 2 * inputs.numel() * module.out_features
     if type(module).__name__ == "Conv1D" and hasattr(module, "nx"):  # GPT-2's linear layer

@@ -1,4 +1,4 @@
-"""The field's formulas beside the count, for one model: a table."""
+"""Compares the count of one model with the field's formulas."""
 
 import torch
 
@@ -7,8 +7,8 @@ from mfulab.flops.formulas import TransformerShape, kaplan_flops, megatron_flops
 
 
 def looked_up_parameters(model: torch.nn.Module) -> int:
-    """Parameters of embedding tables that no other layer holds, such as an output layer: a pass
-    reads a row a token."""
+    """Parameters of embedding tables that no other layer, such as an output layer, shares. A pass
+    reads only one row per token of them."""
     tables: dict[int, int] = {}
     others: dict[int, int] = {}
     for module in model.modules():
@@ -20,13 +20,13 @@ def looked_up_parameters(model: torch.nn.Module) -> int:
 
 
 def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
-    """Shape by a transformers decoder's config, without tables that are only looked up; None for
-    what is none."""
+    """Shape of a transformers decoder, from its config, without parameters that are only looked up.
+    None for any other model."""
     config = getattr(model, "config", None)
     heads = getattr(config, "num_attention_heads", None)
     if config is None or heads is None or not getattr(config, "vocab_size", None):
         return None
-    # Latent attention: its scores are of wider vectors than its values.
+    # Latent attention has wider vectors for scores than for values; their mean counts.
     latent = getattr(config, "kv_lora_rank", None) or 0
     width = 0
     if latent:
@@ -49,8 +49,8 @@ def transformer_shape(model: torch.nn.Module) -> TransformerShape | None:
 def compare_formulas(
     model: torch.nn.Module, count: Count, samples: int, context: int
 ) -> list[dict[str, object]]:
-    """A row for each formula that applies: its value, the count's, the deviation in percent; none
-    for other models."""
+    """Returns a row for each formula: its value, the counted FLOPs, and the deviation in percent.
+    Empty if the model is no transformers decoder."""
     shape = transformer_shape(model)
     if shape is None:
         return []

@@ -1,9 +1,8 @@
-"""Cost of one call of an operator, and the pairs of query and key that attention's cost is made of.
-Needs no torch. Three numbers of pairs, for everybody counts differently: *full*, each query of a
-document meets all of its document's keys (PaLM's convention; with a window, as many keys as the
-window holds); *attended*, the pairs that the mask leaves, a causal triangle as the half of its
-square, without the diagonal's other half, as FlashAttention's authors do; and
-*executed*, what the kernel goes through."""
+"""Cost of one operator call, and the query-key pairs that attention's cost depends on. Needs no
+torch. Pairs are counted in three ways, since conventions differ. *Full*: each query of a document
+meets all keys of its document, or those in its window (PaLM's convention). *Attended*: pairs that
+the mask leaves. A causal triangle counts as half of its square, without half of the diagonal, as
+FlashAttention's authors count. *Executed*: pairs that the kernel computes."""
 
 from __future__ import annotations
 
@@ -20,24 +19,25 @@ FLOPS = (
 class Cost:
     """FLOPs of one call."""
 
-    flops: int  # what the mathematics of the model needs, attention counted full. MFU
-    causal_flops: int  # the same with attention counted by the pairs that it attends to
-    executed_flops: int  # what the kernel does, flash attention's recomputation included. HFU
-    attention_flops: int = 0  # the part of `flops` that grows with pairs of tokens
-    # that part if every query met every key, padding and other documents' included
+    flops: int  # needed by the model's mathematics, attention counted full; for MFU
+    causal_flops: int  # the same, with attention counted by attended pairs
+    executed_flops: int  # executed by the kernel, flash attention's recomputation included; for HFU
+    attention_flops: int = 0  # part of `flops` that grows with pairs of tokens
+    # that part if every query met every key, including padding and other documents
     rectangle_flops: int = 0
-    # of `attention_flops`, those that serve padding, as far as a mask shows it
+    # part of `attention_flops` spent on padding, as far as a mask shows it
     padding_flops: int = 0
-    # of `attention_flops`, those with slots of a static cache that no query sees
+    # part of `attention_flops` spent on slots of a static cache that no query sees
     unfilled_flops: int = 0
-    # whether the true numbers may be smaller: a mask or lengths had no data to look into
+    # whether the true numbers may be smaller, as a mask or lengths had no data
     bound: bool = False
-    # of the square that a plain product makes or takes; pairs of tokens if it is as wide as a row
+    # side of the square that a plain matmul makes or takes; if it equals a row's length, the
+    # square holds pairs of tokens
     side: int = 0
 
     @classmethod
     def of(cls, flops: int | Cost) -> Cost:
-        """The cost of FLOPs that are needed and executed alike; a cost itself."""
+        """Cost of FLOPs that are all needed and all executed. A Cost is returned as it is."""
         if isinstance(flops, Cost):
             return flops
         return cls(int(flops), int(flops), int(flops))
@@ -47,26 +47,26 @@ class Cost:
 class Pairs:
     """Pairs of query and key of one head, summed over the sequences of a batch."""
 
-    full: float  # of each document's queries with all its keys, a window's width at most
-    attended: float  # those that the mask leaves
-    executed: float  # those that the kernel goes through
-    # of all queries with all keys, padding and other documents' included; 0 without one
+    full: float  # each document's queries with all its keys, a window's width at most
+    attended: float  # pairs that the mask leaves
+    executed: float  # pairs that the kernel computes
+    # all queries with all keys, including padding and other documents; 0 if unknown
     rectangle: float = 0
     bound: float = 0  # above 0 if the true numbers may be smaller: a mask or lengths without data
-    # of `full`, those that meet a token which nobody sees, as far as a mask shows it
+    # part of `full` with tokens that no query sees, as far as a mask shows it
     padding: float = 0
 
     def __add__(self, other: Pairs) -> Pairs:
         return Pairs(*map(add, astuple(self), astuple(other)))
 
     def times(self, factor: float) -> Pairs:
-        """Cost of `factor` calls that are alike."""
+        """Pairs of `factor` identical calls."""
         return Pairs(*(factor * part for part in astuple(self)))
 
 
 def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:
-    """One sequence without a mask of its own; causal is aligned at the upper left, as torch does
-    it."""
+    """Pairs of one sequence without a mask. A causal triangle is aligned at the upper left, as in
+    torch."""
     whole = queries * keys
     causal = queries**2 / 2 if queries <= keys else keys**2 / 2 + (queries - keys) * keys
     return Pairs(whole, causal if is_causal else whole, whole, whole)
@@ -75,9 +75,9 @@ def dense_pairs(queries: int, keys: int, is_causal: bool) -> Pairs:
 def document_pairs(
     queries: int, keys: int, is_causal: bool, left: int | None = None, right: int | None = None
 ) -> Pairs:
-    """One document of a kernel that takes lengths or windows; the last query is aligned with the
-    last key. A query sees `left` keys before its place and `right` after it; None and -1 are no
-    limit."""
+    """Pairs of one document, for kernels that take lengths or windows. The last query is aligned
+    with the last key. A query sees `left` keys before its position and `right` after it; None and
+    -1 mean no limit."""
     left, right = (-1 if side is None else side for side in (left, right))
     if is_causal:
         right = 0
@@ -93,7 +93,7 @@ def document_pairs(
 
 
 def _below(queries: int, keys: int, shift: int) -> int:
-    """Pairs of query i and key j with j ≤ i + shift."""
+    """Number of pairs of query i and key j with j ≤ i + shift."""
     # Query i has clamp(i + shift + 1, 0, keys) of them: none before `first`, all from `last` on.
     first, last = (min(max(place, 0), queries) for place in (-shift, keys - shift))
     between = last - first

@@ -1,4 +1,5 @@
-"""Counts what one training step of a model costs, without a device and without memory."""
+"""Counts the FLOPs and memory of one training step of a model, without a device and without
+allocating memory."""
 
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
@@ -19,39 +20,34 @@ from mfulab.flops.useful import RealTokens, real_tokens, useful_flops
 
 
 class CountError(SaidError, RuntimeError):
-    """A model whose step could not be counted; the message says in which layer and what to
-    change."""
+    """Raised if a model's step could not be counted. The message names the layer and its error."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """One forward and backward pass of a model."""
+    """Result of counting one forward and backward pass of a model."""
 
     operations: Operations  # FLOPs and elements by layer, operator and pass
-    # by the forward pass for the backward pass, without parameters and buffers: the activations
+    # activations: saved for the backward pass, without parameters and buffers
     saved: Held
-    # the most alive at once beside parameters and inputs: activations, gradients, what is in
-    # passing
+    # largest memory alive at once, without parameters and inputs: activations, gradients and
+    # temporary results
     peak: Held
-    by_layers: dict[
-        str, int
-    ]  # forward FLOPs of the layers that have formulas of their own: a second count
-    # documents, from the first layer's call that shows them; None if none does
+    by_layers: dict[str, int]  # forward FLOPs of layers that have a formula: a second count
+    # real tokens, from the first layer call that shows them; None if none does
     real: RealTokens | None = None
-    # whether torch.func's gradients saved tensors, which no hook sees and `saved` lacks
+    # whether torch.func saved tensors, which hooks cannot see and `saved` lacks
     saved_in_part: bool = False
-    unused: tuple[str, ...] = ()  # modules with weights that did not run, and so cost nothing
-    graph: tuple[
-        tuple[Node, int, int], ...
-    ] = ()  # a short chain of nodes, each with its FLOPs of both passes
-    more_on_cpu: Held = field(
-        default_factory=Held
-    )  # what LSTMs save beyond `saved` on a CPU, from the meta device
+    unused: tuple[str, ...] = ()  # modules with weights that did not run and cost nothing
+    # nodes with forward and backward FLOPs, if they are a short chain
+    graph: tuple[tuple[Node, int, int], ...] = ()
+    # memory that LSTMs save on a CPU beyond `saved`
+    more_on_cpu: Held = field(default_factory=Held)
 
     @property
     def useful_percent(self) -> float | None:
-        """The share of forward and backward FLOPs that serves real tokens; None if no call shows
-        which these are."""
+        """Percentage of forward and backward FLOPs that serve real tokens. None if no call shows
+        which tokens are real."""
         whole = self.operations.model_flops
         useful = useful_flops(self.operations, self.real)
         if useful is not None and whole:
@@ -67,11 +63,11 @@ class Count:
 def count(
     model: torch.nn.Module, step: Callable[[], Any], backward: bool = True, fused: bool = True
 ) -> Count:
-    """Counts a step in which the model computes a scalar loss, and the gradients of what requires
-    them. `step` runs the forward pass, on the model's device, and returns the loss, or gradients
-    computed by torch.func. With `fused` attention is one operator, as on a device; for devices
-    without data (meta, fake tensors) only. Raises CountError, which names the layer, if the step
-    failed."""
+    """Counts a step: the forward pass of a model to a scalar loss, and the gradients of everything
+    that requires them. `step` runs the forward pass on the model's device, and returns the loss, or
+    gradients computed by torch.func. `fused` makes attention one operator, as on a device; use it
+    only on devices without data (meta, fake tensors). Raises CountError, which names the layer, if
+    the step failed."""
     layers = LayerTracker(model)
     saved = SavedTensors(model)
     second = LayerCount(model)
@@ -114,8 +110,8 @@ def count(
 
 
 class _RealTokens(ExitStack):
-    """Notes the real tokens of the first layer whose call shows them: a wrapper may pad, or make
-    the mask."""
+    """Records the real tokens of the first layer whose call shows them. The model's own call may
+    not, as a wrapper may pad or make the mask."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()

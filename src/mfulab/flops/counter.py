@@ -1,5 +1,5 @@
-"""A dispatch mode that gives each operator its formula, noting pass, layer, number format and
-bytes."""
+"""A dispatch mode that applies a formula to each operator, and records pass, layer, number format
+and bytes."""
 
 import importlib
 import sys
@@ -37,18 +37,10 @@ from mfulab.flops.operators import FORMULAS, formula_of, grouped_matmul, operato
 from mfulab.flops.tensors import LiveTensors
 from mfulab.flops.written import PRODUCTS, WrittenAttention
 
-PASSES: tuple[Pass, ...] = (
-    "forward",
-    "backward",
-    "recomputed",
-)  # the last is executed and not needed
-_ADDING = (
-    "aten::addmm",
-    "aten::baddbmm",
-    "aten::addmv",
-    "aten::addbmm",
-    "aten::_addmm",
-)  # their first operand
+# FLOPs of `recomputed` are executed, but not needed.
+PASSES: tuple[Pass, ...] = ("forward", "backward", "recomputed")
+# Operators that add their first operand to a product.
+_ADDING = ("aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", "aten::_addmm")
 _SAME_VALUES = frozenset(
     {"aten::expand", "aten::alias", "aten::t", "aten::transpose", "aten::unsqueeze", "aten::view"}
 )
@@ -61,8 +53,8 @@ Tensors = list[torch.Tensor]
 
 @dataclass(frozen=True)
 class Key:
-    """Key over which calls are summed; `dtype` is of an operator that counts towards MFU, `side` as
-    in Cost."""
+    """Key by which calls are summed. `dtype` is set only for operators that count towards MFU;
+    `side` is as in Cost."""
 
     layer: str
     operator: str
@@ -73,10 +65,10 @@ class Key:
 
 @dataclass
 class Totals:
-    """Sums over calls. FLOPs as in Cost; `other_flops` do not count towards MFU, `bounds` are calls
-    whose cost is an upper bound. Operators that count towards MFU read and wrote `elements`, all
-    others `other_elements`. Of stacked experts those are read that tokens choose, as if routed
-    evenly at random."""
+    """Sums over calls. FLOPs are as in Cost; `other_flops` do not count towards MFU; `bounds` is
+    the number of calls whose cost is an upper bound. Operators that count towards MFU read and
+    wrote `elements`, all others `other_elements`. Of stacked experts, only those that tokens choose
+    count as read, as if tokens were routed evenly at random."""
 
     calls: int = 0
     flops: int = 0
@@ -93,7 +85,8 @@ class Totals:
 
     @classmethod
     def of(cls, cost: Cost, instead: Cost | None = None) -> "Totals":
-        """One call's cost; or what it adds where another was added for the same call before."""
+        """Totals of one call; with `instead`, the difference from a cost that was added for this
+        call before."""
         values = [1, *(getattr(cost, name) for name in FLOPS), int(cost.bound)]
         if instead is not None:
             values = [
@@ -103,22 +96,22 @@ class Totals:
         return cls(*values)
 
     def add(self, other: "Totals") -> None:
-        """Adds another's sums to these."""
+        """Adds `other` to these sums."""
         for name in vars(self):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass
 class Operations:
-    """All that was counted: sums by layer, operator, pass and format, and the operators that no
-    formula knows. `unshown` FLOPs ran outside modules and made no node of autograd."""
+    """Result of a count: sums by layer, operator, pass and format, and operators without a formula.
+    `unshown` are FLOPs that ran outside modules and made no autograd node."""
 
     totals: dict[Key, Totals] = field(default_factory=dict)
     uncounted: Counter[str] = field(default_factory=Counter)
     unshown: int = 0
 
     def add(self, other: "Operations") -> None:
-        """Adds another's sums to these."""
+        """Adds `other` to these sums."""
         for key, totals in other.totals.items():
             self.totals.setdefault(key, Totals()).add(totals)
         self.uncounted.update(other.uncounted)
@@ -127,7 +120,7 @@ class Operations:
     def sum(
         self, direction: Pass | None = None, layer: str | None = None, operator: str | None = None
     ) -> Totals:
-        """Sums over all that match; `layer` includes the layers inside it."""
+        """Sums all totals that match the arguments. `layer` includes the layers inside it."""
         total = Totals()
         for key, totals in self.totals.items():
             inside = not layer or key.layer == layer or key.layer.startswith(layer + ".")
@@ -137,12 +130,12 @@ class Operations:
 
     @property
     def model_flops(self) -> int:
-        """FLOPs of MFU: forward and backward, attention full."""
+        """FLOPs that MFU counts: forward and backward, with attention counted full."""
         return self.sum("forward").flops + self.sum("backward").flops
 
     def by_format(self, executed: bool = False) -> dict[tuple[torch.dtype, bool], int]:
-        """FLOPs needed, or executed, by what was multiplied, and if by convolutions, which TF32 has
-        a switch for."""
+        """Needed or executed FLOPs, by the operands' dtype and whether by convolutions, which have
+        a TF32 switch of their own."""
         flops: Counter[tuple[torch.dtype, bool]] = Counter()
         passes = PASSES if executed else PASSES[:2]
         for key, totals in self.totals.items():
@@ -154,23 +147,23 @@ class Operations:
 
 
 class OperatorCounter(Opened):
-    """Counts whatever runs inside it, on any device, with data or without; `operations` holds the
-    result.
+    """Counts every operator that runs while entered, on any device, with or without data. The
+    result is in `operations`.
 
-    The step's values are unchanged. Torch's dispatcher shows each operator after autocast and below
-    tensor subclasses: DTensor, FSDP2 and quantised weights show what this rank computes.
-    torch.compile steps aside for a dispatch mode. A CUDA graph that is replayed runs no operator:
-    count a step before its capture.
+    The step's values do not change. Torch's dispatcher shows each operator after autocast and below
+    tensor subclasses, so DTensor, FSDP2 and quantised weights show what this rank computes. Code
+    compiled by torch.compile runs eagerly. Replaying a CUDA graph runs no operators, so count a
+    step before its capture.
 
-    Each operator gets this project's formula, else torch's, else that of elementwise arithmetic,
-    else it is named in `operations.uncounted`. Passes are those of `LayerTracker.place`. With
-    `memory` `live` follows how long tensors live.
+    The formula of an operator is this project's, else torch's, else that of elementwise arithmetic.
+    Operators without any are listed in `operations.uncounted`. Passes are those of
+    `LayerTracker.place`. With `memory`, `live` tracks the memory of live tensors.
     """
 
     def __init__(self, layers: LayerTracker, memory: bool = True) -> None:
         super().__init__()
         self.operations, self.live, self._written = Operations(), LiveTensors(), WrittenAttention()
-        # FLOPs by autograd's number of a node, and pass
+        # FLOPs by sequence number of an autograd node, and pass
         self.by_node: Counter[tuple[int, Pass]] = Counter()
         self._zeros: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._layers, self._memory, self._experts = layers, memory, expert_numbers(layers.model)
@@ -187,6 +180,7 @@ class OperatorCounter(Opened):
             yield
 
     def _multiplies_zeros(self, name: str, args: tuple[object, ...]) -> bool:
+        """True if an operand of a product is a zero that stands for a missing tangent."""
         if not self._zeros:
             return False
         operands = tree_leaves(args[name.startswith(_ADDING) :])
@@ -195,6 +189,8 @@ class OperatorCounter(Opened):
         )
 
     def _listens(self, arguments: object) -> bool:
+        """True if this counter's dispatch mode is active, and neither tracing nor foreign fake
+        tensors are involved."""
         modes = []
         if torch._C._len_torch_dispatch_stack():
             modes = _get_current_dispatch_mode_stack()
@@ -207,7 +203,8 @@ class OperatorCounter(Opened):
         return own is not None and not traced and not own.is_foreign(tree_leaves(arguments))
 
     def _either(self, yes: Body, no: Body, operands: Sequence[object]) -> Any:
-        """Counts a branch that no data chooses: possible where both cost the same."""
+        """Counts a conditional whose predicate has no data, by running both branches. Raises
+        UnknownCostError if their costs differ."""
         before = self.operations
         branches = list[Operations]()
         out = None
@@ -245,7 +242,7 @@ class OperatorCounter(Opened):
         except RuntimeError:
             if not is_nested:
                 raise
-            cost = None  # a nested tensor has no shape to ask for: the operator is named
+            cost = None  # a nested tensor has no plain shape: the operator is uncounted
         if cost:
             if self._multiplies_zeros(name, args):
                 cost = Cost(0, 0, cost.executed_flops)
@@ -260,9 +257,9 @@ class OperatorCounter(Opened):
     def _product(
         self, key: Key, cost: Cost, read: Tensors, written: Tensors, args: Any, scores: Any
     ) -> Totals:
-        """One call that counts towards MFU."""
+        """Totals of one call that counts towards MFU."""
         name = key.operator
-        if scores is not None:  # a matmul that attention may be written with
+        if scores is not None:  # this matmul may be part of attention written out
             module = self._layers.model.get_submodule(key.layer)
             cost = self._written.cost(
                 module, cost, *args[-2:] if name == "aten::bmm" else args[1:3]
@@ -289,8 +286,8 @@ class OperatorCounter(Opened):
         args: Any,
         kwargs: Any,
     ) -> Totals:
-        """One call that does not count towards MFU."""
-        # What has no tangent gets zeros of one element, by which torch multiplies: executed, and
+        """Totals of one call that does not count towards MFU."""
+        # torch multiplies by a zero scalar where an input has no tangent. This is executed, but
         # not needed.
         is_zero = name == "aten::zeros" and not out.ndim
         if is_zero or (name in _SAME_VALUES and args[0] in self._zeros):
@@ -300,7 +297,7 @@ class OperatorCounter(Opened):
             self.operations.totals.setdefault(place, Totals()).add(Totals.of(after, before))
         flops = other_flops(operator, read + written, args, kwargs)
         self.operations.uncounted.update([name] if flops is None else [])
-        if name in LOOK_UPS:  # of a table as much is read as is written
+        if name in LOOK_UPS:  # reads as much of a table as it writes
             read = [*(tensor for tensor in read if tensor is not args[0]), *written[:1]]
         moves = flops != 0 or not _shares_memory(read, written)  # a view moves nothing
         return Totals(
@@ -309,16 +306,16 @@ class OperatorCounter(Opened):
 
 
 def eager_stance() -> AbstractContextManager[Any]:
-    """Keeps compiled code aside, from this call on: by itself it steps aside for a dispatch mode,
-    but then for good."""
+    """Makes code compiled by torch.compile run eagerly, from this call until the context ends.
+    Without it, a dispatch mode would make compiled code fall back to eager for good."""
     if "torch._dynamo" in sys.modules:
         return torch.compiler.set_stance("force_eager")
     return _LaterStance()
 
 
 class _LaterStance(AbstractContextManager[None]):
-    """Does the same from the first use of torch.compile on, which loads the compiler: torch.cond
-    and scan use it."""
+    """Makes compiled code run eagerly from the first use of torch.compile on, which loads the
+    compiler. torch.cond and scan use it, too."""
 
     def __init__(self) -> None:
         self._undo = ExitStack()
@@ -336,7 +333,7 @@ class _LaterStance(AbstractContextManager[None]):
 
 
 class Dispatch(TorchDispatchMode):
-    """Takes operators apart as far as torch would, runs them and hands them to the counter."""
+    """Decomposes operators as far as torch would, runs them, and passes them to the counter."""
 
     supports_higher_order_operators = True
 
@@ -357,10 +354,11 @@ class Dispatch(TorchDispatchMode):
             raise
 
     def _run(self, operator: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        # A subclass first turns into the operators on the tensors it wraps: those are what runs.
+        # A tensor subclass is unwrapped first: operators on its inner tensors are what runs.
+        """Runs one operator and counts it, or decomposes it first."""
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
-        # Fake tensors of something inside the step: DTensor asks so for global shapes.
+        # Fake tensors made inside the step, as by DTensor to find global shapes.
         if FakeTensor in types and self.is_foreign(tree_leaves((args, kwargs))):
             return operator(*args, **kwargs)
         if isinstance(operator, torch._ops.HigherOrderOperator):
@@ -369,7 +367,7 @@ class Dispatch(TorchDispatchMode):
         for leaf in tree_leaves(args):
             if isinstance(leaf, torch.Tensor):
                 tensors.append(leaf)
-        nested = any(tensor.is_nested for tensor in tensors)  # which cannot be taken apart
+        nested = any(tensor.is_nested for tensor in tensors)  # which cannot be decomposed
         if not nested and _is_composite(operator, tensors[0].device.type if tensors else "cpu"):
             with self:
                 return operator._op_dk(
@@ -380,14 +378,16 @@ class Dispatch(TorchDispatchMode):
         return out
 
     def is_foreign(self, leaves: Sequence[object]) -> bool:
-        """Says whether arguments are fake tensors of something that traces inside the step, and
-        computes nothing."""
+        """True if any leaf is a fake tensor of a mode entered inside the step, which only traces
+        and computes nothing."""
         return any(
             isinstance(leaf, FakeTensor) and leaf.fake_mode not in self._fake_modes
             for leaf in leaves
         )
 
     def _higher_order(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        """Runs a higher-order operator: with its body visible if there is a plain implementation,
+        else as one operator."""
         kernel = None
         if not formula_of(operator_name(operator)):
             kernel = open_kernel(operator, tree_leaves((args, kwargs)))
@@ -395,7 +395,7 @@ class Dispatch(TorchDispatchMode):
             with self:
                 return kernel(*args, **kwargs)
         out = operator(*args, **kwargs)
-        if operator.__name__ == "out_dtype":  # another operator, its result in a wider format
+        if operator.__name__ == "out_dtype":  # wraps another operator, to return a wider format
             self.counter.add(args[0]._overloadpacket, out, args[2:], kwargs)
         else:
             self.counter.add(operator, out, args, kwargs)
@@ -404,8 +404,8 @@ class Dispatch(TorchDispatchMode):
 
 @cache
 def _is_composite(operator: Any, device: str) -> bool:
-    """True if torch takes an operator apart on a kind of device; a kernel there goes first, and
-    rounds otherwise."""
+    """True if torch decomposes an operator on this kind of device. A kernel for the device takes
+    precedence, and may round differently."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     name = operator.name()
     if operator.namespace == "prim" or not has_kernel(name, "CompositeImplicitAutograd"):
@@ -424,12 +424,12 @@ def _gradients_made(name: str) -> int:
 
 
 def _is_asked(into: Any) -> bool:
-    """Says whether the backward pass that runs goes on into a node of autograd."""
+    """True if the running backward pass will execute the autograd node `into`."""
     if into is None:
         return False
     try:
         return bool(torch._C._will_engine_execute_node(into))
-    except RuntimeError:  # a leaf of which `torch.autograd.grad` is to give the gradient
+    except RuntimeError:  # a leaf whose gradient `torch.autograd.grad` returns
         return True
 
 
@@ -437,13 +437,15 @@ _OF_VECTORS = ("MvBackward", "AddmvBackward", "DotBackward", "VdotBackward")
 
 
 def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | None:
+    """Cost of a call by this project's formula, else by torch's. None for operators that do not
+    count towards MFU."""
     node = torch._C._current_autograd_node()
     if formula := formula_of(name):
-        # Where the result goes to is no operand.
+        # `out` only receives the result, and is no operand.
         given = leave_out(kwargs, ("out",))
         count = _gradients_made(name)
         if count and node is not None and len(node.next_functions) >= count:
-            # A kernel computes all gradients, whichever of them autograd asks for.
+            # The kernel computes all gradients, even those that autograd does not need.
             given["needs_gradient"] = [_is_asked(into) for into, _ in node.next_functions[:count]]
         cost = formula(*args, out=out, **given)
         if cost is None:
@@ -455,12 +457,13 @@ def _cost(operator: Any, name: str, out: Any, args: Any, kwargs: Any) -> Cost | 
         return None
     if not all(isinstance(arg, torch.Tensor) for arg in args):
         return None
-    # The gradient of a product of vectors, [m, 1]·[1, n], which torch makes by broadcasting.
+    # Gradient of a matrix-vector or dot product: [m, 1]·[1, n], which torch broadcasts.
     return Cost.of(2 * out.numel())
 
 
 def elements(tensors: list[torch.Tensor]) -> int:
-    """Elements that lie in memory: a dimension of stride 0 repeats the same ones."""
+    """Number of elements in memory. A dimension of stride 0 repeats the same elements, and does not
+    count."""
     return sum(map(_elements, tensors))
 
 
@@ -475,7 +478,7 @@ def _elements(tensor: torch.Tensor) -> int:
 
 
 def _shares_memory(read: list[torch.Tensor], written: list[torch.Tensor]) -> bool:
-    """Says whether all that was written lies in memory that was read."""
+    """True if everything written shares its storage with a tensor that was read, as for a view."""
     if not written or any(tensor.layout != torch.strided for tensor in written):
         return False
     strided = []
@@ -490,8 +493,8 @@ def _storages(tensors: list[torch.Tensor]) -> set[int]:
 
 
 def layer_rows(model: torch.nn.Module, operations: Operations) -> list[dict[str, object]]:
-    """FLOPs and bytes (4 an element) by layer: a row a module, in the model's order, with the
-    modules inside it."""
+    """Returns FLOPs and bytes (4 per element) by layer: a row per module, in the model's order,
+    including the modules inside it."""
     sums = dict[tuple[str, str], Totals]()
     for name, _ in model.named_modules():
         sums["forward", name] = Totals()

@@ -1,6 +1,6 @@
-"""FLOPs of everything that does not count towards MFU: norms, activations, softmax, sums; and what
-costs none. An addition, a multiplication, a comparison and an elementary function (exponential,
-root, tanh, erf) are one FLOP each."""
+"""FLOPs of all operators that do not count towards MFU, such as norms, activations, softmax and
+sums; some cost none. An addition, a multiplication, a comparison and an elementary function
+(exponential, root, tanh, erf) are one FLOP each."""
 
 from functools import cache
 from math import log2, prod
@@ -11,23 +11,22 @@ import torch
 
 from mfulab.core.data import data
 
-# Names with comments: which costs how much for each element of the largest tensor, and which none.
+# Operator → FLOPs per element of the largest tensor; the file's comments explain them.
 _TABLE = data(Path(__file__).with_name("elementwise.yaml"))
 PER_ELEMENT = {name: flops for flops, names in _TABLE["flops"].items() for name in names.split()}
 
 OPTIMIZERS: dict[str, int] = _TABLE["optimizers"]  # FLOPs for each trained parameter
-FUSED_OPTIMIZERS = {
-    f"_fused_{name}_": flops for name, flops in OPTIMIZERS.items()
-}  # all lists in one kernel
+# One kernel for lists of tensors; FLOPs for each trained parameter.
+FUSED_OPTIMIZERS = {f"_fused_{name}_": flops for name, flops in OPTIMIZERS.items()}
 
-# Communication and what copies for it. The sums of a reduction are the network's.
+# Communication and its copies. Sums of a reduction count as work of the network.
 FREE_NAMESPACES = frozenset(
     {"c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "profiler", "_dtensor"}
 )
-# Of each pair of vectors and each of their elements: difference, its size or square, sum; a
-# gradient one more.
+# FLOPs per element of each pair of vectors: difference, magnitude or square, and sum; a gradient
+# has one more.
 _DISTANCES = {"_cdist_forward": 3, "_cdist_backward": 4}
-# Each looked-up vector is added to its bag, and its bag's gradient to the vector's.
+# Each looked-up vector is added to its bag; backward adds the bag's gradient to the vector's.
 _BAGS = (
     "_embedding_bag",
     "_embedding_bag_forward_only",
@@ -46,8 +45,8 @@ _BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch
 def other_flops(
     packet: Any, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> int | None:
-    """FLOPs of a call that counts towards no MFU, by its packet and all that it reads and writes;
-    None if unknown."""
+    """FLOPs of a call that does not count towards MFU, from its `torch.ops` packet and all tensors
+    that it reads and writes. None if unknown."""
     name = getattr(packet, "__name__", "")
     scaled = kwargs.get("alpha", 1) != 1
     if name in FUSED_OPTIMIZERS or name.startswith("_foreach_"):
@@ -60,7 +59,7 @@ def other_flops(
     if name in _BAGS:
         return args[1].numel() * args[0].shape[-1]
     per_element = _flops_per_element(packet)
-    # With running statistics, `training` false, what is normalised is scaled and shifted alone.
+    # With running statistics (`training` is False), inputs are only scaled and shifted.
     if name in _BATCH_NORMS and not args[5]:
         per_element = PER_ELEMENT["_native_batch_norm_legit_no_training"]
     if per_element is None:
@@ -73,7 +72,7 @@ def other_flops(
 
 
 def _of_a_list(name: str, tensors: list[torch.Tensor], scaled: bool) -> int | None:
-    """FLOPs of one kernel on a list of tensors: what the plain operator costs on each."""
+    """FLOPs of one kernel on a list of tensors: the plain operator's for each. None if unknown."""
     of_each = FUSED_OPTIMIZERS.get(name)
     if of_each is None:
         plain = getattr(torch.ops.aten, name.removeprefix("_foreach_").removesuffix("_"), None)
@@ -86,15 +85,15 @@ def _of_a_list(name: str, tensors: list[torch.Tensor], scaled: bool) -> int | No
 
 
 def _of_transforms(name: str, x: torch.Tensor, dimensions: list[int]) -> int:
-    """FLOPs of Fourier transforms over `dimensions`: 5·n·log₂n for each of n values, half if real
-    (Cooley and Tukey 1965)."""
+    """FLOPs of Fourier transforms over `dimensions`: 5·n·log₂n for n values, half if real (Cooley
+    and Tukey 1965)."""
     size = prod(x.shape[dimension] for dimension in dimensions)
     flops = 5 * x.numel() * log2(max(size, 1))
     return round(flops if name == "_fft_c2c" else flops / 2)
 
 
 def _of_pooling(args: tuple[Any, ...]) -> int:
-    """FLOPs of a pooling: a window costs its size for each input element that it steps over."""
+    """FLOPs of a pooling: each input element costs the window's size ÷ the stride."""
     x: torch.Tensor = args[0]
     kernel: list[int] = args[1]
     stride = args[2] if len(args) > 2 and args[2] else kernel
@@ -106,7 +105,8 @@ def _has_fractions(tensor: torch.Tensor) -> bool:
 
 
 def has_other_formula(packet: object) -> bool:
-    """True if `other_flops` knows an operator, a `torch.ops` overload packet."""
+    """True if `other_flops` has a formula for an operator, given as a `torch.ops` overload
+    packet."""
     name = getattr(packet, "__name__", "")
     with_formulas = (*FUSED_OPTIMIZERS, *_POOLINGS, *_DISTANCES, *_BAGS)
     return (
@@ -118,6 +118,7 @@ def has_other_formula(packet: object) -> bool:
 
 @cache
 def _flops_per_element(packet: Any) -> int | None:
+    """FLOPs per element of the largest tensor, or None for an unknown operator."""
     name = getattr(packet, "__name__", "")
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return None
@@ -136,7 +137,7 @@ def _flops_per_element(packet: Any) -> int | None:
         or torch.Tag.view_copy in overload.tags
     ):
         return 0
-    # Of the new tag for reductions older versions know nothing: those that matter are in the table.
+    # Older versions of torch have no tag for reductions; those that matter are in the table.
     if torch.Tag.pointwise in overload.tags:
         return 1
     return None

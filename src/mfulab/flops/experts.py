@@ -1,5 +1,5 @@
-"""Mixtures of experts: parameters that a token meets, experts that a batch reads, and tokens that
-are dropped."""
+"""Mixtures of experts: parameters that a token uses, experts that a batch reads, and imbalance of
+the routing."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -10,7 +10,7 @@ from torch.nn.modules import module as global_hooks
 
 from mfulab.flops.formulas import expected_experts_read
 
-# What transformers' configs call the number of experts, and of those a token is sent to.
+# Names in transformers' configs: the number of experts, and the number that a token is routed to.
 _NAMES = (
     ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
     ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k"),
@@ -18,8 +18,8 @@ _NAMES = (
 
 
 def expert_numbers(model: torch.nn.Module) -> tuple[int, int] | None:
-    """Routed experts of a layer, and how many of them a token meets, by the model's config; None
-    for a dense one."""
+    """Returns the number of routed experts in a layer, and how many of them a token uses, from the
+    model's config. None for a dense model."""
     config = getattr(model, "config", None)
     config = getattr(config, "text_config", config)
     experts, active = (
@@ -32,8 +32,8 @@ def expert_numbers(model: torch.nn.Module) -> tuple[int, int] | None:
 
 
 def active_parameters(model: torch.nn.Module) -> int:
-    """Parameters that one token meets: of routed experts those it is sent to, all of the rest,
-    shared experts too."""
+    """Parameters that one token uses: its share of the routed experts, and all others, including
+    shared experts."""
     experts, active = expert_numbers(model) or (1, 1)
     routed = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
     return (
@@ -42,11 +42,10 @@ def active_parameters(model: torch.nn.Module) -> int:
 
 
 class RoutedTokens(ExitStack):
-    """Notes inside it how tokens are routed: `unread_parameters`, the weights of experts that no
-    token is sent to, and `imbalance`, since a step waits in each layer for its busiest expert. A
-    layer of experts has stacked weights, [experts, …], and is called with the chosen experts'
-    numbers, as in transformers. Both are None if none was called, as under a compiler or a CUDA
-    graph."""
+    """Records how tokens are routed while entered: `unread_parameters`, the weights of experts that
+    no token is sent to, and `imbalance`. A layer of experts is a module with stacked weights,
+    [experts, …], that is called with the chosen experts' numbers, as in transformers. Both are None
+    if no such module was called, as under a compiler or a CUDA graph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +65,7 @@ class RoutedTokens(ExitStack):
         if not stacked or chosen is None:
             return
         experts = stacked[0].shape[0]
-        # Ranks mark what is another's by a number beyond.
+        # Numbers beyond the local experts mark tokens for other ranks.
         tokens_of = torch.bincount(chosen[chosen < experts].long(), minlength=experts).tolist()
         unread = sum(weight.numel() // experts for weight in stacked) * tokens_of.count(0)
         self.unread_parameters = (self.unread_parameters or 0) + unread
@@ -75,7 +74,8 @@ class RoutedTokens(ExitStack):
 
     @property
     def imbalance(self) -> float | None:
-        """Busiest expert ÷ mean, the mean over the layers that were called."""
+        """Tokens of the busiest expert ÷ mean of all, averaged over the layers that were called.
+        None if none was."""
         if self._imbalances:
             return fmean(self._imbalances)
         return None
@@ -84,8 +84,9 @@ class RoutedTokens(ExitStack):
 def unread_elements(
     numbers: tuple[int, int] | None, rows: torch.Tensor, experts: torch.Tensor
 ) -> int:
-    """Elements of stacked weights [E, …] that no row reads, of k·n rows of n tokens routed evenly
-    at random; `numbers` as `expert_numbers` gives them, of other groups each row chooses one."""
+    """Elements of stacked weights [E, …] that are expected to be unread, with tokens routed evenly
+    at random. `rows` has a row per token and chosen expert. `numbers` is the result of
+    `expert_numbers`; with another number of experts than E, each row is a token of its own."""
     count = experts.shape[0]
     active = 1
     if numbers and numbers[0] == count:
@@ -95,8 +96,8 @@ def unread_elements(
 
 
 def imbalance(tokens_of: Sequence[int]) -> float:
-    """Busiest expert ÷ mean: by as much the slowest rank of an expert-parallel layer holds the
-    others up."""
+    """Tokens of the busiest expert ÷ mean: the factor by which the slowest rank of an
+    expert-parallel layer delays the others. Raises ValueError if there are no tokens."""
     if not any(tokens_of):
         raise ValueError("no token was sent to any expert")
     return max(tokens_of) * len(tokens_of) / sum(tokens_of)

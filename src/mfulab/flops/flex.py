@@ -1,6 +1,6 @@
-"""flex_attention inside a counter, on any device, its pairs by its own mask function. The one
-function that all callers end in is replaced: without data by the attention made for counting, with
-data it is counted as a whole."""
+"""Counts flex_attention on any device, with pairs from its own mask function. The function that all
+callers end in is replaced. Without data, it becomes the attention operator made for counting; with
+data, the call is counted as one operator."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,15 +17,15 @@ from mfulab.flops import fused
 from mfulab.flops.cost import Pairs, dense_pairs
 from mfulab.flops.masks import documents_of, has_data, mask_pairs
 
-# pairs of query and key beyond which a mask function is taken by its blocks, not evaluated
+# most query-key pairs for which a mask function is evaluated; beyond, only its blocks count
 LARGEST_MASK = 2**28
 Add = Callable[[str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
 @contextmanager
 def flex_attention_seen(add: Add) -> Iterator[None]:
-    """Gives each call of flex_attention to `add`, and its backward pass when autograd reaches
-    it."""
+    """Passes each call of flex_attention to `add` while entered, and its backward pass when
+    autograd reaches it."""
     original = module.flex_attention_hop
 
     def seen(
@@ -38,8 +38,8 @@ def flex_attention_seen(add: Add) -> Iterator[None]:
             output, log_sum = fused.attention(query, key, value, None, False, numbers)
             return output, log_sum, log_sum
         with _disable_current_modes(), torch.compiler.set_stance("default"):
-            # On a GPU the fused kernel, as the loop has it; a CPU has no backward pass and nothing
-            # to fuse.
+            # On a GPU this is the fused kernel, as in the user's loop. On a CPU there is no
+            # backward pass, and nothing to fuse.
             run = torch.compile(original, fullgraph=True) if query.is_cuda else original
             results = run(query, key, value, *rest, **options)
         add("flex_attention", results, (query, key, value, numbers), {})
@@ -61,7 +61,7 @@ def flex_attention_seen(add: Add) -> Iterator[None]:
 
 
 def block_mask_pairs(query: Tensor, key: Tensor, block_mask: tuple[Any, ...]) -> Pairs:
-    """Pairs of one head and sequence, the mean over those that the block mask distinguishes."""
+    """Pairs of one head and sequence, averaged over those that the block mask distinguishes."""
     queries = query.shape[-2]
     keys = key.shape[-2]
     partial, _, full = block_mask[2:5]
@@ -83,9 +83,9 @@ def block_mask_pairs(query: Tensor, key: Tensor, block_mask: tuple[Any, ...]) ->
 
 
 def block_mask_documents(block_mask: module.BlockMask) -> list[list[int]] | None:
-    """Real tokens of each document of each sequence that a block mask distinguishes. None for
-    queries that are other tokens than the keys, for masks of more than `LARGEST_MASK` pairs, and
-    without data."""
+    """Number of real tokens in each document, for each sequence that a block mask distinguishes.
+    None if queries and keys are different tokens, if the mask has more than `LARGEST_MASK` pairs,
+    or without data."""
     queries, keys = block_mask.seq_lengths
     mask = None
     if queries == keys:
@@ -98,8 +98,8 @@ def block_mask_documents(block_mask: module.BlockMask) -> list[list[int]] | None
 def _evaluated(
     block_mask: tuple[Any, ...], queries: int, keys: int, beside: Tensor
 ) -> Tensor | None:
-    """The mask, [sequences, heads, queries, keys]; None if it is too large or a function of tensors
-    without data."""
+    """Returns the mask, [sequences, heads, queries, keys]. None if it is too large, or depends on
+    tensors without data."""
     if queries * keys > LARGEST_MASK:
         return None
     numbers = block_mask[2]
@@ -118,8 +118,7 @@ def _evaluated(
             return None
     if not has_data(numbers):
         return None
-    # Without a function the mask is its blocks: of each row the first `numbers` of the columns
-    # listed.
+    # Without a function the mask is its blocks: in each row, the first `numbers` listed columns.
     seen = torch.zeros(
         *numbers.shape, -(-keys // columns), dtype=torch.int64, device=numbers.device
     )

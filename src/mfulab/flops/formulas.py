@@ -1,13 +1,12 @@
-"""The field's formulas for FLOPs, each with its source, to be compared with the count. N
-parameters, L layers, H heads of width Q, T tokens of context, V words; a multiply-add is 2
-FLOPs."""
+"""Published formulas for FLOPs, each with its source, to compare with the count. N parameters, L
+layers, H heads of width Q, T tokens of context, V words; a multiply-add is 2 FLOPs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 
 def matmul_flops(m: int, n: int, k: int) -> int:
-    """[m, k]·[k, n]: 2·m·n·k."""
+    """FLOPs of [m, k]·[k, n]: 2·m·n·k."""
     return 2 * m * n * k
 
 
@@ -19,17 +18,17 @@ class TransformerShape:
     layers: int  # L
     heads: int  # H
     head_width: int  # Q
-    width: int  # of the residual stream
+    width: int  # width of the residual stream
     vocabulary_size: int  # V
-    key_value_heads: int  # heads of keys and values, fewer than H where they are grouped
-    # whether each token attends to earlier ones alone, so that keys and values can be kept
+    key_value_heads: int  # heads of keys and values, fewer than H if grouped
+    # whether each token attends only to earlier ones, so that keys and values can be cached
     causal: bool
-    # elements a token that multi-head latent attention keeps for keys and values; else 0
+    # elements per token in the cache of multi-head latent attention; 0 for other attention
     latent_width: int = 0
 
     def cache_elements(self, tokens: int) -> int:
-        """Elements in the cache: 2·L·heads·width a token, or L latents (arXiv:2405.04434, section
-        2.1)."""
+        """Elements in the cache of keys and values: 2·L·heads·width per token, or L latents
+        (arXiv:2405.04434, section 2.1). 0 if attention is not causal."""
         width = self.latent_width or 2 * self.key_value_heads * self.head_width
         if self.causal:
             return self.layers * width * tokens
@@ -37,22 +36,23 @@ class TransformerShape:
 
 
 def kaplan_flops(shape: TransformerShape, tokens: int) -> int:
-    """6·N a token, forward and backward, attention left out (Kaplan et al. 2020, arXiv:2001.08361,
-    section 2.1)."""
+    """FLOPs as 6·N per token, forward and backward, without attention (Kaplan et al. 2020,
+    arXiv:2001.08361, section 2.1)."""
     return 6 * shape.parameters * tokens
 
 
 def palm_flops(shape: TransformerShape, tokens: int, context: int) -> int:
-    """(6·N + 12·L·H·Q·T) a token, forward and backward (Chowdhery et al. 2022, arXiv:2204.02311,
-    appendix B)."""
+    """FLOPs as (6·N + 12·L·H·Q·T) per token, forward and backward (Chowdhery et al. 2022,
+    arXiv:2204.02311, appendix B)."""
     attention = 12 * shape.layers * shape.heads * shape.head_width * context
     return (6 * shape.parameters + attention) * tokens
 
 
 def megatron_flops(shape: TransformerShape, tokens: int, context: int) -> float:
-    """72·B·T·L·h²·(1 + T/(6h) + V/(12·h·L)), forward and backward, of GPT's shape: full attention,
-    MLP four times as wide. Narayanan et al. 2021 (arXiv:2104.04473), appendix, less a second
-    forward pass; Korthikanti et al. 2022 (arXiv:2205.05198), appendix A."""
+    """FLOPs as 72·B·T·L·h²·(1 + T/(6h) + V/(12·h·L)), forward and backward, for GPT's shape: full
+    attention, and an MLP four times as wide. Sources: Narayanan et al. 2021 (arXiv:2104.04473),
+    appendix, without the second forward pass; Korthikanti et al. 2022 (arXiv:2205.05198), appendix
+    A."""
     width = shape.width
     layers = shape.layers
     relative = 1 + context / (6 * width) + shape.vocabulary_size / (12 * width * layers)
@@ -60,8 +60,8 @@ def megatron_flops(shape: TransformerShape, tokens: int, context: int) -> float:
 
 
 def seconds_at_peaks(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
-    """Seconds of FLOPs by number format, each at its own peak in FLOP/s; None where a format in use
-    has none."""
+    """Seconds for FLOPs by number format, each at its own peak in FLOP/s. None if a format in use
+    has no peak."""
     used = {}
     for name, count in flops.items():
         if count:
@@ -72,8 +72,8 @@ def seconds_at_peaks(flops: Mapping[str, float], peaks: Mapping[str, float]) -> 
 
 
 def weighted_peak_flop_s(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float | None:
-    """Peak of a step that multiplies in several formats: all its FLOPs ÷ `seconds_at_peaks`; None
-    without FLOPs."""
+    """Peak in FLOP/s of a step that multiplies in several formats: all its FLOPs ÷
+    `seconds_at_peaks`. None without FLOPs or if a peak is missing."""
     seconds = seconds_at_peaks(flops, peaks)
     if seconds:
         return sum(flops.values()) / seconds
@@ -81,5 +81,6 @@ def weighted_peak_flop_s(flops: Mapping[str, float], peaks: Mapping[str, float])
 
 
 def expected_experts_read(experts: int, active: int, tokens: float) -> float:
-    """Experts read by `tokens` tokens that are routed evenly at random: E·(1 − (1 − k/E)ⁿ)."""
+    """Expected number of experts that n `tokens` read if each is routed to k `active` ones of E
+    evenly at random: E·(1 − (1 − k/E)ⁿ)."""
     return experts * (1 - (1 - active / experts) ** tokens)

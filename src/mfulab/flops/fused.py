@@ -1,7 +1,7 @@
-"""Attention and grouped matmuls as one operator each, as they run on a device, where shapes alone
-are computed. Without data torch takes scaled_dot_product_attention apart into matmuls and a
-softmax: the causal flag is lost, and the scores that no fused kernel writes are taken for
-activations. These operators keep it whole, forward and backward."""
+"""Attention and grouped matmuls as one operator each, as on a device, for counting without data.
+Without data, torch decomposes scaled_dot_product_attention into matmuls and a softmax. This loses
+the causal flag, and counts scores as activations, although no fused kernel writes them. The
+operators here keep it whole, forward and backward."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +13,7 @@ from torch.library import CustomOpDef
 
 
 def _operator(name: str, schema: str, shapes: Callable[..., Any]) -> CustomOpDef:
+    """Defines an operator for tensors without data, whose `shapes` function makes empty outputs."""
 
     def without_data(*_: object) -> Any:
         raise NotImplementedError("made for counting: it knows shapes, not values")
@@ -32,14 +33,14 @@ def _attention_shapes(
             query.shape[:-1]
         )
     *batch, heads, tokens, _ = query.shape
-    # As the kernels write it, tokens before heads: what merges the heads again copies nothing.
+    # Laid out as kernels write it, tokens before heads, so that merging the heads copies nothing.
     output = query.new_empty(*batch, tokens, heads, value.shape[-1]).transpose(-3, -2)
     return output, query.new_empty(query.shape[:-1])
 
 
-# [..., heads, tokens, width] each, fewer heads of keys and values where grouped → output, log of
-# the sums. `pairs` are the fields of `mfulab.flops.attention.Pairs` where they are known, else
-# empty.
+# Operands are [..., heads, tokens, width]; keys and values may have fewer heads (grouped). Returns
+# the output and the log of softmax's sums. `pairs` are the fields of `mfulab.flops.cost.Pairs` if
+# known, else empty.
 attention = _operator(
     "attention",
     "(Tensor query, Tensor key, Tensor value, Tensor? mask, bool is_causal, float[] pairs) -> (Tensor, Tensor)",
@@ -67,7 +68,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     needs = list(ctx.needs_input_grad[:4])
-    saved = ctx.saved_tensors  # once: a checkpoint that recomputes them allows no second time
+    saved = ctx.saved_tensors  # read once, as a checkpoint that recomputes them allows no more
     gradients = attention_backward(gradient, *saved, ctx.is_causal, needs[:3], ctx.pairs)
     kept = [
         gradient if needed else None for gradient, needed in zip(gradients, needs, strict=False)
@@ -92,8 +93,8 @@ grouped_product.register_autograd(
 
 @contextmanager
 def fused_operators() -> Iterator[None]:
-    """Has torch's fused functions call the operators above on tensors without data, wherever the
-    call comes from."""
+    """Makes torch's fused functions call the operators above on tensors without data while entered,
+    no matter who calls them."""
     library = torch.library.Library("aten", "IMPL")
     try:
         for key in ("AutogradMeta", "AutogradCPU"):

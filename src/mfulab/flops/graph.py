@@ -1,5 +1,5 @@
-"""The graph that autograd made of a step: what each node's operator returned, saved and costs in
-both passes."""
+"""The autograd graph of a step: what each node's operator returned, saved, and costs in both
+passes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,27 +8,26 @@ import torch
 
 from mfulab.flops.tensors import SavedTensors
 
-MOST = 12  # nodes beyond which a graph is no picture
+MOST = 12  # most nodes that fit a picture
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node of autograd's graph, without views of parameters, which belong to the node that reads
-    them."""
+    """A node of the autograd graph. Views of parameters are left out, as they belong to the node
+    that reads them."""
 
-    name: str  # torch's, such as AddmmBackward0
-    number: int  # in the order in which nodes were made
-    shape: list[int]  # of the operator's output, and of the gradient that the node is given
-    saved: list[
-        tuple[str, list[int]]
-    ]  # tensors kept for the backward pass: name of a parameter, and shape
-    parameters: list[str]  # that get a gradient from it
+    name: str  # torch's name, such as AddmmBackward0
+    number: int  # sequence number, in the order in which nodes were made
+    shape: list[int]  # of the operator's output, and of the gradient that enters the node
+    # tensors saved for the backward pass: name if a parameter, and shape
+    saved: list[tuple[str, list[int]]]
+    parameters: list[str]  # parameters that get a gradient from it
 
 
 def chain(loss: torch.Tensor, model: torch.nn.Module, saved: SavedTensors) -> list[Node]:
-    """Nodes from the first operator to the loss, of which backward has not run; none if they branch
-    or are over MOST. Saved tensors are those noted: to ask a node for them makes a checkpoint
-    recompute."""
+    """Nodes from the first operator to the loss, before backward has run. Empty if they branch or
+    are more than MOST. Saved tensors are taken from `saved`, since asking a node for them would
+    make a checkpoint recompute."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     nodes: list[Node] = []
     node: Any = loss.grad_fn
@@ -58,7 +57,8 @@ def chain(loss: torch.Tensor, model: torch.nn.Module, saved: SavedTensors) -> li
 
 
 def _leaf(node: Any, saved: SavedTensors) -> torch.Tensor | None:
-    """The parameter of which a node accumulates the gradient, or that of which it is a view."""
+    """Parameter whose gradient a node accumulates, directly or as a view. None for any other
+    node."""
     while (
         not hasattr(node, "variable")
         and len(node.next_functions) == 1

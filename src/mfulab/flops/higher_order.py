@@ -1,7 +1,7 @@
-"""Higher-order operators inside a counter: branches and loops run as what they mean, so that their
-bodies are counted. torch traces a body's backward pass, and runs body and trace where no dispatch
-mode sees them. Run as plain branches and loops the values are the same, and every operator has its
-place in forward and backward pass."""
+"""Runs higher-order operators inside a counter as plain branches and loops, so that their bodies
+are counted. torch traces a body's backward pass, and runs body and trace where no dispatch mode
+sees them. Plain branches and loops compute the same values, and each operator has its place in the
+forward or backward pass."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ Body = Callable[..., Any]
 
 
 class UnknownCostError(SaidError, RuntimeError):
-    """A body whose cost depends on data that is not there."""
+    """Raised if a body's cost depends on data that is not available."""
 
 
 @contextmanager
 def bodies_seen(
     listens: Callable[[Any], bool], branches: Callable[[Body, Body, Sequence[Any]], Any]
 ) -> Iterator[None]:
-    """Inside it `cond`, `scan`, `map` and `while_loop` run their bodies in the open, where
-    `listens` takes their arguments; `branches` gives the result of a `cond` that has no data to
-    choose by."""
+    """Makes `cond`, `scan`, `map` and `while_loop` run their bodies visibly while entered, if
+    `listens(arguments)` is True. `branches` computes a `cond` whose predicate has no data."""
     dispatch = HigherOrderOperator.dispatch
 
     def cond(pred: object, yes: Body, no: Body, operands: Sequence[object] = ()) -> Any:
@@ -47,7 +46,7 @@ def bodies_seen(
 
     def seen(operator: Any, key: Any, /, *args: Any, **kwargs: Any) -> Any:
         run = loops.get(operator.__name__)
-        # a function transform is peeled first
+        # a transform of torch.func is handled first
         transformed = key == torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode
         try:
             if run is None or transformed or not listens((args, kwargs)):
@@ -62,19 +61,21 @@ def bodies_seen(
 
 
 def _plain(operator: HigherOrderOperator) -> Any:
+    """The operator's implementation in plain Python, if it has one."""
     return operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
 
 
 def _scan(
     combine: Body, init: Sequence[Any], xs: Sequence[Tensor], additional: Sequence[Any] = ()
 ) -> Any:
+    """Runs a scan as a loop over the rows of `xs`."""
     carried = tuple(init)
     rows = list[Sequence[Any]]()
     if torch.is_grad_enabled() and any(
         x.requires_grad for x in (*xs, *additional) if isinstance(x, Tensor)
     ):
-        # torch's one backward body serves all steps: the first carry gets a gradient, whether or
-        # not it is used.
+        # torch uses one backward body for all steps, so the first carry gets a gradient even if
+        # it is not used.
         carried = tuple(
             tensor.detach().requires_grad_() if _is_constant(tensor) else tensor for tensor in init
         )
@@ -102,6 +103,8 @@ def _while_loop(
     *_: object,
     **__: object,
 ) -> Any:
+    """Runs a while_loop as a Python loop. Raises UnknownCostError if the condition has no data."""
+
     def goes_on() -> bool:
         try:
             return bool(condition(*carried, *additional))
@@ -117,8 +120,8 @@ def _while_loop(
 
 
 def open_kernel(operator: HigherOrderOperator, arguments: Iterable[object]) -> Body | None:
-    """The plain implementation of an operator that calls a Python body; None for one that is closed
-    to a counter."""
+    """Returns the plain implementation of an operator that calls a Python body. None if a counter
+    cannot see inside the operator."""
     bodies = (
         body
         for body in arguments

@@ -1,4 +1,5 @@
-"""Layer and pass that an operator belongs to: forward, backward, recomputed, or the optimiser's."""
+"""Finds the layer and pass that an operator belongs to: forward, backward, recomputed, or the
+optimiser's."""
 
 import re
 import sys
@@ -26,6 +27,9 @@ Pass = Literal["forward", "backward", "recomputed", "optimizer"]
 
 @dataclass(frozen=True)
 class _Frame:
+    """A module's forward, a run of the autograd engine, or an optimiser's step that is running.
+    `owner` is the id of the module or optimiser."""
+
     kind: Literal["layer", "engine", "optimizer"]
     layer: str = ROOT
     owner: int = 0
@@ -34,12 +38,12 @@ class _Frame:
 
 @contextmanager
 def compiled_models_unwarned() -> Iterator[None]:
-    """Keeps compiled models from warning of global hooks, whatever filters the loop keeps and
-    restores meanwhile."""
+    """Suppresses compiled models' warning about global hooks, even if the user's loop saves and
+    restores the warning filters meanwhile."""
     before = list(warnings.filters)
     warnings.filterwarnings("ignore", "Using `torch.compile")
     held = warnings.filters
-    added = warnings.filters[0]  # a context that began inside brings the first back
+    added = warnings.filters[0]  # catch_warnings may restore the old list
     try:
         yield
     finally:
@@ -49,11 +53,11 @@ def compiled_models_unwarned() -> Iterator[None]:
 
 
 class Opened(ExitStack):
-    """A context of other contexts, which `parts` makes: entered in order, and left again where one
-    of them fails."""
+    """A context made of several others, which `parts` yields. They are entered in order, and left
+    again if a later one fails to enter."""
 
     def parts(self) -> Iterator[AbstractContextManager[Any]]:
-        """The contexts, each made when those before it are entered."""
+        """Yields the contexts. Each is made after those before it were entered."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -65,24 +69,25 @@ class Opened(ExitStack):
 
 
 class LayerTracker(Opened):
-    """Follows a model through its step, and remembers which layer made each node of the autograd
-    graph. Autograd numbers its nodes in order: the numbers at which layers begin and end say to
-    which layer a gradient belongs. A module used twice goes by its first name; one that is no part
-    of the model belongs to whatever called it. Hooks are global, so neither the model nor a
-    compiled form of it is touched. Several models are one `torch.nn.ModuleDict`."""
+    """Tracks a model during its step, and remembers which layer made each node of the autograd
+    graph. Autograd numbers its nodes in order, so the numbers at which layers begin and end show
+    which layer a gradient belongs to. A module used twice goes by its first name. A module that is
+    not part of the model counts for the layer that called it. Hooks are global, so neither the
+    model nor a compiled form of it is modified. To track several models, put them in one
+    `torch.nn.ModuleDict`."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self._names = {id(module): name for name, module in model.named_modules()}
-        self.model = model  # an id is a module's own only while the module lives
+        self.model = model  # keeps the modules alive, so that ids stay unique
         self._frames: list[_Frame] = []
         self._numbers = [-1]
         self._layers = [ROOT]
         self._thread = threading.get_ident()
         self._ran: set[str] = set()
-        # storages of weights → the modules that hold them
+        # storages of unread weights → modules that hold them; None before the first call
         self._unread: dict[int, set[str]] | None = None
-        self.failed = ROOT  # name of the innermost layer that was running when its forward failed
+        self.failed = ROOT  # name of the innermost layer whose forward failed
 
     @property
     def current(self) -> str:
@@ -93,7 +98,7 @@ class LayerTracker(Opened):
         return ROOT
 
     def place(self) -> tuple[str, Pass]:
-        """Layer and pass of the operator that is running now."""
+        """Returns layer and pass of the operator that is running now."""
         node = torch._C._current_autograd_node()
         frame = None
         if self._frames:
@@ -101,45 +106,45 @@ class LayerTracker(Opened):
         in_engine = node is not None and (frame is None or frame.kind == "engine")
         layer = self._made_by(node) if in_engine else self.current
         if frame is not None and in_engine and torch.is_grad_enabled() and not frame.makes_graph:
-            # A gradient that nobody differentiates again builds no graph; what a checkpoint runs
-            # anew does.
+            # A backward pass builds no graph unless asked to (create_graph), but recomputation by
+            # a checkpoint does.
             return layer, "recomputed"
-        # A counter opened inside the backward pass, by a hook say, has not seen it begin.
+        # A counter entered inside the backward pass, as by a hook, has not seen it begin.
         begins_backward = node is not None and frame is None
         return layer, self._pass("backward" if begins_backward else "forward")
 
     def _made_by(self, node: Any) -> str:
-        """Layer that made a node of autograd; a leaf's accumulation, of the largest number, is of
-        none."""
+        """Layer that made an autograd node. Nodes that accumulate a leaf's gradient have the
+        largest number, and belong to no layer."""
         number = node._sequence_nr()
         if number >= 2**63:
             return ROOT
         return self._layers[bisect_right(self._numbers, number) - 1]
 
     def _pass(self, direction: Pass) -> Pass:
-        """Pass of the operator that is running now, by the frames around it; `direction` without
-        any."""
+        """Pass of the operator that is running now, from the frames around it; `direction` if there
+        are none."""
         inside = False
         engine_inside = False
         for frame in self._frames:
             if frame.kind == "optimizer":
-                # What it runs with gradients on is the closure, outside any layer.
+                # Only its closure runs with gradients enabled, here outside any layer.
                 direction = "forward" if torch.is_grad_enabled() else "optimizer"
             elif frame.kind == "layer":
                 if direction == "backward" or engine_inside:
                     return "recomputed"
-                # The closure that an optimiser calls is a step of its own.
+                # An optimiser's closure is a step of its own.
                 direction = "forward"
                 inside = True
             elif inside:
-                engine_inside = True  # forces are gradients, and part of the model's output
+                engine_inside = True  # gradients inside a forward, such as forces
             else:
                 direction = "backward"
         return direction
 
     def node(self, read: Iterable[torch.Tensor]) -> int:
-        """Number of autograd's node that runs now, or that the operator reading these tensors made;
-        -1 for none."""
+        """Sequence number of the autograd node that is running, or that the operator reading these
+        tensors just made. -1 if there is none."""
         if (node := torch._C._current_autograd_node()) is not None:
             return node._sequence_nr()
         makes_node = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in read)
@@ -153,8 +158,8 @@ class LayerTracker(Opened):
         return not self._frames and torch._C._current_autograd_node() is None
 
     def read(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Notes weights that an operator reads, which a module's parent may do without calling
-        it."""
+        """Marks the modules whose weights an operator reads as used. A parent may read them without
+        calling the module."""
         if self._unread and not self.is_idle:
             for tensor in tensors:
                 if tensor.layout == torch.strided and not tensor.is_nested:
@@ -162,8 +167,8 @@ class LayerTracker(Opened):
 
     @property
     def unused(self) -> set[str] | None:
-        """Names of modules with weights that no call of the model ran or read; None before a
-        call."""
+        """Names of modules with weights that were neither called nor read. None before the model
+        was called."""
         if not self._ran:
             return None
         used = {ROOT} | {
@@ -177,8 +182,8 @@ class LayerTracker(Opened):
         return found
 
     def begin(self, what: torch.nn.Module | torch.optim.Optimizer) -> None:
-        """Notes that a module's forward or an optimiser's step runs, which began before the tracker
-        was entered."""
+        """Notes a module's forward or an optimiser's step that began before the tracker was
+        entered."""
         if isinstance(what, torch.optim.Optimizer):
             self._enter_optimizer(what)
         else:
@@ -196,6 +201,7 @@ class LayerTracker(Opened):
         yield patch.object(torch.autograd, "_engine_run_backward", self._engine())
 
     def _engine(self) -> Callable[..., Any]:
+        """Returns a replacement for the autograd engine's entry point that notes when it runs."""
         run = torch.autograd._engine_run_backward
 
         def tracked(
@@ -219,9 +225,9 @@ class LayerTracker(Opened):
         name = self._names.get(id(module))
         if name is not None:
             self._ran.add(name)
-            # now, since a functional call puts other weights in their places
+            # only now, since torch.func.functional_call replaces the weights during a call
             if self._unread is None:
-                # the loop's own function modes are not to see it
+                # hidden from function modes of the user's loop
                 with torch._C.DisableTorchFunction():
                     self._unread = _holders(self.model)
         self._frames.append(_Frame("layer", self.current if name is None else name, id(module)))
@@ -230,7 +236,7 @@ class LayerTracker(Opened):
     def _leave_layer(self, module: torch.nn.Module, arguments: object, output: object) -> None:
         if self._is_elsewhere():
             return
-        # Hooks are also called for a forward that failed, the innermost layer's first.
+        # Hooks also run after a forward that failed, the innermost layer's first.
         error = sys.exc_info()[1]
         if error is not None and type(error).__name__ != "_StopRecomputationError":
             self.failed = self.failed or self._names.get(id(module), self.current)
@@ -241,6 +247,7 @@ class LayerTracker(Opened):
         self._frames.append(_Frame("optimizer", owner=id(optimizer)))
 
     def _leave(self, kind: str, owner: int) -> None:
+        """Removes the innermost frame of this kind and owner, and those inside it."""
         places = []
         for at, frame in enumerate(self._frames):
             if (frame.kind, frame.owner) == (kind, owner):
@@ -249,17 +256,19 @@ class LayerTracker(Opened):
             del self._frames[places[-1] :]
 
     def _is_elsewhere(self) -> bool:
-        # What another thread calls is no part of this step, unless autograd recomputes it there.
+        # Calls in other threads are no part of this step, unless autograd recomputes there.
         return threading.get_ident() != self._thread and torch._C._current_autograd_node() is None
 
     def _mark(self) -> None:
-        # On a GPU the backward pass runs in a thread with numbers of its own.
+        # On a GPU the backward pass runs in another thread, which numbers its own nodes.
+        """Records which layer new autograd nodes belong to from now on."""
         if threading.get_ident() == self._thread:
             self._numbers.append(torch._C._autograd._get_sequence_nr())
             self._layers.append(self.current)
 
 
 def _holders(model: torch.nn.Module) -> dict[int, set[str]]:
+    """Storages of the model's weights → names of the modules that hold them."""
     holders: dict[int, set[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         plain = type(weight) in (torch.Tensor, torch.nn.Parameter) or isinstance(weight, FakeTensor)
@@ -273,8 +282,8 @@ def _holders(model: torch.nn.Module) -> dict[int, set[str]]:
 
 
 def outermost(names: Iterable[str]) -> list[str]:
-    """Names of modules without those inside another of them, in order; numbered ones of a list as
-    one, `blocks.*`."""
+    """Returns names of modules without those inside another one, in order. Numbers are merged:
+    `blocks.0` and `blocks.1` become `blocks.*`."""
     kept: list[str] = []
     for name in sorted(names):
         if not kept or not name.startswith(kept[-1] + "."):

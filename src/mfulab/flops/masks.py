@@ -1,25 +1,25 @@
-"""Masks and lengths of sequences as tensors: which documents they hold, and how many pairs they
-leave."""
+"""Attention masks and sequence lengths as tensors: which documents they hold, and how many
+query-key pairs they leave."""
 
 from dataclasses import replace
 from typing import Any
 
 from mfulab.flops.cost import Pairs, dense_pairs
 
-MASKED = -1e4  # a score to which as much is added is 0 after the softmax in every format
+MASKED = -1e4  # added to a score, this makes its softmax 0 in every format
 _KNOWN = "_mfulab_pairs"
 
 
 def has_data(tensor: object) -> bool:
-    """True if a tensor's values can be read: not on the meta device, not fake, not a shape out of a
-    trace."""
+    """True if a tensor's values can be read: not on the meta device, not fake, and not a shape from
+    a trace."""
     without = type(tensor).__name__ in ("FakeTensor", "FunctionalTensor")
     return hasattr(tensor, "device") and tensor.device.type != "meta" and not without
 
 
 def lengths_of(ends: object) -> list[int] | None:
-    """Lengths of packed sequences from where each begins and the last ends (`cu_seqlens`); None
-    without data."""
+    """Lengths of packed sequences, from the boundaries between them (`cu_seqlens`). None if the
+    values are unknown."""
     values = with_values(ends)
     if values is None:
         return None
@@ -27,27 +27,26 @@ def lengths_of(ends: object) -> list[int] | None:
 
 
 def with_values(tensor: object) -> Any:
-    """A tensor whose values can be read: itself, or those that were kept of it on the meta device;
-    None without."""
+    """Returns a tensor whose values can be read: `tensor` itself, or the values that were kept for
+    it on the meta device. None if there are none."""
     import sys
 
     if has_data(tensor):
         return tensor
-    values = sys.modules.get(
-        "mfulab.flops.values"
-    )  # nothing keeps values where nobody imported what does
+    # values are kept only if this module was imported
+    values = sys.modules.get("mfulab.flops.values")
     if values:
         return values.value_of(tensor)
     return None
 
 
 def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
-    """Pairs of one head and sequence, the mean over those that the mask [..., queries, keys]
-    distinguishes: true, or above -10,000, where a query sees a key. Documents are the blocks along
-    the diagonal that no query's keys reach across; a document's queries count as many keys as the
-    one that sees most. Keys that nobody sees and queries that see nothing are padding of the
-    document before them, so padding alone changes no full count. Without data all pairs count, as a
-    bound."""
+    """Query-key pairs of one head and sequence, averaged over those that the mask [..., queries,
+    keys] distinguishes. A query sees a key where the mask is True, or above -10,000. Documents are
+    the blocks along the diagonal that no query's keys reach across. In the full count, each query
+    of a document counts as many keys as the one that sees most. Keys that no query sees, and
+    queries that see no key, are padding of the document before them. So padding alone does not
+    change a full count. Without data, all pairs count, as an upper bound."""
     mask = with_values(mask)
     if mask is None:
         return replace(dense_pairs(queries, keys, False), bound=True)
@@ -67,19 +66,19 @@ def mask_pairs(mask: Any, queries: int, keys: int) -> Pairs:
         if rows:
             whole = queries * keys
         pairs = Pairs(full, attended, whole, whole, padding=padding)
-        setattr(mask, _KNOWN, (mask._version, pairs))  # every layer asks again
+        setattr(mask, _KNOWN, (mask._version, pairs))  # every layer uses the same mask
     return pairs
 
 
 def documents_of(mask: Any) -> list[list[int]]:
-    """Real tokens of each document by `mask` [sequences, heads, tokens, tokens]; what no token sees
-    is padding."""
+    """Number of real tokens in each document, for each sequence of `mask` [sequences, heads,
+    tokens, tokens]. Tokens that no token sees are padding."""
     return [_one_sequence(sequence)[1] for sequence in mask.any(1)]
 
 
 def _one_sequence(sees: Any) -> tuple[tuple[float, float, float], list[int]]:
-    """Full and attended pairs of a mask [queries, keys], full ones with padding; real keys of each
-    document."""
+    """Counts a mask [queries, keys]. Returns its full pairs, attended pairs, and full pairs that
+    meet padding; and the number of real keys in each document."""
     import torch
 
     count = sees.sum(-1)
@@ -90,7 +89,7 @@ def _one_sequence(sees: Any) -> tuple[tuple[float, float, float], list[int]]:
     seen = sees[rows].to(torch.uint8)
     first = seen.argmax(-1)
     last = keys - 1 - seen.flip(-1).argmax(-1)
-    # A document ends between two keys that no row's span covers both.
+    # A document ends between two keys if no row's span covers both.
     spans = torch.zeros(keys + 1, dtype=torch.long, device=sees.device)
     ones = torch.ones_like(first)
     spans.scatter_add_(0, first, ones)
@@ -99,21 +98,19 @@ def _one_sequence(sees: Any) -> tuple[tuple[float, float, float], list[int]]:
     of_key = torch.cat(
         [torch.zeros(1, dtype=torch.long, device=sees.device), (~covered).long().cumsum(0)]
     )
-    # Blocks without queries are padding; the numbers of those with some, in order.
+    # Blocks without queries are padding. `used` are the numbers of the others, in order.
     used, of_row = torch.unique(of_key[first], return_inverse=True)
-    if bool(
-        (of_row.diff() < 0).any()
-    ):  # documents that are interleaved have no blocks along the diagonal
+    if bool((of_row.diff() < 0).any()):  # interleaved documents form no blocks along the diagonal
         return (float(sees.shape[0] * keys), float(count.sum()), 0.0), [int(sees.any(0).sum())]
     numbers = torch.zeros(sees.shape[0], dtype=torch.long, device=sees.device)
-    numbers[rows] = of_row  # a query that sees nothing belongs to the document before it
+    numbers[rows] = of_row  # a query that sees no key belongs to the document before it
     rows_of = torch.bincount(numbers.cummax(0).values, minlength=len(used))
     widest = torch.zeros(len(used), dtype=torch.long, device=sees.device)
     widest.scatter_reduce_(0, of_row, last - first + 1, "amax")
     place = torch.searchsorted(used, of_key, right=True) - 1
     padding = torch.bincount(place.clamp(min=0)[~torch.isin(of_key, used)], minlength=len(used))
     full = float((rows_of * (widest + padding)).sum())
-    # Real are the keys that somebody sees and, where queries are the same tokens, their queries.
+    # Keys are real if some query sees them. If queries are the same tokens, so are theirs.
     real = sees.any(0)
     real_keys = torch.bincount(place[real].clamp(min=0), minlength=len(used))
     real_rows = torch.bincount(
@@ -121,7 +118,7 @@ def _one_sequence(sees: Any) -> tuple[tuple[float, float, float], list[int]]:
     )
     useful = float((real_rows * torch.minimum(widest, real_keys)).sum())
     attended = float(count.sum())
-    # Triangles: each row of a document sees one key more, from the document's first on.
+    # Causal triangles: each row of a document sees one key more, beginning at its first key.
     begin = torch.searchsorted(of_key, used)[of_row]
     nth = torch.arange(len(rows), device=sees.device) - torch.searchsorted(of_row, of_row)
     triangular = (count[rows] == last - first + 1) & (first == begin) & (last - begin == nth)

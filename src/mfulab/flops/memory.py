@@ -1,4 +1,4 @@
-"""Memory of training and inference, predicted from counts: what a step needs on one device."""
+"""Predicts memory of training and inference from counts: bytes that a step needs on one device."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -19,22 +19,22 @@ STATE_BYTES: dict[Optimizer, float] = {
 class StepMemory:
     """Bytes that a step holds."""
 
-    weights: int  # as they are multiplied; under autocast also the fp32 ones that it casts
-    master_weights: int  # the fp32 copy that the optimiser updates in mixed precision
+    weights: int  # in the format of the matmuls; under autocast also the fp32 ones that it casts
+    master_weights: int  # fp32 copy that the optimiser updates in mixed precision
     gradients: int  # one for each trained parameter
     optimizer_state: int  # moments
-    activations: int  # saved for the backward pass; the logits are among them
+    activations: int  # tensors saved for the backward pass, including the logits
     cache: int = 0  # keys and values of generation
 
     @property
     def total(self) -> int:
-        """Sum of all parts: what is needed if all gradients exist while all activations still
+        """Sum of all parts, which is needed if all gradients exist while all activations still
         do."""
         return sum(getattr(self, part.name) for part in fields(self))
 
     def sharded(self, devices: int) -> "StepMemory":
-        """Part of a device with all but activations and cache divided: ZeRO 3 (arXiv:1910.02054,
-        section 5)."""
+        """Part of one device if all but activations and cache are divided: ZeRO stage 3
+        (arXiv:1910.02054, section 5)."""
         divided = ("weights", "master_weights", "gradients", "optimizer_state")
         return replace(self, **{name: -(-getattr(self, name) // devices) for name in divided})
 
@@ -50,20 +50,21 @@ def training_memory(
     activation_elements: int = 0,
     activation_fixed_bytes: int = 0,
 ) -> StepMemory:
-    """Adds up what training keeps, of `trainable` (all if None) among the parameters.
+    """Memory that training keeps for a model of which `trainable` parameters are trained; all if
+    None.
 
     Args:
         element_bytes: size of a weight, a gradient and an activation: 4 for fp32, 2 for
             fp16 and bf16.
-        master_copy: whether an fp32 copy of 16-bit trained weights is kept; with Adam that
-            makes the 16 bytes a parameter of mixed precision (Rajbhandari et al. 2020,
+        master_copy: whether an fp32 copy of 16-bit trained weights is kept. With Adam this
+            makes the 16 bytes per parameter of mixed precision (Rajbhandari et al. 2020,
             arXiv:1910.02054, section 3.1).
-        autocast: weights, gradients and moments stay fp32; a copy of the weights and the
-            activations are smaller.
-        optimizer: whose moments are kept, in fp32 with a master copy or fp32 weights, else
-            in the weights' format.
-        activation_elements: floats saved for the backward pass, beside
-            `activation_fixed_bytes` of integers and masks.
+        autocast: whether weights, gradients and moments stay fp32, with activations and a
+            copy of the weights in `element_bytes`.
+        optimizer: optimiser whose moments are kept, in fp32 with a master copy or fp32
+            weights, else in the weights' format.
+        activation_elements: number of floats saved for the backward pass.
+        activation_fixed_bytes: bytes of integers and masks saved for it.
     """
     trained = parameters if trainable is None else trainable
     stored = 4 if autocast else element_bytes
@@ -90,16 +91,17 @@ def training_peak_bytes(
     optimizer_copies: int = 0,
     accumulated: bool = False,
 ) -> int:
-    """Peak of a training step beyond its inputs, without an allocator's rounding and the libraries'
-    workspaces. Weights and optimiser state stay; on top comes the larger of what forward and
-    backward hold at once, and of gradients with the optimiser's temporaries. Step peaks are as
-    counted, 4 bytes an element; `optimizer_copies` are temporaries of the size of all gradients, 1
-    for torch's default (foreach) Adam on a GPU; `accumulated` gradients of an earlier micro-batch
-    are there while the next runs. Other arguments are those of `training_memory`."""
+    """Peak memory of a training step beyond its inputs, without an allocator's rounding and the
+    libraries' workspaces. Weights and optimiser state are always there. On top comes the larger of
+    two: the peak of forward and backward, or gradients with the optimiser's temporaries. Step peaks
+    are as counted, at 4 bytes per element. `optimizer_copies` are temporaries as large as all
+    gradients: 1 for torch's default (foreach) Adam on a GPU. With `accumulated`, gradients of an
+    earlier micro-batch exist while the next one runs. Other arguments are those of
+    `training_memory`."""
     stored = 4 if autocast else element_bytes
     about: Any = {"element_bytes": element_bytes, "autocast": autocast, "optimizer": optimizer}
     kept = training_memory(parameters, trainable=trainable, **about)
-    # Counted in one format: under autocast the gradients among them keep four bytes.
+    # The step peak is scaled to one format, but gradients keep four bytes under autocast.
     widened = 0
     if autocast:
         widened = parameters * element_bytes + trainable * (stored - element_bytes)
@@ -122,7 +124,8 @@ def inference_peak_bytes(
     element_bytes: int = 4,
     autocast: bool = False,
 ) -> int:
-    """Peak of a forward pass that keeps nothing; arguments as in `training_peak_bytes`."""
+    """Peak memory of a forward pass that saves nothing for backward. Arguments are as in
+    `training_peak_bytes`."""
     weights = parameters * (4 + element_bytes if autocast else element_bytes)
     return weights + peak_bytes // 4 * element_bytes + peak_fixed_bytes
 
@@ -130,10 +133,11 @@ def inference_peak_bytes(
 def onednn_lstm_workspace(
     steps: int, batch_size: int, input_size: int, hidden_size: int
 ) -> tuple[int, int]:
-    """Predicts oneDNN's workspace of one layer and direction of an LSTM: elements, and bytes that
-    no format changes, exact in formats of 4 and of 2 bytes. Gates, states and gradients of states
-    each begin a page; rows are padded to 64 bytes, and by 64 more where 256 elements divide them.
-    oneDNN src/cpu/rnn/rnn_utils.cpp (set_workspace_sizes, get_good_ld)."""
+    """Predicts oneDNN's workspace for one layer and direction of an LSTM. Returns elements, whose
+    size depends on the format, and bytes that do not; exact for formats of 4 and 2 bytes. Gates,
+    states and gradients of states each begin on a page. Rows are padded to 64 bytes, and by 64 more
+    if their length is a multiple of 256 elements. Source: oneDNN src/cpu/rnn/rnn_utils.cpp
+    (set_workspace_sizes, get_good_ld)."""
     tokens = steps * batch_size
     states = 2 * (steps + 1) * batch_size
     widest = max(input_size, hidden_size)

@@ -1,8 +1,7 @@
-"""FLOPs of the operators that count towards MFU: matmuls, convolutions, attention, recurrent
-layers. One multiply-add is 2 FLOPs. torch's own formulas are the base; an entry here corrects or
-adds one. Names are those of torch's operators, so that an operator that this version of torch does
-not have does no harm. Formulas read shapes alone, so that an operator recorded in a trace is
-counted by them too, without torch."""
+"""FLOPs of operators that count towards MFU: matmuls, convolutions, attention and recurrent layers.
+A multiply-add is 2 FLOPs. Entries here correct torch's own formulas or add to them. Operators are
+given by name, so one that this version of torch lacks does no harm. Formulas read only shapes, so
+they also count operators recorded in a trace, without torch."""
 
 from __future__ import annotations
 
@@ -20,22 +19,22 @@ Shape = Sequence[int]
 
 
 class Sides(Protocol):
-    """Operand as a formula reads it: a tensor, or a shape out of a trace."""
+    """Operand of a formula: a tensor, or a shape from a trace."""
 
     @property
     def shape(self) -> Shape:
-        """Length of each side."""
+        """Size of each dimension."""
 
     @property
     def ndim(self) -> int:
-        """Number of sides."""
+        """Number of dimensions."""
 
     def numel(self) -> int:
         """Number of elements."""
 
 
-# How names begin that no file of formulas is asked for: torch's own operators and ranges, and the fused kernels
-# that torch.compile names. Without them the files need not be read.
+# Beginnings of names that are in no file of formulas, so that files need not be read for them:
+# torch's own operators and ranges, and fused kernels of torch.compile.
 _OF_TORCH = (
     *("aten::", "autograd::", "torch::", "c10d::", "profiler::", "prims::", "prim::", "nccl:"),
     *("ProfilerStep#", "Optimizer.", "enumerate(", "## Call ", "triton_poi_", "triton_red_"),
@@ -44,11 +43,12 @@ _OF_TORCH = (
 
 
 def register(operator: object, formula: Formula) -> None:
-    """Gives an operator a formula in place of any other: `register(torch.ops.mine.matmul, lambda x,
-    w: 2 * x.numel())`. `operator` is one of `torch.ops`, of `torch.library.custom_op`, a Triton
-    kernel (as a custom operator: torch does not see one launched by hand), or a name such as
-    `"mine::matmul"`. The formula takes the arguments, and the result as `out` where it has such a
-    parameter, and returns FLOPs or a Cost."""
+    """Registers a formula for an operator, in place of any other: `register(torch.ops.mine.matmul,
+    lambda x, w: 2 * x.numel())`. `operator` is a member of `torch.ops`, a
+    `torch.library.custom_op`, a Triton kernel, or a name such as `"mine::matmul"`. A Triton kernel
+    must be a custom operator, as torch does not see one that is launched directly. The formula gets
+    the call's arguments, and its result as `out` if it has such a parameter. It returns FLOPs or a
+    Cost."""
     takes_out = "out" in inspect.signature(formula).parameters
     FORMULAS[operator_name(operator)] = (
         formula if takes_out else lambda *args, out, **kwargs: formula(*args, **kwargs)
@@ -56,8 +56,8 @@ def register(operator: object, formula: Formula) -> None:
 
 
 def formula_of(name: str) -> Formula | None:
-    """The formula of an operator by its name: of `register` and of this module, else of a file;
-    None without one."""
+    """Returns an operator's formula by name: registered, of this module, or else from a file. None
+    if there is none."""
     formula = FORMULAS.get(name)
     if formula is None and not name.startswith(_OF_TORCH):
         return registered_formula(name)
@@ -65,8 +65,8 @@ def formula_of(name: str) -> Formula | None:
 
 
 def operator_name(operator: object) -> str:
-    """The name that an operator goes by in counts: `aten::mm`, or a Triton kernel's function
-    name."""
+    """Name of an operator in counts: `aten::mm`, or a Triton kernel's function name. Raises
+    TypeError if it is no operator."""
     if isinstance(operator, str):
         return operator
     operator = getattr(operator, "_opoverload", operator)
@@ -81,8 +81,8 @@ def operator_name(operator: object) -> str:
 
 
 def matmul(a: Sides, b: Sides, *_: object, **__: object) -> int:
-    """FLOPs of […, m, k]·[…, k, n], [m, k]·[k] or [k]·[k], by stored elements; a complex
-    multiply-add is four."""
+    """FLOPs of […, m, k]·[…, k, n], [m, k]·[k] or [k]·[k]. Only stored elements of a sparse operand
+    count; a complex multiply-add is four."""
     asked = getattr(a, "is_complex", None)
     real = 4 if asked and asked() else 1
     if _is_sparse(b) and not _is_sparse(a):
@@ -95,6 +95,7 @@ def _is_sparse(tensor: object) -> bool:
 
 
 def _stored(tensor: Any) -> int:
+    """Number of elements that a tensor stores."""
     values = (
         (tensor._values() if tensor.is_sparse else tensor.values())
         if _is_sparse(tensor)
@@ -104,8 +105,9 @@ def _stored(tensor: Any) -> int:
 
 
 def batched_matmul(a: Sides, b: Sides, *_: object, **__: object) -> int | Cost:
-    """FLOPs of a batched matmul. Squares of tokens by tokens, which eager attention makes, grow
-    with pairs of tokens; `Cost.side` tells those of a chunk or of a head's width apart."""
+    """FLOPs of a batched matmul. One with two equal sides may be eager attention, whose squares of
+    tokens by tokens grow with pairs of tokens. `Cost.side` distinguishes these from squares of a
+    chunk or of a head's width."""
     if getattr(b, "is_nested", False) or getattr(a, "is_nested", False):
         return nested_matmul(a, b)
     flops = matmul(a, b)
@@ -118,8 +120,8 @@ def batched_matmul(a: Sides, b: Sides, *_: object, **__: object) -> int | Cost:
 
 
 def trilinear(a: Sides, b: Sides, c: Sides, *rest: Sequence[int], **__: object) -> int:
-    """FLOPs of Bilinear's product of three factors; `rest` are each one's dimensions of size 1, and
-    those summed."""
+    """FLOPs of Bilinear's product of three factors. `rest` are the dimensions that each factor
+    lacks, then those that are summed."""
     *added, summed = map(set, rest[:4])
     sizes: dict[int, int] = {}
     for factor, missing in zip((a, b, c), added, strict=True):
@@ -133,20 +135,21 @@ def trilinear(a: Sides, b: Sides, c: Sides, *rest: Sequence[int], **__: object) 
 
 
 def distances(a: Sides, b: Sides, *_: object, **__: object) -> Cost:
-    """Cost of distances, […, n, k] to […, m, k] by -2·a·bᵀ; the kernel multiplies k + 2 columns for
-    both squares."""
+    """Cost of distances from […, n, k] to […, m, k] by -2·a·bᵀ. The kernel multiplies k + 2
+    columns, which adds both squares."""
     flops = 2 * a.numel() * b.shape[-2]
     return Cost(flops, flops, flops + 4 * a.numel() // a.shape[-1] * b.shape[-2])
 
 
 def semi_structured_matmul(*args: Any, **__: object) -> int:
-    """FLOPs of a 2:4 sparse matmul: of each four values two are stored, and multiplied."""
+    """FLOPs of a 2:4 sparse matmul: two of every four values are stored and multiplied."""
     values, dense = next((a, args[at + 2]) for at, a in enumerate(args) if a.ndim == 2)
     return 2 * values.numel() * dense.shape[-1]
 
 
 def nested_matmul(a: Any, b: Any, *_: object, **__: object) -> int:
-    """FLOPs of nested tensors, whose sequences differ in length; others are taken apart before."""
+    """FLOPs of a matmul of nested tensors, whose sequences differ in length. Other calls of
+    aten::matmul are decomposed before."""
     if not b.is_nested:
         return int(2 * a.numel() * b.shape[-1])
     columns = [size[-1] for size in b._nested_tensor_size().tolist()]
@@ -155,42 +158,44 @@ def nested_matmul(a: Any, b: Any, *_: object, **__: object) -> int:
 
 
 def _lengths(x: Any) -> list[int]:
+    """Length of each sequence in a batch, nested or not."""
     if getattr(x, "is_nested", False):
         return [int(size[0]) for size in x._nested_tensor_size().tolist()]
     return [x.shape[1]] * x.shape[0]
 
 
 def linear(inputs: Sides, weight: Sides, *_: object, **__: object) -> int:
-    """FLOPs of […, k]·[n, k]ᵀ, or of a weight [k], seen only where torch does not take it apart."""
+    """FLOPs of […, k]·[n, k]ᵀ, or of a weight [k]. Called only where torch does not decompose
+    it."""
     return 2 * inputs.numel() * prod(weight.shape[:-1])
 
 
 def grouped_matmul(a: Sides, b: Sides, *_: object, **__: object) -> int:
-    """FLOPs of a grouped matmul, [rows, k]·[groups, k, n] or [m, rows]·[rows, n]: each row meets
-    one group."""
+    """FLOPs of a grouped matmul, [rows, k]·[groups, k, n] or [m, rows]·[rows, n]: each row is
+    multiplied for one group."""
     return 2 * a.numel() * b.shape[-1]
 
 
 def convolution_flops(
     input_shape: Shape, weight_shape: Shape, output_shape: Shape, transposed: bool
 ) -> int:
-    """FLOPs of a convolution: each output element costs its slice of the weight [out channels, in
-    channels ÷ groups,
-    *kernel]; each input element where it is transposed."""
+    """FLOPs of a convolution. Each output element costs its slice of the weight [out channels, in
+    channels ÷ groups, *kernel]. If it is transposed, each input element does."""
     return 2 * prod(input_shape if transposed else output_shape) * prod(weight_shape[1:])
 
 
 def recurrent(inputs: Sides, weights: Sequence[Sides]) -> int:
-    """FLOPs of weights that each token meets once; inputs [steps, batch, width], or [tokens, width]
-    where packed."""
+    """FLOPs of weight matrices that each token is multiplied by once. Inputs are [steps, batch,
+    width], or packed [tokens, width]."""
     return 2 * inputs.numel() // inputs.shape[-1] * _matrix_elements(weights)
 
 
 def rnn_layer_gradients(
     x: Sides, *args: Sides, needs_gradient: Sequence[bool] | None = None, **__: object
 ) -> Cost:
-    """Cost of the gradients of one oneDNN layer, whose kernel makes all of them; `needs_gradient`
-    are those asked for: of input, both weights, both biases, hidden and cell state."""
+    """Cost of the gradients of one oneDNN layer, whose kernel computes all of them.
+    `needs_gradient` says which are needed: of input, both weights, both biases, hidden and cell
+    state; None means all."""
     w_input, w_state = args[:2]
     tokens = x.numel() // x.shape[-1]
     executed = 2 * recurrent(x, args[:2])
@@ -206,15 +211,15 @@ def rnn_layer_gradients(
     return Cost(needed, needed, executed)
 
 
-# Place of `bidirectional` from the end, alike for cuDNN and MIOpen, of which the latter knows no
-# size of a projection.
+# Position of `bidirectional`, counted from the end: the same for cuDNN and for MIOpen, which has
+# no argument for the projection's size.
 _BIDIRECTIONAL = -5
 
 
 def rnn_gradients(x: Sides, weights: Sequence[Sides], stride: int, *rest: Any, **__: object) -> int:
-    """FLOPs of the gradients of a GPU's recurrent layers; the last argument says which are asked
-    for: of input, hidden state, cell state and, all at once, weights. The first step's state takes
-    one only if it is asked for, and so does the first layer's input."""
+    """FLOPs of the gradients of a GPU's recurrent layers. The last argument says which are needed:
+    of input, hidden state, cell state and, all at once, weights. The first step's state and the
+    first layer's input cost one only if needed."""
     forward = recurrent(x, weights)
     asked = rest[-1]
     if not isinstance(asked, Sequence) or len(asked) != 4:
@@ -235,12 +240,13 @@ def rnn_gradients(x: Sides, weights: Sequence[Sides], stride: int, *rest: Any, *
 
 
 def _matrix_elements(arguments: Sequence[Any]) -> int:
+    """Elements of all matrices among the arguments."""
     matrices = (tensor for tensor in arguments if getattr(tensor, "ndim", None) == 2)
     return sum(tensor.numel() for tensor in matrices)
 
 
 def encoder_layer(src: object, embed_dim: int, num_heads: int, *args: object, **__: object) -> int:
-    """FLOPs of TransformerEncoderLayer's fused inference: every weight matrix for every token, and
+    """FLOPs of TransformerEncoderLayer's fused inference: every weight matrix for each token, and
     full attention."""
     lengths = _lengths(src)
     return (
@@ -263,6 +269,7 @@ def multi_head_attention(
 def _attention(
     cost: Callable[[dict[str, Any], bool], Cost], signature: str, backward: bool
 ) -> Formula:
+    """Turns a cost function of named arguments into a formula for an operator's arguments."""
     return lambda *args, out, **kwargs: cost(bind(signature, args, kwargs), backward)
 
 
@@ -270,32 +277,30 @@ _TABLE: dict[str, Formula] = {
     "aten::mm aten::_int_mm aten::_scaled_mm aten::_scaled_mm_v2 aten::_sparse_mm": matmul,
     "aten::mv aten::dot aten::vdot": matmul,
     "aten::bmm": batched_matmul,
-    # Adding the first operand is not counted, as everywhere.
+    # As everywhere, adding the first operand is not counted.
     "aten::addmm aten::addmm_ aten::addmv aten::addmv_ aten::addbmm aten::addbmm_ aten::_addmm_activation "
     "aten::_sparse_addmm": lambda c, a, b, *_, **__: matmul(a, b),
-    # A product at the places alone that a sparse operand has.
+    # Computes the product only where the sparse operand has elements.
     "aten::sparse_sampled_addmm": lambda c, a, b, *_, **__: 2 * _stored(c) * a.shape[-1],
     "aten::baddbmm aten::baddbmm_": lambda c, a, b, *_, **__: batched_matmul(a, b),
     "aten::_trilinear": trilinear,
     "aten::_euclidean_dist": distances,
     "aten::_sparse_semi_structured_mm aten::_sparse_semi_structured_addmm": semi_structured_matmul,
-    # As `linear`, of half the weight.
+    # Like `linear`, with half of the weight stored.
     "aten::_sparse_semi_structured_linear": lambda x, w, *_, **__: (
         2 * x.numel() // x.shape[-1] * w.numel()
     ),
-    # 2:4 sparse by cuSPARSELt, whose compressed operand holds its own indices: half of [m, k]·[k,
-    # n].
+    # 2:4 sparse by cuSPARSELt, whose compressed operand also holds indices: half of
+    # [m, k]·[k, n].
     "aten::_cslt_sparse_mm": lambda values, dense, *_, out, **__: dense.shape[0] * out.numel(),
-    # A linear layer whose weight is packed in a layout of its own: each input value meets every
-    # output.
+    # Linear layers with packed weights: each input value is multiplied once per output.
     "aten::_weight_int8pack_mm aten::_weight_int4pack_mm aten::_weight_int4pack_mm_for_cpu "
     "aten::_dyn_quant_matmul_4bit aten::_wrapped_quantized_linear_prepacked quantized::linear "
     "quantized::linear_relu quantized::linear_dynamic onednn::qlinear_pointwise bitsandbytes::gemv_4bit "
     "bitsandbytes::gemm_4bit bitsandbytes::int8_linear_matmul "
     "bitsandbytes::int8_mixed_scaled_mm": lambda x, *_, out, **__: 2 * x.numel() * out.shape[-1],
     "aten::matmul": nested_matmul,
-    # Of each backward pass the gradients that are asked for; each costs what the forward matmul
-    # costs.
+    # Backward passes count the gradients that are needed, each as much as the forward matmul.
     "aten::matmul_backward": lambda g, a, b, mask, *_, **__: sum(mask) * nested_matmul(a, b),
     "aten::linear_backward": lambda x, g, w, mask, *_, **__: sum(mask[:2]) * linear(x, w),
     "aten::linear": linear,
@@ -304,7 +309,7 @@ _TABLE: dict[str, Formula] = {
     "transformers::grouped_mm_fallback_backward": lambda g, a, b, *_, **__: (
         2 * grouped_matmul(a, b)
     ),
-    # Golub and Van Loan, Matrix Computations, 4th edition: of n rows n² for each column of a
+    # Golub and Van Loan, Matrix Computations, 4th edition, for n rows: n² for each column of a
     # triangular system's right side; n³/3 by Cholesky, 2n³/3 by LU, then 2n² for each column; 2n³
     # for an inverse.
     "aten::linalg_solve_triangular aten::triangular_solve": lambda a, b, *_, **__: (
@@ -318,8 +323,8 @@ _TABLE: dict[str, Formula] = {
     "aten::linalg_lu_solve": lambda a, pivots, b, *_, **__: 2 * a.shape[-1] * b.numel(),
     "aten::cholesky_solve": lambda b, a, *_, **__: 2 * a.shape[-1] * b.numel(),
     "aten::linalg_inv_ex": lambda a, *_, **__: 2 * a.numel() * a.shape[-1],
-    # The fifth after the weight says whether it is transposed; its last the gradients of input and
-    # weight asked for.
+    # After the weight, rest[4] says whether it is transposed, and rest[7] which gradients of input
+    # and weight are needed.
     "aten::convolution aten::_convolution aten::convolution_overrideable": lambda x, w, *rest, out, **__: (
         convolution_flops(x.shape, w.shape, out.shape, transposed=rest[4])
     ),
@@ -329,9 +334,8 @@ _TABLE: dict[str, Formula] = {
     "aten::convolution_backward": lambda g, x, w, *rest, **__: (
         sum(rest[7][:2]) * convolution_flops(x.shape, w.shape, g.shape, rest[4])
     ),
-    # One layer of an LSTM or GRU on a CPU, weights from input and state; on a GPU all layers.
-    # Backward: the gradients
-    # that are asked for.
+    # On a CPU one layer of an LSTM or GRU, with weights of input and state; on a GPU all layers.
+    # Backward passes count the gradients that are needed.
     "aten::mkldnn_rnn_layer": lambda x, *args, **__: recurrent(x, args[:2]),
     "aten::mkldnn_rnn_layer_backward": rnn_layer_gradients,
     "aten::_cudnn_rnn aten::miopen_rnn": lambda x, weights, *_, **__: recurrent(x, weights),

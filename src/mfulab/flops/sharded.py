@@ -1,5 +1,5 @@
-"""Models spread over ranks, counted on one process: DTensor's and FSDP2's operators on local
-shards."""
+"""Counts models that are sharded over ranks, in one process: operators of DTensor and FSDP2 on
+local shards."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +9,10 @@ import torch.distributed as dist
 
 @contextmanager
 def pretended_ranks(world_size: int, rank: int = 0) -> Iterator[None]:
-    """Makes this process, inside it, `rank` of a job of `world_size` whose others do not exist.
-    Device meshes, DTensor and FSDP2 can be set up as for the real job: collectives return at once,
-    without values. On the meta device no memory is needed. Raises RuntimeError if the process
-    already belongs to a job."""
+    """Makes this process, while entered, `rank` of a simulated job of `world_size` ranks; the
+    others do not exist. Device meshes, DTensor and FSDP2 can be set up as for the real job.
+    Collectives return at once, without values. On the meta device no memory is needed. Raises
+    RuntimeError if the process already belongs to a job."""
     pretend_ranks(world_size, rank)
     try:
         yield
@@ -21,8 +21,8 @@ def pretended_ranks(world_size: int, rank: int = 0) -> Iterator[None]:
 
 
 def pretend_ranks(world_size: int, rank: int = 0) -> None:
-    """Makes this process a rank of a pretended job for good; raises RuntimeError if it belongs to a
-    job."""
+    """Makes this process a rank of a simulated job permanently. Raises RuntimeError if it already
+    belongs to a job."""
     if dist.is_initialized():
         raise RuntimeError("this process already belongs to a job; count its own steps instead")
     from torch.testing._internal.distributed.fake_pg import FakeStore

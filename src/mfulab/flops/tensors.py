@@ -1,4 +1,5 @@
-"""Tensors that a step keeps: those saved for the backward pass, and all that are alive at once."""
+"""Memory of a step's tensors: those saved for the backward pass, and all that are alive at the same
+time."""
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -16,14 +17,15 @@ from mfulab.flops.memory import onednn_lstm_workspace
 
 @dataclass(frozen=True)
 class Held:
-    """Memory that depends on the number format, and memory that does not."""
+    """Memory in two parts: floats, whose size depends on the number format, and bytes that do not
+    depend on it."""
 
     elements: int = 0  # floats
     fixed_bytes: int = 0  # integers and masks
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> "Held":
-        """The memory behind a tensor, all of it."""
+        """Memory of the whole storage behind a tensor."""
         size = tensor.untyped_storage().nbytes()
         is_float = tensor.is_floating_point() or tensor.is_complex()
         if is_float:
@@ -37,12 +39,12 @@ class Held:
         return Held(self.elements - other.elements, self.fixed_bytes - other.fixed_bytes)
 
     def bytes(self, element_bytes: int = 4) -> int:
-        """Total where each float takes `element_bytes`."""
+        """Total in bytes if each float takes `element_bytes`."""
         return self.elements * element_bytes + self.fixed_bytes
 
 
 class _Storages:
-    """Pieces of memory that have been seen and are still there, by their address."""
+    """Storages that were added and are still alive, by address."""
 
     def __init__(self, tensors: Iterable[torch.Tensor] = ()) -> None:
         self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -53,8 +55,8 @@ class _Storages:
         return storage._cdata in self._alive
 
     def add(self, tensor: torch.Tensor, when_gone: Callable[[], None] = lambda: None) -> bool:
-        """True if the tensor's memory is new; `when_gone` is called when its last reference
-        goes."""
+        """Adds a tensor's storage. Returns True if it is new; False also for tensors that are not
+        strided. Calls `when_gone` once the storage is freed."""
         if (
             tensor.layout != torch.strided
             or (storage := tensor.untyped_storage())._cdata in self._alive
@@ -63,7 +65,7 @@ class _Storages:
         key = storage._cdata
 
         def leave(_: object) -> None:
-            # Another storage may take the address from now on.
+            # The address may be reused from now on.
             del self._alive[key]
             when_gone()
 
@@ -72,17 +74,16 @@ class _Storages:
 
 
 class SavedTensors(Opened):
-    """Notes what autograd saves inside it, without parameters and buffers; nothing of torch.func
-    (`interrupted`)."""
+    """Records what autograd saves for backward while entered, except parameters and buffers.
+    Tensors saved by torch.func cannot be seen; `interrupted` is True if there were any."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.total = Held()
         self.interrupted = False
         self.seen = _Storages((*model.parameters(), *model.buffers()))
-        self.of_nodes: dict[
-            int, list[tuple[str, list[int]]]
-        ] = {}  # by autograd's number: parameter's name, and shape
+        # sequence number of a node → parameter's name (or ""), shape
+        self.of_nodes: dict[int, list[tuple[str, list[int]]]] = {}
         strided = (
             (name, tensor)
             for name, tensor in model.named_parameters()
@@ -96,8 +97,8 @@ class SavedTensors(Opened):
         yield self._hooks
 
     def _without(self) -> Callable[[str], AbstractContextManager[None]]:
-        """Takes the hooks away where torch.func computes gradients, which fails in their
-        presence."""
+        """Returns a replacement for torch's `disable_saved_tensors_hooks` that first removes our
+        hooks. torch.func calls it, and would fail if hooks were set."""
         disable = torch.autograd.graph.disable_saved_tensors_hooks
 
         @contextmanager
@@ -114,6 +115,7 @@ class SavedTensors(Opened):
         return disabled
 
     def _note(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Hook for a tensor that autograd saves."""
         name = ""
         if tensor.layout == torch.strided:
             name = self._names.get(tensor.untyped_storage()._cdata, "")
@@ -126,9 +128,9 @@ class SavedTensors(Opened):
 
 
 class LstmsOnCpu(ExitStack):
-    """Notes what oneDNN would save of LSTMs beyond the operators counted on the meta device:
-    `more`. torch runs by it fp32, and bf16 where the CPU has instructions for it, but no
-    projections and no packed sequences."""
+    """Computes what oneDNN saves for LSTMs on a CPU beyond the operators counted on the meta
+    device; the result is `more`. torch uses oneDNN for fp32, and for bf16 if the CPU has the
+    instructions, but not with projections or packed sequences."""
 
     def __init__(self, model: torch.nn.Module, saved: SavedTensors) -> None:
         super().__init__()
@@ -148,6 +150,7 @@ class LstmsOnCpu(ExitStack):
         self._before = self._saved.total, is_plain and x.untyped_storage() in self._saved.seen
 
     def _leave(self, lstm: Any, arguments: Any, output: Any) -> None:
+        """Adds what oneDNN would save for this call, minus what was saved during it."""
         x: Any = arguments[0] if arguments else None
         if not isinstance(x, torch.Tensor) or not x.is_meta or not output[0].requires_grad:
             return
@@ -165,15 +168,16 @@ class LstmsOnCpu(ExitStack):
             self._outputs.append((weakref.ref(output[0].untyped_storage()), hidden))
 
     def _shared(self) -> None:
+        """Subtracts outputs that a later operator saved as well."""
         for storage, size in self._outputs:
             if (alive := storage()) is not None and alive in self._saved.seen:
                 self.more -= Held(size)
 
 
 class LiveTensors:
-    """A pretended allocator: what operators make is alive until the last reference to its memory
-    goes. What nobody made (parameters, inputs) is not counted; `peak` is the largest sum, at 4
-    bytes a float."""
+    """A simulated allocator. Memory is alive from the operator that makes it until its last
+    reference is gone. Memory that no operator made (parameters, inputs) is not counted. `peak` is
+    the largest sum, at 4 bytes per float."""
 
     def __init__(self) -> None:
         self.alive = Held()
@@ -181,7 +185,7 @@ class LiveTensors:
         self._seen = _Storages()
 
     def note(self, read: Iterable[torch.Tensor], written: Iterable[torch.Tensor]) -> None:
-        """Notes one operator's call."""
+        """Records one operator call by the tensors that it read and wrote."""
         for tensor in read:
             self._seen.add(tensor)
         for tensor in written:
@@ -195,17 +199,17 @@ class LiveTensors:
 
 
 def _saved_by_layer(lstm: torch.nn.LSTM, layer: int, steps: int, batch: int) -> Held:
-    """Elements that oneDNN saves of one layer, in all directions, for its backward pass."""
+    """Memory that oneDNN saves for the backward pass of one layer, over all its directions."""
     directions = 2 if lstm.bidirectional else 1
     width = lstm.hidden_size
     inputs = width * directions if layer else lstm.input_size
     hidden = steps * batch * width
     elements, fixed = onednn_lstm_workspace(steps, batch, inputs, width)
     calls = hidden + 4 * batch * width + elements
-    if not lstm.bias:  # zeros of the weights' shapes stand for biases
+    if not lstm.bias:  # without biases, zeros of the weights' shapes are saved
         calls += 4 * width * (inputs + width)
     saved = directions * calls
-    # Directions are joined for the next layer, unless dropout writes them anew, beside its mask.
+    # A later layer also saves its input: dropout's result and mask, or the joined directions.
     if layer and lstm.dropout and lstm.training:
         saved += 2 * hidden * directions
     elif layer and directions > 1:

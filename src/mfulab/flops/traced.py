@@ -1,6 +1,6 @@
-"""FLOPs and bytes of operators that a trace recorded: their shapes, given to the same formulas as a
-count. A trace holds inputs alone, so the shape of a convolution's output is computed from stride,
-padding and dilation ("Concrete Inputs"). What its record does not tell is none, with a reason,
+"""FLOPs and bytes of operators recorded in a trace: their shapes go to the same formulas as in a
+count. A trace holds only inputs, so the shape of a convolution's output is computed from stride,
+padding and dilation ("Concrete Inputs"). Whatever the record does not hold is None with a reason,
 never 0."""
 
 import ast
@@ -23,11 +23,11 @@ from mfulab.flops.registry.entry import FAULTS, Registered
 from mfulab.flops.registry.expression import Operand, UnknownError
 from mfulab.flops.registry.step import NO_STEP, StepWork
 
-# The formats of matmuls, by the names of types in traces.
+# Type names in traces → number formats of matmuls.
 TYPES = {"double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
 TYPES |= {f"c10::Float8_{name}": "fp8" for name in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")}
 TYPES |= {"signed char": "int8", "unsigned char": "int8", "c10::Float4_e2m1fn_x2": "fp4"}
-# The same types as XLA names them.
+# XLA's type names → type names in traces.
 XLA_TYPES = {
     "f64": "double", "f32": "float", "f16": "c10::Half", "bf16": "c10::BFloat16", "f8e4m3fn": "c10::Float8_e4m3fn",
     "f8e5m2": "c10::Float8_e5m2", "f8e4m3fnuz": "c10::Float8_e4m3fnuz", "f8e5m2fnuz": "c10::Float8_e5m2fnuz",
@@ -41,8 +41,8 @@ _PLAIN = {
     "aten::_conv_depthwise2d",
 }
 
-_COUNTED = "xla::matmul"  # its work and bytes come with it
-# With what torch.compile makes of matmuls: operators on a CPU, and Inductor's own templates.
+_COUNTED = "xla::matmul"  # its FLOPs and bytes are in the record
+# Beginnings of names that torch.compile gives to matmuls: on a CPU, and Inductor's templates.
 _MULTIPLYING = (
     "triton_tem_",
     "mkldnn::_linear",
@@ -53,23 +53,23 @@ _MULTIPLYING = (
 
 
 def is_traced_matmul(name: str) -> bool:
-    """True if an operator of a trace is a matmul, convolution or attention, whose arguments tell
-    its cost."""
-    # Whatever aten::matmul is given, it calls another of these.
+    """True if an operator of a trace is a matmul, convolution or attention, so that its cost
+    follows from its arguments."""
+    # aten::matmul always calls another of these, which is counted instead.
     if name == "aten::matmul":
         return False
     return formula_of(name) is not None or name.startswith(_MULTIPLYING)
 
 
 def asks_step(name: str) -> bool:
-    """True if an operator's work depends on lengths that the engine's step tells."""
+    """True if an operator's work depends on lengths that only the engine's step holds."""
     formula = formula_of(name)
     return isinstance(formula, Registered) and formula.of_step
 
 
 @dataclass(frozen=True)
 class Shaped:
-    """Stands for a tensor in a formula: its shape, and whether its elements are complex."""
+    """Stand-in for a tensor in a formula: its shape, and whether its elements are complex."""
 
     shape: tuple[int, ...]
     complex: bool = False
@@ -84,25 +84,25 @@ class Shaped:
         return prod(self.shape)
 
     def is_complex(self) -> bool:
-        """Says whether a multiply-add is four real ones."""
+        """True if elements are complex, so that a multiply-add is four real ones."""
         return self.complex
 
 
 @dataclass(frozen=True)
 class Traced:
-    """Cost of one call, as far as its record holds it."""
+    """Cost of one call, as far as its record determines it."""
 
-    cost: Cost | None  # None if the record does not hold it
-    matmul: tuple[int, int, int, int] | None = None  # (batch, m, n, k) where the call is one matmul
-    # (pixels out, channels, filters, taps) without groups
+    cost: Cost | None  # None if the record does not determine it
+    matmul: tuple[int, int, int, int] | None = None  # (batch, m, n, k) if the call is one matmul
+    # (pixels out, channels, filters, taps) of a convolution without groups
     convolution: tuple[int, int, int, int] | None = None
-    # (queries, keys, width of a head, causal) without lengths
+    # (queries, keys, width of a head, causal) of attention without lengths
     attention: tuple[int, int, int, bool] | None = None
     reason: Said | None = None  # why there is no cost
-    # read and written, each operand and result once, where that is told
+    # elements read and written, each operand and result once, if known
     elements: int | None = None
-    bytes_moved: float | None = None  # the same where the record says it in bytes
-    format: str | None = None  # that it multiplies, where its formula says so
+    bytes_moved: float | None = None  # the same in bytes, if the record has them
+    format: str | None = None  # number format of the matmul, if its formula names one
     of_step: bool = False  # whether calls with equal arguments may cost differently
 
 
@@ -114,8 +114,9 @@ def traced_cost(
     name: str, shapes: Sequence[Any], values: Sequence[Any], types: Sequence[str] = (),
     step: StepWork | None = None,
 ) -> Traced:  # fmt: skip
-    """Cost of a call of operator `name`: shapes are `Input Dims`, values `Concrete Inputs`, types
-    `Input type`, and `step` is what an engine tells of the step that it belongs to."""
+    """Cost of a call of operator `name`. `shapes` are the trace's `Input Dims`, `values` its
+    `Concrete Inputs`, `types` its `Input type`. `step` holds the lengths of the engine's step that
+    the call belongs to."""
     if name.startswith(_COUNTED):
         work, moved = values
         return Traced(Cost(*work), bytes_moved=moved)
@@ -135,13 +136,13 @@ def traced_cost(
 def _recorded(
     shapes: Sequence[object], values: Sequence[object], types: Sequence[str]
 ) -> Iterable[tuple[Any, Any, str]]:
-    """Shape, value and type of each argument, "" for what was not recorded."""
+    """Yields shape, value and type of each argument, with "" for those that were not recorded."""
     count = len(shapes)
     return zip_longest(shapes, values[:count], types[:count], fillvalue="")
 
 
 def _of_torch(name: str, arguments: list[Any]) -> Traced:
-    """Cost of a call of torch's own operators, and of those that `register` names."""
+    """Cost of a call of torch's own operators, or of those added by `register`."""
     if name.startswith("triton_tem_"):
         return _template(arguments)
     if name.startswith(("mkldnn::", "mkl::")):
@@ -158,7 +159,7 @@ def _of_torch(name: str, arguments: list[Any]) -> Traced:
 
 
 def _counted(name: str, arguments: list[Any]) -> Cost:
-    """Cost by a formula of code. Raises UnknownError where it gives none."""
+    """Cost by a formula in code. Raises UnknownError if the formula returns None."""
     cost = FORMULAS[name](*arguments, out=None)
     if cost is None:
         raise UnknownError(name)
@@ -166,9 +167,9 @@ def _counted(name: str, arguments: list[Any]) -> Cost:
 
 
 def _of_inductor(name: str, arguments: list[Any]) -> Traced:
-    """Cost of what torch.compile makes of a linear layer or convolution on a CPU."""
+    """Cost of an operator that torch.compile makes of a linear layer or convolution on a CPU."""
     if isinstance(arguments[2], Shaped) and arguments[2].ndim > 1:
-        del arguments[1]  # an addend, or the packed weight, before the weight
+        del arguments[1]  # an addend or the packed weight, before the weight
     x, weight = arguments[:2]
     if name.startswith("mkldnn::_convolution"):
         _, padding, stride, dilation = arguments[2:6]
@@ -194,7 +195,7 @@ def _registered(
     formula: Registered, shapes: Sequence[object], values: Sequence[object], types: Sequence[str],
     step: StepWork | None,
 ) -> Traced:  # fmt: skip
-    """Cost of a call by a formula out of a file."""
+    """Cost of a call by a formula from a file."""
     given = list(starmap(_operand, _recorded(shapes, values, types)))
     arguments = dict(zip(formula.arguments, given, strict=False))
     kinds = dict(zip(formula.arguments, types, strict=False))
@@ -217,7 +218,7 @@ def _registered(
 
 
 def _operand(shape: object, value: object, kind: str) -> Any:
-    """An argument as a formula of a file reads it."""
+    """Converts an argument to the form that formulas in files read."""
     argument = _argument(shape, value, kind)
     if isinstance(argument, Shaped):
         return Operand(argument.shape, _SIZES.get(kind))
@@ -225,8 +226,8 @@ def _operand(shape: object, value: object, kind: str) -> Any:
 
 
 def _format_of(told: str, kinds: dict[str, str], types: Sequence[str]) -> str | None:
-    """The number format that a formula names, or of the argument that it names. Else the narrower
-    type's; bytes hold packed weights, which meet the other operand's format."""
+    """Number format of a matmul: the one that the formula names, or that of the argument that it
+    names. Else the narrower of the operands' formats, except bytes, which hold packed weights."""
     if told in kinds:
         return TYPES.get(kinds[told])
     if told in ELEMENT_BYTES:
@@ -235,8 +236,8 @@ def _format_of(told: str, kinds: dict[str, str], types: Sequence[str]) -> str | 
 
 
 def traced_format(types: Sequence[str]) -> str | None:
-    """The format of a matmul by its operands' types; the narrower where they differ; None where
-    none is told."""
+    """Number format of a matmul by its operands' types, the narrower one if they differ. None if no
+    type is known."""
     formats = []
     for kind in types:
         if kind in TYPES:
@@ -248,6 +249,8 @@ def traced_format(types: Sequence[str]) -> str | None:
 
 
 def _argument(shape: object, value: object, kind: str) -> Any:
+    """Converts a recorded argument: tensors to `Shaped`, lists of tensors to lists of it, others to
+    their values."""
     if isinstance(shape, list) and shape:
         is_complex = "complex" in kind
         several = None
@@ -261,6 +264,7 @@ def _argument(shape: object, value: object, kind: str) -> Any:
 
 @functools.cache
 def _value(text: str) -> Any:
+    """Parses a recorded value; None if it is empty, and the text itself if it is no literal."""
     try:
         if text:
             return ast.literal_eval(re.sub(r"\b(true|false)\b", lambda word: word[0].title(), text))
@@ -270,6 +274,8 @@ def _value(text: str) -> Any:
 
 
 def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None:
+    """(batch, m, n, k) of a call that is one matmul, else None. Raises ValueError if the shapes do
+    not fit."""
     tensors = []
     for argument in arguments:
         if isinstance(argument, Shaped):
@@ -300,7 +306,8 @@ def _matmul(name: str, arguments: list[Any]) -> tuple[int, int, int, int] | None
 def _as_matmul(
     x: tuple[int, ...], weight: tuple[int, ...], output: tuple[int, ...], transposed: bool
 ) -> tuple[int, int, int, int] | None:
-    """(pixels out, channels, filters, taps) of a convolution of all channels by all filters."""
+    """(pixels out, channels, filters, taps) of a convolution. None if it is transposed or has
+    groups."""
     channels = x[1 - len(weight)]
     is_whole = not transposed and channels == weight[1]
     if is_whole:
@@ -309,8 +316,8 @@ def _as_matmul(
 
 
 def _attention(name: str, arguments: list[Any]) -> tuple[int, int, int, bool] | None:
-    """(queries, keys, width of a head, causal) of an attention over whole sequences; a mask may
-    leave tiles out."""
+    """(queries, keys, width of a head, causal) of attention over whole sequences. None with a mask,
+    which may leave tiles out, and for other operators."""
     given = {}
     if name in SIGNATURES:
         given = bind(SIGNATURES[name], arguments, {})
@@ -321,8 +328,8 @@ def _attention(name: str, arguments: list[Any]) -> tuple[int, int, int, bool] | 
 
 
 def _elements(name: str, arguments: list[Any]) -> int | None:
-    """Elements of operands and results, once each, of attention and of a convolution's backward
-    pass."""
+    """Elements of operands and results, each once, of attention or of a convolution's backward
+    pass. None for other operators."""
     if name == "aten::convolution_backward":
         gradient, x, weight = (tensor.numel() for tensor in arguments[:3])
         needs_x, needs_weight = arguments[10][:2]
@@ -340,10 +347,10 @@ def _convolution(name: str, arguments: list[Any]) -> Traced:
     weight = arguments[1]
     transposed = name in _CONVOLUTIONS and bool(arguments[6])
     if name in _CONVOLUTIONS or name == "aten::_conv_depthwise2d":
-        first = 3 if name in _CONVOLUTIONS else 4  # behind bias; kernel size, bias
+        first = 3 if name in _CONVOLUTIONS else 4  # after bias; or after kernel size and bias
         stride, padding, dilation = arguments[first : first + 3]
     else:
-        # mkldnn and miopen take a bias before, which may be None
+        # mkldnn and miopen take a bias before these, which may be None
         first = 2 if isinstance(arguments[2], list) else 3
         padding, stride, dilation = arguments[first : first + 3]
     if not isinstance(stride, list) or not isinstance(padding, list):
@@ -356,7 +363,8 @@ def _convolution(name: str, arguments: list[Any]) -> Traced:
 
 
 def _convolved(x: Shaped, weight: Shaped, given: Sequence[list[int]]) -> tuple[int, ...]:
-    """Shape of a convolution's result; padding, dilation and stride are of each side or of all."""
+    """Shape of a convolution's output. `given` are padding, dilation and stride, each with one
+    number per side or one for all."""
     sides = weight.ndim - 2
     of_sides = [numbers * sides if len(numbers) == 1 else numbers for numbers in given]
     output = [x.shape[0] if x.ndim == sides + 2 else 1, weight.shape[0]]
@@ -369,8 +377,8 @@ def _convolved(x: Shaped, weight: Shaped, given: Sequence[list[int]]) -> tuple[i
 
 
 def _template(arguments: list[Any]) -> Traced:
-    """Inductor's Triton template of a matmul, by the only m, n, k that fit the shapes of all its
-    tensors."""
+    """Cost of Inductor's Triton template of a matmul, if only one m, n, k fits the shapes of all
+    its tensors."""
     tensors = []
     for one in arguments:
         if isinstance(one, Shaped) and one.ndim >= 2:
@@ -391,8 +399,7 @@ def _one_matmul(batch: int, m: int, n: int, k: int) -> Traced:
     return Traced(Cost.of(2 * prod(sides)), sides, elements=moved)
 
 
-# Bytes of an element by the names of types in traces; of floating-point types those of their
-# format.
+# Type names in traces → bytes per element. Floating-point types have those of their format.
 _FLOATS = {name: ELEMENT_BYTES[held] for name, held in TYPES.items() if "char" not in name}
 _SIZES = _FLOATS | {
     "bool": 1.0,
@@ -402,9 +409,9 @@ _SIZES = _FLOATS | {
     "short int": 2.0,
 }
 _SIZES |= {"int": 4.0, "long": 8.0, "long int": 8.0, "c10::complex<float>": 8.0}
-# Bytes by the numbers of torch's ScalarType, as conversions record what they convert to.
+# Bytes per element by number of torch's ScalarType; conversions record this number.
 _SCALAR_TYPES = (1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4, 2, *(0,) * 7, 1, 1, 1, 1)
-# Operators by what they write, without underscores around their names.
+# Operator, without underscores around its name → kind of result that it writes.
 _TABLE = data(Path(__file__).with_name("elementwise.yaml"))["written"]
 _KINDS = {name: kind for kind, names in _TABLE.items() for name in names.split()}
 
@@ -412,8 +419,8 @@ _KINDS = {name: kind for kind, names in _TABLE.items() for name in names.split()
 def traced_bytes(
     name: str, shapes: Sequence[Any], types: Sequence[str], values: Sequence[Any]
 ) -> float | Said:
-    """Bytes of one call that multiplies nothing, or why its shapes, types and values do not tell
-    them."""
+    """Bytes that one call moves, for operators without a matmul. Returns the reason instead if its
+    shapes, types and values do not determine them."""
     tensors = []
     for pair in zip(shapes, types, strict=False):
         if pair[0]:
@@ -436,10 +443,10 @@ def traced_bytes(
 
 @dataclass(frozen=True)
 class _Tensor:
-    """An operand as it was recorded."""
+    """An operand as recorded in a trace."""
 
     shape: Sequence[int]
-    kind: str  # the name of its type
+    kind: str  # name of its type
 
     @property
     def has_size(self) -> bool:
@@ -452,8 +459,8 @@ class _Tensor:
 
 @dataclass(frozen=True)
 class _Moved:
-    """Operands of a call that multiplies nothing; `number` is its second value, of a type or a
-    side."""
+    """Operands of a call without a matmul. `number` is its second argument: a type or a
+    dimension."""
 
     name: str
     tensors: Sequence[_Tensor]
@@ -468,12 +475,13 @@ class _Moved:
         return self.tensors[0].bytes
 
     def broadcast_elements(self) -> int:
-        """Elements of the result of operands that are broadcast against each other."""
+        """Elements of the result of broadcasting all operands."""
         reversed_shapes = [reversed(tensor.shape) for tensor in self.tensors]
         return prod(map(max, zip_longest(*reversed_shapes, fillvalue=1)))
 
     def broadcast(self) -> float:
-        """Bytes with a result of the widest floating-point operand's type, else of the widest."""
+        """Bytes read and written, if the result has the widest floating-point type of the operands,
+        or else their widest type."""
         kinds = [tensor.kind for tensor in self.tensors]
         floats = []
         for kind in kinds:
@@ -483,7 +491,7 @@ class _Moved:
         return self.read + self.broadcast_elements() * widest
 
     def converted(self) -> float | Said:
-        """Bytes with a result of the type that `number` says."""
+        """Bytes read and written, if `number` is the result's type."""
         size = 0
         if self.number.isdecimal() and int(self.number) < len(_SCALAR_TYPES):
             size = _SCALAR_TYPES[int(self.number)]
@@ -492,7 +500,7 @@ class _Moved:
         return self.read + prod(self.tensors[0].shape) * size
 
     def looked_up(self) -> float | Said:
-        """Bytes of the indices, and of each row of the table that they name, read and written."""
+        """Bytes of the indices, and of the table's rows that they select, read and written."""
         side = "0"
         if not self.name.endswith("embedding"):
             side = self.number
@@ -504,7 +512,7 @@ class _Moved:
         return indices.bytes + 2 * table.bytes * prod(indices.shape) / rows
 
 
-# Bytes read and written, by what an operator writes.
+# Kind of result → bytes read and written.
 _WRITTEN: dict[str, Callable[[_Moved], float | Said]] = {
     "none": lambda moved: moved.read,
     "first": lambda moved: moved.read + moved.first(),

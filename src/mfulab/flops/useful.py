@@ -1,5 +1,5 @@
-"""The part of a step's FLOPs that served real tokens: padding left out, documents packed into a row
-apart."""
+"""Part of a step's FLOPs that serves real tokens: without padding, and without pairs across
+documents packed into a row."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from mfulab.flops.counter import Operations
 from mfulab.flops.flex import block_mask_documents
 from mfulab.flops.masks import lengths_of, with_values
 
-IGNORED = -100  # label that a loss leaves out, torch's and transformers' default
+IGNORED = -100  # label that losses ignore, the default of torch and transformers
 
 
 @dataclass(frozen=True)
 class RealTokens:
-    """A batch's documents."""
+    """Documents of a batch."""
 
     lengths: tuple[int, ...]  # tokens of each document
-    rows: int  # of the batch
+    rows: int  # rows of the batch
     width: int  # tokens of each row, padding included
-    source: str  # which of the model's arguments says so
+    source: str  # name of the model's argument that shows them
 
     @property
     def fraction(self) -> float:
@@ -31,18 +31,18 @@ class RealTokens:
 
     @property
     def pair_fraction(self) -> float:
-        """Pairs of tokens of one document ÷ pairs of tokens of one row."""
+        """Pairs of tokens within documents ÷ pairs of tokens within rows."""
         return sum(length**2 for length in self.lengths) / (self.rows * self.width**2)
 
 
 def real_tokens(arguments: Sequence[object], keywords: Mapping[str, object]) -> RealTokens | None:
-    """Reads a model call's arguments: where its documents begin and end, None if nothing says so.
-    In this order: flex_attention's `BlockMask`, unless it leaves nothing out; `cu_seqlens`; an
-    `attention_mask` [rows, width] of zeros and ones or of the documents' numbers;
-    `key_padding_mask` (true where padding); `position_ids` that begin anew with each document; an
-    `attention_mask` that leaves nothing out; `labels` in one run a row, after which the tokens are
-    padding. A mask of another shape than the tokens belongs to a cache and says nothing. A mapping
-    as the only argument is taken for keywords."""
+    """Finds where documents begin and end from the arguments of a model call; None if nothing shows
+    it. Tried in this order: flex_attention's `BlockMask`, unless it leaves nothing out;
+    `cu_seqlens`; an `attention_mask` [rows, width] of zeros and ones, or of document numbers;
+    `key_padding_mask` (True for padding); `position_ids` that restart with each document; an
+    `attention_mask` that leaves nothing out; `labels`, if each row has one run of them, followed by
+    padding. Masks of another shape than the tokens belong to a cache and are ignored. A mapping
+    among the arguments is treated as keywords."""
     given: dict[str, Any] = dict(keywords)
     for argument in arguments:
         if isinstance(argument, Mapping):
@@ -67,8 +67,8 @@ def real_tokens(arguments: Sequence[object], keywords: Mapping[str, object]) -> 
 
 
 def _shape_of_tokens(arguments: Sequence[Any], given: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Rows and width of a call's tokens, by their names or as the first tensor of two dimensions;
-    None without any."""
+    """Rows and width of a call's tokens: `input_ids`, `inputs_embeds`, or the first tensor of two
+    or more dimensions. None if there are none."""
     tokens = given.get("input_ids", given.get("inputs_embeds"))
     if tokens is None:
         wide = (part for part in arguments if getattr(part, "ndim", 0) >= 2)
@@ -79,7 +79,7 @@ def _shape_of_tokens(arguments: Sequence[Any], given: Mapping[str, Any]) -> tupl
 
 
 def _fitting(name: str, argument: object, shape: tuple[int, int]) -> Any:
-    """Values of an argument that belongs to the tokens by its shape; None of any other."""
+    """Values of an argument if its shape fits the tokens, else None."""
     if argument is None or isinstance(argument, BlockMask):
         return None
     value = with_values(argument)
@@ -92,8 +92,8 @@ def _fitting(name: str, argument: object, shape: tuple[int, int]) -> Any:
 
 
 def _blocks(values: Sequence[object], shape: tuple[int, int]) -> tuple[int, ...] | None:
-    """Lengths by the first block mask among the values of a call, which holds for each row or for
-    all of them."""
+    """Document lengths from the first block mask in a call. None if there is none, or it does not
+    fit the tokens."""
     given = list[object]()
     for value in values:
         given.extend(value.values() if isinstance(value, Mapping) else (value,))
@@ -112,14 +112,16 @@ def _blocks(values: Sequence[object], shape: tuple[int, int]) -> tuple[int, ...]
 
 
 def _mask(mask: Any, shape: tuple[int, int]) -> list[int] | None:
+    """Document lengths from a mask of zeros and ones or of document numbers. None if it leaves
+    nothing out."""
     if mask.is_floating_point():
         return None
     numbers = mask.long()
     if int(numbers.max()) <= 1:
         rows = numbers.sum(-1).tolist()
         if all(length == shape[1] for length in rows):
-            return None
-        return rows  # packing may say more
+            return None  # other arguments may still show packed documents
+        return rows
     found = []
     for row in numbers:
         for number in row.unique():
@@ -129,6 +131,7 @@ def _mask(mask: Any, shape: tuple[int, int]) -> list[int] | None:
 
 
 def _positions(positions: Any, shape: tuple[int, int]) -> list[int] | None:
+    """Document lengths from positions that restart at 0. None if each row is one document."""
     starts = [[*(row == 0).nonzero().flatten().tolist(), len(row)] for row in positions]
     several = any(len(row) > 2 for row in starts)
     if several:
@@ -141,13 +144,14 @@ def _positions(positions: Any, shape: tuple[int, int]) -> list[int] | None:
 
 
 def _labels(labels: Any, shape: tuple[int, int]) -> list[int] | None:
+    """Length of each row up to its last label. None if labels have gaps."""
     kept = labels != IGNORED
     if bool((kept.diff(dim=-1).sum(-1) > 2).any()):
-        return None  # ignored here and there: words to be guessed, or turns of a dialogue
+        return None  # labels with gaps are masked words, or turns of a dialogue
     return [int(row.nonzero().max()) + 1 if bool(row.any()) else 0 for row in kept]
 
 
-# Each reads values of the tokens' shape, those of ends alone a list.
+# Names of arguments, and a function of (values, shape of the tokens) to document lengths or None.
 _READERS: tuple[tuple[tuple[str, ...], Any], ...] = (
     (("cu_seqlens", "cu_seq_lens_q", "cu_seqlens_q"), lambda ends, shape: lengths_of(ends)),
     (("attention_mask",), _mask),
@@ -162,11 +166,11 @@ _READERS: tuple[tuple[tuple[str, ...], Any], ...] = (
 
 
 def useful_flops(operations: Operations, real: RealTokens | None) -> float | None:
-    """FLOPs of forward and backward that served real tokens; None if nothing says which they are.
-    Without documents slots of a static cache that no query sees served none. What is done token by
-    token, or once a row, counts by the share of real tokens; attention by the pairs within
-    documents. If no mask shows padding, a window's pairs count by the tokens. Kernels that take
-    lengths leave nothing out."""
+    """FLOPs of forward and backward that serve real tokens; None if nothing shows which tokens are
+    real. Without documents, all FLOPs serve real tokens except those on slots of a static cache
+    that no query sees. Work per token or per row counts by the share of real tokens; attention by
+    the pairs within documents. If no mask shows padding, a window's pairs count by the tokens.
+    Kernels that take lengths compute no padding, so all of their FLOPs count."""
     if real is None:
         unfilled = (
             operations.sum("forward").unfilled_flops + operations.sum("backward").unfilled_flops
@@ -180,10 +184,8 @@ def useful_flops(operations: Operations, real: RealTokens | None) -> float | Non
             continue
         by_token = sums.attention_flops * real.fraction
         total += (sums.flops - sums.attention_flops) * real.fraction
-        if key.side not in (
-            0,
-            real.width,
-        ):  # a chunk's square, or a head's: as many as there are tokens
+        # squares of a chunk or head, whose number grows with tokens
+        if key.side not in (0, real.width):
             total += by_token
         elif sums.rectangle_flops:
             by_mask = sums.attention_flops - sums.padding_flops if sums.padding_flops else by_token

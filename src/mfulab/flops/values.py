@@ -1,5 +1,5 @@
-"""Small tensors on the meta device that keep their values, so that code which reads a few of them
-runs there too."""
+"""Keeps the values of small tensors on the meta device, so that code that reads some of them runs
+there, too."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,9 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-# Elements up to which a tensor keeps its values: floats; integers, such as distances between 1024
-# tokens; tensors of true and false, which say who attends to whom (64 MiB), and floats chosen by
-# these.
+# Most elements of a tensor that keeps its values: floats; integers, such as distances between 1024
+# tokens; boolean tensors, such as attention masks (64 MiB), and floats selected by them.
 LARGEST = 4096
 LARGEST_INTEGERS = 2**20
 LARGEST_MASK = 2**26
@@ -21,7 +20,7 @@ _aten = torch.ops.aten
 
 
 def value_of(tensor: object) -> torch.Tensor | None:
-    """The values of a meta tensor that kept them."""
+    """Values that were kept for a meta tensor. None if there are none."""
     if isinstance(tensor, torch.Tensor):
         return _VALUES.get(tensor)
     return None
@@ -32,7 +31,8 @@ class _UnknownError(Exception):
 
 
 class KnownValues(TorchDispatchMode):
-    """Runs each operator on small meta tensors whose values are known on a CPU as well."""
+    """Runs each operator on a CPU as well, if its inputs are small meta tensors with known
+    values."""
 
     def __torch_dispatch__(
         self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -51,8 +51,8 @@ class KnownValues(TorchDispatchMode):
 
 
 def _remember(operator: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> bool:
-    """Computes and keeps the values of a call's results; False if they are too large or rest on
-    unknown ones."""
+    """Computes and keeps the values of a call's results. Returns False if they are too large or
+    depend on unknown values."""
     results = _tensors(out)
     if not results:
         return False
@@ -71,7 +71,7 @@ def _remember(operator: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> 
 
 
 def _forget(written: object) -> None:
-    """Forgets what unknown values overwrite, with all views of it."""
+    """Forgets values that unknown ones overwrite, in all their views."""
     known = []
     for tensor in _tensors(written):
         if tensor in _VALUES:
@@ -98,6 +98,8 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _known(arguments: object) -> Any:
+    """Replaces meta tensors by their values. Raises _UnknownError if one is unknown."""
+
     def value(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_meta and tensor not in _VALUES:
             raise _UnknownError
@@ -109,8 +111,8 @@ def _known(arguments: object) -> Any:
 
 
 def _is_mask(operator: Any, args: Any) -> bool:
-    """Says whether floats are made of true and false, as scores' masks of two numbers are, or look
-    at such."""
+    """True if an operator selects between two scalars by a known mask, or views or copies a tensor
+    with known values."""
     first, *others = args or (None,)
     if not isinstance(first, torch.Tensor) or first not in _VALUES:
         return False
@@ -121,6 +123,7 @@ def _is_mask(operator: Any, args: Any) -> bool:
 
 
 def _is_kept(tensor: torch.Tensor, is_mask: bool) -> bool:
+    """True if a meta tensor is small enough to keep its values."""
     limit = LARGEST if tensor.is_floating_point() or tensor.is_complex() else LARGEST_INTEGERS
     return tensor.is_meta and tensor.numel() <= (
         LARGEST_MASK if is_mask or tensor.dtype == torch.bool else limit

@@ -1,7 +1,7 @@
-"""Attention written as matmuls: two products with a softmax between them, and the mask that lies on
-the scores. The mask says which pairs the model needs, as it does for a fused operator: windows,
-documents and the causal half. It lies on the scores only after the first product ran, whose cost is
-then corrected."""
+"""Attention written as matmuls: two products with a softmax between them, and a mask on the scores.
+As for a fused operator, the mask shows which pairs the model needs: windows, documents and the
+causal half. It is applied only after the first product ran, so that product's cost is corrected
+later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mfulab.flops.masks import MASKED, mask_pairs, with_values
 
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
 _SOFTMAX = frozenset({"aten::_softmax", "aten::_safe_softmax"})
-# What lies between the first product and the softmax, and leaves each score in its place.
+# Operators between the first product and the softmax that leave each score in its place.
 _PLACES = (
     "view",
     "_unsafe_view",
@@ -47,26 +47,25 @@ _VALUES = (
     "where",
 )
 _KEEPING = frozenset(f"aten::{name}" for name in (*_PLACES, *_VALUES, "alias", "detach"))
-_KEPT = 4  # masks whose pairs are remembered: every layer asks again
+_KEPT = 4  # masks whose pairs are cached, as every layer uses the same
 
 
 @dataclass(frozen=True)
 class Scores:
-    """A product that may be attention's scores, and what lies on it."""
+    """A product that may be attention's scores, and the masks applied to it so far."""
 
-    place: Any  # where its cost was added
-    module: torch.nn.Module  # that ran it
+    place: Any  # key in the totals under which its cost was added
+    module: torch.nn.Module  # module that ran it
     cost: Cost
     queries: int
     keys: int
-    masks: tuple[tuple[Tensor, bool], ...] = ()  # each with whether true is what is hidden
+    masks: tuple[tuple[Tensor, bool], ...] = ()  # each with whether True hides a score
 
 
 class WrittenAttention:
     """Follows products to their softmax, and remembers the pairs that each module's masks leave."""
 
-    # Of a module its pairs by queries and keys: its backward pass may be counted by another
-    # counter.
+    # Module → (queries, keys) → pairs. Shared, as another counter may count the backward pass.
     _pairs_of: ClassVar[WeakKeyDictionary[torch.nn.Module, dict[tuple[int, int], Pairs]]] = (
         WeakKeyDictionary()
     )
@@ -76,9 +75,9 @@ class WrittenAttention:
         self._pairs_of_masks: list[tuple[tuple[Any, ...], list[Tensor], Pairs]] = []
 
     def cost(self, module: torch.nn.Module, cost: Cost, a: Tensor, b: Tensor) -> Cost:
-        """The cost of a product, by the pairs of its module's attention where its sides are queries
-        and keys. A backward pass whose forward pass was not seen belongs to no layer, but to the
-        model: the mean of all layers."""
+        """Cost of a product; if its sides are queries and keys of its module's attention, by the
+        pairs that masks leave. A backward pass whose forward pass was not seen belongs to the whole
+        model, and takes the mean of all layers."""
         rows = a.shape[-2]
         inner = a.shape[-1]
         columns = b.shape[-1]
@@ -95,15 +94,15 @@ class WrittenAttention:
         return cost
 
     def made(self, place: object, module: torch.nn.Module, cost: Cost, out: Tensor) -> None:
-        """Notes a product's result."""
+        """Records the result of a product that may be attention's scores."""
         if out.ndim == 3 and out.shape[-1] > 1:
             self._scores[out] = Scores(place, module, cost, out.shape[-2], out.shape[-1])
 
     def follow(
         self, name: str, out: object, args: tuple[object, ...]
     ) -> tuple[Any, Cost, Cost] | None:
-        """Follows scores through an operator; at a softmax gives their place, cost, and cost by
-        what masks leave."""
+        """Follows scores through an operator. At a softmax of masked scores, returns their key in
+        the totals, their cost so far, and their corrected cost; else None."""
         flat = list[object]()
         for part in args:
             flat.extend(part if isinstance(part, list | tuple) else (part,))
@@ -129,6 +128,8 @@ class WrittenAttention:
         return None
 
     def _corrected(self, scores: Scores) -> tuple[Any, Cost, Cost]:
+        """Returns the scores' key, their cost so far, and the cost corrected by the masks;
+        remembers the pairs for later products."""
         pairs = self._pairs(scores)
         self._pairs_of.setdefault(scores.module, {})[scores.queries, scores.keys] = pairs
         whole = scores.queries * scores.keys
@@ -139,6 +140,7 @@ class WrittenAttention:
         )
 
     def _pairs(self, scores: Scores) -> Pairs:
+        """Pairs that all masks on the scores leave. All pairs, as a bound, if a mask has no data."""
         sides = scores.queries, scores.keys
         values = [with_values(mask) for mask, _ in scores.masks]
         hides = [hidden for _, hidden in scores.masks]
@@ -161,11 +163,14 @@ class WrittenAttention:
 
 
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
+    """Key that is equal only for the same, unmodified data."""
     storage = tensor.untyped_storage()._cdata
     return storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor._version
 
 
 def _seen(mask: Tensor, hidden: bool) -> Tensor:
+    """Boolean mask that is True for visible scores. `hidden` is True if `mask` is True for hidden
+    ones."""
     mask = mask.detach()
     if hidden:
         return ~mask
@@ -175,8 +180,8 @@ def _seen(mask: Tensor, hidden: bool) -> Tensor:
 
 
 def _mask_of(name: str, flat: list[Any], at: int, scores: Scores) -> tuple[Tensor, bool] | None:
-    """Mask that an operator lays on scores: an addend, or which of them are filled; None for any
-    other operator."""
+    """Mask that an operator applies to scores (an addend, or True where they are filled), and
+    whether True hides. None if the operator applies no mask."""
     kind = name.removeprefix("aten::").rstrip("_")
     place = {"add": 1 - at, "masked_fill": 1, "where": 0}.get(kind)
     mask = None
@@ -190,7 +195,8 @@ def _mask_of(name: str, flat: list[Any], at: int, scores: Scores) -> tuple[Tenso
 
 
 def _by_pairs(cost: Cost, pairs: Pairs, whole: int, in_cache: bool) -> Cost:
-    """The cost of a product of which `whole` pairs of a head and sequence were executed."""
+    """Corrects a product's cost to the pairs that are needed. `whole` is the number of executed
+    pairs of a head and sequence."""
     parts = pairs.full, pairs.attended, pairs.padding
     full, attended, padding = (int(cost.executed_flops * part / whole) for part in parts)
     return replace(

@@ -1,5 +1,5 @@
-"""An experiment's plan on disk: which runs it has and what each is joined with. No path in it leads
-elsewhere."""
+"""Plan of an experiment on disk: its runs, and the runs that each one's row is joined with. Paths
+outside results/ are rejected."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -35,7 +35,8 @@ class Excluded(BaseModel):
 
 
 class Manifest(BaseModel):
-    """Every run of one experiment on one device. Keys of later versions are passed over."""
+    """Every run of one experiment on one device. Unknown keys, as of later versions, are
+    ignored."""
 
     experiment: Text
     hardware: Slug
@@ -45,34 +46,33 @@ class Manifest(BaseModel):
 
     @model_validator(mode="after")
     def _stays_in_the_results(self) -> "Manifest":
-        """Checks that each folder is the one that its measurement and run have below results/."""
+        """Checks that every folder lies directly in its measurement's folder below results/."""
         for run in self.runs:
-            named = [
-                (run.step, run.folder),
-                *(("ceilings", folder) for folder in run.ceilings.values()),
-            ]
-            for step, folder in [
-                *named,
-                *([("count_flops", run.flops_folder)] if run.flops_folder else ()),
-            ]:
-                place = (
-                    f"results/{self.hardware}/{step}"
-                    if MEASUREMENTS[step].on_device
-                    else f"results/{step}"
-                )
-                parent, _, name = folder.rpartition("/")
-                if parent != place or name in ("", ".", "..") or "\0" in name:
-                    raise ValueError(f"folder={shortened(folder)!r} is not one of {place}/")
+            self._require_below_results(run.step, run.folder)
+            for folder in run.ceilings.values():
+                self._require_below_results("ceilings", folder)
+            if run.flops_folder:
+                self._require_below_results("count_flops", run.flops_folder)
         return self
+
+    def _require_below_results(self, step: str, folder: str) -> None:
+        expected = f"results/{step}"
+        if MEASUREMENTS[step].on_device:
+            expected = f"results/{self.hardware}/{step}"
+        parent, _, name = folder.rpartition("/")
+        if parent != expected or name in ("", ".", "..") or "\0" in name:
+            raise ValueError(f"folder={shortened(folder)!r} is not one of {expected}/")
 
 
 def read(path: Path) -> Manifest:
-    """The plan in a file. Raises FileNotFoundError, and UnreadableError, naming the file, where it
-    is none."""
+    """Reads a plan. Raises FileNotFoundError if there is no file, and UnreadableError, which names
+    the file, if its content is not a valid plan."""
     try:
         return Manifest.model_validate(read_json(path))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        named = f"{where}: " if where else ""
-        raise UnreadableError(path, f"{named}{first['msg']}") from error
+        key = ".".join(map(str, first["loc"]))
+        message = first["msg"]
+        if key:
+            message = f"{key}: {message}"
+        raise UnreadableError(path, message) from error

@@ -1,7 +1,8 @@
-"""The measurements, found by their folders; planning, rules, tables, merging, recordings and the
-page derive from it. A folder's `__init__.py` declares config, row and `MEASUREMENT`, without torch.
-`measure(config, folder)` of its `measure.py` gives a `Measured`, may leave files in the folder, and
-raises UnsupportedError if a run cannot be done."""
+"""Finds the measurements by their folders. Planning, rules, tables, merging, recordings and the
+page all derive from this list. Each folder's `__init__.py` declares the config, the row and
+`MEASUREMENT`, without importing torch. `measure(config, folder)` in its `measure.py` returns a
+`Measured` and may leave files in `folder`. It raises UnsupportedError if the run is not possible
+here."""
 
 import pkgutil
 from importlib import import_module
@@ -14,15 +15,15 @@ _FOLDERS = [module.name for module in pkgutil.iter_modules(measurements.__path__
 _DECLARED: list[Measurement] = [
     import_module(f"mfulab.measurements.{name}").MEASUREMENT for name in _FOLDERS
 ]
-# In the order in which the page offers their tables.
+# In the order of their tables on the page.
 MEASUREMENTS = {
     measurement.step: measurement for measurement in sorted(_DECLARED, key=attrgetter("position"))
 }
 TABLES = {measurement.table: measurement for measurement in MEASUREMENTS.values()}
-# What a recording of a machine holds: public runs and other libraries' tables are no machine's.
+# Tables in a machine's recording. Public runs and tables of other libraries belong to no machine.
 RECORDED = {table: measurement for table, measurement in TABLES.items() if not measurement.lines}
-# Folders of results/ that are no machine's.
-SUPERSEDED = "superseded"  # of runs whose config or code has changed
+# Folders of results/ that belong to no machine.
+SUPERSEDED = "superseded"  # runs whose config or code has changed since
 NO_MACHINE = {"plan", "tables", "reference", SUPERSEDED, "public"}
 NO_MACHINE |= {
     measurement.step for measurement in MEASUREMENTS.values() if not measurement.on_device
@@ -30,8 +31,8 @@ NO_MACHINE |= {
 
 
 def machine(hardware: str) -> str:
-    """The name of a machine's folder as given. Raises ValueError for one of results/ that is no
-    machine's."""
+    """Returns `hardware`, the name of a machine's folder in results/. Raises ValueError if the name
+    is reserved for a folder of another kind."""
     if hardware in NO_MACHINE:
         raise ValueError("results/ has a folder of that name which is no machine's")
     return hardware

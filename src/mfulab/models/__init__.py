@@ -1,1 +1,1 @@
-"""Models to profile: building one from its config, with its inputs and its loss."""
+"""Models to profile: builds them from their configs, with inputs and losses."""

@@ -1,4 +1,4 @@
-"""Builds any model from its config, makes its random inputs, and computes its loss."""
+"""Builds any model from its config, makes random inputs for it, and computes its loss."""
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
@@ -19,29 +19,28 @@ Task = Literal["classification", "language_modeling"]
 
 
 class ModelError(ValueError):
-    """A model that cannot be built or run as its config says; the message names the key to
+    """Raised if a model cannot be built or run as its config says. The message names the key to
     change."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs of one step."""
+    """Inputs and targets of one step."""
 
-    inputs: (
-        torch.Tensor
-    )  # [batch, *input_shape] of floats, or [batch, sequence_length] of token ids
+    # [batch, *input_shape] of floats, or [batch, sequence_length] of token ids
+    inputs: torch.Tensor
     targets: torch.Tensor  # [batch] class labels, or [batch, sequence_length] token ids
 
     def double(self) -> "Batch":
-        """The batch with floats in float64; token ids stay."""
+        """Returns the batch with float inputs in float64. Token ids do not change."""
         if self.inputs.is_floating_point():
             return replace(self, inputs=self.inputs.double())
         return self
 
 
 def resolve(target: str) -> Callable[..., Any]:
-    """The callable at a dotted path such as `package.module.Class.method`; ModelError where none
-    can be imported."""
+    """Imports the callable at a dotted path such as `package.module.Class.method`. Raises
+    ModelError if it cannot be imported or is not callable."""
     parts = target.split(".")
     for length in range(len(parts) - 1, 0, -1):
         module_name = ".".join(parts[:length])
@@ -77,8 +76,9 @@ def resolve(target: str) -> Callable[..., Any]:
 
 
 def load(config: ModelConfig, is_compiled: bool) -> None:
-    """Imports what building, training, tracing and compiling a model need; ModelError as
-    `resolve`. Afterwards a process grows by the model alone: this code takes 60 to 170 MB."""
+    """Imports everything that building, training, tracing and compiling a model need. Raises
+    ModelError as `resolve` does. Loading this code early keeps its 60 to 170 MB out of the model's
+    memory."""
     importlib.import_module("torch._inductor.compile_fx" if is_compiled else "torch._dynamo")
     resolve(config.target)
     architecture = config.arguments.get("architecture")
@@ -87,16 +87,13 @@ def load(config: ModelConfig, is_compiled: bool) -> None:
 
 
 def build(config: ModelConfig) -> torch.nn.Module:
-    """Builds the model with random weights on torch's default device, in training mode; ModelError
-    or UnsupportedError."""
+    """Builds the model with random weights on torch's default device, in training mode. Raises
+    ModelError if it cannot be built, and UnsupportedError if it cannot be pruned."""
     builder = resolve(config.target)
     try:
         model = builder(**config.arguments)
-    except (
-        TypeError,
-        NameError,
-        ImportError,
-    ) as error:  # others may be the meta device's, and are tried elsewhere
+    except (TypeError, NameError, ImportError) as error:
+        # other errors may come from the meta device, and not occur on another one
         raise ModelError(
             f"model._target_={config.target} with arguments {config.arguments}: {error}"
         ) from error
@@ -105,7 +102,7 @@ def build(config: ModelConfig) -> torch.nn.Module:
             f"model._target_={config.target}: returned a {type(model).__name__}, not a torch.nn.Module"
         )
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
-        # a layer such as LazyLinear waits for a forward pass to know its parameters
+        # a layer such as LazyLinear needs a forward pass to make its parameters
         with torch.no_grad():
             model(make_batch(config, 2, device=torch.get_default_device()).inputs)
     if config.pruning != "none":
@@ -121,8 +118,9 @@ def make_batch(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Batch:
-    """Random normal floats in `dtype` or uniform token ids, also on the meta device; never zeros,
-    which draw less power and run faster. `sequence_length` is the config's by default."""
+    """Makes a batch of random normal floats in `dtype`, or uniform token ids; also on the meta
+    device. Never zeros, which draw less power and run faster. `sequence_length` defaults to the
+    config's."""
     if config.vocabulary_size is not None:
         draw = partial(torch.randint, config.vocabulary_size, device=device)
         shape = (batch_size, sequence_length or config.sequence_length or 1)
@@ -131,13 +129,13 @@ def make_batch(
             return Batch(inputs, draw(shape))
     else:
         inputs = torch.randn((batch_size, *(config.input_shape or ())), device=device, dtype=dtype)
-    # Which class is right does not change the arithmetic, and every classifier has two classes.
+    # The targets' values do not change the arithmetic, and every classifier has at least two.
     return Batch(inputs, torch.randint(2, (batch_size,), device=device))
 
 
 def require_positions(model: torch.nn.Module, batch: Batch) -> None:
-    """Raises ModelError if token ids are more than a learned table has positions; a GPU would only
-    say "assert"."""
+    """Raises ModelError if a sample has more tokens than a learned table has positions. A GPU would
+    only report a failed assertion."""
     limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     tables = (module for module in model.modules() if isinstance(module, torch.nn.Embedding))
     tokens = batch.inputs.shape[-1] if not batch.inputs.is_floating_point() else 0
@@ -148,8 +146,8 @@ def require_positions(model: torch.nn.Module, batch: Batch) -> None:
 
 
 def first_tensor(output: Any) -> torch.Tensor:
-    """The logits of a model's output, be it tensor, tuple, mapping or ModelOutput; ModelError
-    without a tensor."""
+    """Returns the logits from a model's output: a tensor, tuple, mapping or ModelOutput. Raises
+    ModelError if there is no tensor."""
     if isinstance(output, torch.Tensor):
         return output
     if getattr(output, "logits", None) is not None:
@@ -170,7 +168,7 @@ def first_tensor(output: Any) -> torch.Tensor:
 
 
 class LogitsOnly(torch.nn.Module):
-    """A model that returns its logits alone, a plain tensor: what tracing and other FLOP counters
+    """Wraps a model to return only its logits, a plain tensor that tracing and other FLOP counters
     can follow."""
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -182,8 +180,8 @@ class LogitsOnly(torch.nn.Module):
 
 
 def loss(output: Any, targets: torch.Tensor, task: Task = "classification") -> torch.Tensor:
-    """Mean cross-entropy of [batch, classes, …], in language modeling of [batch, sequence_length,
-    vocabulary_size]."""
+    """Mean cross-entropy of logits [batch, classes, …], or for language modeling [batch,
+    sequence_length, vocabulary_size]. Raises ModelError if the output has no class scores."""
     logits = first_tensor(output)
     classes_from = 1 if task == "classification" else targets.ndim
     if logits.ndim <= classes_from:
@@ -196,21 +194,21 @@ def loss(output: Any, targets: torch.Tensor, task: Task = "classification") -> t
 
 
 def enable_checkpointing(model: torch.nn.Module) -> int:
-    """Makes each of the `outermost_blocks` recompute its activations; their number.
-    UnsupportedError for none."""
+    """Makes each of the `outermost_blocks` recompute its activations, and returns their number.
+    Raises UnsupportedError if there are none."""
     blocks = outermost_blocks(model)
     if not blocks:
         raise UnsupportedError(Said("no_blocks_to_recompute", {"model": str(type(model).__name__)}))
     for block in blocks:
-        # An instance attribute shadows the class's forward, hooks stay outside of the recomputed
-        # part.
+        # The instance attribute shadows the class's forward, so that hooks stay outside of the
+        # recomputed part.
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
     return len(blocks)
 
 
 def outermost_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """The direct children, holding parameters, of each ModuleList or Sequential that lies in no
-    other such stack."""
+    """Returns the children with parameters of each ModuleList or Sequential that is not inside
+    another one."""
     if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
         return [child for child in module.children() if next(child.parameters(), None) is not None]
     return [block for child in module.children() for block in outermost_blocks(child)]

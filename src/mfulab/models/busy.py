@@ -1,5 +1,5 @@
-"""Models made to look busy or to be useful: tiny kernels, a spin on one SM or on every core, and
-wide matmuls."""
+"""Models that keep a device busy or do useful work: tiny kernels, spinning on one SM or on all
+cores, and wide matmuls."""
 
 import functools
 from collections.abc import Callable
@@ -10,13 +10,13 @@ from torch import nn
 
 from mfulab.device import is_gpu, require_cuda
 
-# Integer steps that a core of about 3 GHz takes in one millisecond.
+# Integer steps that a core of about 3 GHz does in one millisecond.
 _SPINS_PER_MS = 1_000_000
 
 
 class TinyKernels(nn.Module):
-    """One small matmul, then `depth` element-wise operations, each a kernel: [batch, width] →
-    [batch, classes]."""
+    """One small matmul, then `depth` element-wise operations, each a kernel of its own: [batch,
+    width] → [batch, classes]."""
 
     def __init__(self, width: int = 64, depth: int = 200, classes: int = 10) -> None:
         super().__init__()
@@ -31,9 +31,9 @@ class TinyKernels(nn.Module):
 
 
 class Spinning(nn.Module):
-    """One small matmul, then a wait of about `milliseconds` that counts as work: [batch, width] →
-    [batch, classes]. On a GPU one thread of one SM watches the clock. On a CPU every thread runs
-    through an integer loop."""
+    """One small matmul, then about `milliseconds` of waiting that counts as busy: [batch, width] →
+    [batch, classes]. On a GPU one thread of one SM spins. On a CPU every thread runs an integer
+    loop."""
 
     def __init__(self, width: int = 64, milliseconds: float = 20.0, classes: int = 10) -> None:
         super().__init__()
@@ -50,8 +50,8 @@ class Spinning(nn.Module):
 
 
 class WideLinear(nn.Module):
-    """`depth` matmuls with ReLU between: [batch, width] → [batch, width]; 2 · batch · width² ·
-    depth FLOPs forward."""
+    """`depth` matmuls with ReLU between them: [batch, width] → [batch, width]. Forward takes 2 ·
+    batch · width² · depth FLOPs."""
 
     def __init__(self, width: int = 4096, depth: int = 2) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class WideLinear(nn.Module):
 
 @functools.cache
 def gpu_clocks_per_ms(device: torch.device) -> float:
-    """Clocks that torch's spinning kernel counts in a millisecond on a GPU, measured once."""
+    """Clock cycles per millisecond that torch's spinning kernel counts on a GPU, measured once."""
     from mfulab.timing.device_timer import spin_clocks_per_s
 
     with torch.cuda.device(device):
@@ -74,7 +74,7 @@ def gpu_clocks_per_ms(device: torch.device) -> float:
 
 
 def spin(threads: int, milliseconds: float) -> None:
-    """Keeps `threads` cores busy with a loop of integers for about so long."""
+    """Keeps `threads` cores busy for about `milliseconds` with an integer loop."""
     import numba
 
     run = _spin()
@@ -93,8 +93,8 @@ def _spin() -> Callable[[int, int], Any]:
         for thread in numba.prange(threads):
             value = np.uint64(thread + 1)
             for _ in range(steps):
-                # xorshift (Marsaglia 2003): each step needs the one before, so no compiler can skip
-                # it.
+                # xorshift (Marsaglia 2003): each step needs the one before, so the compiler cannot
+                # remove it.
                 value ^= value << np.uint64(13)
                 value ^= value >> np.uint64(7)
                 value ^= value << np.uint64(17)

@@ -1,4 +1,5 @@
-"""Small models whose Python branches, for torch.compile to follow, to leave or to compile again."""
+"""Small models with Python branches, which torch.compile follows, breaks the graph at, or
+recompiles for."""
 
 from typing import Literal
 
@@ -7,9 +8,10 @@ from torch import nn
 
 
 class Branching(nn.Module):
-    """Two linear layers of which a call uses one: [batch, width] → [batch, width]. `branch`
-    decides: `nothing`; a value of the inputs (`data`); the same by `torch.cond`, which keeps both
-    branches in the graph (`cond`); or the number of calls, a Python integer (`number`)."""
+    """Two linear layers, of which each call uses one: [batch, width] → [batch, width]. `branch`
+    decides which: `nothing` always the first; `data` by a value of the inputs; `cond` likewise but
+    by `torch.cond`, which keeps both branches in the graph; `number` by the number of calls, a
+    Python integer."""
 
     def __init__(
         self, branch: Literal["nothing", "data", "cond", "number"] = "nothing", width: int = 256

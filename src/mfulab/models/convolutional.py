@@ -1,4 +1,4 @@
-"""The seminar's small convolutional networks."""
+"""Small convolutional networks, for photographs and for handwritten digits."""
 
 from typing import Literal
 
@@ -7,8 +7,8 @@ from torch import nn
 
 
 class SimpleCNN(nn.Module):
-    """A strided convolution and a linear layer: [batch, 3, 224, 224] → [batch, 10]; 2·32·27·112² +
-    2·401408·10 FLOPs."""
+    """A strided convolution and a linear layer: [batch, 3, 224, 224] → [batch, 10]. Forward takes
+    2·32·27·112² + 2·401408·10 FLOPs per image."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,8 +22,8 @@ class SimpleCNN(nn.Module):
 
 class DigitCNN(nn.Module):
     """Two 3×3 convolutions to five channels and two linear layers: [batch, 1, 28, 28] → [batch,
-    10]. FLOPs an image forward: 60,840 (2·26²·9·5), 259,200 (2·24²·45·5), 737,280 (2·2880·128) and
-    2,560 (2·128·10)."""
+    10]. FLOPs per image, forward: 60,840 (2·26²·9·5), 259,200 (2·24²·45·5), 737,280 (2·2880·128)
+    and 2,560 (2·128·10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,8 +41,8 @@ class DigitCNN(nn.Module):
 def small_digits(
     channels: int = 16, hidden: int = 128, pooled: bool = False, separable: bool = False
 ) -> nn.Sequential:
-    """Builds two 3×3 convolutions and two linear layers: [batch, 1, 8, 8] → [batch, 10]; 1,135,104
-    FLOPs an image."""
+    """Builds two 3×3 convolutions and two linear layers: [batch, 1, 8, 8] → [batch, 10]. With the
+    default arguments, forward takes 1,135,104 FLOPs per image."""
     side = 4 if pooled else 8
     return nn.Sequential(
         _convolution(1, channels),
@@ -57,9 +57,10 @@ def small_digits(
 
 class ThreeConvolutions(nn.Module):
     """Three 3×3 convolutions, the mean over the image and a linear layer: [batch, 3, height, width]
-    → [batch, 10]. Fewer FLOPs: `pooled` halves the sides after so many of them; `separable` makes
-    all but the first depthwise and pointwise (Howard et al. 2017, arXiv:1704.04861); `kept` is the
-    share of channels left by pruning filters (Li et al. 2017, arXiv:1608.08710)."""
+    → [batch, 10]. To save FLOPs, `pooled` halves height and width after that many convolutions.
+    `separable` makes all but the first depthwise and pointwise (Howard et al. 2017,
+    arXiv:1704.04861). `kept` is the share of channels left by pruning filters (Li et al. 2017,
+    arXiv:1608.08710)."""
 
     def __init__(self, pooled: int = 0, separable: bool = False, kept: float = 1.0) -> None:
         super().__init__()
@@ -79,10 +80,10 @@ class ThreeConvolutions(nn.Module):
 
 
 class OneConvolution(nn.Module):
-    """A 3×3 convolution with padding 1, without a bias: [batch, channels, height, width] → [batch,
-    out, height, width]. 2·9·channels·out·height·width FLOPs an image: by the library; as a matmul
-    of filters and unfolded images (im2col: Chellapilla et al. 2006), which copies each pixel nine
-    times; or by loops that Numba compiles."""
+    """A 3×3 convolution with padding 1 and no bias: [batch, channels, height, width] → [batch, out,
+    height, width]. Takes 2·9·channels·out·height·width FLOPs per image. `way` is `library`,
+    `direct` (loops compiled by Numba), or `im2col`. The last is a matmul of filters and unfolded
+    images (Chellapilla et al. 2006), which copies each pixel nine times."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class OneConvolution(nn.Module):
         return nn.functional.conv2d(images, self.filters, padding=1)
 
     def exact(self, images: torch.Tensor) -> torch.Tensor:
-        """The convolution by the library in float64."""
+        """Computes the convolution by the library in float64."""
         return nn.functional.conv2d(images.double(), self.filters.double(), padding=1)
 
 

@@ -1,5 +1,5 @@
-"""Counts a model by its config: on the meta device, else with fake tensors, else with real ones on
-the CPU."""
+"""Counts a model from its config: on the meta device, else with fake tensors, else with real ones
+on the CPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -34,12 +34,12 @@ _NOT_ON: dict[Means, str] = {"meta": "not_on_meta", "fake": "not_on_fake", "cpu"
 
 @dataclass(frozen=True)
 class ModelCount:
-    """A counted model."""
+    """A count, and the model that was counted."""
 
     count: Count
-    model: torch.nn.Module  # its parameters on the meta device, fake, or real
-    means: Means  # what it was counted on
-    message: Said | None  # why not on the meta device; None if it was
+    model: torch.nn.Module  # with parameters on the meta device, fake, or real
+    means: Means  # kind of tensors that it was counted with
+    message: Said | None  # reason why it was not counted on the meta device; None if it was
 
 
 def count_model(
@@ -50,11 +50,11 @@ def count_model(
     checkpointing: bool = False,
     mode: Mode = "training",
 ) -> ModelCount:
-    """Counts one step of `batch_size` samples, whatever the number format; with `checkpointing`
-    each block is recomputed. Inference is a forward pass in evaluation mode; prefill that of a
-    prompt with its last token's logits alone; decoding that of the last token, keys and values of
-    those before in a cache. Raises ModelError if it cannot be built, UnsupportedError without cache
-    or blocks, CountError if all three ways fail."""
+    """Counts one step of `batch_size` samples, which does not depend on the number format. With
+    `checkpointing`, each block is recomputed. Inference is a forward pass in evaluation mode.
+    Prefill is that of a prompt, with only its last token's logits. Decoding is that of the last
+    token, with earlier keys and values in a cache. Raises ModelError if the model cannot be built,
+    UnsupportedError without cache or blocks, and CountError if all three kinds of tensors fail."""
     failures = dict[Means, Said]()
     reasons = None
     for means in get_args(Means):
@@ -74,7 +74,7 @@ def count_model(
 
 
 def _first_line(error: Exception) -> Said:
-    """The sentence of an error of ours, or the first line of another."""
+    """Sentence of an error of ours, or first line of any other error."""
     if isinstance(error, SaidError):
         return error.said
     lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -89,6 +89,8 @@ def _count(
     mode: Mode,
     means: Means,
 ) -> ModelCount:
+    """Counts with one kind of tensors. Raises CountError on the CPU if the model does not fit in
+    memory."""
     if means == "cpu":
         with _tensors("meta"):
             needed = 2 * sum(
@@ -111,7 +113,7 @@ def _count(
                 if mode in ("prefill", "decoding")
                 else None
             )
-        kept: list[object] = []  # through the backward pass, as by the variable of a loop
+        kept: list[object] = []  # alive during backward, as by a training loop's variable
 
         def step() -> torch.Tensor:
             output = generate() if generate else model(batch.inputs)
@@ -125,13 +127,14 @@ def _count(
         except CountError as error:
             if training or "does not require grad" not in str(error.__cause__):
                 raise
-            with torch.enable_grad():  # forces are gradients inside the model
+            with torch.enable_grad():  # the model computes gradients itself, such as forces
                 counted = count(model, step, backward=False, fused=fused)
         return ModelCount(counted, model, means, None)
 
 
 @contextmanager
 def _tensors(means: Means) -> Iterator[str]:
+    """Makes new tensors of this kind while entered, and yields their device."""
     device = "meta" if means == "meta" else "cpu"
     made = FakeTensorMode(allow_non_fake_inputs=True) if means == "fake" else torch.device(device)
     with made, KnownValues() if means == "meta" else nullcontext():

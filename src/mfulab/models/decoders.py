@@ -1,8 +1,8 @@
-"""Computes the work of plain decoders (Llama, Mixtral, GPT-2) from their dimensions, for a machine
+"""Computes the work of plain decoders (Llama, Mixtral, GPT-2) from their dimensions, on machines
 without torch.
 
-Matmuls, attention and parameters are those that counting the built module gives, exactly. What else
-a module does, and what it keeps for its backward pass, only the module tells.
+Matmuls, attention and parameters are exactly those of counting the built module. Other operators
+and tensors saved for the backward pass need the module itself.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from mfulab.flops.formulas import expected_experts_read
 from mfulab.mfu.work import Mode, Operation, Work
 
 BUILT = "mfulab.models.huggingface.build"
-# Arguments that change no matmul; any other that is not read here must be false, zero or none.
+# Arguments that change no matmul. Any other one that is not read here must be False, 0 or None.
 UNREAD = {
     *(
         "model_type",
@@ -63,8 +63,8 @@ UNREAD = {
 
 @dataclass(frozen=True)
 class Matrix:
-    """A layer's weights, [experts, outputs, inputs], of which a token meets `active`; with a bias
-    or without one."""
+    """Weights of a layer, [experts, outputs, inputs], of which each token uses `active` experts;
+    with or without a bias."""
 
     layer: str
     inputs: int
@@ -81,23 +81,24 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Decoder:
-    """A stack of equal blocks between a table of words and the output layer."""
+    """A stack of equal blocks between a table of word embeddings and the output layer."""
 
-    blocks: str  # where they are
-    attention: str  # the layer that attends, in a block
+    blocks: str  # name of the module that holds the blocks
+    attention: str  # name of a block's attention layer
     layers: int
     heads: int
     key_value_heads: int
     head_width: int
-    matrices: tuple[Matrix, ...]  # of one block
+    matrices: tuple[Matrix, ...]  # matrices of one block
     head: Matrix
-    positions: int  # rows of a learned table of positions, 0 with rotary ones
-    norm: int  # parameters of one norm; a block has two, and one follows the last
-    tied: bool  # the table of words is the output layer's matrix
+    positions: int  # rows of a learned table of positions; 0 for rotary positions
+    norm: int  # parameters of one norm; a block has two, and one follows the last block
+    tied: bool  # whether the output layer's matrix is the table of word embeddings
 
 
 def missing(config: ModelConfig) -> str | None:
-    """Names the package that building the model needs and that is not installed."""
+    """Returns the name of a package that is needed to build the model and is not installed, or
+    None."""
     needed = ("torch", "transformers") if config.target == BUILT else ("torch",)
     return next((package for package in needed if find_spec(package) is None), None)
 
@@ -108,9 +109,9 @@ def computed(
     batch_size: int = 1,
     mode: Mode = "training",
 ) -> Work:
-    """Computes one step of a decoder, with `saved_elements` None and no operators but matmuls and
-    attention. Raises ConfigurationError for a model that is no such decoder, and for more tokens
-    than it has positions."""
+    """Computes one step of a decoder. `saved_elements` is None, and operators are only matmuls and
+    attention. Raises ConfigurationError if the model is no such decoder, or has fewer positions
+    than tokens."""
     stack = _decoder(config)
     if stack is None:
         lacking = lacks(Said("counting_it"), missing(config) or "torch") or ""
@@ -157,8 +158,8 @@ def computed(
 def _operations(
     stack: Decoder, batch_size: int, tokens: int, keys: int, mode: Mode
 ) -> Iterator[Operation]:
-    """Alike blocks summed, as in `Work`. Backward passes are two matmuls for one, gradients of
-    inputs and weights."""
+    """Yields matmuls and attention, with equal blocks summed as in `Work`. A backward pass has two
+    matmuls for each forward one, for gradients of inputs and weights."""
     times = stack.layers
     passes = ("forward", "backward") if mode == "training" else ("forward",)
     queries = batch_size * stack.heads * (tokens // batch_size)
@@ -171,8 +172,8 @@ def _operations(
             count = 1 if matrix is stack.head else times
             rows = tokens * matrix.active
             flops = count * 2 * rows * matrix.inputs * matrix.outputs * (1 + backward)
-            # A matmul of experts also reads where the rows of each one end; experts that no token
-            # chose are not read.
+            # A grouped matmul of experts also reads the ends of each expert's rows. Experts that
+            # no token chose are not read.
             moved = rows * (matrix.inputs + matrix.outputs) + matrix.weights
             moved += matrix.experts * (matrix.active < matrix.experts)
             read = expected_experts_read(matrix.experts, matrix.active, tokens) / matrix.experts
@@ -197,7 +198,7 @@ def _operations(
 
 
 def _decoder(config: ModelConfig) -> Decoder | None:
-    """The model's dimensions; None for one that is not known to be built of these alone."""
+    """Dimensions of the model. None if it is not known to consist only of these parts."""
     given = dict(config.arguments)
     makers = {"LlamaForCausalLM": _llama, "MixtralForCausalLM": _llama, "GPT2LMHeadModel": _gpt2}
     make = makers.get(str(given.pop("architecture", None)))
@@ -206,10 +207,8 @@ def _decoder(config: ModelConfig) -> Decoder | None:
         return None
     try:
         decoder = make(given)
-    except (
-        KeyError,
-        TypeError,
-    ):  # transformers' own default, or a mistake: transformers alone tells
+    except (KeyError, TypeError):
+        # a default of transformers, or a mistake: only transformers knows
         return None
     if any(value for key, value in given.items() if key not in UNREAD):
         return None
@@ -217,8 +216,8 @@ def _decoder(config: ModelConfig) -> Decoder | None:
 
 
 def _llama(given: dict[str, Any]) -> Decoder:
-    """Llama's blocks, and Mixtral's, whose MLP is a router and experts; takes what it reads out of
-    `given`."""
+    """Blocks of Llama, and of Mixtral, whose MLP is a router and experts. Removes the arguments
+    that it reads from `given`."""
     width = given.pop("hidden_size")
     inner = given.pop("intermediate_size")
     heads = given.pop("num_attention_heads")
@@ -256,7 +255,7 @@ def _llama(given: dict[str, Any]) -> Decoder:
 
 
 def _gpt2(given: dict[str, Any]) -> Decoder:
-    """GPT-2's blocks; takes what it reads out of `given`."""
+    """Blocks of GPT-2. Removes the arguments that it reads from `given`."""
     width = given.pop("n_embd")
     heads = given.pop("n_head")
     inner = given.pop("n_inner", None) or 4 * width

@@ -1,5 +1,5 @@
-"""One step of generating text: the token after a prompt, or the next one with all tokens before it
-in a cache."""
+"""One step of generating text: the first token after a prompt, or the next token with all earlier
+ones in a cache."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -10,18 +10,18 @@ import torch
 from mfulab.core.errors import UnsupportedError
 from mfulab.core.said import Said
 
-# What transformers calls the cache of keys and values: from 5.24 on, and before.
+# Names of transformers' cache of keys and values: from version 5.24 on, and before.
 CACHES = ("cache", "past_key_values")
 
 
 def generating(
     mode: str, model: torch.nn.Module, tokens: torch.Tensor, call: Callable[..., Any]
 ) -> Callable[[], Any]:
-    """The step that reads a prompt (`prefill`) or decodes its last token (`decoding`), logits of
-    that token alone. `tokens`: [batch, sequence_length]; `call`: the model, a causal one of
-    transformers, or what it was compiled to. Decoding appends to a cache of all but the last, as
-    generation does by copying, and takes the token away again: every step is the same. Raises
-    UnsupportedError for a model without cache, or one token."""
+    """Returns the step that reads a prompt (`prefill`) or decodes its last token (`decoding`); it
+    computes logits for that token only. `tokens`: [batch, sequence_length]. `call` is the model, a
+    causal one of transformers, or its compiled form. Decoding appends to a cache of all tokens but
+    the last, and then removes the token again, so that every step is the same. Raises
+    UnsupportedError for a model without cache, or for a single token."""
     name = cache_name(model)
     if mode == "prefill":
         return lambda: call(tokens, use_cache=True, **_only_last(model))
@@ -37,7 +37,8 @@ def generating(
 
 
 def cache_name(model: torch.nn.Module) -> str:
-    """The argument that takes a model's cache. Raises UnsupportedError for a model without one."""
+    """Name of the argument that takes a model's cache. Raises UnsupportedError if the model has
+    none."""
     accepted = signature(model.forward).parameters
     for name in CACHES:
         if name in accepted and "use_cache" in accepted:
@@ -46,19 +47,19 @@ def cache_name(model: torch.nn.Module) -> str:
 
 
 def filled(model: torch.nn.Module, tokens: torch.Tensor) -> Any:
-    """The cache of all tokens but the last. Raises UnsupportedError as `generating` does."""
+    """Returns a cache of all tokens but the last. Raises UnsupportedError as `generating` does."""
     name = cache_name(model)
     if tokens.shape[-1] < 2:
         raise UnsupportedError(Said("no_token_for_cache"))
     cache = getattr(model(tokens[:, :-1], use_cache=True, **_only_last(model)), name)
-    if cache is None:  # an encoder whose class can be a decoder too
+    if cache is None:  # an encoder whose class can also be a decoder
         raise _keeps_no_cache(model)
     return cache
 
 
 def _only_last(model: torch.nn.Module) -> dict[str, int]:
-    """Options for logits of the last token alone: generation needs no others of the prompt, and
-    [batch, sequence_length, vocabulary_size] may not fit."""
+    """Options to compute only the last token's logits. Generation needs no others, and [batch,
+    sequence_length, vocabulary_size] may not fit in memory."""
     if "logits_to_keep" in signature(model.forward).parameters:
         return {"logits_to_keep": 1}
     return {}

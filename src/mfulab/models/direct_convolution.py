@@ -1,5 +1,5 @@
-"""Direct convolution by Numba on a CPU, without an unfolded copy: an operator with a gradient and a
-FLOP formula."""
+"""Direct convolution with Numba on a CPU, without an unfolded copy. It is an operator with a
+gradient and a FLOP formula."""
 
 from typing import Any
 
@@ -17,8 +17,9 @@ DTYPES = (torch.float32, torch.float64)
 
 @torch.library.custom_op("mfulab::direct_convolution", mutates_args=())
 def direct_convolution(images: torch.Tensor, filters: torch.Tensor, padding: int) -> torch.Tensor:
-    """images[batch, in, height, width], filters[out, in, side, side] → [batch, out, height',
-    width'], stride 1; on a CPU."""
+    """Convolves images[batch, in, height, width] with filters[out, in, side, side] → [batch, out,
+    height', width'], with stride 1. Raises UnsupportedError on a GPU and for other dtypes than
+    float32 and float64."""
     out = images.new_zeros(_shape(images, filters, padding))
     _convolve(*_arrays(images, filters), out.numpy(), padding)
     return out
@@ -28,14 +29,15 @@ def direct_convolution(images: torch.Tensor, filters: torch.Tensor, padding: int
 def direct_convolution_filters(
     images: torch.Tensor, gradient: torch.Tensor, side: int, padding: int
 ) -> torch.Tensor:
-    """Gradient of the filters: images[batch, in, height, width], gradient[batch, out, …] → [out,
-    in, side, side]."""
+    """Gradient of the filters, from images[batch, in, height, width] and gradient[batch, out, …] →
+    [out, in, side, side]."""
     weight_gradient = images.new_zeros(gradient.shape[1], images.shape[1], side, side)
     _correlate(*_arrays(images, gradient), weight_gradient.numpy(), padding)
     return weight_gradient
 
 
 def _shape(images: torch.Tensor, filters: torch.Tensor, padding: int) -> tuple[int, int, int, int]:
+    """Shape of the output. Raises UnsupportedError on a GPU and for other dtypes."""
     if images.is_cuda:
         raise UnsupportedError(Said("direct_on_cpu"))
     if images.dtype not in DTYPES:
@@ -97,9 +99,8 @@ register(
 
 
 @njit(parallel=True, fastmath={"contract"})
-def _convolve(
-    images, filters, out, padding
-):  # innermost run rows from 0 on, which the compiler vectorises
+def _convolve(images, filters, out, padding):
+    # the inner loop runs along rows from 0, so that the compiler vectorises it
     batch, channels, height, width = images.shape
     count, _, side, _ = filters.shape
     rows, columns = out.shape[2:]
@@ -135,9 +136,8 @@ def _correlate(images, gradient, result, padding):
                 shift = right - padding
                 first = max(0, -shift)
                 last = min(columns, width - shift)
-                total = result[
-                    made, channel, down, right
-                ]  # 0 in the format, so that the sum is not float64
+                # 0 in the result's dtype, so that the sum is not in float64
+                total = result[made, channel, down, right]
                 for image in range(batch):
                     for row in range(max(0, padding - down), min(rows, height + padding - down)):
                         grown = gradient[image, made, row, first:last]

@@ -1,4 +1,4 @@
-"""One attention layer in the forms that FLOP counters disagree on, and a layer that is spread over
+"""One attention layer in forms that FLOP counters disagree on, and a layer that is split over
 ranks."""
 
 from typing import Literal, get_args
@@ -14,10 +14,11 @@ Form = Literal["packed", "flex", "two_dimensional", "window"]
 
 
 class Attention(nn.Module):
-    """[batch, tokens, width] → [batch, classes]: projections around one attention layer, and a
-    classifier of the mean. FLOPs of a sequence forward: 2·tokens·4·width² + 4·pairs·width +
-    2·width·classes. `packed` and `flex` hold documents of `document` tokens: tokens·document pairs;
-    a `window` reaches as far. `two_dimensional` attends in each head by itself."""
+    """One attention layer between projections, and a classifier of the mean: [batch, tokens, width]
+    → [batch, classes]. Forward FLOPs per sequence are 2·tokens·4·width² + 4·pairs·width +
+    2·width·classes. `packed` and `flex` hold documents of `document` tokens, which makes
+    tokens·document pairs. `window` attends to the last `document` tokens. `two_dimensional` calls
+    attention once for each head."""
 
     def __init__(
         self, form: Form, width: int = 256, heads: int = 4, document: int = 32, classes: int = 10
@@ -74,8 +75,9 @@ class Attention(nn.Module):
 
 
 class TensorParallel(nn.Module):
-    """[batch, width] → [batch, classes]: one of two ranks, the other pretended, of a layer pair
-    split by columns, then rows; 2·hidden·(width + classes) ÷ 2 FLOPs forward."""
+    """One of two ranks of a pair of layers, split by columns and then by rows: [batch, width] →
+    [batch, classes]. The other rank is simulated. Forward takes 2·hidden·(width + classes) ÷ 2
+    FLOPs per sample."""
 
     def __init__(self, width: int = 512, hidden: int = 2048, classes: int = 10) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Execution modes of a model: eager, traced, scripted, compiled, or replayed as one CUDA graph."""
+"""Modes in which a model runs: eager, traced, scripted, compiled, or replayed as one CUDA graph."""
 
 import contextlib
 import os
@@ -23,8 +23,8 @@ NO_COMPILER = Said("no_compiler")
 
 @contextlib.contextmanager
 def empty_cache() -> Iterator[None]:
-    """Hides what earlier processes compiled: with it, compile time would tell which run came
-    first."""
+    """Makes torch.compile start with empty caches while entered. Otherwise compile time would
+    depend on which process ran first."""
     with (
         scratch() as folder,
         patch.dict(
@@ -39,8 +39,8 @@ def empty_cache() -> Iterator[None]:
 def arrange(
     model: torch.nn.Module, batch: Batch, execution: ExecutionConfig
 ) -> tuple[torch.nn.Module, Batch]:
-    """The model and its batch in channels-last memory format where asked for, which only images
-    have."""
+    """Returns the model and its batch, in channels-last memory format if configured. Raises
+    UnsupportedError if the inputs are not images."""
     if not execution.channels_last:
         return model, batch
     if batch.inputs.ndim != 4:
@@ -52,8 +52,8 @@ def arrange(
 
 
 def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> Callable[..., Any]:
-    """The model as a callable in the mode asked for; its first calls compile. Raises
-    UnsupportedError, as calls may do."""
+    """Returns the model as a callable in the configured mode. Its first calls may compile. Both
+    this and the calls can raise UnsupportedError."""
     call: Callable[..., Any] = model
     match execution.mode:
         case "trace" | "script":
@@ -63,7 +63,7 @@ def issue(model: torch.nn.Module, batch: Batch, execution: ExecutionConfig) -> C
             call = _explained(compiled, "No working C++ compiler", NO_COMPILER)
     if execution.attention == "default":
         return call
-    # One backend of attention; a backward pass follows its forward pass by itself.
+    # Selects the attention backend for the forward pass; the backward pass uses the same.
     reason = Said("attention_refused", {"attention": execution.attention})
     name = execution.attention.upper()
     backend = getattr(SDPBackend, name if name == "MATH" else f"{name}_ATTENTION")
@@ -76,8 +76,8 @@ def _explained(
     reason: Said,
     context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
 ) -> Callable[..., Any]:
-    """`call` in a context; a RuntimeError with these words becomes an UnsupportedError with the
-    reason."""
+    """Wraps `call` in a context, and turns a RuntimeError that contains `words` into an
+    UnsupportedError with `reason`."""
 
     def checked(*arguments: Any, **options: Any) -> Any:
         try:
@@ -92,19 +92,18 @@ def _explained(
 
 
 def _torchscript(model: torch.nn.Module, batch: Batch, mode: str) -> Callable[..., Any]:
+    """Traces or scripts the model. Raises UnsupportedError if TorchScript cannot."""
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # TorchScript is deprecated; it is measured as the past that it is
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, and is measured for comparison
         try:
             if mode == "script":
                 return torch.jit.script(model)
             return torch.jit.trace(LogitsOnly(model), (batch.inputs,), check_trace=False)
         except Exception as error:
-            if is_out_of_memory(error):  # tracing computes
+            if is_out_of_memory(error):  # tracing runs the model
                 raise
-            # TorchScript refuses a model's Python with many kinds of error; none of them is about
-            # this device.
+            # TorchScript rejects a model's Python code with many kinds of errors, none of them
+            # about this device.
             line = next(
                 (line.strip() for line in str(error).splitlines() if line.strip()),
                 type(error).__name__,
@@ -115,8 +114,9 @@ def _torchscript(model: torch.nn.Module, batch: Batch, mode: str) -> Callable[..
 
 
 def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[[], torch.Tensor]:
-    """`step` as a CUDA graph, captured at its first call by torch's notes on whole-network capture;
-    every replay overwrites its result. UnsupportedError where it cannot be captured."""
+    """Returns `step` as a CUDA graph, captured at its first call as torch's notes on whole-network
+    capture describe. Every replay overwrites the result. Raises UnsupportedError if it cannot be
+    captured."""
     if not is_gpu(device):
         raise UnsupportedError(Said("graph_needs_nvidia"))
     require_cuda(device, "execution=cuda_graph")
@@ -126,9 +126,8 @@ def capture(step: Callable[[], torch.Tensor], device: torch.device) -> Callable[
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
-            for _ in range(
-                3
-            ):  # lazy initialisation and the optimiser's state must not become part of the graph
+            # keeps lazy initialisation and making the optimiser's state out of the graph
+            for _ in range(3):
                 step()
         torch.cuda.current_stream(device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()

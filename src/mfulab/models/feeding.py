@@ -1,10 +1,10 @@
-"""Batches from a torch DataLoader on the host: random, decoded from JPEG, of a memory-mapped file,
-or real digits.
+"""Batches from a torch DataLoader on the host: random, decoded from JPEG, from a memory-mapped
+file, or real digits.
 
 `digits.csv.gz` holds the 1,797 test images of "Optical Recognition of Handwritten Digits" (E.
-Alpaydin, C. Kaynak 1998, UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0): 64
-pixels of 0 to 16 and the digit a line. It is sklearn/datasets/data/digits.csv.gz of scikit-learn
-1.9.1 (BSD-3-Clause), unchanged.
+Alpaydin, C. Kaynak 1998, UCI Machine Learning Repository, doi:10.24432/C50P49, CC BY 4.0). Each
+line has 64 pixels from 0 to 16, and the digit. It is sklearn/datasets/data/digits.csv.gz of
+scikit-learn 1.9.1 (BSD-3-Clause), unchanged.
 """
 
 import gzip
@@ -28,19 +28,19 @@ from mfulab.device.cpu import usable_cores
 from mfulab.models.build import Batch, make_batch
 
 Sample = tuple[torch.Tensor, torch.Tensor]
-IMAGES = 16  # different ones that are decoded again and again
-MARGIN = 8 / 7  # a stored image's side ÷ the crop's, 256 ÷ 224, as training on ImageNet has it
-QUALITY = 90  # of the JPEGs
-OWN_FILE_BYTES = 64 << 20  # of a file that is made for the run
-MEAN = 127.5
-DEVIATION = 73.9  # of uniform bytes
+IMAGES = 16  # number of different images, which are decoded repeatedly
+MARGIN = 8 / 7  # side of a stored image ÷ side of the crop: 256 ÷ 224, as common for ImageNet
+QUALITY = 90  # JPEG quality
+OWN_FILE_BYTES = 64 << 20  # size of the file that is made if the config names none
+MEAN = 127.5  # mean and standard deviation of uniform bytes
+DEVIATION = 73.9
 
 
 def feeder(
     batch: Batch, config: ModelConfig, workload: WorkloadConfig, sequence_length: int | None
 ) -> Callable[[], None]:
-    """A function that copies a new batch of a DataLoader over `batch`; UnsupportedError without
-    such samples or memory."""
+    """Returns a function that copies a new batch from a DataLoader into `batch`. Raises
+    UnsupportedError if the model does not take such samples, or for pinned memory without a GPU."""
     on_gpu = batch.inputs.is_cuda
     if workload.loader_pinned and not on_gpu:
         raise UnsupportedError(Said("pinned_for_gpus"))
@@ -58,7 +58,7 @@ def feeder(
         prefetch_factor=workload.loader_prefetch,
         persistent_workers=workload.loader_persistent,
     )
-    # The first epoch's workers start now, each later one's when it begins.
+    # The first epoch's workers start now, those of later epochs when these begin.
     batches = itertools.chain(iter(loader), itertools.chain.from_iterable(itertools.repeat(loader)))
 
     def fetch() -> None:
@@ -70,8 +70,8 @@ def feeder(
 
 
 def beyond_cores(workload: WorkloadConfig) -> dict[str, Any]:
-    """The `message` that a DataLoader has more processes than there are cores; nothing of
-    others."""
+    """Returns the `message` that a DataLoader has more workers than there are cores; empty if it
+    does not."""
     workers = workload.loader_workers
     cores = usable_cores()
     if workload.input != "host" or workers <= cores:
@@ -80,6 +80,8 @@ def beyond_cores(workload: WorkloadConfig) -> dict[str, Any]:
 
 
 class _Indices:
+    """Batches of random indices, the same in each epoch; without `batches` an epoch never ends."""
+
     def __init__(self, batch_size: int, batches: int | None) -> None:
         self._batch_size = batch_size
         self._batches = batches
@@ -91,6 +93,8 @@ class _Indices:
 
 
 class _Drawn(Dataset[Sample]):
+    """Random samples, drawn anew for each index."""
+
     def __init__(self, config: ModelConfig, sequence_length: int | None) -> None:
         self._config = config
         self._sequence_length = sequence_length
@@ -101,8 +105,8 @@ class _Drawn(Dataset[Sample]):
 
 
 class Photographs(Dataset[Sample]):
-    """JPEGs in memory: decoded, cropped at random, half mirrored, normalised to floats; of one or
-    three channels."""
+    """JPEGs in memory, of one or three channels. Each is decoded, cropped at varying places, every
+    other one mirrored, and normalised to floats."""
 
     def __init__(self, config: ModelConfig) -> None:
         shape = config.input_shape or []
@@ -127,6 +131,7 @@ class Photographs(Dataset[Sample]):
 
 
 def _photograph(library: Any, mode: str, sides: tuple[int, int], seed: int) -> bytes:
+    """A random smooth image with grain, as JPEG bytes."""
     generator = np.random.default_rng(seed)
     coarse = generator.integers(
         0, 256, (max(1, sides[1] // 16), max(1, sides[0] // 16), len(mode)), np.uint8
@@ -143,14 +148,16 @@ def _photograph(library: Any, mode: str, sides: tuple[int, int], seed: int) -> b
 
 
 def handwritten() -> Sample:
-    """The images of handwritten digits, [1797, 8, 8] from 0 to 16, and their digits."""
+    """Returns the images of handwritten digits, [1797, 8, 8] with values from 0 to 16, and their
+    digits."""
     with gzip.open(Path(__file__).with_name("digits.csv.gz"), "rt") as file:
         values = torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.float32))
     return values[:, :64].reshape(-1, 8, 8), values[:, 64].long()
 
 
 class Digits(Dataset[Sample]):
-    """Handwritten digits, normalised and enlarged to a model's images, alike in all channels."""
+    """Handwritten digits, normalised and enlarged to a model's input size, the same in all
+    channels."""
 
     def __init__(self, config: ModelConfig) -> None:
         shape = config.input_shape or []
@@ -167,8 +174,8 @@ class Digits(Dataset[Sample]):
 
 
 class Mapped(Dataset[Sample]):
-    """Samples one behind another in a memory-mapped file, its own without a path: bytes of images,
-    or token ids."""
+    """Samples one after another in a memory-mapped file: bytes of images, or token ids. Without a
+    path, a random file is made."""
 
     def __init__(self, config: ModelConfig, sequence_length: int | None, path: str | None) -> None:
         self._tokens = config.vocabulary_size
@@ -200,4 +207,5 @@ class Mapped(Dataset[Sample]):
 
 
 def _normalised(values: torch.Tensor) -> torch.Tensor:
+    """Converts bytes to floats with mean 0 and standard deviation 1."""
     return values.to(torch.float32).sub_(MEAN).div_(DEVIATION)

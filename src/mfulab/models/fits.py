@@ -1,4 +1,4 @@
-"""Peak memory of a step by part, counted without its device; whether it fits one, and the largest
+"""Predicts peak memory of a step by parts, without the device; whether it fits, and the largest
 batch that does."""
 
 import itertools
@@ -24,36 +24,36 @@ from mfulab.models.work import check
 
 PRECISIONS = ("fp32", "bf16", "fp16", "amp_bf16", "amp_fp16")
 MODES = ("training", "inference")
-# torch gives cuBLAS 32 MiB on Hopper for each thread that multiplies: forward's, and the backward
-# pass's (ATen/cuda/CublasHandlePool.cpp). Of other devices it was not compared with a measured
+# On Hopper, torch gives cuBLAS 32 MiB for each thread that calls matmuls: one in forward and one in
+# backward (ATen/cuda/CublasHandlePool.cpp). For other devices this was not compared with a measured
 # peak.
 HOPPER = "9.0"
 WORKSPACE_BYTES = 32 << 20
 UNKNOWN = "Not in it: the driver's context (some 0.5 GB on an NVIDIA GPU), fragmentation, buffers of communication."
 NO_WORKSPACE = "The libraries' workspace is not known here."
 SECANTS = 8
-MOST_BATCH = 1 << 20  # of the search for the largest batch
+MOST_BATCH = 1 << 20  # upper limit of the search for the largest batch
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Peak memory of one step on one device in bytes; the parts are the largest of each, and not
-    all at one time."""
+    """Peak memory of one step on one device, in bytes. Each part is its own maximum, so the parts
+    do not add up to the peak."""
 
     model: str
     device: str
     batch_size: int
-    parameters_bytes: int  # under autocast the fp32 ones
+    parameters_bytes: int  # under autocast those in fp32
     gradients_bytes: int
     optimizer_bytes: int
-    activations_bytes: int  # saved for the backward pass
+    activations_bytes: int  # tensors saved for the backward pass
     inputs_bytes: int
-    workspace_bytes: int | None  # of libraries; None where it is not known
-    peak_bytes: int  # what is alive at once, the known workspace included
-    capacity_bytes: int  # by the datasheet, 10⁹ a GB
+    workspace_bytes: int | None  # workspace of libraries; None if unknown
+    peak_bytes: int  # largest memory alive at once, including a known workspace
+    capacity_bytes: int  # from the datasheet, with 10⁹ bytes per GB
     fits: bool
-    largest_batch: int  # 0 where one sample does not fit
-    says: str  # what is not counted
+    largest_batch: int  # 0 if even one sample does not fit
+    says: str  # text on what is not counted
 
 
 def fits(
@@ -70,15 +70,15 @@ def fits(
     """Predicts the peak memory of a model's step on a device, and the largest batch that fits.
 
     Args:
-        model: a name in `config/model/`, a YAML file like those, or what stands in one.
-        batch_size: samples of a step.
+        model: a name in `config/model/`, a YAML file like those, or the content of one.
+        batch_size: samples per step.
         optimizer: adam, adamw, adam_8bit or sgd.
         device: its name as a driver reports it, its datasheet's name, or its PCI id.
         precision: fp32, bf16 or fp16 for everything; amp_bf16 or amp_fp16 for autocast over
             fp32 weights.
-        sequence_length: tokens a sample; the model's own where not given.
+        sequence_length: tokens per sample; the model's own by default.
         checkpointing: whether each block is recomputed in the backward pass.
-        mode: training, or inference, which keeps nothing.
+        mode: training, or inference, which saves nothing for a backward pass.
 
     Raises ConfigurationError for an unknown name, and for a model that cannot be built or counted.
     """
@@ -106,11 +106,11 @@ def fits(
 
 
 def largest_batch(peak_bytes: Callable[[int], int], capacity: int, first: int) -> int:
-    """The largest batch whose peak fits, of a peak that grows with the batch, nearly in a straight
-    line.
+    """Finds the largest batch whose peak memory is at most `capacity`; 0 if there is none. The peak
+    must grow with the batch, nearly linearly.
 
-    Secants from `first`, the batch that is asked for, and then halves, until a batch fits and the
-    next does not.
+    Starts at `first` and follows secants, then bisects, until a batch fits and the next larger one
+    does not.
     """
     fitting = 0
     failing = MOST_BATCH
@@ -129,8 +129,8 @@ def largest_batch(peak_bytes: Callable[[int], int], capacity: int, first: int) -
 
 
 def _datasheet(device: str) -> Datasheet:
-    """The datasheet of a device. Raises ConfigurationError, with the choices and their memory where
-    there are a few."""
+    """Datasheet of a device. Raises ConfigurationError if it is unknown or prints no memory; the
+    message lists similar devices if there are few."""
     try:
         sheet = find(device)
     except UnknownDeviceError as error:
@@ -157,8 +157,8 @@ def _datasheet(device: str) -> Datasheet:
 def _held(
     counted: ModelCount, optimizer: memory.Optimizer, precision: str, trains: bool
 ) -> tuple[memory.StepMemory, int, int]:
-    """Memory that a step keeps, the peak of what is alive at once, without inputs and workspace; a
-    weight's bytes."""
+    """Returns the parts that a step keeps, its peak memory without inputs and workspace, and the
+    bytes per stored weight."""
     element = int(ELEMENT_BYTES[precision.removeprefix("amp_")])
     is_autocast = precision.startswith("amp_")
     about: Any = {"element_bytes": element, "autocast": is_autocast}
@@ -178,10 +178,8 @@ def _held(
     )
     if not trains:
         return kept, memory.inference_peak_bytes(parameters, *alive, **about), stored
-    about |= {
-        "optimizer": optimizer,
-        "optimizer_copies": int(optimizer != "sgd"),
-    }  # torch updates all at once
+    # torch updates all parameters at once
+    about |= {"optimizer": optimizer, "optimizer_copies": int(optimizer != "sgd")}
     return kept, memory.training_peak_bytes(parameters, trainable, *alive, **about), stored
 
 
@@ -196,6 +194,7 @@ def _fit(
     checkpointing: bool,
     mode: Literal["training", "inference"],
 ) -> Fit:
+    """Predicts the memory of one batch size. `largest_batch` is left at 0."""
     try:
         counted = count_model(config, size, sequence_length, checkpointing=checkpointing, mode=mode)
     except (ModelError, CountError, UnsupportedError) as error:
@@ -204,7 +203,7 @@ def _fit(
     held, peak, stored = _held(counted, optimizer, precision, trains)
     if config.vocabulary_size is None:
         inputs = size * math.prod(config.input_shape or ()) * stored
-    else:  # int64, and as many targets
+    else:  # int64, with as many targets for language modeling
         tokens = size * (sequence_length or config.sequence_length or 1)
         inputs = 8 * tokens * (1 + (config.task == "language_modeling"))
     workspace = WORKSPACE_BYTES * (1 + trains) if sheet.architecture == HOPPER else None

@@ -1,4 +1,4 @@
-"""The FLUX.1 transformer over image latents and text, from its published shapes and without a
+"""The FLUX.1 transformer over image latents and text, built from its published shapes without a
 download."""
 
 import torch
@@ -37,7 +37,7 @@ class _Stream(nn.Module):
 
 
 class DoubleBlock(nn.Module):
-    """Text and image attend to each other, each with weights of its own."""
+    """Joint attention of text and image, each with its own weights."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class DoubleBlock(nn.Module):
 
 
 class SingleBlock(nn.Module):
-    """Attention and MLP side by side over image and text together."""
+    """Attention and MLP in parallel, over text and image tokens together."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -86,8 +86,8 @@ class SingleBlock(nn.Module):
 
 
 class Flux(nn.Module):
-    """FLUX.1: [batch, image_tokens, 64] latents → the same shape; text, time and pooled text are
-    zeros (black-forest-labs/flux src/flux/model.py)."""
+    """FLUX.1: latents [batch, image_tokens, 64] → the same shape. Text, time and pooled text are
+    zeros. After black-forest-labs/flux, src/flux/model.py."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def inference_step(layers: Sequence[Layer], images: np.ndarray) -> Callable[[], torch.Tensor]:
-    """The forward pass, jitted."""
+    """Returns the jitted forward pass."""
     call = jax.jit(lambda parameters, values: forward(layers, parameters, values, OPERATIONS))
     parameters = parameters_of(layers, jnp.asarray)
     held = jnp.asarray(images)
@@ -38,11 +38,10 @@ def inference_step(layers: Sequence[Layer], images: np.ndarray) -> Callable[[], 
 def training_step(
     layers: Sequence[Layer], images: np.ndarray, targets: np.ndarray, workload: WorkloadConfig
 ) -> Callable[[], torch.Tensor]:
-    """Forward, loss, backward and Adam as one jitted function, whose state is given over in place;
-    returns the loss."""
-    start, update, current = optimizers.adam(
-        workload.learning_rate
-    )  # the same constants as torch's
+    """Returns forward, loss, backward and Adam as one jitted function. It updates its state in
+    place (donated) and returns the loss."""
+    # with the same constants as torch
+    start, update, current = optimizers.adam(workload.learning_rate)
     held = jnp.asarray(images)
     wanted = jnp.asarray(targets)
 

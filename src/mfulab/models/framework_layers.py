@@ -1,4 +1,4 @@
-"""A torch model as a chain of layers that another framework runs, with images channels last."""
+"""Translates a torch model to a chain of layers that another framework runs, with channels last."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from mfulab.core.said import Said
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer, channels last."""
+    """One layer of a chain, with channels last."""
 
     kind: Literal["convolution", "linear", "relu", "flatten"]
-    # of a convolution [height, width, in, out], of a linear layer [in, out]
+    # [height, width, in, out] of a convolution, [in, out] of a linear layer
     weight: np.ndarray | None = None
     bias: np.ndarray | None = None  # [out], or None
-    stride: tuple[int, int] = (1, 1)  # of a convolution, (down, right)
-    padding: tuple[int, int] = (0, 0)  # of a convolution on both sides, (rows, columns)
+    stride: tuple[int, int] = (1, 1)  # for a convolution, (down, right)
+    padding: tuple[int, int] = (0, 0)  # for a convolution, on both sides, (rows, columns)
 
 
 def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
-    """Layers of a chain of convolutions, linear layers, ReLU and flattening, channels last; else
-    UnsupportedError."""
+    """Translates a chain of convolutions, linear layers, ReLU and flattening to layers with
+    channels last. Raises UnsupportedError for any other layer."""
     traced = torch.fx.symbolic_trace(nn.Sequential(model))
     modules = dict(traced.named_modules())
     layers: list[Layer] = []
-    # [channels, height, width] that were flattened, until a linear layer
+    # [channels, height, width] of images that were flattened; reset by the next linear layer
     images: tuple[int, ...] | None = None
     value = inputs[:1]
     with torch.no_grad():
@@ -65,6 +65,8 @@ def layers_of(model: nn.Module, inputs: torch.Tensor) -> list[Layer]:
 
 
 def _layer(part: nn.Module | None, node: Any, images: Sequence[int] | None) -> Layer | None:
+    """Translates one node of the graph, or returns None if it cannot. `images` is the shape of
+    images that were flattened before it."""
     if isinstance(part, nn.Conv2d | nn.Linear):
         weight = part.weight.detach().numpy()
         bias = None if part.bias is None else part.bias.detach().numpy()
@@ -73,7 +75,8 @@ def _layer(part: nn.Module | None, node: Any, images: Sequence[int] | None) -> L
             return None
         return Layer("convolution", weight.transpose(2, 3, 1, 0), bias, part.stride, part.padding)  # type: ignore[arg-type]
     if isinstance(part, nn.Linear):
-        if images is not None:  # flattened channels last here, channels first by torch
+        # flattened with channels last here, but with channels first in torch
+        if images is not None:
             weight = weight.reshape(-1, *images).transpose(0, 2, 3, 1).reshape(len(weight), -1)
         return Layer("linear", weight.T, bias)
     if isinstance(part, nn.ReLU) or node.target in (torch.relu, nn.functional.relu, "relu"):
@@ -86,7 +89,7 @@ def _layer(part: nn.Module | None, node: Any, images: Sequence[int] | None) -> L
 
 
 def parameters_of(layers: Sequence[Layer], convert: Callable[[np.ndarray], Any]) -> list[list[Any]]:
-    """The weight and bias that each layer has, as a framework's own arrays."""
+    """Returns the weight and bias of each layer, if it has them, as arrays made by `convert`."""
     return [
         [convert(tensor) for tensor in (layer.weight, layer.bias) if tensor is not None]
         for layer in layers
@@ -99,8 +102,8 @@ def forward(
     values: Any,
     operations: Mapping[str, Callable[..., Any]],
 ) -> Any:
-    """The layers one after another: `operations` compute each kind from values, layer and weight,
-    and add a `bias`."""
+    """Runs the layers one after another. `operations` compute each kind from values, layer and
+    weight, and add the `bias`."""
     for layer, held in zip(layers, parameters, strict=True):
         values = operations[layer.kind](values, layer, *held[:1])
         if len(held) > 1:
@@ -109,11 +112,12 @@ def forward(
 
 
 def channels_last(images: torch.Tensor) -> np.ndarray:
-    """[batch, channels, height, width] as an array [batch, height, width, channels]; others as they
-    are."""
+    """Converts [batch, channels, height, width] to an array [batch, height, width, channels]. Other
+    shapes do not change."""
     return (images.permute(0, 2, 3, 1) if images.ndim == 4 else images).contiguous().numpy()
 
 
 def channels_first(output: torch.Tensor) -> torch.Tensor:
-    """A view of a framework's output as torch has it: images with their channels first."""
+    """Returns a view of a framework's output with channels first, as in torch. Other shapes do not
+    change."""
     return output.permute(0, 3, 1, 2) if output.ndim == 4 else output

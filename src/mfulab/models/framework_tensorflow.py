@@ -1,4 +1,5 @@
-"""Steps in TensorFlow: operation by operation, or traced once into a graph by `tf.function`."""
+"""Steps in TensorFlow: one operation after another, or traced once into a graph by
+`tf.function`."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -23,9 +24,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def use_threads(threads: int) -> None:
-    """Limits the threads of an operation, and runs one operation at a time; only before
-    TensorFlow's first one."""
-    with contextlib.suppress(RuntimeError):  # of a second model in a process, which keeps them
+    """Limits the threads of an operation, and runs one operation at a time. Has an effect only
+    before TensorFlow's first operation."""
+    with contextlib.suppress(RuntimeError):  # a second model in the process keeps the first one's
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(1)
 
@@ -33,7 +34,7 @@ def use_threads(threads: int) -> None:
 def inference_step(
     layers: Sequence[Layer], images: np.ndarray, compiled: bool
 ) -> Callable[[], torch.Tensor]:
-    """The forward pass."""
+    """Returns the forward pass."""
     held = tf.constant(images)
     parameters = parameters_of(layers, tf.Variable)
 
@@ -51,7 +52,8 @@ def training_step(
     workload: WorkloadConfig,
     compiled: bool,
 ) -> Callable[[], torch.Tensor]:
-    """Forward, loss, backward and Keras' Adam with torch's constants; returns the loss."""
+    """Returns forward, loss, backward and Keras' Adam with torch's constants as one function, which
+    returns the loss."""
     held = tf.constant(images)
     wanted = tf.constant(targets)
     parameters = parameters_of(layers, tf.Variable)

@@ -1,5 +1,5 @@
-"""Other frameworks that run a torch model: JAX and TensorFlow by its layers, ONNX Runtime by
-torch's export."""
+"""Runs a torch model in other frameworks: JAX and TensorFlow by its layers, ONNX Runtime by torch's
+export."""
 
 import importlib
 import logging
@@ -21,12 +21,12 @@ PACKAGES = {
     "tensorflow_function": ("tensorflow",),
     "onnxruntime": ("onnxruntime", "onnxscript"),
 }
-"""Packages that each mode imports; the extra `frameworks` has them."""
+"""Packages that each mode imports; the extra `frameworks` installs them."""
 
 
 def load(mode: str) -> None:
-    """Imports what a mode needs before any clock runs; UnsupportedError tells the command that
-    installs it."""
+    """Imports what a mode needs before any timing starts. Raises UnsupportedError if a package is
+    missing; the message says how to install it."""
     for package in PACKAGES.get(mode, ()):
         try:
             importlib.import_module(package)
@@ -39,8 +39,8 @@ def load(mode: str) -> None:
 def make_step(
     model: nn.Module, batch: Batch, config: ModelStepConfig, device: torch.device
 ) -> Callable[[], torch.Tensor]:
-    """The step of `config` in its framework: the loss of training, else the output.
-    UnsupportedError for what it lacks."""
+    """Returns the step of `config` in its framework. In training it returns the loss, else the
+    output. Raises UnsupportedError for anything that the framework cannot do."""
     mode = config.execution.mode
     workload = config.workload
     _require(config, device)
@@ -48,14 +48,13 @@ def make_step(
     if mode == "onnxruntime":
         import onnxruntime
 
-        logging.getLogger("torch.onnx").setLevel(
-            logging.ERROR
-        )  # it names packages that are not needed here
-        # The graph that torch exports: no Python of the model is left in it.
+        # it warns about packages that are not needed here
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        # The exported graph contains no Python code of the model.
         exported = torch.onnx.export(
             LogitsOnly(model).eval(), (batch.inputs,), dynamo=True, verbose=False
         )
-        assert exported is not None  # only an export to a file gives nothing
+        assert exported is not None  # only an export to a file returns None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         graph = exported.model_proto.SerializeToString()
@@ -81,6 +80,7 @@ def make_step(
 
 
 def _require(config: ModelStepConfig, device: torch.device) -> None:
+    """Raises UnsupportedError for anything in the config that the framework cannot do."""
     workload = config.workload
     precision = config.precision
     mode = config.execution.mode
@@ -97,7 +97,7 @@ def _require(config: ModelStepConfig, device: torch.device) -> None:
             Said("framework_without_mode", {"mode": mode, "workload": str(workload.mode)})
         )
     threads = config.device.threads or usable_cores()
-    if mode == "jax" and threads < usable_cores():  # XLA's threads cannot be set
+    if mode == "jax" and threads < usable_cores():  # the number of XLA's threads cannot be set
         raise UnsupportedError(Said("jax_takes_all_cores", {"threads": str(threads)}))
     plain = type(workload)(
         name=workload.name, mode=workload.mode, learning_rate=workload.learning_rate

@@ -1,5 +1,5 @@
-"""Layer norm followed by GELU, written in several ways: the same values, and different bytes on
-their way to memory."""
+"""Layer norm followed by GELU, written in several ways: the same values, with different traffic to
+memory."""
 
 import math
 from functools import cache
@@ -13,12 +13,12 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.said import Said
 from mfulab.device import is_gpu, require_cuda
 
-# One stream a device, made once: making one in each step would be timed.
+# One stream per device, made once, so that making it is not timed in each step.
 _side_stream = cache(torch.cuda.Stream)
 
 
 class LibraryNormGelu(nn.Module):
-    """torch's layer norm and GELU, an operator each: [..., width] → [..., width]. GELU by tanh:
+    """torch's layer norm and GELU, one operator each: [..., width] → [..., width]. GELU uses tanh:
     0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))) (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
 
     epsilon: Final[float] = 1e-5
@@ -35,7 +35,7 @@ class LibraryNormGelu(nn.Module):
 
 
 class HandNormGelu(LibraryNormGelu):
-    """Layer norm and GELU, one element-wise operator after the other: each reads and writes the
+    """Layer norm and GELU as one element-wise operator after another. Each reads and writes the
     whole tensor."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -50,12 +50,12 @@ class HandNormGelu(LibraryNormGelu):
 
 
 class InPlaceNormGelu(HandNormGelu):
-    """Written out and in place: as many operators, which write where they read; only if no backward
-    pass follows."""
+    """Layer norm and GELU as element-wise operators in place, which write where they read. Only
+    possible without a backward pass."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():
-            if inputs.device.type == "meta":  # its FLOPs are counted all the same
+            if inputs.device.type == "meta":  # for counting FLOPs
                 return super().forward(inputs)
             raise UnsupportedError(Said("in_place_overwrites"))
         centred = inputs - inputs.mean(-1, keepdim=True)
@@ -76,8 +76,8 @@ class InPlaceNormGelu(HandNormGelu):
 
 
 class Halves(nn.Module):
-    """Two independent halves of [batch, tokens, width] in one stream, or two: UnsupportedError on a
-    CPU."""
+    """Computes two independent halves of [batch, tokens, width] in one stream or in two. Two
+    streams raise UnsupportedError on a CPU."""
 
     def __init__(self, width: int = 1024, streams: int = 1) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""A network whose layers lie on several ranks: in parts of each matrix, or as a pipeline's stages."""
+"""A network whose layers are split over several ranks: each matrix in parts, or as stages of a
+pipeline."""
 
 import copy
 from collections import OrderedDict
@@ -18,16 +19,17 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Part:
-    """Layers of a model that one rank holds, and the step in which it computes its part."""
+    """Layers of a model that one rank holds, and the step in which it computes them."""
 
     layers: nn.Module
     step: Step
-    own_products: Step  # the same products, without a neighbour
+    own_products: Step  # the same matmuls without communication
 
 
 def linear_pairs(model: nn.Module) -> list[tuple[str, str]]:
-    """Names of linear layers of a Sequential, two and two: the first may be split by rows of its
-    output, the second by its inputs. Raises UnsupportedError for a model that is none of these."""
+    """Names of the linear layers of a Sequential, in pairs: the first may be split by its outputs,
+    the second by its inputs. Raises UnsupportedError if the model is no Sequential, or its linear
+    layers do not form pairs."""
     if not isinstance(model, nn.Sequential):
         raise UnsupportedError(NO_SEQUENTIAL)
     names = [name for name, layer in model.named_children() if isinstance(layer, nn.Linear)]
@@ -37,7 +39,8 @@ def linear_pairs(model: nn.Module) -> list[tuple[str, str]]:
 
 
 def stage(model: nn.Module, rank: int, ranks: int) -> nn.Sequential:
-    """The layers of one of `ranks` stages, all with equally many children."""
+    """Layers of one of `ranks` stages, all with the same number of children. Raises
+    UnsupportedError if the model cannot be split evenly."""
     if not isinstance(model, nn.Sequential):
         raise UnsupportedError(NO_SEQUENTIAL)
     if len(model) % ranks:
@@ -48,7 +51,7 @@ def stage(model: nn.Module, rank: int, ranks: int) -> nn.Sequential:
 
 
 def input_width(layers: nn.Sequential) -> int:
-    """Features that the first layer takes. Raises UnsupportedError unless it is a linear one."""
+    """Number of input features of the first layer. Raises UnsupportedError if it is not linear."""
     first = layers[0]
     if not isinstance(first, nn.Linear):
         raise UnsupportedError(Said("split_begins_linear"))
@@ -56,14 +59,14 @@ def input_width(layers: nn.Sequential) -> int:
 
 
 def whole(model: nn.Module, batch: torch.Tensor) -> Part:
-    """The whole model on this rank."""
+    """Puts the whole model on this rank."""
     step = _step(model, batch)
     return Part(model, step, step)
 
 
 def tensor_parallel(model: nn.Module, batch: torch.Tensor) -> Part:
-    """Gives this rank columns of each pair's first matrix and rows of its second (Shoeybi et al. 2019,
-    arXiv:1909.08053); results are summed over ranks once a pair, forward and backward."""
+    """Gives this rank columns of each pair's first matrix and rows of its second (Shoeybi et al.
+    2019, arXiv:1909.08053). Results are summed over ranks once per pair, forward and backward."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
@@ -83,7 +86,8 @@ def tensor_parallel(model: nn.Module, batch: torch.Tensor) -> Part:
 
 
 def _narrowed(model: nn.Module, ranks: int) -> nn.Module:
-    """A model of the same products as a rank's part: each pair with a part of the hidden units."""
+    """Copies a model with only this rank's share of the hidden units in each pair, so that its
+    matmuls equal those of the rank's part."""
     narrow = copy.deepcopy(model)
     for first, second in linear_pairs(model):
         wide: nn.Linear = getattr(model, first)
@@ -98,8 +102,8 @@ def _narrowed(model: nn.Module, ranks: int) -> nn.Module:
 
 
 def pipeline(model: nn.Module, batch: torch.Tensor, micro_batches: int) -> Part:
-    """Gives this rank its stage, in GPipe's order: forward of all micro-batches, then backward of all
-    (Huang et al. 2019, arXiv:1811.06965)."""
+    """Gives this rank its stage, in GPipe's order: forward of all micro-batches, then backward of
+    all (Huang et al. 2019, arXiv:1811.06965)."""
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
     rank = dist.get_rank()
@@ -137,7 +141,7 @@ def _summed(output: torch.Tensor, _target: torch.Tensor) -> torch.Tensor:
 
 
 def _step(model: nn.Module, batch: torch.Tensor) -> Step:
-    """Forward and backward of a batch, gradients set anew."""
+    """Returns forward and backward of a batch, with gradients reset first."""
 
     def step() -> None:
         model.zero_grad()
@@ -147,9 +151,9 @@ def _step(model: nn.Module, batch: torch.Tensor) -> Step:
 
 
 def sent_bytes(model: nn.Module, split: str, samples: int, ranks: int) -> float:
-    """Bytes of fp32 that a rank sends in a step, mean. A pipeline sends each cut's activations
-    forward and their gradients back; tensor parallelism sums n bytes a pair in each direction,
-    2·n·(d−1)/d by ring collectives, but none backward behind the first pair's inputs."""
+    """Mean bytes of fp32 that a rank sends in a step. A pipeline sends activations forward and
+    gradients back at each cut. Tensor parallelism sums n bytes per pair in each direction,
+    2·n·(d−1)/d with ring collectives; the first pair's inputs need no sum in backward."""
     if split == "pipeline":
         widths = [input_width(stage(model, rank, ranks)) for rank in range(1, ranks)]
         return 2 * 4 * samples * sum(widths) / ranks
@@ -162,7 +166,7 @@ def sent_bytes(model: nn.Module, split: str, samples: int, ranks: int) -> float:
 
 
 def rank_gradient(part: nn.Module) -> dict[str, torch.Tensor]:
-    """Gradients of a rank's parameters by name, those of split matrices put together."""
+    """Gradients of a rank's parameters by name. Parts of split matrices are put together."""
     gradients = {}
     for name, parameter in part.named_parameters():
         gradient = parameter.grad

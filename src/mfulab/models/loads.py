@@ -1,4 +1,5 @@
-"""Loads whose utilization is known by construction, and so what each counter should read."""
+"""Loads whose utilization is known by construction, to compare with the readings of each
+counter."""
 
 import functools
 import time
@@ -12,21 +13,20 @@ from mfulab.device import ByKind, is_gpu
 from mfulab.models.busy import gpu_clocks_per_ms, spin
 from mfulab.timing.clocks import clock_for
 
-SIDE = ByKind(
-    cpu=512, gpu=4096
-)  # of the matmuls: a few milliseconds, and large enough to fill the device
+# side of the matmuls, which take a few milliseconds and fill the device
+SIDE = ByKind(cpu=512, gpu=4096)
 COPIED_BYTES = 64 << 20
 SPIN_MS = 5.0
 
 
 @dataclass(frozen=True)
 class Load:
-    """One kind of work, repeated for the first `duty` of each period."""
+    """One kind of work, repeated during the first `duty` (a share) of each period."""
 
     work: str  # matmul, spin, copy or nothing
     duty: float = 1.0
     period_s: float = 0.1
-    # how much of the device it occupies: all of its cores or SMs, one of them, or none
+    # part of the device that it occupies: all cores or SMs, one of them, or none
     fills: str = "all"
     useful: float = 1.0  # share of its FLOPs that a model needs; the rest multiplies padding
 
@@ -46,8 +46,8 @@ LOADS = {
 
 @dataclass(frozen=True)
 class Ran:
-    """Work of a load by its own clock: seconds in all, seconds at work, calls, and FLOPs of which
-    some are useful."""
+    """Result of running a load, by its own clock: total seconds, seconds at work, calls, FLOPs, and
+    useful FLOPs."""
 
     wall_s: float
     worked_s: float
@@ -57,13 +57,12 @@ class Ran:
 
     @property
     def duty(self) -> float:
-        """Share of the time at work; it exceeds the load's where the last call of a period
-        overruns."""
+        """Share of the time at work. It exceeds the load's own if a period's last call overruns."""
         return self.worked_s / self.wall_s
 
 
 class Loader:
-    """A load made ready on a torch.device: its memory is there, its code compiled."""
+    """A load prepared on a device, with memory allocated and code compiled."""
 
     def __init__(
         self, load: Load, device: torch.device, dtype: torch.dtype = torch.float32, seed: int = 0
@@ -74,7 +73,7 @@ class Loader:
         self._work, self._flops = getattr(self, f"_{load.work}")(seed)
 
     def run(self, seconds: float, clock: Callable[[], float] = time.perf_counter) -> Ran:
-        """Works and rests by the clock until `seconds` are over; the device is idle before and
+        """Alternates work and rest for `seconds` of the clock. The device is idle before and
         afterwards."""
         began = clock()
         worked = 0.0
@@ -89,7 +88,7 @@ class Loader:
                 worked = worked + after - now
                 calls = calls + 1
                 now = after
-            # A call that overran leaves periods behind; none is made up for.
+            # Periods that a call overran are skipped, not made up for.
             period = max(period + 1, int((now - began) // self.load.period_s))
             pause = min(began + period * self.load.period_s, until) - now
             if pause > 0 and self.load.duty < 1:
@@ -101,8 +100,8 @@ class Loader:
         return (lambda: None), 0
 
     def _matmul(self, seed: int) -> tuple[Callable[[], Any], int]:
-        """A call that multiplies n × n × n, and its FLOPs; a padded one's rows of zeros are
-        multiplied all the same."""
+        """Returns a call that multiplies n × n × n, and its FLOPs. Padding, rows of zeros, is
+        multiplied as well."""
         side = SIDE[self.device.type]
         generator = torch.Generator(self.device).manual_seed(seed)
         drawn = torch.randn(2, side, side, generator=generator, device=self.device)
@@ -129,6 +128,7 @@ class Loader:
         return functools.partial(target.__setitem__, slice(None), source.numpy()), 0
 
     def _finished(self, work: Callable[[], Any]) -> Callable[[], Any]:
+        """Wraps work to wait until the device is done, and calls it once."""
         clock = clock_for(self.device)
 
         def waited() -> None:
@@ -140,7 +140,7 @@ class Loader:
 
 
 def filled(load: Load, device: torch.device, units: int) -> float:
-    """Share of the device's `units` (cores that threads may fill, or SMs) that the load occupies
+    """Share of the device's `units` (cores that threads can fill, or SMs) that the load occupies
     while it works."""
     share = 0.0 if is_gpu(device) and load.work == "copy" else 1 / units
     return {"all": 1.0, "one": share, "none": 0.0}[load.fills]

@@ -1,5 +1,4 @@
-"""A transformer with low-rank adapters: its weights are frozen, and only the adapters are
-trained."""
+"""A transformer with low-rank adapters. Its weights are frozen; only the adapters are trained."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +10,8 @@ from mfulab.models.build import ModelError
 
 
 class LowRankLinear(torch.nn.Module):
-    """A frozen linear layer plus B·A·x of rank `rank` (Hu et al. 2021, arXiv:2106.09685). Shapes:
-    as the layer's."""
+    """A frozen linear layer plus B·A·x of rank `rank` (Hu et al. 2021, arXiv:2106.09685). Shapes
+    are those of the frozen layer."""
 
     def __init__(self, frozen: torch.nn.Linear, rank: int) -> None:
         super().__init__()
@@ -25,8 +24,8 @@ class LowRankLinear(torch.nn.Module):
 
 
 def build(rank: int, adapted: Sequence[str], **arguments: Any) -> torch.nn.Module:
-    """Builds `huggingface.build(**arguments)` with adapters on the layers `adapted`; raises
-    ModelError without any."""
+    """Builds `huggingface.build(**arguments)` with adapters on all linear layers named in
+    `adapted`. Raises ModelError if there are none."""
     model = huggingface.build(**arguments).requires_grad_(False)
     places = [
         (parent, name, child)

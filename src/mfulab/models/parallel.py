@@ -1,4 +1,5 @@
-"""Data parallelism: one model in several processes, and what each of them should send."""
+"""Data parallelism: trains one model in several processes, and predicts the bytes that each should
+send."""
 
 import math
 import os
@@ -24,15 +25,16 @@ from mfulab.models.build import outermost_blocks
 
 LOOPBACK = "lo"
 INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own variable
-PASSES = 3  # over which the least traffic is taken: other programs only add to it
-# What the rank that is slowed on purpose sleeps in a step: more than ranks differ by on their own.
+PASSES = 3  # the least traffic of these counts, as other programs only add to it
+# Sleep of a deliberately slowed rank, longer than ranks differ by on their own: a share of its step
+# without the sleep, and the least number of seconds.
 SLOWED_SHARE = 0.3
-SLOWED_S = 0.02  # of its step without the sleep, at least so many seconds
+SLOWED_S = 0.02
 
 
 def threads_per_rank(parallel: ParallelConfig, device: DeviceConfig) -> int:
-    """CPU threads of each process, as asked for or a share of its node's cores; UnsupportedError
-    for too few."""
+    """CPU threads of each process: as configured, or an equal share of its node's cores. Raises
+    UnsupportedError if there are too few cores."""
     here = parallel.processes // parallel.nodes
     threads = device.threads or max(1, usable_cores() // here)
     require_devices(parallel, usable_cores() // threads, Said("cpu_cores", {"count": threads}))
@@ -40,8 +42,8 @@ def threads_per_rank(parallel: ParallelConfig, device: DeviceConfig) -> int:
 
 
 def require_devices(parallel: ParallelConfig, devices: int, kind: Said) -> None:
-    """Raises UnsupportedError if a process would have no device of its own among the `devices` of
-    its node."""
+    """Raises UnsupportedError if there are more processes than devices. `devices` are those of one
+    node, of the given kind."""
     if parallel.processes > devices * parallel.nodes:
         numbers: Numbers = {"processes": parallel.processes, "devices": devices, "kind": kind}
         if parallel.nodes > 1:
@@ -52,15 +54,15 @@ def require_devices(parallel: ParallelConfig, devices: int, kind: Said) -> None:
 
 
 def see_one_gpu(place: int) -> None:
-    """Hides all GPUs but the one at `place` before CUDA looks: so a rank's counters and memory are
-    its own GPU's."""
+    """Hides all GPUs but the one at `place`, before CUDA is initialised. Counters and memory that a
+    rank reads are then its own GPU's."""
     chosen = gpus()[place]
     os.environ.update(visible([chosen.uuid or str(place)]))
 
 
 def run_ranks(work: Callable[..., None], arguments: tuple[object, ...], count: int) -> None:
-    """Runs `work(rank, *arguments)` in as many processes, which end with this one. Raises
-    RuntimeError with a failed rank's message."""
+    """Runs `work(rank, *arguments)` in `count` processes, which end with this one. Raises
+    RuntimeError with the message of a rank that failed."""
     given = (os.getpid(), work, arguments)
     try:
         processes.start_processes(_rank, given, count, start_method="spawn", daemon=True)
@@ -70,15 +72,15 @@ def run_ranks(work: Callable[..., None], arguments: tuple[object, ...], count: i
 
 
 def _rank(rank: int, parent: int, work: Callable[..., None], arguments: tuple[object, ...]) -> None:
-    """Runs one rank. torch has the kernel interrupt it when its parent ends, which does not end one
-    that waits for another in C++."""
+    """Runs one rank, and makes it end with its parent. torch only interrupts it, which does not end
+    a rank that waits for another in C++."""
     end_with_parent(parent)
     work(rank, *arguments)
 
 
 def join(rank: int, parallel: ParallelConfig, meeting: dist.Store, device: torch.device) -> None:
-    """Makes this process the given rank of its job: NCCL on GPUs; on a CPU gloo, over the loopback
-    on one node."""
+    """Makes this process a rank of its job: with NCCL on GPUs, and with gloo on CPUs. On a single
+    node, gloo uses the loopback interface."""
     if parallel.nodes == 1:
         os.environ.setdefault(INTERFACE, LOOPBACK)
     on_gpu = is_gpu(device)
@@ -90,13 +92,16 @@ def join(rank: int, parallel: ParallelConfig, meeting: dist.Store, device: torch
 
 
 def wrap(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device) -> torch.nn.Module:
-    """The model that its processes train together; the same one for a single process."""
+    """Wraps the model in DDP or FSDP2 for training in several processes. A single process gets the
+    model itself."""
     if parallel.processes == 1:
         return model
     if parallel.wrapper == "ddp":
         return DistributedDataParallel(model, bucket_cap_mb=parallel.bucket_mb)
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard  # a second of imports, which no other run needs
+
+    # takes a second to import
+    from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (parallel.processes,))
     for block in outermost_blocks(model):
@@ -106,8 +111,8 @@ def wrap(model: torch.nn.Module, parallel: ParallelConfig, device: torch.device)
 
 
 def sends(model: torch.nn.Module, parallel: ParallelConfig) -> Callable[[bool], object]:
-    """Gives what tells a wrapped model whether its next backward pass sends gradients or keeps
-    them, as DDP's no_sync does: of several micro-batches only the last one sends."""
+    """Returns a function that sets whether the model's next backward pass sends gradients, as DDP's
+    no_sync does. Of several micro-batches, only the last one should send."""
     if parallel.processes == 1:
         return lambda _: None
     if parallel.wrapper == "ddp":
@@ -118,11 +123,11 @@ def sends(model: torch.nn.Module, parallel: ParallelConfig) -> Callable[[bool], 
 def predicted_bytes(
     model: torch.nn.Module, parallel: ParallelConfig, device: torch.device, micro_batches: int = 1
 ) -> int:
-    """Bytes that each process sends in a step to train `model`, not yet wrapped, by the formulas of
-    ring collectives. Of n bytes over d processes an all-gather or reduce-scatter sends n·(d−1)/d,
-    an all-reduce twice as much (Patarasuk and Yuan 2009). DDP reduces gradients to all. FSDP2
-    gathers blocks' weights forward and backward, others once, of each micro-batch, and scatters
-    gradients; gloo reduces to all in its place."""
+    """Predicts the bytes that each process sends in a step to train `model`, before it is wrapped,
+    with ring collectives. For n bytes over d processes, an all-gather or reduce-scatter sends
+    n·(d−1)/d, and an all-reduce twice as much (Patarasuk and Yuan 2009). DDP all-reduces gradients.
+    FSDP2 gathers blocks' weights in forward and backward, and other weights once, for each
+    micro-batch; then it reduce-scatters gradients, with gloo by an all-reduce."""
     sizes = {
         id(parameter): parameter.numel() * parameter.element_size()
         for parameter in model.parameters()
@@ -145,12 +150,12 @@ def predicted_bytes(
 
 
 def slowed(fetch: Callable[[], None], parallel: ParallelConfig) -> Callable[[], None]:
-    """`fetch` of the rank that is slowed on purpose sleeps first: a share of its shortest step
-    until then."""
+    """Makes `fetch` sleep first, on the rank that is deliberately slowed. The sleep is a share of
+    the rank's shortest step so far."""
     if parallel.processes == 1 or parallel.slowed_rank != dist.get_rank():
         return fetch
     began = slept = 0.0
-    shortest = math.inf  # a step may also hold what stands between two windows
+    shortest = math.inf  # the shortest, as some steps include work between two windows
 
     def late() -> None:
         nonlocal began, slept, shortest
@@ -166,8 +171,8 @@ def slowed(fetch: Callable[[], None], parallel: ParallelConfig) -> Callable[[], 
 
 
 def sent_bytes(step: Callable[[], object], steps: int) -> Reading:
-    """Bytes that each process sends in a step, by the loopback interface's count for all
-    processes."""
+    """Mean bytes that each process sends in a step, measured as all traffic on the loopback
+    interface ÷ processes. Without a value if the job does not use gloo over loopback."""
     source = f"counter of the interface {LOOPBACK}, {steps} steps"
     if dist.get_backend() != "gloo" or os.environ.get(INTERFACE) != LOOPBACK:
         return Reading(None, "B", source, reason=Said("gloo_alone"))

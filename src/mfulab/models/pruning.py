@@ -1,5 +1,5 @@
-"""Pruned linear layers: single weights set to zero, whole hidden units taken out, or two weights of
-each four."""
+"""Prunes linear layers: single weights set to zero, whole hidden units removed, or two of every
+four weights."""
 
 import itertools
 from collections.abc import Iterator
@@ -14,25 +14,24 @@ from mfulab.device import gpu
 
 
 def perceptron(width: int, hidden: int, depth: int) -> nn.Sequential:
-    """Builds `depth` blocks of two linear layers with a ReLU between, [batch, width] → [batch,
+    """Builds `depth` blocks of two linear layers with a ReLU between them: [batch, width] → [batch,
     width]."""
     blocks = ((nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width)) for _ in range(depth))
     return nn.Sequential(*itertools.chain.from_iterable(blocks))
 
 
 def prune(model: nn.Module, config: ModelConfig) -> None:
-    """Prunes `config.pruned_share` of the weights of least magnitude in place (Han et al. 2015);
-    UnsupportedError where no layer can be. `masked` and `two_of_four` leave shapes, and so FLOPs;
-    `structured` takes hidden units out of two linear layers in a row (Li et al. 2017,
-    arXiv:1608.08710, for filters). On the meta device shapes alone change."""
+    """Prunes weights of least magnitude in place (Han et al. 2015). `masked` zeroes a share of
+    `config.pruned_share`, `two_of_four` two of every four; both keep shapes, and so FLOPs.
+    `structured` removes that share of the hidden units between two linear layers (Li et al. 2017,
+    arXiv:1608.08710, for filters). On the meta device only shapes change. Raises UnsupportedError
+    if no layer can be pruned."""
     if config.pruning == "structured":
         pairs = list(_pairs(model))
         if not pairs:
             raise UnsupportedError(Said("no_linear_pair"))
-        for parent, (first, narrowed), (
-            second,
-            other,
-        ) in pairs:  # the weakest outputs of the first go out of both
+        # removes the weakest outputs of the first layer from both
+        for parent, (first, narrowed), (second, other) in pairs:
             left = max(
                 1, narrowed.out_features - round(config.pruned_share * narrowed.out_features)
             )
@@ -63,8 +62,8 @@ def prune(model: nn.Module, config: ModelConfig) -> None:
 
 
 def compress(model: nn.Module) -> None:
-    """Packs two of four 16-bit weights as tensor cores take them, in place; UnsupportedError below
-    capability 8.0."""
+    """Packs 16-bit weights with two of four zeros for sparse tensor cores, in place. Raises
+    UnsupportedError below compute capability 8.0, and for other dtypes."""
     for layer in (module for module in model.modules() if isinstance(module, nn.Linear)):
         weight = layer.weight.detach()
         if not weight.is_cuda or (gpu.capability_of(weight.device) or (0, 0)) < (8, 0):
@@ -79,8 +78,8 @@ def compress(model: nn.Module) -> None:
 def _pairs(
     model: nn.Module,
 ) -> Iterator[tuple[nn.Sequential, tuple[int, nn.Linear], tuple[int, nn.Linear]]]:
-    """Sequentials with two linear layers and the layers' places, between which nothing holds
-    parameters; none twice."""
+    """Yields each Sequential with two linear layers and their indices, if nothing with parameters
+    is between them. No layer is in two pairs."""
     for parent in model.modules():
         if isinstance(parent, nn.Sequential):
             holders = [

@@ -1,5 +1,5 @@
-"""Linear layers in fewer bits: integer matmuls, or weights alone; their bytes, and how far their
-output lies off."""
+"""Linear layers in fewer bits: as integer matmuls, or with only the weights quantised; their bytes
+and their output error."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,12 +16,12 @@ from mfulab.models.build import Batch, first_tensor
 
 Ranges = tuple[MinMaxObserver, MinMaxObserver]
 GROUP = 32  # weights that share a scale in 4 bits
-LEVELS = 127  # of a signed byte, to either side
+LEVELS = 127  # largest value of a signed byte, used in both directions
 
 
 class QuantisedLinear(nn.Module):
-    """A linear layer whose matmul `multiply` computes from [rows, in]; `weight_bytes` is what its
-    weights take."""
+    """A linear layer whose matmul `multiply` computes from rows [rows, in]. `weight_bytes` is the
+    size of its weights."""
 
     def __init__(
         self, linear: nn.Linear, multiply: Callable[[torch.Tensor], torch.Tensor], weight_bytes: int
@@ -39,9 +39,10 @@ class QuantisedLinear(nn.Module):
 def quantise(
     model: nn.Module, batch: Batch, execution: ExecutionConfig, precision: PrecisionConfig
 ) -> tuple[nn.Module, dict[str, float]]:
-    """The model with linear layers quantised in place, `weight_bytes`, and `output_error`:
-    ‖difference of logits‖ ÷ ‖logits‖ of `batch`, from which static ranges come, too. Raises
-    UnsupportedError without such a layer or matmul."""
+    """Quantises linear layers in place. Returns the model, and the columns `weight_bytes` and
+    `output_error`: ‖difference of logits‖ ÷ ‖logits‖ on `batch`. Ranges of static quantisation come
+    from this batch, too. Raises UnsupportedError if there is no linear layer, or no such matmul
+    here."""
     kind = execution.quantisation
     on_gpu = batch.inputs.is_cuda
     if not on_gpu and "weight" not in kind and precision.dtype != "float32":
@@ -53,7 +54,7 @@ def quantise(
     ranges = {layer: (MinMaxObserver(), MinMaxObserver()) for _, _, layer in layers}
 
     def look(layer: nn.Linear, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        """Widens the ranges of what goes into a layer and of what comes out of it."""
+        """Widens the ranges of a layer's inputs and outputs."""
         for seen, values in zip(ranges[layer], (inputs[0], output), strict=True):
             seen(values)
 
@@ -76,8 +77,8 @@ def quantise(
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """Bytes of all weights that a pass reads: each once, without those that are looked up in tables
-    alone."""
+    """Bytes of all weights that a forward pass reads, each counted once. Embedding tables that are
+    only looked up do not count."""
     sizes: dict[int, int] = {}
     for module in model.modules():
         if isinstance(module, QuantisedLinear):
@@ -90,19 +91,20 @@ def weight_bytes(model: nn.Module) -> int:
 
 
 def _stored(tensor: torch.Tensor) -> int:
+    """Bytes that a tensor takes, including scales of a quantised one."""
     if hasattr(tensor, "__tensor_flatten__"):
         return sum(_stored(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
     return tensor.numel() * tensor.element_size()
 
 
 def _linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    """Yields parent, name and layer of each linear layer. transformers' Conv1D is converted to one."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear):
                 yield parent, name, child
-            elif type(child).__name__ == "Conv1D" and isinstance(
-                child.weight, torch.Tensor
-            ):  # transformers: [in, out]
+            elif type(child).__name__ == "Conv1D" and isinstance(child.weight, torch.Tensor):
+                # transformers: [in, out]
                 inputs, outputs = child.weight.shape
                 plain = nn.Linear(inputs, outputs, device="meta")
                 plain.weight = nn.Parameter(child.weight.t(), requires_grad=False)
@@ -111,6 +113,7 @@ def _linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear
 
 
 def _quantised(layer: nn.Linear, kind: str, seen: Ranges) -> QuantisedLinear:
+    """Quantises one layer for a CPU."""
     weight = layer.weight.detach().contiguous()
     bias = layer.bias
     if kind.endswith("c_int8"):
@@ -119,8 +122,8 @@ def _quantised(layer: nn.Linear, kind: str, seen: Ranges) -> QuantisedLinear:
         )
     if kind == "weight_int4":
         multiply, size = _four_bits(weight)
-    else:  # 8 bits with a scale an output
-        exact = weight.float()  # a quotient of 16-bit numbers may round up to 128
+    else:  # 8 bits with a scale per output
+        exact = weight.float()  # in 16 bits, the quotient might round up to 128
         exact_scales = exact.abs().amax(1).clamp(min=1e-12) / LEVELS
         whole = (exact / exact_scales[:, None]).round().to(torch.int8)
         scales = exact_scales.to(weight.dtype)
@@ -132,12 +135,13 @@ def _quantised(layer: nn.Linear, kind: str, seen: Ranges) -> QuantisedLinear:
 
 
 def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
+    """Returns a matmul with weights in 4 bits, and the bytes of these weights. Raises
+    UnsupportedError if inputs do not divide into groups."""
     outputs, features = weight.shape
     if features % GROUP:
         raise UnsupportedError(Said("int4_no_groups", {"inputs": features, "group": GROUP}))
-    weight = nn.functional.pad(
-        weight, (0, 0, 0, -outputs % 16)
-    )  # the matmul wants sixteens of outputs
+    # the matmul needs a multiple of 16 outputs
+    weight = nn.functional.pad(weight, (0, 0, 0, -outputs % 16))
     out = len(weight)
     groups = weight.float().reshape(out, -1, GROUP)
     low = groups.amin(2)
@@ -161,21 +165,20 @@ def _four_bits(weight: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Ten
 def _integer_product(
     weight: torch.Tensor, bias: torch.Tensor | None, kind: str, seen: Ranges
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Weights and activations in 8 bits; the activations' range found in each call (dynamic) or
-    beforehand (static)."""
+    """Returns a matmul with weights and activations in 8 bits. The range of activations is found in
+    each call (dynamic), or beforehand (static)."""
     scales = weight.abs().amax(1).clamp(min=1e-12) / LEVELS
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # torch announces the end of its quantised tensors; torchao has none for CPUs
+        # torch deprecates its quantised tensors, but torchao has none for CPUs
+        warnings.simplefilter("ignore")
         whole = torch.quantize_per_channel(
             weight, scales, torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8
         )
         packed = torch.ops.quantized.linear_prepack(whole, bias)
     if kind == "dynamic_int8":
         return lambda rows: torch.ops.quantized.linear_dynamic(rows, packed, reduce_range=True)
-    # scale and zero point of a byte; 7 bits, as a CPU without VNNI adds pairs of products in 16
-    # bits
+    # Scale and zero point of activations in 7 bits, since a CPU without VNNI adds pairs of products
+    # in 16 bits.
     affine = []
     for observer in seen:
         low = min(0.0, float(observer.min_val))
@@ -192,6 +195,8 @@ def _integer_product(
 
 
 def _torchao(kind: str) -> Callable[[nn.Module], object]:
+    """Returns a function that quantises a model in place with torchao. Raises UnsupportedError
+    without torchao or such a scheme."""
     try:
         from torchao import quantization as ao
     except ImportError as error:

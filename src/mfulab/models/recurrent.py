@@ -5,9 +5,9 @@ from torch import nn
 
 
 class LSTMLanguageModel(nn.Module):
-    """[batch, sequence_length] token ids → [batch, sequence_length, vocabulary_size] logits, by
-    stacked LSTM layers. FLOPs a token forward: 16·hidden² a layer (four gates, of input and state)
-    + 2·hidden·vocabulary_size."""
+    """Stacked LSTM layers: [batch, sequence_length] token ids → [batch, sequence_length,
+    vocabulary_size] logits. Forward FLOPs per token are 16·hidden² per layer (four gates, for input
+    and state) + 2·hidden·vocabulary_size."""
 
     def __init__(self, vocabulary_size: int, hidden_size: int, layers: int) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Decoding with a static cache: memory for all keys and values is set aside beforehand, and those of
-a token are written in place. Addresses then never change, as a CUDA graph needs."""
+"""Decoding with a static cache: memory for all keys and values is allocated beforehand, and a
+token's are written in place. Addresses then never change, as a CUDA graph needs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +16,10 @@ from mfulab.models.decoding import cache_name, filled
 def decoding(
     model: torch.nn.Module, tokens: torch.Tensor, call: Callable[..., Any]
 ) -> Callable[[], Any]:
-    """The step that decodes the last of `tokens`, [batch, sequence_length], with the others in a
-    cache of that length; `call` is the model, or what it was compiled to. Afterwards the position
-    is set back on the device: every step is the same. Raises UnsupportedError as `generating` does,
-    and for a cache that transformers does not keep whole and at one place."""
+    """Returns the step that decodes the last of `tokens`, [batch, sequence_length], with the others
+    in a cache of that length. `call` is the model or its compiled form. The step then resets the
+    position on the device, so that every step is the same. Raises UnsupportedError as `generating`
+    does, and for caches that transformers does not keep whole and at fixed addresses."""
     name = cache_name(model)
     cache = _set_aside(model, filled(model, tokens), tokens.shape[-1])
     positions = [layer.cumulative_length for layer in cache.layers]
@@ -34,10 +34,12 @@ def decoding(
 
 
 def _set_aside(model: Any, grown: Any, length: int) -> Any:
-    """A static cache for `length` tokens that begins with the keys and values of a grown one."""
+    """Makes a static cache for `length` tokens that begins with the keys and values of a growing
+    cache."""
     cache = transformers.StaticCache(model.config, max_cache_len=length)
     held = getattr(grown, "layers", [])
-    # A window slides and a state is no key; older releases find the position by what is not zero.
+    # Sliding windows and recurrent states are not supported. Older releases of transformers have no
+    # `cumulative_length`, and find the position from values that are not zero.
     is_whole = [type(layer) is StaticLayer for layer in cache.layers]
     counts = [hasattr(layer, "cumulative_length") for layer in cache.layers]
     if len(held) != len(cache.layers) or not all(is_whole + counts):

@@ -1,4 +1,4 @@
-"""One step of a model, ready to be called: of training, inference or generating text, by torch or
+"""One step of a model, ready to be called: training, inference or generating text, by torch or
 another framework."""
 
 import contextlib
@@ -30,29 +30,26 @@ from mfulab.models.pruning import compress
 from mfulab.models.quantised import quantise, weight_bytes
 from mfulab.timing.phases import Mark
 
-TEMPERATURE = 2.0  # that softens a teacher's classes
+TEMPERATURE = 2.0  # softens the teacher's class probabilities
 ONE_PHASE = Said("one_phase")
-# of a cosine's half; which part of it is measured does not change what a step costs
+# length of the cosine schedule; a step costs the same in all of its parts
 SCHEDULE_STEPS = 1000
-GROWING = ("eager", "compile")  # modes of execution in which a cache may grow
+GROWING = ("eager", "compile")  # modes of execution that allow a growing cache
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a model."""
+    """One step of a model, how to get its loss, and how to time its phases."""
 
-    call: Callable[
-        [], Any
-    ]  # does the step; of training it returns the loss, else the model's output
-    loss: Callable[[Any], float]  # gives the loss of what `call` returned
-    phases: (
-        Callable[[Mark], object] | Said
-    )  # does the step, calls a `Mark` after each phase; the reason, if it has none
+    call: Callable[[], Any]  # runs the step; returns the loss in training, else the model's output
+    loss: Callable[[Any], float]  # computes the loss from the result of `call`
+    # runs the step and calls a `Mark` after each phase; or the reason why it cannot
+    phases: Callable[[Mark], object] | Said
 
 
 class PreparedModel(NamedTuple):
-    """A model and its batch on their device, as a config asks, and the columns that are known by
-    then."""
+    """A model and its batch on their device, as configured, and the columns that are already
+    known."""
 
     model: torch.nn.Module
     batch: Batch
@@ -62,8 +59,8 @@ class PreparedModel(NamedTuple):
 def make(
     config: ModelStepConfig, device: torch.device, prepared: PreparedModel | None = None
 ) -> Step:
-    """Makes the step of `config` on `device`, of a `prepared` model or of its own; ModelError or
-    UnsupportedError."""
+    """Makes the step of `config` on `device`, from a `prepared` model or one that it prepares
+    itself. Raises ModelError or UnsupportedError if that is not possible."""
     prepared = prepared or prepare_model(config, device)
     trains = config.workload.mode == "training"
     if config.execution.cache == "static" and config.workload.mode != "decoding":
@@ -93,8 +90,8 @@ def make(
 
 
 def prepare_model(config: ModelStepConfig, device: torch.device) -> PreparedModel:
-    """Builds the model, quantised or with blocks that recompute where asked for, and its batch, for
-    torch's seed."""
+    """Builds the model and its batch from torch's seed; quantised, or with blocks that recompute,
+    if configured."""
     model, batch = make_model(config, device)
     workload = config.workload
     facts = beyond_cores(config.workload)
@@ -107,14 +104,14 @@ def prepare_model(config: ModelStepConfig, device: torch.device) -> PreparedMode
     if config.execution.quantisation != "none":
         model, measured = quantise(model, batch, config.execution, config.precision)
         facts |= measured
-    elif config.model.pruning == "two_of_four":  # packed: half of the values, and where they stood
+    elif config.model.pruning == "two_of_four":  # packed: half of the values, and their positions
         facts["weight_bytes"] = weight_bytes(model)
     return PreparedModel(model, batch, facts)
 
 
 def make_model(config: ModelStepConfig, device: torch.device) -> tuple[torch.nn.Module, Batch]:
-    """The model and its batch in the precision and layout asked for; the same for the same seed of
-    torch."""
+    """Makes the model and its batch in the configured precision and layout. The same seed of torch
+    gives the same ones."""
     dtype = parameter_dtype(config.precision)
     with device:
         model = build(config.model)
@@ -129,7 +126,8 @@ def make_model(config: ModelStepConfig, device: torch.device) -> tuple[torch.nn.
 
 
 def parameter_dtype(precision: PrecisionConfig) -> torch.dtype:
-    """The dtype of parameters and float inputs; float32 under autocast."""
+    """The dtype of parameters and float inputs: float32 under autocast. Raises UnsupportedError for
+    8-bit formats."""
     if precision.dtype in ("float8_e4m3fn", "int8"):
         raise UnsupportedError(Said("models_in_16_bits", {"precision": precision.name}))
     if precision.autocast:
@@ -138,20 +136,22 @@ def parameter_dtype(precision: PrecisionConfig) -> torch.dtype:
 
 
 def nothing(_: object = None) -> None:
-    """Ignores the end of a phase; fetches no batch where one lies on the device; sends nothing of a
-    process alone."""
+    """Does nothing. It stands for marking a phase, fetching a batch, and sending gradients if none
+    of these is needed."""
 
 
 def autocast(
     precision: PrecisionConfig, device: torch.device
 ) -> contextlib.AbstractContextManager[Any]:
-    """The context in which forward and loss run: torch.autocast where the precision asks for it."""
+    """Context for forward and loss: torch.autocast if the precision uses it, else an empty one."""
     if not precision.autocast:
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=getattr(torch, precision.dtype))
 
 
 def _fetching(config: ModelStepConfig, batch: Batch) -> Callable[[], None]:
+    """Returns a function that fetches the next batch from the host; it does nothing if batches stay
+    on the device."""
     if config.workload.input != "host":
         return nothing
     if config.execution.mode == "cuda_graph":
@@ -160,7 +160,8 @@ def _fetching(config: ModelStepConfig, batch: Batch) -> Callable[[], None]:
 
 
 def _inference(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[], Any]:
-    """A forward pass of a batch; `leaked` keeps outputs of `LEAKED_STEPS` steps."""
+    """Returns a forward pass of a batch. With autograd `leaked`, outputs of the last `LEAKED_STEPS`
+    steps are kept."""
     model, batch, _ = prepared
     autograd = config.workload.autograd
     if config.execution.mode == "cuda_graph" and autograd != "no_grad":
@@ -182,7 +183,7 @@ def _inference(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[],
 
 
 def _generation(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[], Any]:
-    """A forward pass of a prompt, or of its last token with those before in a cache."""
+    """Returns a forward pass of a prompt, or of its last token with earlier ones in a cache."""
     model, batch, _ = prepared
     is_static = config.execution.cache == "static"
     is_graph = config.execution.mode == "cuda_graph"
@@ -191,7 +192,7 @@ def _generation(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[]
     call = execution.issue(model, batch, config.execution)
     with torch.no_grad(), autocast(config.precision, batch.inputs.device):
         if is_static:
-            from mfulab.models import static_cache  # it imports transformers
+            from mfulab.models import static_cache  # imports transformers
 
             generate = static_cache.decoding(model, batch.inputs, call)
         else:
@@ -207,6 +208,8 @@ def _generation(config: ModelStepConfig, prepared: PreparedModel) -> Callable[[]
 def _training(
     config: ModelStepConfig, device: torch.device, prepared: PreparedModel
 ) -> Callable[..., torch.Tensor]:
+    """Makes the training step in the configured mode, wrapped for several processes, and with a
+    teacher if configured."""
     model = parallel.wrap(prepared.model, config.parallel, device)
     batch = prepared.batch
     teacher = None
@@ -227,9 +230,10 @@ def training_step(
     sends: Callable[[bool], object] = nothing,
     teacher: Callable[[], torch.Tensor] | None = None,
 ) -> Callable[..., torch.Tensor]:
-    """Forward, loss and backward for each micro-batch (`sends` hears which is the last), clipping,
-    update, zero_grad; gives the loss, which is scaled under fp16 autocast (Micikevicius et al.
-    2018, arXiv:1710.03740)."""
+    """Returns a step: forward, loss and backward for each micro-batch, then clipping, update and
+    zero_grad. `sends` is called with whether the micro-batch is the last. The step returns the
+    loss. Under fp16 autocast the loss is scaled for backward (Micikevicius et al. 2018,
+    arXiv:1710.03740)."""
     workload = config.workload
     precision = config.precision
     micro_batches = config.workload.gradient_accumulation
@@ -245,9 +249,8 @@ def training_step(
             taught = teacher() if teacher else None
             mark("other")
             with autocast(precision, device):
-                output = model(
-                    batch.inputs
-                )  # alive through the backward pass, as a loop's variable is
+                # stays alive during backward, as in a usual training loop
+                output = model(batch.inputs)
                 value = _loss(output, batch, config.model.task, taught)
             mark("forward")
             scaler.scale(value if micro_batches == 1 else value / micro_batches).backward()
@@ -275,6 +278,7 @@ def _loss(output: Any, batch: Batch, task: Task, taught: torch.Tensor | None) ->
 
 
 def _schedule(optimizer: torch.optim.Optimizer, config: ModelStepConfig) -> Callable[[], None]:
+    """Returns a function that advances the learning rate after a step."""
     if config.workload.learning_rate_schedule == "constant":
         return nothing
     if config.execution.mode == "cuda_graph":
@@ -283,7 +287,7 @@ def _schedule(optimizer: torch.optim.Optimizer, config: ModelStepConfig) -> Call
 
 
 def _scaler(config: ModelStepConfig, device: torch.device) -> torch.amp.GradScaler:
-    """Scales the loss under fp16 autocast, and does nothing else."""
+    """Scales the loss under fp16 autocast; otherwise it does nothing."""
     scales = config.precision.autocast and config.precision.dtype == "float16"
     if scales and config.execution.mode == "cuda_graph":
         raise UnsupportedError(Said("graph_scaling_reads"))
@@ -293,8 +297,8 @@ def _scaler(config: ModelStepConfig, device: torch.device) -> torch.amp.GradScal
 def teaching(
     model: torch.nn.Module, batch: Batch, config: ModelStepConfig
 ) -> Callable[[], torch.Tensor]:
-    """Gives the logits of a frozen teacher, executed as its student: anew each time, or of the
-    first (`cached`)."""
+    """Returns a function for the logits of a frozen teacher, executed like its student: computed at
+    each call, or once (`cached`)."""
     call = execution.issue(
         model.eval().requires_grad_(requires_grad=False), batch, config.execution
     )
@@ -312,8 +316,8 @@ def teaching(
 def distillation_loss(
     output: Any, taught: torch.Tensor, temperature: float = TEMPERATURE
 ) -> torch.Tensor:
-    """Kullback-Leibler divergence from the teacher's softened classes, × T² (Hinton et al. 2015,
-    arXiv:1503.02531)."""
+    """Kullback-Leibler divergence from the teacher's softened class probabilities, × T² (Hinton et
+    al. 2015, arXiv:1503.02531)."""
     own, other = (logits.flatten(0, -2) / temperature for logits in (first_tensor(output), taught))
     divergence = torch.nn.functional.kl_div(
         own.log_softmax(-1), other.softmax(-1), reduction="batchmean"
@@ -324,15 +328,16 @@ def distillation_loss(
 def _optimizer(
     parameters: list[torch.nn.Parameter], config: ModelStepConfig
 ) -> torch.optim.Optimizer:
+    """Makes the configured optimiser. Raises UnsupportedError if torch cannot."""
     workload = config.workload
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[
         workload.optimizer
     ]
     options: dict[str, Any] = {}
-    # whose counters stay on the device where a CUDA graph is captured
+    # capturable optimisers keep their step counters on the device, as a CUDA graph needs
     if workload.optimizer != "sgd":
         options["capturable"] = config.execution.mode == "cuda_graph"
-    # torch's own choice: a loop on a CPU, foreach on a GPU
+    # torch's default is a loop on a CPU, and foreach on a GPU
     if workload.optimizer_implementation != "default":
         options |= {
             name: workload.optimizer_implementation == name for name in ("foreach", "fused")

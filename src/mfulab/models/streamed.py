@@ -1,5 +1,5 @@
-"""Matrices that lie on the host: copied to the device, multiplied and copied back, in one stream or
-several at once."""
+"""Matrices on the host that are copied to the device, multiplied and copied back, in one stream or
+in several."""
 
 from contextlib import nullcontext
 from functools import cache
@@ -12,19 +12,19 @@ from mfulab.core.said import Said
 from mfulab.device import is_gpu, require_cuda
 
 
-# Streams of a device, made once: making them in each step would be timed.
+# Made once per device, so that making streams is not timed in each step.
 @cache
 def _streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
     return [torch.cuda.Stream(device) for _ in range(count)]
 
 
 class Streamed(nn.Module):
-    """A linear layer of [batch, rows, width], sample by sample, from page-locked memory and back to
-    it.
+    """A linear layer over [batch, rows, width], one sample after another, from page-locked host
+    memory and back to it.
 
-    With several streams the samples take turns, so that one is copied while another is multiplied.
-    The samples are those of the first call of their shape. UnsupportedError on a CPU, which has no
-    streams.
+    With several streams, samples take turns, so that one is copied while another is multiplied. The
+    samples are those of the first call with their shape. Several streams raise UnsupportedError on
+    a CPU.
     """
 
     def __init__(self, width: int = 2048, streams: int = 1) -> None:
@@ -49,8 +49,8 @@ class Streamed(nn.Module):
         return torch.stack(results)
 
     def _sides(self, device: torch.device) -> list[torch.cuda.Stream]:
-        """The streams beside the current one, which wait for what it has begun; none where one is
-        asked for."""
+        """Side streams, which wait for work already queued on the current stream. Empty if only one
+        stream was requested."""
         if self.streams == 1:
             return []
         if not is_gpu(device):
@@ -61,8 +61,8 @@ class Streamed(nn.Module):
         return _streams(device, self.streams)
 
     def _kept(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Samples and their results on the host, page-locked if a GPU copies them; made at the
-        first call."""
+        """Samples and their results on the host, made at the first call. They are page-locked if a
+        GPU copies them."""
         if self._host is None or (self._host[0].shape, self._host[0].dtype) != (
             inputs.shape,
             inputs.dtype,

@@ -1,6 +1,6 @@
-"""Element-wise operations on numbers below the smallest normal one, for some of which CPUs and
-libraries take long. torch's square root is MKL's, called with flushing off (ATen/cpu/vml.h): taking
-subnormal numbers for zero changes nothing."""
+"""Element-wise operations on numbers below the smallest normal one, which are slow on some CPUs and
+in some libraries. torch's square root calls MKL with flushing off (ATen/cpu/vml.h), so flushing
+subnormal numbers to zero does not change it."""
 
 from typing import Literal
 
@@ -12,9 +12,9 @@ from mfulab.core.said import Said
 
 
 class Elementwise(nn.Module):
-    """`depth` times a product by 0.75, a quotient by 1.3 or a square root: [batch, width] → [batch,
-    width]. Numbers lie between 0 and 1 or (`subnormal`) below the smallest normal one, which a CPU
-    takes for zero if `flushed`."""
+    """Repeats a product by 0.75, a quotient by 1.3 or a square root `depth` times: [batch, width] →
+    [batch, width]. Numbers lie between 0 and 1, or below the smallest normal number if `subnormal`.
+    If `flushed`, the CPU treats subnormal numbers as zero."""
 
     def __init__(
         self,
@@ -37,9 +37,8 @@ class Elementwise(nn.Module):
             numbers = numbers * torch.finfo(inputs.dtype).smallest_normal
         result = torch.empty_like(numbers)
         if self.flushed:
-            torch.set_flush_denormal(
-                True
-            )  # of this thread: a small operation is computed by the one that calls it
+            # only in this thread, which computes small operations itself
+            torch.set_flush_denormal(True)
         try:
             for _ in range(self.depth):
                 if self.operation == "product":

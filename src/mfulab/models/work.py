@@ -1,5 +1,5 @@
-"""Work of a model by its config, counted or computed, and what a speed or a device's roofline makes
-of it."""
+"""Work of a model from its config, counted or computed; and its relation to a speed or to a
+device's roofline."""
 
 import math
 import re
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from mfulab.flops.formulas import TransformerShape
     from mfulab.models.counted import ModelCount
 
-# Architectures whose blocks are all alike: the argument that holds their number. Work is then
-# affine in it, and two counts of one and two blocks give that of any number, exactly and in a
-# moment.
+# Architectures whose blocks are all equal → the argument with their number. Work is affine in that
+# number, so that counting one block and two blocks gives the work of any number, exactly and fast.
 ALIKE = {"GPT2LMHeadModel": "n_layer"}
 ALIKE |= dict.fromkeys(
     ("LlamaForCausalLM", "MixtralForCausalLM", "OPTForCausalLM"), "num_hidden_layers"
@@ -44,7 +43,7 @@ def work(
     batch_size: int = 1,
     mode: Mode = "training",
 ) -> Work:
-    """Counts one step. Raises ConfigurationError with the counter's message where it cannot be
+    """Counts one step. Raises ConfigurationError with the counter's message if the model cannot be
     built or counted."""
     argument = ALIKE.get(str(config.arguments.get("architecture")), "")
     layers = config.arguments.get(argument)
@@ -64,7 +63,8 @@ def work(
 
 
 def _extended(single: Work, double: Work, layers: int) -> Work:
-    """Work of `layers` blocks from that of one and of two: one + (layers − 1) · (two − one)."""
+    """Work of `layers` blocks from the work of one and of two blocks: one + (layers − 1) · (two −
+    one)."""
 
     def affine(first: Any, second: Any) -> Any:
         numbers = {
@@ -92,7 +92,8 @@ def _counted(
     mode: Mode,
     alike: bool = True,
 ) -> Work:
-    """Counts the whole model; `alike` sums over blocks that differ in their number alone."""
+    """Counts the whole model. With `alike`, layers whose names differ only in a number are
+    summed."""
     from mfulab.flops.compare import looked_up_parameters, transformer_shape
     from mfulab.flops.experts import active_parameters
     from mfulab.models.counted import count_model
@@ -136,20 +137,20 @@ def _counted(
 
 
 def _message(counted: "ModelCount", shape: "TransformerShape | None", mode: Mode) -> str:
-    """Text on what a count leaves open; empty where it leaves nothing."""
+    """Text on limits of a count; empty if there are none."""
     if mode == "decoding" and shape and shape.latent_width:
         return LATENT
     return str(counted.message or "")
 
 
 def _total_flos(model: "torch.nn.Module", inputs: int) -> int:
-    """FLOPs of a training step as transformers' Trainer tells them: 6 for each input and parameter
-    but those of embeddings."""
+    """FLOPs of a training step as transformers' Trainer reports them: 6 per input and parameter,
+    except parameters of embeddings."""
     return 6 * inputs * (_elements(model.parameters()) - _elements(_tables(model)))
 
 
 def _tables(model: "torch.nn.Module") -> "Iterator[torch.Tensor]":
-    """Weights of the embeddings, which a forward pass looks up."""
+    """Yields the weights of embeddings, which a forward pass only looks up."""
     from torch.nn import Embedding
 
     for module in model.modules():
@@ -162,6 +163,8 @@ def _elements(tensors: "Iterable[torch.Tensor]") -> int:
 
 
 def _operations(operations: Any, alike: bool) -> list[Operation]:
+    """Sums the counted operations by layer, operator and pass. With `alike`, numbers in layer names
+    become `*`."""
     sums = defaultdict[tuple[str, str, str], list[float]](lambda: [0] * 5)
     for key, total in operations.totals.items():
         where = (
@@ -186,8 +189,8 @@ def work_of(
     batch_size: int = 1,
     mode: Mode = "training",
 ) -> Work:
-    """Counts one step where the model can be built; computes it where a package is missing. Raises
-    as both do."""
+    """Counts one step if the model can be built, or computes it if a package is missing. Raises
+    ConfigurationError as `work` and `computed` do."""
     return (computed if missing(config) else work)(config, sequence_length, batch_size, mode)
 
 
@@ -209,21 +212,23 @@ def explain(
     """Explains a speed by every convention of the field.
 
     Args:
-        model: a name in `config/model/`, a YAML file like those, or what stands in one.
+        model: a name in `config/model/`, a YAML file like those, or the content of one.
         device: its name as a driver reports it, or its PCI id.
         precision: the format of its matmuls: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or
             int8.
-        sequence_length: tokens a sample; the model's own where not given.
-        batch_size: samples of each device's step; with `time_s` alone, and needed there if
+        sequence_length: tokens per sample; the model's own by default.
+        batch_size: samples per step on each device. Only with `time_s`, which needs it if
             there are several devices.
-        devices: how many of them share the work; speeds, of which one is given, are of all
-            together.
-        reported: an MFU in percent that somebody printed for this run.
+        devices: number of devices that share the work.
+        tokens_per_s: speed of all devices together; give one of the three speeds.
+        samples_per_s: speed of all devices together.
+        time_s: time of a step.
+        reported: an MFU in percent that was published for this run.
         mode: training, inference or decoding.
-        peak_tflop_s: the device's dense peak, where no datasheet is known here.
+        peak_tflop_s: the device's dense peak, if its datasheet is not known here.
 
     Raises ConfigurationError for an unknown model, device or precision, and for a length that the
-    model does not take. It also raises it where there is not exactly one speed above 0.
+    model does not take. Also raises it unless exactly one speed is given and is above 0.
     """
     config = model_config(model, sequence_length=sequence_length)
     check(config, sequence_length, devices, [mode])
@@ -237,8 +242,8 @@ def explain(
 
 
 def _work_under_a_speed(config: ModelConfig, sequence_length: int | None, mode: Mode) -> Work:
-    """Work of one sample: of a plain decoder by arithmetic, which is its count without torch's
-    start."""
+    """Work of one sample. A plain decoder's is computed by arithmetic, which equals its count and
+    does not import torch."""
     try:
         return computed(config, sequence_length, mode=mode)
     except ConfigurationError:
@@ -246,8 +251,8 @@ def _work_under_a_speed(config: ModelConfig, sequence_length: int | None, mode: 
 
 
 def _one_speed(speeds: Mapping[str, float | None]) -> tuple[str, float]:
-    """Name and value of the only speed that is given. Raises ConfigurationError for none, several,
-    and one that is not above 0."""
+    """Returns name and value of the only speed that is given. Raises ConfigurationError if there
+    are none or several, or it is not above 0."""
     given = {name: value for name, value in speeds.items() if value is not None}
     if not given:
         raise ConfigurationError(Said("give_one_speed_of_none"))
@@ -271,7 +276,7 @@ def _samples_per_s(
     devices: int,
     speeds: Mapping[str, float | None],
 ) -> float:
-    """Samples a second of each device."""
+    """Samples per second of each device."""
     name, value = _one_speed(speeds)
     if batch_size is not None and batch_size < 1:
         raise ConfigurationError(of_source(f"batch_size={batch_size}", Said("give_1_or_more")))
@@ -289,7 +294,8 @@ def _samples_per_s(
 
 
 def _samples(batch_size: int | None, time_s: float, devices: int) -> int:
-    """Samples of a device's step: one where only one device could have taken them."""
+    """Samples per step of each device: one by default. Raises ConfigurationError if it is not given
+    for several devices."""
     if batch_size is None and devices > 1:
         needed = Said("give_batch_of_each", {"devices": devices})
         raise ConfigurationError(of_source(f"time_s={time_s}", needed))
@@ -306,21 +312,22 @@ def expect(
     devices: int = 1,
     modes: Sequence[Mode] | None = None,
 ) -> list[Expectation]:
-    """Works out what the roofline of a device's datasheet allows a model, a row for each of
-    `modes`, by default all.
+    """Computes the limits that the roofline of a device's datasheet sets for a model: a row for
+    each of `modes`, by default all.
 
     Args:
-        model: a name in `config/model/`, a YAML file like those, or what stands in one.
+        model: a name in `config/model/`, a YAML file like those, or the content of one.
         device: its name as a driver reports it, or its PCI id.
-        precision: the format of matmuls and of everything kept.
-        sequence_length: tokens a sample, in decoding those of the context; the model's own
-            where not given.
-        batch_size: samples of the step, on each device.
-        devices: among which weights, gradients and optimiser state are divided; what they
-            send takes no time here.
+        precision: the format of matmuls and of everything kept in memory.
+        sequence_length: tokens per sample, in decoding those of the context; the model's own
+            by default.
+        batch_size: samples per step on each device.
+        devices: number of devices that share weights, gradients and optimiser state. Time
+            for communication is not included.
+        modes: any of training, inference and decoding; by default those that the model has.
 
     Raises ConfigurationError for an unknown model, device, precision or bandwidth, and for a length
-    it does not take.
+    that the model does not take.
     """
     config = model_config(model, sequence_length=sequence_length)
     decodes = config.vocabulary_size is not None and config.task == "language_modeling"
@@ -347,7 +354,7 @@ def check(
     modes: Sequence[str],
     batch_size: int = 1,
 ) -> None:
-    """Raises ConfigurationError for counts below 1, an unknown mode, and a length that the model
+    """Raises ConfigurationError for a count below 1, an unknown mode, or a length that the model
     does not take."""
     for mode in modes:
         if mode not in get_args(Mode):

@@ -34,6 +34,7 @@ def manifest(results: Path, **run: object) -> Path:
             "folder": "results/xeon-4c/profile_step/a",
             "flops_folder": "/etc/count_flops/a",
         },
+        {"ceilings": {"compute": "/etc/ceilings/a"}},
         {"step": "no_step"},
     ],
 )

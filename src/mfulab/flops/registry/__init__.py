@@ -1,10 +1,11 @@
 """Formulas for operators of engines and libraries, read from files: a name, its arguments, and
 expressions over their shapes. Nothing in such a file is ever run.
 
-Files come from three places, and the first that names an operator wins. Folders in the environment
-variable `MFULAB_OPERATORS` come first. Then come folders that installed packages name by an entry
-point of the group `mfulab.operators`, as `mine = "package.folder"`; nothing of it is imported. This
-package's own files come last."""
+Files come from three places, and the first that names an operator wins: folders in the environment
+variable `MFULAB_OPERATORS`; folders of installed packages; this package's own files. An installed
+package names its folder by an entry point of the group `mfulab.operators`, such as `mine =
+"package.folder"`; nothing of it is imported.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ OWN = Path(__file__).parent
 
 @functools.cache
 def registered() -> dict[str, Registered]:
-    """Formulas by the operator's name, which may hold `*` for any text. Raises ConfigurationError
-    where a file of the environment's is wrong; a package's is left out, with a warning."""
+    """Formulas by operator name, which may contain `*` for any text. Raises ConfigurationError if a
+    file in the user's folders is wrong; wrong files of packages are left out with a warning."""
     formulas = dict[str, Registered]()
     for folder in _folders():
         _add(formulas, _read(folder))
@@ -46,7 +47,7 @@ def registered() -> dict[str, Registered]:
 
 
 def _add(formulas: dict[str, Registered], entries: Iterable[tuple[list[str], Registered]]) -> None:
-    """Adds operators that no earlier file names."""
+    """Adds formulas of operators that no earlier file names."""
     for names, formula in entries:
         for name in names:
             formulas.setdefault(name, formula)
@@ -54,13 +55,14 @@ def _add(formulas: dict[str, Registered], entries: Iterable[tuple[list[str], Reg
 
 @functools.cache
 def patterns() -> tuple[str, ...]:
-    """The names with a `*`, as FlashInfer's, which hold the types they were compiled for."""
+    """Names that contain `*`, such as FlashInfer's, whose names contain the types that they were
+    compiled for."""
     return tuple(name for name in registered() if "*" in name)
 
 
 @functools.cache
 def registered_formula(name: str) -> Registered | None:
-    """The formula of an operator; None where no file names it."""
+    """Formula of an operator, or None if no file names it."""
     if name in registered():
         return registered()[name]
     for pattern in patterns():
@@ -70,6 +72,7 @@ def registered_formula(name: str) -> Registered | None:
 
 
 def _folders() -> list[Path]:
+    """Folders that the environment variable names. Raises ConfigurationError if one does not exist."""
     told = os.environ.get(VARIABLE, "")
     folders = []
     for part in told.split(os.pathsep):
@@ -82,7 +85,8 @@ def _folders() -> list[Path]:
 
 
 def _folder_of(point: EntryPoint) -> Path:
-    """The folder that an entry point names, found without importing anything of it."""
+    """Folder that an entry point names, found without importing anything from it. Raises ValueError
+    if there is none."""
     package, *inner = point.module.split(".")
     spec = find_spec(package)
     for place in (spec.submodule_search_locations or ()) if spec else ():
@@ -93,6 +97,8 @@ def _folder_of(point: EntryPoint) -> Path:
 
 
 def _read(folder: Path) -> Iterator[tuple[list[str], Registered]]:
+    """Yields operator names and formula of each entry in a folder's files. Raises
+    ConfigurationError for a wrong entry."""
     for path in sorted(folder.glob("*.yaml")):
         for raw in entries_of(path):
             try:
@@ -102,7 +108,8 @@ def _read(folder: Path) -> Iterator[tuple[list[str], Registered]]:
 
 
 def entries_of(path: Path) -> list[Any]:
-    """The entries of a file as they stand in it. Raises ConfigurationError where it holds no list."""
+    """Reads the entries of a file without checking them. Raises ConfigurationError if the file
+    cannot be read or is not a list."""
     try:
         content = data(path) if path.parent == OWN else load_yaml(path, follow=True)
     except (OSError, UnreadableError) as error:

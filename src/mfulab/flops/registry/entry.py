@@ -1,4 +1,4 @@
-"""One operator's formula out of a file: what its call costs, from shapes and arguments alone."""
+"""Formula of one operator from a file: the cost of a call, from its shapes and arguments alone."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mfulab.flops.registry.expression import (
 )
 from mfulab.flops.registry.step import NO_STEP, StepWork
 
-MATMUL = ("m", "n", "k")  # sides of a product, with `batch` before them where there is one
-MOST = 10**30  # FLOPs of a call: no device computes as many
+MATMUL = ("m", "n", "k")  # sides of a matmul; `batch` may stand before them
+MOST = 10**30  # largest accepted number of FLOPs, more than any device computes
 FAULTS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 EXPRESSIONS = ("flops", "executed_flops", "pairs", "bytes")
 FIELDS = {"operators", "arguments", "matmul", "format", "uncounted", "source", "example"}
@@ -34,31 +34,32 @@ class Work:
 
     cost: Cost
     matmul: tuple[int, int, int, int] | None = None  # batch, m, n, k
-    bytes_moved: float | None = None  # each operand and result once; None where it is not told
+    bytes_moved: float | None = None  # each operand and result once; None if unknown
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A formula for calls of one operator. Called with its arguments it gives a Cost, or None."""
+    """Formula for calls of one operator. Calling it with the operator's arguments returns a Cost,
+    or None if they do not determine it."""
 
     arguments: tuple[str, ...]
-    source: str  # where the operator's arguments and its work can be read
+    source: str  # where the operator's arguments and work are documented
     matmul: tuple[ast.expr, ...] = ()
     flops: ast.expr | None = None
     executed_flops: ast.expr | None = None
     pairs: ast.expr | None = None
     bytes: ast.expr | None = None
     format: str = ""  # a number format, or the argument whose type is multiplied
-    uncounted: bool = False  # shapes never tell its work, and nothing else does
+    uncounted: bool = False  # its work cannot be known from shapes or anything else
 
     @property
     def of_step(self) -> bool:
-        """Says whether its work depends on the lengths of an engine's step."""
+        """True if its work depends on the lengths of an engine's step."""
         trees = drop_none((self.flops, self.pairs, self.bytes))
         return any(map(asks_step, trees))
 
     def __call__(self, *args: object, out: object = None, **kwargs: object) -> Cost | None:
-        """The cost of a call that is made; None where its arguments do not tell it."""
+        """Cost of a call on real arguments. None if they do not determine it."""
         given = dict(zip(self.arguments, args, strict=False)) | kwargs
         operands = {name: live_operand(value) for name, value in given.items()}
         try:
@@ -67,7 +68,7 @@ class Registered:
             return None
 
     def work(self, arguments: Mapping[str, object], step: StepWork = NO_STEP) -> Work:
-        """The work of a call. Raises UnknownError where the record lacks an argument that it needs."""
+        """Work of a call. Raises UnknownError if the record lacks an argument that it needs."""
         scope = Scope(arguments, step)
         sides = self._sides(scope)
         if sides:
@@ -91,7 +92,7 @@ class Registered:
         return batch, m, n, k
 
     def _attention(self, scope: Scope, pairs_of: ast.expr, flops: ast.expr) -> Cost:
-        """Attention, whose FLOPs grow with pairs of query and key."""
+        """Cost of attention, whose FLOPs grow with query-key pairs."""
         pairs = evaluated(pairs_of, scope)
         if not isinstance(pairs, Pairs):
             raise UnknownError("pairs of query and key")
@@ -114,14 +115,14 @@ class Registered:
 
 
 def _bounded(flops: Any) -> int:
-    """FLOPs as a whole number. Raises OverflowError for fewer than none or more than MOST."""
+    """Converts FLOPs to an integer. Raises OverflowError if they are negative or more than MOST."""
     if not 0 <= flops <= MOST:
         raise OverflowError("no call has as many FLOPs")
     return int(flops)
 
 
 def live_operand(value: object) -> Any:
-    """A tensor as an operand; any other argument as it is."""
+    """Converts a tensor to an operand; returns any other argument as it is."""
     shape = getattr(value, "shape", None)
     if shape is None:
         return value
@@ -130,8 +131,8 @@ def live_operand(value: object) -> Any:
 
 
 def entry(raw: object, where: str) -> tuple[list[str], Registered]:
-    """The operators that an entry of a file is for, and its formula. Raises ValueError with what is
-    wrong in it."""
+    """Parses an entry of a file into the operators that it is for and their formula. Raises
+    ValueError with what is wrong."""
     if not isinstance(raw, dict) or not str(raw.get("operators") or "").strip():
         raise ValueError(f"{where}: an entry needs `operators`, names separated by spaces")
     names = str(raw["operators"]).split()

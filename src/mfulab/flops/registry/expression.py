@@ -1,12 +1,14 @@
-"""Arithmetic over an operator's arguments as a formula's file writes it. It reads like Python, and is
-neither compiled nor run: a walk over its syntax tree knows a few kinds of nodes and functions.
+"""Arithmetic over an operator's arguments, as files of formulas write it. It reads like Python, but
+is neither compiled nor run: a walk over its syntax tree knows a few kinds of nodes and functions.
 
-It has numbers, arguments by name, and `x[-1]` for a side of a tensor or an element of a list. Their
-operators are `+ - * // / %`, `min`, `max`, `a if b else c` and comparisons. `a | b` is `a` where its arguments
-are recorded, else `b`. Functions of a tensor are `numel(x)`, `rows(x)` (all sides but the last), `bytes(x)` and
-`width(x)` (bytes of an element); `given(x)` says whether an argument was passed. Functions that give
-pairs of query and key are `document`, `packed`, and, from what an engine writes about its step,
-`step`, `context` and `generation`; with `_keys` behind them these give how many keys there are."""
+Expressions have numbers, arguments by name, and `x[-1]` for a side of a tensor or an element of a
+list. Operators are `+ - * // / %`, `min`, `max`, `a if b else c` and comparisons. `a | b` is `a` if
+its arguments are recorded, else `b`. Functions of a tensor are `numel(x)`, `rows(x)` (all sides but
+the last), `bytes(x)` and `width(x)` (bytes per element); `given(x)` is True if an argument was
+passed. Query-key pairs are computed by `document` and `packed`, and from an engine's annotation of
+its step by `step`, `context` and `generation`. The last three with the suffix `_keys` return the
+number of keys.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ from mfulab.flops.cost import Pairs, document_pairs
 from mfulab.flops.masks import lengths_of
 from mfulab.flops.registry.step import NO_STEP, Requests, StepWork
 
-MOST_LETTERS = 1000  # of an expression
-DEEPEST = 50  # parts within one another; Python itself ends a walk at some hundreds
+MOST_LETTERS = 1000  # longest expression
+DEEPEST = 50  # deepest nesting; Python itself allows a recursion of some hundreds
 OF_STEP = frozenset(
     {"step", "context", "generation", "step_keys", "context_keys", "generation_keys"}
 )
@@ -46,7 +48,7 @@ _COMPARING: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 
 
 class UnknownError(ValueError):
-    """Error for a value that a record does not hold; `name` says of which argument."""
+    """Raised for a value that a record does not hold; `name` is the argument's name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the record holds no value of {name}")
@@ -55,8 +57,7 @@ class UnknownError(ValueError):
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor argument: its shape, bytes of an element where told, and the tensor, if there is
-    one."""
+    """A tensor argument: its shape, bytes per element if known, and the tensor, if there is one."""
 
     shape: tuple[int, ...]
     element_bytes: float | None = None
@@ -65,16 +66,16 @@ class Operand:
 
 @dataclass(frozen=True)
 class Scope:
-    """Values that an expression may read."""
+    """Values that an expression can read."""
 
     arguments: Mapping[str, Any]  # operands, numbers, lists and texts by name
     step: StepWork = NO_STEP  # the engine's step that the call belongs to
-    pairs: float | None = None  # pairs of query and key, in a formula of attention
+    pairs: float | None = None  # query-key pairs, in a formula of attention
 
 
 def parsed(text: str, names: Sequence[str]) -> ast.expr:
-    """The syntax tree of an expression over these arguments. Raises ValueError with what it must
-    not hold."""
+    """Parses an expression over these arguments to a syntax tree. Raises ValueError with the part
+    that is not allowed."""
     if len(text) > MOST_LETTERS:
         raise ValueError(f"is longer than {MOST_LETTERS} letters")
     try:
@@ -86,13 +87,13 @@ def parsed(text: str, names: Sequence[str]) -> ast.expr:
 
 
 def asks_step(tree: ast.expr) -> bool:
-    """Says whether an expression reads the lengths of an engine's step."""
+    """True if an expression reads the lengths of an engine's step."""
     called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     return any(isinstance(name, ast.Name) and name.id in OF_STEP for name in called)
 
 
 def _check(tree: ast.expr, names: set[str], text: str, depth: int = 0) -> None:
-    """Raises ValueError at the first part that expressions do not have, and at one too deep."""
+    """Raises ValueError at the first part that is not allowed or is nested too deeply."""
     if depth > DEEPEST:
         raise ValueError(f"{text!r} is nested deeper than {DEEPEST}")
     match tree:
@@ -126,7 +127,8 @@ def _require(name: str, choices: Iterable[str], message: str) -> None:
 
 
 def evaluated(tree: ast.expr, scope: Scope) -> Any:
-    """The value of a parsed expression. Raises UnknownError where a record lacks what it needs."""
+    """Value of a parsed expression. Raises UnknownError if the record lacks a value that it
+    needs."""
     match tree:
         case ast.Constant(value=value):
             return value
@@ -162,6 +164,7 @@ def _combined(left: Any, kind: ast.operator, right: Any) -> Any:
 
 
 def _first_known(left: ast.expr, right: ast.expr, scope: Scope) -> Any:
+    """Value of `left`, or of `right` if `left` is None or its arguments are not recorded."""
     try:
         value = evaluated(left, scope)
     except UnknownError:
@@ -223,8 +226,8 @@ def _packed(
     longest_key: Any = None, keys: Any = None, causal: Any = False, left: Any = None,
     right: Any = None,
 ) -> Pairs:  # fmt: skip
-    """Pairs of sequences that lie behind one another: by their lengths where those have values, else
-    where all must be as long as the longest. Raises UnknownError where neither tells them."""
+    """Pairs of sequences packed one after another. Uses their lengths if those have values; else
+    all must be as long as the longest. Raises UnknownError if neither determines the pairs."""
     ends = _operand(query_ends)
     lengths = lengths_of(ends.tensor)
     if lengths is not None:
@@ -238,7 +241,7 @@ def _packed(
         return sum(parts, Pairs(0, 0, 0))
     sequences = ends.shape[0] - 1
     is_even = isinstance(longest_query, int) and sequences * longest_query == tokens
-    # As many keys as queries at least, since earlier keys come from a cache.
+    # Earlier keys come from a cache, so with as many keys as queries there is none.
     is_fresh = longest_key == longest_query
     is_full = isinstance(longest_key, int) and keys == sequences * longest_key
     if not is_even or not (is_fresh or is_full):
@@ -252,19 +255,21 @@ def _given(_: Scope, value: object) -> bool:
 
 
 def _asked(requests: Requests, tokens: object = None) -> Requests:
-    """The requests, which must be some, and fit into a call of as many query tokens."""
+    """Returns the requests. Raises UnknownError if there are none, or more queries than
+    `tokens`."""
     if not requests.queries or (isinstance(tokens, int) and requests.queries > tokens):
         raise UnknownError("the step's lengths")
     return requests
 
 
 def _pairs_of(part: str) -> Callable[..., Pairs]:
-    """Pairs of a part's requests, of at most as many query tokens."""
+    """Returns a function for the pairs of one part's requests, with at most `tokens` queries."""
     return lambda scope, tokens=None: _asked(getattr(scope.step, part), tokens).pairs
 
 
 def _keys_of(part: str) -> Callable[..., int]:
-    """Keys of a part's requests, each once, from the cache or of the step."""
+    """Returns a function for the number of keys of one part's requests, from the cache or of the
+    step."""
     return lambda scope: _asked(getattr(scope.step, part)).keys
 
 

@@ -1,9 +1,11 @@
 """Requests of a step, as serving engines write them into the name of its range.
 
-A paged attention's shapes hold neither lengths nor how many requests there are; these sums do. A
-query is a token that the step computes, a key one that it attends to, from the cache or of the step.
-Read are, of AMD's detailed annotations, vLLM's `execute_64_context_0(sq…)_generation_64(sq…)`,
-SGLang's `step[EXTEND bs=2 … c_sqsk=… c_sqsq=…]` and ATOM's `decode[bs=32 … sqsk=…]`."""
+Shapes of paged attention show neither lengths nor the number of requests, but these sums do. A
+query is a token that the step computes; a key is one that it attends to, from the cache or of the
+step. Supported are AMD's detailed annotations: vLLM's
+`execute_64_context_0(sq…)_generation_64(sq…)`, SGLang's `step[EXTEND bs=2 … c_sqsk=… c_sqsq=…]` and
+ATOM's `decode[bs=32 … sqsk=…]`.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +18,29 @@ from mfulab.flops.cost import Pairs
 
 @dataclass(frozen=True)
 class Requests:
-    """Sums over requests of a step."""
+    """Sums over the requests of a step."""
 
     queries: int = 0
     keys: int = 0
-    squares: int = 0  # of each request's queries, summed
-    products: int = 0  # of each request's queries and keys, summed
+    squares: int = 0  # sum of queries² of each request
+    products: int = 0  # sum of queries · keys of each request
 
     @property
     def pairs(self) -> Pairs:
-        """Pairs of query and key of causal attention, whose last query sees all keys."""
+        """Query-key pairs of causal attention, whose last query sees all keys."""
         return Pairs(self.products, self.products - self.squares / 2, self.products)
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """Requests of a step: those that are prefilled, and those that decode."""
+    """Requests of a step: those in prefill (context), and those that decode (generation)."""
 
     context: Requests
     generation: Requests
 
     @property
     def all(self) -> Requests:
-        """Both together."""
+        """Sums over both kinds of requests."""
         both = zip(vars(self.context).values(), vars(self.generation).values(), strict=True)
         return Requests(*map(sum, both))
 
@@ -52,7 +54,7 @@ _FIELD = re.compile(r"\b(\w+)=(\d+)")
 
 @functools.cache
 def step_work(name: str) -> StepWork | None:
-    """The requests that a range's name tells; None where it does not tell their lengths."""
+    """Reads a step's requests from the name of its range. None if the name lacks their lengths."""
     if vllm := _VLLM.fullmatch(name):
         numbers = list(map(int, vllm.groups()))
         return StepWork(Requests(*numbers[:4]), Requests(*numbers[4:]))

@@ -1,4 +1,4 @@
-"""Matmuls by one implementation each."""
+"""Matmuls, each by one implementation."""
 
 from typing import ClassVar
 
@@ -38,7 +38,7 @@ class BenchMatmulConfig(StepConfig):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(batch, m, n, k)."""
+        """Sizes (batch, m, n, k). Raises ValueError if `size` has any other form."""
         sides = [int(side) for side in self.size.split("x")]
         match sides:
             case [n]:

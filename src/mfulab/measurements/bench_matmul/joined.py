@@ -1,4 +1,4 @@
-"""Columns that the matmul table adds to what was measured."""
+"""Columns that the matmul table adds to the measured ones."""
 
 from mfulab.core import columns
 from mfulab.core.columns import of_link
@@ -6,7 +6,7 @@ from mfulab.core.rows import column, counter_column, json_column
 
 
 class Joined(columns.WorkColumns, columns.Joined):
-    """Speed of one matmul, and its shares of peak, ceiling and reference."""
+    """Speed of one matmul, and its percentages of peak, ceiling and reference."""
 
     ceiling: str | None = of_link("The ceiling of its precision, with its conditions.")
     cold_tflop_s: float | None = counter_column("FLOPs ÷ time with caches flushed.")

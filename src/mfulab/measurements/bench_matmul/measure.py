@@ -1,5 +1,5 @@
-"""Times one matmul implementation beside the library's in the same run; checks the result before
-and after."""
+"""Times one matmul implementation interleaved with the library's, and checks the result before and
+after."""
 
 import contextlib
 import importlib
@@ -51,20 +51,23 @@ from mfulab.timing.repetitions import (
 )
 from mfulab.timing.transfers import median_wall_s, time_transfers
 
-# Of each process; a matmul is steady once nvbench's rule says so.
+# Pace of each process. A matmul is steady by nvbench's criterion.
 PACE = ByKind(
     cpu=Pace(2, 0.2, 0.4, 0.0, patience_s=1.0), gpu=Pace(3, 0.1, 0.3, 0.0, patience_s=1.0)
 )
-# What goes around the matmul is repeated for so long: most of it after other libraries' threads
-# have ceased to spin.
+# Least time for which allocations and transfers are repeated. On a CPU, other libraries' threads
+# have stopped spinning for most of it.
 AROUND_S = ByKind(cpu=LONGEST_SPIN_S, gpu=0.0)
 
-BURST_S = 0.02
-REST_S = 2.0  # of calls before any power limit acts, and of the rest before them
+BURST_S = 0.02  # length of a burst of calls, too short for a power limit to act
+REST_S = 2.0  # rest before a burst
 
 
 @dataclass(frozen=True)
 class _Bench:
+    """A kernel on its device, and the shape and number format to time it with. `threads` is None on
+    a GPU."""
+
     config: BenchMatmulConfig
     device: str
     kernel: MatmulKernel
@@ -74,19 +77,19 @@ class _Bench:
 
     @property
     def is_around(self) -> bool:
-        """True where what goes around the matmul is timed too: in the first process, unless it is
-        short and nobody asked."""
+        """True if allocations and transfers are timed, too: in the first process, unless windows
+        are short and transfers were not requested."""
         return self.config.replicate == 1 and (self.config.transfers or not self.is_short)
 
     @property
     def is_short(self) -> bool:
-        """True where a GPU's windows are shorter than its own."""
+        """True if the config's windows on a GPU are shorter than its usual ones."""
         return is_short(self.device, self.config.timing)
 
 
 def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
-    """A row with the times of the matmul; without any time where its error is outside the
-    tolerance."""
+    """Returns a row with the times of the matmul. If its error exceeds the tolerance, the row has
+    no times."""
     bench = _prepare(config)
     shape = bench.shape
     form = bench.form
@@ -108,7 +111,7 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
     row.allocation_s = allocation_s
     with Instruments(operands.c.device, folder) as instruments:
         repetitions = _timed(bench, call, operands, exact, row, instruments)
-    # What timing left in C; a call that returns its result is asked once more.
+    # Checks what timing left in C; a kernel that returns its result is called once more.
     after = check(_result(operands, None if returned is None else call()), exact, form, shape.k)
     samples = [{"replicate": config.replicate, **asdict(repetition)} for repetition in repetitions]
     if not after.correct:
@@ -124,8 +127,8 @@ def measure(config: BenchMatmulConfig, folder: Path) -> Measured:
 
 
 def _prepare(config: BenchMatmulConfig) -> _Bench:
-    """The kernel on its device, with a CPU's threads set; raises UnsupportedError where it cannot
-    run."""
+    """Makes the kernel on its device, and sets the number of threads on a CPU. Raises
+    UnsupportedError if the kernel cannot run."""
     require_cuda(config.device.type, f"kernel={config.kernel.name}")
     device, threads = prepare(config.device)
     shape = Shape(*config.shape)
@@ -180,8 +183,8 @@ def _timed(
     row: MatmulRow,
     instruments: Instruments,
 ) -> list[Repetition]:
-    """Repeats the kernel beside the library, where that has the matmul; leaves other inputs
-    behind."""
+    """Times the kernel interleaved with the library's matmul, if the library has this one, and sets
+    the row's columns about timing. Leaves new values in the inputs of `operands`."""
     started = time.perf_counter()
     timing = bench.config.timing
     if bench.config.replicate == 1 and (count := bench.config.first_calls):
@@ -189,7 +192,7 @@ def _timed(
         row.first_calls_mean_s = ((row.first_call_s or 0) + later_s) / count
     contestants = {bench.config.kernel.name: call}
     if (reference := reference_for(call.kernel, bench.device, call.shape)) is not None:
-        # Its own output: the kernel's is checked again afterwards.
+        # The library has its own output, as the kernel's is checked again afterwards.
         row.reference_name, library = reference
         contestants[_beside(row)] = _Bound(
             library, Operands(operands.a, operands.b, torch.empty_like(operands.c))
@@ -207,8 +210,7 @@ def _timed(
     timer = (
         DeviceTimer(device, *short) if is_gpu(device) else HostTimer(cpu().last_level_cache_bytes)
     )
-    # What others took of a CPU meanwhile; timed beside a reference, a kernel has no share of its
-    # own.
+    # CPU time of other processes. Kernel and reference alternate, so neither has its own share.
     others = sampling([cpu_sampler(bench.threads)] if bench.threads else [])
     with _launched_with(call.launch), others as readings:
         timed = interleave(contestants, timer, _budget(bench), refresh, probe, instruments.best)
@@ -223,13 +225,13 @@ def _timed(
 
 
 def _fill_around(row: MatmulRow, bench: _Bench, operands: Operands) -> None:
-    """Times what goes around the matmul: from arrays on the host to one on the host, and on a GPU
-    each transfer."""
+    """Times the way from arrays on the host to the result on the host, and on a GPU each
+    transfer."""
     shape = bench.shape
     inputs = (operands.a.cpu(), operands.b.cpu())
 
     def end_to_end() -> None:
-        """Copies in, converts, multiplies, copies out."""
+        """Copies in, multiplies and copies out."""
         c = torch.empty(
             shape.batch,
             shape.m,
@@ -248,6 +250,8 @@ def _fill_around(row: MatmulRow, bench: _Bench, operands: Operands) -> None:
 
 
 def _fill_burst(row: MatmulRow, call: Call, device: torch.device, time_s: float) -> None:
+    """Sets time, clock and power of a GPU in a burst of calls after a rest, and its power under
+    sustained calls."""
     timer = DeviceTimer(device)
     calls = math.ceil(BURST_S / time_s)
     read, seen = (
@@ -266,8 +270,8 @@ def _fill_burst(row: MatmulRow, call: Call, device: torch.device, time_s: float)
 
 @contextlib.contextmanager
 def _packages_of(config: KernelConfig) -> Iterator[None]:
-    """Makes the run unsupported where a package is missing; some are imported by the first call
-    only."""
+    """Turns a missing package into UnsupportedError. Some kernels import theirs only at the first
+    call."""
     try:
         yield
     except ModuleNotFoundError as missing:
@@ -278,7 +282,7 @@ def _packages_of(config: KernelConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _launched_with(launch: Launch) -> Iterator[None]:
-    """Notes a CUDA error's name and the launch configuration that met it, if the error itself lacks
+    """Adds a note with the CUDA error's name and the launch configuration to an error that lacks
     them."""
     try:
         yield
@@ -292,6 +296,8 @@ def _launched_with(launch: Launch) -> Iterator[None]:
 
 
 class _Bound:
+    """A kernel bound to its operands. Calling it multiplies once."""
+
     def __init__(self, kernel: MatmulKernel, operands: Operands) -> None:
         self.kernel = kernel
         self.operands = operands
@@ -301,7 +307,8 @@ class _Bound:
         self.prepare()
 
     def prepare(self) -> None:
-        """Takes the operands as they are now; some kernels want them in another form."""
+        """Prepares the operands with their current values. Some kernels need them in another
+        form."""
         self.prepared = self.kernel.prepare(self.operands.a, self.operands.b, self.operands.c)
 
     def __call__(self) -> Any:
@@ -312,18 +319,21 @@ def _budget(bench: _Bench) -> Budget:
     timing = bench.config.timing
     pace = pace_for(bench.device, bench.config.timing, PACE)
     time_s = pace.windows * pace.window_s
-    # rounds on a GPU hold sustained work beside what is timed
+    # rounds on a GPU also include sustained work that is not timed
     longest = 10 if bench.device == "cpu" else 20
     limit_s = min(longest * time_s, timing.time_limit_s / 4)
     return Budget(pace.warm_up_s, time_s, limit_s, pace.windows, pace.patience_s, pace.precision)
 
 
 def _beside(row: MatmulRow) -> str:
-    """The library's name among the contestants: it may be measured as a kernel, too."""
+    """Name of the reference among the contestants. The prefix avoids a clash with the same library
+    as a kernel."""
     return f"reference: {row.reference_name}"
 
 
 def _incorrect(row: MatmulRow, checked: Check, when: str) -> MatmulRow:
+    """Marks the row as incorrect and sets its errors. `when` is the time of the failed check, as a
+    text."""
     row.status = "incorrect"
     row.message = f"{when}: {checked}"
     row.relative_error = checked.relative_error
@@ -355,6 +365,7 @@ def _fill_times(row: MatmulRow, repetitions: list[Repetition], kernel: str) -> N
 
 
 def _mean_clock(repetitions: list[Repetition], implementation: str) -> float | None:
+    """Mean clock in MHz over an implementation's repetitions, or None if none has one."""
     clocks = [
         repetition.clock_mhz
         for repetition in repetitions
@@ -364,8 +375,8 @@ def _mean_clock(repetitions: list[Repetition], implementation: str) -> float | N
 
 
 def _allocate(shape: Shape, form: Format, device: str) -> None:
-    """Allocates A, B and C anew; torch's cache of freed device memory is emptied, and host pages
-    are touched."""
+    """Allocates A, B and C. On a GPU, torch's cache is emptied first; on a CPU, pages are
+    touched."""
     if is_gpu(device):
         torch.cuda.empty_cache()
     batch, m, n, k = shape
@@ -376,6 +387,7 @@ def _allocate(shape: Shape, form: Format, device: str) -> None:
 
 
 def _one(call: Call, device: str) -> tuple[float, torch.Tensor | None]:
+    """Times one call. Returns seconds, and the result if the kernel returns one."""
     synchronise(device)
     started = time.perf_counter()
     returned = call()
@@ -384,6 +396,7 @@ def _one(call: Call, device: str) -> tuple[float, torch.Tensor | None]:
 
 
 def _result(operands: Operands, returned: torch.Tensor | None) -> torch.Tensor:
+    """Result of a call: what the kernel returned, else C."""
     if returned is None:
         return operands.c
     return returned.view_as(operands.c)

@@ -27,8 +27,8 @@ class CeilingsConfig(StepConfig):
 
 
 class CeilingRow(TimedRow):
-    """Ceiling of the device, in one precision or in bytes; of several processes the best on a CPU,
-    else the median."""
+    """One ceiling of the device: matmuls in one precision, or memory bandwidth. Of several
+    processes the best counts on a CPU, else the median."""
 
     ceiling: str = Field("", description="Name of a precision, or `memory`.")
     measured_tflop_s: float | None = column("Best large matmul found on this device.")

@@ -1,5 +1,5 @@
-"""One ceiling of this device: the best large matmul in one precision, or the memory bandwidth of a
-triad."""
+"""Measures one ceiling of this device: the best large matmul in one precision, or the memory
+bandwidth of a triad."""
 
 import time
 from pathlib import Path
@@ -33,8 +33,8 @@ from mfulab.timing.probe import packed
 
 
 def measure(config: CeilingsConfig, folder: Path) -> Measured:
-    """Measures `config.ceiling`. Every sample holds matmuls back to back; the ceiling is that of
-    the best shape."""
+    """Measures `config.ceiling` and returns its row. Each sample times matmuls, or triads, back to
+    back; the best shape is the ceiling."""
     device, threads = prepare(config.device)
     row = CeilingRow(ceiling=config.ceiling, threads=threads if device.type == "cpu" else None)
     probe = Instruments(device, folder).probe
@@ -61,6 +61,8 @@ def _matmuls(
     folder: Path,
     search: Search,
 ) -> list[dict[str, Any]]:
+    """Sets the row's best matmul and peaks; returns the samples of the search. Empty for a format
+    that the device only emulates."""
     effective = use_precision(precision, device)
     reason = emulated(effective, device)
     if reason and effective not in asked.peak_tflop_s:
@@ -85,8 +87,8 @@ def _matmuls(
 
 
 def _found_before(folder: Path) -> tuple[str, str] | None:
-    """Library and shape of the best matmul that the run's first process found: later ones repeat
-    that alone."""
+    """Library and shape of the best matmul that the run's first process found, so that later
+    processes repeat only that. None if there is none yet."""
     first = base_name(folder.name)
     try:
         (row,) = read_csv(folder.with_name(first) / "row.csv") if first != folder.name else ({},)
@@ -98,6 +100,7 @@ def _found_before(folder: Path) -> tuple[str, str] | None:
 
 
 def _memory(row: CeilingRow, device: torch.device, search: Search) -> list[dict[str, Any]]:
+    """Sets the row's bandwidths in GB/s; returns the samples of the search."""
     samples = sweep_triad(device, search)
     row.measured_gb_s = best_bandwidth(samples, device)
     row.measured_shape = str(samples[0]["elements"])

@@ -19,7 +19,7 @@ class CompareCountersConfig(CountFlopsConfig):
 
 
 class CounterRow(Row):
-    """Another tool's count of one forward pass, beside our own."""
+    """Another tool's count of one forward pass, compared with ours."""
 
     model: str = Field("", description="Name of the model.")
     batch_size: int | None = column(

@@ -1,4 +1,4 @@
-"""Has one other tool count a model's forward pass, and says how far it is from ours and why."""
+"""Counts a model's forward pass with another tool, and explains the difference from our count."""
 
 import collections
 import json
@@ -22,7 +22,7 @@ from mfulab.measurements.compare_counters import CompareCountersConfig, Counter,
 from mfulab.models.build import LogitsOnly, build, make_batch
 from mfulab.models.counted import count_model
 
-PACKAGES = {"torch_profiler": "torch"}  # of counters that are named otherwise
+PACKAGES = {"torch_profiler": "torch"}  # counters whose package has another name
 
 
 class OtherCount(NamedTuple):
@@ -30,16 +30,15 @@ class OtherCount(NamedTuple):
 
     printed: float  # the tool's own number
     unit: str  # of that number: `FLOP`, `MAC`, `MAC a sample`, or `MAC, called FLOP`
-    flops: float  # the same, two a multiply-add
-    uncounted: dict[
-        str, int
-    ]  # operators that the tool itself says it passed over, with their calls
+    flops: float  # `printed` converted to FLOPs, two per multiply-add
+    # operators that the tool reports as not counted, with their number of calls
+    uncounted: dict[str, int]
 
 
 def count_by(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> OtherCount:
-    """Has a tool count one forward pass of a model that returns a tensor, in evaluation mode,
-    without its own prints. Raises whatever the tool raises, ImportError where it is not
-    installed."""
+    """Counts one forward pass with a tool, with the tool's own prints suppressed. The model must
+    return a tensor and be in evaluation mode. Raises whatever the tool raises, and ImportError if
+    it is not installed."""
     with redirect_stdout(StringIO()):
         printed, unit, *uncounted = _counted(counter, model, inputs)
     factor = {"FLOP": 1, "MAC a sample": 2 * len(inputs)}.get(unit, 2)
@@ -47,11 +46,13 @@ def count_by(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> OtherC
 
 
 def _counted(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> tuple[Any, ...]:
+    """Returns the number that a tool reports, its unit, and uncounted operators if the tool reports
+    them."""
     match counter:
         case "torch":
             from torch.utils.flop_counter import FlopCounterMode
 
-            # Without no_grad: torch's counter is used as its documentation shows it.
+            # Not under no_grad, as in torch's documentation of the counter.
             with FlopCounterMode(display=False) as mode:
                 model(inputs)
             return mode.get_total_flops(), "FLOP"
@@ -97,20 +98,17 @@ def _counted(counter: Counter, model: nn.Module, inputs: torch.Tensor) -> tuple[
 
 @dataclass(frozen=True)
 class Explanation:
-    """Explanation of a difference."""
+    """Explanation of the difference between a tool's count and ours."""
 
-    left_out: Mapping[
-        str, int
-    ]  # kinds of layers, each with its FLOPs, whose absence explains the number
-    other_flops: float  # what remains beside them: elementwise operators that the tool counts too
-    holds: bool  # whether the rest is small enough to be elementwise operators
-    twice: Mapping[str, int] = field(
-        default_factory=dict
-    )  # in a layer and again in its function, or on another rank
+    left_out: Mapping[str, int]  # kinds of layers that the tool does not count, with their FLOPs
+    other_flops: float  # remaining difference, attributed to elementwise operators
+    holds: bool  # whether that remainder is small enough for elementwise operators
+    # kinds counted twice: in the layer and again in its function, or for another rank too
+    twice: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def said(self) -> Said:
-        """The explanation as a sentence."""
+        """The explanation as one sentence."""
         if not self.holds:
             return Said("unexplained_count")
         parts = []
@@ -124,7 +122,7 @@ class Explanation:
 
 
 def _listed(kinds: Mapping[str, int]) -> Said:
-    """Kinds of layers, each with its FLOPs."""
+    """Joins kinds of layers, each with its FLOPs, into one text."""
     first, *others = (
         Said("kind_of_layer", {"kind": name, "flops": flops}) for name, flops in kinds.items()
     )
@@ -134,12 +132,12 @@ def _listed(kinds: Mapping[str, int]) -> Said:
 
 
 MOST_DOUBTED = 2
-"""Kinds that an explanation may name where one of them is counted twice: with more, any number has some explanation."""
+"""Most kinds that an explanation with double counting may name; with more, any number has one."""
 
 
 def kinds_of_layers(model: torch.nn.Module, operations: Operations) -> dict[str, int]:
-    """Forward FLOPs by kind of layer: its class, and attention apart from the projections around
-    it."""
+    """Returns forward FLOPs per kind of layer, which is its class name. Attention itself is a kind
+    apart from its projections."""
     kinds = collections.Counter[str]()
     for key, total in operations.totals.items():
         if key.direction == "forward" and total.flops:
@@ -149,14 +147,14 @@ def kinds_of_layers(model: torch.nn.Module, operations: Operations) -> dict[str,
 
 
 def explain(counted: float, kinds: Mapping[str, int], other_flops: int) -> Explanation:
-    """Finds the fewest kinds of layers, left out or counted twice, that leave only what elementwise
-    operators explain. `counted` are the tool's FLOPs, `kinds` ours by kind of layer. Up to eight
-    times `other_flops` are taken for elementwise operators: conventions differ by a few FLOPs an
-    element, and MACs have all of it doubled."""
+    """Finds the fewest kinds of layers, left out or counted twice, whose remainder elementwise
+    operators can explain. `counted` are the tool's FLOPs, `kinds` ours per kind of layer. The
+    remainder may be up to 8 × `other_flops`, since tools differ by a few FLOPs per element, and
+    doubled MACs double them too."""
     whole = sum(kinds.values())
     for size in range(len(kinds) + 1):
         for names in combinations(kinds, size):
-            # None first: what is left out needs no second thought.
+            # No double counting first, as leaving out is the simpler explanation.
             sizes = range(size + 1 if size <= MOST_DOUBTED else 1)
             for doubled in chain.from_iterable(combinations(names, some) for some in sizes):
                 twice = {name: kinds[name] for name in doubled}
@@ -168,8 +166,8 @@ def explain(counted: float, kinds: Mapping[str, int], other_flops: int) -> Expla
 
 
 def measure(config: CompareCountersConfig, folder: Path) -> Measured:
-    """Counts the model by `config.counter` on the CPU; samples: our FLOPs by kind of layer.
-    UnsupportedError if it cannot."""
+    """Counts the model with `config.counter` on the CPU. Samples are our FLOPs per kind of layer.
+    Raises UnsupportedError if the tool is not installed or fails."""
     try:
         installed = version(PACKAGES.get(config.counter, config.counter))
     except PackageNotFoundError:
@@ -183,7 +181,7 @@ def measure(config: CompareCountersConfig, folder: Path) -> Measured:
     operations = ours.count.operations
     kinds = kinds_of_layers(ours.model, operations)
     forward = operations.sum("forward")
-    # The tools hook, trace and patch: they get a model of their own, with data.
+    # The tools hook, trace and patch the model, so they get a copy of their own on a real device.
     model = LogitsOnly(build(config.model)).eval()
     inputs = make_batch(config.model, config.batch_size, config.sequence_length).inputs
     try:

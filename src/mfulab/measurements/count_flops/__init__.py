@@ -10,15 +10,16 @@ from mfulab.core.rows import Percent, Row, column, counter_column, json_column
 
 
 class CountFlopsConfig(CountedConfig):
-    """FLOPs of a model's step, counted once for every precision, workload, execution and device."""
+    """FLOPs of a model's step, counted once for all precisions, workloads, executions and
+    devices."""
 
     axes: ClassVar[tuple[str, ...]] = ("model", "batch_size", "sequence_length")
     on_device: ClassVar[bool] = False
 
 
 class FlopsRow(Row):
-    """FLOPs and bytes of a step of `batch_size` samples, 2 a multiply-add: matmuls, convolutions,
-    attention."""
+    """FLOPs and bytes of a step of `batch_size` samples: matmuls, convolutions and attention, with
+    2 FLOPs per multiply-add."""
 
     model: str = Field("", description="Name of the model.")
     batch_size: int | None = column(

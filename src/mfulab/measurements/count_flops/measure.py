@@ -16,31 +16,26 @@ from mfulab.flops.elementwise import OPTIMIZERS
 from mfulab.measurements.count_flops import CountFlopsConfig, FlopsRow
 from mfulab.models.counted import Mode, ModelCount, count_model
 
-MOST_LAYERS = 60  # of a row
+MOST_LAYERS = 60  # most layers that a row lists
 BYTES = 4
-"""An element's size in every `bytes` column; multiply by precision's element size ÷ 4 for another number format."""
+"""Bytes per element in every `bytes` column. For another format, scale by its element size ÷ 4."""
 
 Intensities = list[tuple[int, int]]
-COUNTS = (
-    "calls",
-    "flops",
-    "causal_flops",
-    "executed_flops",
-    "other_flops",
-)  # of an operator, in samples.csv
+# an operator's columns in samples.csv
+COUNTS = ("calls", "flops", "causal_flops", "executed_flops", "other_flops")
 
 
 def measure(config: CountFlopsConfig, folder: Path) -> Measured:
-    """Counts the model; samples: a line an operator and pass. Leaves layers.csv, of a transformer
-    over tokens also formulas.csv, the field's formulas. Raises ModelError, or CountError where a
-    pass fails."""
+    """Counts the model and returns a row, with one sample per operator and pass. Writes layers.csv,
+    and for a transformer over tokens formulas.csv, which compares formulas of the field. Raises
+    ModelError, or CountError if a pass fails."""
     counted = count_model(config.model, config.batch_size, config.sequence_length)
     row = _row(config, counted)
     intensities = {
         name: _intensities(counted.count.operations, name) for name in ("forward", "backward")
     }
     _add_pass(row, config, "inference", intensities)
-    with contextlib.suppress(UnsupportedError):  # of a model without blocks to recompute
+    with contextlib.suppress(UnsupportedError):  # the model has no blocks to recompute
         again = count_model(
             config.model, config.batch_size, config.sequence_length, checkpointing=True
         ).count
@@ -54,7 +49,7 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
         length = config.sequence_length
         if shape.causal:
             row.key_value_cache_bytes = BYTES * shape.cache_elements(size * length)
-            with contextlib.suppress(UnsupportedError):  # of a model that keeps no cache
+            with contextlib.suppress(UnsupportedError):  # the model keeps no cache
                 _add_generation(row, config, intensities)
         rows = compare_formulas(counted.model, counted.count, size, length)
         write_csv(folder / "formulas.csv", rows)
@@ -71,7 +66,8 @@ def measure(config: CountFlopsConfig, folder: Path) -> Measured:
 
 
 def _layers(operations: Operations) -> list[tuple[str, int]]:
-    """Layers that call operators, with their FLOPs of the forward pass; of many the largest."""
+    """Forward FLOPs of each layer that calls operators. Only the MOST_LAYERS largest, in the
+    model's order."""
     flops: dict[str, int] = {}
     for key, totals in operations.totals.items():
         if key.direction == "forward" and totals.flops:
@@ -102,7 +98,7 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
         attention_flops=forward.attention_flops,
         forward_causal_flops=forward.causal_flops,
         backward_causal_flops=backward.causal_flops,
-        # What the model itself recomputes is executed whether checkpointing is asked for or not.
+        # What the model recomputes by itself is executed even without checkpointing.
         executed_backward_flops=backward.executed_flops + again.executed_flops,
         useful_percent=counted.count.useful_percent,
         optimizer_flops=OPTIMIZERS["adam"] * trainable,
@@ -126,8 +122,8 @@ def _row(config: CountFlopsConfig, counted: ModelCount) -> FlopsRow:
 def _add_pass(
     row: FlopsRow, config: CountFlopsConfig, mode: Mode, intensities: dict[str, Intensities]
 ) -> None:
-    """Counts anew in evaluation mode, where dropout is gone and nothing is kept; fills the columns
-    of `mode`."""
+    """Counts the model again in evaluation mode, without dropout and without saved tensors, and
+    fills the columns of `mode`."""
     counted = count_model(config.model, config.batch_size, config.sequence_length, mode=mode)
     total = counted.count.operations.sum("forward")
     peak = counted.count.peak
@@ -145,6 +141,8 @@ def _add_pass(
 def _add_generation(
     row: FlopsRow, config: CountFlopsConfig, intensities: dict[str, Intensities]
 ) -> None:
+    """Adds columns of prefill and decoding. A pass that cannot be counted leaves its columns empty,
+    with a message."""
     mode: Mode
     for mode in ("prefill", "decoding"):
         try:
@@ -155,7 +153,7 @@ def _add_generation(
 
 
 def _intensities(operations: Operations, direction: str) -> Intensities:
-    """Executed FLOPs and bytes of one pass, operators that agree in FLOPs a byte to a thousandth
+    """Executed FLOPs and bytes of one pass. Operators whose ratio of the two agrees to 4 digits are
     summed."""
     sums: dict[str, list[int]] = {}
     for key, total in operations.totals.items():
@@ -169,6 +167,7 @@ def _intensities(operations: Operations, direction: str) -> Intensities:
 
 
 def _operator_rows(operations: Operations) -> list[dict[str, Any]]:
+    """One row per operator and pass, those with most FLOPs first."""
     rows = []
     for operator, direction in sorted({(key.operator, key.direction) for key in operations.totals}):
         total = operations.sum(direction, operator=operator)

@@ -13,7 +13,7 @@ class EnvironmentConfig(StepConfig):
 
 
 class EnvironmentRow(Row):
-    """One row a machine. Lists and mappings are JSON text."""
+    """One row per machine. Lists and mappings are JSON text."""
 
     device: str | None = column("Type of the device, such as cpu or cuda.")
     device_name: str | None = column("Name of the device as the driver or the CPU reports it.")

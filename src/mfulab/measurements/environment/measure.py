@@ -1,4 +1,4 @@
-"""Describes the machine and the software that every other number was measured with."""
+"""Describes the machine and the software that all other numbers are measured with."""
 
 import contextlib
 import json
@@ -19,14 +19,15 @@ from mfulab.measurements.environment import EnvironmentConfig, EnvironmentRow
 from mfulab.timing.probe import best_now
 
 PROBED_S = 0.2
-# Variables that say where threads run, how many, whether they spin, and what libraries may use of a
-# CPU.
+
+# Prefixes of variables that set the number of threads, their placement and spinning, and the CPU
+# features that libraries may use.
 SETTINGS = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMBA_", "GLIBC_TUNABLES", "MALLOC_"),
     *("ATEN_CPU_", "ONEDNN_MAX_", "DNNL_MAX_", "NPY_DISABLE_"),
 )
 
-# Those that a measured number depends on.
+# Packages that measured numbers depend on.
 PACKAGES = (
     *(
         "mfulab",
@@ -53,7 +54,7 @@ PACKAGES = (
 
 
 def measure(config: EnvironmentConfig, folder: Path) -> Measured:
-    """One row; None for what this machine does not report."""
+    """Returns one row. Columns are None if this machine does not report them."""
     device, _ = prepare(config.device)
     here = cpu.cpu()
     logical = cpu.logical_cpus()
@@ -87,7 +88,7 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
             {key: os.environ[key] for key in sorted(os.environ) if key.startswith(SETTINGS)}
         ),
     )
-    # a GPU's runs know their own: only to look at it must not wake CUDA up
+    # on a GPU none is left unused, and probing would initialise CUDA only to describe the machine
     if device.type == "cpu":
         row.gpu_unused = packed_all(filter(None, [identity.unused()]))
         row.probe_product_s, row.probe_copy_s = best_now(device, PROBED_S)
@@ -95,7 +96,7 @@ def measure(config: EnvironmentConfig, folder: Path) -> Measured:
 
 
 def packages() -> dict[str, str]:
-    """The installed versions of the packages that matter; those not installed are left out."""
+    """Returns name → version of the installed packages that matter for a measurement."""
     versions = {}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -104,7 +105,8 @@ def packages() -> dict[str, str]:
 
 
 def operating_system() -> str:
-    """Distribution (where it has a name), kernel and architecture."""
+    """Returns distribution, kernel and architecture as one text. Without a distribution name, the
+    platform's name stands in its place."""
     try:
         name = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
     except OSError:
@@ -113,8 +115,8 @@ def operating_system() -> str:
 
 
 def blas_threads() -> dict[str, int]:
-    """Threads of every BLAS and OpenMP pool in this process, by library; torch's own two pools
-    besides."""
+    """Returns the number of threads of each BLAS and OpenMP pool in this process, and of torch's
+    two pools."""
     pools = threadpoolctl.threadpool_info()
     threads = {f"{pool['internal_api']} ({pool['prefix']})": pool["num_threads"] for pool in pools}
     return {
@@ -125,6 +127,7 @@ def blas_threads() -> dict[str, int]:
 
 
 def _sms(uuid: str) -> int | None:
+    """Number of SMs of the GPU with this UUID, or None if torch does not see it."""
     for index in range(torch.cuda.device_count()):
         if uuid.endswith(gpu.uuid_of(torch.device(GPU, index))):
             return torch.cuda.get_device_properties(index).multi_processor_count

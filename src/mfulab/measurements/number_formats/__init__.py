@@ -11,7 +11,7 @@ from mfulab.core.rows import Row, column, counter_column
 
 
 class NumberFormatsConfig(StepConfig):
-    """One number format: its parts, and what rounding does in it."""
+    """One number format: its parameters, and rounding errors in it."""
 
     axes: ClassVar[tuple[str, ...]] = ("precision",)
     on_device: ClassVar[bool] = False
@@ -23,8 +23,8 @@ class NumberFormatsConfig(StepConfig):
 
 
 class NumberFormatsRow(Row):
-    """Facts and errors of a number format; errors are relative, medians over sequences, empty
-    beyond the range."""
+    """Facts and errors of a number format. Errors are relative and medians over sequences; they are
+    empty if a sum overflows."""
 
     precision: str = Field("", description="Name of the precision that was asked for.")
     bits: int | None = column("Bits that carry information; tf32 is stored in 32.")

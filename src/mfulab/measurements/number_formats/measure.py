@@ -1,4 +1,4 @@
-"""Probes one number format: its parts, and what rounding does to sums and differences in it."""
+"""Probes one number format: its parameters, and rounding errors of sums and differences in it."""
 
 import math
 from pathlib import Path
@@ -12,7 +12,7 @@ from mfulab.measurements.number_formats import NumberFormatsConfig, NumberFormat
 from mfulab.measurements.number_formats import rounding_modes as modes
 
 SCATTERED = 2000  # numbers that are multiplied and divided back
-# Columns that are called as the functions that give them.
+# Functions that fill the column of their name.
 PARTS = (
     *(rounding.exponent_bits, rounding.mantissa_bits, rounding.bias, rounding.epsilon),
     *(rounding.largest, rounding.smallest_normal, rounding.smallest_subnormal),
@@ -20,7 +20,7 @@ PARTS = (
 
 
 def measure(config: NumberFormatsConfig, folder: Path) -> Measured:
-    """A row with the format's parts and errors; needs no device."""
+    """Returns one row with the format's parts and rounding errors. Needs no device."""
     name = config.precision.form.name
     if name not in rounding.ROUNDED:
         raise UnsupportedError(Said("no_float_format", {"name": name}))
@@ -58,6 +58,6 @@ def _sum_errors(form: rounding.NumberFormat, values: torch.Tensor) -> dict[str, 
 
 
 def _error(computed: torch.Tensor, exact: torch.Tensor) -> float | None:
-    """Relative error; None if a sum left the range of the format, as an overflow has none."""
+    """Relative error, or None if a sum overflowed the format."""
     error = rounding.relative_error(computed, exact)
     return error if math.isfinite(error) else None

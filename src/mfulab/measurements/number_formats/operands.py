@@ -1,5 +1,5 @@
-"""Errors that rounding the operands to a format gives a matmul, before the first product. Computed
-without torch, whose import takes longer than the page's own work."""
+"""Error of a matmul that comes from rounding its operands to a format. Computed without torch,
+whose import would take longer than the rest of the page."""
 
 import functools
 import math
@@ -9,7 +9,7 @@ import numpy as np
 
 from mfulab.core.formats import FORMATS, Format
 
-SAMPLE = 1 << 18  # values drawn: the error is then known to less than 1 %
+SAMPLE = 1 << 18  # values to draw, enough to know the error to less than 1 %
 LARGEST_INT8 = 127
 
 
@@ -19,8 +19,9 @@ def largest_normal(count: int) -> float:
 
 
 def quantised(values: np.ndarray, form: Format, scale: float) -> np.ndarray:
-    """float64 values as the format holds them, ties to even; integers are multiples of `scale`, one
-    for all. A value beyond the format's range is not cut."""
+    """Rounds float64 values to a format, with ties to even. Integer formats hold multiples of one
+    `scale` for all values, clipped to ±127. Floating values beyond the format's range are not
+    clipped."""
     if not form.is_floating:
         steps = np.rint(values / scale)
         return np.clip(steps, -LARGEST_INT8, LARGEST_INT8) * scale
@@ -34,8 +35,9 @@ def quantised(values: np.ndarray, form: Format, scale: float) -> np.ndarray:
 
 @functools.cache
 def operand_error(name: str, rows: int, columns: int) -> float:
-    """‖Q(X)−X‖F / ‖X‖F for a standard normal matrix; 0 for fp64, in which values are drawn.
-    TF32's operands are float32: what its units drop belongs to the product."""
+    """Relative error ‖Q(X)−X‖F / ‖X‖F of rounding a standard normal matrix X to the format `name`.
+    0 for fp64, in which values are drawn. TF32 operands are stored in float32: bits that its units
+    drop count as error of the matmul."""
     form = FORMATS[name]
     values = np.random.default_rng(0).standard_normal(SAMPLE)
     scale = largest_normal(rows * columns) / LARGEST_INT8
@@ -44,7 +46,8 @@ def operand_error(name: str, rows: int, columns: int) -> float:
 
 
 def product_error(name: str, m: int, n: int, k: int, relative_error: float) -> float:
-    """‖C−AB‖F / ‖AB‖F against unrounded operands, from a product's error against rounded ones.
-    Errors of A, of B and of the product are independent: their squares add up."""
+    """Relative error ‖C−AB‖F / ‖AB‖F of a matmul with respect to unrounded operands.
+    `relative_error` is its error with respect to rounded ones. Errors of A, B and the matmul are
+    independent, so their squares add up."""
     operands = (operand_error(name, m, k), operand_error(name, k, n))
     return math.hypot(*operands, relative_error)

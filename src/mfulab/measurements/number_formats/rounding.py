@@ -1,7 +1,7 @@
-"""Rounding: number formats probed by their own arithmetic, and the errors of sums and differences
-in them. Each operation is carried out in float64 and rounded, as float64 has more than twice a
-format's digits (Figueroa, "When is double rounding innocuous?", 1995); in float64 itself it is the
-hardware's own."""
+"""Parameters of number formats, found by doing arithmetic in them, and rounding errors of sums and
+differences. Each operation is computed in float64 and then rounded to the format. This equals
+rounding once, as float64 has more than twice the format's digits (Figueroa, "When is double
+rounding innocuous?", 1995). float64 itself uses the hardware's arithmetic."""
 
 import math
 from collections.abc import Callable
@@ -18,15 +18,15 @@ TRIALS = 32  # independent sequences; each error is their median
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """A binary floating-point format. `round` takes a float64 tensor to the nearest values of the
-    format."""
+    """A binary floating-point format. `round` maps a float64 tensor to the nearest values of the
+    format, in float64."""
 
     name: str
-    bits: int  # that carry information; tf32 is stored in 32
+    bits: int  # bits that carry information; tf32 is stored in 32
     round: Callable[[torch.Tensor], torch.Tensor]
 
     def of(self, value: float) -> float:
-        """The value of the format nearest to `value`."""
+        """Value of the format nearest to `value`."""
         return float(self.round(torch.tensor(value, dtype=torch.float64)))
 
 
@@ -35,7 +35,7 @@ def _through(dtype: str) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _to_tf32(values: torch.Tensor) -> torch.Tensor:
-    """float32 with a significand of 10 explicit bits, to nearest with ties to even."""
+    """Rounds to a significand of 10 explicit bits, to nearest with ties to even."""
     words = values.to(torch.float32).contiguous().view(torch.int32)
     kept = words + 0xFFF + ((words >> 13) & 1) & ~0x1FFF
     return torch.where(values.isfinite(), kept.view(torch.float32), values.to(torch.float32)).to(
@@ -54,8 +54,7 @@ ROUNDED = {
 
 @cache
 def epsilon(form: NumberFormat) -> float:
-    """Distance from 1 to the next larger number: the smallest power of two that 1 can be raised
-    by."""
+    """Distance from 1 to the next larger number."""
     step = 1.0
     while 1.0 < form.of(1.0 + step / 2) == 1.0 + step / 2:
         step /= 2
@@ -64,7 +63,7 @@ def epsilon(form: NumberFormat) -> float:
 
 @cache
 def smallest_subnormal(form: NumberFormat) -> float:
-    """The smallest positive number: halved, it rounds to zero."""
+    """Smallest positive number: half of it rounds to zero."""
     value = 1.0
     while form.of(value / 2) == value / 2 != 0:
         value /= 2
@@ -73,8 +72,8 @@ def smallest_subnormal(form: NumberFormat) -> float:
 
 @cache
 def smallest_normal(form: NumberFormat) -> float:
-    """The smallest power of two after which the next number is still an epsilon away,
-    relatively."""
+    """Smallest positive number of full precision: the smallest power of two from which the next
+    number is a relative `epsilon` away."""
     value = 1.0
     relative = epsilon(form)
     while form.of(value / 2 * (1 + relative)) == value / 2 * (1 + relative) > value / 2 > 0:
@@ -84,8 +83,7 @@ def smallest_normal(form: NumberFormat) -> float:
 
 @cache
 def largest(form: NumberFormat) -> float:
-    """The largest finite number: the largest power of two, then each smaller bit that still
-    fits."""
+    """Largest finite number: the largest power of two, plus each smaller bit that still fits."""
     power = 1.0
     while power * 2 < math.inf and form.of(power * 2) == power * 2:
         power *= 2
@@ -104,7 +102,7 @@ def mantissa_bits(form: NumberFormat) -> int:
 
 
 def exponent_bits(form: NumberFormat) -> int:
-    """Bits besides the sign and the significand."""
+    """Bits other than the sign and the significand."""
     return form.bits - 1 - mantissa_bits(form)
 
 
@@ -114,19 +112,19 @@ def bias(form: NumberFormat) -> int:
 
 
 def terms(form: NumberFormat, length: int, seed: int) -> torch.Tensor:
-    """[TRIALS, length] numbers of the format, uniform in (0, 1)."""
+    """Draws [TRIALS, length] numbers of the format, uniform in (0, 1)."""
     generator = torch.Generator().manual_seed(seed)
     return form.round(torch.rand(TRIALS, length, generator=generator, dtype=torch.float64))
 
 
 def naive_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
-    """Sums one value after the other, rounded each time; values[trials, length] → [trials]."""
+    """Adds one value after the other and rounds each time; values[trials, length] → [trials]."""
     return reduce(lambda total, column: form.round(total + column), values.T)
 
 
 def pairwise_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
-    """Sums neighbours, then neighbours of the sums: the error grows with the logarithm of the
-    length."""
+    """Adds neighbours, then neighbours of the sums; values[trials, length] → [trials]. The error
+    grows with the logarithm of the length."""
     while values.shape[1] > 1:
         if values.shape[1] % 2:
             values = torch.nn.functional.pad(values, (0, 1))
@@ -135,8 +133,8 @@ def pairwise_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
 
 
 def kahan_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
-    """Sums with what each addition lost carried to the next (Kahan, 1965); values[trials, length] →
-    [trials]."""
+    """Adds one value after the other, and carries what each addition lost into the next (Kahan,
+    1965); values[trials, length] → [trials]."""
     total = torch.zeros(len(values), dtype=torch.float64)
     lost = torch.zeros_like(total)
     for column in values.T:
@@ -148,13 +146,13 @@ def kahan_sum(form: NumberFormat, values: torch.Tensor) -> torch.Tensor:
 
 
 def relative_error(computed: torch.Tensor, exact: torch.Tensor) -> float:
-    """Median over the trials of |computed − exact| / |exact|; NaN if a sum left the format's
-    range."""
+    """Median over the trials of |computed − exact| / |exact|. NaN if a sum overflowed the
+    format."""
     return float(((computed - exact).abs() / exact.abs()).median())
 
 
 def exact_sum(values: torch.Tensor) -> torch.Tensor:
-    """Correctly rounded sums of the rows, by math.fsum."""
+    """Correctly rounded sum of each row."""
     return torch.tensor([math.fsum(row) for row in values.tolist()], dtype=torch.float64)
 
 

@@ -1,4 +1,5 @@
-"""Sums rounded in the three directed modes of IEEE 754, and the tolerance that rounding asks for."""
+"""Sums rounded in the three directed modes of IEEE 754, and the tolerance that comparisons need
+because of rounding."""
 
 import math
 
@@ -16,23 +17,24 @@ MODES = ("toward_zero", "up", "down")
 
 
 def two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Float64 sum and what it lost: a + b = sum + lost exactly, by Knuth's TwoSum (1969)."""
+    """Returns the float64 sum and its rounding error, so that a + b = sum + lost exactly (Knuth's
+    TwoSum, 1969)."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
 
 
 def rounded(form: NumberFormat, total: torch.Tensor, lost: torch.Tensor, mode: str) -> torch.Tensor:
-    """total + lost, a sum that float64 may not hold, rounded in one of MODES. `lost` is less than
+    """Rounds the exact sum total + lost to the format, in one of MODES. `lost` must be less than
     half of float64's spacing at `total`, and the sum within the format's range."""
     nearest = form.round(total)
-    excess = (total - nearest) + lost  # exact: the two are within a spacing of each other
+    excess = (total - nearest) + lost  # exact, as the two are within a spacing of each other
     mantissa, exponent = torch.frexp(nearest)
     smallest = smallest_subnormal(form)
     step = torch.exp2(
         torch.clamp(exponent.double() - 1 - mantissa_bits(form), min=math.log2(smallest))
     )
-    # Just below a power of two the spacing is half of that above it.
+    # The spacing just below a power of two is half of that above it.
     inner = torch.where(mantissa.abs() == 0.5, step / 2, step).clamp(min=smallest)
     upwards = torch.where(nearest >= 0, step, inner)
     downwards = torch.where(nearest > 0, inner, step)
@@ -46,8 +48,8 @@ def rounded(form: NumberFormat, total: torch.Tensor, lost: torch.Tensor, mode: s
 
 
 def sums(form: NumberFormat, values: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Sums one after the other, rounded each time in each of MODES; values[trials, length] →
-    [trials]."""
+    """Adds one value after the other, rounding each time, in each of MODES; values[trials, length]
+    → mode → [trials]."""
     totals = {mode: torch.zeros(len(values), dtype=torch.float64) for mode in MODES}
     for column in values.T:
         totals = {
@@ -57,8 +59,8 @@ def sums(form: NumberFormat, values: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def across_binades(form: NumberFormat, count: int, seed: int) -> torch.Tensor:
-    """[count] normal numbers of the format, their exponents uniform over what both it and decimal
-    text hold."""
+    """Draws [count] normal numbers of the format, with exponents uniform over its range, at most
+    ±1000."""
     generator = torch.Generator().manual_seed(seed)
     low = max(2 - bias(form), -1000)
     high = min(bias(form) - 1, 1000)
@@ -69,6 +71,6 @@ def across_binades(form: NumberFormat, count: int, seed: int) -> torch.Tensor:
 
 
 def relative_tolerance(form: NumberFormat, values: torch.Tensor) -> float:
-    """The least relative tolerance with which x · 1.5 / 1.5 is x for each of `values`."""
+    """Smallest relative tolerance that accepts x · 1.5 / 1.5 as x for each of `values`."""
     result = form.round(form.round(values * 1.5) / 1.5)
     return float(((result - values).abs() / values.abs()).max())

@@ -41,7 +41,7 @@ class ProbeMemoryConfig(StepConfig):
 
 
 class MemoryRow(Row):
-    """One working set walked in one order; an access is of 8 bytes, a line has 64."""
+    """One working set walked in one order. An access reads 8 bytes; a cache line has 64."""
 
     pattern: str = Field("", description="Order of the walk.")
     working_set_bytes: int | None = column("Memory that is walked through.")

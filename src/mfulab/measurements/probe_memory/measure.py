@@ -1,4 +1,4 @@
-"""Walks through a working set and times one access: the caches seen from the program that uses
+"""Walks through a working set and times one access, which shows the caches as a program sees
 them."""
 
 import json
@@ -32,13 +32,13 @@ MEMORY = "memory"
 
 
 def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
-    """One row: the time of an access in one order over one working set."""
+    """Returns one row: the time of an access in one order over one working set."""
     device, _ = prepare(config.device)
     require_cuda(device, "probe_memory")
     size = config.working_set_bytes
     pattern = config.pattern
     on_gpu = is_gpu(device)
-    # The chase builds its cycle beside the working set.
+    # Making the cycle of a pointer chase takes temporary copies of the working set.
     free = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available
     if 3 * size > free:
         raise UnsupportedError(Said("walk_needs_memory", {"size": str(size), "free": str(free)}))
@@ -72,7 +72,8 @@ def measure(config: ProbeMemoryConfig, folder: Path) -> Measured:
 
 
 def rates(walk: Walk, times: list[float], clock_mhz: float | None) -> dict[str, float | None]:
-    """Time, cycles and bytes of an access, from the seconds that each call of the walk took."""
+    """Columns of time, cycles and bandwidth of an access. `times` are the seconds of each call of
+    the walk."""
     time = statistics.median(times) / walk.accesses
     return {
         "time_per_access_s": time,
@@ -83,13 +84,14 @@ def rates(walk: Walk, times: list[float], clock_mhz: float | None) -> dict[str, 
 
 
 def level_of(size: int, levels: dict[str, int]) -> str:
-    """The smallest cache that holds `size` bytes, or memory."""
+    """Name of the smallest cache that holds `size` bytes, or `memory` if none does."""
     fitting = {name: held for name, held in levels.items() if size <= held}
     return min(fitting, key=fitting.__getitem__) if fitting else MEMORY
 
 
 def _times(walk: Walk, device: torch.device, on_host: bool) -> tuple[list[float], float | None]:
-    """Seconds of each repetition, and the clock of the device that walks."""
+    """Returns the seconds per call of the walk in each repetition, and the mean clock in MHz of the
+    device that walks. The clock is None if it is unknown."""
     if on_host:
         host = HostTimer(1)
         calls = max(1, round(REPETITION_S / host.time(walk.call, 1).time_s))

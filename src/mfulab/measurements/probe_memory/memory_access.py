@@ -1,5 +1,5 @@
-"""Walks through memory in a known order, on a CPU and on a GPU: what one access costs, by where its
-data lie."""
+"""Walks through memory in a known order, on a CPU and on a GPU. They show the cost of an access by
+where its data lie."""
 
 import math
 import mmap
@@ -18,22 +18,19 @@ from mfulab.core.said import Said
 from mfulab.device import GPU
 
 LINE = 8  # elements of 8 bytes in a line of 64
-CHASED = (
-    1 << 16,
-    1 << 20,
-)  # least and most steps of a pointer chase in one call; the next call goes on from there
-WALKED = 1 << 18  # least elements of any other walk in one call
-BY_HAND = (
-    "cuda_malloc",
-    "cuda_memcpy",
-)  # calls of CUDA's own interface, which return when they are done
-FILES = {"page_cache": 4096, "disk": 32}  # walks through a file, by reads in one call
+# fewest and most steps of a pointer chase in one call; the next call continues from there
+CHASED = (1 << 16, 1 << 20)
+WALKED = 1 << 18  # fewest elements of any other walk in one call
+# patterns that call CUDA's runtime directly; its calls return when they are done
+BY_HAND = ("cuda_malloc", "cuda_memcpy")
+FILES = {"page_cache": 4096, "disk": 32}  # walk through a file → reads per call
 
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk, made once already (all compiled, pages touched), its accesses of 8 bytes, and its
-    lines' bytes."""
+    """A walk through memory: its call, the number of 8-byte accesses in it, and the bytes of the
+    cache lines that it touches. Making a Walk calls it once, which compiles it and touches its
+    pages."""
 
     call: Callable[[], Any]
     accesses: int
@@ -45,8 +42,8 @@ class Walk:
 
 @numba.njit
 def chase(following, place, steps):
-    """Moves place[0] by `steps` steps, each of which needs the one before: nothing can be fetched
-    ahead."""
+    """Follows `steps` links of a pointer chase from place[0], and stores the end there. Each step
+    needs the one before, so nothing can be prefetched."""
     at = place[0]
     for _ in range(steps):
         at = following[at]
@@ -55,8 +52,8 @@ def chase(following, place, steps):
 
 @numba.njit
 def in_order(values, stride, rounds):
-    """Sum of every `stride`-th element, `rounds` times; the processor sees the next address
-    coming."""
+    """Sums every `stride`-th element, `rounds` times. The addresses are predictable, so the
+    processor can prefetch."""
     total = 0
     for _ in range(rounds):
         for place in range(0, len(values), stride):
@@ -66,8 +63,8 @@ def in_order(values, stride, rounds):
 
 @numba.njit
 def by_rows(matrix, rounds):
-    """Sum of a matrix along its rows; of a transposed view down the columns, each element in
-    another line."""
+    """Sums a matrix row by row, `rounds` times. A transposed view is read down the columns, each
+    element in another cache line."""
     total = 0
     for _ in range(rounds):
         for row in range(matrix.shape[0]):
@@ -77,8 +74,8 @@ def by_rows(matrix, rounds):
 
 
 def cycle(places: int, spacing: int, seed: int) -> np.ndarray:
-    """The next place of each in one random cycle (Sattolo, 1986): [places · spacing] int64, 0
-    between the places."""
+    """Returns int64 [places · spacing], where each multiple of `spacing` holds the next index of
+    one random cycle through all of them (Sattolo, 1986). All other elements are 0."""
     order = np.random.default_rng(seed).permutation(places) * spacing
     following = np.zeros(places * spacing, np.int64)
     following[order] = np.roll(order, -1)
@@ -86,7 +83,8 @@ def cycle(places: int, spacing: int, seed: int) -> np.ndarray:
 
 
 def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
-    """A walk over a working set of the host."""
+    """Makes a walk over a working set in host memory. Raises UnsupportedError if the pattern is for
+    GPUs only."""
     elements = working_set_bytes // 8
     if pattern == "random":
         following = cycle(elements // LINE, LINE, seed)
@@ -104,15 +102,16 @@ def host_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
     if pattern not in ("sequential", "rows", "columns"):
         raise UnsupportedError(Said("walk_of_gpu", {"pattern": pattern}))
     side = math.isqrt(elements)
-    # In order is a matrix of one row: the compiler vectorises both.
+    # `sequential` is a matrix of one row, so that the compiler vectorises it just like `rows`.
     matrix = values[None] if pattern == "sequential" else values[: side * side].reshape(side, side)
     matrix = matrix.T if pattern == "columns" else matrix
     return Walk(lambda: by_rows(matrix, rounds), rounds * matrix.size, rounds * matrix.size * 8)
 
 
 def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0) -> Walk:
-    """Reads of 8 bytes at random pages of a file in `folder`, cached or past it; UnsupportedError
-    where there is none."""
+    """Makes a walk that reads random pages of a temporary file in `folder`: 8 bytes each from the
+    page cache, or whole pages past it for `disk`. Raises UnsupportedError if the file system does
+    not allow it."""
     page = mmap.PAGESIZE
     places = (
         np.random.default_rng(seed).permutation(working_set_bytes // page)[: FILES[pattern]] * page
@@ -127,7 +126,7 @@ def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0)
             if direct is None:
                 raise UnsupportedError(Said("no_uncached_reads"))
             descriptor = os.open(file.name, os.O_RDONLY | direct)
-        target = mmap.mmap(-1, page)  # as aligned as a device wants it
+        target = mmap.mmap(-1, page)  # page-aligned, as O_DIRECT requires
 
         def read() -> None:
             for place in places:
@@ -143,8 +142,8 @@ def file_walk(pattern: str, working_set_bytes: int, folder: Path, seed: int = 0)
 
 
 def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
-    """A walk on a GPU: one thread that chases, or all that sum; `host` is a copy from pinned
-    memory."""
+    """Makes a walk on a GPU: a pointer chase by one thread, or a sum by all threads. `host` copies
+    from pinned memory instead."""
     import torch
 
     elements = working_set_bytes // 8
@@ -156,8 +155,8 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
         values = torch.arange(elements, device=GPU)
         side = math.isqrt(elements)
         matrix = values[: side * side].view(side, side)
-        # A transposed view is read down the columns; a sum of every 8th element touches each line
-        # of 64 bytes once.
+        # A transposed view is read down the columns. A sum of every 8th element touches each
+        # 64-byte line once.
         views = {
             "sequential": values,
             "strided": values[::LINE],
@@ -182,9 +181,9 @@ def device_walk(pattern: str, working_set_bytes: int, seed: int = 0) -> Walk:
 
 
 def hand_walk(pattern: str, working_set_bytes: int) -> Walk:
-    """A GPU's memory taken by cudaMalloc and given back by cudaFree; `cuda_memcpy` fills it from
-    pageable memory and copies it back between them. UnsupportedError with the runtime's words where
-    a call fails."""
+    """Makes a walk that allocates GPU memory with cudaMalloc and frees it with cudaFree.
+    `cuda_memcpy` also copies to it from pageable memory and back. Raises UnsupportedError with
+    CUDA's message if a call fails."""
     from cuda.bindings import runtime
 
     here = np.ones(working_set_bytes, np.uint8)
@@ -227,6 +226,5 @@ def hand_walk(pattern: str, working_set_bytes: int) -> Walk:
 
 
 def _steps(elements: int) -> int:
-    """Steps of one call: a whole cycle, if that is neither too short for a clock nor too long to
-    wait for."""
+    """Steps of a pointer chase in one call: one cycle, within the limits of CHASED."""
     return min(max(CHASED[0], elements // LINE), CHASED[1])

@@ -37,7 +37,7 @@ class ProfileStepConfig(ModelStepConfig):
     replicate: int = REPLICATE
 
     def conflicts(self) -> Iterator[str]:
-        """Yields reasons why the values do not go together."""
+        """Yields a reason for each pair of values that cannot be combined."""
         several = (
             f"parallel.processes={self.parallel.processes}" if self.parallel.processes > 1 else ""
         )
@@ -51,7 +51,8 @@ class ProfileStepConfig(ModelStepConfig):
             yield f"model.pruning={self.model.pruning} with mode=training: only inference"
 
     def missing(self) -> Iterator[str]:
-        """Yields why a file that the config names cannot be read as samples."""
+        """Yields the reason if `workload.loader_file` does not exist or is smaller than one
+        sample."""
         named = self.workload.loader_file
         if named is None:
             return
@@ -65,8 +66,7 @@ class ProfileStepConfig(ModelStepConfig):
 
 
 class ProfileRow(TimedRow):
-    """One profiled step of a model; what it shares with its FLOP count and ceilings is joined in
-    the table."""
+    """One profiled step of a model. The table joins its FLOP count and ceilings to it."""
 
     model: str = Field("", description="Name of the model.")
     workload: str = Field("", description="Name of the workload.")

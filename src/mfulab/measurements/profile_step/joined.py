@@ -1,4 +1,4 @@
-"""Columns that the profile table adds to what was measured."""
+"""Columns that the profile table adds to the measured ones."""
 
 from mfulab.core import columns
 from mfulab.core.columns import of_config, of_link
@@ -6,8 +6,7 @@ from mfulab.core.rows import column, counter_column, json_column
 
 
 class Joined(columns.VerdictColumns, columns.BudgetColumns, columns.WorkColumns, columns.Joined):
-    """Config, FLOPs, ceilings and MFU of one profiled step; percentages are never clipped at
-    100."""
+    """Config, FLOPs, ceilings and MFU of one profiled step. Percentages may exceed 100."""
 
     flops_run: str | None = of_link("The run of count_flops that its FLOPs come from.")
     ceiling: str | None = of_link("The ceiling of its precision, with its conditions.")

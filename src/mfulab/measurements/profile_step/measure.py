@@ -1,5 +1,4 @@
-"""Measures profile_step: one row for a step of a model, measured in this process or by several
-ranks."""
+"""Profiles one step of a model, in this process or in several ranks."""
 
 from pathlib import Path
 
@@ -9,8 +8,8 @@ from mfulab.measurements.profile_step.process import measure_step
 
 
 def measure(config: ProfileStepConfig, folder: Path) -> Measured:
-    """One row for one step; leaves series.csv, operators.csv, on a GPU kernels.csv, and if asked
-    trace.json.gz."""
+    """Returns one row for one step. Writes to `folder`: series.csv, operators.csv, kernels.csv on a
+    GPU, and trace.json.gz if requested."""
     if config.parallel.processes > 1:
         return ranks.measure(config, folder)
     return measure_step(config, folder)[0]

@@ -1,4 +1,5 @@
-"""Passes after a step's windows: each says which columns it fills, and when it applies."""
+"""Passes that run after a step's timed windows. Each declares the columns that it fills and when it
+applies."""
 
 import itertools
 import json
@@ -30,12 +31,13 @@ from mfulab.tracing import operators
 from mfulab.tracing.analysis import Analysis
 from mfulab.tracing.modules import column_of
 
-KEPT_S = 0.2  # of the window in which memory is kept
+KEPT_S = 0.2  # length of the window in which the allocator keeps freed memory
 
 
 @dataclass
 class Run:
-    """A step after its windows: what passes read, and the row and readings that they fill."""
+    """A step after its timed windows: inputs of the passes, and the row and readings that they
+    fill."""
 
     config: ProfileStepConfig
     instruments: Instruments
@@ -53,23 +55,24 @@ class Run:
 
     @property
     def several(self) -> bool:
-        """True where ranks train together."""
+        """True if several ranks train together."""
         return self.config.parallel.processes > 1
 
     @property
     def is_first(self) -> bool:
-        """True for the process that makes the passes which no interval needs twice."""
+        """True for replicate 1, the only process that makes the passes needed once."""
         return self.config.replicate == 1
 
     @property
     def traced_steps(self) -> int:
-        """Steps of a traced pass, the same in every rank."""
+        """Number of steps in a traced pass. All ranks compute the same number."""
         most = 10 if self.instruments.on_gpu else 3
         return max(1, min(most, round(self.pace.traced_s / self.observed.agreed_s)))
 
 
 class Pass(NamedTuple):
-    """Work on the step after its windows, the columns that it fills, and where it applies."""
+    """A function that works on the step after its windows, the columns that it fills, and a
+    condition."""
 
     fill: Callable[[Run], None]
     fills: tuple[str, ...]
@@ -79,18 +82,20 @@ class Pass(NamedTuple):
 def fills(
     *columns: str, where: Callable[[Run], bool] = lambda run: True
 ) -> Callable[[Callable[[Run], None]], Pass]:
-    """Makes a pass of a function that fills these columns `where` it applies: always, unless said
-    otherwise."""
+    """Decorator that makes a pass of a function. The pass fills `columns` and applies if
+    `where(run)` is True, by default always."""
     return lambda fill: Pass(fill, columns, where)
 
 
 def _is_traced(run: Run) -> bool:
+    """True in the first process, if a trace is requested and torch's profiler sees the framework."""
     wanted = run.config.profile.operators or run.config.profile.trace
     return wanted and run.is_first and run.config.execution.mode not in frameworks.PACKAGES
 
 
 def _is_sound(run: Run, mode: str) -> bool:
-    """True in the first process of a step of this mode whose result is correct so far."""
+    """True in the first process, if the mode is `mode` and no pass has found the result
+    incorrect."""
     return run.is_first and run.row.status == "ok" and run.config.workload.mode == mode
 
 
@@ -106,7 +111,7 @@ def phases(run: Run) -> None:
 
 @fills("memory_bytes")
 def memory(run: Run) -> None:
-    """Reads the peak of memory, before a trace adds its own."""
+    """Reads peak memory, before tracing adds to it."""
     run.readings["memory_bytes"] = run.instruments.memory.read()
 
 
@@ -118,7 +123,7 @@ def traffic(run: Run) -> None:
 
 @fills(*operators.READ, where=lambda run: not _is_traced(run))
 def no_trace(run: Run) -> None:
-    """Says why a run has no trace."""
+    """Sets the reason why a run has no trace."""
     if run.config.execution.mode in frameworks.PACKAGES:
         unseen = of_source(f"execution={run.config.execution.name}", Said("profiler_blind"))
         run.readings |= operators.untraced(unseen)
@@ -139,7 +144,8 @@ def no_trace(run: Run) -> None:
     where=_is_traced,
 )
 def trace(run: Run) -> None:
-    """Traces some steps; leaves operators.csv, on a GPU kernels.csv, and if asked trace.json.gz."""
+    """Traces some steps. Writes operators.csv, kernels.csv on a GPU, and trace.json.gz if
+    requested."""
     with operators.module_ranges() if run.pace.is_traced_once else nullcontext():
         traced = operators.trace_steps(run.step.call, run.device, run.traced_steps)
     readings, run.analysis = operators.trace_readings(traced, run.device, run.observed.time_s)
@@ -174,8 +180,8 @@ def trace(run: Run) -> None:
 
 @fills("loss", "unread_parameters", "expert_imbalance", "status", "message")
 def loss(run: Run) -> None:
-    """Checks that one more step gives a finite loss; an inference of experts shows where its tokens
-    went."""
+    """Runs one more step and checks that its loss is finite. For inference in eager mode, also
+    reads how tokens were routed to experts."""
     row = run.row
     config = run.config
     shows_experts = config.workload.mode != "training" and config.execution.mode == "eager"
@@ -193,11 +199,11 @@ def loss(run: Run) -> None:
 
 @fills(
     *("default_state_page_faults", "default_state_time_s", "page_fault_s", "kept_memory_time_s"),
-    where=lambda run: not run.instruments.on_gpu,  # whose allocator keeps what it was given
+    where=lambda run: not run.instruments.on_gpu,  # a GPU's allocator keeps freed memory
 )
 def allocator_states(run: Run) -> None:
-    """Times the step in the allocator's other states, and one page fault, where faults take 1 % of
-    a step or more."""
+    """Times the step in other states of the allocator, and one page fault, if faults take 1 % of a
+    step or more."""
     row = run.row
     warm_up = run.observed.warm_up
     time_s = run.observed.time_s
@@ -224,8 +230,8 @@ def allocator_states(run: Run) -> None:
     where=lambda run: bool(run.config.profile.varied_batches) and _is_sound(run, "inference"),
 )
 def recompilations(run: Run) -> None:
-    """Calls the model with batch_size, batch_size + 1, … samples, and counts what torch.compile
-    made anew."""
+    """Calls the model with batch_size, batch_size + 1, … samples, and counts graphs, recompilations
+    and graph breaks of torch.compile."""
     from torch._dynamo import explain
     from torch._dynamo.utils import counters
 
@@ -243,12 +249,11 @@ def recompilations(run: Run) -> None:
     batches = [make_batch(config.model, size, length, device=device, dtype=dtype) for size in sizes]
     inputs = [execution.arrange(model, varied, config.execution)[1].inputs for varied in batches]
     with torch.no_grad(), steps.autocast(config.precision, device):
-        if compiles:  # a break is a place in one call at which torch.compile goes back to Python
+        if compiles:  # a graph break is a place at which torch.compile falls back to Python
             row.graph_breaks = explain(model)(inputs[0]).graph_break_count
-        torch.compiler.reset()  # what was compiled while timing must not be found again
-        made = [
-            counters["stats"]["unique_graphs"]
-        ]  # graphs handed to the compiler, before the calls and after each
+        torch.compiler.reset()  # discards what was compiled while timing
+        # number of compiled graphs before the calls, then after each call
+        made = [counters["stats"]["unique_graphs"]]
         synchronise(device)
         began = time.perf_counter()
         for samples in inputs:
@@ -266,8 +271,8 @@ def recompilations(run: Run) -> None:
     where=lambda run: bool(run.config.profile.losses) and _is_sound(run, "training"),
 )
 def losses(run: Run) -> None:
-    """Trains anew from the seed, and where asked the same in float64, in which torch computes
-    eagerly."""
+    """Trains again from the seed and records the first losses. If `profile.exact` is set, repeats
+    this in float64 and eager mode."""
     config = run.config
     count = run.config.profile.losses
 
@@ -294,15 +299,15 @@ def losses(run: Run) -> None:
     where=lambda run: run.config.profile.exact and _is_sound(run, "inference"),
 )
 def exact_output(run: Run) -> None:
-    """Holds an inference's output against float64's of the same weights, or the model's
-    `exact(inputs)`; a row too far from it has no time. Accepted is the error that a matmul of the
-    deepest sum among its layers may have, once for each layer."""
+    """Compares an inference's output with float64 of the same weights, or with the model's
+    `exact(inputs)`. If the error is too large, the row is `incorrect` and has no time. Tolerance:
+    that of a matmul with the longest sum among the layers, times the number of layers."""
     row = run.row
     config = run.config
     torch.manual_seed(config.seed)
     prepared = steps.prepare_model(config, run.device)
     output = first_tensor(steps.make(config, run.device, prepared).call())
-    batch = prepared.batch  # as fetched, where it comes from a DataLoader
+    batch = prepared.batch  # a DataLoader's batch was fetched into it
     torch.manual_seed(config.seed)
     model, _ = steps.make_model(config, run.device)
     with torch.no_grad():
@@ -316,7 +321,7 @@ def exact_output(run: Run) -> None:
     row.relative_error = float(
         torch.linalg.vector_norm(output.double() - exact) / torch.linalg.vector_norm(exact)
     )
-    if not row.relative_error <= tolerance:  # NaN is wrong, too
+    if not row.relative_error <= tolerance:  # written so that NaN counts as wrong
         row.status = "incorrect"
         row.time_s = None
         numbers = {"error": row.relative_error, "accepted": tolerance}
@@ -335,12 +340,12 @@ PASSES = (
     losses,
     exact_output,
 )
-"""Every pass in its order: memory is read before a trace adds its own; what builds a model anew comes last."""
+"""All passes in order. Memory is read before tracing; passes that build a new model come last."""
 
 
 def require(config: ProfileStepConfig) -> None:
-    """Raises UnsupportedError for a pass that this execution cannot have, before anything is
-    timed."""
+    """Raises UnsupportedError, before anything is timed, if a requested pass does not work with
+    this execution."""
     if config.profile.varied_batches and config.execution.mode not in ("eager", "compile"):
         raise UnsupportedError(Said("varied_needs_eager", {"execution": config.execution.name}))
     if config.profile.losses and config.execution.mode == "cuda_graph":

@@ -1,5 +1,5 @@
-"""Measures one step of training, inference or generating text: warms up, times windows, then makes
-every pass."""
+"""Measures one step of training, inference or generation: warms up, times windows, then runs every
+pass."""
 
 import time
 from contextlib import nullcontext
@@ -28,9 +28,9 @@ from mfulab.tracing.analysis import Analysis
 
 
 def measure_step(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysis | None]:
-    """Measures the step in this process, which may be one of several; also gives what its trace
-    shows."""
-    # the process whose `compile_s` counts
+    """Measures the step in this process, which may be one of several ranks. Also returns the
+    analysis of its trace, or None if it was not traced."""
+    # `compile_s` is taken from the first replicate, which therefore must compile from scratch
     is_compiled = config.execution.mode == "compile" and config.replicate == 1
     try:
         with execution.empty_cache() if is_compiled else nullcontext():
@@ -50,14 +50,14 @@ def measure_step(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Ana
 def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysis | None]:
     device, effective_precision, pace = _prepare(config)
     with Instruments(device, folder) as instruments:
-        _ = instruments.probe, instruments.memory  # whose memory is not the model's
+        _ = instruments.probe, instruments.memory  # made first, so the model's memory excludes them
         prepared = step.prepare_model(config, device)
         instruments.clock.synchronise()
         began = time.perf_counter()
         model_step = step.make(config, device, prepared)
         instruments.clock.synchronise()
         made_s = time.perf_counter() - began
-        instruments.memory.forget()  # building in fp32, and filling a cache, are not the step
+        instruments.memory.forget()  # building in fp32 and filling a cache are no step
         observed = _warm_up_and_time(config, model_step, pace, instruments)
     row = _row(
         config,
@@ -69,7 +69,7 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
     )
     row.measured_s = time.perf_counter() - began
     run = Run(config, instruments, row, model_step, pace, observed, dict(observed.readings))
-    for each_pass in PASSES:  # marks phases, traces, and counts what else was asked for
+    for each_pass in PASSES:  # phases, traces, and further requested values
         if each_pass.applies(run):
             each_pass.fill(run)
     set_readings(row, run.readings, observed.steps)
@@ -77,8 +77,8 @@ def _measure(config: ProfileStepConfig, folder: Path) -> tuple[Measured, Analysi
 
 
 def _prepare(config: ProfileStepConfig) -> tuple[torch.device, str, Pace]:
-    """Sets the device, its threads and switches; gives it, the number format in which matmuls
-    compute, and the pace."""
+    """Sets up the device, its threads and its precision switches. Returns the device, the number
+    format that matmuls compute in, and the pace."""
     require(config)
     frameworks.load(config.execution.mode)
     build.load(config.model, config.execution.mode == "compile")
@@ -90,7 +90,7 @@ def _prepare(config: ProfileStepConfig) -> tuple[torch.device, str, Pace]:
     pace = replace(
         pace_for(device.type, config.timing), turn=max(1, config.workload.loader_workers)
     )
-    # further windows of one rank would wait for the others for ever
+    # if one rank timed further windows, it would wait forever for the others
     if config.parallel.processes > 1:
         pace = replace(pace, patience_s=0.0, precision=None)
     return device, "int8" if config.execution.multiplies_integers else effective_precision, pace
@@ -101,15 +101,14 @@ def _warm_up_and_time(
 ) -> Observation:
     is_alone = config.parallel.processes == 1
     watch, best = (instruments.probe, instruments.best) if is_alone else (None, UNKNOWN)
-    samplers = instruments.samplers(
-        polled=is_first_rank() or instruments.on_gpu
-    )  # on a CPU the series is rank 0's
+    # on a CPU only rank 0 records the series
+    samplers = instruments.samplers(polled=is_first_rank() or instruments.on_gpu)
 
     def settle() -> None:
-        """Brings the process to the state of a later step, whose peak of memory is without
-        compiling."""
+        """Brings the process into its steady state, so that peak memory does not include
+        compilation."""
         allocator.settle()
-        if not config.execution.replays:  # what a graph holds is seen only while it is captured
+        if not config.execution.replays:  # a CUDA graph's memory shows only while it is captured
             instruments.memory.forget()
 
     tools = instruments.clock, pace, samplers, instruments.frequency_mhz
@@ -128,7 +127,7 @@ def _row(
     compiles = config.execution.mode not in ("eager", "tensorflow_eager")
     return ProfileRow.of(
         config,
-        # A GPU's clock falls as it warms up: its fastest window is one that it cannot hold.
+        # A GPU's clock falls as it heats up, so it cannot sustain its fastest window.
         time_s=observed.time_s if instruments.on_gpu else observed.fastest_s,
         median_time_s=observed.time_s,
         time_p5_s=steps.percentile(5),
@@ -151,6 +150,7 @@ def _row(
 
 
 def _samples(config: ProfileStepConfig, observed: Observation) -> list[dict[str, object]]:
+    """One row per step of all windows; `counted` is False for steps of discarded windows."""
     return [
         {
             "replicate": config.replicate,

@@ -1,4 +1,5 @@
-"""One step in several processes that train one model together, and the row that they make of it."""
+"""Runs one step in several processes that train one model together, and merges their reports into
+one row."""
 
 import json
 import os
@@ -31,13 +32,14 @@ from mfulab.tracing.analysis import Analysis
 
 CONFIG = "job.json"
 REPORT = "report.json"
-UNSUPPORTED = "unsupported.json"  # of a rank that cannot run the step: why
+UNSUPPORTED = "unsupported.json"  # a rank's reason why it cannot run the step
 
 
 def measure(config: ProfileStepConfig, folder: Path) -> Measured:
-    """The row of a whole job, its processes in step: the slowest rank's time, the largest's memory,
-    sums of energy and power, rank 0's files. Raises UnsupportedError for too few devices, or a rank
-    that cannot run the step; RuntimeError with a failed rank's message."""
+    """Returns one row for the whole job: the slowest rank's time, the largest rank's memory, and
+    summed energy and power. Files in `folder` are rank 0's. Raises UnsupportedError if there are
+    too few devices or a rank cannot run the step, and RuntimeError with the message of a rank that
+    failed."""
     job = config.parallel
     wanted = config.device
     device = torch.device(identity.resolve(config.device.type))
@@ -56,7 +58,7 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
     rank_config = config.model_copy(
         update={"device": wanted.model_copy(update={"threads": threads or wanted.threads})}
     )
-    # beside the row: the nodes of a cluster share its folder, and no other
+    # next to the row, as this is the only folder that all nodes of a cluster share
     place = folder / "ranks"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
@@ -79,6 +81,7 @@ def measure(config: ProfileStepConfig, folder: Path) -> Measured:
 
 
 def _on_this_machine(job: ParallelConfig, place: Path) -> None:
+    """Runs all ranks as processes of this machine, which meet at a file in `place`."""
     meeting = f"file:{place / 'store'}"
     try:
         parallel.run_ranks(_rank, (meeting, place), job.processes)
@@ -88,6 +91,8 @@ def _on_this_machine(job: ParallelConfig, place: Path) -> None:
 
 
 def _over_nodes(job: ParallelConfig, place: Path) -> None:
+    """Runs all ranks by srun, which meet at a TCP store of this node. Raises UnsupportedError
+    without srun."""
     if shutil.which("srun") is None:
         raise UnsupportedError(Said("no_srun", {"nodes": str(job.nodes)}))
     store = dist.TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
@@ -108,13 +113,14 @@ def _over_nodes(job: ParallelConfig, place: Path) -> None:
 
 
 def _raise_unsupported(place: Path, cause: BaseException | None = None) -> None:
-    """Raises the UnsupportedError that a rank has left; does nothing without one."""
+    """Raises the UnsupportedError that a rank left in its folder, if any."""
     for left in sorted(place.glob(f"*/{UNSUPPORTED}")):
         raise UnsupportedError(from_json(read_json(left))) from cause
 
 
 def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> None:
-    """Runs one rank's step; leaves its report, or the reason why the step cannot run."""
+    """Runs one rank's step. Writes its report, or the reason why the step cannot run, to the rank's
+    folder."""
     try:
         _measure_rank(rank, meeting, place, local)
     except UnsupportedError as error:
@@ -123,6 +129,8 @@ def _rank(rank: int, meeting: str, place: Path, local: int | None = None) -> Non
 
 
 def _measure_rank(rank: int, meeting: str, place: Path, local: int | None) -> None:
+    """Joins the job, measures the step, and writes the rank's report. `meeting` is `file:PATH` or
+    `tcp:HOST:PORT`; `local` is the rank's index on its node."""
     config = ProfileStepConfig.model_validate_json((place / CONFIG).read_text(encoding="utf-8"))
     own = place / str(rank)
     own.mkdir()
@@ -144,7 +152,7 @@ def _measure_rank(rank: int, meeting: str, place: Path, local: int | None) -> No
         "samples": measured.samples,
         **_communication(analysis),
     }
-    # a CPU's counts the whole machine
+    # a CPU's energy meter counts the whole machine, so its ranks share one
     report["meter"] = rank if is_gpu(device) else socket.gethostname()
     write_json(own / REPORT, report)
     dist.barrier()
@@ -152,8 +160,8 @@ def _measure_rank(rank: int, meeting: str, place: Path, local: int | None) -> No
 
 
 def _communication(analysis: Analysis | None) -> dict[str, Any]:
-    """Steps and length of the traced window, ns of communication, all and exposed, and of each
-    collective."""
+    """Summarizes a rank's trace: steps and length (ns) of the window, and communication in ns:
+    total, exposed, and of each collective. All are 0 or empty if the step was not traced."""
     if analysis is None:
         return {"steps": 0, "length": 0, "communication": 0, "exposed": 0, "collectives": {}}
     share = analysis.readings["communication_total_percent"].value or 0.0
@@ -168,8 +176,8 @@ def _communication(analysis: Analysis | None) -> dict[str, Any]:
 
 
 def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
-    """CPU time of others than the job's ranks on one machine, percent of its CPUs; None where it is
-    not known."""
+    """CPU time of processes outside the job, on one machine, as a percentage of its CPUs. None if
+    any rank did not measure it."""
     loads = [(row.system_utilization_percent, row.other_processes_percent) for row in rows]
     pairs = [
         (system, others) for system, others in loads if system is not None and others is not None
@@ -181,8 +189,8 @@ def others_of_job(rows: Sequence[ProfileRow]) -> float | None:
 
 
 def energy_of_job(job: ProfileRow, metered: Iterable[ProfileRow]) -> None:
-    """Writes sums of energy and power over a job's meters into its row; one that did not answer
-    empties them."""
+    """Sets the job's energy and power to the sums over its meters. A value that one meter lacks
+    becomes None, with the reason."""
     meters = list(metered)
     sources, reasons = (parse_json(cell or "{}") for cell in (job.sources, job.reasons))
     for name in ("energy_j", "power_w"):
@@ -203,8 +211,8 @@ def energy_of_job(job: ProfileRow, metered: Iterable[ProfileRow]) -> None:
 
 
 def _row(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
-    """Rank 0's row, with the time of the slowest rank, the memory of the largest, and what each
-    waited for."""
+    """Merges the ranks into rank 0's row: the slowest rank's times, the largest rank's memory,
+    summed energy, and communication per rank."""
     rows = [ProfileRow.model_validate(report["row"]) for report in ranks]
     job = rows[0].model_copy()
     slowest = max(rows, key=lambda row: row.time_s or 0)
@@ -230,7 +238,8 @@ def _row(ranks: list[dict[str, Any]], devices: float, nodes: int) -> ProfileRow:
 def _add_communication(
     job: ProfileRow, each_rank: Sequence[dict[str, float | None]], ranks: Sequence[dict[str, Any]]
 ) -> None:
-    """Writes each rank's communication and waiting, and which rank the others wait for."""
+    """Adds communication and waiting in ms to each rank's entry, and sets the job's columns on
+    communication."""
     waited = waits({rank: report["collectives"] for rank, report in enumerate(ranks)})
     if not waited:
         return
@@ -253,7 +262,7 @@ def _add_communication(
     job.exposed_communication_ms = max(exposed_ms)
 
 
-# a task of srun: the rank that SLURM names, of the job that the arguments name
+# Started by srun as one rank; the arguments are the rendezvous and the job's folder.
 if __name__ == "__main__":
     _rank(
         int(os.environ["SLURM_PROCID"]),

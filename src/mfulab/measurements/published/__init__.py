@@ -17,7 +17,7 @@ PUBLISHED = RECORDINGS / "published"
 
 
 class PublishedConfig(StepConfig):
-    """One collection of public runs, their FLOPs counted here."""
+    """One collection of public runs, whose FLOPs are counted here."""
 
     axes: ClassVar[tuple[str, ...]] = ("published",)
     on_device: ClassVar[bool] = False
@@ -30,6 +30,7 @@ class PublishedConfig(StepConfig):
 
     @model_validator(mode="after")
     def _knows_its_file(self) -> "PublishedConfig":
+        """Checks that the collection's file exists, and fills in its digest."""
         path = PUBLISHED / f"{self.published}.csv"
         if not path.exists():
             choices = ", ".join(sorted(file.stem for file in PUBLISHED.glob("*.csv")))
@@ -41,8 +42,8 @@ class PublishedConfig(StepConfig):
 
 
 class PublishedRow(Row):
-    """A public run with the FLOPs that its model needs, as counted here; MFU is derived, never the
-    publisher's."""
+    """A public run with the FLOPs that its model needs, counted here. MFU is computed from them,
+    not copied from the publisher."""
 
     published: str = Field(
         "", description="Collection of runs: a file in results/reference/published/."

@@ -1,5 +1,5 @@
-"""Counts the models of a collection of public runs, and gives each run's MFU against every peak
-that could be meant."""
+"""Counts FLOPs of the models in a collection of public runs, and computes each run's MFU against
+every peak that may apply."""
 
 import csv
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ TRAINED_IN = ("bf16", "fp8", "fp4")
 
 
 def measure(config: PublishedConfig, folder: Path) -> Measured:
-    """A row for each line of `results/reference/published/<published>.csv`: MFU by its speed and
-    FLOPs counted here."""
+    """Returns one row per line of `results/reference/published/<published>.csv`, with MFU from the
+    published speed and our FLOPs. The row of the run itself only summarizes them."""
     with (PUBLISHED / f"{config.published}.csv").open(newline="", encoding="utf-8") as file:
         lines = [
             {key: value or None for key, value in line.items()} for line in csv.DictReader(file)
@@ -39,8 +39,8 @@ def measure(config: PublishedConfig, folder: Path) -> Measured:
 
 
 def _row(published: str, line: Mapping[str, str | None]) -> PublishedRow:
-    """The row of a published run: its device and model as they are known here, its speed, and MFU
-    by our count and by its own convention."""
+    """Makes the row of a published run: device, model, speed, and MFU by our count and by the
+    publisher's convention."""
     row = PublishedRow.model_validate({**_printed(line), "published": published})
     problems = _name_device(row)
     counted: Work | None = None
@@ -51,7 +51,7 @@ def _row(published: str, line: Mapping[str, str | None]) -> PublishedRow:
     except ConfigurationError as error:
         problems.append(as_told(error))
     if line.get("model_arguments") and row.system:
-        row.model = row.system.partition(",")[0]  # shapes that no file in config/model/ has
+        row.model = row.system.partition(",")[0]  # these shapes are in no file in config/model/
     _add_speed(row, line, counted)
     if row.tflop_s_per_device is not None:
         _add_mfu(row)
@@ -64,7 +64,7 @@ def _row(published: str, line: Mapping[str, str | None]) -> PublishedRow:
 
 
 def _printed(line: Mapping[str, str | None]) -> dict[str, str]:
-    """The cells of a line that are columns of the row."""
+    """Returns the cells of a line that are columns of the row."""
     printed = {}
     for name, value in line.items():
         if value is not None and name in PublishedRow.model_fields:
@@ -73,7 +73,8 @@ def _printed(line: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _name_device(row: PublishedRow) -> list[Said]:
-    """Names the accelerator and its architecture as the datasheets here do; why, where none is."""
+    """Sets accelerator and architecture to the datasheet's names. Returns the problems: one if the
+    device is unknown, else none."""
     try:
         sheet = find(row.accelerator or "")
     except UnknownDeviceError as error:
@@ -85,6 +86,7 @@ def _name_device(row: PublishedRow) -> list[Said]:
 
 @cache
 def _counted(model: str, arguments: str, sequence_length: int | None) -> Work:
+    """Counts one training step of a model, with changed arguments (JSON), if any."""
     changes = parse_json(arguments)
     config = model_config(model)
     if changes:
@@ -94,6 +96,8 @@ def _counted(model: str, arguments: str, sequence_length: int | None) -> Work:
 
 
 def _add_speed(row: PublishedRow, line: Mapping[str, str | None], counted: Work | None) -> None:
+    """Sets speeds per second and TFLOP/s per device, as far as the published numbers determine
+    them."""
     tokens = row.sequence_length
     devices = row.accelerators
     time_s = float(line.get("time_s") or 0)
@@ -115,18 +119,18 @@ def _add_speed(row: PublishedRow, line: Mapping[str, str | None], counted: Work 
 
 
 def _add_mfu(row: PublishedRow) -> None:
-    """Fills MFU against each format's dense peak, and the slowest format that could have been as
-    fast."""
+    """Sets MFU against the dense peak of each format, and the slowest format whose peak the speed
+    does not exceed."""
     rate = row.tflop_s_per_device or 0.0
     device = row.accelerator or ""
     peaks = {name: peak(device, name).spec for name in TRAINED_IN}
-    # the same on all devices that have both
+    # devices that have both formats run them equally fast
     peaks["bf16"] = peaks["bf16"] or peak(device, "fp16").spec
     shares = {name: of_peak(TERA * rate, 1.0, peak) or 0.0 for name, peak in peaks.items() if peak}
     row.mfu_bf16_percent, row.mfu_fp8_percent, row.mfu_fp4_percent = (
         shares.get(name) for name in TRAINED_IN
     )
-    # where its peak is not known, nothing can be said of the faster ones
+    # if the slowest format's peak is unknown, it may be the answer, so none is named
     if TRAINED_IN[0] in shares:
         row.slowest_format = next((name for name, share in shares.items() if share <= 100), None)
     chosen = {"fp16": "bf16", None: "bf16"}.get(row.precision, row.precision)
@@ -136,6 +140,8 @@ def _add_mfu(row: PublishedRow) -> None:
 
 
 def _add_convention(row: PublishedRow, counted: Work) -> None:
+    """Sets MFU by the publisher's convention, its difference from the printed MFU, and the
+    explanation in points."""
     named = BY_KEY[row.convention or "ours"]
     row.convention = named.name
     if row.mfu_percent is None or not row.tflop_s_per_device or not row.flops_per_sample:

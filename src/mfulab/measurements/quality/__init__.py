@@ -1,4 +1,4 @@
-"""Row of a smaller model that was trained: what it buys and what it costs."""
+"""Row of a model made cheaper and trained: its accuracy, time, FLOPs and bytes."""
 
 from typing import ClassVar, Literal
 
@@ -15,7 +15,7 @@ Compression = Literal["none", "pooled", "separable", Pruned, Bits, "student", "d
 
 
 class QualityConfig(StepConfig):
-    """A small digit CNN made cheaper in one way, trained on real images beside the whole one."""
+    """A small digit CNN made cheaper in one way, trained on real images like the whole model."""
 
     axes: ClassVar[tuple[str, ...]] = ("compression",)
     compression: Compression = Field(
@@ -31,8 +31,8 @@ class QualityConfig(StepConfig):
 
 
 class QualityRow(Row):
-    """One way beside the whole model: accuracy on held-out images of the same trainings, times in
-    turn."""
+    """One compressed model next to the whole model: accuracy on the same held-out images, and times
+    measured alternately."""
 
     compression: str = Field(
         "", description="Way to save; `none` holds the whole model against itself."

@@ -1,5 +1,5 @@
-"""Trains a small digit CNN and a cheaper one side by side: accuracy on held-out images, time, FLOPs
-and bytes."""
+"""Trains a small digit CNN and a cheaper version of it, and compares accuracy on held-out images,
+time, FLOPs and bytes."""
 
 import copy
 import json
@@ -26,12 +26,12 @@ from mfulab.timing.device_timer import DeviceTimer
 from mfulab.timing.repetitions import HostTimer
 from mfulab.timing.statistics import Stats, mean_half_width, median_interval
 
-TRAINED = 1200  # the first images; those behind are held out
+TRAINED = 1200  # number of images to train on; the images after them are held out
 EPOCHS = 12
 BATCH_SIZE = 64
 LEARNING_RATE = 2e-3
-ALPHA = 0.7
-TEMPERATURE = 4.0  # the teacher's share of the loss, and what softens its classes
+ALPHA = 0.7  # weight of the teacher's part in the loss
+TEMPERATURE = 4.0  # softens the logits of teacher and student
 ROUNDS = 15
 WINDOW_S = 0.03
 ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -43,11 +43,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def measure(config: QualityConfig, folder: Path) -> Measured:
-    """One row, and a sample a training: the accuracy of the whole model and of the cheaper one."""
+    """Returns one row, and one sample per training: accuracy and loss of the whole model and of the
+    cheaper one."""
     device, threads = prepare(config.device)
-    torch.set_num_threads(
-        1
-    )  # so small a batch trains no faster with more, and far slower beside other programs
+    # more threads do not speed up so small a batch, and slow it down if other programs run
+    torch.set_num_threads(1)
     trained, held_out = digits(device)
     seeds = range(config.seed, config.seed + config.trainings)
     trainings = [_train_both(config.compression, seed, trained, held_out) for seed in seeds]
@@ -80,13 +80,14 @@ def measure(config: QualityConfig, folder: Path) -> Measured:
     return Measured(row, samples)
 
 
-Models = tuple[nn.Module, nn.Module]  # the whole one, and the cheaper
+Models = tuple[nn.Module, nn.Module]  # the whole model and the cheaper one
 
 
 def _train_both(
     way: Compression, seed: int, trained: Batch, held_out: Batch
 ) -> tuple[Models, list[float], dict[str, float]]:
-    """Both models, the whole one's loss after each epoch, and what both reach in the end."""
+    """Trains both models from one seed. Returns them, the whole model's validation loss after each
+    epoch, and a sample of the final accuracies and losses."""
     torch.manual_seed(seed)
     whole = small_digits().to(trained.inputs.device)
     course = train(whole, trained, seed, held_out=held_out)
@@ -103,12 +104,12 @@ def _train_both(
 
 
 def make_cheaper(way: Compression, whole: nn.Module, trained: Batch, seed: int) -> nn.Module:
-    """The cheaper model, trained or made of the trained whole one; UnsupportedError without such an
-    integer matmul."""
+    """Makes the cheaper model: either trained from scratch, or derived from the trained `whole`.
+    Raises UnsupportedError if the device has no integer matmul for an int8 way."""
     model = _architecture(way, whole)
     if way in ARGUMENTS:
         train(model, trained, seed, whole if way == "distilled" else None)
-    # fp32 has no fast kernel for weights
+    # int8 weights have a fast kernel with bf16 activations, and none with fp32
     dtype = torch.bfloat16 if way in ("bf16", "weight_int8") else torch.float32
     model = model.to(dtype)
     if way.endswith("int8"):
@@ -121,6 +122,8 @@ def make_cheaper(way: Compression, whole: nn.Module, trained: Batch, seed: int) 
 
 
 def _architecture(way: Compression, whole: nn.Module) -> nn.Module:
+    """Makes the cheaper model untrained if it has an architecture of its own, else as a copy of
+    `whole`, pruned if so requested."""
     if way in ARGUMENTS:
         return small_digits(**ARGUMENTS[way]).to(next(whole.parameters()).device)
     model = copy.deepcopy(whole)
@@ -137,6 +140,7 @@ def _architecture(way: Compression, whole: nn.Module) -> nn.Module:
 
 
 def _flops(model: nn.Module) -> int:
+    """Forward FLOPs per image."""
     model = copy.deepcopy(model).to("meta")
     counted = count(model, lambda: model(torch.empty(1, 1, 8, 8, device="meta")), backward=False)
     return counted.operations.sum("forward").flops
@@ -145,8 +149,8 @@ def _flops(model: nn.Module) -> int:
 def _time_columns(
     whole: nn.Module, cheaper: nn.Module, inputs: torch.Tensor
 ) -> dict[str, float | None]:
-    """Times of a pass of both models, round by round in turn, so that what disturbs one disturbs
-    the other."""
+    """Times forward passes of both models alternately, so that a disturbance hits both. Returns the
+    row's time columns."""
     timer = (
         DeviceTimer(inputs.device) if inputs.is_cuda else HostTimer(cpu().last_level_cache_bytes)
     )
@@ -177,8 +181,8 @@ def _time_columns(
 
 
 def digits(device: torch.device) -> tuple[Batch, Batch]:
-    """The images to train on and those held out: [images, 1, 8, 8] from 0 to 1, and their
-    digits."""
+    """Returns the training images and the held-out images, each with their digits as targets.
+    Inputs have the shape [images, 1, 8, 8] and values from 0 to 1."""
     images, targets = (values.to(device) for values in handwritten())
     images = images.unsqueeze(1) / 16
     return Batch(images[:TRAINED], targets[:TRAINED]), Batch(images[TRAINED:], targets[TRAINED:])
@@ -191,7 +195,8 @@ def train(
     teacher: nn.Module | None = None,
     held_out: Batch | None = None,
 ) -> list[float]:
-    """Trains in place by Adam; gives the loss of `held_out`, if any, after each epoch.
+    """Trains `model` in place with Adam. Returns the loss on `held_out` after each epoch, or an
+    empty list without it.
 
     With a teacher the loss is α · T² · KL + (1 − α) · cross-entropy, α = 0.7, T = 4.
     """
@@ -225,5 +230,5 @@ def validation_loss(model: nn.Module, batch: Batch) -> float:
 
 
 def accuracy_percent(model: nn.Module, batch: Batch) -> float:
-    """Percentage of images whose largest logit is their digit's."""
+    """Percentage of images whose largest logit is that of their digit."""
     return 100 * float((model(batch.inputs).argmax(1) == batch.targets).double().mean())

@@ -38,8 +38,8 @@ class ReadTraceConfig(StepConfig):
 
 
 class TraceRow(Row):
-    """One profiled range of steps of one rank, read from a profiler's trace; FLOPs and times a
-    step."""
+    """One range of consecutive steps of one rank, read from a profiler's trace. FLOPs and `time_s`
+    are per step."""
 
     trace: str = Field("", description="Name of the trace's file.")
     model: str = Field("", description="Name of the steps: the file's name, or `label`.")

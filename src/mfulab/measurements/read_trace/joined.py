@@ -1,4 +1,4 @@
-"""Columns that the table of traces adds to what was read."""
+"""Columns that the table of traces adds to those read from the trace."""
 
 from mfulab.core import columns
 from mfulab.core.rows import column, counter_column, json_column

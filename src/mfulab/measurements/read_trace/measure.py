@@ -1,4 +1,4 @@
-"""Reads a profiler trace: where the time of its steps went and how many FLOPs that was."""
+"""Reads a profiler trace: how its steps spent their time, and how many FLOPs they ran."""
 
 import json
 from pathlib import Path
@@ -19,8 +19,9 @@ PRODUCT_COLUMNS = (
 
 
 def measure(config: ReadTraceConfig, folder: Path) -> Measured:
-    """The row of one run of consecutive steps; leaves kernels.csv, products.csv and a summary of
-    its rank in `folder`. Raises TraceError."""
+    """Returns the row of one range of consecutive steps. Writes kernels.csv, products.csv and a
+    summary of the rank to `folder`. Raises TraceError if the trace cannot be read or has no such
+    range."""
     path = Path(config.trace.path)
     windows = read_file(
         path, steps=config.trace_steps, peaks=config.trace_peaks, label=config.trace.name

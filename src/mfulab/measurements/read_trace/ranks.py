@@ -1,4 +1,4 @@
-"""Traces of a job's ranks to summaries, and the job that the summaries tell."""
+"""Summarizes the traces of a job's ranks, and joins the summaries to the job."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,25 +18,25 @@ from mfulab.tracing.trace import TraceError, fault
 
 SUMMARY = "rank.json"
 MOST_BYTES = 100_000
-KEPT = 8  # summaries in memory, for the walk along the critical path
+KEPT = 8  # summaries cached in memory while following the critical path
 
 
 def joined(rows: Sequence[dict[str, Any]]) -> None:
-    """Fills the columns of the job that rows read from traces are ranks of, its verdict included."""
+    """Fills the job's columns, including its verdict, in rows that were read from traces."""
     job.joined(rows)
     for row in rows:
         row["job_verdict"] = None
     for ranks in job.rows_of_jobs(rows):
         told = [_of_row(row, _calls(row)) for row in ranks]
         if not any(one.calls for one in told):
-            continue  # nobody waits for anybody
+            continue  # without collectives no rank waits for another
         verdict = join(told.__getitem__, len(told)).verdict
         for row in ranks:
             row["job_verdict"] = packed_all([verdict])
 
 
 def _calls(row: Mapping[str, Any]) -> list[Calls]:
-    """Collectives as a row keeps them: by name, without when they began."""
+    """Collectives of a row, by name. A row does not keep when they began, so all begins are 0."""
     named = job.collectives(row)
     return [
         Calls(name, "", 0, len(times), [0] * len(times), times) for name, times in named.items()
@@ -44,7 +44,7 @@ def _calls(row: Mapping[str, Any]) -> list[Calls]:
 
 
 def summary(read: Read) -> RankSummary | None:
-    """The summary of one row; None for a row that failed or has no analysis."""
+    """Summary of one row. None if the row failed or has no analysis."""
     analysis = read.analysis
     row = read.row.model_dump()
     if analysis is None or not row["window_s"] or not row["steps"]:
@@ -54,7 +54,7 @@ def summary(read: Read) -> RankSummary | None:
 
 
 def _of_row(row: Mapping[str, Any], calls: Sequence[Calls]) -> RankSummary:
-    """The summary of a joined row."""
+    """Summary of a joined row."""
     per_percent = 1e7 * row["window_s"] / row["steps"]
     rank = "0" if row["rank"] is None else str(row["rank"])
     if row["device_index"] is not None and row["device_index"] != row["rank"]:
@@ -85,8 +85,8 @@ def _number(cell: object) -> float | None:
 
 
 def summaries(path: Path, **options: Any) -> list[RankSummary]:
-    """The summaries of a trace, or the one that a sweep left in a file of this name. Raises
-    TraceError."""
+    """Summaries of a trace; or the one in a summary file that a sweep wrote, if `path` has its
+    name. Raises TraceError."""
     if path.name == SUMMARY:
         try:
             return [summary_of(read_bytes(path, MOST_BYTES, follow=True))]
@@ -98,7 +98,8 @@ def summaries(path: Path, **options: Any) -> list[RankSummary]:
 
 @dataclass(frozen=True)
 class Place:
-    """File of a rank's summary, and the job and steps by which it is joined with others."""
+    """File with a rank's summary, and the job and steps that decide which other ranks it is joined
+    with."""
 
     file: Path
     job: str
@@ -107,12 +108,12 @@ class Place:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Ranks by their numbers."""
+        """Sort key: the numbers in the rank's name."""
         return tuple(int(number) for number in re.findall(r"\d+", self.rank))
 
 
 def keep(path: Path, folder: Path, **options: Any) -> list[Place]:
-    """Writes the summaries of a trace into a folder. Raises TraceError."""
+    """Writes the summaries of a trace to a folder. Raises TraceError."""
     places = list[Place]()
     for number, found in enumerate(summaries(path, **options)):
         file = folder / f"{number}.json"
@@ -122,7 +123,7 @@ def keep(path: Path, folder: Path, **options: Any) -> list[Place]:
 
 
 def jobs(places: Sequence[Place]) -> list[Job]:
-    """The jobs of these ranks: those of one name and the same steps, a rank once, in order."""
+    """Groups ranks into jobs by name and steps. Each rank counts once, and ranks are in order."""
     ranks = dict[Any, dict[str, Place]]()
     for place in places:
         ranks.setdefault((place.job, place.steps), {}).setdefault(place.rank, place)

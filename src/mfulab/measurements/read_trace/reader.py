@@ -1,4 +1,4 @@
-"""Files to rows: what `mfulab trace` and the measurement `read_trace` share."""
+"""Reads trace files into rows, for `mfulab trace` and the measurement `read_trace`."""
 
 import json
 import re
@@ -25,19 +25,18 @@ from mfulab.tracing.window import windows
 
 XPLANE = ".xplane.pb"
 ENDINGS = (".json", ".json.gz", ".sqlite", XPLANE, "_results.db", KERNELS)
-_RANK = re.compile(
-    r"rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE
-)  # in the name of a file that does not tell it
-LISTED = 10  # uncounted operators that a row names
-MOST_SHAPES = 40  # of which a row keeps FLOPs and times; those after them as one
-MOST_LETTERS = 100  # of an operator's or kernel's name
-MOST_COLLECTIVES = 5000  # of which a row keeps the times
+# the rank in a file's name, used if the trace itself has none
+_RANK = re.compile(r"rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
+LISTED = 10  # most uncounted operators that a row names
+MOST_SHAPES = 40  # most shapes and operators that a row keeps apart; further ones are summed
+MOST_LETTERS = 100  # longest operator name that a row keeps
+MOST_COLLECTIVES = 5000  # most collectives whose times a row keeps
 
 
 @dataclass
 class Read:
-    """A row of one file, with what it was made of; a file that cannot be read has a failed row
-    alone."""
+    """A row of one file, and the analysis that it was made from. A file that cannot be read has
+    only a failed row."""
 
     row: TraceRow
     analysis: Analysis | None = None
@@ -51,17 +50,18 @@ def read_file(
     label: str = "",
     capture: Path | None = None,
 ) -> list[Read]:
-    """A row for each run of consecutive steps in a trace, gzip or not, and of several devices for
-    each. `steps`: their number, where the file does not tell; `peaks`: dense ones by format in
-    TFLOP/s that the user states; `capture`: the trace of the capture of graphs that this one
-    replays, by default one beside it. Raises TraceError with the reason."""
+    """Reads a trace, gzipped or not, into one row for each range of consecutive steps and each
+    device. Raises TraceError with the reason if the file cannot be read. `steps` is the number of
+    steps, for traces that do not mark them. `peaks` are the user's dense peaks by format, in
+    TFLOP/s. `capture` is the trace of capturing the CUDA graphs that this one replays; by default
+    one next to it."""
     if steps is not None and steps < 1:
         raise TraceError(path, Said("steps_below_one", {"steps": steps}))
     captured = capture or graphs.beside(path)
     try:
         traces = read(path)
         captures = read(captured) if captured else []
-        if captures:  # as many processes, or the first of those
+        if captures:  # one per process; if there are fewer, the last one serves the rest
             held = [captures[min(number, len(captures) - 1)] for number in range(len(traces))]
             traces = [graphs.joined(*both) for both in zip(traces, held, strict=True)]
         return [row for trace in traces for row in _rows(trace, steps, label, peaks)]
@@ -79,6 +79,7 @@ def read_file(
 def _rows(
     trace: Trace, steps: int | None, label: str, peaks: Mapping[str, float] | None
 ) -> list[Read]:
+    """Rows of one trace: one per window and device."""
     attribution = attribute(trace)
     spans = Spans(trace)
     rows = []
@@ -96,15 +97,15 @@ def _rows(
 
 
 def failed(path: Path, error: Exception) -> Read:
-    """The row of a file that could not be read."""
+    """Makes the row of a file that could not be read."""
     name = path.name.split(".")[0]
     why = cell_of(said_by(error))
     return Read(TraceRow(trace=path.name, model=name, status="unsupported", message=why))
 
 
 def files(given: Iterable[str]) -> list[Path]:
-    """Paths, folders (their traces) and globs as files, each once, in order. Raises TraceError for
-    one of no file."""
+    """Expands paths, folders (to the traces in them) and globs to files, each once, in order.
+    Raises TraceError for an argument that matches no trace."""
     files: dict[Path, None] = {}
     for word in given:
         matches = found_files(word, ENDINGS)
@@ -117,6 +118,7 @@ def files(given: Iterable[str]) -> list[Path]:
 
 
 def _is_copy(path: Path, others: Sequence[Path]) -> bool:
+    """True if a trace is a JSON copy that the profiler wrote next to an .xplane.pb file."""
     name = path.name.removesuffix(".gz")
     beside = [
         other.name
@@ -130,7 +132,7 @@ def _is_copy(path: Path, others: Sequence[Path]) -> bool:
 def trace_row(
     trace: Trace, analysis: Analysis, label: str = "", peaks: Mapping[str, float] | None = None
 ) -> TraceRow:
-    """The row of one window. `peaks` are dense peaks by format in TFLOP/s that the user states."""
+    """Makes the row of one window. `peaks` are the user's dense peaks by format, in TFLOP/s."""
     window = analysis.window
     properties = trace.device_properties(analysis.device)
     major = properties.get("computeMajor")
@@ -174,8 +176,8 @@ def trace_row(
 
 
 def _fill(row: TraceRow, analysis: Analysis) -> None:
-    """Sets what was read and counted in the window, and the reason of each column that stays
-    empty."""
+    """Sets the columns that were read and counted in the window, and a reason for each column that
+    stays empty."""
     reasons: dict[str, Any] = {
         name: as_json(reading.reason or UNTOLD)
         for name, reading in analysis.readings.items()
@@ -193,12 +195,12 @@ def _fill(row: TraceRow, analysis: Analysis) -> None:
 
 
 def _place(trace: Trace, analysis: Analysis) -> tuple[int | None, int | None, str | None]:
-    """Rank of a window, its job's number of ranks, and the job's name, which the rows of its ranks
-    share."""
+    """Returns the rank of a window, the number of ranks in its job, and the job's name, which all
+    rows of the job share. Each is None if unknown."""
     rank = trace.distributed("rank")
     world = trace.distributed("world_size")
     name = trace.path.name
-    job = None if analysis.device is None else name  # of the devices of one process
+    job = None if analysis.device is None else name  # devices of one process are a job
     if trace.ranks > 1:
         job = name
     elif world and world > 1:
@@ -210,7 +212,7 @@ def _place(trace: Trace, analysis: Analysis) -> tuple[int | None, int | None, st
 
 
 def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
-    """Sets FLOPs of a step, by format and as executed, and what is known of their bytes."""
+    """Sets a step's needed and executed FLOPs, the FLOPs by format, and the bytes."""
     _set_uncounted(row, analysis)
     flops = analysis.flops()
     executed = analysis.flops("executed_flops", recomputed=True)
@@ -233,11 +235,13 @@ def _count(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
 
 
 def _by_format(flops: Mapping[str, int], steps: int) -> str:
+    """JSON: number format → FLOPs per step."""
     return json.dumps({name: count / steps for name, count in flops.items()})
 
 
 def _set_uncounted(row: TraceRow, analysis: Analysis) -> None:
-    """Sets the share of matmuls of unknown FLOPs, and the longest of these with the reason."""
+    """Sets the share of matmul time whose FLOPs are unknown, and the longest of these operators
+    with their reasons."""
     uncounted = sorted(analysis.uncounted.items(), key=lambda item: -item[1][0])
     lost = sum(time for _, (time, _) in uncounted)
     if not lost:
@@ -251,7 +255,8 @@ def _set_uncounted(row: TraceRow, analysis: Analysis) -> None:
 
 
 def _set_bytes(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> None:
-    """Sets bytes of the matmuls of a step, or which of them does not tell its own."""
+    """Sets the bytes that a step's matmuls move, or the reason with the first matmul whose bytes
+    are unknown."""
     moved = 0.0
     for product in analysis.needed:
         if product.call_bytes is None:
@@ -262,14 +267,14 @@ def _set_bytes(row: TraceRow, analysis: Analysis, reasons: dict[str, Any]) -> No
 
 
 def _products(analysis: Analysis) -> str | None:
-    """JSON: of each shape its format, sides, FLOPs and time of a window, and that time at its
-    fastest call's speed."""
+    """JSON list with each shape's format, sides, FLOPs, time in ns, and time if all calls were as
+    fast as the fastest. None without matmuls."""
     shapes = defaultdict[Any, list[Product]](list)
     for product in analysis.needed:
         if product.time_ns and product.flops:
             shapes[product.format, product.matmul or (product.name, product.shapes)].append(product)
     longest = sorted(map(_shape_summary, shapes.values()), key=lambda shape: -shape["time_ns"])
-    if rest := longest[MOST_SHAPES:]:  # as one, without a shape
+    if rest := longest[MOST_SHAPES:]:  # summed to one entry without a shape
         summed = {}
         for name in ("flops", "time_ns", "best_ns"):
             summed[name] = sum(shape[name] for shape in rest)
@@ -278,7 +283,7 @@ def _products(analysis: Analysis) -> str | None:
 
 
 def _shape_summary(same: Sequence[Product]) -> dict[str, Any]:
-    """Sums of the products of one shape."""
+    """Sums over the matmuls of one shape."""
     time = sum(product.time_ns for product in same)
     calls = sum(product.calls for product in same)
     shortest = min(product.shortest_ns or product.time_ns for product in same)
@@ -292,6 +297,8 @@ def _shape_summary(same: Sequence[Product]) -> dict[str, Any]:
 
 
 def _operators(analysis: Analysis) -> str | None:
+    """JSON list of the operators with most time, and one entry that sums the rest. None if there
+    are none."""
     longest = sorted(analysis.operators, key=lambda operator: -operator.time_ns)
     listed = [
         {**vars(operator), "operator": operator.operator[:MOST_LETTERS]}
@@ -311,8 +318,8 @@ def _operators(analysis: Analysis) -> str | None:
 
 
 def _collective_sizes(analysis: Analysis) -> str | None:
-    """JSON: of each kind and size of collective ns of its kernels in the window, in order of their
-    begin."""
+    """JSON list of [kind, bytes, processes, ns of each kernel in order of begin] for the window's
+    collectives. None if there are none."""
     nanoseconds = defaultdict[tuple[str, int, int], list[int]](list)
     for transfer in analysis.held.transfers(analysis.device):
         if analysis.window.begin <= transfer.begin < analysis.window.end:

@@ -11,7 +11,7 @@ from mfulab.core.rows import Percent, Row, column, counter_column, json_column
 
 
 class ReadUtilizationConfig(StepConfig):
-    """A load of known utilization, and how often its device is asked."""
+    """A load of known utilization, and how often the device's counters are polled."""
 
     axes: ClassVar[tuple[str, ...]] = ("load", "polling_period_s", "precision")
     load: Literal[
@@ -30,8 +30,8 @@ class ReadUtilizationConfig(StepConfig):
 
 
 class ReadingRow(Row):
-    """Counters of a load of known utilization: each percentage is a share of what the truth is a
-    share of."""
+    """Readings of every counter under a load of known utilization. Each percentage has the same
+    denominator as the true value."""
 
     load: str = Field("", description="Name of the load.")
     precision: str = Field("", description="Name of the precision that was asked for.")

@@ -1,4 +1,4 @@
-"""Columns that the table of readings adds to what was measured."""
+"""Columns that the table of readings adds to the measured ones."""
 
 from mfulab.core import columns
 from mfulab.core.columns import of_link
@@ -6,7 +6,7 @@ from mfulab.core.rows import column
 
 
 class Joined(columns.Joined):
-    """MFU of a load of known utilization; FLOPs of padding are no model's."""
+    """MFU of a load of known utilization. FLOPs spent on padding do not count."""
 
     ceiling: str | None = of_link("The ceiling of its precision, with its conditions.")
     tflop_s: float | None = column("Useful FLOPs ÷ time.")

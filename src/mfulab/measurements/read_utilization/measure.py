@@ -1,5 +1,5 @@
 """Runs a load whose utilization is known by construction, and reads every counter of the device
-meanwhile."""
+while it runs."""
 
 import statistics
 import time
@@ -34,12 +34,12 @@ PRECISIONS = ByKind(
     cpu=("fp64", "fp32", "bf16", "fp16"), gpu=("fp64", "fp32", "tf32", "bf16", "fp16")
 )
 TRACED_S = 1.0
-LEAST_POLLS = 2  # before the loop, and after it
-# The shortest period over which a counter of the device says anything.
+LEAST_POLLS = 2  # readings to wait for before the loop, and after it
+# Counters of the device are updated no more often than this.
 TICK_S = ByKind(cpu=0.02, gpu=0.17)
-LONGEST_START_S = 30.0  # of the poller
+LONGEST_START_S = 30.0  # time that the poller has to start
 Line = Mapping[str, float | None]
-# Columns by the name under which the samplers report them: of every device, and of a CPU's alone.
+# Column → name that the samplers report it by. OF_CPU has the columns that only a CPU fills.
 SAMPLED = {
     "mfulab_percent": "utilization_percent",
     "sm_active_percent": "sm_active_percent",
@@ -58,7 +58,8 @@ NO_CPU = Said("counter_of_cpus")
 
 
 def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
-    """One row for one load; leaves series.csv, the single readings in time, in `folder`."""
+    """Returns one row for one load. Writes the single readings over time to series.csv in
+    `folder`."""
     device, _ = prepare(config.device)
     require_cuda(device, f"load={config.load}")
     if effective_precision(config.precision, device) not in PRECISIONS[device.type]:
@@ -108,6 +109,8 @@ def measure(config: ReadUtilizationConfig, folder: Path) -> Measured:
 def _watched(
     loader: Loader, config: ReadUtilizationConfig, instruments: Instruments
 ) -> tuple[Ran, Readings, float, float]:
+    """Runs the load under all samplers. Returns what it did, the readings by column, and its begin
+    and end in seconds of the monotonic clock."""
     period = config.polling_period_s
     series = instruments.series.open()
     on_gpu = instruments.on_gpu
@@ -130,8 +133,8 @@ def _watched(
 
 @sampler
 def psutil_sampler(cores: float) -> Watched:
-    """psutil as its documentation shows it: `cpu_percent` of the process and of the machine between
-    two calls."""
+    """Samples psutil's `cpu_percent` of the process and of the machine between two calls, as its
+    documentation shows."""
     process = psutil.Process()
     began_s = time.perf_counter()
     process.cpu_percent()
@@ -147,8 +150,8 @@ def psutil_sampler(cores: float) -> Watched:
 
 
 def _traced(loader: Loader, device: torch.device, path: Path) -> Readings:
-    """Share of a second of the load that torch.profiler sees: in kernels on a GPU, in operators on
-    a CPU."""
+    """Returns the percentage of time that torch.profiler attributes to kernels (GPU) or operators
+    (CPU), over one second of the load."""
     trace = BlockTrace(device, path)
     trace.start()
     loader.run(TRACED_S)
@@ -157,8 +160,7 @@ def _traced(loader: Loader, device: torch.device, path: Path) -> Readings:
     if is_gpu(device):
         return {"profiler_percent": analysis["kernel_busy_percent"]}
     parts = [analysis[name] for name in ("matmul_percent", "other_operators_percent")]
-    # A trace without any operator is one of a load that calls none: torch.profiler sees nothing of
-    # it.
+    # No operator in the trace means that the load calls none, so the profiler's value is 0.
     percent = sum(part.value or 0.0 for part in parts)
     return {"profiler_percent": Reading(percent, "%", "torch.profiler, operators ÷ time", TRACED_S)}
 
@@ -166,8 +168,10 @@ def _traced(loader: Loader, device: torch.device, path: Path) -> Readings:
 def polled(
     lines: Sequence[Line], began: float, ended: float, period: float, tick: float
 ) -> Readings:
-    """Readings before, amid and after a loop, and all whose `period` lies inside; `began`, `ended`
-    by the lines' clock."""
+    """Picks the single readings before, during and after a loop, and the mean of those whose
+    `period` lies inside it. `began` and `ended` are in seconds on the clock of the lines'
+    `monotonic_s`. Values are None, with a reason, if there is no such reading or `period` is
+    shorter than `tick`."""
     why_outer = Said("no_reading_there")
     why_inner = Said("no_period_inside", {"period": period, "loop": ended - began})
     if period < tick:
@@ -175,8 +179,8 @@ def polled(
         why_inner = why_outer
         lines = ()
     inside: list[tuple[float, float]] = []
-    before: float | None = None  # the last value
-    after: float | None = None  # the first value
+    before: float | None = None  # the last value before the loop
+    after: float | None = None  # the first value after it
     for line in lines:
         stamp = line["monotonic_s"] or 0.0
         value = line.get("utilization_percent")
@@ -207,6 +211,7 @@ def polled(
 
 
 def _wait(done: Callable[[], bool], most_s: float) -> None:
+    """Waits until `done()` is True, but at most `most_s` seconds."""
     deadline = time.monotonic() + most_s
     while not done() and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Row of a model that answers requests in batches of what waits."""
+"""Row of a model that answers waiting requests in batches."""
 
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from mfulab.core.rows import OTHERS, Percent, Row, column, counter_column
 
 
 class ServeRequestsConfig(StepConfig):
-    """Requests that arrive by chance, and the batches in which a model answers them."""
+    """Requests that arrive at random times, and the batches in which a model answers them."""
 
     axes: ClassVar[tuple[str, ...]] = ("model", "offered_load", "largest_batch", "longest_wait_ms")
     model: ModelConfig

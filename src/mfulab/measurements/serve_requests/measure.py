@@ -1,5 +1,5 @@
-"""Answers requests that arrive by chance in batches of what waits, and times each from arrival to
-answer."""
+"""Sends requests to a model at random times, answers waiting ones in batches, and times each from
+arrival to answer."""
 
 import bisect
 import time
@@ -18,20 +18,21 @@ from mfulab.models.build import LogitsOnly, build, make_batch
 from mfulab.timing.others import Others
 from mfulab.timing.statistics import Stats
 
-TRIED = 9  # batches of one, and of the largest, that are timed before requests arrive
+TRIED = 9  # batches of each size that are timed before requests arrive
 WARM_UP = 3
 
 
 @dataclass(frozen=True)
 class Batching:
-    """Rule by which a batch is full: after so many requests, or once its first has waited so long."""
+    """Rule for starting a batch: once it holds `largest` requests, or its first request has waited
+    `longest_wait_s`."""
 
     largest: int
     longest_wait_s: float
 
     def start_s(self, arrivals: Sequence[float], first: int) -> float:
-        """Time at which the batch whose first request has the index `first` may start, on an idle
-        device: as it is full, or the wait is over."""
+        """Earliest time in seconds at which an idle device may start the batch whose first request
+        has the index `first`."""
         last = first + self.largest - 1
         over = arrivals[first] + self.longest_wait_s
         if last < len(arrivals):
@@ -41,7 +42,8 @@ class Batching:
 
 @dataclass(frozen=True)
 class Answered:
-    """One request: when it arrived, when its batch started and ended, s since the first moment."""
+    """Times of one request, in seconds since the start: its arrival, and start and end of its
+    batch. `batch` is the batch's size."""
 
     arrived_s: float
     started_s: float
@@ -50,7 +52,7 @@ class Answered:
 
 
 def measure(config: ServeRequestsConfig, folder: Path) -> Measured:
-    """One row for one load and one way to form batches; a sample a request."""
+    """Returns one row for one load and one way to form batches, and one sample per request."""
     device, _ = prepare(config.device)
     torch.manual_seed(config.seed)
     model = LogitsOnly(build(config.model)).to(device).eval()
@@ -77,14 +79,14 @@ def measure(config: ServeRequestsConfig, folder: Path) -> Measured:
             alone_s=alone_s,
             largest_s=largest_s,
             other_processes_percent=None if is_gpu(device) else others.percent(),
-            **told(answers),
+            **serving_columns(answers),
         ),
         [vars(each) for each in answers],
     )
 
 
 def batch_time_s(answer: Callable[[int], None], count: int) -> float:
-    """Median seconds of a batch of `count`."""
+    """Median time of a batch of `count` requests, in seconds."""
     times = []
     for turn in range(WARM_UP + TRIED):
         began = time.perf_counter()
@@ -95,7 +97,8 @@ def batch_time_s(answer: Callable[[int], None], count: int) -> float:
 
 
 def arrivals(per_s: float, count: int, seed: int) -> list[float]:
-    """Ascending times of arrival, s, of requests that know nothing of one another (Poisson)."""
+    """Ascending arrival times in seconds of independent requests (a Poisson process with `per_s`
+    requests per second)."""
     gaps = np.random.default_rng(seed).exponential(1 / per_s, count)
     return [float(each) for each in np.cumsum(gaps)]
 
@@ -103,7 +106,8 @@ def arrivals(per_s: float, count: int, seed: int) -> list[float]:
 def serve(
     answer: Callable[[int], None], arrived_s: Sequence[float], batching: Batching
 ) -> list[Answered]:
-    """Answers each request after its arrival, whether or not the model keeps up (open loop)."""
+    """Answers each request after its arrival. Requests arrive at their times even if the model
+    cannot keep up (open loop)."""
     answers: list[Answered] = []
     began = time.perf_counter()
     while len(answers) < len(arrived_s):
@@ -120,12 +124,12 @@ def serve(
 
 
 def _sleep_until(moment: float) -> None:
-    """Sleeps until a time of `perf_counter`; not at all where it is past."""
+    """Sleeps until `perf_counter` reaches `moment`; returns at once if that has passed."""
     while (left := moment - time.perf_counter()) > 0:
         time.sleep(left)
 
 
-def told(answers: Sequence[Answered]) -> dict[str, float | int]:
+def serving_columns(answers: Sequence[Answered]) -> dict[str, float | int]:
     """Columns of latency and throughput."""
     latencies = Stats([each.answered_s - each.arrived_s for each in answers])
     batches = {each.started_s: each.answered_s - each.started_s for each in answers}

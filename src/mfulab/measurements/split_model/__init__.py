@@ -1,4 +1,4 @@
-"""Row of a model whose layers lie on several ranks."""
+"""Row of a model whose layers are split over several ranks."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -41,7 +41,7 @@ class SplitModelConfig(StepConfig):
 
 
 class SplitRow(Row):
-    """One way to split a model: time of a step, what a rank computes, waits and sends."""
+    """One way to split a model: time of a step, FLOPs, waiting and sent bytes of a rank."""
 
     model: str = Field("", description="Name of the model.")
     batch_size: int | None = column("Samples a step, all micro-batches together.")

@@ -1,5 +1,5 @@
-"""Times forward and backward of a model split over ranks, each a process with a core or a GPU of its
-own."""
+"""Times forward and backward of a model split over ranks. Each rank is a process with its own core
+or GPU."""
 
 import copy
 import time
@@ -24,10 +24,10 @@ from mfulab.models.layers_on_ranks import Part, Step
 from mfulab.timing.others import Others
 from mfulab.timing.statistics import Stats
 
-WARM_UP = 3  # a pipeline's first step learns the shapes
-TIMED_S = 8.0  # of all rounds together
+WARM_UP = 3  # steps; in its first one a pipeline exchanges the shapes
+TIMED_S = 8.0  # total time of all rounds
 FEWEST_ROUNDS, MOST_ROUNDS = 7, 25
-COUNTED_STEPS = 5  # of which the bytes are counted
+COUNTED_STEPS = 5  # steps over which sent bytes are counted
 CONFIG = "config.json"
 
 
@@ -43,8 +43,9 @@ class Report(TypedDict):
 
 
 def measure(config: SplitModelConfig, folder: Path) -> Measured:
-    """One row, and a sample a rank and step. Raises UnsupportedError for too few devices, or a model
-    that cannot be cut so; RuntimeError with a failed rank's message."""
+    """Returns one row, and one sample per rank and step. Raises UnsupportedError if there are too
+    few devices or the model cannot be split this way. Raises RuntimeError with the message of a
+    rank that failed."""
     device = torch.device(identity.resolve(config.device.type))
     ranks = 1 if config.split == "none" else config.split_ranks
     job = ParallelConfig(processes=ranks)
@@ -91,21 +92,24 @@ def measure(config: SplitModelConfig, folder: Path) -> Measured:
 
 
 def idle_percent(step_s: float, busy_s: float, ranks: int) -> float | None:
-    """Share of a step beyond a rank's own products; None of one rank, which waits for none, and
-    where the products alone took longer than the step."""
+    """Share of a step beyond a rank's own matmuls. None for one rank, which waits for no other, and
+    if `busy_s` exceeds `step_s`."""
     if ranks == 1 or busy_s > step_s:
         return None
     return 100 * (1 - busy_s / step_s)
 
 
 def bubble_percent(config: SplitModelConfig, ranks: int) -> float | None:
-    """Share of a pipeline's step in which a stage waits, by its schedule; None without one."""
+    """Share of a pipeline's step in which a stage waits, from its schedule. None if the model is
+    not split as a pipeline."""
     if config.split != "pipeline":
         return None
     return 100 * (ranks - 1) / (config.micro_batches + ranks - 1)
 
 
 def _batch(config: SplitModelConfig, device: torch.device) -> torch.Tensor:
+    """Random vectors [batch_size, features]. Raises UnsupportedError if the model takes other
+    inputs."""
     shape = config.model.input_shape
     if shape is None or len(shape) != 1:
         raise UnsupportedError(Said("split_takes_vectors", {"model": config.model.name}))
@@ -113,14 +117,14 @@ def _batch(config: SplitModelConfig, device: torch.device) -> torch.Tensor:
 
 
 def _flops(model: torch.nn.Module, batch: torch.Tensor) -> int:
-    """FLOPs of forward and backward; the batch needs no gradient."""
+    """FLOPs of forward and backward, without the gradient of the batch."""
     operations = count(model, lambda: model(batch).sum()).operations
     return sum(operations.sum(part).flops for part in ("forward", "backward"))
 
 
 def _rank_flops(config: SplitModelConfig, model: torch.nn.Module, ranks: int) -> int:
-    """FLOPs of the rank that computes most: in a pipeline the last one, whose inputs need
-    gradients."""
+    """FLOPs of the rank that computes most. In a pipeline this is the last one, since its inputs
+    need gradients."""
     whole = _flops(model, _batch(config, torch.device("meta")))
     if config.split == "tensor":
         return whole // ranks
@@ -131,6 +135,7 @@ def _rank_flops(config: SplitModelConfig, model: torch.nn.Module, ranks: int) ->
 
 
 def _reports(config: SplitModelConfig, ranks: int, folder: Path) -> list[Report]:
+    """Runs all ranks and returns their reports, in order."""
     with scratch(str(folder)) as name:
         place = Path(name)
         (place / CONFIG).write_text(config.model_dump_json(by_alias=True), encoding="utf-8")
@@ -139,7 +144,7 @@ def _reports(config: SplitModelConfig, ranks: int, folder: Path) -> list[Report]
 
 
 def _rank(rank: int, ranks: int, place: Path) -> None:
-    """Measures one rank's part and writes what it found."""
+    """Measures one rank's part, and writes its `Report` to the folder `place`."""
     config = SplitModelConfig.model_validate_json((place / CONFIG).read_text(encoding="utf-8"))
     device = torch.device(identity.resolve(config.device.type))
     if is_gpu(device):
@@ -156,7 +161,7 @@ def _rank(rank: int, ranks: int, place: Path) -> None:
     steps = {"alone": alone.step}
     part = alone
     if ranks > 1:
-        part = _part(config, copy.deepcopy(model), batch)  # which tensor parallelism cuts in place
+        part = _part(config, copy.deepcopy(model), batch)  # split in place
         part.step()
         difference = _difference(layers_on_ranks.rank_gradient(part.layers), expected)
         steps |= {"part": part.step, "own": part.own_products}
@@ -185,8 +190,8 @@ def _part(config: SplitModelConfig, model: torch.nn.Module, batch: torch.Tensor)
 
 
 def _times(steps: dict[str, Step], device: torch.device) -> dict[str, list[float]]:
-    """Seconds of each step in rounds of one of each, so that a machine that slows down meanwhile
-    slows all of them; all ranks begin each together."""
+    """Times the steps in turn, one of each per round, so that a slowdown of the machine affects all
+    of them. Returns seconds per name. All ranks start each step together."""
     for _ in range(WARM_UP):
         warm = [_seconds(step, device) for step in steps.values()]
     slowest_s = torch.tensor(sum(warm), device=device)
@@ -201,7 +206,7 @@ def _times(steps: dict[str, Step], device: torch.device) -> dict[str, list[float
 
 
 def _seconds(step: Step, device: torch.device) -> float:
-    """Seconds of one step, which all ranks begin together."""
+    """Returns the seconds that one step takes. All ranks start it together."""
     dist.barrier()
     began = time.perf_counter()
     step()
@@ -211,7 +216,8 @@ def _seconds(step: Step, device: torch.device) -> float:
 
 
 def _difference(gradients: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
-    """Largest difference of a gradient from the whole model's, relative to its largest."""
+    """Largest difference of any gradient from the expected one, relative to the largest element of
+    the expected one."""
     shares = []
     for name, gradient in gradients.items():
         largest = expected[name].abs().max().clamp_min(1e-30)
