@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mfulab.tracing.attribution import BACKWARD, Open
+from mfulab.tracing.attribution import BACKWARD, OpenCalls
 from mfulab.tracing.intervals import in_turn
 from mfulab.tracing.of_window import OfWindow
 from mfulab.tracing.shares import LOADER
@@ -55,7 +55,7 @@ class Spans:
         self.parent = np.full(len(chosen), -1)
         self.paths = [Names()] * len(chosen)
         self._nest([trace.names[name] for name in host.name[chosen].tolist()])
-        self._open = Open(self.begin, self.end, self.thread, self.parent, self._order)
+        self._open_calls = OpenCalls(self.begin, self.end, self.thread, self.parent, self._order)
         self._follow_forward(trace, chosen, of_backward)
 
     def _nest(self, names: Sequence[str]) -> None:
@@ -94,7 +94,7 @@ class Spans:
 
     def at(self, times: Times, threads: Indices) -> Indices:
         """The innermost span that is open on a thread at each of `times`; -1 without one."""
-        return self._open.at(times, threads)
+        return self._open_calls.at(times, threads)
 
     def own_times(self, window: Window) -> list[int]:
         """Nanoseconds of each span in the window without those inside it, of the thread that has

@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 from mfulab.tracing import shares
-from mfulab.tracing.attribution import Attribution, Open
+from mfulab.tracing.attribution import Attribution, OpenCalls
 from mfulab.tracing.tiles import multiplies
 from mfulab.tracing.trace import COMPUTE, Indices, Trace, Transfer, grouped, launch_of
 from mfulab.tracing.window import Window
@@ -81,10 +81,10 @@ def _by_device(trace: Trace, places: Indices) -> dict[int, Indices]:
     return {number: places[mine] for number, mine in grouped(of_device)}
 
 
-def _synchronising(trace: Trace) -> Open:
+def _synchronising(trace: Trace) -> OpenCalls:
     """Calls of the runtime in which the host waits for a device."""
     launches = trace.launches
     waited = np.flatnonzero(trace.named(_SYNCHRONISES.search)[launches.name])
     order = waited[np.argsort(launches.begin[waited], kind="stable")]
     none = np.full(len(launches.begin), -1)
-    return Open(launches.begin, launches.end, launches.thread, none, order)
+    return OpenCalls(launches.begin, launches.end, launches.thread, none, order)
