@@ -29,9 +29,9 @@ class Part:
     end: float
     first_mark: float
     last_mark: float
-    said: Said
+    note: Said
 
-    def held(self, events: Sequence[Event | None]) -> list[Event | None]:
+    def kept(self, events: Sequence[Event | None]) -> list[Event | None]:
         """The events of this part, and those that have no time."""
         return [event for event in events if event is None or self._holds(event)]
 
