@@ -65,7 +65,7 @@ FAULTS = (
     AttributeError,
     ArithmeticError,
 )  # raised by a value of an unexpected type
-# Bytes per element of dtypes, as torch names them in a trace; a collective of another dtype is not read.
+# Bytes per element of dtypes, by torch's names in a trace; collectives of others are not read.
 BYTES = {
     "Bool": 1,
     "Byte": 1,
