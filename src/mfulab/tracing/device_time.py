@@ -22,7 +22,7 @@ from mfulab.tracing.intervals import (
     within,
 )
 from mfulab.tracing.of_window import OfWindow
-from mfulab.tracing.shares import MULTIPLYING, SPENT, KernelRow, called
+from mfulab.tracing.shares import MULTIPLYING, SPENT, KernelRow, operator_name
 from mfulab.tracing.trace import COMMUNICATION, COMPUTE, COPY, KINDS, Indices
 
 LONG_NS = 1_000_000  # in a longer gap the host did something else: no launch takes 1 ms
@@ -239,9 +239,9 @@ class DeviceTime:
         """Name of the owner, and the shapes of its call; empty if there is no call or no record."""
         names = self.trace.names
         if not owned.is_call:
-            return called(names[owned.key]), ""
+            return operator_name(names[owned.key]), ""
         call = self.trace.host.calls.get(owned.key)
-        name = called(names[self.trace.host.name[owned.key]])
+        name = operator_name(names[self.trace.host.name[owned.key]])
         if call is None:
             return name, ""
         if id(call) not in self._shapes:  # equal calls are one object
@@ -283,5 +283,5 @@ class DeviceTime:
         names = self.trace.host.name[self.operator[chosen]].tolist()
         lengths = (self.end - self.begin)[chosen].tolist()
         for name, time in zip(names, lengths, strict=True):
-            times[called(self.trace.names[name])] += time
+            times[operator_name(self.trace.names[name])] += time
         return dict(times)

@@ -10,7 +10,7 @@ from mfulab.device.samplers.reading import Readings
 from mfulab.tracing import shares
 from mfulab.tracing.attribution import FUSED, Attribution
 from mfulab.tracing.intervals import Intervals, clip, exclusive, length, union
-from mfulab.tracing.shares import SPENT, KernelRow, called
+from mfulab.tracing.shares import SPENT, KernelRow, operator_name
 from mfulab.tracing.trace import Trace
 from mfulab.tracing.window import Window
 
@@ -126,4 +126,4 @@ class HostTime:
         return dict(times)
 
     def _name(self, call: int) -> str:
-        return called(self.trace.names[self.trace.host.name[call]])
+        return operator_name(self.trace.names[self.trace.host.name[call]])

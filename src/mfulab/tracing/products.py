@@ -12,7 +12,7 @@ from mfulab.core.said import Said
 from mfulab.flops.traced import NO_SHAPES, Traced, traced_format
 from mfulab.tracing import tiles
 from mfulab.tracing.of_window import OfWindow
-from mfulab.tracing.shares import called
+from mfulab.tracing.shares import operator_name
 from mfulab.tracing.trace import COMPUTE, Call
 
 _UNRECORDED = Traced(None, reason=NO_SHAPES)
@@ -284,7 +284,7 @@ def _unknown(facts: OfWindow, device: int | None) -> Uncounted:
         if attribution.by_graph[index]:
             reason = Said("by_graph")
         elif owners[index] >= 0:
-            name = called(trace.names[trace.host.name[owners[index]]])
+            name = operator_name(trace.names[trace.host.name[owners[index]]])
             reason = Said("no_formula")
         time = int(activities.end[index] - activities.begin[index])
         unknown[name] = unknown.get(name, (0, reason))[0] + time, reason
