@@ -220,7 +220,7 @@ def _token_flops(config: ModelConfig, length: float, mode: decoders.Mode) -> tup
     low = short.forward_flops / short.tokens
     high = long.forward_flops / long.tokens
     slope = (high - low) / (LENGTHS[1] - LENGTHS[0])
-    head_flops = 0
+    head_flops: float = 0
     for operation in long.operations:
         if operation.layer.endswith(("lm_head", "embed_out")):
             head_flops += operation.flops
