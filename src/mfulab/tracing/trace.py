@@ -185,7 +185,7 @@ class Activities(Columns):
 
 @dataclass
 class HostCalls(Columns):
-    """Operators and annotations on the host."""
+    """Operators and annotations on the host, one row per call."""
 
     name: Indices
     thread: Indices

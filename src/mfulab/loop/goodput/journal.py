@@ -45,7 +45,7 @@ class Journal:
     """Records what this process spends its time on, in a file of its own in the job's folder.
 
         journal = mfulab.Journal("runs/llama")
-        journal.mark("restore", step=1200)  # what ran since the last mark, or since the process began
+        journal.mark("restore", step=1200)  # what ran since the last mark or the begin
         for batch in loader:
             journal.mark("loader")
             train(batch)

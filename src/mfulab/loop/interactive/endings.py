@@ -53,7 +53,7 @@ class Endings:
         return Kind(words, (*entry.sizes, nodes, inside.elements), shapes)
 
     def ender(self, phase: Phase, ender: tuple[object, ...]) -> tuple[object, ...]:
-        """What ended a phase, as far as it affects the phase's cost."""
+        """Returns what ended a phase, as far as it affects the phase's cost."""
         words = phase.entry.words
         # With gradients, the graph before a backward pass shows what ran outside modules; without
         # them only what follows does.

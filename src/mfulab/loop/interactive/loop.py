@@ -100,7 +100,7 @@ class Loop:
             self._spent[-1] += time.perf_counter() - began
 
     def note(self, batch: object) -> None:
-        """Distinguishes a step by the batch that it begins with."""
+        """Records the batch that a step begins with, which distinguishes steps by their shapes."""
         self.is_noted = True
         kind, leading = describe(batch)
         if self.unwatched is not None:

@@ -41,8 +41,8 @@ from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval
 _STRETCHES = 5
 # Steps whose hooks take more than this share are not timed, if there are enough without hooks.
 HEAVY = 0.002
-# A mean that differs from the median by this share is explained by steps this many times as slow, of
-# which at most this many are named.
+# A mean that differs from the median by this share is explained by steps this many times as slow;
+# at most this many of them are named.
 MEAN_APART = 0.05
 SLOW = 1.5
 SHOWN = 8

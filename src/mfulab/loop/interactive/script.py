@@ -138,8 +138,8 @@ class Script:
             self._follow(optimizer)
 
     def _follow(self, optimizer: torch.optim.Optimizer) -> None:
-        # Torch iterates over the global hooks now, and did so over an optimiser's own: only these may
-        # change.
+        # Torch iterates over the global hooks now, after those of the optimiser: only the latter
+        # may change.
         assert self._bound is not None
         if optimizer not in self._bound.followed:
             self._bound.followed.add(optimizer)
@@ -238,7 +238,6 @@ class Script:
         bound.opened_s = time.perf_counter()
 
     def _close(self, error: BaseException | None) -> None:
-        """Ends the window."""
         bound = self._bound
         assert bound is not None
         if not bound.of_steps:

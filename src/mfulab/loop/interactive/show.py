@@ -158,7 +158,7 @@ def phases_table(phases: Mapping[str, Row], language: str = "en") -> Table:
 
 
 class Finished(Protocol):
-    """A window that is over, as far as it is shown."""
+    """Parts of a finished window that are shown."""
 
     @property
     def row(self) -> Row: ...

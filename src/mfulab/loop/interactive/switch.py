@@ -21,8 +21,8 @@ MOST_CHAINED = 64  # forward passes counted in a row, until a backward pass thro
 
 
 class Switch:
-    """Turns the counter on and off as phases begin. `counter` is None while it is off, `unused` are
-    modules that ran in no counted phase, and `failure` is the reason why counting was given up."""
+    """Turns the counter on and off as phases begin. `counter` is None while it is off. `unused` are
+    modules that ran in no counted phase; `failure` is the reason why counting was given up."""
 
     def __init__(
         self, models: Sequence[torch.nn.Module], is_asked: bool, compiled: CompiledPhases
