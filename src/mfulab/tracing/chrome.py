@@ -216,13 +216,13 @@ class Stream:
             else:
                 if len(buffer) > MOST_BATCHES * BATCH_BYTES:
                     raise self._damaged(self._parsed(b"[" + buffer), count)
-        rest = self._parsed(opening + buffer)
-        if isinstance(rest, Exception):
-            raise self._damaged(rest, count)
-        if isinstance(rest, dict):
-            self.metadata |= leave_out(rest, ("traceEvents",))
-            rest = rest["traceEvents"]
-        yield _events(rest)
+        last = self._parsed(opening + buffer)
+        if isinstance(last, Exception):
+            raise self._damaged(last, count)
+        if isinstance(last, dict):
+            self.metadata |= leave_out(last, ("traceEvents",))
+            last = last["traceEvents"]
+        yield _events(last)
 
     def _check_memory(self) -> None:
         size = self.unpacked_bytes
@@ -321,8 +321,8 @@ def unpacked_size(path: Path, packed: int) -> int:
         if file.read(2) != _GZIP or packed < 20:
             return packed
         file.seek(-4, os.SEEK_END)
-        rest = int.from_bytes(file.read(4), "little")
-    return rest + max(0, round((15 * packed - rest) / 2**32)) * 2**32
+        low_bits = int.from_bytes(file.read(4), "little")
+    return low_bits + max(0, round((15 * packed - low_bits) / 2**32)) * 2**32
 
 
 def free_memory_bytes() -> int:

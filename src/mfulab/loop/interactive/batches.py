@@ -15,9 +15,9 @@ def of_models(passed: Iterable[Phase]) -> dict[int, int | None]:
     None if its calls differ. Calls without a tensor are ignored."""
     batches: dict[int, int | None] = {}
     for phase in passed:
-        if phase.place is not None and phase.samples is not None:
-            known = batches.setdefault(phase.place, phase.samples)
-            batches[phase.place] = known if known == phase.samples else None
+        if phase.model_index is not None and phase.samples is not None:
+            known = batches.setdefault(phase.model_index, phase.samples)
+            batches[phase.model_index] = known if known == phase.samples else None
     return batches
 
 

@@ -36,11 +36,11 @@ Product = tuple[Format, int, int]
 
 
 class Kind(NamedTuple):
-    """Description of a phase; phases of equal kinds cost the same. `words` describe types and
+    """Description of a phase; phases of equal kinds cost the same. `signature` describes types and
     structure, `sizes` are the integers in it (dimensions, counts). `shapes` is a hash of the shapes
     that inner modules were given."""
 
-    words: tuple[Any, ...]
+    signature: tuple[Any, ...]
     sizes: tuple[int, ...]
     shapes: int = 0
 
@@ -83,8 +83,8 @@ class Cost:
 class Phase:
     """One phase: its kind when it began (`entry`), its kind when it was over, and its samples.
     `began` and `left` are autograd's sequence numbers when it began and when its model's forward
-    pass ended. `place` is the index of a forward pass's model. `through` is the batch of each model
-    that a backward pass is the first to go through."""
+    pass ended. `model_index` is that of a forward pass's model. `through` is the batch of each
+    model that a backward pass is the first to go through."""
 
     entry: Kind
     kind: Kind
@@ -93,7 +93,7 @@ class Phase:
     began: int = 0
     left: int | None = None
     samples: int | None = None
-    place: int | None = None
+    model_index: int | None = None
     through: Mapping[int, int | None] | None = None
 
 
@@ -149,43 +149,45 @@ def cost_of(operations: Operations, real: RealTokens | None = None) -> Cost:
 def describe(value: object) -> tuple[Kind, tuple[int, ...]]:
     """Describes arguments without their data. Also returns the dimensions of the first tensor, of
     which the first counts samples; empty if there is no tensor."""
-    words = list[Any]()
+    signature = list[Any]()
     sizes = list[int]()
     batch = list[tuple[int, ...]]()
-    _walk(value, words, sizes, batch)
-    return Kind(tuple(words), tuple(sizes)), batch[0] if batch else ()
+    _walk(value, signature, sizes, batch)
+    return Kind(tuple(signature), tuple(sizes)), batch[0] if batch else ()
 
 
-def _walk(value: Any, words: list[object], sizes: list[int], batch: list[tuple[int, ...]]) -> None:
+def _walk(
+    value: Any, signature: list[object], sizes: list[int], batch: list[tuple[int, ...]]
+) -> None:
     """Adds the description of a value and of all that it holds; pytrees would take several times as
     long."""
     if isinstance(value, torch.Tensor):
-        _note_tensor(value, words, sizes, batch)
+        _note_tensor(value, signature, sizes, batch)
     elif isinstance(value, bool | str | None):
-        words.append(value)
+        signature.append(value)
     elif isinstance(value, int):
-        words.append(int)
+        signature.append(int)
         sizes.append(value)
     elif isinstance(value, tuple | list):
-        words.append((type(value), len(value)))
+        signature.append((type(value), len(value)))
         if type(value) is PackedSequence and not batch:
             batch.append((int(value.batch_sizes[0]),))
         for item in value:
-            _walk(item, words, sizes, batch)
+            _walk(item, signature, sizes, batch)
     elif isinstance(value, Mapping) or hasattr(value, "keys"):  # a tokenizer's batch is no mapping
         names = tuple(value.keys())
-        words.append((dict, names))
+        signature.append((dict, names))
         for name in names:
-            _walk(value[name], words, sizes, batch)
+            _walk(value[name], signature, sizes, batch)
     else:
-        _note_other(value, words, sizes, batch)
+        _note_other(value, signature, sizes, batch)
 
 
 def _note_tensor(
-    value: torch.Tensor, words: list[object], sizes: list[int], batch: list[tuple[int, ...]]
+    value: torch.Tensor, signature: list[object], sizes: list[int], batch: list[tuple[int, ...]]
 ) -> None:
     shape = sizes_of(value)
-    words.append((value.dtype, len(shape), value.requires_grad, type(value), value.device))
+    signature.append((value.dtype, len(shape), value.requires_grad, type(value), value.device))
     sizes.extend(shape)
     if batch:
         return
@@ -198,15 +200,15 @@ def _note_tensor(
 
 
 def _note_other(
-    value: object, words: list[object], sizes: list[int], batch: list[tuple[int, ...]]
+    value: object, signature: list[object], sizes: list[int], batch: list[tuple[int, ...]]
 ) -> None:
     leaves, structure = tree_flatten(value)
     if len(leaves) != 1 or leaves[0] is not value:
-        words.append(structure)
+        signature.append(structure)
         for leaf in leaves:
-            _walk(leaf, words, sizes, batch)
+            _walk(leaf, signature, sizes, batch)
         return
-    words.append(type(value))
+    signature.append(type(value))
     if hasattr(value, "get_seq_length"):  # a key-value cache: its length decides the cost
         sizes.append(int(value.get_seq_length()))
 
@@ -326,7 +328,7 @@ class KnownCosts:
         """Records a phase that begins as `entry`; True if it is to be counted."""
         self._begun[entry] += 1
         filling = self._fillings[entry]
-        if entry.words[0] == "forward":
+        if entry.signature[0] == "forward":
             self._position = self._position + 1 if entry == self._forward else 1
             self._forward = entry
             filling.calls[self._position] += 1
@@ -372,11 +374,11 @@ class KnownCosts:
         cost = cost_of(operations, real)
         for costs, key in ((self._costs, kind), (self._entries, entry)):
             if key not in costs:
-                self._of_sizes[id(costs), key.words, key.sizes].append(key)
+                self._of_sizes[id(costs), key.signature, key.sizes].append(key)
             if not cost.same_flops(costs.setdefault(key, cost)):
                 costs[key] = None
                 if key is kind:
-                    self.differing = Said("phases_differ", {"phase": kind.words[0]})
+                    self.differing = Said("phases_differ", {"phase": kind.signature[0]})
         if real is None and cost.useful is not None and entry == self._forward:
             filling = self._filling_of[kind] = self._fillings[entry]
             filling.useful[self._position] = cost.useful
@@ -390,7 +392,7 @@ class KnownCosts:
     def _alike(self, costs: Mapping[Kind, Cost | None], kind: Kind) -> Cost | None:
         """Cost of kinds that differ only in inner shapes (experts' shares of the tokens); None
         unless several were counted and all cost the same."""
-        kinds = self._of_sizes.get((id(costs), kind.words, kind.sizes), ())
+        kinds = self._of_sizes.get((id(costs), kind.signature, kind.sizes), ())
         if len(kinds) < ENOUGH_ALIKE:
             return None
         alike = [costs[other] for other in kinds]

@@ -35,7 +35,7 @@ _FIELDS_OF_HOOKS = (
 class Call(NamedTuple):
     """A call of a model: the model's index, the module called, and its arguments."""
 
-    place: int
+    model_index: int
     module: torch.nn.Module
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
@@ -64,16 +64,16 @@ class _Pair(NamedTuple):
         if call is None:
             return
 
-        def called(*given: object, **options: object) -> object:
-            before(model, given, options)
+        def called(*args: object, **kwargs: object) -> object:
+            before(model, args, kwargs)
             try:
-                return call(*given, **options)
+                return call(*args, **kwargs)
             except BaseException as error:
                 drop_own_frames(error)
                 raise
             finally:
                 if after is not None:
-                    after(model, given, None)
+                    after(model, args, None)
 
         def take_off() -> None:
             if model._compiled_call_impl is called:  # else the loop has compiled it again
@@ -133,7 +133,7 @@ class Hooks:
         ends = after and self.guarded(after)
         pairs: list[_Pair] = []
         for index, model in self._models:
-            begins = self.guarded(lambda *given, index=index: before(Call(index, *given)))
+            begins = self.guarded(lambda *args, index=index: before(Call(index, *args)))
             pairs.append(_Pair(model, begins, ends))
         every = called and self.guarded(called)
 
@@ -201,14 +201,14 @@ class Hooks:
         is_compiling = torch.compiler.is_compiling
         now = time.perf_counter
 
-        def safe(*given: object) -> None:
+        def safe(*args: object) -> None:
             if is_compiling():  # first: nothing else may be traced into compiled code
                 return
             began = now()
             active = compiler.set_eval_frame(None)
             try:
                 with torch._C.DisableTorchFunction():
-                    hook(*given)
+                    hook(*args)
             except Exception as error:
                 self._failed(error)
             finally:

@@ -107,7 +107,7 @@ class Loop:
             self.unwatched.call(kind)
             return
         self.phases.calls.described.append(kind)
-        self.phases.begin(kind._replace(words=("forward", *kind.words)), leading, NOTED)
+        self.phases.begin(kind._replace(signature=("forward", *kind.signature)), leading, NOTED)
 
     def skip(self) -> None:
         """Leaves out what ran since the last step."""

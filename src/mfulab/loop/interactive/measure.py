@@ -229,13 +229,13 @@ class Measurement:
     def _watch(self) -> None:
         self._sampled = self._watching.enter_context(sampling(self._samplers))
 
-    def _safely(self, call: Callable[..., R], *given: object) -> R | None:
+    def _safely(self, call: Callable[..., R], *args: object) -> R | None:
         """Calls a function, inside the block only. After an error in it the loop goes on, and the
         window closes."""
         if self._open is not None and self._pid == os.getpid():
             try:
                 with torch._C.DisableTorchFunction():
-                    return call(*given)
+                    return call(*args)
             except Exception as error:
                 _warn(f"measuring stopped: {type(error).__name__}: {error}", stacklevel=3)
                 self.__exit__(type(error), error, error.__traceback__)

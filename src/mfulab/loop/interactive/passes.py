@@ -59,19 +59,19 @@ class Passes:
         """Returns the kind that a backward pass begins as, and the batches that it is the first to
         go through. `nodes`, the number of nodes in the graph since the first forward pass began,
         distinguishes losses."""
-        words: list[object] = ["backward"]
+        signature: list[object] = ["backward"]
         sizes: list[int] = []
         shapes = 0
         for kind, group in itertools.groupby(passed, key=lambda phase: phase.kind):
-            words.append(name(kind.words))
+            signature.append(name(kind.signature))
             sizes += [*kind.sizes, len(list(group))]
             shapes = hash((shapes, kind.shapes))
         if len(self.pending) > MOST_PENDING:
-            words.append(object())  # equal to nothing else
+            signature.append(object())  # equal to nothing else
         through = batches.of_models(self.pending)
         self.passed = passed
         self.pending = []
-        return Kind(tuple(words), (*sizes, nodes), shapes), through
+        return Kind(tuple(signature), (*sizes, nodes), shapes), through
 
     def after_backward(self, name: Callable[[tuple[object, ...]], int]) -> Kind:
         """Kind of what follows a backward pass. It may be the next forward pass of a loop that
@@ -81,7 +81,7 @@ class Passes:
         # another without end.
         through = list[tuple[object, ...]]()
         if self.forwards:
-            through = [phase.entry.words for phase in self.passed]
+            through = [phase.entry.signature for phase in self.passed]
         return Kind(("after backward", self.runs, name(tuple(dict.fromkeys(through)))), ())
 
     def graph_of(self, outputs: object, current: Phase, nodes: int, inside: Inside) -> int:

@@ -22,7 +22,7 @@ from mfulab.loop.interactive.counting import in_compiled_code, state
 from mfulab.loop.interactive.endings import Ending, Endings
 from mfulab.loop.interactive.hooks import Call, Hooks, skip_frame
 from mfulab.loop.interactive.passes import Passes
-from mfulab.loop.interactive.places import Event, LoopState, Place
+from mfulab.loop.interactive.states import Event, LoopState, LoopThread
 from mfulab.loop.interactive.structure import Structure
 from mfulab.loop.interactive.switch import Switch
 
@@ -49,7 +49,7 @@ class Calls:
     def note(self, call: Call, depth: int) -> None:
         """Records whether a call is part of another. A call of the same module uncompiled, as under
         the counter, is not."""
-        is_twin = call.module is not self.models[call.place]
+        is_twin = call.module is not self.models[call.model_index]
         self.is_nested = self.is_nested or (depth > 1 and not is_twin)
 
     def begin(self, call: Call) -> tuple[Kind, tuple[int, ...]]:
@@ -67,16 +67,16 @@ class Calls:
 
     def describe(self, call: Call) -> tuple[Kind, tuple[int, ...]]:
         """Describes a call; also returns its batch."""
-        given, batch = describe((call.arguments, call.keywords))
-        weights = self._trainable[call.place]
+        arguments, batch = describe((call.arguments, call.keywords))
+        weights = self._trainable[call.model_index]
         device = next((weight.device.type for weight in weights), "cpu")
         autocast = None
         if torch.is_autocast_enabled(device):
             autocast = torch.get_autocast_dtype(device)
         trained = sum(map(_IS_TRAINED, weights))
-        how = (call.place, call.module.training, autocast, trained)
-        sizes = (*given.sizes, *structure.vmapped())
-        return Kind(("forward", *how, *given.words), sizes), batch
+        how = (call.model_index, call.module.training, autocast, trained)
+        sizes = (*arguments.sizes, *structure.vmapped())
+        return Kind(("forward", *how, *arguments.signature), sizes), batch
 
 
 class Phases:
@@ -91,7 +91,7 @@ class Phases:
         counting: bool,
     ) -> None:
         self._on = on
-        self._place = Place()
+        self._thread = LoopThread()
         self._passes = Passes()
         self._endings = Endings(models)
         self._switch = Switch(models, counting, CompiledPhases(models))
@@ -105,7 +105,7 @@ class Phases:
     def open(self) -> None:
         """Begins to listen, and to count, unless what comes before the first forward pass is
         known."""
-        self._place.open()
+        self._thread.open()
         self._optimizers = []
         self._structure = Structure(self.calls.models)
         self.done = []
@@ -123,7 +123,7 @@ class Phases:
 
     def listen(self) -> None:
         """Puts all hooks on, between two steps, and begins a phase."""
-        self._place.move(Event.LISTEN)
+        self._thread.move(Event.LISTEN)
         self._passes.listen()
         every = None
         if self._switch.is_asked and not self._switch.compiled.is_whole:
@@ -140,11 +140,11 @@ class Phases:
     def stop_watching(self, look: Callable[[Call], None] | None) -> bool:
         """Takes all hooks but `look` off between two steps. False if it cannot, as when a graph may
         reach into the next step."""
-        is_forward = self._place.state is LoopState.FORWARD
+        is_forward = self._thread.state is LoopState.FORWARD
         waiting = self._passes.pending[:-1] if is_forward else self._passes.pending
         if waiting or self.counting or self.calls.is_nested:
             return False
-        if not self._place.move(Event.REST):
+        if not self._thread.move(Event.REST):
             return False
         self._current = _DONE
         self._structure.take()  # a forward pass that has just begun is part of no later phase
@@ -154,21 +154,22 @@ class Phases:
         return True
 
     def begin(
-        self, kind: Kind = _OUTSIDE, batch: tuple[int, ...] = (), place: int | None = None
+        self, kind: Kind = _OUTSIDE, batch: tuple[int, ...] = (), model_index: int | None = None
     ) -> None:
-        """Ends the running phase and begins another; `place` is the index of the model of a forward
-        pass."""
-        if self._place.state is LoopState.BACKWARD and kind.words[0] != "backward":
+        """Ends the running phase and begins another; `model_index` is that of the model of a
+        forward pass."""
+        if self._thread.state is LoopState.BACKWARD and kind.signature[0] != "backward":
             self._switch.failure = self.failure or Said("step_ended_in_backward")
             return
         now = state(self._switch.counter)
-        self._end(Ending((kind.words[0], *now)))
+        self._end(Ending((kind.signature[0], *now)))
         if kind is _OUTSIDE:
             self._passes.runs = 0
-        # A number stands for all words of a kind, which are slow to compare in each look-up.
-        name = self._endings.name((*kind.words, *now))
-        entry = Kind((kind.words[0], name), kind.sizes, kind.shapes)
-        self._current = Phase(entry, entry, batch, began=structure.sequence_number(), place=place)
+        # A number stands for the signature of a kind, which is slow to compare in each look-up.
+        name = self._endings.name((*kind.signature, *now))
+        entry = Kind((kind.signature[0], name), kind.sizes, kind.shapes)
+        began = structure.sequence_number()
+        self._current = Phase(entry, entry, batch, began=began, model_index=model_index)
         self._switch.decide(self._current, self._passes, self._optimizers)
 
     def forget(self) -> None:
@@ -215,14 +216,14 @@ class Phases:
 
     def before(self, call: Call) -> None:
         """Begins a forward pass, unless the call is part of another phase."""
-        place = self._place
-        if not place.is_own_thread():
-            if place.is_foreign_call():
+        thread = self._thread
+        if not thread.is_own_thread():
+            if thread.is_foreign_call():
                 self._switch.failure = Said("called_in_another_thread")
             return
         # Calls inside compiled code are seen only while it runs uncompiled, under the counter.
-        is_forward = place.enter(is_hidden=place.depth == 0 and in_compiled_code())
-        self.calls.note(call, place.depth)
+        is_forward = thread.enter(is_hidden=thread.depth == 0 and in_compiled_code())
+        self.calls.note(call, thread.depth)
         if not is_forward:  # a part of another, or recomputed by the backward pass
             self._structure.note(call.module, call.arguments)
             return
@@ -231,7 +232,7 @@ class Phases:
         try:
             counter = self._switch.counter
             kind, batch = self.calls.begin(call)
-            self.begin(kind, batch, call.place)
+            self.begin(kind, batch, call.model_index)
             self._structure.note(call.module, call.arguments)
             self._passes.forward(self._current)
             self._switch.note_call(call, self._current.entry, self._switch.counter is not counter)
@@ -239,7 +240,7 @@ class Phases:
             self._on["forward"]()
 
     def _after(self, *_: object) -> None:
-        if not self._place.is_own_thread() or not self._place.leave():
+        if not self._thread.is_own_thread() or not self._thread.leave():
             return
         self._current.left = structure.sequence_number()
         if self.calls.has_failed():
@@ -247,11 +248,11 @@ class Phases:
             self.forget()
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if self._place.is_own_thread():
+        if self._thread.is_own_thread():
             self._optimizers = [*self._optimizers, optimizer]
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if self._place.is_own_thread():
+        if self._thread.is_own_thread():
             if optimizer in self._optimizers:  # those after it failed
                 self._optimizers = self._optimizers[: self._optimizers.index(optimizer)]
             self._passes.runs = 0
@@ -266,7 +267,7 @@ class Phases:
             outputs: Sequence[torch.Tensor | GradientEdge], *arguments: object, **options: object
         ) -> object:
             counter = self._switch.counter
-            is_outermost = self._place.is_own_thread() and self._place.move(Event.BACKWARD)
+            is_outermost = self._thread.is_own_thread() and self._thread.move(Event.BACKWARD)
             returned = None
             try:
                 if is_outermost:
@@ -281,7 +282,7 @@ class Phases:
                 raise
             finally:
                 if is_outermost:
-                    self._place.move(Event.BACKWARD_END)
+                    self._thread.move(Event.BACKWARD_END)
                     ended(returned)
 
         skip_frame(noted)
@@ -302,7 +303,7 @@ class Phases:
         kind, through = passes.backward(passed, self._endings.name, nodes)
         if is_compiled:
             now = state(self._switch.counter)
-            name = self._endings.name((*kind.words, *now))
+            name = self._endings.name((*kind.signature, *now))
             self._switch.compiled.add(("backward", name))
         self.begin(kind)
         self._current.through = through

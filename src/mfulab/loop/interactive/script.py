@@ -154,9 +154,11 @@ class Script:
         if optimizer is bound.ends():
             self._ended()
             return
-        mine = self._optimizers.of(optimizer)
-        its = self._optimizers.of(bound.ends())
-        has_gone_on = its is not None and mine is not None and its.last > mine.last
+        stepped = self._optimizers.of(optimizer)
+        ending = self._optimizers.of(bound.ends())
+        has_gone_on = False
+        if ending is not None and stepped is not None:
+            has_gone_on = ending.last > stepped.last
         if bound.shares_weights(optimizer):
             if not has_gone_on:
                 bound.pass_on(optimizer)
@@ -438,9 +440,9 @@ class InPlace:
         self._undo = ExitStack()
         compiles = torch.nn.Module.compile
 
-        def compiled(module: torch.nn.Module, *given: object, **options: object) -> None:
+        def compiled(module: torch.nn.Module, *args: object, **kwargs: object) -> None:
             try:
-                compiles(module, *given, **options)
+                compiles(module, *args, **kwargs)
             except BaseException as error:
                 drop_own_frames(error)
                 raise
@@ -457,10 +459,10 @@ class InPlace:
         call = module._compiled_call_impl
         assert call is not None
 
-        def followed(*given: object, **options: object) -> object:
-            self._called(module, given)
+        def followed(*args: object, **kwargs: object) -> object:
+            self._called(module, args)
             try:
-                returned = call(*given, **options)
+                returned = call(*args, **kwargs)
             except BaseException as error:
                 drop_own_frames(error)
                 raise
@@ -499,10 +501,10 @@ class Split:
         end = self._hooks.guarded(self._end)
 
         def around(name: str, method: Callable[..., object]) -> Callable[..., object]:
-            def timed(*given: object, **options: object) -> object:
+            def timed(*args: object, **kwargs: object) -> object:
                 begin(name)
                 try:
-                    return method(*given, **options)
+                    return method(*args, **kwargs)
                 except BaseException as error:
                     drop_own_frames(error)
                     raise

@@ -54,7 +54,7 @@ class Structure:
         self._roots = frozenset(map(id, models))
         self._thread = threading.get_ident()
         self._noted: list[Any] = []
-        self._given: list[tuple[int, ...]] = []
+        self._shapes: list[tuple[int, ...]] = []  # of what modules with parameters were given
         self._leading: tuple[int, ...] | None = None
 
     def called(self, module: torch.nn.Module, arguments: tuple[object, ...]) -> None:
@@ -67,12 +67,12 @@ class Structure:
         if not self._noted:
             return _NOTHING
         shapes = 0
-        if self._given:
-            shapes = hash(tuple(self._given))
-        elements = sum(map(math.prod, self._given))
+        if self._shapes:
+            shapes = hash(tuple(self._shapes))
+        elements = sum(map(math.prod, self._shapes))
         inside = Inside(_hash(self._noted), shapes, elements, self._leading)
         self._noted = []
-        self._given = []
+        self._shapes = []
         self._leading = None
         return inside
 
@@ -90,25 +90,25 @@ class Structure:
             return
         try:
             noted += _form_of(module, parameters)
-            self._note_given(fields, arguments)
+            self._note_shape(fields, arguments)
         except Exception:  # a lazy module, whose weights are made in this very call
             self._noted += (type(module), "unknown")
 
-    def _note_given(self, fields: Mapping[str, object], arguments: tuple[object, ...]) -> None:
+    def _note_shape(self, fields: Mapping[str, object], arguments: tuple[object, ...]) -> None:
         is_time_first = fields.get("batch_first") is False
         if is_time_first and self._leading is None:
             self._leading = ()
-        given = None
+        value = None
         if arguments:
-            given = arguments[0]
-        if type(given) is PackedSequence:
-            given = given.data
-        if not isinstance(given, torch.Tensor):
+            value = arguments[0]
+        if type(value) is PackedSequence:
+            value = value.data
+        if not isinstance(value, torch.Tensor):
             return
-        size = sizes_of(given)
-        self._given.append(size)
-        if is_time_first and len(size) == 3 and not given.is_nested and not self._leading:
-            self._leading = tuple(size[:2])
+        shape = sizes_of(value)
+        self._shapes.append(shape)
+        if is_time_first and len(shape) == 3 and not value.is_nested and not self._leading:
+            self._leading = tuple(shape[:2])
 
 
 def _form_of(

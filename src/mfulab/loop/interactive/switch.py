@@ -63,17 +63,17 @@ class Switch:
     def _is_chained(self, phase: Phase) -> bool:
         """True for a forward pass after counted ones of compiled code, since one backward pass may
         go through all of them."""
-        is_forward = phase.entry.words[0] == "forward" and torch.is_grad_enabled()
+        is_forward = phase.entry.signature[0] == "forward" and torch.is_grad_enabled()
         if not is_forward or self.counter is None or not self._chained:
             return False
         self._chained -= 1
         return True
 
     def _is_compiled_backward(self, phase: Phase) -> bool:
-        return phase.entry.words[0] == "backward" and self.compiled.covers(phase.entry)
+        return phase.entry.signature[0] == "backward" and self.compiled.covers(phase.entry)
 
     def _ends_chain(self, phase: Phase, is_wanted: bool, passes: Passes) -> bool:
-        begun_as = phase.entry.words[0]
+        begun_as = phase.entry.signature[0]
         if begun_as == "outside":
             return passes.forwards > 0
         return begun_as == "backward" and is_wanted
@@ -147,7 +147,7 @@ class Switch:
         elif self._graphs_before != structure.graphs_compiled():
             pass  # a phase in which torch compiled differs from the next of its kind
         elif counter is not None and counter.sees_all:
-            of_forward = passes.passed[-1].entry if entry.words[0] == "backward" else entry
+            of_forward = passes.passed[-1].entry if entry.signature[0] == "backward" else entry
             real = self._real.get(of_forward)
             self.costs.note(entry, phase.kind, counter.operations, real)
         elif not self.costs.has(phase.kind):

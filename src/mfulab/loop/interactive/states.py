@@ -42,7 +42,7 @@ TRANSITIONS = {
 }
 
 
-class Place:
+class LoopThread:
     """State of the thread that opens a loop. Calls inside a pass are parts of it; `depth` counts
     nested calls of models."""
 
