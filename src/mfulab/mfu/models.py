@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,8 @@ def read_yaml(text: str) -> Any:
 
 def names() -> list[str]:
     """Names of the models that have a file, sorted."""
-    return sorted({path.stem for folder in FOLDERS for path in folder.glob("*.yaml")})
+    files = chain.from_iterable(folder.glob("*.yaml") for folder in FOLDERS)
+    return sorted({file.stem for file in files})
 
 
 @cache

@@ -94,6 +94,9 @@ def expected(
             activation_elements=round(counted.saved_elements),
         )
         needed = memory.sharded(devices).total
+    assumptions = [counted.message]
+    if counted.inactive:
+        assumptions.insert(0, EVENLY)
     unfused_mfu = None
     if is_built:
         unfused_mfu = of_peak(flops, products_s + others_s, peak_flop_s / TERA)
@@ -108,5 +111,5 @@ def expected(
         tokens_per_s=counted.tokens / products_s,
         memory_bytes=needed,
         fits=None if capacity is None or needed is None else needed <= capacity,
-        assumes=" ".join(filter(None, (EVENLY if counted.inactive else "", counted.message))),
+        assumes=" ".join(filter(None, assumptions)),
     )

@@ -268,7 +268,9 @@ class _Traffic:
         """Bytes moved by one call, or the reason why they are unknown."""
         product = self._of_call.get(owned.key)
         if product is not None:
-            return self._of_product(product)
+            if product.call_bytes is not None:
+                return product.call_bytes
+            return product.reason or Said("no_bytes", {"operator": product.name})
         if not owned.is_call:
             return Said("of_no_operator")
         call = self._calls.get(owned.key)
@@ -278,12 +280,6 @@ class _Traffic:
             moved = traced_bytes(call.name, call.shapes, call.types, call.values)
             self._of_arguments[id(call)] = moved
         return self._of_arguments[id(call)]
-
-    @staticmethod
-    def _of_product(product: Product) -> float | Said:
-        if product.call_bytes is not None:
-            return product.call_bytes
-        return product.reason or Said("no_bytes", {"operator": product.name})
 
 
 def _operators(
@@ -305,7 +301,7 @@ def _operators(
             name,
             shapes,
             time,
-            calls=sum(1 if owned.is_call else owned.kernels for owned in launched),
+            calls=sum(owned.calls for owned in launched),
             kernel_ns=sum(owned.kernel_ns for owned in launched),
             launch_ns=shortest * sum(owned.kernels for owned in launched),
             reason=Said("by_graph") if kind == "graph" else None,

@@ -49,6 +49,13 @@ class Owned(NamedTuple):
         """True if a host call owns the activities."""
         return self.key >= 0
 
+    @property
+    def calls(self) -> int:
+        """Number of calls: 1, or that of the kernels if no host call owns them."""
+        if self.is_call:
+            return 1
+        return self.kernels
+
 
 def shapes_text(shapes: Sequence[Any]) -> str:
     """Formats the shapes of a call as 64×32·32×8; a list of tensors is flattened."""

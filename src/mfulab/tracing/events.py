@@ -54,7 +54,9 @@ _NAMES = (  # categories of events of each kind
 )
 # Begin the names of ranges that torch itself writes, before 1.10 as operators.
 _MARKS = ("ProfilerStep#", UPDATE, "enumerate(DataLoader)#")
-_KINDS = {name: kind for kind, names in enumerate(_NAMES) for name in names.split()}
+_KINDS = dict[str, int]()  # of each category
+for _kind, _categories in enumerate(_NAMES):
+    _KINDS |= dict.fromkeys(_categories.split(), _kind)
 # Categories that name a device without being work of it.
 _NOT_WORK = re.compile(
     r"annotation|sync|event$|runtime|driver|counter|overhead|range|^Trace$", re.IGNORECASE
@@ -294,8 +296,10 @@ class _Intake:
                 devices[index] = columns.threads[index][0]
             if arg.stream is UNSET:
                 streams[index] = columns.threads[index][1]
-            if arg.collective is not UNSET and (collective := _collective(arg)):
-                collectives[index] = collective
+            if arg.collective is not UNSET:
+                collective = _collective(arg)
+                if collective is not None:
+                    collectives[index] = collective
         processes = [process for process, _ in columns.threads]
         places = list(zip(processes, _integers(devices).tolist(), strict=True))
         correlations = _integers([arg.correlation for arg in args])

@@ -259,5 +259,4 @@ def _sizes(text: str | None) -> list[Any]:
         sizes = parse_json(text or "[]")
         if isinstance(sizes, list):
             return sizes
-        return []
     return []

@@ -69,16 +69,12 @@ class Recorder:
 
     def activity(
         self, span: tuple[int, int], kind: int, name: str, device: tuple[object, int], stream: int, correlation: int,
-        external: int, blocks: int, collective: Collective | None = None,
+        external: int, blocks: int,
     ) -> None:  # fmt: skip
         """Adds one activity of a device. `kind` indexes `KINDS`, `device` is a process and a device
         of it, and `blocks` is the size of the grid, 0 if unknown."""
-        number = self._places[device]
-        self._activities.fromlist(
-            [*span, kind, self._names[name], number, stream, correlation, external, blocks]
-        )
-        if collective:
-            self._collectives.append(Transfer(*span, number, collective))
+        numbers = [self._places[device], stream, correlation, external, blocks]
+        self._activities.fromlist([*span, kind, self._names[name], *numbers])
 
     def activities(
         self, spans: Sequence[Indices], kinds: Sequence[int], names: Sequence[str], places: Sequence[Pair],
@@ -126,16 +122,9 @@ class Recorder:
             shared[first + index] = self._shared[key]
         return shared
 
-    def launch(
-        self, span: Span, thread: Pair, correlation: int, name: str, kernel: str = ""
-    ) -> None:
-        """Adds one runtime call, with the name of the kernel that it launches, if known."""
-        launched = -1
-        if kernel:
-            launched = self._names[kernel]
-        self._launches.fromlist(
-            [*span, self._threads[thread], correlation, self._names[name], launched]
-        )
+    def launch(self, span: Span, thread: Pair, correlation: int, name: str) -> None:
+        """Adds one runtime call."""
+        self._launches.fromlist([*span, self._threads[thread], correlation, self._names[name], -1])
 
     def launches(
         self, spans: Sequence[Indices], threads: Sequence[Pair], correlations: Numbers,

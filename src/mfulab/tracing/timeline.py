@@ -146,16 +146,17 @@ def write(target: Path, traces: Sequence[Trace], added: list[str]) -> None:
                 out.write(b'{"traceEvents":[' + ",".join(written).encode() + b"]}")
                 return
             text = b""
-            opened = False
+            opening = None
             for chunk in Stream(path).chunks():
                 text += chunk
-                if not opened and (opening := _OPENING.search(text)):
+                if opening is None:
+                    opening = _OPENING.search(text)
+                    if opening is None:
+                        continue
                     at = opening.end()
                     text = text[:at] + f"{','.join(added)},".encode() + text[at:]
-                    opened = True
-                if opened:
-                    out.write(text)
-                    text = b""
+                out.write(text)
+                text = b""
     except OSError as error:
         why: Numbers = {"file": str(target), "error": error.strerror or str(error)}
         raise ConfigurationError(Said("target_not_written", why)) from None

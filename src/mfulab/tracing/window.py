@@ -127,7 +127,7 @@ def windows(trace: Trace, steps: int | None = None) -> list[Window]:
     if not found and steps is None:
         found = _by_torch(trace) or _repeating(trace)
     if not found:
-        return [_whole(trace, steps)]
+        return [_whole_trace(trace, steps)]
     for window in found:
         if window.steps < 1 or window.length <= 0:
             found_steps = {"steps": window.steps, "ns": window.length}
@@ -135,7 +135,7 @@ def windows(trace: Trace, steps: int | None = None) -> list[Window]:
     return [_with_outside(trace, window) for window in found]
 
 
-def _whole(trace: Trace, steps: int | None) -> Window:
+def _whole_trace(trace: Trace, steps: int | None) -> Window:
     """Window of all that the device did (the host, if there is no device), as `steps` steps."""
     span = None
     if len(trace.activities):
