@@ -25,7 +25,7 @@ from mfulab.mfu.step import (
     group,
     traced,
 )
-from mfulab.mfu.utilization import TERA, percent, product, ratio, tflop_s
+from mfulab.mfu.utilization import TERA, percent, product, ratio, tflop_s, weights
 
 # % of a trace's matmuls' time: if matmuls of unknown FLOPs take more, it has no MFU.
 MOST_UNCOUNTED = 50.0
@@ -47,14 +47,6 @@ class _Counts:
         """FLOP-weighted harmonic mean of the peaks in TFLOP/s; None if one is unknown."""
         peaks = {name: TERA * value for name, value in self.peaks_tflop_s.items()}
         return ratio(weighted_peak_flop_s(flops, peaks), TERA)
-
-    @property
-    def weights(self) -> str | None:
-        """JSON of each format's share of the FLOPs; None if there are no FLOPs."""
-        total = sum(self.needed.values())
-        if not total:
-            return None
-        return json.dumps({name: round(count / total, 4) for name, count in self.needed.items()})
 
 
 def trace_columns(row: TraceRow, measured: Bests | None = None) -> dict[str, Cell]:
@@ -79,7 +71,7 @@ def trace_columns(row: TraceRow, measured: Bests | None = None) -> dict[str, Cel
         "attainable_mfu_percent": product(mfu, ratio(time_s, best_s)),
         "tflop_s": step.shares.tflop_s,
         "peak_tflop_s": facts.peaks.peak_tflop_s,
-        "peak_weights": counts.weights,
+        "peak_weights": weights(counts.needed),
         "mfu_spec_percent": mfu,
         "mfu_percent": mfu,
         "mfu_basis": None if mfu is None else step.shares.mfu_basis,

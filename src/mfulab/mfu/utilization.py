@@ -2,8 +2,9 @@
 validation. None is "not measured" and makes every value that needs it None. Ratios are never
 clipped at 100."""
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mfulab.core.parts import drop_none
 from mfulab.device import GPU
@@ -53,6 +54,14 @@ def of_peak(flops: float | None, seconds: float | None, peak_tflop_s: float | No
     ran (Chowdhery et al. 2022, PaLM, appendix B). None as in `ratio`. Every MFU is computed
     here."""
     return percent(tflop_s(flops, seconds), peak_tflop_s)
+
+
+def weights(flops: Mapping[str, float]) -> str | None:
+    """JSON of each key's share of the FLOPs; None if there are no FLOPs."""
+    whole = sum(flops.values())
+    if not whole:
+        return None
+    return json.dumps({name: round(count / whole, 4) for name, count in flops.items()})
 
 
 Measure = Sequence[float | None]  # (value, low, high)

@@ -151,8 +151,8 @@ class Recorder:
     def done(
         self, metadata: Content, events: int | None = None, notes: Sequence[Said] = ()
     ) -> list[Trace]:
-        """Builds one trace per process that launched work. Raises TraceError if another clock timed
-        the kernels."""
+        """Builds one trace per process that launched work or marked steps. Raises TraceError if
+        another clock timed the kernels."""
         activities = Activities(*_columns(self._activities, 9))
         host = HostCalls(*[*_columns(self._host, 8), self._calls])
         host.forward = host.forward.astype(bool)

@@ -1,7 +1,6 @@
 """Peaks of what a window multiplied, weighted by FLOPs, and the best matmul, measured in the user's
 own process."""
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +23,7 @@ from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.loop.interactive.costs import Cost, Flops
 from mfulab.mfu.causes import OTHERS
 from mfulab.mfu.step import Known, StepPeaks
-from mfulab.mfu.utilization import default_basis
+from mfulab.mfu.utilization import default_basis, weights
 from mfulab.timing.best_matmul import (
     CAREFUL,
     best_bandwidth,
@@ -185,7 +184,7 @@ def peaks_of(
     divided = [peak for name, peak in computed.items() if mixture.divided.get(name)]
     return WeightedPeaks(
         _step_peaks(mixture, known, default_basis(device.type)),
-        _weights(mixture.needed),
+        weights(mixture.needed),
         joined(peak.reason for peak in divided if peak.reason),
         {name: known.rate(base) for name, base in mixture.under.items()},
         bandwidth(device, bool(ceiling_s)),
@@ -210,14 +209,6 @@ def _step_peaks(mixture: Mixture, known: KnownPeaks, basis: str) -> StepPeaks:
         peak_clock_mhz=known.computed[largest].spec_clock_mhz,
         ceiling_other_processes_percent=known.most_disturbed_percent,
     )
-
-
-def _weights(needed: Mapping[str, int]) -> str | None:
-    """JSON of each format's share of the FLOPs; None if there are no FLOPs."""
-    total = sum(needed.values())
-    if not total:
-        return None
-    return json.dumps({name: round(flops / total, 4) for name, flops in needed.items()})
 
 
 def _of_model(flops: Mapping[str, int]) -> Mapping[str, int]:

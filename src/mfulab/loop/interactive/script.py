@@ -482,9 +482,9 @@ def _optimizer_that_exists() -> str | None:
 
 
 class Split:
-    """Divides steps into phases by marks at the ends of their calls, without gaps between them. On
-    a GPU the marks are events of the current stream: nothing waits for them. `steps` holds the
-    names of each step's marks, including the running step's."""
+    """Divides steps into phases, by marks where one phase follows another. On a GPU the marks are
+    events of the current stream: nothing waits for them. `steps` holds the names of each step's
+    marks, including the running step's."""
 
     def __init__(
         self, models: list[torch.nn.Module], device: torch.device, failed: Callable[..., None]

@@ -140,14 +140,19 @@ class WindowResult:
     @classmethod
     def of(cls, window: "Measurement", split: Divided | None) -> "WindowResult":
         """Copies a closed window, and the phases of the steps after it."""
+        row = dict(window.row)
+        split_steps = 0
+        if split is not None:
+            row |= split.row()
+            split_steps = len(split.steps) - 1
         return cls(
-            row=window.row | (split.row() if split else {}),
+            row=row,
             readings=window.readings,
             verdict=window.verdict,
             answer=window.account.mfu() if window.account else unanswered("%", Said("untimed")),
             phases=window.phases,
             device=window.device,
-            split_steps=len(split.steps) - 1 if split else 0,
+            split_steps=split_steps,
         )
 
     @property

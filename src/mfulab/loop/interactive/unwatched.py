@@ -130,7 +130,10 @@ class Steadiness:
         self._alike += 1
         if self._alike <= self._wanted or not self.step_s:
             self.step_s = (now - self._began) / self._alike
-        return self._alike >= max(self._wanted, ENOUGH_FORWARDS if of_forwards else 0)
+        wanted = self._wanted
+        if of_forwards:
+            wanted = max(wanted, ENOUGH_FORWARDS)
+        return self._alike >= wanted
 
     def doubt(self) -> None:
         """Requires more steps alike, after one that turned out otherwise."""
