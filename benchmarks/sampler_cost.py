@@ -21,7 +21,7 @@ from mfulab.core.groups import DeviceConfig
 from mfulab.device.compute import prepare
 from mfulab.device.samplers.selection import samplers_for
 from mfulab.device.samplers.series import Series
-from mfulab.loop.interactive.rest import CALL_S, CHECK_S, UnwatchedSteps
+from mfulab.loop.interactive.unwatched import CALL_S, CHECK_S, UnwatchedSteps
 from mfulab.timing.clocks import clock_for
 from mfulab.timing.pace import CPU_PACE, CUDA_PACE
 from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval

@@ -16,7 +16,7 @@ from support.trace_events import TRACE, event, launched, operator, steps, trace,
 from mfulab.core.said import Said
 from mfulab.tracing import chrome
 from mfulab.tracing.chrome import Stream, TraceError, nanoseconds
-from mfulab.tracing.events import _Taken, read
+from mfulab.tracing.events import _Intake, read
 from mfulab.tracing.recorder import Recorder
 from mfulab.tracing.trace import launch_of
 
@@ -222,7 +222,7 @@ ANYTHING |= st.lists(ANYTHING, max_size=2)
 )
 def test_events_read_by_columns_are_those_read_one_by_one(events):
     def taken(batches):
-        whole = _Taken(Recorder(Path("t.json")))
+        whole = _Intake(Recorder(Path("t.json")))
         for batch in batches:
             whole.batch(batch)
         recorder = whole.recorder

@@ -1,1 +1,1 @@
-"""Measuring beside a program of the user's own: a loop, a job, a serving engine."""
+"""Measures beside a program of the user's own: a loop, a job, a serving engine."""

@@ -1,2 +1,2 @@
-"""Conventions of MFU in the field, the number that each gives, and the best that a device could
-reach."""
+"""MFU of a step: its account, budget and verdict, the field's conventions, and the best that a
+device could reach."""

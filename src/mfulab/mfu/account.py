@@ -1,5 +1,6 @@
 """The account of one step: MFU from FLOPs to percent, the budget that sums to the step, and the
-verdict. Sweeps, loops and traces give facts; terminal, page, notebook and JSON render it."""
+verdict. Sweeps, loops and traces provide the facts; terminal, page, notebook and JSON show the
+account."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,8 @@ from mfulab.mfu.utilization import (
 
 @dataclass(frozen=True)
 class Judged:
-    """`cause` by its key, `reason` with numbers, and `flags` to look at."""
+    """Verdict on a step: the key of its `cause`, the `reason` with numbers, and `flags` to look
+    at."""
 
     cause: str
     reason: Said
@@ -35,7 +37,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Loss:
-    """Milliseconds of a step, and the points of MFU that they are."""
+    """Milliseconds of a step, and the points of MFU that they cost."""
 
     ms: float
     points: float
@@ -44,7 +46,7 @@ class Loss:
 @dataclass(frozen=True)
 class Account:
     """Account of one step's time. `budget_ms` holds each part once; their sum is the step. It is
-    empty where no trace told the parts."""
+    empty if no trace shows the parts."""
 
     facts: StepFacts
     shares: Shares
@@ -52,7 +54,7 @@ class Account:
 
     @cached_property
     def verdict(self) -> Judged:
-        """The cause of the largest part of the time that is lost."""
+        """Cause of the largest part of the lost time."""
         lost = lost_parts(self.facts, self.shares, self.budget_ms)
         cause, reason = because(Evidence(self.facts, self.shares, lost))
         return Judged(cause.key, reason, flags_of(self.facts, self.shares))
@@ -66,17 +68,16 @@ class Account:
         return {part: Loss(ms, ms / time_s / 10) for part, ms in self.budget_ms.items() if ms}
 
     def loss(self, key: str) -> Loss | None:
-        """Time that a cause takes of the step; None where the budget is not known or has none of
-        its parts."""
+        """Time of the step that a cause takes; None if the budget is unknown or has none of the
+        cause's parts."""
         cause = BY_KEY.get(key)
-        about = headroom.LOST
-        if cause is not None and (cause.costs is not None or cause.parts):
-            about = cause.parts if cause.costs is None else cause.costs
+        costs = headroom.LOST
+        if cause is not None and cause.costs is not None:
+            costs = cause.costs
+        elif cause is not None and cause.parts:
+            costs = cause.parts
         losses = self.losses
-        parts = []
-        for part in about:
-            if part in losses:
-                parts.append(losses[part])
+        parts = [losses[part] for part in costs if part in losses]
         share = 1.0
         if key == "padded":
             share = self._padding_ratio
@@ -87,7 +88,7 @@ class Account:
 
     @property
     def note(self) -> str | None:
-        """Key of the sentence that says why MFU is empty or doubtful; None if there is nothing to
+        """Key of the sentence on why MFU is missing or doubtful; None if there is nothing to
         say."""
         mfu = self.shares.mfu_percent
         if mfu is not None:
@@ -103,7 +104,8 @@ class Account:
         return "no_peak"
 
     def mfu(self, reason: Said | None = None) -> Answer:
-        """MFU as an answer; `reason` says why it is missing where the facts alone do not."""
+        """MFU as an answer. If MFU is missing, `reason` explains it instead of the account
+        itself."""
         mfu = self.shares.mfu_percent
         why = None
         doubt = {flag.key: flag.numbers for flag in self.verdict.flags}
@@ -116,18 +118,18 @@ class Account:
         return Answer(mfu, "%", peaks.tflop_s, "TFLOP/s", self.shares.mfu_basis, why, doubt)
 
     def budget_columns(self) -> dict[str, Cell]:
-        """The parts of the budget as columns of a table; None for one that is not known."""
+        """The parts of the budget as columns of a table; None for an unknown one."""
         return {f"{part}_ms": self.budget_ms.get(part) for part in headroom.PARTS}
 
     def executed_columns(self) -> dict[str, Cell]:
-        """The rungs between the tensor pipe and HFU."""
+        """Columns of the rungs between the tensor pipe and HFU."""
         return {
             "executed_percent": self.shares.executed_percent,
             "issued_percent": self.shares.issued_percent,
         }
 
     def verdict_columns(self) -> dict[str, Cell]:
-        """The verdict as columns of a table; empty if the step has no time."""
+        """The verdict as columns of a table; None in all of them if the step has no time."""
         if self.facts.time.time_s is None:
             return dict.fromkeys(VERDICT)
         verdict = self.verdict
@@ -151,7 +153,7 @@ class Account:
 
     @property
     def _padding_ratio(self) -> float:
-        """Share of the useful part that serves padding."""
+        """Share of the model's FLOPs that serves padding instead of tokens; 0 if unknown."""
         mfu = self.shares.mfu_percent
         useful = self.shares.useful_mfu_percent
         if mfu and useful is not None:
@@ -163,7 +165,7 @@ VERDICT = tuple(name for name in columns_of.VerdictColumns.model_fields if name 
 
 
 def account(facts: StepFacts) -> Account:
-    """The account of a step."""
+    """Computes the account of a step from its facts."""
     shares = shares_of(facts)
     return Account(facts, shares, budget_of(facts))
 
@@ -208,7 +210,8 @@ def shares_of(facts: StepFacts) -> Shares:
 
 
 def _mfu_interval(facts: StepFacts, mfu: Known) -> tuple[Known, Known]:
-    """The 95 % confidence interval of MFU: of the time, and of a ceiling that was measured."""
+    """95 % confidence interval of MFU, from those of the time and of a measured ceiling; None
+    without one."""
     time = facts.time
     peaks = facts.peaks
     timed = (time.time_s, time.time_ci_low_s, time.time_ci_high_s)
@@ -219,8 +222,8 @@ def _mfu_interval(facts: StepFacts, mfu: Known) -> tuple[Known, Known]:
 
 
 def expected_mfu(facts: StepFacts) -> Known:
-    """MFU as the hardware saw it, in %: tensor pipe active × SM clock ÷ the peak's; None without
-    GPM or that pipe."""
+    """MFU as the hardware saw it (OFU), in %: tensor pipe active × SM clock ÷ the peak's clock.
+    None without these counters, or for a format that uses no tensor cores."""
     active = facts.counters.tensor_active_percent
     clock_mhz = facts.counters.clock_mhz
     peak_clock_mhz = facts.peaks.peak_clock_mhz
@@ -232,16 +235,16 @@ def expected_mfu(facts: StepFacts) -> Known:
 
 
 def corrected_ofu(ofu: Known, hfu: Known, issued: Known) -> Known:
-    """OFU in % without padding to tiles and slow instructions, to hold against HFU; None where no
-    kernel tells them. OFU, arXiv:2605.20799, counts what the tensor pipe does: it followed counted
-    MFU at r = 0.78 over 608 jobs."""
+    """OFU in % without padding to tiles and slow instructions, comparable with HFU; None if no
+    kernel reveals these. OFU, arXiv:2605.20799, counts what the tensor pipe does: it followed
+    counted MFU at r = 0.78 over 608 jobs."""
     if ofu is None or hfu is None or not issued:
         return None
     return ofu * hfu / issued
 
 
 def budget_of(facts: StepFacts) -> dict[str, float]:
-    """Parts of a step in ms, whole nanoseconds that sum to it; empty without a trace of it."""
+    """Parts of a step in ms, in whole nanoseconds that sum to it; empty without a trace of it."""
     time_s = facts.time.time_s
     traced = facts.traced.spent_ns
     if traced is None or not time_s:
@@ -251,7 +254,7 @@ def budget_of(facts: StepFacts) -> dict[str, float]:
     spent_ns = _with_page_faults(facts, headroom.shared(traced, round(1e9 * time_s)), time_s)
     if work.flops is None or not peaks.tflop_s:
         return _in_ms(headroom.headroom(spent_ns, None))
-    if work.of_model:  # whose count knows all matmuls
+    if work.of_model:  # a count of the model includes all matmuls
         spent_ns = headroom.all_counted(spent_ns)
     useful_ns = work.flops / peaks.tflop_s / 1e3
     is_spec = peaks.basis == "spec"
@@ -273,20 +276,21 @@ def budget_of(facts: StepFacts) -> dict[str, float]:
 
 
 def _with_page_faults(facts: StepFacts, spent_ns: dict[str, int], time_s: float) -> dict[str, int]:
-    """Times with what page faults take of operators as a part of its own, where they were timed."""
+    """Takes the time of page faults out of operators as a part of its own, if the faults were
+    timed."""
     counters = facts.counters
     if counters.page_faults_per_s is None or counters.page_fault_s is None:
         return spent_ns
     kept_s = facts.time.kept_memory_time_s or 0.0
     if kept_s >= time_s:  # the step takes as long without them
         return headroom.apart(spent_ns, 0.0)
-    return headroom.apart(
-        spent_ns, 1e9 * counters.page_faults_per_s * counters.page_fault_s * time_s
-    )
+    faults_ns = 1e9 * counters.page_faults_per_s * counters.page_fault_s * time_s
+    return headroom.apart(spent_ns, faults_ns)
 
 
 def _slower_clock_ns(facts: StepFacts, useful_ns: float) -> Known:
-    """Nanoseconds that a clock below the peak's adds to the useful part."""
+    """Nanoseconds that a clock below the peak's adds to the useful part; None if a clock is
+    unknown."""
     clock_mhz = facts.counters.clock_mhz
     peak_clock_mhz = facts.peaks.peak_clock_mhz
     if not clock_mhz or not peak_clock_mhz:
@@ -299,7 +303,7 @@ def _in_ms(parts_ns: Mapping[str, int]) -> dict[str, float]:
 
 
 def read(row: Row) -> Account:
-    """The account in a joined row of the profile table, or of the table of traces."""
+    """Reads the account from a joined row of the profile table, or of the table of traces."""
     facts = facts_of(row)
     shares = group(Shares, row)
     expected = expected_mfu(facts)

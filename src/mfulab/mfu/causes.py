@@ -1,6 +1,7 @@
-"""Causes of a step's lost time, each in one place: its parts of the step, its rule, what it costs,
-and the sweep and figure that show what the remedy does. Words stand in the catalogues: `verdict`,
-`advice`, `because`. Thresholds are rules of thumb; every sentence has the numbers it rests on."""
+"""Causes of a step's lost time. Each is defined in one place: its parts of the step, its rule, what
+it costs, and the sweep and figure that show what the remedy does. Texts are in the catalogues:
+`verdict`, `advice`, `because`. Thresholds are rules of thumb; every sentence has the numbers it
+rests on."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,8 +10,9 @@ from mfulab.core.parts import leave_out
 from mfulab.core.said import Numbers, Said
 from mfulab.mfu.step import Counters, Known, Shares, StepFacts
 
-# % of the largest part: which of two such parts is named, the more telling cause decides
-AS_LARGE = 0.9
+AS_LARGE = (
+    0.9  # of the largest part: larger parts count as largest too, and the first cause decides
+)
 WASTED = 20.0  # % from which padding, or a clock that was held back, is worth naming
 BUSY = 80.0  # % of the time from which a device counts as occupied
 DRAM_BUSY = 55.0  # % of DRAM's cycles; about 80 is the most that real kernels reach
@@ -20,16 +22,16 @@ FEW_WARPS = 20.0  # % of resident warps below which latency is hard to hide
 OTHERS = 15.0  # points of CPU that other processes may use unnoticed
 NEAR_CEILING = 70.0  # % of the measured ceiling: what large, well-shaped models reach
 ABOVE_PEAK = 100.0001  # % from which a share is above its peak, and not rounded there
-SLOWER = 1.05  # × the time in fp32 from which emulating is worth naming
-# × the issued instructions, or HFU, from which the tensor pipe contradicts them, or ÷
+SLOWER = 1.05  # time ÷ time in fp32 from which emulation is worth naming
+# Tensor pipe ÷ issued instructions, or HFU, from which they contradict each other; or its inverse.
 CROSS_CHECK = 1.15
-LEAST_CHECKED = 1.0  # % of either, below which their ratio says nothing
+LEAST_CHECKED = 1.0  # %: below it in both, their ratio says nothing
 Lost = Mapping[str, float]  # percent of the step by part
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Evidence that rules read: the facts, their shares of the peak, and the parts that are `lost`."""
+    """Evidence that rules read: the facts, their shares of the peak, and the `lost` parts."""
 
     facts: StepFacts
     shares: Shares
@@ -41,16 +43,16 @@ Rule = Callable[[Evidence], Said | None]
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause by its key. It is asked where one of `parts` is as large as any, always without
-    parts."""
+    """A cause and its key. Its rule is asked if one of `parts` is among the largest; always if it
+    has no parts."""
 
     key: str
     parts: tuple[str, ...]
-    rule: Rule  # gives the sentence with its numbers; None where they do not show this cause
-    remedy: str  # what to give to `snakemake --config` to measure the remedy's effect
-    figure: str  # which draws that effect
+    rule: Rule  # returns the sentence with its numbers; None if they do not show this cause
+    remedy: str  # argument of `snakemake --config` that measures the remedy's effect
+    figure: str  # the figure that shows that effect
     costs: tuple[str, ...] | None = None  # parts that it costs; None for `parts`
-    without_mfu: bool = False  # shares of time tell it, without FLOPs or a peak
+    without_mfu: bool = False  # True if shares of time show it, without FLOPs or a peak
 
 
 def at_least(value: Known, threshold: float) -> bool:
@@ -64,20 +66,21 @@ def below(value: Known, threshold: float) -> bool:
 
 
 def reached(key: str, value: Known, least: float, name: str = "share") -> Said | None:
-    """The sentence with a value that is at least `least`; None below it."""
+    """Sentence `key` with the value, if that is at least `least`; else None."""
     if at_least(value, least):
         return Said(key, {name: value})
     return None
 
 
 def computed_beside(counters: Counters) -> Said | None:
-    """Says how much of the CPU other processes took, where that is worth a sentence."""
+    """Sentence on the share of the CPU that other processes took; None if it is too small to
+    mention."""
     return reached("beside", counters.other_processes_percent, OTHERS)
 
 
 def at_highest_clock(share: Known, shares: Shares) -> float:
-    """A share of the peak, or of that at the device's highest clock where it is higher; 0 if it is
-    empty."""
+    """A share of the peak, or of the peak at the device's highest clock if that one is higher; 0 if
+    the share is None."""
     mfu = shares.mfu_percent
     highest = shares.mfu_max_clock_percent
     if not mfu or highest is None:
@@ -87,17 +90,17 @@ def at_highest_clock(share: Known, shares: Shares) -> float:
 
 @dataclass(frozen=True)
 class Operators:
-    """A step by a trace's operators, in percent of it."""
+    """Shares of a step by the operators in its trace, in percent."""
 
     matmuls: float
     others: float
-    outside: float  # of any operator
+    outside: float  # in no operator
     speed: float  # MFU of the matmuls alone
-    is_measured: bool  # that MFU is of the measured ceiling
+    is_measured: bool  # True if that MFU is of the measured ceiling
 
     @property
     def numbers(self) -> Numbers:
-        """Numbers of a sentence."""
+        """Numbers for a sentence on the step's operators."""
         return {
             "matmuls": self.matmuls,
             "others": self.others,
@@ -108,7 +111,7 @@ class Operators:
 
 
 def operators_of(facts: StepFacts, shares: Shares) -> Operators | None:
-    """The step by its operators; None without a trace of them, or without an MFU."""
+    """Shares of the step by its operators; None without a trace of them, or without MFU."""
     matmuls = facts.traced.matmul_percent
     others = facts.traced.other_operators_percent
     is_measured = shares.mfu_measured_percent is not None
@@ -116,7 +119,7 @@ def operators_of(facts: StepFacts, shares: Shares) -> Operators | None:
     if not matmuls or others is None or mfu is None:
         return None
     counted = matmuls * (1 - (facts.traced.uncounted_percent or 0) / 100)
-    if counted < mfu <= 100 and matmuls < 100:  # the trace slowed what stands around matmuls
+    if counted < mfu <= 100 and matmuls < 100:  # the trace slowed everything but matmuls
         stretched = max(matmuls, mfu)
         others = others * (100 - stretched) / (100 - matmuls)
         matmuls = stretched
@@ -125,7 +128,7 @@ def operators_of(facts: StepFacts, shares: Shares) -> Operators | None:
 
 
 def _emulated_format(seen: Evidence) -> Said | None:
-    """A format that the device emulates, so that fp32's ceiling stands under MFU."""
+    """Sentence on a format that the device emulates, so that MFU is of fp32's ceiling."""
     peaks = seen.facts.peaks
     slower = peaks.slower_than_fp32
     if not peaks.peak_precision or peaks.effective_precision == peaks.peak_precision:
@@ -153,8 +156,8 @@ def _padded(seen: Evidence) -> Said | None:
 
 
 def _doubtful_ceiling(seen: Evidence) -> Said | None:
-    """Names what keeps a run near its ceiling from being compute-bound: that ceiling cannot be
-    relied on."""
+    """Sentence on why a run near its ceiling is not called compute-bound: the ceiling is
+    unreliable."""
     share = seen.shares.mfu_measured_percent
     peaks = seen.facts.peaks
     if share is None or share < NEAR_CEILING:
@@ -175,8 +178,7 @@ def _compute_bound(seen: Evidence) -> Said | None:
 
 
 def _input_bound(seen: Evidence) -> Said | None:
-    # Kernels that were queued before may keep a GPU busy while the host waits: then the wait costs
-    # no time.
+    # Kernels queued earlier may keep a GPU busy while the host waits: then the wait costs no time.
     longer = max("input_wait", "copies", key=lambda part: seen.lost.get(part, 0.0))
     if not seen.lost.get(longer):
         return None
@@ -188,7 +190,7 @@ def _communication_bound(seen: Evidence) -> Said | None:
 
 
 def _launch_bound(seen: Evidence) -> Said | None:
-    """Time in which a GPU has nothing to do, and not for want of input."""
+    """Sentence on time in which a GPU has nothing to do, though not for want of input."""
     idle = seen.lost["idle"]
     traced = seen.facts.traced
     gaps = traced.launch_gaps_per_step
@@ -200,7 +202,7 @@ def _launch_bound(seen: Evidence) -> Said | None:
         return Said("idle", {"idle": idle})
     launching = traced.launch_bound_percent
     if launching is None and time_s is not None:
-        # As if all gaps were as long as the median one, and for a launch.
+        # As if all gaps were as long as the median one, and waited for a launch.
         launching = 100 * gaps * gap_s / time_s
     if below(launching, idle / 2):
         return None
@@ -357,10 +359,10 @@ def _not_explained(seen: Evidence) -> Said:
 
 _MATMULS = ("matmuls_below_best", "best_below_peak", "busy")
 _BY_COMPILING = "execution=eager,compile"
-BY_BATCH = "batch_size=8,16,32"  # of a run: its own, then twice and four times as large
+BY_BATCH = "batch_size=8,16,32"  # for a run: its own, then twice and four times as large
 _TRACED = "overrides=profile.trace=true"
 
-# In their order: the first that can show its numbers is the verdict. The last always can.
+# The first whose rule returns a sentence is the verdict. The last one's always does.
 CAUSES = (
     Cause(
         "emulated_format",
@@ -520,44 +522,44 @@ BY_KEY = {cause.key: cause for cause in CAUSES}
 
 
 def because(seen: Evidence) -> tuple[Cause, Said]:
-    """The first cause that is about one of the largest parts and can show its numbers, and these."""
+    """The first cause that has one of the largest parts and whose rule returns a sentence, with
+    that sentence."""
     least = AS_LARGE * max(seen.lost.values(), default=0.0)
-    large = set()
-    for part, share in seen.lost.items():
-        if share >= least and share > 0:
-            large.add(part)
+    large = {part for part, share in seen.lost.items() if share >= least and share > 0}
     has_mfu = seen.shares.mfu_percent is not None
     for cause in CAUSES:
         if cause.parts and large.isdisjoint(cause.parts):
             continue
         if not has_mfu and not cause.without_mfu:
             continue
-        if (said := cause.rule(seen)) is not None:
-            return cause, said
+        reason = cause.rule(seen)
+        if reason is not None:
+            return cause, reason
     raise AssertionError("the last cause says something of every step")
 
 
 def lost_parts(facts: StepFacts, shares: Shares, budget_ms: Mapping[str, float]) -> Lost:
-    """Parts of the time that do not serve the model, in percent of the step: of its budget, else
-    of the shares that were read, where `busy` is time of which nothing more is known. Beside them
-    `padding`, the share of the useful part that serves no token, and `unused`, what a CPU's cores
-    idle."""
-    beside = {}
+    """Parts of the time that do not serve the model, in percent of the step: from its budget, else
+    from measured shares, where `busy` is time of which nothing more is known. In addition
+    `padding`, the share of the useful part that serves no token, and `unused`, the idle share of a
+    CPU's cores."""
+    lost = dict[str, float]()
     mfu = shares.mfu_percent
     useful = shares.useful_mfu_percent
     if mfu is not None and useful is not None:
-        beside["padding"] = mfu - useful
+        lost["padding"] = mfu - useful
     used = facts.counters.utilization_percent
     if used is not None and facts.on_cpu:
-        beside["unused"] = 100 - used
+        lost["unused"] = 100 - used
     time_s = facts.time.time_s
     parts_ms = leave_out(budget_ms, ("useful",))
     if time_s and any(parts_ms.values()):
-        return beside | {part: ms / time_s / 10 for part, ms in parts_ms.items()}
-    return {**beside, **_of_shares(facts, shares)}
+        return lost | {part: ms / time_s / 10 for part, ms in parts_ms.items()}
+    return {**lost, **_of_shares(facts, shares)}
 
 
 def _of_shares(facts: StepFacts, shares: Shares) -> Lost:
+    """Lost parts by measured shares, for a step without a budget."""
     waited = facts.traced.input_wait_percent or 0.0
     copied = facts.traced.copy_percent or 0.0
     sent = facts.traced.communication_percent or 0.0
@@ -565,27 +567,27 @@ def _of_shares(facts: StepFacts, shares: Shares) -> Lost:
     if operators is not None:
         idle = operators.outside
         below_best = operators.matmuls * (1 - operators.speed / 100)
-        rest = {"other_operators": operators.others, "matmuls_below_best": below_best}
+        others = {"other_operators": operators.others, "matmuls_below_best": below_best}
     else:
         counters = facts.counters
         busy = first_known(counters.kernel_busy_percent, counters.utilization_percent)
-        if busy is None:  # nothing says that the device waits
+        if busy is None:  # nothing shows that the device waits
             busy = 100.0
         share = first_known(shares.mfu_measured_percent, shares.mfu_percent) or 0.0
         idle = max(0.0, 100 - busy - copied)
-        rest = {"busy": busy - sent - share}
+        others = {"busy": busy - sent - share}
     waited = min(waited, idle)
     return {
         "input_wait": waited,
         "copies": copied,
         "communication": sent,
         "idle": idle - waited,
-        **rest,
+        **others,
     }
 
 
 def first_known(*values: Known) -> Known:
-    """The first value that is known."""
+    """First value that is not None; None if all are."""
     for value in values:
         if value is not None:
             return value

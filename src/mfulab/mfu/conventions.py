@@ -14,25 +14,26 @@ Recomputation = Literal["none", "attention", "blocks", "everything"]
 
 @dataclass(frozen=True)
 class Choices:
-    """A convention: the choices that decide an MFU. The defaults are this project's."""
+    """Choices of a convention that decide an MFU. The defaults are this project's."""
 
-    # of a mixture, those that a token passes through, or all
+    # experts of a mixture that count: those that a token passes through, or all
     experts: Literal["active", "total"] = "active"
-    frozen: bool = False  # gradients of frozen weights, which nobody computes
-    unmultiplied: bool = False  # 2 FLOPs a token and pass for each norm and bias, as 6·N does
-    looked_up: bool = False  # the same for each embedding that is only looked up
+    frozen: bool = False  # count gradients of frozen weights, which nobody computes
+    unmultiplied: bool = False  # count 2 FLOPs per token and pass for norms and biases, as 6·N does
+    looked_up: bool = False  # count the same for embeddings that are only looked up
     # scores and their product with the values: in full, the causal half, or left out
     attention: Attention = "full"
-    # What the backward pass does again: nothing, attention's scores (fused attention), every block
-    # (by the rule of four forward passes for three), or both, as the device executes it.
+    # What the backward pass computes again: nothing, attention's scores (fused attention), every
+    # block (by the rule of four forward passes for three), or both, as the device executes it.
     recomputation: Recomputation = "none"
-    multiply_add: Literal[2, 1] = 2  # FLOPs of one; 1 where multiply-adds are called FLOPs
-    # 6·N for each element of the input, N without embedding tables, in place of all this
+    multiply_add: Literal[2, 1] = 2  # FLOPs of a multiply-add; 1 if multiply-adds are called FLOPs
+    # instead of all this, 6·N for each element of the input, with N without embedding tables
     elements: bool = False
 
 
 OURS = Choices()
-ORDER = tuple(choice.name for choice in fields(Choices))  # in which a waterfall changes choices
+# Order in which a waterfall changes choices.
+ORDER = tuple(choice.name for choice in fields(Choices))
 _HINTS = get_type_hints(Choices).items()
 POSSIBLE: dict[str, tuple[object, ...]] = {
     name: get_args(kind) or (False, True) for name, kind in _HINTS
@@ -41,7 +42,7 @@ POSSIBLE: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True)
 class Convention:
-    """One convention of the field: who uses it, and where it is written down."""
+    """One convention of the field: its users, its choices, and where it is written down."""
 
     name: str
     choices: Choices
@@ -49,14 +50,14 @@ class Convention:
 
 
 BY_KEY = {
-    key: Convention(held["name"], Choices(**held.get("choices", {})), held["source"])
-    for key, held in data(Path(__file__).with_name("conventions.yaml")).items()
+    key: Convention(entry["name"], Choices(**entry.get("choices", {})), entry["source"])
+    for key, entry in data(Path(__file__).with_name("conventions.yaml")).items()
 }
 CONVENTIONS = tuple(BY_KEY.values())
 
 
 def flops(work: Work, choices: Choices) -> float:
-    """FLOPs of a step by a convention; a parameter costs 2 a token and pass, in training 6·N
+    """FLOPs of a step by a convention. A parameter costs 2 per token and pass, in training 6·N
     (arXiv:2001.08361)."""
     if choices.elements:
         return work.total_flos
@@ -76,15 +77,15 @@ def flops(work: Work, choices: Choices) -> float:
 
 
 def _recomputed(work: Work, choices: Choices, products: float, attention: float) -> float:
-    """FLOPs that a training step executes beyond what the model needs; none in inference."""
+    """FLOPs that a training step executes beyond what the model needs; 0 in inference."""
     if choices.recomputation == "none" or work.mode != "training":
         return 0.0
     if choices.recomputation == "blocks":
         return (products + attention) / 3
     counted = work.flops("attention")
-    again = 0.0
+    scores = 0.0
     if counted:
-        again = attention / counted * (work.flops("attention", "executed_flops") - counted)
+        scores = attention / counted * (work.flops("attention", "executed_flops") - counted)
     if choices.recomputation == "attention":
-        return again
-    return again + (products + attention) / 3
+        return scores
+    return scores + (products + attention) / 3

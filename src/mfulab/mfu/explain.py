@@ -1,5 +1,5 @@
-"""One speed as MFU by every convention: how each comes from ours, and which one gives a number that
-was reported."""
+"""Expresses one speed as MFU by every convention: how each differs from ours, and which one gives a
+reported number."""
 
 import html
 import math
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise, product
+from typing import Any
 
 from rich.cells import cell_len
 
@@ -24,10 +25,10 @@ from mfulab.mfu.roofline import peak_of
 from mfulab.mfu.utilization import of_peak
 from mfulab.mfu.work import Work
 
-# peak that tools take for a device they do not know: an A100's, dense in bf16
+# Peak that tools assume for a device that they do not know: an A100's, dense in bf16.
 FALLBACK_TFLOP_S = 312.0
-# Formats whose peak stands under an MFU of another: by mistake, or because a part of the matmuls
-# runs in them.
+# Formats whose peak is used for an MFU in another format: by mistake, or because a part of the
+# matmuls runs in them.
 MISTAKEN = {
     "fp32": ("bf16", "fp16", "tf32"),
     "tf32": ("bf16", "fp32"),
@@ -38,22 +39,23 @@ MISTAKEN = {
 }
 NODES = (2, 4, 8, 16)  # devices that a speed or a peak may be of by mistake
 TOLERANCE = 0.3  # points of MFU within which a convention gives a reported number
-# Of a reported number above 50 %: peaks are printed rounded, an H100 NVL's 60.3 TFLOP/s as 60.
+# Tolerance relative to a reported number above 50 %: peaks are printed rounded, an H100 NVL's
+# 60.3 TFLOP/s as 60.
 RELATIVE_TOLERANCE = 0.006
-SHOWN = 5  # conventions that are listed where a reported number has more
+SHOWN = 5  # number of matching conventions that are listed
 WIDTH = 80  # columns of a line
 NAMED = frozenset(convention.name for convention in CONVENTIONS)
-SEEN = 0.005  # points from which a number is shown
+SEEN = 0.005  # points from which a difference is shown
 BY_CHANCE = 10.0  # percent of `Explanation.chance_percent` from which a match may be chance
 
 
 @dataclass(frozen=True)
 class Denominator:
-    """A peak that could stand under an MFU, in TFLOP/s, and what it is."""
+    """A peak that an MFU could be a share of, in TFLOP/s, with its name."""
 
     name: str
     tflop_s: float
-    said: Said | None = None  # the name for other languages; None where it has one alone
+    said: Said | None = None  # the name in other languages; None if it is the same in all
 
 
 def _denominator(said: Said, tflop_s: float) -> Denominator:
@@ -62,18 +64,15 @@ def _denominator(said: Said, tflop_s: float) -> Denominator:
 
 @dataclass(frozen=True)
 class Row:
-    """A speed in one convention."""
+    """MFU of a speed by one convention and one peak."""
 
-    convention: str  # its name, or its choices where it has none
-    denominator: str  # which peak
-    peak_tflop_s: float  # that peak, dense unless it says otherwise
-    flops_per_token: (
-        float  # as the convention counts them; a sample's where the input is none of tokens
-    )
+    convention: str  # its name, or its choices if it has none
+    denominator: str  # name of the peak
+    peak_tflop_s: float  # that peak, dense unless its name says otherwise
+    flops_per_token: float  # by the convention; per sample if the input is no tokens
     mfu_percent: float  # of that peak
-    steps: Mapping[
-        str, float
-    ]  # points that each choice adds to our MFU, in order: mfu_percent − ours, exactly
+    # points that each choice adds to our MFU, in order; they sum to mfu_percent − ours, exactly
+    steps: Mapping[str, float]
     source: str = ""  # where the convention is written down
 
     @property
@@ -84,7 +83,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Explanation of a speed."""
+    """Explanation of a speed as MFU."""
 
     model: str  # its name
     device: str  # the datasheet's name
@@ -92,15 +91,15 @@ class Explanation:
     tflop_s: float  # of each device, by this project's convention
     conventions: Sequence[Row]  # each named convention, over the device's dense peak
     denominators: Sequence[Row]  # each other peak, under this project's FLOPs
-    matches: Sequence[Row]  # those that give the reported number, the simplest first
+    matches: Sequence[Row]  # rows that give the reported number, the simplest first
     reported: float | None = None  # that number, in percent
-    # combinations of choices and peaks that change ours no more often than the best match does;
-    # all, where none matches
+    # number of combinations of choices and peaks with no more changes than the best match; all of
+    # them if none matches
     tried: int = 0
-    # of all numbers within a quarter of the reported one, those that they give
+    # share that they give of all numbers within a quarter of the reported one
     chance_percent: float | None = None
     tolerance: float = TOLERANCE  # points within which a combination gives the reported number
-    # name of each peak as a sentence, for other languages than that of `Row.denominator`
+    # name of each `Row.denominator` as a sentence, for other languages
     peaks: Mapping[str, Said] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
@@ -128,31 +127,30 @@ class Explanation:
             yield from _row_lines(row, self._peak(row, text), text)
 
     def _peak(self, row: Row, text: Texts) -> str:
-        """The peak under a row, in words of the text's language."""
+        """Name of the peak under a row, in the text's language."""
         said = self.peaks.get(row.denominator)
         if said is None:
             return row.denominator
         return sentence(said.key, said.numbers, text.language)
 
     def _reported_lines(self, reported: float, text: Texts) -> "Iterator[Line]":
-        """Lines on the combinations that give the reported number, of how many tried, and on how
-        many numbers those give."""
-        told = {"reported": reported, "tolerance": self.tolerance}
+        """Lines on the combinations that give the reported number, on how many were tried, and on
+        how many numbers those give."""
+        numbers = {"reported": reported, "tolerance": self.tolerance}
         if not self.matches:
-            yield Line(text("none", **told))
-            yield Line(text("tried_both", count=self.tried, **told))
+            yield Line(text("none", **numbers))
+            yield Line(text("tried_both", count=self.tried, **numbers))
             return
-        yield Line(text("is_one_of", **told))
+        yield Line(text("is_one_of", **numbers))
         for row in self.matches[:SHOWN]:
-            yield from _wrapped(
-                f"  {in_percent(row.mfu_percent)}  {_convention(row.convention, text)}", 10
-            )
+            convention = _convention(row.convention, text)
+            yield from _wrapped(f"  {in_percent(row.mfu_percent)}  {convention}", 10)
             yield from _wrapped(f"{'':10}{text('over', peak=self._peak(row, text))}", 10)
         if len(self.matches) > SHOWN:
             yield Line(f"  {text('further', count=len(self.matches) - SHOWN)}")
-        yield Line(text("tried", count=self.tried, **told))
+        yield Line(text("tried", count=self.tried, **numbers))
         if self.chance_percent is not None:
-            yield Line(text("of_numbers", chance=percent(self.chance_percent), **told))
+            yield Line(text("of_numbers", chance=percent(self.chance_percent), **numbers))
         if self.may_be_chance:
             yield Line(text("chance"), "yellow")
 
@@ -161,7 +159,7 @@ class Explanation:
 
     @property
     def may_be_chance(self) -> bool:
-        """True where the combinations that were tried give many of the numbers nearby."""
+        """True if the combinations that were tried give many of the numbers nearby."""
         return bool(self.matches) and (self.chance_percent or 0) >= BY_CHANCE
 
 
@@ -174,14 +172,14 @@ class Line:
 
 
 def _convention(name: str, text: Texts) -> str:
-    """A convention's name, or its choices where it has none, in words of the text's language."""
+    """Name of a convention, or its choices if it has none, in the text's language."""
     if name in NAMED:
         return text.name("convention", name)
     return ", ".join(text.name("choice", choice) for choice in name.split(", "))
 
 
 def _row_lines(row: Row, name: str, text: Texts) -> Iterator[Line]:
-    """Lines of an MFU with what it is, and of the points that each choice adds to ours."""
+    """Lines with an MFU and its name, and with the points that each choice adds to ours."""
     yield from _wrapped(f"{row.mfu_percent:7.1f}  {name}", 9)
     added = []
     for step, points in row.steps.items():
@@ -192,10 +190,11 @@ def _row_lines(row: Row, name: str, text: Texts) -> Iterator[Line]:
         yield from _wrapped(f"{'':9}{', '.join(added)}", 9, "dim")
 
 
-def _wrapped(words: str, indent: int, style: str = "") -> Iterator[Line]:
-    """Words in lines of at most 80 columns, all but the first indented; a wide letter takes two."""
+def _wrapped(long: str, indent: int, style: str = "") -> Iterator[Line]:
+    """Breaks a sentence into lines of at most 80 columns, all but the first indented; a wide letter
+    takes two."""
     line = ""
-    for word in re.split(r"(?<=\S) ", words):
+    for word in re.split(r"(?<=\S) ", long):
         longer = f"{line} {word}" if line else word
         if cell_len(longer) > WIDTH and line.strip():
             yield Line(line, style)
@@ -206,7 +205,8 @@ def _wrapped(words: str, indent: int, style: str = "") -> Iterator[Line]:
 
 @dataclass(frozen=True)
 class _Search:
-    """Combinations that were tried for a reported number: those that give it, and all MFUs."""
+    """Combinations that were tried for a reported number: those that give it, and the MFU of
+    all."""
 
     matches: Sequence[Row]
     tried: Sequence[float]
@@ -223,7 +223,7 @@ def explained(
     denominators: Sequence[Denominator],
     reported: float | None = None,
 ) -> Explanation:
-    """Explanation of a speed in samples a second of each device, from the counted work of one
+    """Explains a speed in samples per second of each device, from the counted work of one
     sample."""
     first = denominators[0]
     ours, *others = (
@@ -253,12 +253,12 @@ def explained(
         tried=len(search.tried),
         chance_percent=chance,
         tolerance=TOLERANCE if reported is None else tolerance_of(reported),
-        peaks={one.name: one.said for one in denominators if one.said is not None},
+        peaks={known.name: known.said for known in denominators if known.said is not None},
     )
 
 
 def _search(rows: Sequence[Row], reported: float) -> _Search:
-    """Combinations that give a reported number, the simplest first, each number and peak once."""
+    """Combinations that give a reported number, simplest first, each number and peak once."""
 
     def simplicity(row: Row) -> tuple[int, bool, float]:
         return row.changes, row.convention not in NAMED, abs(row.mfu_percent - reported)
@@ -300,34 +300,30 @@ def covered_percent(values: Sequence[float], reported: float) -> float:
 def denominators_of(
     device: str, precision: str, given: float | None = None, devices: int = 1
 ) -> tuple[str, list[Denominator]]:
-    """The device's name and every peak that could be meant, its dense one first; `devices` share
-    the work. Raises ConfigurationError for none."""
+    """The device's name, and every peak that could be meant, its dense one first; `devices` share
+    the work. Raises ConfigurationError if no peak is known, or if the given one is invalid."""
     if given is not None:
         if precision not in UNITS:
             raise unknown("precision", precision, UNITS)
         if not 0 < given < math.inf:
             above = Said("give_dense_peak")
             raise ConfigurationError(of_source(f"peak_tflop_s={given}", above))
-        as_given = Said("peak_given")
-        several = _of_several(as_given, given, devices)
-        return device, [_denominator(as_given, given), *several]
+        name = Said("peak_given")
+        return device, [_denominator(name, given), *_of_several(name, given, devices)]
     sheet, dense, spec = peak_of(device, precision, Said("or_give_peak"))
     denominators = _of_device(device, sheet, dense, precision)
-    near_fallback = (abs(one.tflop_s / FALLBACK_TFLOP_S - 1) < 0.01 for one in denominators)
-    if not any(near_fallback):
+    ratios = [denominator.tflop_s / FALLBACK_TFLOP_S for denominator in denominators]
+    if not any(abs(ratio - 1) < 0.01 for ratio in ratios):
         denominators.append(_denominator(Said("peak_fallback"), FALLBACK_TFLOP_S))
     denominators += _of_several(_dense(precision), spec, devices)
     names = defaultdict[float, list[Denominator]](list)
     for denominator in denominators:
         names[round(denominator.tflop_s, 3)].append(denominator)
-    merged = list[Denominator]()
-    for alike in names.values():
-        merged.append(reduce(_alike, alike))
-    return sheet.device, merged
+    return sheet.device, [reduce(_alike, alike) for alike in names.values()]
 
 
 def _alike(first: Denominator, second: Denominator) -> Denominator:
-    """One peak of two that are as high, by the names of both."""
+    """Merges two peaks of equal height under both names."""
     names: Numbers = {"first": first.said or first.name, "second": second.said or second.name}
     return _denominator(Said("peaks_alike", names), first.tflop_s)
 
@@ -355,11 +351,12 @@ def _of_device(device: str, sheet: Datasheet, dense: Peak, precision: str) -> li
 
 
 def _of_several(name: Said, tflop_s: float, devices: int) -> Iterator[Denominator]:
-    """Peaks that stand under an MFU where devices were forgotten: in the speed, or in the peak."""
+    """Peaks that an MFU is a share of if the number of devices was forgotten, in the speed or in
+    the peak."""
     for count in sorted({*NODES, devices} - {1}):
-        told: Numbers = {"peak": name, "count": count}
-        yield _denominator(Said("peak_divided", told), tflop_s / count)
-        yield _denominator(Said("peak_multiplied", told), tflop_s * count)
+        numbers: Numbers = {"peak": name, "count": count}
+        yield _denominator(Said("peak_divided", numbers), tflop_s / count)
+        yield _denominator(Said("peak_multiplied", numbers), tflop_s * count)
 
 
 def change(
@@ -371,17 +368,18 @@ def change(
     first: Denominator,
     source: str = "",
 ) -> Row:
-    """A row of `choices` over `denominator`, with what each choice adds to ours over `first`;
-    samples of one device."""
+    """MFU of `choices` over `denominator`, with what each choice adds to ours over `first`.
+    `samples_per_s` is that of one device."""
 
-    def mfu(now: Choices, peak_tflop_s: float) -> float:
-        return of_peak(flops(counted, now), counted.batch_size / samples_per_s, peak_tflop_s) or 0.0
+    def mfu(made: Choices, peak_tflop_s: float) -> float:
+        step_s = counted.batch_size / samples_per_s
+        return of_peak(flops(counted, made), step_s, peak_tflop_s) or 0.0
 
-    changed = [
-        {choice: getattr(choices, choice) for choice in ORDER[:count]}
-        for count in range(len(ORDER) + 1)
-    ]
-    points = [mfu(replace(OURS, **change), first.tflop_s) for change in changed]
+    points = [mfu(OURS, first.tflop_s)]
+    changes = dict[str, Any]()
+    for choice in ORDER:
+        changes[choice] = getattr(choices, choice)
+        points.append(mfu(replace(OURS, **changes), first.tflop_s))
     result = mfu(choices, denominator.tflop_s)
     differences = (after - before for before, after in pairwise([*points, result]))
     steps = dict(zip((*ORDER, "peak"), differences, strict=True))
@@ -390,45 +388,48 @@ def change(
 
 
 def _matters(choices: Choices, counted: Work) -> bool:
-    """True if every choice of a convention changes something for this model; ours always does."""
-    if choices.elements:  # alone, and where it is not the same as 6N without embeddings
+    """True if every choice of a convention changes the FLOPs of this model; also for our own
+    convention."""
+    if choices.elements:  # only by itself, and if it differs from 6N without embeddings
         kaplan = flops(counted, Choices(unmultiplied=True, attention="none"))
-        return (
-            choices == Choices(elements=True)
-            and counted.total_flos > 0
-            and counted.total_flos != kaplan
-        )
+        is_alone = choices == Choices(elements=True)
+        return is_alone and counted.total_flos > 0 and counted.total_flos != kaplan
     if choices.unmultiplied and not counted.flops("attention"):
-        return False  # formulas in N are those of transformers
-    changed = {}
+        return False  # formulas in N are for transformers
+    ours = flops(counted, OURS)
     for name, value in vars(choices).items():
-        if value != getattr(OURS, name):
-            changed[name] = value
-    one_by_one = (
-        replace(OURS, **{name: value}) for name, value in changed.items() if name != "unmultiplied"
-    )
-    return all(flops(counted, choices) != flops(counted, OURS) for choices in one_by_one)
+        if name == "unmultiplied" or value == getattr(OURS, name):
+            continue
+        if flops(counted, replace(OURS, **{name: value})) == ours:
+            return False
+    return True
 
 
 def _everything(
     counted: Work, samples_per_s: float, denominators: Sequence[Denominator]
 ) -> Iterator[Row]:
-    names = {convention.choices: convention for convention in CONVENTIONS}
+    """Yields every combination of choices and peaks that matters for this model."""
+    conventions = {convention.choices: convention for convention in CONVENTIONS}
     for values in product(*(POSSIBLE[choice] for choice in ORDER)):
-        given = dict(zip(ORDER, values, strict=True))
-        choices = Choices(**given)  # type: ignore[arg-type]
+        choices = Choices(**dict(zip(ORDER, values, strict=True)))  # type: ignore[arg-type]
         if not _matters(choices, counted):
             continue
-        changed = (
-            (choice, value) for choice, value in given.items() if value != getattr(OURS, choice)
-        )
-        parts = ", ".join(
-            choice if value is True else f"{choice}={value}" for choice, value in changed
-        )
-        name, source = (
-            (names[choices].name, names[choices].source) if choices in names else (parts, "")
-        )
+        name, source = _changes(choices), ""
+        if choices in conventions:
+            name = conventions[choices].name
+            source = conventions[choices].source
+        first = denominators[0]
         for denominator in denominators:
-            yield change(
-                name, choices, denominator, counted, samples_per_s, denominators[0], source
-            )
+            yield change(name, choices, denominator, counted, samples_per_s, first, source)
+
+
+def _changes(choices: Choices) -> str:
+    """Choices that differ from ours, as text."""
+    parts = list[str]()
+    for choice in ORDER:
+        value = getattr(choices, choice)
+        if value is True:
+            parts.append(choice)
+        elif value != getattr(OURS, choice):
+            parts.append(f"{choice}={value}")
+    return ", ".join(parts)

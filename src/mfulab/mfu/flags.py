@@ -1,4 +1,4 @@
-"""Reasons to look at a row again before believing it, as keys and numbers."""
+"""Reasons to check a row again before believing it, as keys and numbers."""
 
 from collections.abc import Mapping
 
@@ -18,14 +18,14 @@ from mfulab.mfu.causes import (
 )
 from mfulab.mfu.step import Counters, Shares, StepFacts, StepTime, group, number
 
-SAME_CLOCK = 0.02  # relative: within it a matmul and its reference ran at one clock
+SAME_CLOCK = 0.02  # clocks of a matmul and its reference that differ by less count as equal
 MEASURING = 2.0  # % of a step that measuring may take on the host
-MANY_STEPS = 50  # of which most are timed without hooks
-STOLEN = 5.0  # % of the CPU's time from which what the hypervisor took is named
+MANY_STEPS = 50  # in a window this long most steps are timed without hooks
+STOLEN = 5.0  # % of the CPU's time taken by the hypervisor, from which it is mentioned
 
 
 def flags_of(facts: StepFacts, shares: Shares) -> tuple[Said, ...]:
-    """Flags of a step."""
+    """Flags of a step: reasons to check its row again."""
     counters = facts.counters
     flags = (
         _cross_check(shares),
@@ -43,15 +43,15 @@ def flags_of(facts: StepFacts, shares: Shares) -> tuple[Said, ...]:
 
 
 def matmul_flags(row: Mapping[str, object]) -> str | None:
-    """The flags of a row of the matmul table, which has no ladder to judge, as `verdict_flags` of
-    the profile table."""
+    """Flags of a row of the matmul table, which has no ladder to judge, in the form of
+    `verdict_flags` of the profile table."""
     counters = group(Counters, row)
     flags = (computed_beside(counters), _disturbed(counters), _unlike_clocks(row))
     return packed_all(filter(None, flags))
 
 
 def _unlike_clocks(row: Mapping[str, object]) -> Said | None:
-    """Names a share of a reference that ran at another clock: a power limit moved between the
+    """Flag of a share of a reference that ran at another clock: a power limit moved between the
     two."""
     own_mhz = number(row.get("clock_mhz"))
     beside_mhz = number(row.get("reference_clock_mhz"))
@@ -61,7 +61,7 @@ def _unlike_clocks(row: Mapping[str, object]) -> Said | None:
 
 
 def _cross_check(shares: Shares) -> Said | None:
-    """Holds the tensor pipe against what was counted: they part by more than 15 % where FLOPs or
+    """Compares the tensor pipe with what was counted: they differ by more than 15 % if FLOPs or
     peak are wrong."""
     expected = shares.expected_mfu_percent
     executed = first_known(shares.issued_percent, shares.hfu_percent, shares.mfu_percent)
@@ -82,8 +82,8 @@ def _above_peak(shares: Shares) -> Said | None:
 
 
 def _held_back(counters: Counters) -> Said | None:
-    """Says how long heat, a brake or a quota held the device back. A GPU's power limit is its
-    normal state."""
+    """Flag of the time in which heat, a power brake or a quota held the device back. A GPU's power
+    limit is its normal state."""
     heat = (
         counters.software_thermal_percent,
         counters.hardware_thermal_percent,
@@ -95,7 +95,7 @@ def _held_back(counters: Counters) -> Said | None:
 
 
 def _measuring(time: StepTime) -> Said | None:
-    # Steps with hooks on are timed where few others are there.
+    # Steps with hooks on are timed only if there are few others.
     is_brief = below(time.steps, MANY_STEPS) and not time.watched_steps
     key = "measuring_briefly" if is_brief else "measuring"
     return reached(key, time.measuring_percent, MEASURING)

@@ -1,5 +1,5 @@
-"""Lost milliseconds of a step between the peak and MFU: parts that sum to it; a part ÷ the step is
-points of MFU."""
+"""Milliseconds of a step that are lost between the peak and MFU, as parts that sum to the step; a
+part ÷ the step is points of MFU."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,35 +19,32 @@ _OF_PRODUCTS = (
     "useful",
 )
 PARTS = (*_SAME, "other_operators", "recomputation", "uncounted", *_OF_PRODUCTS)
-# Kinds of recorded time whose part, and word, has another name.
+# Kinds of recorded time whose part has another name.
 KINDS = {
     "products": "matmuls",
     "recomputed": "recomputation",
     "others": "other_operators",
 }
 LOST = tuple(part for part in PARTS if part != "useful")
-_OF_OPERATORS = (
-    "products",
-    "recomputed",
-    "others",
-    "uncounted",
-)  # times in which page faults may lie
+# Kinds of time that may include page faults.
+_OF_OPERATORS = ("products", "recomputed", "others", "uncounted")
 
 
 def headroom(
     spent_ns: Mapping[str, int], useful_ns: Known, *, executed_ratio: Known = None, issued_ratio: Known = None,
     clock_ns: Known = None, best_ns: Known = None,
 ) -> dict[str, int]:  # fmt: skip
-    """Parts of a step in whole nanoseconds; their sum is that of `spent_ns`, exclusive times by
-    kind, exactly.
+    """Splits a step into parts in whole nanoseconds. Their sum is exactly that of `spent_ns`, the
+    exclusive times by kind.
 
-    `useful_ns`: FLOPs that the model needs ÷ peak; None where either is unknown: matmuls are then
-    `uncounted`. `executed_ratio`: operations that kernels execute, padding included ÷ FLOPs
-    counted; `issued_ratio`: these at their instructions' own rates ÷ FLOPs counted. `clock_ns`:
-    what a clock below the peak's adds. `best_ns`: the FLOPs at the best speed measured; None where
-    the peak is that speed. What is None has no part. Where the useful part takes longer than the
-    traced matmuls, the trace slowed what stands around them, which yields in proportion.
-    `matmuls_below_best` is negative where even the step is shorter: shown rather than clipped."""
+    `useful_ns`: FLOPs that the model needs ÷ peak; None if either is unknown: matmuls are then
+    `uncounted`. `executed_ratio`: operations that kernels execute, including padding, ÷ counted
+    FLOPs. `issued_ratio`: these at their instructions' own rates ÷ counted FLOPs. `clock_ns`: time
+    that a clock below the peak's adds. `best_ns`: time of the FLOPs at the best measured speed;
+    None if the peak is that speed. An argument that is None has no part. If the useful part takes
+    longer than the traced matmuls, the trace slowed what is around them, which is shortened in
+    proportion. `matmuls_below_best` is negative if even the step is shorter; it is not clipped.
+    """
     if useful_ns is None:
         return _uncounted(spent_ns)
     spent_ns = _with_useful(spent_ns, round(useful_ns))
@@ -78,17 +75,17 @@ def headroom(
 
 
 def _more(time_ns: Known, than_ns: Known) -> Known:
-    """Nanoseconds by which a time is longer than another; None where one is unknown."""
+    """Nanoseconds by which a time is longer than another; None if one is unknown."""
     if time_ns is None or than_ns is None:
         return None
     return time_ns - than_ns
 
 
 def _of_kinds(spent_ns: Mapping[str, int]) -> dict[str, int]:
-    """Every part, those of a kind of time filled; page faults only where they were timed."""
+    """Every part, those of a kind of time filled in; page faults only if they were timed."""
     parts = dict.fromkeys(PARTS, 0)
     for kind, time_ns in spent_ns.items():
-        if kind != "products":  # which are taken apart
+        if kind != "products":  # these are split further
             parts[KINDS.get(kind, kind)] = time_ns
     if "page_faults" not in spent_ns:
         del parts["page_faults"]
@@ -96,58 +93,55 @@ def _of_kinds(spent_ns: Mapping[str, int]) -> dict[str, int]:
 
 
 def _uncounted(spent_ns: Mapping[str, int]) -> dict[str, int]:
-    """The parts where no useful time is known: matmuls are of unknown FLOPs."""
+    """The parts if no useful time is known: matmuls are of unknown FLOPs."""
     parts = _of_kinds(spent_ns)
     parts["uncounted"] += spent_ns.get("products", 0)
     return leave_out(parts, _OF_PRODUCTS)
 
 
 def _with_useful(spent_ns: Mapping[str, int], useful_ns: int) -> Mapping[str, int]:
-    """Times whose matmuls take at least the useful part, where the step is long enough for it."""
+    """Lengthens the matmuls' time to the useful part, if the step is long enough for it."""
     missing = useful_ns - spent_ns.get("products", 0)
     if missing <= 0 or useful_ns > sum(spent_ns.values()):
         return spent_ns
-    around = []
-    for name in spent_ns:
-        if name != "products":
-            around.append(name)
-    return _less(spent_ns, around, missing) | {"products": useful_ns}
+    others = [name for name in spent_ns if name != "products"]
+    return _less(spent_ns, others, missing) | {"products": useful_ns}
 
 
 def shape_class(batch: int, m: int, n: int, k: int) -> tuple[int, ...]:
-    """Matmuls of like speed: sides rounded to powers of two, and whether there is a batch."""
-    return (*(round(math.log2(max(1, side))) for side in (m, n, k)), int(batch > 1))
+    """Key that groups matmuls expected to run at similar speed: sides rounded to powers of two, and
+    whether batched."""
+    exponents = [round(math.log2(max(1, side))) for side in (m, n, k)]
+    return (*exponents, int(batch > 1))
 
 
 def best_speeds(
     matmuls: Iterable[tuple[str | None, Row]],
 ) -> dict[str, dict[Matmul, float]]:
-    """TFLOP/s of the best joined matmul of each device, by format and class of shape; `matmuls` are
-    (device, row)."""
+    """TFLOP/s of the best joined matmul of each device, per format and class of shape; `matmuls`
+    are pairs of device and row."""
     bests: dict[str, dict[Matmul, float]] = {}
     for device, row in matmuls:
-        if (
-            device
-            and (speed := row.get("tflop_s"))
-            and row["status"] == "ok"
-            and row["m"]
-            and row["n"]
-            and row["k"]
-        ):
-            shape = shape_class(row["batch"] or 1, row["m"], row["n"], row["k"])
-            matmul = row.get("effective_precision") or row["precision"], shape
-            best = bests.setdefault(device, {})
-            best[matmul] = max(speed, best.get(matmul, 0.0))
+        speed = row.get("tflop_s")
+        if not device or not speed or row["status"] != "ok":
+            continue
+        sides = row["m"], row["n"], row["k"]
+        if not all(sides):
+            continue
+        shape = shape_class(row["batch"] or 1, *sides)
+        matmul = row.get("effective_precision") or row["precision"], shape
+        best = bests.setdefault(device, {})
+        best[matmul] = max(speed, best.get(matmul, 0.0))
     return bests
 
 
 def best_time(
     products: Sequence[Row], measured: Mapping[Matmul, float]
 ) -> tuple[float | None, str | None]:
-    """Share of matmuls' time that they would take at the best speed known for each shape, and who
-    says so: `trace`, `matmul_runs` or `both`; None without matmuls. `best_ns` of `products` is the
-    time of as many calls as fast as the fastest; `measured` are TFLOP/s of the best matmul by
-    format and `shape_class`."""
+    """Returns the matmuls' time at the best speed known for each shape ÷ their time, and the source
+    of these speeds: `trace`, `matmul_runs` or `both`. None without matmuls. `best_ns` of `products`
+    is the time of their calls if all were as fast as the fastest. `measured` are TFLOP/s of the
+    best matmul by format and `shape_class`."""
     total_ns = sum(product["time_ns"] for product in products)
     best = 0.0
     sources = set[str]()
@@ -169,16 +163,15 @@ def of_operators(
     memory_gb_s: float | None,
     steps: int,
 ) -> list[Record]:
-    """Roofline of each operator of a step, the most to gain first: Williams et al. 2009,
+    """Roofline of each operator of a step, the largest gain first: Williams et al. 2009,
     doi:10.1145/1498765.1498785. The best time is the longest of three: FLOPs ÷ peak in TFLOP/s
-    (bound by `compute`), bytes ÷ bandwidth in GB/s (`memory`), as many kernels as short as the
-    shortest (`launch`). Bytes are a lower bound, so the best time is too. `headroom_ms` is the
-    kernels' own time − best; `doubtful` rows ran above the roof. Nothing is clipped."""
+    (bound by `compute`), bytes ÷ bandwidth in GB/s (`memory`), kernels × the shortest kernel
+    (`launch`). Bytes are a lower bound, so the best time is too. `headroom_ms` is the kernels' own
+    time − the best time; `doubtful` rows ran above the roof. Nothing is clipped."""
     roofs: list[Record] = []
     for operator in operators:
-        row: Record = {
-            name: operator.get(name) for name in ("kind", "operator", "shapes", "calls", "reason")
-        }
+        names = ("kind", "operator", "shapes", "calls", "reason")
+        row: Record = {name: operator.get(name) for name in names}
         row |= {
             "time_ms": operator["time_ns"] / 1e6 / steps,
             "bound": None,
@@ -201,34 +194,34 @@ def of_operators(
         elif flops is not None:
             row["reason"] = {"no_roof": {}}
         roofs.append(row)
-    bounded = sorted((row for row in roofs if row["bound"]), key=lambda row: -row["headroom_ms"])
-    return bounded + sorted(
-        (row for row in roofs if not row["bound"]), key=lambda row: -row["time_ms"]
-    )
+    bounded = [row for row in roofs if row["bound"]]
+    bounded.sort(key=lambda row: -row["headroom_ms"])
+    unbounded = [row for row in roofs if not row["bound"]]
+    unbounded.sort(key=lambda row: -row["time_ms"])
+    return bounded + unbounded
 
 
 def attainable_s(roofs: Sequence[Row], executed_ratio: float | None = None) -> float | None:
-    """Seconds of a step if each operator of `of_operators` took its best time, else its own, and
-    nothing waited. Padding of matmuls stays where known, as operations executed ÷ counted. None
-    where no matmul has a best time."""
-    factors = {("products", "compute"): executed_ratio or 1.0}
-    times_ms = []
+    """Seconds of a step if each operator of `of_operators` took its best time, or its own if that
+    is unknown, and nothing waited. Known padding of matmuls remains, as operations executed ÷
+    counted. None if no matmul has a best time."""
+    if not any(roof["bound"] and roof["kind"] == "products" for roof in roofs):
+        return None
+    total_ms = 0.0
     for roof in roofs:
-        if roof["kind"] not in ("idle", "input_wait"):
-            times_ms.append(
-                roof["best_ms"] * factors.get((roof["kind"], roof["bound"]), 1.0)
-                if roof["bound"]
-                else roof["time_ms"]
-            )
-    is_known = any(roof["bound"] and roof["kind"] == "products" for roof in roofs)
-    if is_known:
-        return sum(times_ms) / 1e3
-    return None
+        if roof["kind"] in ("idle", "input_wait"):
+            continue
+        time_ms = roof["best_ms"] if roof["bound"] else roof["time_ms"]
+        if roof["kind"] == "products" and roof["bound"] == "compute":
+            time_ms *= executed_ratio or 1.0
+        total_ms += time_ms
+    return total_ms / 1e3
 
 
 def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
-    """Times of a window scaled to one step in whole nanoseconds; idle takes what rounding loses."""
-    if not (total_ns := sum(spent_ns.values())):
+    """Scales a window's times to one step in whole nanoseconds; idle takes what rounding loses."""
+    total_ns = sum(spent_ns.values())
+    if not total_ns:
         return {"idle": step_ns}
     scaled = {name: time * step_ns // total_ns for name, time in spent_ns.items()}
     scaled["idle"] = scaled.get("idle", 0) + step_ns - sum(scaled.values())
@@ -236,21 +229,21 @@ def shared(spent_ns: Mapping[str, int], step_ns: int) -> dict[str, int]:
 
 
 def all_counted(spent_ns: Mapping[str, int]) -> dict[str, int]:
-    """Times with those of matmuls of unknown FLOPs among `products`: a count of the model has them."""
+    """Adds the time of matmuls of unknown FLOPs to `products`: a count of the model includes
+    them."""
     products = spent_ns.get("products", 0) + spent_ns.get("uncounted", 0)
     return {**spent_ns, "products": products, "uncounted": 0}
 
 
 def apart(spent_ns: Mapping[str, int], faults_ns: float) -> dict[str, int]:
-    """Times with `page_faults` taken out of operators, in proportion: a trace does not say out of
-    which."""
+    """Takes `page_faults` out of the operators' times, in proportion: a trace does not show which
+    operators had them."""
     wanted = min(round(faults_ns), sum(spent_ns.get(name, 0) for name in _OF_OPERATORS))
     return _less(spent_ns, _OF_OPERATORS, wanted) | {"page_faults": wanted}
 
 
 def _less(spent_ns: Mapping[str, int], names: Sequence[str], wanted: int) -> dict[str, int]:
-    """Times with `wanted` ns taken out of `names`, in proportion and exactly; they hold at least
-    that much."""
+    """Takes `wanted` ns out of `names`, in proportion and exactly; they hold at least that much."""
     parts = dict(spent_ns)
     before = 0
     taken = 0
@@ -260,5 +253,6 @@ def _less(spent_ns: Mapping[str, int], names: Sequence[str], wanted: int) -> dic
         until = 0
         if total_ns:
             until = before * wanted // total_ns
-        parts[name], taken = spent_ns.get(name, 0) - (until - taken), until
+        parts[name] = spent_ns.get(name, 0) - (until - taken)
+        taken = until
     return parts

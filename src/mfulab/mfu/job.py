@@ -1,5 +1,5 @@
-"""Ranks of a job joined: MFU = FLOPs of all ÷ (slowest step × sum of peaks), and the rank that
-others wait for."""
+"""Joins the ranks of a job: MFU = FLOPs of all ranks ÷ (slowest step × sum of peaks), and the rank
+that others wait for."""
 
 import json
 from collections import defaultdict
@@ -22,13 +22,13 @@ COLUMNS = (
     "transfer_percent",
     "waiting_percent",
 )
-# Bytes that cross a link ÷ bytes of the collective among n processes: nccl-tests,
+# Bytes that cross a link ÷ bytes of the collective, among n processes. Source: nccl-tests,
 # doc/PERFORMANCE.md.
 BUS: Mapping[str, Callable[[int], float]] = {
     "allreduce": lambda n: 2 * (n - 1) / n,
     **dict.fromkeys(("allgather", "reducescatter", "alltoall"), lambda n: (n - 1) / n),
 }
-MOST = 20  # kinds and sizes of collectives
+MOST = 20  # kinds and sizes of collectives in one cell
 Row = Mapping[str, Any]
 Place = TypeVar("Place")  # a rank, or a device of one
 Collective = tuple[str, int, int | None]  # kind, bytes and processes
@@ -36,7 +36,7 @@ Collective = tuple[str, int, int | None]  # kind, bytes and processes
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Bandwidth of one kind and size of collective, and its calls."""
+    """Bandwidth of one kind and size of collective, and its number of calls."""
 
     kind: str
     bytes: int
@@ -50,8 +50,8 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class LinkUse:
-    """Bytes that the collectives of one step send over a link of their process; their calls and
-    time."""
+    """Bytes that the collectives of one step send over a link of their process, their number, and
+    their time."""
 
     bytes: float
     calls: float
@@ -71,9 +71,9 @@ class RankShare:
 
 @dataclass(frozen=True)
 class JobShares:
-    """A step of a job: it takes as long as its slowest rank."""
+    """One step of a job, which takes as long as its slowest rank."""
 
-    slowest: int  # which of the ranks
+    slowest: int  # index of the slowest rank
     time_s: Known
     tflop_s: Known
     mfu_percent: Known
@@ -81,8 +81,8 @@ class JobShares:
 
 
 def shares_of(ranks: Sequence[RankShare]) -> JobShares:
-    """MFU of a job: FLOPs of all ranks ÷ (the slowest step × the sum of peaks). What a rank does
-    not know the job does not know either."""
+    """MFU of a job: FLOPs of all ranks ÷ (the slowest step × the sum of peaks). A value that one
+    rank does not know is None for the job."""
     slowest = max(range(len(ranks)), key=lambda index: ranks[index].time_s or 0.0)
     time_s = ranks[slowest].time_s
     flops = total(*(rank.flops for rank in ranks))
@@ -98,8 +98,8 @@ def shares_of(ranks: Sequence[RankShare]) -> JobShares:
 
 
 def joined(rows: Sequence[Record]) -> None:
-    """Fills the job's columns, but its verdict, of rows read from traces; None for a row of no job, or without
-    another rank beside it."""
+    """Fills in the job's columns, except its verdict, in rows read from traces. They are None in a
+    row without a job, or without another rank of it."""
     for row in rows:
         row |= dict.fromkeys(COLUMNS)
         row["collective_bandwidth"] = bandwidths([row])
@@ -113,7 +113,8 @@ def joined(rows: Sequence[Record]) -> None:
             "job_slowest_rank": ranks[shares.slowest]["rank"],
             "collective_bandwidth": bandwidths(ranks),
         }
-        if waited := waits({_place(row): collectives(row) for row in ranks}):
+        waited = waits({_place(row): collectives(row) for row in ranks})
+        if waited:
             columns["job_slowest_rank"] = min(waited, key=lambda place: waited[place][1])[0]
         for row in ranks:
             row |= columns
@@ -124,26 +125,26 @@ def joined(rows: Sequence[Record]) -> None:
 
 
 def bandwidths(ranks: Sequence[Row]) -> str | None:
-    """JSON: bandwidth of each kind and size of collective in GB/s by its median time; None where
-    sizes are not told. Algorithm bandwidth = bytes ÷ time, bus bandwidth = that × `BUS`. The time
-    is the shortest among all ranks; `wait_ms`, what the one that waits most adds in the mean, is
-    None where a rank is alone."""
-    told = list(map(_times_by_collective, ranks))
-    collectives = []
-    for what, own in told[0].items():
-        others = [calls.get(what, ()) for calls in told]
-        # ranks that called it less often, or were cut short, cannot be held side by side
-        is_shared = all(len(times) == len(own) for times in others)
-        collectives.append(_bandwidth(what, others if is_shared else [own]))
-    if not collectives:
+    """JSON of the bandwidth of each kind and size of collective in GB/s, by its median time; None
+    if sizes are unknown. Algorithm bandwidth = bytes ÷ time, bus bandwidth = that × `BUS`. The time
+    of a call is the shortest among all ranks. `wait_ms` is what the rank that waits most adds on
+    average; None for a single rank."""
+    by_rank = list(map(_times_by_collective, ranks))
+    found = list[Bandwidth]()
+    for collective, times in by_rank[0].items():
+        of_ranks = [calls.get(collective, ()) for calls in by_rank]
+        # a rank that called it less often, or was cut short, cannot be compared call by call
+        is_comparable = all(len(others) == len(times) for others in of_ranks)
+        found.append(_bandwidth(collective, of_ranks if is_comparable else [times]))
+    if not found:
         return None
-    longest_first = sorted(collectives, key=lambda one: -one.ms * one.calls)
-    return json.dumps(list(map(vars, longest_first[:MOST])))
+    found.sort(key=lambda bandwidth: -bandwidth.ms * bandwidth.calls)
+    return json.dumps(list(map(vars, found[:MOST])))
 
 
 def link_bytes(row: Row) -> float | None:
-    """Bytes that the collectives of a step send over a link of their process; None where sizes are
-    not told."""
+    """Bytes that the collectives of a step send over a link of their process; None if sizes are
+    unknown."""
     use = link_use(row)
     if use:
         return use.bytes
@@ -151,15 +152,15 @@ def link_bytes(row: Row) -> float | None:
 
 
 def link_use(row: Row) -> LinkUse | None:
-    """Bytes that the collectives of a step send, whatever the algorithm: each one's × `BUS`; their
-    calls and time. None where sizes are not told."""
-    told = _times_by_collective(row)
-    if not told or not row["steps"]:
+    """Bytes that the collectives of a step send, whatever the algorithm (bytes of each × `BUS`),
+    their calls and their time. None if sizes are unknown."""
+    by_collective = _times_by_collective(row)
+    if not by_collective or not row["steps"]:
         return None
     sent = 0.0
     calls = 0
     busy_ns = 0.0
-    for (kind, size, processes), times in told.items():
+    for (kind, size, processes), times in by_collective.items():
         sent += len(times) * size * _bus_factor(kind, processes)
         calls += len(times)
         busy_ns += sum(times)
@@ -168,14 +169,14 @@ def link_use(row: Row) -> LinkUse | None:
 
 
 def _times_by_collective(row: Row) -> dict[Collective, Sequence[float]]:
-    """Times in ns of each call, by kind, bytes and processes."""
+    """Durations of calls in ns, per kind, bytes and processes."""
     sizes = parse_json(row.get("collective_sizes") or "[]")
     return {(kind, size, processes): times for kind, size, processes, times in sizes}
 
 
-def _bandwidth(what: Collective, of_ranks: Sequence[Sequence[float]]) -> Bandwidth:
-    """One collective's line: its times are those of the ranks, which are equally many."""
-    kind, size, processes = what
+def _bandwidth(collective: Collective, of_ranks: Sequence[Sequence[float]]) -> Bandwidth:
+    """Bandwidth of one collective, from the times of its ranks, which are equally many."""
+    kind, size, processes = collective
     shortest = list(map(min, zip(*of_ranks, strict=True)))
     middle = median(shortest)
     algorithm = None
@@ -200,19 +201,20 @@ def _bandwidth(what: Collective, of_ranks: Sequence[Sequence[float]]) -> Bandwid
 
 
 def _bus_factor(kind: str, processes: int | None) -> float:
-    """Bus bandwidth ÷ algorithm bandwidth; 1 for a kind that is not known, and for one process."""
-    for name, of in BUS.items():
+    """Bus bandwidth ÷ algorithm bandwidth; 1 if the kind or the number of processes is unknown."""
+    for name, factor_of in BUS.items():
         if name in kind and processes:
-            return of(processes)
+            return factor_of(processes)
     return 1.0
 
 
 def _mean_wait(times: Sequence[float], shortest: Sequence[float]) -> float:
+    """Mean of the differences to the shortest times."""
     return mean(time - least for time, least in zip(times, shortest, strict=True))
 
 
 def as_job(ranks: Sequence[RankShare]) -> dict[str, object]:
-    """The values of a loop's job from those of its ranks' mean steps."""
+    """Values of a loop's job, from its ranks' mean steps."""
     shares = shares_of(ranks)
     return {
         "ranks": len(ranks),
@@ -229,38 +231,35 @@ RANK = tuple(Rank.model_fields)
 
 
 def rank_rows(row: Row) -> list[dict[str, Known]]:
-    """A row a rank of a profiled job, with MFU under its own peak; none for one process. Raises
-    ValueError for NaN."""
+    """Rows of a profiled job's ranks, with MFU by each rank's own time; empty for a single process.
+    Raises ValueError for NaN."""
     rows: list[Record] = parse_json(row.get("ranks") or "[]")
     mfu = row.get("mfu_percent")
     slowest_s = row.get("time_s")
     for rank in rows:
-        is_timed = mfu is not None and slowest_s and rank["time_ms"]
-        rank["mfu_percent"] = mfu * 1e3 * slowest_s / rank["time_ms"] if is_timed else None  # type: ignore[operator]
+        rank["mfu_percent"] = None
+        if mfu is not None and slowest_s and rank["time_ms"]:
+            rank["mfu_percent"] = mfu * 1e3 * slowest_s / rank["time_ms"]
     return [{name: rank.get(name) for name in RANK} for rank in rows]
 
 
 def collectives(row: Row) -> Mapping[str, Sequence[int]]:
-    """Nanoseconds of a rank's collectives in order, by name. Raises ValueError or TypeError for
-    cells of none."""
+    """Durations (ns) of a rank's collectives in order, per name. Raises ValueError or TypeError if
+    the cell holds anything else."""
     cell = parse_json(row.get("collectives") or "{}")
     return {str(name): list(map(int, times)) for name, times in dict(cell).items()}
 
 
 def rows_of_jobs(rows: Iterable[Record]) -> list[list[Record]]:
-    """Rows that share a job and its steps, each of another rank, two or more."""
+    """Groups the rows that share a job and its steps, each of another rank; at least two per
+    group."""
     jobs = defaultdict[Any, dict[Any, Record]](dict)
     for row in rows:
-        if (
-            row.get("status") == "ok"
-            and row.get("job")
-            and row.get("time_s")
-            and row.get("rank") is not None
-        ):
-            jobs[row.get("recorded"), row["job"], row["first_step"], row["last_step"]].setdefault(
-                _place(row), row
-            )
-    found = []
+        is_read = row.get("status") == "ok" and row.get("time_s")
+        if is_read and row.get("job") and row.get("rank") is not None:
+            key = row.get("recorded"), row["job"], row["first_step"], row["last_step"]
+            jobs[key].setdefault(_place(row), row)
+    found = list[list[Record]]()
     for ranks in jobs.values():
         if len(ranks) > 1:
             found.append([ranks[rank] for rank in sorted(ranks)])
@@ -268,18 +267,19 @@ def rows_of_jobs(rows: Iterable[Record]) -> list[list[Record]]:
 
 
 def _place(row: Row) -> tuple[int, int]:
-    """Rank and device: a rank may drive several."""
+    """Rank and device of a row: one rank may drive several devices."""
     return row["rank"], row.get("device_index") or 0
 
 
 def waits(calls: Mapping[Place, Mapping[str, Sequence[int]]]) -> dict[Place, tuple[int, int]]:
-    """Transfer, the shortest, and waiting of each rank, ns, over collectives that all ranks
-    recorded equally often."""
+    """Transfer time (the shortest) and waiting time of each rank in ns, over collectives that all
+    ranks recorded equally often; empty if there are none."""
     first, *others = calls.values()
-    shared = []
-    for name in first:
-        if all(len(other.get(name, ())) == len(first[name]) for other in others):
-            shared.append(name)
+    shared = [
+        name
+        for name in first
+        if all(len(other.get(name, ())) == len(first[name]) for other in others)
+    ]
     sums = dict.fromkeys(calls, (0, 0))
     for name in shared:
         for times in zip(*(calls[rank][name] for rank in calls), strict=True):

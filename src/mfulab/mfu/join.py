@@ -1,7 +1,7 @@
-"""The join that the project exists for: FLOPs that were counted ÷ time that was measured ÷ peak
-that is known. Pure functions over numbers, in base units (seconds, FLOP, bytes, joules) but for
-ceilings, in TFLOP/s as in their rows. None is "not measured" and makes every value that would need
-it None; no ratio is ever clipped."""
+"""The join that the project exists for: counted FLOPs ÷ measured time ÷ known peak. Pure functions
+over numbers in base units (seconds, FLOP, bytes, joules), except ceilings, which are in TFLOP/s as
+in their rows. None is "not measured" and makes every value that needs it None; no ratio is ever
+clipped."""
 
 import json
 from collections.abc import Mapping
@@ -38,8 +38,8 @@ from mfulab.mfu.utilization import (
     total,
 )
 
-BYTES_COUNTED_PER_ELEMENT = 4  # count_flops gives bytes for float32 operands
-# Columns of a step's peaks, beside those of its format.
+BYTES_COUNTED_PER_ELEMENT = 4  # count_flops counts bytes of float32 operands
+# Columns of a step's peaks, except those of its format.
 OF_PEAKS = (
     "peak_tflop_s",
     "peak_clock_mhz",
@@ -50,44 +50,40 @@ OF_PEAKS = (
     "ceiling_slowdown",
     "slower_than_fp32",
 )
-TIMES = {
-    "cold": "cold_time_s",
-    "burst": "burst_time_s",
-    "end_to_end": "end_to_end_s",
-}  # of a matmul
+# Kinds of a matmul's time, and their columns.
+TIMES = {"cold": "cold_time_s", "burst": "burst_time_s", "end_to_end": "end_to_end_s"}
 Values = Mapping[str, Any]
 
 
 def _size(row: Values) -> tuple[str, int, int]:
-    """Mode of a step, its micro-batches, which are training's alone, and its processes."""
+    """Mode of a step, its number of micro-batches, which only training has, and of processes."""
     mode = row.get("mode") or "training"
-    return (
-        mode,
-        (row.get("gradient_accumulation") or 1) if mode == "training" else 1,
-        row.get("processes") or 1,
-    )
-
-
-def _counted(flops: Values, mode: str, what: str) -> float | None:
-    """A count of a mode's passes: `flops`, `causal_flops` or `bytes`; inference is in evaluation
-    mode if counted."""
+    micro_batches = 1
     if mode == "training":
-        return total(flops.get(f"forward_{what}"), flops.get(f"backward_{what}"))
+        micro_batches = row.get("gradient_accumulation") or 1
+    return mode, micro_batches, row.get("processes") or 1
+
+
+def _counted(flops: Values, mode: str, count: str) -> float | None:
+    """Count of a mode's passes: `flops`, `causal_flops` or `bytes`. Inference has a count of its
+    own, else that of the forward pass."""
+    if mode == "training":
+        return total(flops.get(f"forward_{count}"), flops.get(f"backward_{count}"))
     if mode in ("prefill", "decoding"):
-        return flops.get(f"{mode}_{what}")
-    evaluated = flops.get(f"inference_{what}")
+        return flops.get(f"{mode}_{count}")
+    evaluated = flops.get(f"inference_{count}")
     if evaluated is None:
-        return flops.get(f"forward_{what}")
+        return flops.get(f"forward_{count}")
     return evaluated
 
 
 def counted_flops(row: Values, flops: Values) -> dict[str, Known]:
-    """FLOPs of a step, all its processes: what the model needs (MFU: Chowdhery et al. 2022, PaLM,
-    appendix B), with causal attention halved, and what runs, recomputation and a teacher's pass
-    included."""
+    """FLOPs of a step over all its processes. `flops` are those that the model needs (MFU:
+    Chowdhery et al. 2022, PaLM, appendix B), `causal_flops` the same with causal attention halved.
+    `executed_flops` are those that run, with recomputation and a teacher's pass."""
     mode, micro_batches, processes = _size(row)
     needed = executed = _counted(flops, mode, "flops")
-    # A decoded token attends to all before it: nothing to halve.
+    # A decoded token attends to all tokens before it: there is nothing to halve.
     causal = needed if mode == "decoding" else _counted(flops, mode, "causal_flops")
     if mode == "training":
         recomputed: float | None = 0
@@ -104,16 +100,15 @@ def counted_flops(row: Values, flops: Values) -> dict[str, Known]:
 
 def _moved(row: Values, flops: Values) -> tuple[Known, Known, Known]:
     """(moved, read, cache) bytes of a step, in the precision's own format. `moved` is what counted
-    operators read and write. `read` is what inference must read: parameters but embedding tables
-    and experts that no token chose; of decoding also the `cache` of keys and values. Quantised or
+    operators read and write. `read` is what inference must read: parameters except embedding tables
+    and experts that no token chose; in decoding also the `cache` of keys and values. Quantised or
     packed weights are fewer bytes."""
     mode, micro_batches, processes = _size(row)
     element_bytes = _element_bytes(row.get("dtype"))
     scale = ratio(element_bytes, BYTES_COUNTED_PER_ELEMENT)
     not_read = (flops.get("looked_up_parameters") or 0) + (row.get("unread_parameters") or 0)
-    weights = product(
-        total(flops.get("parameters"), -not_read), 4 if row.get("autocast") else element_bytes
-    )
+    weight_bytes = 4 if row.get("autocast") else element_bytes
+    weights = product(total(flops.get("parameters"), -not_read), weight_bytes)
     saved = 0
     if weights and row.get("weight_bytes"):
         saved = weights - row["weight_bytes"]
@@ -123,13 +118,8 @@ def _moved(row: Values, flops: Values) -> tuple[Known, Known, Known]:
     read = None
     if mode != "training":
         read = total(weights, -saved, cache if mode == "decoding" else 0)
-    return (
-        product(
-            processes, total(product(micro_batches, _counted(flops, mode, "bytes"), scale), -saved)
-        ),
-        read,
-        cache,
-    )
+    counted = product(micro_batches, _counted(flops, mode, "bytes"), scale)
+    return product(processes, total(counted, -saved)), read, cache
 
 
 def _taught(row: Values) -> bool:
@@ -139,27 +129,26 @@ def _taught(row: Values) -> bool:
 def roofline_times(
     row: Values, flops: Values, ceiling_tflop_s: Known, ceiling_gb_s: Known
 ) -> dict[str, Known]:
-    """The least time that the measured roofline allows forward and backward, of matmuls alone and
-    with every other operator reading and writing memory. Empty with checkpointing and quantised
-    weights, whose parts are not known."""
+    """Least time of a step by the measured roofline, of matmuls alone and with every other operator
+    reading and writing memory. None if its parts are unknown, as with checkpointing, quantised
+    weights or a teacher."""
     counted: Mapping[str, list[tuple[int, int]]] = parse_json(flops.get("intensities") or "{}")
-    (mode, micro_batches, processes), element_bytes = _size(row), _element_bytes(row.get("dtype"))
+    mode, micro_batches, processes = _size(row)
+    element_bytes = _element_bytes(row.get("dtype"))
     passes = ("forward", "backward") if mode == "training" else (mode,)
-    is_partial = (
-        row.get("checkpointing")
-        or row.get("weight_bytes")
-        or _taught(row)
-        or {*passes} - {*counted}
-    )
+    is_unknown = row.get("checkpointing") or row.get("weight_bytes") or _taught(row)
+    is_partial = is_unknown or not counted.keys() >= {*passes}
     if is_partial or not (ceiling_tflop_s and ceiling_gb_s and element_bytes):
         return {"roofline_time_s": None, "unfused_roofline_time_s": None}
     fused = unfused = 0.0
-    for operations, size in (work for direction in passes for work in counted[direction]):
-        moving = size * element_bytes / BYTES_COUNTED_PER_ELEMENT / ceiling_gb_s / 1e9
-        least = micro_batches * processes * max(operations / ceiling_tflop_s / TERA, moving)
-        unfused += least
-        if operations:
-            fused += least
+    for direction in passes:
+        for operations, size in counted[direction]:
+            moving_s = size * element_bytes / BYTES_COUNTED_PER_ELEMENT / ceiling_gb_s / 1e9
+            compute_s = operations / ceiling_tflop_s / TERA
+            least_s = micro_batches * processes * max(compute_s, moving_s)
+            unfused += least_s
+            if operations:
+                fused += least_s
     return {"roofline_time_s": fused, "unfused_roofline_time_s": unfused}
 
 
@@ -194,7 +183,7 @@ def predicted_memory(row: Values, flops: Values, device: str | None) -> float | 
 
 
 def _counted_peak(row: Values) -> str:
-    """Name of the counted peak that is a row's."""
+    """Prefix of the counted peak that applies to a row."""
     if row.get("mode") != "training":
         return "inference"
     if row.get("checkpointing"):
@@ -203,8 +192,8 @@ def _counted_peak(row: Values) -> str:
 
 
 def _holds_more(row: Values) -> bool:
-    """True where a step holds what no count tells: scores of eager attention, a teacher, buckets
-    and gathered weights, a cache, or graphs of inference."""
+    """True if a step holds memory that no count includes: scores of eager attention, a teacher,
+    buckets and gathered weights, a cache, or graphs of inference."""
     return (
         row.get("attention") == "math"
         or _taught(row)
@@ -215,7 +204,7 @@ def _holds_more(row: Values) -> bool:
 
 
 def _lstm_workspace(row: Values, flops: Values, device: str | None) -> tuple[int, int]:
-    """oneDNN's workspace of LSTMs on a CPU, in bytes that a format changes, and in fixed ones."""
+    """oneDNN's workspace of LSTMs on a CPU: bytes that depend on the format, and fixed bytes."""
     is_plain = row.get("dtype") == "float32" and not row.get("autocast")
     if device != "cpu" or not is_plain or row.get("checkpointing"):
         return 0, 0
@@ -223,8 +212,8 @@ def _lstm_workspace(row: Values, flops: Values, device: str | None) -> tuple[int
 
 
 def _optimizer_copies(row: Values, device: str | None) -> int:
-    """Temporaries of the size of all gradients. torch's default on a GPU is foreach: it updates all
-    parameters at once, and holds one for each."""
+    """Number of temporaries of the size of all gradients. torch's default on a GPU is foreach,
+    which updates all parameters at once and holds one temporary for each."""
     if (row.get("optimizer") or "sgd") == "sgd":
         return 0
     implementation = row.get("optimizer_implementation") or "default"
@@ -240,9 +229,9 @@ def profile_facts(
     device: str | None,
     fp32_time_s: float | None = None,
 ) -> StepFacts:
-    """Facts of one profile_step row with its config's. `flops`, `compute` and `memory` are rows of
-    count_flops and ceilings, or empty; `fp32_time_s` is the time of that step in fp32, where
-    measured."""
+    """Facts of one profile_step row that includes its config. `flops`, `compute` and `memory` are
+    rows of count_flops and ceilings, or empty. `fp32_time_s` is the time of the same step in fp32,
+    if measured."""
     is_ok = row.get("status") == "ok"
     time = group(StepTime, row)
     if not is_ok:
@@ -259,7 +248,7 @@ def profile_facts(
 def _work(row: Values, flops: Values) -> StepWork:
     bytes_moved, read_bytes, _ = _moved(row, flops)
     useful_percent = flops.get("useful_percent")
-    if row.get("mode") == "decoding":  # a decoded token has no padding beside it
+    if row.get("mode") == "decoding":  # there is no padding next to a decoded token
         useful_percent = None
     counted = counted_flops(row, flops)
     return StepWork(
@@ -281,7 +270,7 @@ def _peaks(
     time_s: Known,
     fp32_time_s: Known,
 ) -> StepPeaks:
-    """Peaks and ceilings under a step, and what makes the measured ones doubtful."""
+    """Peaks and ceilings of a step's devices, and what makes the measured ones doubtful."""
     compute = _of_devices(compute, row.get("devices"))
     memory = _of_devices(memory, row.get("devices"))
     basis = default_basis(device)
@@ -316,7 +305,7 @@ def profile_columns(
     device: str | None,
     fp32_time_s: float | None = None,
 ) -> dict[str, Cell]:
-    """Joined columns of one profile_step row; what is given is as in `profile_facts`."""
+    """Joined columns of one profile_step row; the arguments are those of `profile_facts`."""
     facts = profile_facts(row, flops, compute, memory, device, fp32_time_s)
     step = account(facts)
     is_ok = row.get("status") == "ok"
@@ -324,7 +313,7 @@ def profile_columns(
     peaks = facts.peaks
     _, _, cache_bytes = _moved(row, flops)
     on_gpu = is_gpu(device)
-    # Where a GPU's trace held no kernels, what it tells of modules is the host's time.
+    # Modules in a GPU's trace without kernels have the host's time.
     modules = row.get("modules")
     if on_gpu and row.get("kernel_busy_percent") is None:
         modules = None
@@ -350,7 +339,7 @@ def profile_columns(
 
 
 def _rates(row: Values, time: Known, energy: Known, flops: Known) -> dict[str, Known]:
-    """Samples and tokens a second, samples and FLOPs a joule."""
+    """Samples and tokens per second, samples and FLOPs per joule."""
     mode, micro_batches, processes = _size(row)
     samples = product(processes * micro_batches, row.get("batch_size"))
     tokens = product(samples, 1 if mode == "decoding" else row.get("sequence_length"))
@@ -361,55 +350,53 @@ def _rates(row: Values, time: Known, energy: Known, flops: Known) -> dict[str, K
 def module_times(
     modules: str | None, step_s: float | None, best_tflop_s: float | None, steps: int = 1
 ) -> str | None:
-    """JSON: modules of a step with their depth, each below what it lies in; 0 is the step. MFU is
-    of a module's own time. `step_s` is a CPU's step without a trace, which its modules share; a
-    GPU's are kernels' time."""
+    """JSON of a step's modules with their depth, each below the module that contains it; 0 is the
+    step. MFU is by a module's own time. `step_s` is the time of a CPU's step without a trace, to
+    which its modules' times are scaled. A GPU's are times of kernels."""
     traced = parse_json(modules or "[]")
-    ms = (
-        1e3 * step_s / traced[0]["time_ns"]
-        if traced and step_s and traced[0]["time_ns"]
-        else 1e-6 / steps
-    )
-    told = []
+    if not traced:
+        return None
+    ms_per_ns = 1e-6 / steps
+    if step_s and traced[0]["time_ns"]:
+        ms_per_ns = 1e3 * step_s / traced[0]["time_ns"]
+    rows = list[dict[str, object]]()
     for module in traced:
-        time = module["time_ns"] * ms
+        time_ms = module["time_ns"] * ms_per_ns
         flops = module["flops"] / steps
-        path = module["path"]
-        mfu = of_peak(flops or None, time / 1e3, best_tflop_s)
-        numbers = {"ms": time, "flops": flops, **({} if mfu is None else {"mfu_percent": mfu})}
+        numbers = {"ms": time_ms, "flops": flops}
+        mfu = of_peak(flops or None, time_ms / 1e3, best_tflop_s)
+        if mfu is not None:
+            numbers["mfu_percent"] = mfu
         rounded = {name: float(f"{value:.6g}") for name, value in numbers.items()}
-        told.append(
-            {"depth": len(path), "name": "".join(path[-1:]), "calls": module["calls"], **rounded}
-        )
-    if told:
-        return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
-    return None
+        path = module["path"]
+        name = "".join(path[-1:])
+        rows.append({"depth": len(path), "name": name, "calls": module["calls"], **rounded})
+    return json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
 
 
 def _of_devices(ceiling: Values, devices: float | None) -> Values:
-    many = devices or 1
-    rates = ("_tflop_s", "_gb_s")
-    return {
-        name: many * value if value and name.endswith(rates) else value
-        for name, value in ceiling.items()
-    }
+    """A ceiling with the rates of several devices together."""
+    scaled = dict(ceiling)
+    for name, value in ceiling.items():
+        if value and name.endswith(("_tflop_s", "_gb_s")):
+            scaled[name] = (devices or 1) * value
+    return scaled
 
 
 def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str, Cell]:
-    """Joined columns of one matmul; `compute` is the ceilings row of its precision, empty without
-    one."""
+    """Joined columns of one matmul; `compute` is the ceilings row of its precision, or empty."""
     time = None
     if row.get("status") == "ok":
         time = row.get("time_s")
     speed = tflop_s(row.get("flops"), time)
     peak = compute.get("computed_tflop_s")
     ceiling = compute.get("measured_tflop_s")
+    speeds = dict[str, Cell]()
+    for kind, name in TIMES.items():
+        speeds[f"{kind}_tflop_s"] = tflop_s(row.get("flops"), row.get(name)) if time else None
     return {
         "tflop_s": speed,
-        **{
-            f"{kind}_tflop_s": tflop_s(row.get("flops"), row.get(name) if time else None)
-            for kind, name in TIMES.items()
-        },
+        **speeds,
         "share_of_spec_percent": percent(speed, peak),
         "share_of_measured_percent": percent(speed, ceiling),
         "share_of_reference_percent": percent(row.get("reference_time_s"), time),
@@ -425,7 +412,7 @@ def matmul_columns(row: Values, compute: Values, device: str | None) -> dict[str
 def reading_columns(row: Values, compute: Values, device: str | None) -> dict[str, Cell]:
     """Joined columns of a load with known utilization; `compute` is the ceilings row of its
     precision, or empty."""
-    # FLOPs of padding are no model's: they do not count towards MFU.
+    # FLOPs of padding serve no model, and do not count for MFU.
     flops = row.get("useful_flops")
     time = None
     if row.get("status") == "ok":
@@ -440,22 +427,23 @@ def reading_columns(row: Values, compute: Values, device: str | None) -> dict[st
 
 
 def raised_ceiling(ceiling: Values, row: Values, flops: float | None) -> dict[str, Cell]:
-    """Changes to a measured ceiling, the best of its format, that a run with `flops` a step passed;
-    none otherwise."""
+    """New values of a measured ceiling, the best of its format, if a run with `flops` per step
+    exceeds it; else empty."""
     devices = row.get("devices") or 1
     ends = (row.get("time_s"), row.get("time_ci_high_s"), row.get("time_ci_low_s"))
     speed, low, high = (ratio(tflop_s(flops, end), devices) for end in ends)
     before = ceiling.get("measured_tflop_s")
     if row.get("status") != "ok" or speed is None or not speed > (before or 0):
         return {}
+    shape = None
+    if row.get("m"):
+        shape = f"{row['m']}x{row['n']}x{row['k']}"
     return {
         "measured_tflop_s": speed,
         "measured_ci_low_tflop_s": low,
         "measured_ci_high_tflop_s": high,
         "measured_with": row.get("kernel") or row.get("model"),
-        "measured_shape": "x".join(str(row[name]) for name in ("m", "n", "k"))
-        if row.get("m")
-        else None,
+        "measured_shape": shape,
         "swept_tflop_s": ceiling.get("swept_tflop_s") or before,
         "raised_by": row.get("run"),
     }
@@ -464,9 +452,9 @@ def raised_ceiling(ceiling: Values, row: Values, flops: float | None) -> dict[st
 def faster_than_possible(
     row: Values, compute: Values, memory: Values, device: str | None
 ) -> Said | None:
-    """Says of a GPU's matmul that no time can be as short; None if it can, or where nobody knows.
-    The floor is FLOPs at the peak of the highest clock, and after a flush of the caches A and B at
-    the memory's bandwidth."""
+    """Reason why no time of a GPU's matmul can be as short; None if it can, or if the limits are
+    unknown. The limits are the peak at the highest clock, and reading A and B at the memory's
+    bandwidth after a flush of the caches."""
     if row.get("status") != "ok" or not is_gpu(device):
         return None
     speed = tflop_s(row.get("flops"), row.get("time_s"))

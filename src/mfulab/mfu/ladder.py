@@ -1,5 +1,5 @@
 """The utilization ladder, each rung once: from a busy device to useful arithmetic, and where a run
-falls furthest."""
+falls most."""
 
 import itertools
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ TENSOR_PRECISIONS = tuple(form.name for form in FORMATS.values() if form.on_tens
 
 @dataclass(frozen=True)
 class Rung:
-    """One rung: `column` of the profile table. With `falls` it belongs to the falling order,
-    limited to `precisions`, unless a row has the column `instead`; one `only_below` another is left
-    out of rows in which it is no lower."""
+    """One rung: a `column` of the profile table. If it `falls`, it belongs to the falling order,
+    only for `precisions`, and unless a row has the column `instead`. A rung with `only_below` is
+    left out of rows in which it is not lower than that column."""
 
     column: str
     falls: bool = True
@@ -27,7 +27,7 @@ class Rung:
 RUNGS = (
     Rung("utilization_percent"),
     Rung("kernel_busy_percent"),
-    # Other operators keep SMs active too: of these two neither is below the other.
+    # Other operators keep SMs active too, so neither of these two is always below the other.
     Rung("matmul_percent", instead="sm_active_percent"),
     Rung("sm_active_percent"),
     Rung("occupancy_percent", falls=False),  # good matmuls run at low occupancy
@@ -40,15 +40,13 @@ RUNGS = (
     Rung("mfu_percent"),
     Rung("useful_mfu_percent", only_below="mfu_percent"),
 )
-COLUMNS = (
-    "effective_precision",
-    *(rung.column for rung in RUNGS),
-)  # all that a row's ladder is read from
+# Columns that a row's ladder is read from.
+COLUMNS = ("effective_precision", *(rung.column for rung in RUNGS))
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A rung that a row has, its value in percent, and whether it is part of this row's falling
+    """A rung that a row has, its value in percent, and whether it belongs to this row's falling
     order."""
 
     column: str
@@ -58,7 +56,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Drop:
-    """Two neighbouring rungs of a row's falling order: `above` lies higher than `below`, by
+    """Two neighbouring rungs of a row's falling order: `above` is higher than `below` by
     `points`."""
 
     above: Measured
@@ -70,28 +68,29 @@ class Drop:
 
 
 def measured(row: Mapping[str, object]) -> list[Measured]:
-    """The rungs that a row of the profile table has, in the ladder's order."""
+    """Rungs that a row of the profile table has, in the ladder's order."""
     rungs = []
     for rung in RUNGS:
         percent = number(row.get(rung.column))
         above = None
         if rung.only_below:
             above = number(row.get(rung.only_below))
-        if percent is not None and (above is None or percent < above * (1 - 1e-9)):
-            falls = rung.falls and (
-                rung.precisions is None or row.get("effective_precision") in rung.precisions
-            )
-            beside = rung.instead is not None and number(row.get(rung.instead)) is not None
-            rungs.append(Measured(rung.column, percent, falls and not beside))
+        if percent is None or (above is not None and percent >= above * (1 - 1e-9)):
+            continue
+        falls = rung.falls
+        if rung.precisions is not None:
+            falls = falls and row.get("effective_precision") in rung.precisions
+        if rung.instead is not None:
+            falls = falls and number(row.get(rung.instead)) is None
+        rungs.append(Measured(rung.column, percent, falls))
     return rungs
 
 
 def largest_drop(row: Mapping[str, object]) -> Drop | None:
-    """The largest drop between neighbours of the falling order, the first of equals; None if the
+    """Largest drop between neighbours in the falling order, the first of equal ones; None if the
     row never falls."""
-    drops = itertools.starmap(
-        Drop, itertools.pairwise(rung for rung in measured(row) if rung.falls)
-    )
+    falling = [rung for rung in measured(row) if rung.falls]
+    drops = itertools.starmap(Drop, itertools.pairwise(falling))
     largest = max(drops, key=lambda drop: drop.points, default=None)
     if largest and largest.points > 0:
         return largest

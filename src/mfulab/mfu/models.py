@@ -1,9 +1,10 @@
-"""Models by name, file or mapping, without Hydra: what `mfulab explain` is asked about."""
+"""Reads models by name, file or mapping, without Hydra."""
 
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,9 @@ from mfulab.core.groups import ModelConfig
 from mfulab.core.said import Said, of_source
 from mfulab.core.yaml_text import SafeLoader, parse_yaml
 
-# Folder of the named models: in this folder's project, else those that this package was built with.
+# Folders of the named models: of the project in the current folder, and those in this package.
 FOLDERS = (Path("config/model"), SHIPPED / "model")
-
-
-# Where the code of synthetic loads lies: they show one effect, and nobody trains or serves them.
+# Modules with the code of synthetic loads: each shows one effect, and nobody trains or serves it.
 LOADS = tuple(
     f"mfulab.models.{name}"
     for name in ("busy.", "control_flow.", "convolutional.One", "disputed.", "fusion.", "streamed.")
@@ -40,7 +39,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_yaml(text: str) -> Any:
-    """The value of a word in YAML. Raises ConfigurationError where it is none."""
+    """Parses a value in YAML. Raises ConfigurationError if the text is invalid."""
     try:
         return parse_yaml(text, _Loader)
     except ValueError as error:
@@ -50,7 +49,8 @@ def read_yaml(text: str) -> Any:
 
 def names() -> list[str]:
     """Names of the models that have a file, sorted."""
-    return sorted({path.stem for folder in FOLDERS for path in folder.glob("*.yaml")})
+    files = chain.from_iterable(folder.glob("*.yaml") for folder in FOLDERS)
+    return sorted({file.stem for file in files})
 
 
 @cache
@@ -68,9 +68,9 @@ def model_config(
     changes: Mapping[str, object] = {},
     sequence_length: int | None = None,
 ) -> ModelConfig:
-    """A model's config by its name in `config/model/`, a YAML file or content, with `changes` by
-    dotted keys. A model without `sequence_length` takes the one given. Raises ConfigurationError
-    for what is no model's."""
+    """Config of a model, given as its name in `config/model/`, a YAML file or content, with
+    `changes` by dotted keys. `sequence_length` applies if the model has none. Raises
+    ConfigurationError if the model or a change is invalid."""
     if isinstance(model, ModelConfig):
         content: dict[str, Any] = model.model_dump(by_alias=True)
     elif isinstance(model, Mapping):
@@ -93,27 +93,23 @@ def model_config(
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "model"
+        named = f"model={content.get('name', model)}"
         if first["type"] == "extra_forbidden":
-            names_of_keys = [
-                field.alias or name for name, field in ModelConfig.model_fields.items()
-            ]
-            raise unknown(
-                f"model={content.get('name', model)}: key", where, names_of_keys
-            ) from error
-        named = f"model={content.get('name', model)}: {where}"
-        raise ConfigurationError(of_source(named, first["msg"])) from error
+            keys = [field.alias or name for name, field in ModelConfig.model_fields.items()]
+            raise unknown(f"{named}: key", where, keys) from error
+        raise ConfigurationError(of_source(f"{named}: {where}", first["msg"])) from error
 
 
 def _read(model: str | Path) -> dict[str, object]:
+    """Content of a model's YAML file. Raises ConfigurationError if there is none, or if it is no
+    mapping."""
     path = Path(model)
     if path.suffix not in (".yaml", ".yml"):
-        files = []
-        for folder in FOLDERS:
-            if (folder / f"{model}.yaml").exists():
-                files.append(folder / f"{model}.yaml")
-        if not files:
+        files = [folder / f"{model}.yaml" for folder in FOLDERS]
+        found = [file for file in files if file.exists()]
+        if not found:
             raise unknown("model", model, names(), "mfulab flops --list")
-        path = files[0]
+        path = found[0]
     try:
         content = parse_yaml(read_given(path), _Loader)
     except ValueError as error:

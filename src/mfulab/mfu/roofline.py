@@ -1,8 +1,7 @@
-"""The time that a device's roofline allows a step, operator by operator, and the memory that it
-needs: no measuring."""
+"""Time that a device's roofline allows for a step, operator by operator, and the memory that the
+step needs, without measuring."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from mfulab.core.errors import ConfigurationError, unknown
 from mfulab.core.said import Said, said_by
@@ -17,34 +16,32 @@ EVENLY = "Experts: read as often as tokens choose them if routed evenly at rando
 
 @dataclass(frozen=True)
 class Expectation:
-    """A step on one device at best: every other operator fused away, where not said otherwise."""
+    """Best case of a step on one device; every other operator is fused away unless stated
+    otherwise."""
 
     # training (forward and backward), inference (prefill: the forward pass), decoding (the last
     # token)
     mode: Mode
-    flops: float  # that the model needs, attention full
-    products_s: (
-        float  # of matmuls and attention, each the longer of FLOPs ÷ peak and bytes ÷ bandwidth
-    )
-    others_s: (
-        float | None
-    )  # of all other operators: reading and writing memory; None where only a built module tells
+    flops: float  # FLOPs that the model needs, with full attention
+    # time of matmuls and attention, each the longer of FLOPs ÷ peak and bytes ÷ bandwidth
+    products_s: float
+    # time of all other operators to read and write memory; None unless a module was built
+    others_s: float | None
     mfu_percent: float
-    unfused_mfu_percent: float | None  # the same with no operator fused
+    unfused_mfu_percent: float | None  # the same if no operator is fused
     compute_bound_percent: float  # share of `products_s` that FLOPs decide, not bytes
-    tokens_per_s: float  # samples where the input is none of tokens
-    memory_bytes: (
-        float | None
-    )  # that each device holds: weights, gradients, Adam's state, activations; or the cache
-    fits: bool | None  # whether the device holds that; None if its memory is not known
-    assumes: str = ""  # what the time takes for granted
+    tokens_per_s: float  # samples if the input is no tokens
+    # bytes on each device: weights, and gradients, Adam's state and activations, or the cache
+    memory_bytes: float | None
+    fits: bool | None  # whether the device has that much; None if its memory is unknown
+    assumes: str = ""  # assumptions of the time
 
 
 def peak_of(
     device: str, precision: str, instead: Said | None = None
 ) -> tuple[Datasheet, Peak, float]:
-    """A device's datasheet and peak, also in TFLOP/s. Raises ConfigurationError, with what to give
-    `instead`."""
+    """A device's datasheet, its peak, and the peak in TFLOP/s. Raises ConfigurationError if it is
+    unknown, with advice on what to give `instead`."""
     if precision not in UNITS:
         raise unknown("precision", precision, UNITS)
     try:
@@ -52,8 +49,8 @@ def peak_of(
     except UnknownDeviceError as error:
         if instead is None:
             raise
-        said = Said("with_remedy", {"reason": said_by(error), "instead": instead})
-        raise ConfigurationError(f"{error}; {instead}", said) from error
+        reason = Said("with_remedy", {"reason": said_by(error), "instead": instead})
+        raise ConfigurationError(f"{error}; {instead}", reason) from error
     top = peak(device, precision)
     if top.spec is None:
         source = f"precision={precision}"
@@ -69,8 +66,8 @@ def expected(
     capacity: float | None = None,
     devices: int = 1,
 ) -> Expectation:
-    """Expectation from counted work, a peak in FLOP/s, a bandwidth in byte/s and, where known, the
-    memory in bytes."""
+    """Expectation from counted work, a peak in FLOP/s, a bandwidth in byte/s and, if known, the
+    device's memory in bytes. Raises ConfigurationError if nothing multiplies."""
     products_s = others_s = by_compute_s = 0.0
     for operation in counted.operations:
         compute_s = operation.executed_flops / peak_flop_s
@@ -82,33 +79,37 @@ def expected(
     if not products_s:
         raise ConfigurationError(Said("nothing_multiplies"))
     flops = counted.flops("products") + counted.flops("attention")
-    whole = counted.saved_elements is not None
+    is_built = counted.saved_elements is not None
     needed = None
     if counted.mode != "training":
         needed = (counted.parameters / devices + counted.cache_elements) * element_bytes
     elif counted.saved_elements is not None:
-        kept = max(
-            element_bytes, 2
-        )  # weights in formats of 16 bits or less are trained with an fp32 copy beside them
-        values: Any = {
-            "trainable": round(counted.trainable),
-            "element_bytes": round(kept),
-            "master_copy": kept == 2,
-        }
-        values["activation_elements"] = round(counted.saved_elements)
-        needed = training_memory(round(counted.parameters), **values).sharded(devices).total
+        # Weights in formats of 16 bits or less are trained with a copy in fp32.
+        kept_bytes = max(element_bytes, 2)
+        memory = training_memory(
+            round(counted.parameters),
+            trainable=round(counted.trainable),
+            element_bytes=round(kept_bytes),
+            master_copy=kept_bytes == 2,
+            activation_elements=round(counted.saved_elements),
+        )
+        needed = memory.sharded(devices).total
+    assumptions = [counted.message]
+    if counted.inactive:
+        assumptions.insert(0, EVENLY)
+    unfused_mfu = None
+    if is_built:
+        unfused_mfu = of_peak(flops, products_s + others_s, peak_flop_s / TERA)
     return Expectation(
         mode=counted.mode,
         flops=flops,
         products_s=products_s,
-        others_s=others_s if whole else None,
+        others_s=others_s if is_built else None,
         mfu_percent=of_peak(flops, products_s, peak_flop_s / TERA) or 0.0,
-        unfused_mfu_percent=of_peak(flops, products_s + others_s, peak_flop_s / TERA)
-        if whole
-        else None,
-        compute_bound_percent=100 * min(1.0, by_compute_s / products_s),  # sums in two orders
+        unfused_mfu_percent=unfused_mfu,
+        compute_bound_percent=100 * min(1.0, by_compute_s / products_s),  # rounding may exceed 1
         tokens_per_s=counted.tokens / products_s,
         memory_bytes=needed,
         fits=None if capacity is None or needed is None else needed <= capacity,
-        assumes=" ".join(filter(None, (EVENLY if counted.inactive else "", counted.message))),
+        assumes=" ".join(filter(None, assumptions)),
     )

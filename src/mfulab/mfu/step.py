@@ -1,5 +1,5 @@
-"""Facts of one step, from a sweep's row, a user's loop or a trace: all that its account is made
-from. None is "not measured"; units stand in the names, which are those of the tables' columns."""
+"""Facts of one step, from a sweep's row, a user's loop or a trace: all that its account is computed
+from. None is "not measured". Names contain their units, and are those of the tables' columns."""
 
 import math
 import numbers
@@ -11,13 +11,13 @@ from mfulab.core.json_text import parse_json
 
 Known = float | None  # None is "not measured"
 Row = Mapping[str, object]
-Cell = float | str | None  # of a row
+Cell = float | str | None  # value in a row
 Group = TypeVar("Group")
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Time of the step, and how it was taken."""
+    """Time of the step, and how it was measured."""
 
     time_s: Known = None
     time_ci_low_s: Known = None
@@ -25,13 +25,13 @@ class StepTime:
     kept_memory_time_s: Known = None  # the same step with an allocator that keeps memory
     steps: Known = None
     watched_steps: Known = None
-    only_counted: Known = None  # steps, where every one ran under the counter
+    only_counted: Known = None  # number of steps, if every one ran under the counter
     measuring_percent: Known = None
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """FLOPs and bytes of the step, all its devices together."""
+    """FLOPs and bytes of the step, for all its devices together."""
 
     flops: Known = None  # that the model needs
     executed_flops: Known = None  # that ran, recomputation included
@@ -40,39 +40,39 @@ class StepWork:
     bytes_moved: Known = None
     executed_ratio: Known = None  # operations that kernels execute ÷ FLOPs
     issued_ratio: Known = None  # the same at the rates of their instructions
-    mostly_uncounted: bool = False  # too much of the matmuls' time is of unknown FLOPs for an MFU
-    of_model: bool = True  # counted of the model; False where `flops` are what a trace tells
+    mostly_uncounted: bool = False  # True if matmuls of unknown FLOPs take too much time for an MFU
+    of_model: bool = True  # True if the model was counted; False if `flops` are those in a trace
 
 
 @dataclass(frozen=True)
 class StepPeaks:
-    """Limits of the step's devices: `peak` by a datasheet or a clock, `ceiling` as measured."""
+    """Limits of the step's devices: `peak` from a datasheet or a clock, `ceiling` as measured."""
 
-    basis: str = ""  # which of the two MFU divides by: `spec` or `measured`
+    basis: str = ""  # what MFU divides by: `spec` or `measured`
     effective_precision: str = ""  # number format that the matmuls used
-    peak_precision: str = ""  # format whose peak stands under MFU
+    peak_precision: str = ""  # format whose peak MFU divides by
     peak_tflop_s: Known = None
     max_clock_tflop_s: Known = None  # the peak at the highest clock
     ceiling_tflop_s: Known = None
     ceiling_ci_low_tflop_s: Known = None
     ceiling_ci_high_tflop_s: Known = None
-    executed_tflop_s: Known = None  # under HFU, where what ran has another mixture of formats
+    executed_tflop_s: Known = None  # what HFU divides by: executed FLOPs may mix formats otherwise
     peak_clock_mhz: Known = None
     peak_gb_s: Known = None
     ceiling_gb_s: Known = None
-    ceiling_raised_percent: Known = None  # this run ÷ the ceiling measured before, where faster
+    ceiling_raised_percent: Known = None  # this run ÷ the ceiling measured before, if faster
     ceiling_slowdown: Known = None
     ceiling_other_processes_percent: Known = None
-    slower_than_fp32: Known = None  # of a format that the device emulates
+    slower_than_fp32: Known = None  # time ÷ time in fp32, for a format that the device emulates
 
     @property
     def tflop_s(self) -> Known:
-        """The peak under MFU."""
+        """TFLOP/s that MFU divides by; None if unknown."""
         return {"spec": self.peak_tflop_s, "measured": self.ceiling_tflop_s}.get(self.basis)
 
     @property
     def gb_s(self) -> Known:
-        """The bandwidth under MBU."""
+        """GB/s that MBU divides by; None if unknown."""
         return {"spec": self.peak_gb_s, "measured": self.ceiling_gb_s}.get(self.basis)
 
 
@@ -106,7 +106,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Traced:
-    """Times and shares of the step as a trace saw them."""
+    """Times and shares of the step in a trace of it."""
 
     matmul_percent: Known = None
     other_operators_percent: Known = None
@@ -117,10 +117,12 @@ class Traced:
     launch_gaps_per_step: Known = None
     launch_gap_s: Known = None
     launch_bound_percent: Known = None
-    spent_ns: Mapping[str, int] | None = None  # exclusive times by kind, of one or more steps
+    spent_ns: Mapping[str, int] | None = None  # exclusive times of one or more steps, by kind
     best_matmul_ratio: Known = None  # matmuls' time at the best speed known ÷ their time
     top_other_operators: Mapping[str, float] = field(default_factory=dict)  # percent of the step
-    misaligned: Mapping[str, float] = field(default_factory=dict)  # the matmul to pad first
+    misaligned: Mapping[str, float] = field(
+        default_factory=dict
+    )  # numbers of the matmul to pad first
 
 
 @dataclass(frozen=True)
@@ -135,14 +137,14 @@ class StepFacts:
 
     @property
     def on_cpu(self) -> bool:
-        """True where no kernel was seen: operators run on the host."""
+        """True if no counter of a GPU was read: operators run on the host."""
         counters = self.counters
         return counters.kernel_busy_percent is None and counters.sm_active_percent is None
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of a peak, in percent and never clipped, as the tables' columns."""
+    """Shares of a peak in percent, never clipped; names are those of the tables' columns."""
 
     tflop_s: Known = None  # FLOPs that the model needs ÷ time
     mfu_spec_percent: Known = None
@@ -163,7 +165,7 @@ class Shares:
 
 
 def number(value: object) -> Known:
-    """A cell as a float; None for an empty one, a text, a flag, NaN and infinities."""
+    """Converts a cell to a float; None for an empty one, text, a flag, NaN and infinities."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     if not math.isfinite(value):
@@ -172,14 +174,14 @@ def number(value: object) -> Known:
 
 
 def text(value: object) -> str:
-    """A cell as a text; empty for anything else."""
+    """Returns a cell if it is text; empty for anything else."""
     if isinstance(value, str):
         return value
     return ""
 
 
 def group(kind: type[Group], row: Row) -> Group:
-    """A group of facts from the columns of a row that have the names of its fields."""
+    """Fills a group of facts from the columns of a row that have the names of its fields."""
     values: dict[str, object] = {}
     types = _types(kind)
     for name in types.keys() & row.keys():
@@ -193,7 +195,7 @@ def group(kind: type[Group], row: Row) -> Group:
 
 
 def facts_of(row: Row) -> StepFacts:
-    """The facts in a row of the profile table, or of the table of traces."""
+    """Facts in a row of the profile table, or of the table of traces."""
     return StepFacts(
         time=group(StepTime, row),
         work=group(StepWork, row),
@@ -204,7 +206,7 @@ def facts_of(row: Row) -> StepFacts:
 
 
 def traced(row: Row) -> Traced:
-    """Facts of a trace, in the columns of a row. Raises ValueError for a cell that is no JSON."""
+    """Facts of a trace in the columns of a row. Raises ValueError if a cell is no JSON."""
     shares = vars(group(Traced, row))
     cells = {name: parse_json(text(row.get(name)) or "{}") for name in _CELLS}
     spent = parse_json(text(row.get("spent")) or "null")
@@ -212,7 +214,7 @@ def traced(row: Row) -> Traced:
 
 
 def without_hidden_matmuls(seen: Traced) -> Traced:
-    """Without times where no matmul was seen of a step that has some: compiled code hides them."""
+    """Drops the times if no matmul was seen in them: compiled code hides the step's matmuls."""
     spent_ns = seen.spent_ns or {}
     if spent_ns.get("products", 0) + spent_ns.get("uncounted", 0):
         return seen
@@ -226,5 +228,5 @@ _KNOWN_TYPES: dict[type, Mapping[str, object]] = {}
 def _types(kind: type) -> Mapping[str, object]:
     if kind not in _KNOWN_TYPES:
         hints = get_type_hints(kind)
-        _KNOWN_TYPES[kind] = {one.name: hints[one.name] for one in fields(kind)}
+        _KNOWN_TYPES[kind] = {known.name: hints[known.name] for known in fields(kind)}
     return _KNOWN_TYPES[kind]

@@ -1,5 +1,5 @@
-"""Three lines that end every output, of one run: what was found, because of what, and what to try,
-with the most that it can save and the config that tries it."""
+"""Three lines at the end of every output on one run: what was found, why, and what to try, with the
+most that it can save and the config that tries it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,33 +15,32 @@ from mfulab.mfu.causes import BY_BATCH, BY_KEY
 from mfulab.mfu.models import names
 from mfulab.mfu.step import Cell, number
 
-LEAST_UNCOUNTED = 0.5  # % of the matmuls' time: less is none in what is said
-LEAST = 0.05  # percent: a smaller MFU is no longer told apart
-TIMES = (1, 2, 4)  # a run's batch size, and how much larger ones are tried
-# What is done about these is no key of a config: the run is measured again.
+LEAST_UNCOUNTED = 0.5  # % of the matmuls' time: less is not mentioned
+LEAST = 0.05  # percent: a smaller MFU is shown as smaller than this
+TIMES = (1, 2, 4)  # batch sizes that are tried, as multiples of a run's own
+# No key of a config helps against these: the run is measured again.
 AGAIN = ("doubtful_ceiling", "page_faults", "shared", "throttled")
-# What to try, in section `why`, for a step that was read from a trace, where it is no advice to
-# record one.
+# Advice, in section `why`, for a step read from a trace, if the usual advice is to record one.
 OF_TRACES = {
     "no_mfu": "give_peak_or_model",
     "busy_not_useful": "see_operators",
     "not_explained": "see_operators",
 }
-NARROW_BYTES = 2  # of a number
+NARROW_BYTES = 2  # size of a number from which no narrower format is advised
 Row = Mapping[str, Cell]
 SETTINGS = ("model", "workload", "precision", "batch_size", "sequence_length")
 
 
 @dataclass(frozen=True)
 class ThreeLines:
-    """Sentences about one run; an empty one has nothing to say."""
+    """Sentences on one run; one with nothing to say is empty."""
 
     finding: str
     because: str
     advice: str
 
     def worded(self, language: str = "en") -> list[str]:
-        """The lines that have something to say, each behind its word."""
+        """Lines that have something to say, each with its label."""
         text = Texts(language, "lines")
         lines = []
         if self.finding:
@@ -56,8 +55,8 @@ class ThreeLines:
 def three_lines(
     row: Row, name: str, device: str, language: str = "en", *, is_read: bool = False
 ) -> ThreeLines:
-    """The lines on a profiled step: `name` is its run, `device` what it kept busy; `is_read` of a
-    step from a trace."""
+    """Lines on a profiled step: `name` is its run, `device` the device that it kept busy. `is_read`
+    is True for a step read from a trace."""
     return ThreeLines(
         finding=finding(row, name, device, language),
         because=verdicts.columns(row, language=language)["verdict_reason"],
@@ -66,8 +65,8 @@ def three_lines(
 
 
 def finding(row: Row, name: str, device: str, language: str = "en") -> str:
-    """Share of the time that a run kept its device busy, and what share of the device's arithmetic it used; its time
-    where neither is known."""
+    """Sentence on the share of time that a run kept its device busy, and the share of the device's
+    arithmetic that it used. If neither is known, on its time; empty without that."""
     text = Texts(language, "lines")
     busy = number(row.get("utilization_percent"))
     if busy is None:
@@ -89,20 +88,21 @@ def finding(row: Row, name: str, device: str, language: str = "en") -> str:
 
 
 def is_part(row: Row) -> bool:
-    """Says whether the FLOPs of a row are those of a part of its matmuls."""
+    """True if the FLOPs of a row cover only a part of its matmuls."""
     return (number(row.get("uncounted_percent")) or 0) >= LEAST_UNCOUNTED
 
 
 def at_least(row: Row, share: str) -> str:
-    """A share of the peak in words; of a part of the FLOPs the whole is at least that."""
+    """Formats a share of the peak, as a lower bound if the FLOPs cover only a part of the
+    matmuls."""
     if is_part(row):
         return f"≥ {share}"
     return share
 
 
 def device_of(row: Row) -> str:
-    """`CPU` or `GPU`: what a row was measured on. A trace names its device; one of a CPU has no
-    kernels."""
+    """`CPU` or `GPU`: the kind of device that a row was measured on. A trace names its device; one
+    of a CPU has no kernels."""
     device = str(row.get("device") or "")
     if device.startswith("cpu"):
         return "CPU"
@@ -113,15 +113,15 @@ def device_of(row: Row) -> str:
 
 
 def share_of(mfu_percent: float) -> str:
-    """MFU in percent, in words."""
+    """Formats MFU in percent."""
     if mfu_percent < LEAST:
         return f"< {LEAST:g}"
     return percent(mfu_percent)
 
 
 def advice(row: Row, language: str = "en", is_read: bool = False) -> str:
-    """Advice for a run's verdict, with the most that it can save; of a synthetic load that it
-    is one."""
+    """Advice for a run's verdict, with the most that it can save. For a synthetic load, says that
+    it is one."""
     text = Texts(language, "lines")
     cause = str(row.get("verdict") or "")
     if cause not in BY_KEY:
@@ -131,16 +131,16 @@ def advice(row: Row, language: str = "en", is_read: bool = False) -> str:
     if is_read and cause in OF_TRACES:
         return text.within("why")(OF_TRACES[cause])
     narrow = text.within("advice_narrow")
-    says = text.within("advice")(cause)
+    sentence = text.within("advice")(cause)
     if is_narrow(row) and narrow.has(cause):
-        says = narrow(cause)
+        sentence = narrow(cause)
     if cause == "shape" and row.get("verdict_reason") == "misaligned":
-        says = verdicts.misaligned(row, language) or says
-    return f"{says} {most_saved(row, language)}".strip()
+        sentence = verdicts.misaligned(row, language) or sentence
+    return f"{sentence} {most_saved(row, language)}".strip()
 
 
 def is_narrow(row: Row) -> bool:
-    """Says whether a step's numbers take so few bytes that no narrower format suits a whole model."""
+    """True if a step's numbers take so few bytes that no narrower format suits a whole model."""
     form = FORMATS.get(str(row.get("effective_precision") or row.get("precision") or ""))
     return form is not None and form.bytes <= NARROW_BYTES
 
@@ -151,8 +151,8 @@ def can_help(row: Row) -> bool:
 
 
 def most_saved(row: Row, language: str = "en") -> str:
-    """Sentence on the time that the verdict's parts take of a step: no remedy can save more. Empty
-    where no budget tells it."""
+    """Sentence on the time of a step that the verdict's parts take: no remedy can save more. Empty
+    if no budget shows it."""
     lost = account.read(row).loss(str(row.get("verdict") or ""))
     time_s = number(row.get("time_s"))
     if lost is None or time_s is None:
@@ -160,14 +160,14 @@ def most_saved(row: Row, language: str = "en") -> str:
     part, step, unit = lost.ms, 1e3 * time_s, "ms"
     if step < 1:
         part, step, unit = 1e3 * part, 1e3 * step, "µs"
-    words = significant(part), significant(step)
-    if words[0] == words[1]:  # a part that is nearly all is no whole step
-        words = significant(part, 4), significant(step, 4)
-    return Texts(language, "lines")("saves", part=words[0], step=words[1], unit=unit)
+    shown = significant(part), significant(step)
+    if shown[0] == shown[1]:  # shows that the part is nearly, but not all of, the step
+        shown = significant(part, 4), significant(step, 4)
+    return Texts(language, "lines")("saves", part=shown[0], step=shown[1], unit=unit)
 
 
 def verdict_of(judged: Judged) -> dict[str, str | None]:
-    """Columns of a row that hold a verdict, without its flags, which are told apart."""
+    """Columns of a row that hold a verdict, without its flags, which are shown elsewhere."""
     numbers = packed(judged.reason.numbers)
     return {
         "verdict": judged.cause,
@@ -178,8 +178,8 @@ def verdict_of(judged: Judged) -> dict[str, str | None]:
 
 
 def tried_config(row: Row) -> str:
-    """The config that measures the advice on the run itself, `model=resnet18 execution=eager,compile`;
-    empty where none does."""
+    """Config that measures the advice on the run itself, such as `model=resnet18
+    execution=eager,compile`; empty if there is none."""
     cause = BY_KEY.get(str(row.get("verdict") or ""))
     if cause is None or cause.key == "no_mfu" or not can_help(row):
         return ""
@@ -191,17 +191,16 @@ def tried_config(row: Row) -> str:
         return ""
     settings = _settings(row)
     if is_measured_again:
-        return _words(settings)
-    return _words(_with_remedy(settings, remedy))
+        return _as_arguments(settings)
+    return _as_arguments(_with_remedy(settings, remedy))
 
 
 def _with_remedy(settings: Mapping[str, str], remedy: Mapping[str, str]) -> dict[str, str]:
-    """Keys of a run with what a remedy changes or sweeps of them."""
+    """Keys of a run, with those that a remedy changes or sweeps."""
     config = dict(settings)
-    if remedy.get("workload", "").endswith("_loaded") and not settings["workload"].endswith(
-        "_loaded"
-    ):
-        config["workload"] = remedy["workload"]
+    workload = remedy.get("workload", "")
+    if workload.endswith("_loaded") and not settings["workload"].endswith("_loaded"):
+        config["workload"] = workload
     for key, value in remedy.items():
         if key == "batch_size" and value == BY_BATCH.partition("=")[2] and key in settings:
             config[key] = ",".join(str(times * int(settings[key])) for times in TIMES)
@@ -224,5 +223,5 @@ def _settings(row: Row) -> dict[str, str]:
     return settings
 
 
-def _words(keys: Mapping[str, str]) -> str:
+def _as_arguments(keys: Mapping[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in keys.items())

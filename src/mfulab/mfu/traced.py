@@ -1,5 +1,5 @@
-"""Columns that are joined to a row read from a trace: its account, peaks by number format, and the
-roofline of its operators."""
+"""Columns joined to a row read from a trace: its account, peaks by number format, and the roofline
+of its operators."""
 
 import json
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ from mfulab.mfu.step import (
     group,
     traced,
 )
-from mfulab.mfu.utilization import TERA, percent, product, ratio, tflop_s
+from mfulab.mfu.utilization import TERA, percent, product, ratio, tflop_s, weights
 
-# % of a trace's matmuls' time: beyond it MFU would say more of what is not known
+# % of a trace's matmuls' time: if matmuls of unknown FLOPs take more, it has no MFU.
 MOST_UNCOUNTED = 50.0
 TraceRow = Mapping[str, Any]
 Bests = Mapping[headroom.Matmul, float]  # TFLOP/s
@@ -35,7 +35,8 @@ Bests = Mapping[headroom.Matmul, float]  # TFLOP/s
 
 @dataclass(frozen=True)
 class _Counts:
-    """FLOPs of a step by number format, each format's peak, and why the first one lacks its own."""
+    """FLOPs of a step by number format, each format's peak, and the reason why the first format
+    without a peak has none."""
 
     needed: Mapping[str, float]
     executed: Mapping[str, float]
@@ -43,23 +44,15 @@ class _Counts:
     missing: Said | None
 
     def weighted_tflop_s(self, flops: Mapping[str, float]) -> Known:
-        """The FLOP-weighted harmonic mean of the peaks; None where one is not known."""
+        """FLOP-weighted harmonic mean of the peaks in TFLOP/s; None if one is unknown."""
         peaks = {name: TERA * value for name, value in self.peaks_tflop_s.items()}
         return ratio(weighted_peak_flop_s(flops, peaks), TERA)
-
-    @property
-    def weights(self) -> str | None:
-        """JSON: share of each format in the FLOPs."""
-        total = sum(self.needed.values())
-        if not total:
-            return None
-        return json.dumps({name: round(count / total, 4) for name, count in self.needed.items()})
 
 
 def trace_columns(row: TraceRow, measured: Bests | None = None) -> dict[str, Cell]:
     """Joined columns of one row read from a trace. MFU is the share of the step that the FLOPs
-    would take at their own peaks: the peak is the FLOP-weighted harmonic mean. `measured` are the
-    best matmuls of this device."""
+    would take at the peaks of their formats: the peak is the FLOP-weighted harmonic mean.
+    `measured` are the best matmuls of this device."""
     steps = row.get("steps") or 1
     counts = _counts(row)
     bandwidth_gb_s = _bandwidth_gb_s(row)
@@ -78,7 +71,7 @@ def trace_columns(row: TraceRow, measured: Bests | None = None) -> dict[str, Cel
         "attainable_mfu_percent": product(mfu, ratio(time_s, best_s)),
         "tflop_s": step.shares.tflop_s,
         "peak_tflop_s": facts.peaks.peak_tflop_s,
-        "peak_weights": counts.weights,
+        "peak_weights": weights(counts.needed),
         "mfu_spec_percent": mfu,
         "mfu_percent": mfu,
         "mfu_basis": None if mfu is None else step.shares.mfu_basis,
@@ -149,7 +142,7 @@ def _bandwidth_gb_s(row: TraceRow) -> Known:
 def _peak(
     row: TraceRow, precision: str, given: Mapping[str, float]
 ) -> tuple[float | None, Said | None]:
-    """Peak of a format in TFLOP/s, or why it is not known."""
+    """Peak of a format in TFLOP/s, or the reason why it is unknown."""
     device = row.get("device")
     units = row.get("units")
     if precision in given:
@@ -168,7 +161,7 @@ def _peak(
 
 
 def _without_mfu(row: TraceRow, step: Account, counts: _Counts) -> Said | None:
-    """Says why a trace has no MFU; None where it has one, or was not read."""
+    """Reason why a trace has no MFU; None if it has one, or if the trace was not read."""
     if row.get("status") != "ok" or step.shares.mfu_percent is not None:
         return None
     if row.get("flops") is None:

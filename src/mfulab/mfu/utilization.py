@@ -1,9 +1,10 @@
-"""Arithmetic of shares: FLOPs or bytes ÷ time ÷ peak, in one function for tables, your own loop and
+"""Arithmetic of shares: FLOPs or bytes ÷ time ÷ peak, in one place for tables, loops and
 validation. None is "not measured" and makes every value that needs it None. Ratios are never
 clipped at 100."""
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mfulab.core.parts import drop_none
 from mfulab.device import GPU
@@ -14,7 +15,7 @@ Known = float | None  # None is "not measured"
 
 
 def product(*factors: float | None) -> float | None:
-    """The product, or None if a factor was not measured."""
+    """Product of the factors; None if one was not measured."""
     result: float = 1
     for factor in factors:
         if factor is None:
@@ -24,14 +25,14 @@ def product(*factors: float | None) -> float | None:
 
 
 def total(*terms: float | None) -> float | None:
-    """The sum, or None if a term was not measured."""
+    """Sum of the terms; None if one was not measured."""
     if any(term is None for term in terms):
         return None
     return sum(drop_none(terms))
 
 
 def ratio(numerator: float | None, denominator: float | None) -> float | None:
-    """numerator ÷ denominator, or None if one was not measured or the denominator is not
+    """numerator ÷ denominator; None if one was not measured, or if the denominator is not
     positive."""
     if numerator is None or denominator is None or not denominator > 0:
         return None
@@ -39,19 +40,28 @@ def ratio(numerator: float | None, denominator: float | None) -> float | None:
 
 
 def tflop_s(flops: float | None, seconds: float | None) -> float | None:
-    """FLOPs ÷ seconds in TFLOP/s, or None as in `ratio`."""
+    """FLOPs ÷ seconds in TFLOP/s; None as in `ratio`."""
     return ratio(ratio(flops, seconds), TERA)
 
 
 def percent(part: float | None, whole: float | None) -> float | None:
-    """100 · part ÷ whole; above 100 if the part is larger, on purpose."""
+    """100 · part ÷ whole, above 100 if the part is larger; None as in `ratio`."""
     return product(100, ratio(part, whole))
 
 
 def of_peak(flops: float | None, seconds: float | None, peak_tflop_s: float | None) -> float | None:
-    """FLOPs ÷ seconds ÷ peak in percent: MFU of the FLOPs that a model needs, HFU of those that ran
-    (Chowdhery et al. 2022, PaLM, appendix B); None as in `ratio`. Every MFU is formed here."""
+    """FLOPs ÷ seconds ÷ peak in percent: MFU for the FLOPs that a model needs, HFU for those that
+    ran (Chowdhery et al. 2022, PaLM, appendix B). None as in `ratio`. Every MFU is computed
+    here."""
     return percent(tflop_s(flops, seconds), peak_tflop_s)
+
+
+def weights(flops: Mapping[str, float]) -> str | None:
+    """JSON of each key's share of the FLOPs; None if there are no FLOPs."""
+    whole = sum(flops.values())
+    if not whole:
+        return None
+    return json.dumps({name: round(count / whole, 4) for name, count in flops.items()})
 
 
 Measure = Sequence[float | None]  # (value, low, high)
@@ -60,19 +70,20 @@ Measure = Sequence[float | None]  # (value, low, high)
 def quotient_interval(
     value: float | None, numerators: Sequence[Measure] = (), denominators: Sequence[Measure] = ()
 ) -> tuple[float | None, float | None]:
-    """The 95 % confidence interval of a quotient of independent measures: relative half-widths add
-    as squares. A measure without an interval counts as exact; None if all do, or without a
-    value."""
+    """95 % confidence interval of a quotient of independent measures: relative half-widths add as
+    squares. A measure without an interval counts as exact. None if all of them do, or if the value
+    is None."""
     low = [*(_width(term, 1) for term in numerators), *(_width(term, 2) for term in denominators)]
     high = [*(_width(term, 2) for term in numerators), *(_width(term, 1) for term in denominators)]
     if value is None or not any(low):
         return None, None
-    below, above = (math.hypot(*(width or 0.0 for width in widths)) for widths in (low, high))
+    below = math.hypot(*drop_none(low))
+    above = math.hypot(*drop_none(high))
     return value * math.exp(-below), value * math.exp(above)
 
 
 def _width(measure: Measure, bound: int) -> float | None:
-    """The logarithm of a bound ÷ the value, without its sign; None without both."""
+    """Absolute logarithm of a bound ÷ the value; None unless both are positive."""
     value = measure[0]
     end = measure[bound]
     if value and end and value > 0 and end > 0:
@@ -81,8 +92,8 @@ def _width(measure: Measure, bound: int) -> float | None:
 
 
 def default_basis(device: str | None) -> str:
-    """`spec` on a GPU with datasheets; `measured` on a CPU, which hides turbo clocks, and on
-    Apple's GPUs."""
+    """Default denominator of MFU: `spec` on a GPU with datasheets, `measured` on a CPU, which hides
+    turbo clocks, and on Apple's GPUs."""
     if device == GPU:
         return "spec"
     return "measured"

@@ -1,4 +1,4 @@
-"""The counted work of one step of a model in the parts that conventions differ in."""
+"""Counted work of one step of a model, in the parts that conventions treat differently."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,8 +8,8 @@ Mode = Literal["training", "inference", "decoding"]
 
 @dataclass(frozen=True)
 class Operation:
-    """Calls of one operator in alike layers of one pass, summed. FLOPs of 2 a multiply-add;
-    elements, not bytes."""
+    """Calls of one operator in equal layers of one pass, summed. A multiply-add is 2 FLOPs; sizes
+    are in elements, not bytes."""
 
     layer: str
     operator: str
@@ -23,40 +23,39 @@ class Operation:
 
 @dataclass(frozen=True)
 class Work:
-    """One step of `batch_size` samples."""
+    """Work of one step of `batch_size` samples."""
 
     mode: Mode
-    # of the step, its samples where the input is none of tokens; decoding makes one a sample
+    # tokens of the step, or samples if the input is no tokens; decoding makes one per sample
     tokens: float
     batch_size: int
     parameters: float
-    trainable: float  # those with a gradient
-    looked_up: float  # of embedding tables that nothing multiplies by
-    unmultiplied: float  # of norms and biases
-    inactive: float  # of experts that a token does not pass through
-    saved_elements: (
-        float | None
-    )  # kept for the backward pass; None where matmuls and attention alone are known
+    trainable: float  # parameters with a gradient
+    looked_up: float  # parameters of embedding tables that nothing multiplies by
+    unmultiplied: float  # parameters of norms and biases
+    inactive: float  # parameters of experts that a token does not pass through
+    # elements kept for the backward pass; None if only matmuls and attention are known
+    saved_elements: float | None
     cache_elements: float  # keys and values of all tokens; 0 if the model keeps none
     operations: tuple[Operation, ...]
-    # of training, as Hugging Face's Trainer logs it: 6·elements of the input·N
+    # FLOPs of training as Hugging Face's Trainer logs them: 6·elements of the input·N
     total_flos: float = 0
-    # how it was counted where not on the meta device, and what others may do otherwise
+    # how it was counted, if not on the meta device, and how others may count
     message: str = ""
 
     def flops(self, kind: Literal["products", "attention"], how: str = "flops") -> float:
-        """FLOPs of matmuls and convolutions, or of attention: `flops`, `causal_flops` or
-        `executed_flops`."""
-        return sum(
-            getattr(operation, how)
-            for operation in self.operations
-            if operation.direction != "recomputed"
-            and ("attention" in operation.operator) == (kind == "attention")
-        )
+        """FLOPs of matmuls and convolutions, or of attention, without recomputation. `how` is
+        `flops`, `causal_flops` or `executed_flops`."""
+        flops: float = 0
+        for operation in self.operations:
+            is_attention = "attention" in operation.operator
+            if operation.direction != "recomputed" and is_attention == (kind == "attention"):
+                flops += getattr(operation, how)
+        return flops
 
     @property
     def forward_flops(self) -> float:
-        """FLOPs of the forward pass, attention full."""
+        """FLOPs of the forward pass, with full attention."""
         return sum(
             operation.flops for operation in self.operations if operation.direction == "forward"
         )

@@ -1,1 +1,1 @@
-"""Profiler traces: intervals, kernels, operators, and what time goes to."""
+"""Reads profiler traces: intervals, kernels, operators, and where the time goes."""

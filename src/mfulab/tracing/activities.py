@@ -1,12 +1,12 @@
-"""Activities of torch.profiler: which of them records the kernels of a device."""
+"""Selects the torch.profiler activity that records the kernels of a device."""
 
 import re
 
 from mfulab.core.said import Said
 
-# Counters of CUPTI's range profiler, which records no kernel.
+# Category of CUPTI's range profiler, which records counters and no kernels.
 RANGE = "cuda_profiler_range"
-# The activity that records the kernels of a device, by its name, and the library behind it.
+# Pattern of a device's name, the activity that records its kernels, and the library behind it.
 _ACTIVITIES = (
     (r"amd|radeon|instinct|gfx\d", "ProfilerActivity.CUDA", "roctracer, rocprofiler-sdk"),
     (r"intel|\barc\b|data center gpu", "ProfilerActivity.XPU", "Intel PTI"),
@@ -18,7 +18,8 @@ _ACTIVITIES = (
 
 
 def recording_advice(device: str) -> Said:
-    """Advice on recording the kernels of a device: the activity to ask for, and the library behind it."""
+    """Advice on recording a device's kernels, chosen by the device's name: the profiler activity to
+    request, and the library behind it."""
     for pattern, activity, library in _ACTIVITIES:
         if re.search(pattern, device, re.IGNORECASE):
             return Said("record_with", {"activity": activity, "library": library})

@@ -17,9 +17,9 @@ from mfulab.tracing.trace import COMPUTE, Trace
 from mfulab.tracing.window import Window
 
 RATIOS = ("executed_ratio", "issued_ratio")
-# elements to a multiple of which a side is padded: whole tiles and whole loads of every library
+# Sides are padded to a multiple of this: whole tiles and whole loads of every library.
 PADDED = 64
-# that a kernel of no work takes at most: a trace of long kernels alone does not show it
+# Longest time of an empty kernel, which a trace of long kernels does not show.
 EMPTY_NS = 5_000
 
 
@@ -32,109 +32,102 @@ class Operator:
     shapes: str
     time_ns: int  # exclusive
     calls: int = 0
-    kernel_ns: int = 0  # of their kernels, overlapped or not
-    # of as many kernels as short as the shortest of the window, or as an empty one takes
+    kernel_ns: int = 0  # of its kernels, overlapped or not
+    # launch cost: kernels × the window's shortest kernel, at most `EMPTY_NS` each
     launch_ns: int = 0
-    # by format, executed by all calls; None where a call's record lacks it
+    # executed by all calls, by number format; None if the record of a call lacks them
     flops: dict[str, int] | None = None
-    bytes: float | None = None  # moved at least by all calls; None likewise
+    bytes: float | None = None  # least bytes that all calls move; None likewise
     reason: Said | None = None  # why FLOPs or bytes are None
 
 
 @dataclass
 class Analysis:
-    """Everything that a trace holds about one window."""
+    """Time, FLOPs and products of one window of a trace."""
 
     window: Window
     readings: Readings  # shares, gaps and latencies, by column
     spent: dict[str, int]  # ns of each kind of time, exclusive: they sum to the window
     products: list[Product]  # by operator, shapes and format, longest first
     uncounted: dict[str, tuple[int, Said]]  # products without FLOPs → ns and the reason
-    told: DeviceTime | HostTime
-    held: OfWindow
-    of_call: dict[int, Product]  # the product of each call
-    backward: bool  # whether a backward pass was recorded in it
-    # the number of the device that it is of, where the trace holds several
-    device: int | None = None
-    operators: list[Operator] = field(
-        default_factory=list
-    )  # `parts` with what their calls compute and move
+    told: DeviceTime | HostTime  # the window's time, on a device or on a CPU
+    held: OfWindow  # facts that all devices of the window share
+    of_call: dict[int, Product]  # by index of the host call
+    backward: bool  # True if a backward pass was recorded in it
+    device: int | None = None  # the device's number; None if the trace holds only one
+    # `parts` with the FLOPs and bytes of their calls; empty on a CPU
+    operators: list[Operator] = field(default_factory=list)
     notes: list[Said] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         device_time = self.told
         self.on_gpu = isinstance(device_time, DeviceTime)
-        self.kernels = device_time.kernels()  # a row for each kernel and copy, longest first
-        self.gaps = (
-            device_time.longest_gaps()
-        )  # the longest idle ones: cause, ns, and what ended each
-        self.others = device_time.others()  # outermost other operators → ns of their kernels
-        # communication kernels by name → ns of each, in order
+        self.kernels = device_time.kernels()  # rows of kernels and copies, longest first
+        self.gaps = device_time.longest_gaps()  # cause, ns, and what ended each
+        self.others = device_time.others()  # outermost operators that are no products → ns
+        # communication kernels by name → ns of each, in order of begin
         self.collectives = device_time.collectives()
-        self.parts = (
-            device_time.parts
-        )  # ns by kind of time, operator and shapes; they sum to the window
-        # why the device was idle → ns, in all `spent["idle"]`; none on a CPU
+        # ns by kind of time, operator and shapes; they sum to the window
+        self.parts = device_time.parts
+        # cause of idle time → ns, which sum to `spent["idle"]`; empty on a CPU
         self.idle_causes = device_time.idle_causes
 
     @property
     def counted(self) -> list[Product]:
-        """The products whose FLOPs are known."""
+        """Products whose FLOPs are known."""
         return [product for product in self.products if not product.reason]
 
     @property
     def needed(self) -> list[Product]:
-        """Products whose FLOPs are known and that the model needs: not those that a checkpoint
-        computes again."""
+        """Products whose FLOPs are known and that the model needs, without a checkpoint's
+        recomputation."""
         return [product for product in self.counted if not product.recomputed]
 
     @property
     def call_flops(self) -> dict[int, int]:
-        """FLOPs of each call of a product that the model needs."""
-        needed = (
-            (call, work)
-            for call, work in self.of_call.items()
-            if not work.reason and not work.recomputed
-        )
-        return {call: work.flops // work.calls for call, work in needed}
+        """FLOPs of each product call that the model needs, by index of the host call."""
+        flops = dict[int, int]()
+        for call, product in self.of_call.items():
+            if not product.reason and not product.recomputed:
+                flops[call] = product.flops // product.calls
+        return flops
 
-    def flops(self, what: str = "flops", recomputed: bool = False) -> dict[str, int]:
-        """FLOPs of the window by number format: `flops`, `causal_flops` or `executed_flops`."""
+    def flops(self, count: str = "flops", recomputed: bool = False) -> dict[str, int]:
+        """Sums the window's FLOPs per number format. `count` is the field of `Product` to sum:
+        `flops`, `causal_flops` or `executed_flops`. `recomputed` includes a checkpoint's
+        recomputation."""
         by_format = Counter[str]()
         for product in self.counted if recomputed else self.needed:
-            by_format[product.format or "unknown"] += getattr(product, what)
+            by_format[product.format or "unknown"] += getattr(product, count)
         return dict(by_format)
 
     def ratios(self) -> dict[str, float | None]:
-        """Operations executed, and these at their instructions' rates ÷ FLOPs counted; None where
-        no kernel tells."""
+        """Operations that kernels execute ÷ counted FLOPs, and the same weighted by each kernel's
+        slowdown. Both are None if no kernel's name or grid reveals them."""
         executed = 0
         tiled = issued = 0.0
-        is_told = False
+        is_known = False
         for product in self.counted:
             executed += product.executed_flops
             ratio = product.executed_ratio
-            is_told = is_told or bool(product.tile or ratio)
+            is_known = is_known or bool(product.tile or ratio)
             flops = product.executed_flops * (1.0 if ratio is None else ratio)
             tiled += flops
             issued += flops * product.slowdown
-        if not executed or not is_told:
+        if not executed or not is_known:
             return dict.fromkeys(RATIOS)
         return dict(zip(RATIOS, (tiled / executed, issued / executed), strict=True))
 
     def misaligned(self) -> str | None:
-        """JSON: numbers of the sentence on the matmul that a side of whole 16 bytes would gain
-        most; None without one. `best_ms` is the padded matmul at the best speed of its format in
-        the window."""
-        timed = []
-        for work in self.counted:
-            if work.matmul and work.time_ns:
-                timed.append(work)
-        fastest = defaultdict[str | None, float](float)  # FLOPs a nanosecond, by format
+        """JSON with the numbers of the matmul that would gain most if its side were a multiple of
+        16 bytes; None if no matmul would gain. `best_ms` is the time of the padded matmul at the
+        best speed of its format in the window."""
+        timed = [product for product in self.counted if product.matmul and product.time_ns]
+        fastest = defaultdict[str | None, float](float)  # FLOPs per ns, by format
         for product in timed:
             speed = product.flops / product.time_ns
             fastest[product.format] = max(fastest[product.format], speed)
-        most = 0.0
+        largest_gain = 0.0
         numbers = dict[str, float]()
         for product in timed:
             side = product.misaligned_side
@@ -144,8 +137,8 @@ class Analysis:
             ms = product.time_ns / 1e6 / self.window.steps
             best_ns = product.flops * padded / side / fastest[product.format]
             best_ms = best_ns / 1e6 / self.window.steps
-            if ms - best_ms >= most and ms > best_ms:
-                most = ms - best_ms
+            if ms - best_ms >= largest_gain and ms > best_ms:
+                largest_gain = ms - best_ms
                 numbers = {"side": side, "padded": padded, "ms": ms, "best_ms": best_ms}
                 numbers |= {"rate": 100 / product.slowdown}
         if numbers:
@@ -153,35 +146,41 @@ class Analysis:
         return None
 
     def untraced(self, step_s: float) -> "Analysis":
-        """Shares of steps of `step_s` seconds, as they take without a trace, which lengthens the
-        host's part alone. Idle time is what the kernels leave, by cause as in the trace; in longer
-        steps the kernels were slower, by the clock that the power limit allows. All stays as traced
-        where the kernels alone took longer."""
+        """Rescales the analysis to steps of `step_s` seconds, the step time without a trace. A
+        trace lengthens only the host's part, so idle time becomes what the kernels leave, by cause
+        as in the trace. In longer steps the kernels are scaled up: the power limit lowered their
+        clock. Returns the analysis unchanged for a CPU, or if the kernels alone took longer than
+        the steps."""
         length = round(step_s * 1e9 * self.window.steps)
         idle = self.spent["idle"] + self.spent["input_wait"]
         active = self.window.length - idle
         if not self.on_gpu or not 0 < active <= length:
             return self
         is_slower = length > self.window.length
-        slower = 1.0
+        active_factor = 1.0
         if is_slower:
-            slower = (length - idle) / active
-        waits = 1.0
+            active_factor = (length - idle) / active
+        idle_factor = 1.0
         if idle and not is_slower:
-            waits = (length - active) / idle
-        factors = {"idle": waits, "input_wait": waits}
-        spent = {kind: round(time * factors.get(kind, slower)) for kind, time in self.spent.items()}
-        spent["products" if is_slower and spent["products"] else "idle"] += length - sum(
-            spent.values()
-        )
-        per = self.window.length / length
+            idle_factor = (length - active) / idle
+        factors = {"idle": idle_factor, "input_wait": idle_factor}
+        spent = dict[str, int]()
+        for kind, time in self.spent.items():
+            spent[kind] = round(time * factors.get(kind, active_factor))
+        kind_of_rest = "idle"
+        if is_slower and spent["products"]:
+            kind_of_rest = "products"
+        spent[kind_of_rest] += length - sum(spent.values())
+        traced_ratio = self.window.length / length
         readings = dict(self.readings)
-        shares = {}
+        scales = dict[str, float]()
         for name in self.readings:
             if name.endswith("_percent"):
-                shares[name] = per * slower
-        shares |= dict.fromkeys(("idle_percent", "launch_bound_percent"), per * waits)
-        for name, factor in (shares | {"launch_gap_s": waits}).items():
+                scales[name] = traced_ratio * active_factor
+        scales["idle_percent"] = traced_ratio * idle_factor
+        scales["launch_bound_percent"] = traced_ratio * idle_factor
+        scales["launch_gap_s"] = idle_factor
+        for name, factor in scales.items():
             value = readings[name].value
             source = f"{readings[name].source} ÷ untraced time"
             readings[name] = replace(readings[name], value=value and value * factor, source=source)
@@ -193,14 +192,16 @@ class Analysis:
         return replace(self, window=window, spent=spent, readings=readings)
 
     def top_kernels(self) -> str | None:
-        """The five longest kernels as JSON: name → share of device time in percent."""
+        """JSON of the five longest kernels: name → share of device time in percent; None if there
+        are no kernels."""
         shares = {row["kernel"]: round(row["share_percent"], 1) for row in self.kernels[:5]}
         if shares:
             return json.dumps(shares)
         return None
 
     def top_other_operators(self) -> str | None:
-        """The five longest other operators as JSON: name → share of the window in percent."""
+        """JSON of the five longest operators that are not products: name → share of the window in
+        percent. None if there are none, or if operators have no shares."""
         longest = sorted(self.others.items(), key=lambda item: -item[1])[:5]
         shares = {}
         for name, time in longest:
@@ -212,47 +213,64 @@ class Analysis:
 
 
 def analyse(trace: Trace, window: Window) -> Analysis:
-    """Analyses one window of a trace, of several devices the one with most activities."""
+    """Analyses one window of a trace; if the trace holds several devices, the device with most
+    activities."""
     return of_device(OfWindow(trace, attribute(trace), window))
 
 
-def of_device(held: OfWindow, device: int | None = None) -> Analysis:
-    """Analyses one device of a window, without a number the one with most activities."""
-    trace, window = held.trace, held.window
-    several = held.devices
-    device = (several[0] if device is None else device) if len(several) > 1 else None
-    products = products_of(held, device)
+def of_device(facts: OfWindow, device: int | None = None) -> Analysis:
+    """Analyses one device of a window, by default the one with most activities."""
+    trace, window = facts.trace, facts.window
+    devices = facts.devices
+    if len(devices) < 2:
+        device = None
+    elif device is None:
+        device = devices[0]
+    products = products_of(facts, device)
     counted = set()
     for call, product in products.of_call.items():
         if not product.reason:
             counted.add(call)
     device_time = (
-        DeviceTime(held, counted, device)
+        DeviceTime(facts, counted, device)
         if len(trace.activities)
-        else HostTime(trace, held.attribution, window, counted)
+        else HostTime(trace, facts.attribution, window, counted)
     )
+    operators = list[Operator]()
+    if isinstance(device_time, DeviceTime):
+        operators = _operators(trace, device_time, products.of_call)
     return Analysis(
-        window, device_time.readings(), device_time.spent, products.listed, products.uncounted, device_time, held,
-        products.of_call, held.has_backward, device,
-        _operators(trace, device_time, products.of_call) if isinstance(device_time, DeviceTime) else [],
-        _notes(trace, several, device),
-    )  # fmt: skip
+        window,
+        device_time.readings(),
+        device_time.spent,
+        products.listed,
+        products.uncounted,
+        device_time,
+        facts,
+        products.of_call,
+        facts.has_backward,
+        device,
+        operators,
+        _notes(trace, devices, device),
+    )
 
 
 class _Traffic:
-    """Bytes that calls move, or why their records do not tell them."""
+    """Least bytes that each call moves, or the reason why they are unknown."""
 
     def __init__(self, trace: Trace, of_call: dict[int, Product]) -> None:
         self._calls = trace.host.calls
         self._of_call = of_call
-        # By the identity of a call's arguments, which equal calls share.
+        # By id() of a call's arguments, which equal calls share.
         self._of_arguments = dict[int, float | Said]()
 
     def of(self, owned: Owned) -> float | Said:
-        """Bytes of one call."""
+        """Bytes moved by one call, or the reason why they are unknown."""
         product = self._of_call.get(owned.key)
         if product is not None:
-            return self._of_product(product)
+            if product.call_bytes is not None:
+                return product.call_bytes
+            return product.reason or Said("no_bytes", {"operator": product.name})
         if not owned.is_call:
             return Said("of_no_operator")
         call = self._calls.get(owned.key)
@@ -263,17 +281,11 @@ class _Traffic:
             self._of_arguments[id(call)] = moved
         return self._of_arguments[id(call)]
 
-    @staticmethod
-    def _of_product(product: Product) -> float | Said:
-        if product.call_bytes is not None:
-            return product.call_bytes
-        return product.reason or Said("no_bytes", {"operator": product.name})
-
 
 def _operators(
     trace: Trace, device_time: DeviceTime, of_call: dict[int, Product]
 ) -> list[Operator]:
-    """Parts of the time with what their calls compute and move at least."""
+    """Lists the parts of a device's time with the FLOPs and least bytes of their calls."""
     lengths = (device_time.end - device_time.begin)[
         (device_time.kind == COMPUTE) & (device_time.end > device_time.begin)
     ]
@@ -289,7 +301,7 @@ def _operators(
             name,
             shapes,
             time,
-            calls=sum(1 if owned.is_call else owned.kernels for owned in launched),
+            calls=sum(owned.calls for owned in launched),
             kernel_ns=sum(owned.kernel_ns for owned in launched),
             launch_ns=shortest * sum(owned.kernels for owned in launched),
             reason=Said("by_graph") if kind == "graph" else None,
@@ -303,7 +315,8 @@ def _operators(
 def _with_work(
     operator: Operator, launched: list[Owned], traffic: _Traffic, of_call: dict[int, Product]
 ) -> Operator:
-    """The operator with FLOPs and bytes of its calls, or why one's record does not tell them."""
+    """Adds the FLOPs and bytes of its calls to an operator, or the reason if the record of a call
+    lacks them."""
     size = 0.0
     for owned in launched:
         moved = traffic.of(owned)
@@ -318,22 +331,18 @@ def _with_work(
     return replace(operator, flops=dict(flops), bytes=size)
 
 
-def _notes(trace: Trace, several: list[int], device: int | None) -> list[Said]:
+def _notes(trace: Trace, devices: list[int], device: int | None) -> list[Said]:
     notes = list(trace.notes)
     if device is not None:
-        notes.append(Said("several_devices", {"count": len(several), "device": device}))
-    number = next(iter(several), -1) if device is None else device
+        notes.append(Said("several_devices", {"count": len(devices), "device": device}))
+    number = device
+    if number is None:
+        number = next(iter(devices), -1)
     if trimmed := trace.trimmed.get(number):
         notes.append(Said("trimmed_overlap", {"count": trimmed[0], "ms": trimmed[1] / 1e6}))
     properties = trace.device_properties(device)
     if properties.get("peak_tflop_s"):
-        notes.append(
-            Said(
-                "own_peak",
-                {
-                    "peak": properties["peak_tflop_s"],
-                    "bandwidth": properties.get("peak_gb_s") or 0.0,
-                },
-            )
-        )
+        bandwidth = properties.get("peak_gb_s") or 0.0
+        peaks = {"peak": properties["peak_tflop_s"], "bandwidth": bandwidth}
+        notes.append(Said("own_peak", peaks))
     return notes

@@ -1,6 +1,6 @@
-"""Operator of each launch, by the launch's place in time on its thread, else by the id they share.
+"""Finds the operator of each launch: by the launch's time on its thread, else by the id they share.
 An operator goes by its outermost name. A product (matmul, convolution or attention) is the
-outermost call with a formula."""
+outermost call with a FLOP formula."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from mfulab.tracing.trace import (
 COMPILED, FUSED = "## Call CompiledFxGraph", "compiled, fused operators"
 BACKWARD = "autograd::engine::evaluate_function"
 _ENGINE = ("autograd::", "torch::")
-STORED = "aten::_nnz"  # asked of a sparse operand inside its product
+_SPARSE_CALL = "aten::_nnz"  # called on a sparse operand inside its product
 SPARSE = Traced(None, reason=Said("sparse"))
 
 
@@ -32,26 +32,26 @@ SPARSE = Traced(None, reason=Said("sparse"))
 class Attribution:
     """Owners of every host call and activity: indices into `Trace.host`, -1 without an owner."""
 
-    # Of each host call the outermost product that it is or lies in; of those of unknown FLOPs the
-    # innermost.
+    # Per host call: the outermost product that it is or lies in. A product of unknown FLOPs gives
+    # way to one inside it.
     product: Indices
-    around: Indices  # of each product, the one of unknown FLOPs that it lies in
-    outermost: Indices  # of each host call, the outermost operator that it is or lies in
-    innermost: dict[
-        int, int
-    ]  # of each product, the innermost call with a formula: its types are those multiplied
-    costs: dict[int, Traced]  # of each call that multiplies and whose arguments are recorded
-    backward: Chosen  # whether the host call runs in the backward pass
-    recomputed: Chosen  # whether it is a checkpoint's second forward there
-    of_activity: Indices  # the innermost host call that launched each activity
-    by_graph: Chosen  # whether a graph launched the activity
-    by_optimizer: Chosen  # whether an optimiser's update did, whose products no model needs
-    product_of_activity: Indices  # the product that launched each activity
-    operator_of_activity: Indices  # the outermost operator that launched each activity
+    around: Indices  # per product: the product of unknown FLOPs that it lies in
+    outermost: Indices  # per host call: the outermost operator that it is or lies in
+    # Per product: the innermost call with a formula, whose types are those multiplied.
+    innermost: dict[int, int]
+    costs: dict[int, Traced]  # per call with a formula and recorded arguments
+    backward: Chosen  # True for a host call in the backward pass
+    recomputed: Chosen  # True for a checkpoint's second forward in it
+    of_activity: Indices  # per activity: the innermost host call that launched it
+    by_graph: Chosen  # True for an activity that a graph launched
+    by_optimizer: Chosen  # True if an optimiser's update did, whose products no model needs
+    product_of_activity: Indices  # per activity: the product that launched it
+    operator_of_activity: Indices  # per activity: the outermost operator that launched it
 
 
 def attribute(trace: Trace) -> Attribution:
-    """Nests the host's calls by thread and time, and finds each activity's launch among them."""
+    """Finds the operator and the product of every host call and activity: nests host calls by
+    thread and time, then places each launch among them."""
     host = trace.host
     multiplies = trace.named(is_traced_matmul)
     calls = {index: call for index, call in host.calls.items() if multiplies[host.name[index]]}
@@ -64,9 +64,8 @@ def attribute(trace: Trace) -> Attribution:
     node = np.array(nested.node, np.int64)
     is_update = (np.array(nested.update, np.int64) >= 0) & (node < 0)
     product[np.isin(product, list(nested.unbatched)) | is_update] = -1
-    is_again = (
-        host.forward & trace.named(_is_operator)[host.name] & np.isin(node, list(nested.plain))
-    )
+    is_operator = trace.named(_is_operator)[host.name]
+    is_recomputed = host.forward & is_operator & np.isin(node, list(nested.recomputing))
     parent = np.array(nested.parent, np.int64)
     of_activity, by_graph = _launched(trace, parent, order)
     return Attribution(
@@ -76,7 +75,7 @@ def attribute(trace: Trace) -> Attribution:
         innermost=nested.innermost,
         costs=costs,
         backward=node >= 0,
-        recomputed=is_again,
+        recomputed=is_recomputed,
         of_activity=of_activity,
         by_graph=by_graph,
         by_optimizer=np.append(is_update, False)[of_activity],
@@ -86,7 +85,7 @@ def attribute(trace: Trace) -> Attribution:
 
 
 def _costs(trace: Trace, calls: dict[int, Call]) -> dict[int, Traced]:
-    """Costs of calls; equal ones share theirs, unless the engine's step decides."""
+    """Cost of each call, by index. Equal calls share one, unless the engine's step decides."""
     steps = _Steps(trace)
     costs = dict[int, Traced]()
     shared = dict[tuple[int, StepWork | None], Traced]()
@@ -102,7 +101,7 @@ def _costs(trace: Trace, calls: dict[int, Call]) -> dict[int, Traced]:
 
 
 class _Steps:
-    """Ranges in which an engine tells the lengths of its requests."""
+    """Annotations in which an engine records the lengths of its requests."""
 
     def __init__(self, trace: Trace) -> None:
         host = trace.host
@@ -115,7 +114,7 @@ class _Steps:
         self._work = [works[name] for name in host.name[places].tolist()]
 
     def around(self, time: int) -> StepWork | None:
-        """The step that is under way at a time; None without one."""
+        """Engine step under way at a time (ns); None if there is none."""
         index = int(np.searchsorted(self._begin, time, side="right")) - 1
         if index < 0 or self._end[index] < time:
             return None
@@ -123,15 +122,15 @@ class _Steps:
 
 
 class _Nested:
-    """Finds what each host call lies in: product, one around it, outermost operator, parent,
-    autograd node, update."""
+    """Nests host calls: finds each call's parent, product, outermost operator, autograd node and
+    optimiser update."""
 
     def __init__(
         self, trace: Trace, order: list[int], multiplies: list[bool], costs: dict[int, Traced]
     ) -> None:
         host = trace.host
         count = len(host)
-        # Of each host call, as `Attribution` has them; autograd's node and the optimiser's update.
+        # Per host call, as in `Attribution`; also its autograd node and optimiser update.
         self.product = [-1] * count
         self.around = [-1] * count
         self.outermost = [-1] * count
@@ -139,26 +138,26 @@ class _Nested:
         self.node = [-1] * count
         self.update = [-1] * count
         self.innermost: dict[int, int] = {}
-        # Products that torch.func.vmap recorded as of one sample, around that of all.
+        # Products of one sample that torch.func.vmap recorded around that of all samples.
         self.unbatched = set[int]()
-        # Nodes that also run something without gradients: what has some is recomputed, not a graph
-        # of gradients.
-        self.plain = set[int]()
+        # Autograd nodes that also run operators without gradients: operators with gradients in them
+        # are a checkpoint's recomputation, not a double backward.
+        self.recomputing = set[int]()
         self._names = host.name.tolist()
         self._forward = host.forward.tolist()
         self._multiplies = multiplies
         self._operates = trace.named(_is_operator).tolist()
-        self._returns = trace.named(lambda name: name.startswith(BACKWARD)).tolist()
+        self._backward = trace.named(lambda name: name.startswith(BACKWARD)).tolist()
         self._updates = trace.named(lambda name: name.startswith(UPDATE)).tolist()
-        self._stores = trace.named(lambda name: name.startswith(STORED)).tolist()
+        self._sparse = trace.named(lambda name: name.startswith(_SPARSE_CALL)).tolist()
         self._costs = costs
         self._walk(order, host.thread.tolist(), host.end.tolist())
 
     def _walk(self, order: list[int], threads: list[int], ends: list[int]) -> None:
-        """Goes through calls in the order of their begin, thread by thread."""
+        """Visits the calls thread by thread, in order of begin."""
         product, outermost, parent = self.product, self.outermost, self.parent
         node, update, names = self.node, self.update, self._names
-        kinds = (self._multiplies, self._returns, self._updates, self._stores)
+        kinds = (self._multiplies, self._backward, self._updates, self._sparse)
         is_special = list(map(any, zip(*kinds, strict=True)))
         stack = list[int]()
         thread = None
@@ -174,38 +173,39 @@ class _Nested:
                 outermost[index] = outermost[above]
                 node[index] = node[above]
                 update[index] = update[above]
-            # What is nothing of its own, inside an operator, is what its parent is.
+            # A plain call inside an operator inherits everything from its parent.
             if is_special[names[index]] or outermost[index] < 0 or update[index] >= 0:
-                self._place(index)
+                self._classify(index)
             stack.append(index)
 
-    def _place(self, index: int) -> None:
-        """Notes what a call is of its own."""
+    def _classify(self, index: int) -> None:
+        """Records what a call is by itself: operator, product, autograd node or update."""
         name = self._names[index]
         if self._operates[name] and self.outermost[index] < 0:
             self.outermost[index] = index
-        self._place_in_node(index)
+        self._classify_for_autograd(index)
         if self._multiplies[name]:
             self._multiply(index)
-        elif self._stores[name] and self.product[index] >= 0:
+        elif self._sparse[name] and self.product[index] >= 0:
             self._costs[self.product[index]] = SPARSE
 
-    def _place_in_node(self, index: int) -> None:
-        """Notes what a call is to autograd, and to the optimiser."""
+    def _classify_for_autograd(self, index: int) -> None:
+        """Records what a call is to autograd and to the optimiser."""
         name = self._names[index]
-        returns = self._returns[name]
+        is_backward = self._backward[name]
         has_gradients = self._forward[index]
         is_plain = self.outermost[index] == index and not has_gradients
-        if self.node[index] >= 0 and (returns or is_plain):
-            self.plain.add(self.node[index])
-        if returns:
+        if self.node[index] >= 0 and (is_backward or is_plain):
+            self.recomputing.add(self.node[index])
+        if is_backward:
             self.node[index] = index
         elif self._updates[name]:
             self.update[index] = index
-        elif has_gradients:  # what has gradients is the closure's, which computes a step
+        elif has_gradients:  # belongs to the optimiser's closure, which computes a step
             self.update[index] = -1
 
     def _multiply(self, index: int) -> None:
+        """Decides whether a call with a formula is a product, or part of the product around it."""
         costs = self._costs
         outer = self.product[index]
         outer_cost = None
@@ -228,27 +228,28 @@ def _is_operator(name: str) -> bool:
 
 
 def _launched(trace: Trace, parent: Indices, order: Indices) -> tuple[Indices, Chosen]:
+    """Innermost host call that launched each activity (-1 if unknown), and whether a graph launched
+    it."""
     activities = trace.activities
     launches = trace.launches
     host = trace.host
     launch = launch_of(trace)
-    by_graph = np.append(trace.named(lambda name: "GraphLaunch" in name)[launches.name], False)[
-        launch
-    ]
-    open_calls = Open(host.begin, host.end, host.thread, parent, order)
+    is_graph = trace.named(lambda name: "GraphLaunch" in name)[launches.name]
+    by_graph = np.append(is_graph, False)[launch]
+    open_calls = OpenCalls(host.begin, host.end, host.thread, parent, order)
     around = open_calls.at(launches.begin, launches.thread)
     of_activity = np.append(around, -1)[launch]
-    # A correlation that serves as an external id, as in older traces, names a launch and no
-    # operator.
-    lonely = np.flatnonzero((of_activity < 0) & (activities.external != activities.correlation))
-    of_activity[lonely] = places_of(activities.external[lonely], host.external)
+    # An external id equal to the correlation, as in older traces, names a launch and no operator.
+    unowned = np.flatnonzero((of_activity < 0) & (activities.external != activities.correlation))
+    of_activity[unowned] = places_of(activities.external[unowned], host.external)
     replayed = np.fromiter(trace.owned, np.int64)
-    of_activity[replayed], by_graph[replayed] = list(trace.owned.values()), False
+    of_activity[replayed] = list(trace.owned.values())
+    by_graph[replayed] = False
     return of_activity, by_graph
 
 
-class Open:
-    """Calls by thread, `order` being that of their begin: finds which are open at a time."""
+class OpenCalls:
+    """Finds the calls open at a time on each thread. `order` holds the calls' indices by begin."""
 
     def __init__(
         self, begin: Times, end: Times, thread: Indices, parent: Indices, order: Indices
@@ -259,7 +260,8 @@ class Open:
         self._of_thread = {number: order[mine] for number, mine in grouped(thread[order])}
 
     def at(self, times: Times, threads: Indices) -> Indices:
-        """The innermost call on the same thread that is open at each of `times`; -1 without one."""
+        """Index of the innermost call open on the same thread at each of `times` (ns); -1 if there
+        is none."""
         innermost = np.full(len(times), -1)
         for number, mine in grouped(threads):
             calls = self._of_thread.get(number)

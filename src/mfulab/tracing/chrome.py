@@ -1,4 +1,4 @@
-"""Reads a Chrome trace of torch.profiler as a stream, cut between events: memory holds a batch,
+"""Reads a Chrome trace of torch.profiler as a stream, cut between events: memory holds one batch,
 never the file."""
 
 import gzip
@@ -21,26 +21,26 @@ from mfulab.core.said import Numbers, Said, as_told
 from mfulab.device.cpu import memory_limit_bytes
 from mfulab.tracing.trace import MOST_OF_FAULT, TraceError
 
-BATCH_BYTES = 512 << 10  # of which the events fit into caches
-MOST_BATCHES = 128  # without an end of an event
-LONGEST_WORD = 8  # characters of a number or name that a cut may leave half of, with a sign
-MOST_US = 4 * 10**15  # a time, µs: the year 2096
+BATCH_BYTES = 512 << 10  # the events of a batch fit into caches
+MOST_BATCHES = 128  # buffered at most without the end of an event
+LONGEST_WORD = 8  # characters of a number or literal that a truncated file may end in
+MOST_US = 4 * 10**15  # latest time, µs: the year 2096
 HEAD_BYTES = 64 << 20  # of metadata before the first event
 MOST_BYTES = 64 << 30  # unpacked
 MEMORY_PER_BYTE = 0.7
 BASE_BYTES = 300 << 20  # peak memory ÷ size of the JSON, and what any trace takes: docs/traces.md
-# unpacked ÷ packed bytes: traces pack to a tenth or a thirtieth, a gzip bomb to a thousandth
+# Highest unpacked ÷ packed bytes: 10 to 30 for traces, 1000 for a gzip bomb.
 RATIO = 400
-UNCHECKED_BYTES = 64 << 20  # for which any machine has memory
+UNCHECKED_BYTES = 64 << 20  # any machine has memory for such a file
 SMALL_BYTES = 256 << 20  # below it no ratio is suspicious
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
 _ESCAPES = re.compile(rb"(\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4}))|\\")
 _INFINITE = re.compile(rb"(?<=[:,\[])\s*-?(?:inf|nan)(?=\s*[,}\]])")
-# A number with decimals of which a float of µs would lose nanoseconds.
+# A number of µs so long that a float would lose nanoseconds.
 _LONG = re.compile(rb"\.(?:(?<=\d{14}\.)|(?<=\d{10}\.)\d{4})")
 _GZIP = b"\x1f\x8b"
-# Reasons, as keys, that files of other programs are not read: by ending, and by first bytes.
+# Message keys of why other programs' files are not read: by file name suffix, by first bytes.
 _ENDINGS = {
     ".nsys-rep": "is_nsys_report",
     ".qdrep": "is_nsys_report",
@@ -64,7 +64,7 @@ _SNAPSHOT = b"segments"  # the first key of torch.cuda.memory._dump_snapshot's p
 
 
 class Args(msgspec.Struct, gc=False):
-    """Arguments of an event that are read, by the names that profilers give them."""
+    """Arguments of an event that are read, under the names that profilers use."""
 
     device: Any = msgspec.UNSET
     stream: Any = msgspec.UNSET
@@ -88,7 +88,7 @@ class Args(msgspec.Struct, gc=False):
     group_name: Any = msgspec.field(default=None, name="Process Group Name")
     source: Any = msgspec.field(default=None, name="Src Rank")
     target: Any = msgspec.field(default=None, name="Dst Rank")
-    # Of devices whose events have kinds that are not read.
+    # Only to recognise device events of kinds that are not read.
     device_id: Any = msgspec.field(default=msgspec.UNSET, name="Device Id")
     lower_device_id: Any = msgspec.field(default=msgspec.UNSET, name="device id")
     stream_id: Any = msgspec.field(default=msgspec.UNSET, name="Stream Id")
@@ -101,12 +101,12 @@ NO_ARGS = Args()
 
 
 def with_formats(why: Said) -> Said:
-    """A reason that a file is not read, and which ones are."""
+    """Appends the formats that can be read to a reason why a file cannot."""
     return Said("both", {"first": why, "second": Said("reads_formats")})
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event of a Chrome trace, its values of whatever type; other keys are skipped."""
+    """One event of a Chrome trace. Its values may be of any type; other keys are skipped."""
 
     ph: Any = None
     cat: Any = ""
@@ -122,7 +122,7 @@ _typed = msgspec.json.Decoder(list[Event])
 
 
 def _events(values: object) -> list[Event | None]:
-    """Events of values that were read without their types; None for one that is no event."""
+    """Converts parsed JSON to events; None for each value that is not an object."""
     if not isinstance(values, list):
         return [None]
     events = list[Event | None]()
@@ -130,13 +130,13 @@ def _events(values: object) -> list[Event | None]:
         if not isinstance(value, dict):
             events.append(None)
             continue
-        held = pick_present(value, Event.__struct_fields__)
-        args = held.get("args")
-        held["args"] = None
+        fields = pick_present(value, Event.__struct_fields__)
+        args = fields.get("args")
+        fields["args"] = None
         if isinstance(args, dict):
-            known = {NAMES[name]: told for name, told in args.items() if name in NAMES}
-            held["args"] = Args(**known)
-        events.append(Event(**held))
+            known = {NAMES[name]: value for name, value in args.items() if name in NAMES}
+            fields["args"] = Args(**known)
+        events.append(Event(**fields))
     return events
 
 
@@ -144,9 +144,9 @@ NAMES = dict(zip(Args.__struct_encode_fields__, Args.__struct_fields__, strict=T
 
 
 class Stream:
-    """One file, read piece after piece: its bytes, unpacked, or its events; `metadata` is complete
-    after the last. Raises TraceError: the file is missing, empty, cut off, no JSON, no trace, or
-    unpacks to more than it should."""
+    """Reads one trace file in pieces, as unpacked bytes or as events. `metadata` is complete after
+    the last piece. Raises TraceError if the file is missing, empty, truncated, not JSON, not a
+    trace, or unpacks to more than it should."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -172,7 +172,8 @@ class Stream:
         self._packed = begin.startswith(_GZIP)
 
     def chunks(self, size: int | None = None) -> Iterator[bytes]:
-        """The file's bytes in order, unpacked, `size` at a time."""
+        """Yields the file's unpacked bytes in order, `size` bytes at a time (default:
+        `BATCH_BYTES`)."""
         unpacked = 0
         try:
             with gzip.open(self.path) if self._packed else self.path.open("rb") as file:
@@ -189,13 +190,13 @@ class Stream:
 
     @property
     def unpacked_bytes(self) -> int:
-        """Size of the file, unpacked, as far as it tells."""
+        """Estimated size of the unpacked file in bytes."""
         return unpacked_size(self.path, self._size)
 
     def batches(self, is_kept: bool = True) -> Iterator[Sequence[Event | None]]:
-        """Lists of events in the order of the file, None for what is no event. Raises, before
-        anything is read, where memory is too small to keep them all; they are unless `is_kept` is
-        false."""
+        """Yields lists of events in file order, with None for a value that is no event. If
+        `is_kept`, the caller keeps all events: raises TraceError first if memory is too small for
+        them."""
         if is_kept:
             self._check_memory()
         chunks = self.chunks()
@@ -203,10 +204,8 @@ class Stream:
         buffer, opening = self._head(chunks)
         for chunk in chunks:
             buffer += chunk
-            cuts = [
-                match.start() + 1
-                for match in _BETWEEN.finditer(buffer, max(0, len(buffer) - (1 << 16)))
-            ]
+            boundaries = _BETWEEN.finditer(buffer, max(0, len(buffer) - (1 << 16)))
+            cuts = [match.start() + 1 for match in boundaries]
             for cut in cuts[:-9:-1]:  # a list inside an event may look like a boundary
                 events = self._typed(b"[" + buffer[:cut] + b"]")
                 if events is not None:
@@ -217,13 +216,13 @@ class Stream:
             else:
                 if len(buffer) > MOST_BATCHES * BATCH_BYTES:
                     raise self._damaged(self._parsed(b"[" + buffer), count)
-        rest = self._parsed(opening + buffer)
-        if isinstance(rest, Exception):
-            raise self._damaged(rest, count)
-        if isinstance(rest, dict):
-            self.metadata |= leave_out(rest, ("traceEvents",))
-            rest = rest["traceEvents"]
-        yield _events(rest)
+        last = self._parsed(opening + buffer)
+        if isinstance(last, Exception):
+            raise self._damaged(last, count)
+        if isinstance(last, dict):
+            self.metadata |= leave_out(last, ("traceEvents",))
+            last = last["traceEvents"]
+        yield _events(last)
 
     def _check_memory(self) -> None:
         size = self.unpacked_bytes
@@ -236,8 +235,8 @@ class Stream:
             raise TraceError(self.path, Said("json_needs_memory", bytes_))
 
     def _typed(self, text: bytes) -> Sequence[Event | None] | None:
-        """Events of a list; None for another text. What is not as a profiler writes it is read by
-        the slower way."""
+        """Decodes a JSON list of events; None if the text is not a list. Text that a profiler would
+        not write takes a slower parser."""
         if not (self._mends or _LONG.search(text)):
             with suppress(msgspec.DecodeError, RecursionError):
                 return _typed.decode(text)
@@ -247,11 +246,10 @@ class Stream:
         return None
 
     def _parsed(self, text: bytes) -> Any:
-        """The value, or what is wrong as an error; a text of faults that torch made is mended, and
-        all after it."""
-        with suppress(
-            ValueError
-        ):  # of what a faster parser refuses the slower one says why, or mends it
+        """Parses JSON; returns an error as a value instead of raising it. Repairs known mistakes of
+        torch's output; once that has helped, it repairs all later text too."""
+        # The slower parser explains, or repairs, what the faster one refuses.
+        with suppress(ValueError):
             if not (self._mends or _LONG.search(text)):
                 return msgspec.json.decode(text)
         value = _parsed(text, self._mends)
@@ -264,6 +262,7 @@ class Stream:
         return value
 
     def _damaged(self, error: object, count: int) -> TraceError:
+        """Error for invalid JSON after `count` events."""
         if not isinstance(error, json.JSONDecodeError):
             fault = str(error)[:MOST_OF_FAULT] or type(error).__name__
             why = Said("json_invalid_after", {"error": fault, "count": count})
@@ -275,6 +274,8 @@ class Stream:
         return TraceError(self.path, with_formats(Said("json_damaged_at", numbers)))
 
     def _head(self, chunks: Iterator[bytes]) -> tuple[bytes, bytes]:
+        """Reads up to the first event. Returns the text from there on, and the opening that makes
+        valid JSON of it and the file's end."""
         buffer = b""
         for chunk in chunks:
             buffer += chunk
@@ -301,7 +302,7 @@ class Stream:
 
 
 def _foreign(path: Path, begin: bytes) -> str:
-    """Key of the reason that a file of another program is not read; empty for others."""
+    """Message key of the reason why another program's file is not read; empty for other files."""
     ending = Path(path.name.removesuffix(".gz")).suffix
     if ending in _ENDINGS:
         return _ENDINGS[ending]
@@ -314,18 +315,19 @@ def _foreign(path: Path, begin: bytes) -> str:
 
 
 def unpacked_size(path: Path, packed: int) -> int:
-    """Bytes of a file, unpacked. A gzip's last four bytes hold them modulo 4 GiB; traces pack to
-    about a fifteenth, which tells how many times to add."""
+    """Size of the unpacked file in bytes. The last four bytes of a gzip hold it modulo 4 GiB.
+    Traces pack to about a fifteenth, which gives the missing multiple of 4 GiB."""
     with path.open("rb") as file:
         if file.read(2) != _GZIP or packed < 20:
             return packed
         file.seek(-4, os.SEEK_END)
-        rest = int.from_bytes(file.read(4), "little")
-    return rest + max(0, round((15 * packed - rest) / 2**32)) * 2**32
+        low_bits = int.from_bytes(file.read(4), "little")
+    return low_bits + max(0, round((15 * packed - low_bits) / 2**32)) * 2**32
 
 
 def free_memory_bytes() -> int:
-    """Bytes that a process may still take: of the machine, and of the tightest cgroup."""
+    """Bytes that this process may still allocate: free memory, or what the tightest cgroup limit
+    leaves."""
     import psutil
 
     limit = memory_limit_bytes() or math.inf
@@ -333,15 +335,15 @@ def free_memory_bytes() -> int:
 
 
 def nanoseconds(value: Any) -> int | None:
-    """A time of the trace, in µs with fractions or as text, as whole nanoseconds; None for what is
-    no time."""
+    """Converts a time of the trace in µs, a number or text, to whole nanoseconds; None if it is not
+    a time."""
     try:
         number = Decimal(value) if isinstance(value, str) else value
         is_time = isinstance(number, int | float | Decimal) and -MOST_US < number < MOST_US
         if is_time:
             return round(number * 1000)
         return None
-    except ArithmeticError:  # a Decimal of no number
+    except ArithmeticError:  # a Decimal of a text that is no number
         return None
 
 
@@ -353,8 +355,8 @@ def _number(text: str) -> float | Decimal:
 
 
 def _parsed(text: bytes, mend: bool = False) -> Any:
-    """The value, or its fault as an error; `mend` reads C++'s infinities and backslashes that torch
-    did not escape."""
+    """Parses JSON; returns an error as a value instead of raising it. `mend` accepts infinities as
+    C++ prints them, and backslashes that torch did not escape."""
     try:
         if mend:
             text = _INFINITE.sub(rb"null", _ESCAPES.sub(lambda match: match[1] or rb"\\", text))

@@ -1,7 +1,7 @@
-"""Recognition of communication between devices by a kernel's name, wherever in the name it stands.
+"""Recognises communication between devices by a kernel's name.
 
-A kernel communicates if its name holds a library for that, a collective operation, or an
-expert-parallel exchange. tests/tracing/names.yaml holds a real name of each, with its source.
+A kernel communicates if its name contains a communication library, a collective operation, or an
+expert-parallel exchange. tests/tracing/names.yaml holds real names of each, with sources.
 """
 
 import functools
@@ -38,7 +38,8 @@ _MULTIPLIES = re.compile(r"gemm|matmul|grouped_mm", re.IGNORECASE)
 
 @functools.cache
 def communicates(kernel: str) -> bool:
-    """Says whether a kernel exchanges data between devices; one that also multiplies does not."""
+    """True if a kernel, by its name, exchanges data between devices. A collective that also
+    multiplies counts as compute, unless it is named after a communication library."""
     if _WITHIN.search(kernel):
         return False
     if _LIBRARY.search(kernel):

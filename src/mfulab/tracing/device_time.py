@@ -1,4 +1,4 @@
-"""A window's time by what a device executed in it."""
+"""Splits a window's time by what a device executed in it."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,34 +22,43 @@ from mfulab.tracing.intervals import (
     within,
 )
 from mfulab.tracing.of_window import OfWindow
-from mfulab.tracing.shares import MULTIPLYING, SPENT, KernelRow, called
+from mfulab.tracing.shares import MULTIPLYING, SPENT, KernelRow, operator_name
 from mfulab.tracing.trace import COMMUNICATION, COMPUTE, COPY, KINDS, Indices
 
-LONG_NS = 1_000_000  # of a gap: no launch takes a millisecond, so the host did something else
+LONG_NS = 1_000_000  # in a longer gap the host did something else: no launch takes 1 ms
 LONGEST_GAPS = 5
-MOST_OF_GRAPHS = 0.1  # of the compute kernels' time: with more of it operators have no shares
-# Why the device was idle, by what ended it: its launch was not made yet, after the host had waited
-# for the device or without; it was launched and waited itself; or the trace does not link it.
+MOST_OF_GRAPHS = 0.1  # of compute time: with more of it in graphs, operators have no shares
+# Why the device was idle, by the activity that ended the gap: it was launched late, after the host
+# had waited for the device or without that; it was launched in time and waited in its queue; or
+# the trace links it to no launch.
 CAUSES = ("synchronisation", "starved", "queued", "unlinked")
 Part = tuple[str, str, str]  # kind of time, operator, kernel or cause, and shapes
 
 
 class Owned(NamedTuple):
-    """Time of activities that one call owns, or that share a kernel's name without one."""
+    """Activities that one host call owns, or activities without a call that share a kernel's
+    name."""
 
-    key: int  # index of the host's call; negative, a kernel's name from the end of the names
+    key: int  # index of the host call; if negative, of the kernel's name from the end of the names
     time_ns: int  # exclusive
-    kernel_ns: int  # overlapped or not
+    kernel_ns: int  # summed, overlapped or not
     kernels: int
 
     @property
     def is_call(self) -> bool:
-        """Says whether a host's call owns them."""
+        """True if a host call owns the activities."""
         return self.key >= 0
+
+    @property
+    def calls(self) -> int:
+        """Number of calls: 1, or that of the kernels if no host call owns them."""
+        if self.is_call:
+            return 1
+        return self.kernels
 
 
 def shapes_text(shapes: Sequence[Any]) -> str:
-    """Shapes of a call as 64×32·32×8, those of a list of tensors one by one."""
+    """Formats the shapes of a call as 64×32·32×8; a list of tensors is flattened."""
     flat = list[Any]()
     for shape in shapes:
         flat += shape if shape and isinstance(shape[0], list) else [shape]
@@ -57,34 +66,34 @@ def shapes_text(shapes: Sequence[Any]) -> str:
 
 
 class DeviceTime:
-    """The window by what the device executed in it."""
+    """Splits a window's time by what the device executed in it."""
 
-    def __init__(self, held: OfWindow, counted: set[int], device: int | None) -> None:
-        self._held = held
-        self.trace = trace = held.trace
-        self.window = window = held.window
-        self.waits = held.waits
-        attribution = held.attribution
+    def __init__(self, facts: OfWindow, counted: set[int], device: int | None) -> None:
+        self._facts = facts
+        self.trace = trace = facts.trace
+        self.window = window = facts.window
+        self.waits = facts.waits
+        attribution = facts.attribution
         activities = trace.activities
-        self.inside = held.executed(device)
+        self.inside = facts.executed(device)
         self.kind = activities.kind[self.inside]
         self.begin = activities.begin[self.inside]
         self.end = activities.end[self.inside]
         self.product = attribution.product_of_activity[self.inside]
         self.operator = attribution.operator_of_activity[self.inside]
         self.graph = attribution.by_graph[self.inside]
-        self.launched = held.launched[self.inside]
+        self.launched = facts.launched[self.inside]
         compute = self.kind == COMPUTE
-        # Kernels of operators without a formula, or of none, go by their names.
-        named = held.multiplies[activities.name[self.inside]]
+        # Kernels without an operator, or whose operator has no formula, are recognised by name.
+        named = facts.multiplies[activities.name[self.inside]]
         named &= ~attribution.by_optimizer[self.inside]
         self.multiplied = compute & ~self.graph & ((self.product >= 0) | named)
         has_flops = np.isin(self.product, np.fromiter(counted, np.int64, len(counted)))
         has_flops &= self.product >= 0
-        again = has_flops & held.recomputed[self.product]
+        recomputed = has_flops & facts.recomputed[self.product]
         self.layers = {
-            "products": self.multiplied & has_flops & ~again,
-            "recomputed": self.multiplied & again,
+            "products": self.multiplied & has_flops & ~recomputed,
+            "recomputed": self.multiplied & recomputed,
             "uncounted": self.multiplied,
             "others": compute & ~self.graph,
             "graph": compute,
@@ -93,7 +102,7 @@ class DeviceTime:
         }
         self.idle = gaps(union(clip(Intervals(self.begin, self.end), *window.span)), *window.span)
         self.ended, self.cause = self._ends()
-        waiting = union(held.waits)  # a DataLoader's is no cause of these
+        waiting = union(facts.waits)  # waiting for a DataLoader counts as input_wait instead
         idle = self.idle.end - self.idle.begin - within(waiting, *self.idle)
         self.idle_causes = dict[str, int]()
         for index, name in enumerate(CAUSES):
@@ -106,15 +115,14 @@ class DeviceTime:
             self.spent[kind] += time
 
     def where(self, chosen: Any) -> Intervals:
-        """Spans of some of the activities inside."""
+        """Intervals of some of the activities, chosen by mask or index."""
         return Intervals(self.begin[chosen], self.end[chosen])
 
     def _ends(self) -> tuple[Any, Any]:
-        """Index into `inside` of what ended each idle gap, or -1, and the index of the gap's
-        cause."""
-        order = np.append(
-            np.argsort(self.begin, kind="stable"), -1
-        )  # the last gap ends with the window
+        """For each idle gap, the index into `inside` of the activity that ended it, or -1, and the
+        index of its cause in `CAUSES`."""
+        # The last gap may end with the window: -1.
+        order = np.append(np.argsort(self.begin, kind="stable"), -1)
         ended = order[np.searchsorted(self.begin[order[:-1]], self.idle.end, side="left")]
         launches = self.trace.launches
         launch = np.append(self.launched, -1)[ended]
@@ -124,29 +132,31 @@ class DeviceTime:
         cause[launch >= 0] = CAUSES.index("queued")
         late = (launch >= 0) & (launches.begin[launch] >= self.idle.begin)
         cause[late] = CAUSES.index("starved")
-        asked = np.flatnonzero(late)
-        threads = launches.thread[launch[asked]]
-        waiting = self._held.synchronising.at(self.idle.begin[asked], threads) >= 0
-        cause[asked[waiting]] = CAUSES.index("synchronisation")
+        late_gaps = np.flatnonzero(late)
+        threads = launches.thread[launch[late_gaps]]
+        waiting = self._facts.synchronising.at(self.idle.begin[late_gaps], threads) >= 0
+        cause[late_gaps[waiting]] = CAUSES.index("synchronisation")
         return ended, cause
 
     def longest_gaps(self) -> list[tuple[str, int, str]]:
-        """Cause and ns of the longest idle gaps, and the operator or kernel that ended each."""
+        """Cause and length (ns) of the longest idle gaps, and the operator or kernel that ended
+        each; an empty name if the window ended it."""
         lengths = self.idle.end - self.idle.begin
         owner = self.operator
         kernels = self.trace.activities.name[self.inside]
-        named = np.where(owner < 0, kernels, self._held.host_names[owner])
+        named = np.where(owner < 0, kernels, self._facts.host_names[owner])
         found = list[tuple[str, int, str]]()
         for gap in np.argsort(-lengths, kind="stable")[:LONGEST_GAPS].tolist():
-            last = self.ended[gap]
+            ended_by = self.ended[gap]
             name = ""
-            if last >= 0:
-                name = self.trace.names[named[last]]
+            if ended_by >= 0:
+                name = self.trace.names[named[ended_by]]
             found.append((CAUSES[self.cause[gap]], int(lengths[gap]), name))
         return found
 
     def readings(self) -> Readings:
-        """Shares of the window, gaps and launches, by column; the reason where one is not told."""
+        """Shares of the window, gaps and launches, by column; a value that is None has its
+        reason."""
         spent = self.spent
         wall = self.window.length
         compute = sum(spent[name] for name in SPENT[: SPENT.index("communication")])
@@ -166,14 +176,14 @@ class DeviceTime:
         }
         absent = Readings()
         if (self.launched >= 0).any():
-            # A gap waits for the host where what ends it had not been launched when it began.
+            # The host caused a gap if the activity that ended it was launched after the gap began.
             late = self.cause <= CAUSES.index("starved")
             times["launch_bound_percent"] = int(lengths[late & (lengths < LONG_NS)].sum())
         else:
             why = Said("no_launch_linked")
             absent |= shares.readings({"launch_bound_percent": None}, reason=why)
-        if without := self._without_operators(compute):
-            absent |= shares.readings(dict.fromkeys(shares.OF_OPERATORS), reason=without)
+        if reason := self._without_operators(compute):
+            absent |= shares.readings(dict.fromkeys(shares.OF_OPERATORS), reason=reason)
         else:
             times |= {
                 "matmul_percent": shares.multiplying(spent),
@@ -184,6 +194,7 @@ class DeviceTime:
         return absent | shares.readings(values, window_s=wall / 1e9)
 
     def _without_operators(self, compute: int) -> Said | None:
+        """Reason why operators have no shares of the window; None if they have."""
         if not compute:
             return Said("no_compute_kernel")
         if self.spent["graph"] > MOST_OF_GRAPHS * compute:
@@ -196,8 +207,8 @@ class DeviceTime:
         return None
 
     def _parts(self) -> dict[Part, int]:
-        """Nanoseconds by kind, operator and shapes, idle by cause; of overlaps the first of `SPENT`
-        counts."""
+        """Nanoseconds per kind of time, operator and shapes, and of idle time per cause. Where
+        activities overlap, the first kind in `SPENT` counts."""
         parts = Counter[Part]()
         covered = NONE
         left = np.ones(len(self.begin), bool)
@@ -216,12 +227,13 @@ class DeviceTime:
         return {part: time for part, time in parts.items() if time}
 
     def _owned(self, kind: str, mine: Indices, covered: Intervals) -> Iterator[Owned]:
-        """Times of some activities by what owns them, without what others cover."""
+        """Groups activities by their owner; their exclusive time leaves out what `covered`
+        holds."""
         begin, end = in_turn(self.begin[mine], self.end[mine], *self.window.span)
         exclusive = end - begin - within(covered, begin, end)
         lengths = self.end[mine] - self.begin[mine]
         owner = self.product[mine] if kind in MULTIPLYING else self.operator[mine]
-        # Without an operator a kernel's name tells it: its place in the names, from their end.
+        # A kernel without an operator goes by its name: a negative index into the names.
         kernels = self.trace.activities.name[self.inside[mine]] - len(self.trace.names)
         keys, places = np.unique(np.where(owner < 0, kernels, owner), return_inverse=True)
         times = np.bincount(places, exclusive, len(keys)).astype(np.int64)
@@ -231,21 +243,21 @@ class DeviceTime:
         yield from map(Owned, *columns)
 
     def _named(self, owned: Owned) -> tuple[str, str]:
-        """Name of what owns activities, and the shapes of its call; "" without one."""
+        """Name of the owner, and the shapes of its call; empty if there is no call or no record."""
         names = self.trace.names
         if not owned.is_call:
-            return called(names[owned.key]), ""
+            return operator_name(names[owned.key]), ""
         call = self.trace.host.calls.get(owned.key)
-        name = called(names[self.trace.host.name[owned.key]])
+        name = operator_name(names[self.trace.host.name[owned.key]])
         if call is None:
             return name, ""
-        if id(call) not in self._shapes:  # which equal calls share
+        if id(call) not in self._shapes:  # equal calls are one object
             self._shapes[id(call)] = shapes_text(call.shapes)
         return name, self._shapes[id(call)]
 
     def kernels(self) -> list[KernelRow]:
-        """A row for each kernel and copy, the longest first: calls, summed seconds, share of all
-        device time."""
+        """Rows of all kernels and copies, longest first: calls, summed seconds, share of all device
+        time."""
         times = self.end - self.begin
         name = self.trace.activities.name[self.inside]
         if not times.sum():
@@ -267,16 +279,16 @@ class DeviceTime:
         return sorted(rows, key=lambda row: -row["time_s"])
 
     def collectives(self) -> dict[str, list[int]]:
-        """Communication kernels by name, in order of their begin: ns of each."""
+        """Durations (ns) of communication kernels per kernel name, in order of begin."""
         chosen = self.inside[self.kind == COMMUNICATION]
         return shares.lengths_by_name(self.trace.names, self.trace.activities, chosen)
 
     def others(self) -> dict[str, int]:
-        """Kernel time of each outermost operator that is no product."""
+        """Kernel time (ns) of each outermost operator that is not a product."""
         chosen = (self.kind == COMPUTE) & ~self.multiplied & (self.operator >= 0) & ~self.graph
         times = Counter[str]()
         names = self.trace.host.name[self.operator[chosen]].tolist()
         lengths = (self.end - self.begin)[chosen].tolist()
         for name, time in zip(names, lengths, strict=True):
-            times[called(self.trace.names[name])] += time
+            times[operator_name(self.trace.names[name])] += time
         return dict(times)

@@ -1,5 +1,4 @@
-"""Two traces held against each other: a step's difference by kind of time, operator and shapes,
-exactly."""
+"""Compares a step of two traces: the exact difference by kind of time, operator and shapes."""
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -7,12 +6,12 @@ from statistics import variance
 
 from mfulab.tracing.analysis import Analysis
 
-NOISE = 2.0  # standard errors of the difference that are taken for noise
+NOISE = 2.0  # a difference within so many standard errors is noise
 
 
 @dataclass(frozen=True)
 class Part:
-    """Nanoseconds a step, before and after, of one kind of time, one operator and its shapes."""
+    """Nanoseconds per step, before and after, of one kind of time, operator and shapes."""
 
     kind: str
     operator: str
@@ -22,30 +21,29 @@ class Part:
 
     @property
     def difference(self) -> Fraction:
-        """Nanoseconds that a step takes more after than before; negative where it takes less."""
+        """Nanoseconds that a step takes longer after than before; negative if it is shorter."""
         return self.after - self.before
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference of one step of two traces; its parts, the largest first, sum to it."""
+    """Difference of one step between two traces. Its parts, largest first, sum to it."""
 
     parts: list[Part]
     before: Fraction
     after: Fraction
-    noise: (
-        float | None
-    )  # share of the step in two standard errors of its difference; None below two marked steps
+    # two standard errors of the difference ÷ `before`; None without two marked steps in each trace
+    noise: float | None
 
     @property
     def change(self) -> float:
-        """(after − before) ÷ before."""
+        """Relative change of a step: (after − before) ÷ before."""
         return float((self.after - self.before) / self.before)
 
     @property
     def verdict(self) -> str:
-        """`slower`, `faster` or `same`: `same` within the noise, or equal where that is not
-        known."""
+        """`slower`, `faster` or `same`: `same` within the noise, or if exactly equal where the
+        noise is unknown."""
         if abs(self.change) <= (self.noise or 0.0):
             return "same"
         if self.change > 0:
@@ -53,7 +51,7 @@ class Difference:
         return "faster"
 
     def kinds(self) -> list[Part]:
-        """The parts summed by kind of time."""
+        """Parts summed per kind of time, largest difference first."""
         sums: dict[str, Part] = {}
         for part in self.parts:
             kind = sums.get(part.kind, Part(part.kind, "", "", Fraction(), Fraction()))
@@ -64,19 +62,19 @@ class Difference:
 
 
 def difference(before: Analysis, after: Analysis) -> Difference:
-    """The difference of one step of `after` to one of `before`."""
-    old, new = (
-        Fraction(analysis.window.length, analysis.window.steps) for analysis in (before, after)
-    )
-    keys = dict.fromkeys((*before.parts, *after.parts))
-    parts = [
-        Part(*key, *(Fraction(of.parts.get(key, 0), of.window.steps) for of in (before, after)))
-        for key in keys
-    ]
+    """Compares one step of `after` with one of `before`."""
+    old = Fraction(before.window.length, before.window.steps)
+    new = Fraction(after.window.length, after.window.steps)
+    parts = list[Part]()
+    for key in dict.fromkeys((*before.parts, *after.parts)):
+        old_part = Fraction(before.parts.get(key, 0), before.window.steps)
+        new_part = Fraction(after.parts.get(key, 0), after.window.steps)
+        parts.append(Part(*key, old_part, new_part))
     lengths = [analysis.window.lengths for analysis in (before, after)]
     are_marked = all(len(steps) > 1 for steps in lengths)
-    error = 0.0
+    noise = None
     if are_marked:
         error = sum(variance(steps) / len(steps) for steps in lengths) ** 0.5
+        noise = NOISE * error / float(old)
     ordered = sorted(parts, key=lambda part: -abs(part.difference))
-    return Difference(ordered, old, new, NOISE * error / float(old) if are_marked else None)
+    return Difference(ordered, old, new, noise)

@@ -1,5 +1,4 @@
-"""Reads a trace of torch.profiler into a `Trace`; nothing is interpreted but the kind of each
-event."""
+"""Reads a trace of torch.profiler into a `Trace`; interprets only the kind of each event."""
 
 import gc
 import math
@@ -44,7 +43,7 @@ from mfulab.tracing.trace import (
 )
 
 _KERNEL, _COPY, _LAUNCH, _CALL, _ANNOTATION, _FUNCTION = range(6)
-_NAMES = (  # of each kind
+_NAMES = (  # categories of events of each kind
     "kernel Kernel concurrent_kernel",
     "gpu_memcpy gpu_memset Memcpy Memset",
     "cuda_runtime cuda_driver hip_runtime hip_driver xpu_runtime xpu_driver mtia_runtime "
@@ -53,15 +52,22 @@ _NAMES = (  # of each kind
     "user_annotation",
     "python_function",
 )
-# Ranges that torch itself writes: before 1.10 as operators.
+# Begin the names of ranges that torch itself writes, before 1.10 as operators.
 _MARKS = ("ProfilerStep#", UPDATE, "enumerate(DataLoader)#")
-_KINDS = {name: kind for kind, names in enumerate(_NAMES) for name in names.split()}
-# Kinds that name a device and are no work of one.
-_ASIDE = re.compile(
+_KINDS = dict[str, int]()  # of each category
+for _kind, _categories in enumerate(_NAMES):
+    _KINDS |= dict.fromkeys(_categories.split(), _kind)
+# Categories that name a device without being work of it.
+_NOT_WORK = re.compile(
     r"annotation|sync|event$|runtime|driver|counter|overhead|range|^Trace$", re.IGNORECASE
 )
-FAULTS = (TypeError, ValueError, AttributeError, ArithmeticError)  # of a part of another type
-# Bytes of torch's types as it names them in a trace; others have no size here.
+FAULTS = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+)  # raised by a value of an unexpected type
+# Bytes per element of dtypes, by torch's names in a trace; collectives of others are not read.
 BYTES = {
     "Bool": 1,
     "Byte": 1,
@@ -76,37 +82,38 @@ BYTES = {
     "Float8_e4m3fn": 1,
     "Float8_e5m2": 1,
 }
-MOST = 2**62  # of a number that columns hold
-MOST_LETTERS = 60  # of a kind's name
+MOST = 2**62  # columns hold numbers below it
+MOST_LETTERS = 60  # of a category's name
 MOST_GROUP = 200  # characters of a process group's ranks, which torch cuts after thirty
 
 
 def read(path: Path) -> list[Trace]:
-    """Reads a trace file, gzip or not, a trace of each process that launched work; of a file of
-    gigabytes a part. Raises TraceError where none is."""
+    """Reads a trace file, gzipped or not: one trace per process that launched work. Of a file of
+    gigabytes only a part is read. Raises TraceError if the file is no readable trace."""
     part = part_of(path)
     stream = Stream(path)
-    taken = _Taken(Recorder(path))
+    intake = _Intake(Recorder(path))
     count = 0
     collects = gc.isenabled()
-    gc.disable()  # millions of young objects without a circle make it look again and again
+    gc.disable()  # millions of new objects without cycles would start collections in vain
     try:
         for batch in stream.batches(is_kept=part is None):
             count += len(batch)
-            taken.batch(batch if part is None else part.held(batch))
+            intake.batch(batch if part is None else part.kept(batch))
     finally:
         if collects:
             gc.enable()
-    taken.check(path, count, stream.metadata)
-    notes = taken.notes()
+    intake.check(path, count, stream.metadata)
+    notes = intake.notes()
     if part is not None:
-        notes.insert(0, part.said)
-    return taken.recorder.done(stream.metadata, count, notes)
+        notes.insert(0, part.note)
+    return intake.recorder.done(stream.metadata, count, notes)
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Events of one kind by columns: names, begins and ends in ns, process and thread, arguments."""
+    """Events of one kind as columns: names, begins and ends in ns, process and thread,
+    arguments."""
 
     names: Sequence[str]
     spans: Sequence[Indices]
@@ -114,16 +121,16 @@ class _Columns:
     args: Sequence[Args]
 
 
-class _Taken:
-    """Gives events to a recorder, and counts those that it cannot take."""
+class _Intake:
+    """Passes events to a recorder, and counts those that it cannot take."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.endless = self.timeless = self.odd = self.ranges = 0
-        self.unknown = Counter[str]()  # kinds of device events that are not read here
+        self.unknown = Counter[str]()  # categories of device events that are not read
 
     def check(self, path: Path, count: int, metadata: Content) -> None:
-        """Raises TraceError where the events make no trace that could be read."""
+        """Raises TraceError if the events make up no readable trace."""
         why = self._times_missing() or self._nothing_recorded(count) or self._no_work(metadata)
         if why:
             raise TraceError(path, why)
@@ -148,14 +155,15 @@ class _Taken:
         return with_formats(why)
 
     def _no_work(self, metadata: Content) -> Said | None:
-        """Reason why a trace without work of a device cannot be read; None for a CPU's."""
+        """Reason why a trace without device work cannot be read; None if there is work, or for a
+        CPU's trace."""
         if self.recorder.executed:
             return None
         if self.ranges:
             return Said("range_profiler_alone", {"count": self.ranges, "kind": RANGE})
         if self.unknown:
             return Said("unknown_kinds_alone", {"kinds": self._kinds()})
-        properties = metadata.get("deviceProperties")  # torch writes GPUs wherever
+        properties = metadata.get("deviceProperties")  # listed even if no GPU was traced
         if not isinstance(properties, list) or not properties:
             return None
         name = properties[0].get("name") if isinstance(properties[0], dict) else properties[0]
@@ -163,7 +171,7 @@ class _Taken:
         return Said("no_gpu_events", {"device": repr(name), "advice": advice})
 
     def notes(self) -> list[Said]:
-        """Note on events that were left out."""
+        """Notes on events that were left out."""
         notes = []
         if self.odd:
             notes = [Said("odd_events", {"count": self.odd})]
@@ -177,30 +185,34 @@ class _Taken:
         return ", ".join(f"{name} ({count:,})" for name, count in self.unknown.most_common(5))
 
     def batch(self, events: Sequence[Event | None]) -> None:
-        """Adds events: all of a kind at once where they are as a profiler writes them."""
+        """Adds a batch of events: all of one kind at once if they are as a profiler writes them,
+        else one by one."""
         of_kind: list[list[Event]] = [[] for _ in _NAMES]
-        rest = list[Event | None]()
+        others = list[Event | None]()
         kind_of_category = _KINDS.get
         for event in events:
             if event is None or type(event.cat) is not str:
-                rest.append(event)
+                others.append(event)
                 continue
             kind = kind_of_category(event.cat)
             if kind is not None:
                 of_kind[kind].append(event)
             elif event.ph == "X":
-                rest.append(event)
-        for kind, own in enumerate(of_kind):
-            if kind == _FUNCTION or not self._take(kind, own):
-                rest += own
-        for one in rest:
-            if one is None or not self._take_one(one):
+                others.append(event)
+        for kind, alike in enumerate(of_kind):
+            if kind == _FUNCTION or not self._take(kind, alike):
+                others += alike
+        for event in others:
+            if event is None or not self._take_one(event):
                 self.odd += 1
 
     def _take(self, kind: int, events: list[Event]) -> bool:
-        """Adds all events of one kind; says whether it could, as of plain types alone."""
+        """Adds all events of one kind; False if a value has an unexpected type, in which case none
+        is added."""
         if kind == _LAUNCH:
-            events = [one for one in events if one.args and one.args.correlation is not None]
+            events = [
+                event for event in events if event.args and event.args.correlation is not None
+            ]
         if not events:
             return True
         names = [event.name for event in events]
@@ -217,18 +229,19 @@ class _Taken:
         return True
 
     def _take_one(self, event: Event) -> bool:
-        """Adds one event of whatever types; says whether it was one."""
+        """Adds one event whose values may be of any type; False if it is invalid."""
         try:
             kind = _KINDS.get(event.cat)
             if kind is None:
                 self._unread(event)
             else:
                 self._take_odd(kind, event)
-        except FAULTS:  # a part of another type
+        except FAULTS:
             return False
         return True
 
     def _take_odd(self, kind: int, event: Event) -> None:
+        """Adds one event of a kind that is read."""
         if kind == _FUNCTION:
             if not event.name.startswith(MODULE):
                 return
@@ -243,19 +256,21 @@ class _Taken:
         thread = event.pid, event.tid
         self._add(kind, _Columns([str(event.name)], spans, [thread], [args]))
 
-    def _span(self, event: Event, of_device: bool) -> Span | None:
+    def _span(self, event: Event, is_activity: bool) -> Span | None:
+        """Begin and end of an event in ns; counts it and returns None if its times are invalid."""
         begin = nanoseconds(event.ts)
         length = nanoseconds(event.dur)
         if begin is not None and length is not None and length >= 0:
             return begin, begin + length
         if event.ph == "X":
             is_known = length is not None or event.dur is None
-            self.endless += of_device and begin is not None and is_known
+            self.endless += is_activity and begin is not None and is_known
             self.timeless += begin is None or not is_known
         return None
 
     def _add(self, kind: int, columns: _Columns) -> None:
-        """Gives events of a kind to the recorder. Raises one of `FAULTS` before any was given."""
+        """Passes events of one kind to the recorder. Raises one of `FAULTS` before any event is
+        passed."""
         if kind == _LAUNCH:
             self._add_launches(columns)
         elif kind <= _COPY:
@@ -281,8 +296,10 @@ class _Taken:
                 devices[index] = columns.threads[index][0]
             if arg.stream is UNSET:
                 streams[index] = columns.threads[index][1]
-            if arg.collective is not UNSET and (collective := _collective(arg)):
-                collectives[index] = collective
+            if arg.collective is not UNSET:
+                collective = _collective(arg)
+                if collective is not None:
+                    collectives[index] = collective
         processes = [process for process, _ in columns.threads]
         places = list(zip(processes, _integers(devices).tolist(), strict=True))
         correlations = _integers([arg.correlation for arg in args])
@@ -309,7 +326,7 @@ class _Taken:
             return
         self.ranges += event.cat == RANGE
         args = event.args
-        if args is None or _ASIDE.search(str(event.cat)):
+        if args is None or _NOT_WORK.search(str(event.cat)):
             return
         tasks = [task for task in (args.task_type, args.lower_task_type) if task is not UNSET]
         places = [args.device, args.stream, args.device_id, args.lower_device_id]
@@ -320,7 +337,7 @@ class _Taken:
 
 
 def _calls(columns: _Columns, annotations: Sequence[bool]) -> dict[int, Call]:
-    """Arguments of the host's calls by their places, of those that have some to keep."""
+    """Arguments by index of the host calls whose arguments are kept."""
     names = columns.names
     multiplying = set(filter(is_traced_matmul, set(names)))
     calls = dict[int, Call]()
@@ -334,7 +351,7 @@ def _calls(columns: _Columns, annotations: Sequence[bool]) -> dict[int, Call]:
 
 
 def _collective(args: Args) -> Collective | None:
-    """Bytes that a kernel sends and among whom, where torch describes it as a collective."""
+    """The collective that a kernel belongs to; None if torch does not describe it fully."""
     counts = args.sent, args.received, args.group_size
     if args.dtype not in BYTES:
         return None
@@ -350,17 +367,19 @@ def _collective(args: Args) -> Collective | None:
     return Collective(kind, size, args.group_size, printable(group)[:MOST_GROUP])
 
 
-def _arguments(name: str, args: Args, annotation: bool) -> Call | None:
-    """Arguments of a call whose shapes are recorded or whose name multiplies; None for others."""
+def _arguments(name: str, args: Args, is_annotation: bool) -> Call | None:
+    """Arguments of a call that has recorded shapes or a FLOP formula; None for others."""
     shapes = args.old_shapes if args.shapes is UNSET else args.shapes
-    if not is_traced_matmul(name) and (annotation or not shapes or not any(shapes)):
+    has_shapes = bool(shapes) and any(shapes)
+    if not is_traced_matmul(name) and (is_annotation or not has_shapes):
         return None
     lists = (shapes, args.types, args.values)
-    return Call(name, *(tuple(values) if isinstance(values, list) else () for values in lists))
+    kept = [tuple(values) if isinstance(values, list) else () for values in lists]
+    return Call(name, *kept)
 
 
 def _spans(begins: Sequence[object], lengths: Sequence[object]) -> list[Indices] | None:
-    """Begins and ends in ns; None unless all times are numbers that can be."""
+    """Begins and ends in ns; None unless all times are valid numbers."""
     begin = _nanoseconds(begins)
     length = _nanoseconds(lengths)
     if begin is None or length is None or length.min() < 0:
@@ -369,7 +388,7 @@ def _spans(begins: Sequence[object], lengths: Sequence[object]) -> list[Indices]
 
 
 def _nanoseconds(times: Sequence[Any]) -> Indices | None:
-    """Times in µs as ns; None unless all are numbers that can be times."""
+    """Converts times in µs to ns; None unless all are valid numbers."""
     types = set(map(type, times))
     if not types <= {int, float} or not (min(times) > -MOST_US and max(times) < MOST_US):
         return None
@@ -381,7 +400,8 @@ def _nanoseconds(times: Sequence[Any]) -> Indices | None:
 
 
 def _externals(args: Sequence[Args]) -> Indices:
-    """The ids by which older traces link operators to kernels, by either of their names."""
+    """External ids, by which older traces link operators to kernels, under either of their
+    names."""
     ids = [arg.external for arg in args]
     if None in ids:
         ids = [arg.old_external if arg.external is None else arg.external for arg in args]
@@ -389,14 +409,14 @@ def _externals(args: Sequence[Args]) -> Indices:
 
 
 def _blocks(grid: object) -> int:
-    """Blocks of a grid; 0 where it is not told."""
+    """Number of blocks of a grid; 0 if unknown."""
     if not isinstance(grid, list) or not grid:
         return 0
     return max(0, _integer(math.prod(map(_integer, grid))))
 
 
 def _integers(values: list[Any]) -> Indices:
-    """Whole numbers, -1 for what is none."""
+    """Converts values to integers; -1 for a value that is no integer."""
     if set(map(type, values)) == {int} and min(values) > -MOST and max(values) < MOST:
         return np.array(values, np.int64)
     return np.array(list(map(_integer, values)), np.int64)

@@ -1,4 +1,4 @@
-"""Reads a trace of any profiler into a `Trace`, recognised by its content."""
+"""Reads a trace of any profiler into a `Trace`; recognises the profiler by the file's content."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from mfulab.tracing.trace import Trace, TraceError
 _HEAD = 1 << 16
 _XSPACE = re.compile(rb"\n.{1,24}?\x12.(?:/host:|/device:|Task |#Chip)", re.DOTALL)
 
-# Reasons, as keys, that files of other tools, which begin so, are not read.
+# Message keys of why files of other tools are not read, by how the files begin.
 _OTHERS = {
     rb'\[\s*\{\s*"(?:children|frame|metrics)"\s*:': "is_proton",
     rb'\{\s*"event_type"\s*:\s*"(?:compilation|launch|autotune)': "is_tritonparse",
@@ -21,15 +21,15 @@ _OTHERS = {
 
 
 def read(path: Path) -> list[Trace]:
-    """Reads a trace file of any profiler, a trace of each process that launched or marked steps.
-    Raises TraceError."""
+    """Reads a trace file of any profiler: one trace per process that launched work or marked steps.
+    Raises TraceError if it cannot be read."""
     traces: list[Trace] = reader_of(path).read(path)
     return traces
 
 
 def reader_of(path: Path) -> ModuleType:
-    """Module that reads a trace file, by the file's first bytes; `events` where no other fits.
-    Raises TraceError."""
+    """Returns the module that reads a trace file, chosen by the file's first bytes; `events` if
+    nothing else matches. Raises TraceError for a known format that is not supported."""
     if path.is_dir():
         return parquet
     begin = next(Stream(path).chunks(_HEAD), b"")

@@ -1,7 +1,7 @@
-"""Gives the kernels of replayed CUDA and HIP graphs the operators that the trace of their capture
-holds. Each replay's kernels are joined with the launches of a capture, in order: by their kernels'
-names where the capture has them (ROCm), else only where their numbers are equal and matmul kernels
-meet matmuls."""
+"""Finds the operators of kernels in replayed CUDA and HIP graphs, from the trace of the graphs'
+capture. The kernels of each replay are matched with the launches of a capture, in order. If the
+capture has kernel names (ROCm), names must match. Otherwise the counts must be equal, and matmul
+kernels must meet matmuls."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,12 +25,12 @@ from mfulab.tracing.trace import (
     launch_of,
 )
 
-Pairs = list[tuple[int, int]]  # places of kernels, and of the launches that captured them
+Pairs = list[tuple[int, int]]  # index of a kernel, index of the launch that captured it
 
 
 def beside(path: Path) -> Path | None:
-    """The trace of the capture beside that of the replays: …execution… as …capture…, or …_capture;
-    None without."""
+    """Path of the capture's trace in the folder of the replays' trace: …execution… as …capture…, or
+    …_capture. None if no such file exists."""
     stem, dot, ending = path.name.partition(".")
     names = (f"{stem}_capture", stem.replace("execution", "capture").replace("replay", "capture"))
     paths = (path.with_name(f"{name}{dot}{ending}") for name in names if name != stem)
@@ -41,8 +41,8 @@ def beside(path: Path) -> Path | None:
 
 
 def joined(trace: Trace, capture: Trace) -> Trace:
-    """The trace with an operator for each kernel of a graph that `capture` has too; its notes say
-    how many."""
+    """Returns the trace with an operator for each graph kernel that `capture` has too. A note
+    counts these kernels."""
     activities = trace.activities
     launched = launch_of(trace)
     graph = trace.named(lambda name: "GraphLaunch" in name)[trace.launches.name]
@@ -70,7 +70,7 @@ def joined(trace: Trace, capture: Trace) -> Trace:
 
 
 class _Added:
-    """Calls of a capture that are added to a trace, and the kernels that each of them owns."""
+    """Host calls of a capture that are added to a trace, and the kernels that each of them owns."""
 
     def __init__(self, trace: Trace, capture: Trace) -> None:
         self.owned = dict[int, int]()
@@ -85,20 +85,20 @@ class _Added:
         self._first_thread = int(trace.host.thread.max(initial=0)) + 1
 
     def replay(self, kernels: Indices, begin: int) -> None:
-        """Adds the calls that own the kernels of one replay, which began at a time."""
+        """Adds the calls that own the kernels of one replay, which began at `begin` ns."""
         kernel_names = [self._trace.names[name] for name in self._trace.activities.name[kernels]]
-        given = dict[int, int]()
+        added = dict[int, int]()  # owner in the capture → its index in the trace
         for kernel, launch in _matched(kernel_names, self._captured, self._groups):
             owner = self._owner(launch, kernel_names[kernel])
             if owner < 0:
                 continue
-            if owner not in given:
-                given[owner] = self._add(owner, begin)
-            self.owned[int(kernels[kernel])] = given[owner]
+            if owner not in added:
+                added[owner] = self._add(owner, begin)
+            self.owned[int(kernels[kernel])] = added[owner]
 
     def _owner(self, launch: int, kernel: str) -> int:
-        """The call that owns a captured launch; -1 without one, or where a nameless launch cannot be
-        the kernel's."""
+        """Index of the call that owns a captured launch; -1 if there is none, or if a launch
+        without a kernel name does not fit the kernel."""
         product = int(self._owners.product_of_activity[launch])
         is_nameless = self._captured.activities.name[launch] < 0
         if is_nameless and multiplies(kernel) != (product >= 0):
@@ -108,24 +108,25 @@ class _Added:
         return int(self._owners.operator_of_activity[launch])
 
     def _add(self, owner: int, begin: int) -> int:
-        """Adds a call, on a thread of its own: it lies in no other. Returns its index."""
+        """Adds a call on a thread of its own, so that it lies in no other call. Returns its
+        index."""
         index = len(self._trace.host) + len(self._rows)
         name = self._capture.names[self._capture.host.name[owner]]
         call = self._capture.host.calls.get(owner)
         if call:
             innermost = self._owners.innermost.get(owner, owner)
             types = self._capture.host.calls.get(innermost, call).types
-            alike = id(call), types
-            if alike not in self._shared:
-                self._shared[alike] = Call(name, call.shapes, types, call.values)
-            self._calls[index] = self._shared[alike]
+            key = id(call), types
+            if key not in self._shared:
+                self._shared[key] = Call(name, call.shapes, types, call.values)
+            self._calls[index] = self._shared[key]
         number = self.names.setdefault(name, len(self.names))
         thread = self._first_thread + len(self._rows)
         self._rows.append((begin, begin, number, thread, -1, 0, 0, -1))
         return index
 
     def host(self) -> HostCalls:
-        """The trace's host calls with the added ones behind them."""
+        """Returns the trace's host calls, followed by the added ones."""
         columns = np.array(self._rows, np.int64).reshape(-1, 8).T
         extended: list[Any] = []
         for old, new in zip(self._trace.host.columns(), columns, strict=True):
@@ -134,8 +135,8 @@ class _Added:
 
 
 def _captured(capture: Trace) -> tuple[Trace, list[Indices]]:
-    """The capture with its kernel launches that executed nothing as activities, and these by
-    graph."""
+    """Turns the capture's kernel launches that executed nothing into activities. Returns that
+    trace, and the activities' indices per graph."""
     launches = capture.launches
     linked = np.isin(launches.correlation, capture.activities.correlation)
     is_launch = capture.named(
@@ -159,20 +160,19 @@ def _captured(capture: Trace) -> tuple[Trace, list[Indices]]:
     )
     ends = launches.begin[capture.named(lambda name: "EndCapture" in name)[launches.name]]
     index = np.searchsorted(np.sort(ends), begin)
-    return replace(capture, activities=made), [
-        np.flatnonzero(index == graph) for graph in np.unique(index)
-    ]
+    groups = [np.flatnonzero(index == graph) for graph in np.unique(index)]
+    return replace(capture, activities=made), groups
 
 
 def _matched(kernels: Sequence[str], captured: Trace, groups: Sequence[Indices]) -> Pairs:
-    """Places of kernels of one replay with those of the launches that captured them, of the graph
-    that fits best."""
+    """Pairs the kernels of one replay with the launches of the captured graph that matches most of
+    them."""
     best: Pairs = []
     for group in groups:
-        held = captured.activities.name[group]
+        names = captured.activities.name[group]
         pairs: Pairs = []
-        if not (held < 0).any():
-            pairs = _alike(kernels, [captured.names[name] for name in held], group)
+        if not (names < 0).any():
+            pairs = _alike(kernels, [captured.names[name] for name in names], group)
         elif len(group) == len(kernels):
             pairs = list(enumerate(group.tolist()))
         if len(pairs) > len(best):
@@ -183,7 +183,7 @@ def _matched(kernels: Sequence[str], captured: Trace, groups: Sequence[Indices])
 
 
 def _alike(kernels: Sequence[str], names: Sequence[str], group: Indices) -> Pairs:
-    """Places of kernels with those of launches of the same names, in order."""
+    """Pairs kernels with launches of the same names, in order."""
     pairs = Pairs()
     for block in SequenceMatcher(None, kernels, names, autojunk=False).get_matching_blocks():
         launched = group[block.b : block.b + block.size].tolist()

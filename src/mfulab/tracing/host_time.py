@@ -1,4 +1,4 @@
-"""A window's time by what the thread of its steps called: a CPU's time."""
+"""Splits a window's time on a CPU by the calls of the steps' thread."""
 
 from collections import Counter
 from typing import Any
@@ -10,16 +10,16 @@ from mfulab.device.samplers.reading import Readings
 from mfulab.tracing import shares
 from mfulab.tracing.attribution import FUSED, Attribution
 from mfulab.tracing.intervals import Intervals, clip, exclusive, length, union
-from mfulab.tracing.shares import SPENT, KernelRow, called
+from mfulab.tracing.shares import SPENT, KernelRow, operator_name
 from mfulab.tracing.trace import Trace
 from mfulab.tracing.window import Window
 
-GLOO = "gloo:"
-ASKS = "c10d::"  # a collective in a thread of gloo's own, and the call that queues it
+_GLOO = "gloo:"  # begins the name of a collective, which runs on gloo's own thread
+_QUEUES = "c10d::"  # begins the name of the call that queues it
 
 
 class HostTime:
-    """The window by what the thread of the steps called in it: a CPU's time."""
+    """Splits a window's time on a CPU by the calls of the steps' thread."""
 
     def __init__(
         self, trace: Trace, attribution: Attribution, window: Window, counted: set[int]
@@ -40,14 +40,16 @@ class HostTime:
         self.inside = np.flatnonzero(inside & (host.thread == thread))
         mine = self.inside[attribution.product[self.inside] == self.inside]
         self.roots = set(mine.tolist())  # products, each in no other
-        self.sent = np.flatnonzero(host.annotation & self._begins(GLOO) & window.called(host.begin))
-        asks = self._begins(ASKS)[self.inside]
-        outer = self.inside[(attribution.outermost[self.inside] == self.inside) & ~asks]
+        self.sent = np.flatnonzero(
+            host.annotation & self._begins(_GLOO) & window.called(host.begin)
+        )
+        queues = self._begins(_QUEUES)[self.inside]
+        outer = self.inside[(attribution.outermost[self.inside] == self.inside) & ~queues]
         has_flops = np.isin(mine, np.fromiter(counted, np.int64, len(counted)))
-        again = has_flops & attribution.recomputed[mine]
+        recomputed = has_flops & attribution.recomputed[mine]
         kinds = {
-            "products": self._spans(mine[has_flops & ~again]),
-            "recomputed": self._spans(mine[again]),
+            "products": self._spans(mine[has_flops & ~recomputed]),
+            "recomputed": self._spans(mine[recomputed]),
             "uncounted": self._spans(mine),
             "input_wait": shares.waits(trace),
             "others": self._spans(outer),
@@ -61,14 +63,14 @@ class HostTime:
         self.parts = {(kind, "", ""): time for kind, time in self.spent.items() if time}
         self.idle_causes: dict[str, int] = {}  # nothing waits for a launch
 
-    def _begins(self, words: str) -> Any:
-        return self.trace.named(lambda name: name.startswith(words))[self.trace.host.name]
+    def _begins(self, prefix: str) -> Any:
+        return self.trace.named(lambda name: name.startswith(prefix))[self.trace.host.name]
 
     def _spans(self, chosen: Any) -> Intervals:
         return Intervals(self.trace.host.begin[chosen], self.trace.host.end[chosen])
 
     def readings(self) -> Readings:
-        """Shares of the window by column; the reason where one is not told."""
+        """Shares of the window by column; a value that is None has its reason."""
         absent = dict.fromkeys(
             (*shares.OF_KERNELS, "communication_total_percent", "launch_bound_percent")
         )
@@ -87,28 +89,28 @@ class HostTime:
         times = {"matmul_percent": multiplied, "other_operators_percent": others}
         if len(self.sent):
             times["communication_percent"] = self.spent["communication"]
-            times["communication_total_percent"] = length(
-                union(clip(self._spans(self.sent), *self.window.span))
-            )
+            sent = union(clip(self._spans(self.sent), *self.window.span))
+            times["communication_total_percent"] = length(sent)
         wall = self.window.length
         values = {name: 100 * time / wall for name, time in times.items()}
         return empty | shares.readings(values, f"{source}, {self.window.steps} steps", wall / 1e9)
 
     def kernels(self) -> list[KernelRow]:
-        """None: a CPU runs operators."""
+        """Empty: a CPU runs operators."""
         return []
 
     def longest_gaps(self) -> list[tuple[str, int, str]]:
-        """None: nothing waits for a launch."""
+        """Empty: nothing waits for a launch."""
         return []
 
     def collectives(self) -> dict[str, list[int]]:
-        """Collectives of gloo by name, in order of their begin: ns of each, from its queue to its
-        end."""
+        """Durations (ns) of gloo's collectives per name, in order of begin, from queueing to
+        completion."""
         return shares.lengths_by_name(self.trace.names, self.trace.host, self.sent)
 
     def others(self) -> dict[str, int]:
-        """Time of each outermost operator that is no product, without the products inside it."""
+        """Time (ns) of each outermost operator that is not a product, without the products inside
+        it."""
         host = self.trace.host
         times = Counter[str]()
         lengths = host.end - host.begin
@@ -118,10 +120,10 @@ class HostTime:
         for root in self.roots:
             above = int(self.attribution.outermost[root])
             around = self.attribution.around[root]
-            # what lies in another product is that one's time
+            # a product inside another is part of that one's time
             if above not in (root, -1) and around < 0:
                 times[self._name(above)] -= int(lengths[root])
         return dict(times)
 
     def _name(self, call: int) -> str:
-        return called(self.trace.names[self.trace.host.name[call]])
+        return operator_name(self.trace.names[self.trace.host.name[call]])

@@ -1,4 +1,4 @@
-"""Unions of intervals in whole nanoseconds, over columns: exact, and fast for millions."""
+"""Unions of intervals in whole nanoseconds, as NumPy columns: exact, and fast for millions."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ Times = npt.NDArray[np.int64]
 
 
 class Intervals(NamedTuple):
-    """Begins and ends, ns, one place an interval."""
+    """Begins and ends of intervals in ns, as columns of equal length."""
 
     begin: Times
     end: Times
@@ -20,10 +20,10 @@ NONE = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(intervals: Intervals) -> Intervals:
-    """The intervals merged where they touch or overlap, in order; empty ones left out."""
-    held = intervals.end > intervals.begin
-    begin = intervals.begin[held]
-    end = intervals.end[held]
+    """Merges intervals that touch or overlap. Returns them in order, without empty ones."""
+    is_kept = intervals.end > intervals.begin
+    begin = intervals.begin[is_kept]
+    end = intervals.end[is_kept]
     if not len(begin):
         return NONE
     order = np.argsort(begin, kind="stable")
@@ -35,7 +35,7 @@ def union(intervals: Intervals) -> Intervals:
 
 
 def join(several: Sequence[Intervals]) -> Intervals:
-    """Intervals of all sets in one, not merged."""
+    """Concatenates several sets of intervals without merging them."""
     if not several:
         return NONE
     return Intervals(
@@ -45,14 +45,14 @@ def join(several: Sequence[Intervals]) -> Intervals:
 
 
 def clip(intervals: Intervals, begin: int, end: int) -> Intervals:
-    """The parts inside [begin, end)."""
+    """Parts of the intervals inside [begin, end)."""
     inside = Intervals(np.maximum(intervals.begin, begin), np.minimum(intervals.end, end))
-    held = inside.end > inside.begin
-    return Intervals(inside.begin[held], inside.end[held])
+    is_kept = inside.end > inside.begin
+    return Intervals(inside.begin[is_kept], inside.end[is_kept])
 
 
 def length(intervals: Intervals) -> int:
-    """Summed lengths, ns; of disjoint intervals the time that they cover."""
+    """Summed length in ns; for disjoint intervals, the time that they cover."""
     return int((intervals.end - intervals.begin).sum())
 
 
@@ -71,33 +71,29 @@ def within(merged: Intervals, begin: Times, end: Times) -> Times:
 
 
 def in_turn(begin: Times, end: Times, first: int, last: int) -> Intervals:
-    """Parts of intervals, in order of their begin, inside [first, last) and outside of earlier
-    intervals."""
+    """Parts of intervals, sorted by begin, inside [first, last) that no earlier interval covers."""
     end = np.clip(end, first, last)
     reached = np.concatenate(([first], np.maximum.accumulate(end)[:-1]))[: len(end)]
     return Intervals(np.minimum(np.maximum(begin, reached), end), end)
 
 
 def gaps(merged: Intervals, begin: int, end: int) -> Intervals:
-    """The stretches of [begin, end) outside of `merged` (a union inside it), the edges included."""
-    return clip(
-        Intervals(np.concatenate(([begin], merged.end)), np.concatenate((merged.begin, [end]))),
-        begin,
-        end,
-    )
+    """Parts of [begin, end) that `merged`, a union inside it, does not cover."""
+    begins = np.concatenate(([begin], merged.end))
+    ends = np.concatenate((merged.begin, [end]))
+    return clip(Intervals(begins, ends), begin, end)
 
 
 def exclusive(kinds: Sequence[Intervals], begin: int, end: int) -> list[Intervals]:
-    """Stretches of [begin, end) of each kind outside of earlier kinds, last those of no kind: they
-    sum to the whole."""
+    """Splits [begin, end) by the first kind that covers each part. Returns the parts of each kind,
+    and last those that no kind covers; together they sum to the whole."""
     covered = NONE
     parts = []
     for kind in kinds:
         mine = union(clip(kind, begin, end))
         edges = np.sort(np.concatenate((*mine, *covered)), kind="stable")
-        held = (within(mine, edges[:-1], edges[1:]) > 0) & (
-            within(covered, edges[:-1], edges[1:]) == 0
-        )
-        parts.append(union(Intervals(edges[:-1][held], edges[1:][held])))
+        begins, ends = edges[:-1], edges[1:]
+        is_first = (within(mine, begins, ends) > 0) & (within(covered, begins, ends) == 0)
+        parts.append(union(Intervals(begins[is_first], ends[is_first])))
         covered = union(join([covered, mine]))
     return [*parts, gaps(covered, begin, end)]

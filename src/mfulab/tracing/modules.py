@@ -1,6 +1,6 @@
-"""A step's time and FLOPs by the model's modules and by marked ranges. torch.profiler records
-modules as `nn.Module: NAME_NUMBER`; ranges are those of `record_function` and NVTX. Work of a
-backward pass belongs to the module of the forward operator that has its sequence number."""
+"""Splits a step's time and FLOPs by the model's modules and by marked ranges. torch.profiler
+records modules as `nn.Module: NAME_NUMBER`; ranges are those of `record_function` and NVTX.
+Backward work belongs to the module of the forward operator with the same sequence number."""
 
 import json
 from collections import Counter, defaultdict
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mfulab.tracing.attribution import BACKWARD, Open
+from mfulab.tracing.attribution import BACKWARD, OpenCalls
 from mfulab.tracing.intervals import in_turn
 from mfulab.tracing.of_window import OfWindow
 from mfulab.tracing.shares import LOADER
@@ -23,8 +23,8 @@ Names = tuple[str, ...]  # names of modules and ranges, the outermost first
 
 @dataclass(frozen=True)
 class Module:
-    """Calls, ns (of kernels, on a CPU the host's) and FLOPs of one path of names and all below
-    it."""
+    """Calls, time (ns) and FLOPs of one path of names and all below it. The time is that of
+    kernels, on a CPU that of host calls."""
 
     path: Names
     calls: int
@@ -33,9 +33,9 @@ class Module:
 
 
 class Spans:
-    """Named modules and ranges on the host, and unnamed calls of the backward pass. `parent` is the
-    span around each, or -1; `paths` are the names from the outermost, of a backward call those of
-    its forward operator."""
+    """Spans of named modules and ranges on the host, and of unnamed calls of the backward pass.
+    `parent` is the index of the span around each, or -1. `paths` are the names from the outermost;
+    a backward call has those of its forward operator."""
 
     def __init__(self, trace: Trace) -> None:
         host = trace.host
@@ -44,9 +44,8 @@ class Spans:
             lambda name: not name.startswith(_NOT_RANGES) and not LOADER.search(name)
         )
         named = host.annotation & ranges[host.name]
-        chosen = np.flatnonzero(
-            named | (of_backward & (host.sequence >= 0) & trace.of_module.any())
-        )
+        backward = of_backward & (host.sequence >= 0) & trace.of_module.any()
+        chosen = np.flatnonzero(named | backward)
         self.begin = host.begin[chosen]
         self.end = host.end[chosen]
         self.thread = host.thread[chosen]
@@ -55,11 +54,11 @@ class Spans:
         self.parent = np.full(len(chosen), -1)
         self.paths = [Names()] * len(chosen)
         self._nest([trace.names[name] for name in host.name[chosen].tolist()])
-        self._open = Open(self.begin, self.end, self.thread, self.parent, self._order)
+        self._open_calls = OpenCalls(self.begin, self.end, self.thread, self.parent, self._order)
         self._follow_forward(trace, chosen, of_backward)
 
     def _nest(self, names: Sequence[str]) -> None:
-        """Finds the span around each, thread by thread, and its path of names."""
+        """Finds each span's parent and path of names, thread by thread."""
         stack = list[int]()
         for span in self._order.tolist():
             while stack and not self._is_inside(span, stack[-1]):
@@ -76,7 +75,7 @@ class Spans:
         return bool(is_same and self.end[around] >= self.end[span])
 
     def _follow_forward(self, trace: Trace, chosen: Indices, of_backward: Chosen) -> None:
-        """Gives calls of the backward pass the path of their forward operator's."""
+        """Gives each call of the backward pass the path of its forward operator."""
         host = trace.host
         forward = np.flatnonzero(host.forward & (host.sequence >= 0) & ~of_backward)
         forward = forward[np.argsort(host.begin[forward], kind="stable")]
@@ -93,12 +92,13 @@ class Spans:
                 self.paths[span] = self.paths[outer]
 
     def at(self, times: Times, threads: Indices) -> Indices:
-        """The innermost span that is open on a thread at each of `times`; -1 without one."""
-        return self._open.at(times, threads)
+        """Index of the innermost span open on a thread at each of `times` (ns); -1 if there is
+        none."""
+        return self._open_calls.at(times, threads)
 
     def own_times(self, window: Window) -> list[int]:
-        """Nanoseconds of each span in the window without those inside it, of the thread that has
-        most of them."""
+        """Nanoseconds of each span in the window without the spans inside it; 0 for spans that are
+        not on the thread with most time in spans."""
         begin = np.clip(self.begin, *window.span)
         end = np.clip(self.end, *window.span)
         is_inner = self.parent >= 0
@@ -109,72 +109,73 @@ class Spans:
 
 
 def _plain_name(name: str) -> str:
-    """A range's name; a module's without the number behind it."""
+    """Name of a range; that of a module without its number."""
     if name.startswith(MODULE):
         return name.removeprefix(MODULE).rpartition("_")[0]
     return name
 
 
 class ByModule:
-    """Modules and ranges of a window, whose calls its devices share."""
+    """Splits a window by modules and ranges; calls are the same for all of its devices."""
 
-    def __init__(self, held: OfWindow, spans: Spans) -> None:
-        self._held = held
+    def __init__(self, facts: OfWindow, spans: Spans) -> None:
+        self._facts = facts
         self._spans = spans
         if not len(spans.begin):
             return
-        trace = held.trace
-        self._paths = [*spans.paths, ()]  # the last is that of -1: of no module
+        trace = facts.trace
+        self._paths = [*spans.paths, ()]  # the last is for -1: outside of all modules
         self._owner = spans.at(trace.host.begin, trace.host.thread)
-        called = np.flatnonzero(held.window.called(spans.begin) & spans.named)
+        called = np.flatnonzero(facts.window.called(spans.begin) & spans.named)
         self._calls = Counter(self._paths[span] for span in called.tolist())
         launched = spans.at(trace.launches.begin, trace.launches.thread)
-        by_call = np.append(self._owner, -1)[held.attribution.of_activity]
-        by_launch = np.append(launched, -1)[held.launched]
-        self._of_activity = np.where(held.launched >= 0, by_launch, by_call)
-        self._roots = set(held.roots.tolist())
+        by_call = np.append(self._owner, -1)[facts.attribution.of_activity]
+        by_launch = np.append(launched, -1)[facts.launched]
+        self._of_activity = np.where(facts.launched >= 0, by_launch, by_call)
+        self._roots = set(facts.roots.tolist())
 
     def of(self, device: int | None = None) -> list[Module]:
-        """Every module and range before its parts, longest first; none without any. The first is
-        all of the window."""
+        """Lists every module and range before its parts, longest first; the first row is the whole
+        window. Empty if the trace has no modules and ranges."""
         if not len(self._spans.begin):
             return []
-        if len(self._held.trace.activities):
+        if len(self._facts.trace.activities):
             time, owner_of = self._on_device(device)
         else:
             time, owner_of = self._on_host()
         return _tree(self._calls, time, self._flops(owner_of))
 
     def _on_device(self, device: int | None) -> tuple[Counter[Names], dict[int, int]]:
-        """Nanoseconds by path, and the span of each product call that the device ran."""
-        held = self._held
-        activities = held.trace.activities
-        mine = held.executed(device)
+        """Returns device time (ns) per path, and the span of each product call that the device
+        ran."""
+        facts = self._facts
+        activities = facts.trace.activities
+        mine = facts.executed(device)
         mine = mine[np.argsort(activities.begin[mine], kind="stable")]
-        window = held.window
-        own = in_turn(activities.begin[mine], activities.end[mine], window.begin, window.end)
+        window = facts.window
+        own = in_turn(activities.begin[mine], activities.end[mine], *window.span)
         spans = self._of_activity[mine]
         time = Counter[Names]()
         for span, length in zip(spans.tolist(), (own.end - own.begin).tolist(), strict=True):
             time[self._paths[span]] += length
-        of_activity = held.attribution.product_of_activity[mine]
+        of_activity = facts.attribution.product_of_activity[mine]
         products, first = np.unique(of_activity, return_index=True)
         owner_of = dict(zip(products.tolist(), spans[first].tolist(), strict=True))
         return time, {root: owner_of[root] for root in owner_of if root in self._roots}
 
     def _on_host(self) -> tuple[Counter[Names], dict[int, int]]:
-        """Nanoseconds of the host by path, and the span of each product call."""
-        window = self._held.window
+        """Returns host time (ns) per path, and the span of each product call."""
+        window = self._facts.window
         time = Counter[Names]()
         own_times = self._spans.own_times(window)
         for path, length in zip(self._spans.paths, own_times, strict=True):
             time[path] += length
         time[()] += window.length - time.total()
-        roots = self._held.roots
+        roots = self._facts.roots
         return time, dict(zip(roots.tolist(), self._owner[roots].tolist(), strict=True))
 
     def _flops(self, owner_of: dict[int, int]) -> Counter[Names]:
-        attribution = self._held.attribution
+        attribution = self._facts.attribution
         flops = Counter[Names]()
         for root, span in owner_of.items():
             recorded = attribution.costs.get(root)
@@ -185,6 +186,7 @@ class ByModule:
 
 
 def _tree(calls: Counter[Names], time: Counter[Names], flops: Counter[Names]) -> list[Module]:
+    """Lists modules of all paths, each before its parts, longest first."""
     times = _with_parts(time)
     sums = _with_parts(flops)
     modules = {
@@ -206,7 +208,7 @@ def _tree(calls: Counter[Names], time: Counter[Names], flops: Counter[Names]) ->
 
 
 def _with_parts(own: Counter[Names]) -> Counter[Names]:
-    """Sums of each path with all below it."""
+    """Sums values over each path and all paths below it."""
     sums = Counter[Names]()
     for path, value in own.items():
         for depth in range(len(path) + 1):
@@ -215,10 +217,9 @@ def _with_parts(own: Counter[Names]) -> Counter[Names]:
 
 
 def column_of(modules: Sequence[Module]) -> str | None:
-    """JSON of the longest modules, each before its parts; None without any."""
+    """JSON of the longest modules, each before its parts; None if there are none."""
     kept = sorted(modules, key=lambda module: (-module.time_ns, len(module.path)))[:MOST_MODULES]
     if kept:
-        return json.dumps(
-            [vars(module) for module in modules if module in kept], ensure_ascii=False
-        )
+        rows = [vars(module) for module in modules if module in kept]
+        return json.dumps(rows, ensure_ascii=False)
     return None

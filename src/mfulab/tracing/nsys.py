@@ -1,5 +1,6 @@
-"""Reads what `nsys export --type sqlite` writes into a `Trace`; a column that an export lacks is
-NULL. Tables and columns: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference"."""
+"""Reads the SQLite export of Nsight Systems (`nsys export --type sqlite`) into a `Trace`. A column
+that an export lacks reads as NULL. Tables and columns: NVIDIA, Nsight Systems User Guide, "SQLite
+Schema Reference"."""
 
 import re
 import sqlite3
@@ -24,7 +25,7 @@ from mfulab.tracing.trace import (
 
 EXPORT = "nsys export --type sqlite"
 LONGEST_CELL = 1 << 24  # bytes; names of kernels have some thousand
-# What torch.autograd.profiler.emit_nvtx writes, with sizes where record_shapes is on.
+# Names that torch.autograd.profiler.emit_nvtx writes, with sizes if record_shapes is on.
 _RANGE = re.compile(
     r"(?P<name>.*?)(?:, seq = (?P<seq>-?\d+))?(?:, op_id = \d+)?(?:, sizes = (?P<sizes>\[.*?\]))?"
     r"(?:, input_op_ids = .*)?",
@@ -40,8 +41,8 @@ _PLACE = (
     "gridY",
     "gridZ",
 )
-# Columns of their own, and the name that these make; whole graphs are recorded with
-# --cuda-graph-trace=graph.
+# Tables of activities: the columns that name an activity, and the name that they make. Whole graphs
+# are recorded with --cuda-graph-trace=graph.
 _ACTIVITIES: dict[str, tuple[tuple[str, ...], Callable[[list[str]], str]]] = {
     "CUPTI_ACTIVITY_KIND_KERNEL": (
         ("demangledName", "shortName"),
@@ -55,12 +56,11 @@ _RANGES = (59, 60)  # NVTX's push/pop and start/end
 
 
 def read(path: Path) -> list[Trace]:
-    """Reads an export: kernels, copies, the runtime's calls and NVTX ranges. Raises TraceError for
-    any other file."""
+    """Reads an export: kernels, copies, runtime calls and NVTX ranges. Raises TraceError if the
+    file is not a readable export."""
     try:
-        with closing(
-            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-        ) as database:
+        address = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+        with closing(sqlite3.connect(address, uri=True)) as database:
             database.text_factory = lambda text: text.decode(errors="replace")
             database.execute("PRAGMA trusted_schema = OFF")
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_CELL)
@@ -70,13 +70,13 @@ def read(path: Path) -> list[Trace]:
 
 
 def damaged_export(error: Exception, command: str) -> Said:
-    """Reason that an export is not read, and the command that writes it anew."""
+    """Reason why a damaged export cannot be read, with the command that writes it anew."""
     fault = str(error).partition("\n")[0][:MOST_OF_FAULT]
     return Said("damaged_export", {"error": fault, "command": command})
 
 
 class Tables(Protocol):
-    """Tables of an export, however it was written."""
+    """Tables of an export, whatever the format of its files."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -94,8 +94,8 @@ class Database:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self.database = database
-        # A view or a virtual table, which an export has none of, may compute for ever: neither has
-        # a page of its own.
+        # Leaves out views and virtual tables, which may compute for ever and have no root page: an
+        # export has none.
         tables = (
             "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 ORDER BY name"
         )
@@ -112,21 +112,23 @@ class Database:
 
 
 class Export:
-    """Traces of an export's tables, whatever wrote these."""
+    """Builds traces from the tables of an export."""
 
-    def __init__(self, path: Path, held: Tables) -> None:
-        self.path, self.held, self.recorder = path, held, Recorder(path)
-        self.tables = held.names
+    def __init__(self, path: Path, tables: Tables) -> None:
+        self.path = path
+        self.tables = tables
+        self.recorder = Recorder(path)
         self.names: dict[int, str] = dict(self._rows("StringIds", "id", "value"))
         self.processes: dict[int, int] = {}
         self.devices = {
             ((pid or 0) & 0xFFFFFF, number): gpu
             for number, gpu, pid in self._rows("TARGET_INFO_CUDA_DEVICE", "cudaId", "gpuId", "pid")
         }
-        self.apart = "globalPid" in self._columns("CUPTI_ACTIVITY_KIND_KERNEL")
+        self.has_processes = "globalPid" in self._columns("CUPTI_ACTIVITY_KIND_KERNEL")
 
     def traces(self) -> list[Trace]:
-        """A trace of each process. Raises TraceError: no CUDA activity, or another schema."""
+        """Returns one trace per process. Raises TraceError if the tables hold no CUDA activity, or
+        a foreign schema."""
         if foreign := self._foreign():
             raise TraceError(self.path, Said(foreign))
         self._activities()
@@ -138,19 +140,17 @@ class Export:
         self._ranges()
         if not self.recorder.executed:
             raise TraceError(self.path, Said("no_cuda_work"))
-        rows = self._rows(
-            "TARGET_INFO_GPU", "id", "name", "smCount", "computeMajor", "computeMinor"
-        )
+        columns = ("id", "name", "smCount", "computeMajor", "computeMinor")
         names = ("id", "name", "numSms", "computeMajor", "computeMinor")
-        return self.recorder.done(
-            {"deviceProperties": [dict(zip(names, row, strict=True)) for row in rows]}
-        )
+        rows = self._rows("TARGET_INFO_GPU", *columns)
+        properties = [dict(zip(names, row, strict=True)) for row in rows]
+        return self.recorder.done({"deviceProperties": properties})
 
     def _foreign(self) -> str:
-        """Key of the reason that the tables hold no CUDA activity; empty where they do."""
+        """Message key of the reason why the tables hold no CUDA activity; empty if they do."""
         if self._has("CUPTI_ACTIVITY_KIND_KERNEL") or self._has("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
             return ""
-        if any(name.startswith("rocpd_") for name in self.tables):
+        if any(name.startswith("rocpd_") for name in self.tables.names):
             return "is_rocpd"
         if self._has("StringIds") or self._has("META_DATA_EXPORT"):
             return "without_cuda_activities"
@@ -160,50 +160,53 @@ class Export:
         return bool(self._columns(table))
 
     def _table(self, name: str) -> str:
-        """The newest schema's table of this name, NAME_V2 after NAME; the name itself where there
-        is none."""
-        return max(
-            (table for table in self.tables if re.fullmatch(rf"{name}(_V\d+)?", table)),
-            default=name,
-        )
+        """Name of a table in the newest schema present, such as NAME_V2; NAME itself if there is
+        none."""
+        versions = [table for table in self.tables.names if re.fullmatch(rf"{name}(_V\d+)?", table)]
+        return max(versions, default=name)
 
     def _columns(self, table: str) -> set[str]:
-        if (name := self._table(table)) not in self.tables:
+        """Names of a table's columns; empty if the export lacks the table."""
+        name = self._table(table)
+        if name not in self.tables.names:
             return set()
-        return self.held.columns(name)
+        return self.tables.columns(name)
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """Rows of a table; None in columns that it lacks, no row without the table."""
-        held = self._columns(table)
-        known = [name for name in columns if name in held]
+        """Yields rows of a table, with None in columns that it lacks; nothing if the export lacks
+        the table."""
+        present = self._columns(table)
+        known = [name for name in columns if name in present]
         if not known:
             return
-        places = [known.index(name) if name in held else -1 for name in columns]
-        for row in self.held.rows(self._table(table), known):
-            yield tuple(None if index < 0 else row[index] for index in places)
+        indices = [known.index(name) if name in present else -1 for name in columns]
+        for row in self.tables.rows(self._table(table), known):
+            yield tuple(None if index < 0 else row[index] for index in indices)
 
     def _spans(
         self, table: str, *columns: str
     ) -> Iterator[tuple[tuple[int, int], tuple[Any, ...]]]:
-        held = self._columns(table)
-        if held and not {"start", "end"} <= held:
+        """Yields begin and end (ns) and the given columns of each row that has both times. Raises
+        TraceError if the table lacks them."""
+        present = self._columns(table)
+        if present and not {"start", "end"} <= present:
             raise TraceError(self.path, Said("table_without_times", {"table": table}))
-        for begin, end, *rest in self._rows(table, "start", "end", *columns):
+        for begin, end, *others in self._rows(table, "start", "end", *columns):
             # a range may never have ended
             if begin is not None and end is not None and begin <= end:
-                yield (int(begin), int(end)), tuple(rest)
+                yield (int(begin), int(end)), tuple(others)
 
     def _correlation(self, owner: int | None, number: int | None) -> int:
-        """The number that links a launch to its work, different in each process."""
+        """Number that links a launch to its work, unique across processes; -1 if there is none."""
         process = self._process(owner)
         if not number:
             return -1
         return self.processes.setdefault(process, len(self.processes)) << 32 | number
 
     def _process(self, owner: int | None) -> int:
-        """The number of the process of a global thread or process; 0 where the export does not tell
-        kernels'."""
-        if self.apart:
+        """Process of a global thread or process id; 0 if the export does not record the processes
+        of kernels."""
+        if self.has_processes:
             return (owner or 0) >> 24 & 0xFFFFFF
         return 0
 
@@ -213,32 +216,32 @@ class Export:
         return key or ""
 
     def _activities(self) -> None:
-        copied = dict(self._rows("ENUM_CUDA_MEMCPY_OPER", "id", "label"))
-        for table, (own, name_of) in _ACTIVITIES.items():
-            held = {} if "MEM" not in table else copied
-            for span, (owner, device, context, stream, number, x, y, z, *about) in self._spans(
-                table, *_PLACE, *own
-            ):
-                name = name_of([held.get(key) or self._name(key) for key in about])
-                kind = COPY if "MEM" in table else kind_of(name)
-                gpu = int(self.devices.get(((owner or 0) >> 24 & 0xFFFFFF, device), device or 0))
-                place = (context or 0) << 32 | (stream or 0)
+        copy_kinds = dict(self._rows("ENUM_CUDA_MEMCPY_OPER", "id", "label"))
+        for table, (name_columns, name_of) in _ACTIVITIES.items():
+            is_copy = "MEM" in table
+            labels = copy_kinds if is_copy else {}
+            for span, row in self._spans(table, *_PLACE, *name_columns):
+                owner, device, context, stream, number, x, y, z, *name_keys = row
+                name = name_of([labels.get(key) or self._name(key) for key in name_keys])
+                kind = COPY if is_copy else kind_of(name)
+                process = (owner or 0) >> 24 & 0xFFFFFF
+                gpu = int(self.devices.get((process, device), device or 0))
+                stream = (context or 0) << 32 | (stream or 0)
                 blocks = (x or 0) * (y or 0) * (z or 0)
-                where = self._process(owner), gpu
-                self.recorder.activity(
-                    span, kind, name, where, place, self._correlation(owner, number), -1, blocks
-                )
+                place = self._process(owner), gpu
+                linked = self._correlation(owner, number)
+                self.recorder.activity(span, kind, name, place, stream, linked, -1, blocks)
 
     def _ranges(self) -> None:
-        for span, (text, key, kind, thread) in self._spans(
-            "NVTX_EVENTS", "text", "textId", "eventType", "globalTid"
-        ):
-            if kind not in _RANGES or not (text := text or self._name(key)):
+        rows = self._spans("NVTX_EVENTS", "text", "textId", "eventType", "globalTid")
+        for span, (text, key, kind, thread) in rows:
+            text = text or self._name(key)
+            if kind not in _RANGES or not text:
                 continue
             match = _RANGE.fullmatch(text)
-            name, sequence, sizes = (
-                match.group("name", "seq", "sizes") if match else (text, None, None)
-            )
+            name, sequence, sizes = text, None, None
+            if match:
+                name, sequence, sizes = match.group("name", "seq", "sizes")
             mark = step_mark(name)
             call = None
             if is_traced_matmul(name):
@@ -251,9 +254,9 @@ class Export:
 
 
 def _sizes(text: str | None) -> list[Any]:
+    """Sizes in the name of an emit_nvtx range; empty if the text is no JSON list."""
     with suppress(ValueError):
         sizes = parse_json(text or "[]")
         if isinstance(sizes, list):
             return sizes
-        return []
     return []

@@ -1,4 +1,4 @@
-"""Facts that all devices of a window share, worked out once, and what each of them executed: work
+"""Computes once the facts that all devices of a window share, and each device's activities. Work
 grows with the trace alone, however many devices it names."""
 
 import re
@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 from mfulab.tracing import shares
-from mfulab.tracing.attribution import Attribution, Open
+from mfulab.tracing.attribution import Attribution, OpenCalls
 from mfulab.tracing.tiles import multiplies
 from mfulab.tracing.trace import COMPUTE, Indices, Trace, Transfer, grouped, launch_of
 from mfulab.tracing.window import Window
@@ -16,7 +16,7 @@ _NOTHING = np.empty(0, np.int64)
 
 
 class OfWindow:
-    """A window of a trace: its product calls and waits, and each device's activities."""
+    """One window of a trace: its product calls and waits, and the activities of each device."""
 
     def __init__(self, trace: Trace, attribution: Attribution, window: Window) -> None:
         self.trace = trace
@@ -27,7 +27,7 @@ class OfWindow:
         is_product = attribution.product == np.arange(len(host))
         self.roots: Indices = np.flatnonzero(is_product & called)
         self.has_backward = bool(attribution.backward[called].any())
-        # With a last place for what has no call, index -1.
+        # The last element stands for index -1, no call.
         self.recomputed = np.append(attribution.recomputed, False)
         self.host_names = np.append(host.name, -1)
         self.multiplies = trace.named(multiplies)
@@ -37,7 +37,7 @@ class OfWindow:
         self._set_devices()
 
     def _set_devices(self) -> None:
-        """Sorts activities and transfers by their devices."""
+        """Groups activities and transfers by device."""
         trace = self.trace
         self._executed = self.window.executed(trace.activities)
         self._inside = _by_device(trace, self._executed)
@@ -53,38 +53,39 @@ class OfWindow:
             self._transfers.setdefault(transfer.device, []).append(transfer)
 
     def executed(self, device: int | None) -> Indices:
-        """Places of the activities that overlap the window, of one device or of all."""
+        """Indices of the activities that overlap the window, on one device or, if None, on all."""
         if device is None:
             return self._executed
         return self._inside.get(device, _NOTHING)
 
     def kernels_of_products(self, device: int | None) -> dict[int, list[int]]:
-        """Places of the kernels of each product call of the window, on one device or on all."""
-        places = self._owned if device is None else self._owned_by.get(device, _NOTHING)
-        owners = self.attribution.product_of_activity[places]
+        """Indices of the kernels of each product call of the window, on one device or, if None, on
+        all."""
+        indices = self._owned if device is None else self._owned_by.get(device, _NOTHING)
+        owners = self.attribution.product_of_activity[indices]
         kernels = dict[int, list[int]]()
-        for owner, index in zip(owners.tolist(), places.tolist(), strict=True):
+        for owner, index in zip(owners.tolist(), indices.tolist(), strict=True):
             if owner in self._roots:
                 kernels.setdefault(owner, []).append(index)
         return kernels
 
     def transfers(self, device: int | None) -> list[Transfer]:
-        """Kernels of collectives of one device or of all, in order of their begin."""
+        """Kernels of collectives on one device or, if None, on all, in order of begin."""
         if device is None:
             return sorted(self.trace.collectives)
         return self._transfers.get(device, [])
 
 
-def _by_device(trace: Trace, places: Indices) -> dict[int, Indices]:
-    """Some of the activities by their devices."""
-    of_device = trace.activities.device[places]
-    return {number: places[mine] for number, mine in grouped(of_device)}
+def _by_device(trace: Trace, indices: Indices) -> dict[int, Indices]:
+    """Groups indices of activities by device."""
+    of_device = trace.activities.device[indices]
+    return {number: indices[mine] for number, mine in grouped(of_device)}
 
 
-def _synchronising(trace: Trace) -> Open:
-    """Calls of the runtime in which the host waits for a device."""
+def _synchronising(trace: Trace) -> OpenCalls:
+    """Runtime calls in which the host waits for a device."""
     launches = trace.launches
     waited = np.flatnonzero(trace.named(_SYNCHRONISES.search)[launches.name])
     order = waited[np.argsort(launches.begin[waited], kind="stable")]
     none = np.full(len(launches.begin), -1)
-    return Open(launches.begin, launches.end, launches.thread, none, order)
+    return OpenCalls(launches.begin, launches.end, launches.thread, none, order)

@@ -1,5 +1,5 @@
-"""The traced pass: which operators a step calls, how often, where its time and memory go, and how
-busy the GPU was."""
+"""Traces steps with torch.profiler: which operators they call, how often, where time and memory go,
+and how busy the GPU was."""
 
 import contextlib
 import functools
@@ -33,7 +33,6 @@ from mfulab.tracing.trace import MODULE, Trace, TraceError
 from mfulab.tracing.window import STEPS, annotation, windows
 
 Row = dict[str, object]
-Told = tuple[Readings, Analysis | None]
 NOT_TRACED = Said("not_traced")
 OPERATOR_COLUMNS = (
     "operator",
@@ -45,19 +44,20 @@ OPERATOR_COLUMNS = (
     "self_cpu_memory_bytes",
     "self_device_memory_bytes",
 )
-OURS = (STEPS, "ProfilerStep", MODULE)  # how ranges begin that are no operators
+OURS = (STEPS, "ProfilerStep", MODULE)  # begin the names of ranges that are no operators
 READ = (*OF_KERNELS, *OF_OPERATORS)
 KERNEL_COLUMNS = ("kernel", "kind", "calls", "time_s", "share_percent")
 
 
 @dataclass(frozen=True)
 class TracedPass:
-    """Steps under torch.profiler; slower than measured steps, so its times serve as shares."""
+    """Steps recorded by torch.profiler. They are slower than measured steps, so their times serve
+    only as shares."""
 
     profiler: Any
 
     def export(self, path: Path) -> None:
-        """Writes the Chrome / Perfetto trace, gzipped where `path` ends in .gz."""
+        """Writes the Chrome or Perfetto trace, gzipped if `path` ends in .gz."""
         with (
             self.saved.open("rb") as source,
             gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as to,
@@ -66,18 +66,19 @@ class TracedPass:
 
     @functools.cached_property
     def trace(self) -> Trace:
-        """The trace, read once. Raises TraceError if it is none."""
+        """The trace, read once. Raises TraceError if it cannot be read."""
         return read(self.saved)[0]
 
     @functools.cached_property
     def analysis(self) -> Analysis:
-        """Time of the traced steps by kind. Raises TraceError if the trace lacks it."""
+        """Analysis of the traced steps. Raises TraceError if the trace cannot be read or holds no
+        steps."""
         return analyse(self.trace, windows(self.trace)[0])
 
     @functools.cached_property
     def saved(self) -> Path:
-        """The profiler's own export, kept as long as this object: kineto saves a trace once and
-        raises after that."""
+        """Path of the profiler's own export, kept as long as this object: kineto saves a trace only
+        once."""
         folder = tempfile.TemporaryDirectory()
         weakref.finalize(self, folder.cleanup)
         path = Path(folder.name) / "trace.json"
@@ -86,8 +87,8 @@ class TracedPass:
 
 
 def trace_steps(step: Callable[[], object], device: torch.device, steps: int) -> TracedPass:
-    """Runs `steps` steps under torch.profiler with shapes, memory, FLOPs; on a GPU after one whose
-    trace is dropped."""
+    """Runs `steps` steps under torch.profiler with shapes, memory and FLOPs. On a GPU one more step
+    runs before them, whose trace is dropped."""
     options: Content = {"record_shapes": True, "profile_memory": True, "with_flops": True}
     activities = [ProfilerActivity.CPU]
     if device.type == GPU:
@@ -106,8 +107,8 @@ def trace_steps(step: Callable[[], object], device: torch.device, steps: int) ->
 
 
 class BlockTrace:
-    """torch.profiler around a block of somebody else's code, without the shapes and memory that
-    cost the most."""
+    """Runs torch.profiler around a block of a user's code, without shapes and memory, which cost
+    the most."""
 
     def __init__(self, device: torch.device, path: Path) -> None:
         self._device = device
@@ -120,13 +121,13 @@ class BlockTrace:
         self._annotation = record_function(annotation(1))
 
     def start(self) -> None:
-        """Begins to trace."""
+        """Starts the trace."""
         self._profiler.__enter__()
         self._annotation.__enter__()
 
     def stop(self) -> Readings:
-        """Ends the trace, the device being idle, writes it, and reads from it where the time
-        went."""
+        """Stops the trace and writes it; the device must be idle. Returns shares of the traced
+        time."""
         self._annotation.__exit__(None, None, None)
         self._profiler.__exit__(None, None, None)
         traced = TracedPass(self._profiler)
@@ -136,8 +137,8 @@ class BlockTrace:
 
 
 def operator_table(traced: TracedPass) -> list[Row]:
-    """A row for each operator and input shapes, most self time first; FLOPs are by torch.profiler,
-    empty without."""
+    """Rows for each operator and its input shapes, most self time first. FLOPs are those of
+    torch.profiler, None if it has none."""
     rows: list[Row] = []
     for event in traced.profiler.key_averages(group_by_input_shape=True):
         if event.key.startswith(OURS):
@@ -161,8 +162,8 @@ def operator_table(traced: TracedPass) -> list[Row]:
 
 @contextlib.contextmanager
 def module_ranges() -> Iterator[None]:
-    """Marks each call of a torch.nn module in a trace, by its class, as torch.profiler does with
-    stacks."""
+    """Marks each call of a torch.nn module in a trace with its class, as torch.profiler does if it
+    records stacks."""
     ranges: list[Any] = []
 
     def enter(module: torch.nn.Module, _: object) -> None:
@@ -180,13 +181,13 @@ def module_ranges() -> Iterator[None]:
 
 
 def trace_modules(step: Callable[[], object], device: torch.device, steps: int) -> TracedPass:
-    """Traces `steps` steps with a range for each call of a module."""
+    """Traces `steps` steps with a range around each call of a module."""
     with module_ranges():
         return trace_steps(step, device, steps)
 
 
 def modules_of(traced: TracedPass) -> list[Module]:
-    """Times and FLOPs of a step of a traced pass, by module; none where the trace lacks them."""
+    """Time and FLOPs per module in one step of a traced pass; empty if the trace cannot be read."""
     with contextlib.suppress(TraceError):
         trace = traced.trace
         window = windows(traced.trace)[0]
@@ -200,8 +201,8 @@ def modules_of(traced: TracedPass) -> list[Module]:
 
 
 def uncounted_operators(traced: TracedPass) -> str | None:
-    """Operators without a FLOP formula that take at least 1 % of all operators' own time, as JSON:
-    name → percent."""
+    """JSON of operators without a FLOP formula, outside of products, that take at least 1 % of all
+    operators' self time: name → percent. None if there are none."""
     events = []
     for event in traced.profiler.events():
         if not event.name.startswith(OURS):
@@ -209,9 +210,10 @@ def uncounted_operators(traced: TracedPass) -> str | None:
     on_device = any(event.self_device_time_total for event in events)
     times = Counter[str]()
     for event in events:
-        times[event.name] += (
-            event.self_device_time_total if on_device else event.self_cpu_time_total
-        )
+        if on_device:
+            times[event.name] += event.self_device_time_total
+        else:
+            times[event.name] += event.self_cpu_time_total
     total = sum(times.values())
     outside = set()
     for event in events:
@@ -227,17 +229,21 @@ def uncounted_operators(traced: TracedPass) -> str | None:
 
 
 def _inside_product(event: Any) -> bool:
+    """True if a product called the operator, directly or through other operators."""
     parent = event.cpu_parent
     return parent is not None and (is_product(parent.name) or _inside_product(parent))
 
 
-def trace_readings(traced: TracedPass, device: torch.device, step_s: float | None = None) -> Told:
-    """Shares of the traced steps, by kind of kernel and of operator, and what else the trace holds.
-    Where a step takes `step_s` without a trace, a GPU's shares are its kernels' time ÷ that."""
+def trace_readings(
+    traced: TracedPass, device: torch.device, step_s: float | None = None
+) -> tuple[Readings, Analysis | None]:
+    """Returns the traced steps' shares by kind of kernel and operator, and their analysis. If the
+    trace cannot be read, returns empty readings with the reason, and None. With `step_s`, the
+    seconds of a step without a trace, a GPU's shares are of that time."""
     try:
         analysis = traced.analysis if step_s is None else traced.analysis.untraced(step_s)
     except TraceError as error:
-        return untraced(error.why), None  # the pass wrote the file for itself
+        return untraced(error.why), None  # without the name of the pass's own temporary file
     if is_gpu(device) and not analysis.on_gpu:
         why = Said("torch_sees_none", {"device": device.type})
         if device.type == GPU:
@@ -252,5 +258,5 @@ def trace_readings(traced: TracedPass, device: torch.device, step_s: float | Non
 
 
 def untraced(reason: Said = NOT_TRACED) -> Readings:
-    """Empty readings of a run that is not traced."""
+    """Empty readings of a run without a trace, with the reason."""
     return readings(dict.fromkeys(READ), reason=reason)

@@ -1,5 +1,5 @@
-"""Reads what `nsys export --type parquetdir` writes: a folder with a Parquet file a table, of the
-same columns as the SQLite export."""
+"""Reads the Parquet export of Nsight Systems (`nsys export --type parquetdir`): a folder with one
+file per table, with the columns of the SQLite export."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,13 +9,13 @@ from mfulab.tracing.nsys import Export, damaged_export
 from mfulab.tracing.trace import Trace, TraceError, lacking
 
 ENDING = ".parquet"
-KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL.parquet"  # the file that stands for its folder
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL.parquet"  # a path to this file means its folder
 EXPORT = "nsys export --type parquetdir"
 BATCH_ROWS = 1 << 16
 
 
 class Folder:
-    """Tables of a folder, read some rows at a time."""
+    """Tables of an export's folder, read in batches of rows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,8 +28,8 @@ class Folder:
     def rows(self, table: str, columns: Sequence[str]) -> Iterable[Sequence[Any]]:
         """Rows of a table's columns."""
         for batch in self._file(table).iter_batches(BATCH_ROWS, columns=list(columns)):
-            held = [batch.column(name).to_pylist() for name in columns]
-            yield from zip(*held, strict=True)
+            values = [batch.column(name).to_pylist() for name in columns]
+            yield from zip(*values, strict=True)
 
     def _file(self, table: str) -> Any:
         from pyarrow.parquet import ParquetFile
@@ -38,8 +38,8 @@ class Folder:
 
 
 def read(path: Path) -> list[Trace]:
-    """Reads a folder, or that of a table's file. Raises TraceError: pyarrow is missing, a file is
-    damaged, no CUDA activity."""
+    """Reads an export, given its folder or one of its files. Raises TraceError if pyarrow is
+    missing, a file is damaged, or there is no CUDA activity."""
     folder = path if path.is_dir() else path.parent
     try:
         return Export(folder, Folder(folder)).traces()

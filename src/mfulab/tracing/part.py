@@ -1,5 +1,5 @@
-"""The part of a file of gigabytes that is read: steps in the middle of it, as many as fit into a
-memory that does not grow with the file."""
+"""Selects the part of a file of gigabytes that is read: steps from its middle, as many as fit into
+a fixed amount of memory."""
 
 import functools
 from array import array
@@ -15,24 +15,25 @@ from mfulab.tracing.chrome import Event, Stream, nanoseconds
 from mfulab.tracing.window import is_step
 
 LARGE_BYTES = 1 << 30  # unpacked; smaller files are read whole
-MOST_EVENTS = 400_000  # that are kept, unless one step has more
-SAMPLED = 16  # of so many events the time of one tells how many there are at which time
-MARGIN = 0.5  # of the longest step: what devices execute lags behind the host
+MOST_EVENTS = 400_000  # kept, unless one step has more
+SAMPLED = 16  # one of so many events is sampled, to estimate how many begin between two times
+MARGIN = 0.5  # of the longest step, on both sides: devices lag behind the host
 Ranges = npt.NDArray[np.float64]  # rows of begin and end, µs
 
 
 @dataclass(frozen=True)
 class Part:
-    """Events between two times in µs; marks of steps between narrower ones, so that none is cut."""
+    """Selects events that begin between two times in µs. Marks of steps must begin between two
+    narrower times, so that no step is cut."""
 
     begin: float
     end: float
     first_mark: float
     last_mark: float
-    said: Said
+    note: Said
 
-    def held(self, events: Sequence[Event | None]) -> list[Event | None]:
-        """The events of this part, and those that have no time."""
+    def kept(self, events: Sequence[Event | None]) -> list[Event | None]:
+        """Events of this part, and those that have no time."""
         return [event for event in events if event is None or self._holds(event)]
 
     def _holds(self, event: Event) -> bool:
@@ -46,7 +47,7 @@ class Part:
 
 
 def part_of(path: Path) -> Part | None:
-    """Reads a large file once to choose a part of it; None of a file that is read whole."""
+    """Reads a large file once to choose a part of it; None for a file that is read whole."""
     stream = Stream(path)
     if stream.unpacked_bytes < LARGE_BYTES:
         return None
@@ -54,13 +55,18 @@ def part_of(path: Path) -> Part | None:
     marks = list[tuple[float, float]]()
     for events in stream.batches(is_kept=False):
         for event in events[::SAMPLED]:
-            if event is not None and event.ph == "X" and (time := _time(event)) is not None:
+            if event is None or event.ph != "X":
+                continue
+            time = _time(event)
+            if time is not None:
                 sampled.append(time)
         for event in events:
-            if event is not None and _is_mark(event):
-                begin, length = _time(event), nanoseconds(event.dur)
-                if begin is not None and length:
-                    marks.append((begin, begin + length / 1000))
+            if event is None or not _is_mark(event):
+                continue
+            begin = _time(event)
+            length = nanoseconds(event.dur)
+            if begin is not None and length:
+                marks.append((begin, begin + length / 1000))
     times = np.sort(np.array(sampled))
     if SAMPLED * len(times) <= MOST_EVENTS:
         return None
@@ -70,13 +76,15 @@ def part_of(path: Path) -> Part | None:
 
 
 def _of_steps(marks: Ranges, times: npt.NDArray[np.float64]) -> Part:
-    """Steps around the middle one that there is room for; one at least."""
+    """Part with the middle step and as many steps around it as there is room for."""
     first = last = len(marks) // 2
     while last - first + 1 < len(marks):
-        wider = max(0, first - 1), min(len(marks) - 1, last + 1)
-        if _events(times, *_reach(marks[wider[0] : wider[1] + 1])) > MOST_EVENTS:
+        before = max(0, first - 1)
+        after = min(len(marks) - 1, last + 1)
+        begin, end = _reach(marks[before : after + 1])
+        if _events(times, begin, end) > MOST_EVENTS:
             break
-        first, last = wider
+        first, last = before, after
     chosen = marks[first : last + 1]
     begin, end = _reach(chosen)
     numbers = {
@@ -88,7 +96,7 @@ def _of_steps(marks: Ranges, times: npt.NDArray[np.float64]) -> Part:
 
 
 def _of_time(times: npt.NDArray[np.float64]) -> Part:
-    """The middle of a file without marks of steps."""
+    """Middle part of a file without marks of steps."""
     room = MOST_EVENTS // SAMPLED
     first = (len(times) - room) // 2
     begin, end = times[[first, first + room]].tolist()
@@ -97,19 +105,20 @@ def _of_time(times: npt.NDArray[np.float64]) -> Part:
 
 
 def _reach(marks: Ranges) -> tuple[float, float]:
-    """From before the first to after the last of steps, so that what they launched is inside."""
+    """Begin and end (µs) of consecutive steps, with a margin on both sides for the work that they
+    launched."""
     margin = MARGIN * float((marks[:, 1] - marks[:, 0]).max())
     return float(marks[0, 0]) - margin, float(marks[:, 1].max()) + margin
 
 
 def _events(times: npt.NDArray[np.float64], begin: float, end: float) -> int:
-    """About how many events begin between two times."""
+    """Estimated number of events that begin between two times."""
     first, last = np.searchsorted(times, (begin, end))
     return SAMPLED * int(last - first)
 
 
 def _time(event: Event) -> float | None:
-    """Begin of an event in µs; None where it does not tell."""
+    """Begin of an event in µs; None if unknown."""
     if type(event.ts) is float or type(event.ts) is int:
         return event.ts
     time = nanoseconds(event.ts)

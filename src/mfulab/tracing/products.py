@@ -1,5 +1,5 @@
-"""Matmuls, convolutions and attention of a window: calls, time, FLOPs, tiles; and those of unknown
-FLOPs."""
+"""Lists the matmuls, convolutions and attention of a window, with calls, time, FLOPs and tiles, and
+products of unknown FLOPs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,45 +12,44 @@ from mfulab.core.said import Said
 from mfulab.flops.traced import NO_SHAPES, Traced, traced_format
 from mfulab.tracing import tiles
 from mfulab.tracing.of_window import OfWindow
-from mfulab.tracing.shares import called
+from mfulab.tracing.shares import operator_name
 from mfulab.tracing.trace import COMPUTE, Call
 
-UNTOLD = Traced(None, reason=NO_SHAPES)
-Uncounted = dict[str, tuple[int, Said]]  # products of unknown FLOPs: ns, and the reason
+_UNRECORDED = Traced(None, reason=NO_SHAPES)
+Uncounted = dict[str, tuple[int, Said]]  # name of a product of unknown FLOPs → ns and the reason
 
 
 @dataclass
 class Product:
-    """Calls of one product with one shape and number format."""
+    """Calls of one product with the same shapes and number format."""
 
     name: str
     shapes: str
     format: str | None
     recomputed: bool
     calls: int = 0
-    time_ns: int = 0  # of its kernels, on a CPU of its calls
+    time_ns: int = 0  # of its kernels; on a CPU, of its calls
     shortest_ns: int | None = None  # of its fastest call
-    elements: int | None = None  # read and written by one call, where known
-    bytes_moved: float | None = None  # the same, where the record says it in bytes
+    elements: int | None = None  # read and written by one call; None if unknown
+    bytes_moved: float | None = None  # by one call, if the record has them; else see `elements`
     flops: int = 0
     causal_flops: int = 0
     executed_flops: int = 0
     matmul: tuple[int, int, int, int] | None = None
     tile: tuple[int, ...] | None = None
-    # operations that its kernel executes ÷ FLOPs that are counted of it, if told
+    # operations that its kernel executes ÷ counted FLOPs; None if unknown
     executed_ratio: float | None = None
-    slowdown: float = 1.0  # cycles of its instructions ÷ those of the GPU's own
+    slowdown: float = 1.0  # cycles of its instructions ÷ those of the GPU's newest
     kernel: str = ""
     reason: Said | None = None
 
     def add(self, time_ns: int, recorded: Traced) -> None:
-        """Adds one call; calls that cost differently give their mean of bytes."""
+        """Adds one call. `bytes_moved` becomes the mean of all calls."""
         cost = recorded.cost
         self.calls += 1
         self.time_ns += time_ns
-        self.shortest_ns = (
-            min(time_ns, self.shortest_ns or time_ns) if time_ns else self.shortest_ns
-        )
+        if time_ns:
+            self.shortest_ns = min(time_ns, self.shortest_ns or time_ns)
         if cost:
             self.flops += cost.flops
             self.causal_flops += cost.causal_flops
@@ -60,8 +59,8 @@ class Product:
 
     @property
     def misaligned_side(self) -> int | None:
-        """Longest side of a matmul that is no multiple of 16 bytes, where its kernel's loads are
-        shorter for that."""
+        """Longest side of a matmul that is no multiple of 16 bytes, if its kernel uses shorter
+        loads for that; else None."""
         step = 16 // ELEMENT_BYTES.get(self.format or "", 4)
         if not self.matmul or tiles.alignment_of(self.kernel) % step == 0:
             return None
@@ -70,26 +69,23 @@ class Product:
     def judge(
         self, kernels: list[str], recorded: Traced, blocks: int, capability: tuple[int, int]
     ) -> None:
-        """Notes what the kernels execute beyond what is counted, and at which rate, each of as many
-        FLOPs."""
+        """Sets the tile, and the executed ratio and slowdown as means over the kernels, which share
+        the FLOPs equally."""
         ratios = [tiles.executed_ratio(kernel, recorded, blocks) for kernel in kernels]
         if known := drop_none(ratios):
             self.executed_ratio = sum(known) / len(known)
-        self.slowdown = sum(
-            tiles.slowdown_of(kernel, self.format, capability) for kernel in kernels
-        ) / len(kernels)
+        slowdowns = [tiles.slowdown_of(kernel, self.format, capability) for kernel in kernels]
+        self.slowdown = sum(slowdowns) / len(slowdowns)
         self.tile = tiles.tile_of(self.kernel)
 
     @property
     def call_bytes(self) -> float | None:
-        """Bytes of one call, each operand and result once; None where its record does not tell
+        """Bytes of one call, each operand and result counted once; None if its record lacks
         them."""
-        if (
-            self.bytes_moved is not None
-            or self.elements is None
-            or self.format not in ELEMENT_BYTES
-        ):
+        if self.bytes_moved is not None:
             return self.bytes_moved
+        if self.elements is None or self.format not in ELEMENT_BYTES:
+            return None
         return self.elements * ELEMENT_BYTES[self.format]
 
 
@@ -98,31 +94,31 @@ class Products:
     """All products of a window."""
 
     listed: list[Product]  # by operator, shapes and format, longest first
-    uncounted: Uncounted  # those of unknown FLOPs → ns and the reason
-    of_call: dict[int, Product]
+    uncounted: Uncounted
+    of_call: dict[int, Product]  # by index of the host call
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One call of a product in the window, and what it ran."""
+    """One call of a product in the window, with its kernels."""
 
     root: int  # index of the host's call
-    time_ns: int  # of its kernels, on a CPU of its own
+    time_ns: int  # of its kernels; on a CPU, of the call without products inside it
     kernels: list[int]  # indices of activities
 
 
-def products_of(held: OfWindow, device: int | None = None) -> Products:
-    """The window's products with their FLOPs, those of unknown FLOPs, and the product of each call,
-    of one device."""
+def products_of(facts: OfWindow, device: int | None = None) -> Products:
+    """Groups the product calls of a window, on one device or, if None, on all. Also collects
+    products of unknown FLOPs and the product of each call."""
     by_key = dict[_Key, Product]()
     of_call = dict[int, Product]()
-    maker = _Maker(held, device)
-    costs = held.attribution.costs
-    for run in _runs(held, device):
+    maker = _Maker(facts, device)
+    costs = facts.attribution.costs
+    for run in _runs(facts, device):
         key = maker.key(run)
         if key not in by_key:
             by_key[key] = maker.product(run, key)
-        by_key[key].add(run.time_ns, costs.get(run.root, UNTOLD))
+        by_key[key].add(run.time_ns, costs.get(run.root, _UNRECORDED))
         of_call[run.root] = by_key[key]
     timed = (product for product in by_key.values() if product.time_ns or not product.reason)
     ordered = sorted(timed, key=lambda product: -product.time_ns)
@@ -131,34 +127,36 @@ def products_of(held: OfWindow, device: int | None = None) -> Products:
         if product.reason:
             before, reason = uncounted.get(product.name, (0, product.reason))
             uncounted[product.name] = before + product.time_ns, reason
-    return Products(ordered, uncounted | _unknown(held, device), of_call)
+    return Products(ordered, uncounted | _unknown(facts, device), of_call)
 
 
 @dataclass(frozen=True)
 class _Key:
-    """Key under which calls of one product collapse."""
+    """Key under which calls of one product are grouped."""
 
-    arguments: int  # identity of the recorded arguments, which equal calls share, else of the name
-    cost: int | bool  # identity of the recorded cost; whether it is known, where the step decides
+    arguments: int  # id() of the recorded arguments, which equal calls share, else the name's index
+    cost: (
+        int | bool
+    )  # id() of the recorded cost; if the engine's step decides it, whether it is known
     format: str | None
     recomputed: bool
     kernel: str
 
 
 class _Maker:
-    """Makes the product that a call belongs to: its name, shapes, format and main kernel."""
+    """Makes the product of a call: its name, shapes, number format and main kernel."""
 
-    def __init__(self, held: OfWindow, device: int | None) -> None:
-        self._trace = held.trace
-        self._attribution = held.attribution
-        properties = held.trace.device_properties(device)
+    def __init__(self, facts: OfWindow, device: int | None) -> None:
+        self._trace = facts.trace
+        self._attribution = facts.attribution
+        properties = facts.trace.device_properties(device)
         self._capability = properties.get("computeMajor", 0), properties.get("computeMinor", 0)
 
     def key(self, run: _Run) -> _Key:
-        """Key of the product that a call belongs to."""
+        """Key of a call's product."""
         host = self._trace.host
         call = host.calls.get(run.root)
-        recorded = self._attribution.costs.get(run.root, UNTOLD)
+        recorded = self._attribution.costs.get(run.root, _UNRECORDED)
         names = self._multiplying(run.kernels)
         kernel = names.get(self._longest(names), "")
         return _Key(
@@ -170,9 +168,9 @@ class _Maker:
         )
 
     def product(self, run: _Run, key: _Key) -> Product:
-        """The product of a key, without any call."""
+        """Makes the product of a key, without any calls."""
         host = self._trace.host
-        recorded = self._attribution.costs.get(run.root, UNTOLD)
+        recorded = self._attribution.costs.get(run.root, _UNRECORDED)
         product = Product(
             name=self._trace.names[host.name[run.root]],
             shapes=_shapes_of(host.calls.get(run.root)),
@@ -186,8 +184,8 @@ class _Maker:
         )
         if key.kernel:
             names = self._multiplying(run.kernels)
-            # A convolution's backward pass is two matmuls of as many FLOPs; of others the longest
-            # kernel tells.
+            # A convolution's backward pass is two matmuls of equal FLOPs; others have one main
+            # kernel.
             judged = list(names.values()) if recorded.convolution else [key.kernel]
             blocks = int(self._trace.activities.blocks[self._longest(names)])
             product.judge(judged, recorded, blocks, self._capability)
@@ -197,12 +195,12 @@ class _Maker:
         return max(names, key=self._length, default=-1)
 
     def _length(self, index: int) -> int:
-        """Nanoseconds of an activity."""
+        """Duration of an activity in ns."""
         activities = self._trace.activities
         return int(activities.end[index] - activities.begin[index])
 
     def _multiplying(self, kernels: list[int]) -> dict[int, str]:
-        """Names of the kernels that multiply, by their places."""
+        """Names of those kernels that multiply, by activity index."""
         names = dict[int, str]()
         for index in kernels:
             name = self._trace.names[self._trace.activities.name[index]]
@@ -213,7 +211,8 @@ class _Maker:
     def _format(
         self, root: int, recorded: Traced, names: dict[int, str], kernel: str
     ) -> str | None:
-        """The number format that a call multiplies: of its formula, operands or kernel."""
+        """Number format that a call multiplies: that of its formula, operands or kernel; None if
+        unknown."""
         calls = self._trace.host.calls
         inner = calls.get(self._attribution.innermost[root], calls.get(root))
         number_format = recorded.format
@@ -230,18 +229,18 @@ def _shapes_of(call: Call | None) -> str:
     return str(list(filter(None, call.shapes)))
 
 
-def _runs(held: OfWindow, device: int | None) -> Iterator[_Run]:
-    """Calls of products in the window, on a device with the kernels that they ran there."""
-    activities = held.trace.activities
+def _runs(facts: OfWindow, device: int | None) -> Iterator[_Run]:
+    """Yields the product calls of the window with the kernels that they ran on a device."""
+    activities = facts.trace.activities
     if not len(activities):
-        yield from _host_runs(held)
+        yield from _host_runs(facts)
         return
-    kernels = held.kernels_of_products(device)
-    recomputed = held.attribution.recomputed
-    # A checkpoint stops once all is there that is asked for: its last call runs no kernel.
+    kernels = facts.kernels_of_products(device)
+    recomputed = facts.attribution.recomputed
+    # A checkpoint stops once it has all that the backward pass needs: its last call runs no kernel.
     roots = sorted(kernels)
     if device is None:
-        called = held.roots.tolist()
+        called = facts.roots.tolist()
         roots = []
         for root in called:
             if root in kernels or not recomputed[root]:
@@ -252,29 +251,29 @@ def _runs(held: OfWindow, device: int | None) -> Iterator[_Run]:
         yield _Run(root, int(times.sum()), launched)
 
 
-def _host_runs(held: OfWindow) -> Iterator[_Run]:
-    """Calls of products without a device, by their own time on the host."""
-    host = held.trace.host
-    roots = held.roots
+def _host_runs(facts: OfWindow) -> Iterator[_Run]:
+    """Yields the product calls of a trace without devices, with their own time on the host."""
+    host = facts.trace.host
+    roots = facts.roots
     times = host.end - host.begin
-    around = held.attribution.around[roots]
+    around = facts.attribution.around[roots]
     own = times.copy()
-    # A product of unknown FLOPs around another keeps the rest.
+    # A product of unknown FLOPs keeps its time without the products inside it.
     np.subtract.at(own, around[around >= 0], times[roots[around >= 0]])
     for root in roots.tolist():
         yield _Run(root, int(own[root]), [])
 
 
-def _unknown(held: OfWindow, device: int | None) -> Uncounted:
-    """Operators without a formula whose kernels multiply by their names, and such kernels of no
-    operator."""
-    trace = held.trace
+def _unknown(facts: OfWindow, device: int | None) -> Uncounted:
+    """Sums the time of matmul kernels, recognised by name, whose operator has no formula or is
+    unknown."""
+    trace = facts.trace
     activities = trace.activities
-    attribution = held.attribution
-    places = held.executed(device)
+    attribution = facts.attribution
+    places = facts.executed(device)
     begin = activities.begin[places]
-    inside = (begin >= held.window.begin) & (begin < held.window.end)
-    multiplied = (activities.kind[places] == COMPUTE) & held.multiplies[activities.name[places]]
+    inside = (begin >= facts.window.begin) & (begin < facts.window.end)
+    multiplied = (activities.kind[places] == COMPUTE) & facts.multiplies[activities.name[places]]
     is_unowned = attribution.product_of_activity[places] < 0
     unowned = is_unowned & ~attribution.by_optimizer[places]
     unknown = Uncounted()
@@ -285,7 +284,7 @@ def _unknown(held: OfWindow, device: int | None) -> Uncounted:
         if attribution.by_graph[index]:
             reason = Said("by_graph")
         elif owners[index] >= 0:
-            name = called(trace.names[trace.host.name[owners[index]]])
+            name = operator_name(trace.names[trace.host.name[owners[index]]])
             reason = Said("no_formula")
         time = int(activities.end[index] - activities.begin[index])
         unknown[name] = unknown.get(name, (0, reason))[0] + time, reason

@@ -1,4 +1,4 @@
-"""Messages of protobuf by the few of their fields that are read, without files that `protoc` makes."""
+"""Builds protobuf classes with only the fields that are read, without files made by `protoc`."""
 
 import re
 from collections.abc import Mapping
@@ -7,9 +7,10 @@ from mfulab.core.parts import Content
 
 
 def classes(package: str, messages: Mapping[str, str]) -> Content:
-    """A class of each message. Its text lists fields as name=number, `*` where repeated, and the type:
-    i(nt64), u(int64), d(ouble), b(ytes, text too) or a message. `|` marks members of a oneof called
-    value. Raises ImportError without protobuf."""
+    """Builds a class for each message. A message's text lists its fields as name=number, then `*`
+    if repeated, then the type. Types are i (int64), u (uint64), d (double), b (bytes or text), or a
+    message. `|` marks the members of a oneof called value. Raises ImportError if protobuf is not
+    installed."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     field = descriptor_pb2.FieldDescriptorProto

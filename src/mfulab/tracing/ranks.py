@@ -1,6 +1,6 @@
-"""Ranks of one job held beside each other. Each trace becomes a summary of at most 100 kB; joined
-they tell the slowest rank, who waits for whom, and the critical path, by the lengths of kernels:
-the ranks' clocks need not agree."""
+"""Compares the ranks of one job. Each trace becomes a summary of at most 100 kB. Joined summaries
+show the slowest rank, who waits for whom, and the critical path. Only durations of kernels are
+compared, so the ranks' clocks need not agree."""
 
 import json
 from collections import defaultdict
@@ -12,40 +12,42 @@ import numpy.typing as npt
 
 from mfulab.core.json_text import parse_json
 from mfulab.core.parts import drop_none
-from mfulab.core.said import Said
+from mfulab.core.said import Numbers, Said
 from mfulab.tracing.of_window import OfWindow
 from mfulab.tracing.trace import COMMUNICATION, Times
 
-MOST_CALLS = 3000  # of collectives that a summary keeps: some 60 kB
+MOST_CALLS = 3000  # calls of collectives that a summary keeps: some 60 kB
 MOST_LETTERS = 120  # of a kernel's name
 MOST_WAITS = 20
-LEAST_WAITING = 0.01  # of a step: ranks that wait less are even
-MOST_OF_WAITING = 0.5  # of all waiting: a rank that causes so much is the slowest
-NEARLY_ALL = 0.9
-LEAST_CAUSE = 0.1  # of what a rank is waited for: a cause explains so much of it
-Name = tuple[str, str, int]  # by which all ranks of a group call a collective: kind, group, bytes
+LEAST_WAITING = 0.01  # of a step: ranks that wait less than this are even
+MOST_OF_WAITING = 0.5  # of all waiting: a rank that causes more than this is the slowest
+NEARLY_ALL = 0.9  # of all waiting: the ranks that cause it together are listed
+LEAST_CAUSE = 0.1  # of the time that others wait for a rank: a cause explains at least this much
+Name = tuple[str, str, int]  # key of a collective on all ranks of its group: kind, group, bytes
 
 
 @dataclass(frozen=True)
 class Calls:
-    """One collective's calls on one rank, in order; times in ns, begins from that of the window."""
+    """Calls of one collective on one rank, in order. Times are in ns; `begins` count from the begin
+    of the window."""
 
     kind: str
-    group: str  # the ranks that take part, as the profiler names them; "" where it does not
-    bytes: int  # of its larger side; 0 where it is not told
-    count: int  # in the window, of which the first are kept
+    group: str  # the ranks that take part, as the profiler names them; "" if it does not
+    bytes: int  # the larger of bytes sent and received; 0 if unknown
+    count: int  # all calls in the window; only the first of them are kept
     begins: Sequence[int]
     lengths: Sequence[int]
 
     @property
     def key(self) -> Name:
-        """The name by which all ranks of a group call it."""
+        """Key of the collective, the same on all ranks of its group."""
         return self.kind, self.group, self.bytes
 
 
 @dataclass(frozen=True)
 class RankSummary:
-    """One window of one rank: times of a step in ns, and its collectives."""
+    """Summary of one window of one rank: its length, the compute, copy and idle time of a step in
+    ns, and its collectives."""
 
     file: str
     job: str
@@ -62,40 +64,41 @@ class RankSummary:
     flops: float | None = None
     peak_tflop_s: float | None = None
     mfu_percent: float | None = None
-    is_part: bool = False  # its FLOPs are those of a part of its matmuls
+    is_part: bool = False  # True if `flops` covers only a part of its matmuls
     calls: Sequence[Calls] = ()
 
     @property
     def step_ns(self) -> float:
-        """Time of a step."""
+        """Time of one step in ns."""
         return self.window_ns / self.steps
 
     def text(self) -> str:
-        """The summary as JSON."""
+        """Formats the summary as JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
 def summary_of(text: str | bytes) -> RankSummary:
-    """The summary in a text that `RankSummary.text` wrote. Raises ValueError, TypeError or KeyError
-    for another."""
+    """Parses the output of `RankSummary.text`. Raises ValueError, TypeError or KeyError for other
+    text."""
     fields = parse_json(text)
     calls = [Calls(**called) for called in fields.pop("calls")]
     return RankSummary(**fields, calls=calls)
 
 
-def calls_of(held: OfWindow, device: int | None) -> list[Calls]:
-    """The collectives that a device executed in a window: as torch describes them, else kernels of
-    communication by name."""
-    trace, window = held.trace, held.window
+def calls_of(facts: OfWindow, device: int | None) -> list[Calls]:
+    """Collectives that a device executed in a window: as torch describes them, else communication
+    kernels by name."""
+    trace, window = facts.trace, facts.window
     spans = defaultdict[Name, list[tuple[int, int]]](list)
-    described = held.transfers(device)
+    described = facts.transfers(device)
     for transfer in described:
         if window.begin <= transfer.begin < window.end:
-            what = transfer.collective
-            spans[what.kind, what.group, what.bytes].append((transfer.begin, transfer.end))
+            collective = transfer.collective
+            key = collective.kind, collective.group, collective.bytes
+            spans[key].append((transfer.begin, transfer.end))
     if not described:
         activities = trace.activities
-        for index in held.executed(device).tolist():
+        for index in facts.executed(device).tolist():
             begin = int(activities.begin[index])
             if activities.kind[index] == COMMUNICATION and begin >= window.begin:
                 name = trace.names[activities.name[index]][:MOST_LETTERS]
@@ -112,8 +115,8 @@ def calls_of(held: OfWindow, device: int | None) -> list[Calls]:
 
 @dataclass(frozen=True)
 class RankTimes:
-    """Times of one rank in a step, ms. `waited_for_ms` is how long the others waited for it in the
-    mean."""
+    """Times of one rank in a step, in ms. `waited_for_ms` is how long each other rank waited for it
+    on average."""
 
     rank: str
     step_ms: float
@@ -127,8 +130,8 @@ class RankTimes:
 
 @dataclass(frozen=True)
 class Skew:
-    """One collective among its ranks, ms a step: sending as of the last rank to arrive, and waiting
-    for it, of a rank in the mean."""
+    """One collective compared across its ranks, as the mean of a rank in ms per step. A rank waits
+    until the last one arrives, and sends from then on."""
 
     kind: str
     group: str
@@ -138,12 +141,12 @@ class Skew:
     sending_ms: float
     waiting_ms: float
     longest_wait_ms: float  # of one call
-    last: str  # the rank that was waited for most
+    last: str  # the rank that the others waited for most
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Waiting of one rank for another, ms a step."""
+    """Time that one rank waits for another, in ms per step."""
 
     rank: str
     for_rank: str
@@ -152,20 +155,21 @@ class Wait:
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """Parts that a step's length depends on, ms: ranks' own work, the longest first, and sending."""
+    """Parts that a step's length depends on, in ms: each rank's own work, longest first, and
+    sending."""
 
     own_ms: dict[str, float]
     sending_ms: float
 
     @property
     def length_ms(self) -> float:
-        """Milliseconds of a step that it covers."""
+        """Milliseconds of a step that the path covers."""
         return sum(self.own_ms.values()) + self.sending_ms
 
 
 @dataclass(frozen=True)
 class Job:
-    """Findings about the ranks of a job, held beside each other."""
+    """Comparison of the ranks of a job."""
 
     name: str
     world_size: int | None
@@ -175,22 +179,22 @@ class Job:
     path: CriticalPath | None
     verdict: Said
     slowest: str | None  # the rank that the others wait for; None if none stands out
-    flops: float | None  # of a step of all ranks; None where one is not known
-    peak_tflop_s: float | None  # of all ranks together, likewise
-    is_part: bool  # a rank's FLOPs are those of a part of its matmuls
+    flops: float | None  # of a step on all ranks; None if unknown for a rank
+    peak_tflop_s: float | None  # of all ranks together; None if unknown for a rank
+    is_part: bool  # True if a rank's FLOPs cover only a part of its matmuls
     calls_left_out: int = 0
 
 
 @dataclass
 class _Shared:
-    """Calls of one collective over the ranks that made them: of each call the shortest time, and
-    the rank that had it, which arrived last."""
+    """Calls of one collective on all ranks that made them. Per call, holds the shortest duration,
+    and the rank that had it, which arrived last."""
 
     count: int
     shortest: Times
     last: npt.NDArray[np.int64]
     ranks: int = 1
-    alike: bool = True  # all ranks made as many calls
+    alike: bool = True  # True if all ranks made equally many calls
     longest_wait: int = 0
     sending: int = 0
     waiting: int = 0
@@ -198,17 +202,18 @@ class _Shared:
 
     @property
     def matched(self) -> bool:
+        """True if several ranks made equally many calls."""
         return self.alike and self.ranks > 1
 
     @property
     def scale(self) -> float:
-        """Calls ÷ those that were kept."""
+        """All calls ÷ the kept ones."""
         return self.count / max(1, len(self.shortest))
 
 
 class _Joined:
-    """The ranks of a job, read one after the other, twice: memory holds one summary, and one number
-    a collective's call."""
+    """Joins the ranks of a job, reading them one after another, twice. Memory holds one summary,
+    and one duration per call of a collective."""
 
     def __init__(self, read: Callable[[int], RankSummary], count: int) -> None:
         self.read = read
@@ -238,8 +243,8 @@ class _Joined:
         shared.last = np.where(shorter, rank, shared.last[:kept])
 
     def waited(self, summary: RankSummary) -> tuple[float, float, npt.NDArray[np.float64]]:
-        """Nanoseconds that a rank sent and waited, and waited for each rank; notes each
-        collective's."""
+        """Returns the ns that a rank sent, waited in all, and waited for each rank. Adds them to
+        the sums of each collective."""
         sending = 0.0
         waits = np.zeros(self.count)
         for calls in summary.calls:
@@ -259,20 +264,21 @@ class _Joined:
         return sending, float(waits.sum()), waits
 
     def path(self, start: int) -> dict[int, int] | None:
-        """Nanoseconds of each rank's own work on the critical path, -1 for sending: back from the
-        end of a rank, at each collective to the rank that arrived last. None without one."""
+        """Nanoseconds of each rank's own work on the critical path, and of sending under -1.
+        Follows the path back from the end of a rank, at each collective to the rank that arrived
+        last. None if it meets no collective."""
         own = defaultdict[int, int](int)
         rank = start
         calls = _Timeline(self.read(rank), self.shared)
         time = calls.end if self.left_out else calls.window_ns
         for _ in range(sum(len(shared.shortest) for shared in self.shared.values()) + 1):
-            before = calls.last_until(time)
-            if before is None:
+            previous = calls.last_until(time)
+            if previous is None:
                 own[rank] += time
                 if len(own) > 1 or -1 in own:
                     return dict(own)
                 return None
-            key, number, end = before
+            key, number, end = previous
             shared = self.shared[key]
             own[rank] += time - end
             own[-1] += int(shared.shortest[number])
@@ -285,7 +291,7 @@ class _Joined:
 
 
 class _Timeline:
-    """The matched collectives of one rank in order of their end."""
+    """Matched collectives of one rank, in order of end."""
 
     def __init__(self, summary: RankSummary, shared: dict[Name, _Shared]) -> None:
         self.window_ns = summary.window_ns
@@ -312,7 +318,7 @@ class _Timeline:
         return self._begins[key][number]
 
     def last_until(self, time: int) -> tuple[Name, int, int] | None:
-        """The last call that ended until a time, as its key and number, and its end."""
+        """Key, index and end of the last call that ended by a time; None if there is none."""
         ends = self._ends[self._order]
         at = int(np.searchsorted(ends, time, side="right")) - 1
         if at < 0:
@@ -321,7 +327,8 @@ class _Timeline:
 
 
 def join(read: Callable[[int], RankSummary], count: int) -> Job:
-    """Joins the summaries that `read` gives for 0 to `count` - 1, of ranks of one job in order."""
+    """Compares the ranks of one job. `read` returns the summaries of ranks 0 to `count` - 1, in
+    order."""
     joined = _Joined(read, count)
     names = joined.names
     caused = np.zeros(count)
@@ -368,6 +375,7 @@ def join(read: Callable[[int], RankSummary], count: int) -> Job:
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
+    """Sum of the values; None if one is unknown."""
     known = drop_none(values)
     if len(known) == len(values):
         return sum(known)
@@ -403,8 +411,8 @@ def _skews(joined: _Joined, steps: int) -> list[Skew]:
     for (kind, group, size), shared in joined.shared.items():
         if not shared.matched:
             continue
-        a_step = 1e-6 * shared.scale / steps / shared.ranks
-        last = max(shared.caused, key=lambda place: shared.caused[place], default=0)
+        per_step = 1e-6 * shared.scale / steps / shared.ranks
+        last = max(shared.caused, key=lambda rank: shared.caused[rank], default=0)
         skews.append(
             Skew(
                 kind,
@@ -412,8 +420,8 @@ def _skews(joined: _Joined, steps: int) -> list[Skew]:
                 size,
                 shared.ranks,
                 shared.count / steps,
-                shared.sending * a_step,
-                shared.waiting * a_step,
+                shared.sending * per_step,
+                shared.waiting * per_step,
                 shared.longest_wait / 1e6,
                 joined.names[last],
             )
@@ -424,30 +432,25 @@ def _skews(joined: _Joined, steps: int) -> list[Skew]:
 def _verdict(
     ranks: list[RankTimes], caused: npt.NDArray[np.float64], matched: bool
 ) -> tuple[Said, str | None]:
-    """The sentence on the job, and the rank that the others wait for, None if none stands out."""
+    """Sentence on the job, and the rank that the others wait for; None if none stands out."""
     if len(ranks) < 2:
         return Said("rank_alone", {"rank": ranks[0].rank}), None
     if not matched:
         return Said("ranks_unmatched", {"count": len(ranks)}), None
     step = float(np.median([times.step_ms for times in ranks]))
     waiting = float(np.mean([times.waiting_ms for times in ranks]))
-    about: dict[str, float | str | None] = {
-        "waiting_ms": waiting,
-        "percent": 100 * waiting / step,
-    }
+    times_waited: Numbers = {"waiting_ms": waiting, "percent": 100 * waiting / step}
     if waiting < LEAST_WAITING * step:
-        return Said("ranks_even", about), None
+        return Said("ranks_even", times_waited), None
     order = np.argsort(-caused, kind="stable")
     shares = caused[order] / caused.sum()
     slowest = ranks[int(order[0])]
     if shares[0] <= MOST_OF_WAITING:
         count = int(np.searchsorted(np.cumsum(shares), NEARLY_ALL)) + 1
         names = ", ".join(ranks[index].rank for index in sorted(order[:count][:8].tolist()))
-        several: dict[str, float | str | None] = {
-            "count": count,
-            "ranks": names + (", …" if count > 8 else ""),
-        }
-        return Said("ranks_in_turn", about | several), None
+        if count > 8:
+            names += ", …"
+        return Said("ranks_in_turn", {**times_waited, "count": count, "ranks": names}), None
     more = {
         "compute": slowest.compute_ms - float(np.median([times.compute_ms for times in ranks])),
         "copy": slowest.copy_ms - float(np.median([times.copy_ms for times in ranks])),
@@ -456,7 +459,8 @@ def _verdict(
     cause = max(more, key=lambda name: more[name])
     if more[cause] < LEAST_CAUSE * slowest.waited_for_ms:
         cause = "unknown"
-    numbers: dict[str, float | str | None] = about | {
+    numbers: Numbers = {
+        **times_waited,
         "rank": slowest.rank,
         "waited_ms": slowest.waited_for_ms,
         "share": 100 * float(shares[0]),

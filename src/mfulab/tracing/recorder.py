@@ -1,5 +1,5 @@
-"""Makes `Trace`s of the events that a reader of a format finds, one a process, without what cannot
-have happened."""
+"""Builds `Trace`s, one per process, from the events that a format's reader finds, without events
+that cannot have happened."""
 
 import marshal
 import re
@@ -33,28 +33,28 @@ from mfulab.tracing.trace import (
     printable,
 )
 
-# a kernel that begins so long before its launch was timed by another clock
+# A kernel that begins this long before its launch was timed by another clock.
 CLOCKS_APART_NS = 1_000_000
 _NUMBERS = re.compile(r"\d+")
 _NUMBER = re.compile(r"\s*\d+\s*$")
 PAUSE_NS = 3600 * 10**9  # no profile pauses for an hour, and no event takes one
-
-
-Numbers = Sequence[int] | Indices  # of each event one
+Numbers = Sequence[int] | Indices  # one per event
 
 
 class Recorder:
-    """Makes the columns of a `Trace`, event by event; -1 stands for a number that an event does not
-    hold."""
+    """Collects events as the columns of a `Trace`; -1 stands for a number that an event does not
+    have."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._names = defaultdict[str, int](count().__next__)
         self._threads = defaultdict[Pair, int](count().__next__)  # of each process
-        self._places = defaultdict[tuple[Any, int], int](
-            count().__next__
-        )  # devices of each process
-        self._activities, self._host, self._launches = array("q"), array("q"), array("q")
+        # Devices of each process.
+        self._places = defaultdict[tuple[Any, int], int](count().__next__)
+        # Flat rows of 9, 8 and 6 numbers.
+        self._activities = array("q")
+        self._host = array("q")
+        self._launches = array("q")
         self._collectives = list[Transfer]()
         self._calls: dict[int, Call] = {}
         self._shared: dict[bytes, Call] = {}
@@ -64,28 +64,25 @@ class Recorder:
 
     @property
     def executed(self) -> bool:
-        """Says whether a device executed anything."""
+        """True if a device executed anything."""
         return len(self._activities) > 0
 
     def activity(
         self, span: tuple[int, int], kind: int, name: str, device: tuple[object, int], stream: int, correlation: int,
-        external: int, blocks: int, collective: Collective | None = None,
+        external: int, blocks: int,
     ) -> None:  # fmt: skip
-        """Adds what a device executed: `kind` of `KINDS`, process and device, and blocks of its
-        grid, 0 if unknown."""
-        number = self._places[device]
-        self._activities.fromlist(
-            [*span, kind, self._names[name], number, stream, correlation, external, blocks]
-        )
-        if collective:
-            self._collectives.append(Transfer(*span, number, collective))
+        """Adds one activity of a device. `kind` indexes `KINDS`, `device` is a process and a device
+        of it, and `blocks` is the size of the grid, 0 if unknown."""
+        numbers = [self._places[device], stream, correlation, external, blocks]
+        self._activities.fromlist([*span, kind, self._names[name], *numbers])
 
     def activities(
         self, spans: Sequence[Indices], kinds: Sequence[int], names: Sequence[str], places: Sequence[Pair],
         numbers: Sequence[Numbers], collectives: dict[int, Collective],
     ) -> None:  # fmt: skip
-        """Adds many at once: begins and ends, kinds, names, processes and devices, the `numbers`
-        stream, correlation, external and blocks, and collectives by their places among these."""
+        """Adds many activities at once. `spans` are begins and ends, `places` processes and
+        devices. `numbers` are streams, correlations, external ids and blocks. `collectives` are
+        keyed by index among these activities."""
         of_place = [self._places[index] for index in places]
         self._extend(self._activities, *spans, kinds, self._numbers(names), of_place, *numbers)
         for index, collective in collectives.items():
@@ -96,9 +93,9 @@ class Recorder:
         self, span: tuple[int, int], name: str, thread: tuple[object, object], external: int, forward: bool,
         annotation: bool, call: Call | None = None,
     ) -> None:  # fmt: skip
-        """Adds an operator or annotation of a process's thread; `call` holds its arguments, where
-        they are recorded."""
-        shared = self._equal({} if call is None else {0: call})
+        """Adds one operator or annotation. `thread` is a process and a thread of it; `call` holds
+        the arguments, if they are recorded."""
+        shared = self._shared_calls({} if call is None else {0: call})
         numbers = [external, forward, annotation, -1]
         self._host.fromlist([*span, self._names[name], self._threads[thread], *numbers])
         self._calls |= shared
@@ -107,15 +104,15 @@ class Recorder:
         self, spans: Sequence[Indices], names: Sequence[str], threads: Sequence[Pair],
         numbers: Sequence[Numbers], calls: dict[int, Call],
     ) -> None:  # fmt: skip
-        """Adds many at once: begins and ends, names, threads, the `numbers` external, forward,
-        annotation and sequence, and the arguments of some by their places among these."""
-        shared = self._equal(calls)
+        """Adds many operators or annotations at once. `numbers` are external ids, flags for forward
+        and annotation, and sequence numbers. `calls` holds arguments by index among these calls."""
+        shared = self._shared_calls(calls)
         self._extend(self._host, *spans, self._numbers(names), self._of_threads(threads), *numbers)
         self._calls |= shared
 
-    def _equal(self, calls: dict[int, Call]) -> dict[int, Call]:
-        """The arguments of calls that come next, by the places that they will have; equal ones are
-        kept once."""
+    def _shared_calls(self, calls: dict[int, Call]) -> dict[int, Call]:
+        """Arguments of the calls that are added next, by the index that each will have. Equal
+        arguments are kept once."""
         first = len(self._host) // 8
         shared = dict[int, Call]()
         for index, call in calls.items():
@@ -125,23 +122,15 @@ class Recorder:
             shared[first + index] = self._shared[key]
         return shared
 
-    def launch(
-        self, span: Span, thread: Pair, correlation: int, name: str, kernel: str = ""
-    ) -> None:
-        """Adds a call of the runtime, with the name of the kernel that it launches where that is
-        known."""
-        launched = -1
-        if kernel:
-            launched = self._names[kernel]
-        self._launches.fromlist(
-            [*span, self._threads[thread], correlation, self._names[name], launched]
-        )
+    def launch(self, span: Span, thread: Pair, correlation: int, name: str) -> None:
+        """Adds one runtime call."""
+        self._launches.fromlist([*span, self._threads[thread], correlation, self._names[name], -1])
 
     def launches(
         self, spans: Sequence[Indices], threads: Sequence[Pair], correlations: Numbers,
         names: Sequence[str], kernels: Sequence[str],
     ) -> None:  # fmt: skip
-        """Adds many calls of the runtime at once."""
+        """Adds many runtime calls at once."""
         launched = [self._names[kernel] if kernel else -1 for kernel in kernels]
         numbers = self._of_threads(threads), correlations, self._numbers(names), launched
         self._extend(self._launches, *spans, *numbers)
@@ -154,20 +143,23 @@ class Recorder:
 
     @staticmethod
     def _extend(rows: array, *columns: Numbers) -> None:
-        """Adds one row a place of the columns. Raises OverflowError for a number that fits none."""
-        held = [np.asarray(column, np.int64) for column in columns]
-        rows.frombytes(np.stack(held, axis=1).tobytes())
+        """Adds one row per element of the columns. Raises OverflowError if a number does not
+        fit."""
+        arrays = [np.asarray(column, np.int64) for column in columns]
+        rows.frombytes(np.stack(arrays, axis=1).tobytes())
 
     def done(
         self, metadata: Content, events: int | None = None, notes: Sequence[Said] = ()
     ) -> list[Trace]:
-        """A trace of each process that launched work. Raises TraceError where another clock timed
-        kernels."""
+        """Builds one trace per process that launched work or marked steps. Raises TraceError if
+        another clock timed the kernels."""
         activities = Activities(*_columns(self._activities, 9))
         host = HostCalls(*[*_columns(self._host, 8), self._calls])
         host.forward = host.forward.astype(bool)
         host.annotation = host.annotation.astype(bool)
         launches = Launches(*_columns(self._launches, 6))
+        if events is None:
+            events = len(activities) + len(host) + len(launches)
         trace = Trace(
             self.path,
             list(map(printable, self._names)),
@@ -175,7 +167,7 @@ class Recorder:
             host,
             launches,
             metadata,
-            len(activities) + len(host) + len(launches) if events is None else events,
+            events,
             self._collectives,
             notes=list(notes),
         )
@@ -193,16 +185,17 @@ class Recorder:
 
 
 def _columns(rows: array, count: int) -> list[Any]:
-    """Rows of so many numbers as columns."""
+    """Splits flat rows of `count` numbers each into columns."""
     return [*np.array(rows, np.int64).reshape(-1, count).T.copy()]
 
 
 def _checked(trace: Trace, devices: Indices) -> Trace:
-    """One process's trace with its devices' numbers, without impossible events, each stream one at
-    a time."""
-    trace = _possible(trace)  # while devices are numbered by their places, from 0
+    """Completes the trace of one process: sets its devices' numbers, drops impossible events, and
+    trims overlaps on a stream. Raises TraceError if another clock timed the kernels."""
+    trace = _without_impossible(trace)  # while devices are still numbered from 0
     activities = trace.activities
-    activities.device = devices[activities.device] if len(activities) else activities.device
+    if len(activities):
+        activities.device = devices[activities.device]
     trace.collectives = [
         replace(transfer, device=int(devices[transfer.device])) for transfer in trace.collectives
     ]
@@ -210,7 +203,10 @@ def _checked(trace: Trace, devices: Indices) -> Trace:
     for device, mine in grouped(activities.device):
         linked = mine[launch[mine] >= 0]
         delays = activities.begin[linked] - trace.launches.begin[launch[linked]]
-        if len(delays) and (apart := -float(np.median(delays))) > CLOCKS_APART_NS:
+        apart = 0.0
+        if len(delays):
+            apart = -float(np.median(delays))
+        if apart > CLOCKS_APART_NS:
             clocks = {"device": device, "apart": apart / 1e9}
             raise TraceError(trace.path, Said("clocks_apart", clocks))
         if cut := _trim(activities, mine):
@@ -218,43 +214,42 @@ def _checked(trace: Trace, devices: Indices) -> Trace:
     return trace
 
 
-def _possible(trace: Trace) -> Trace:
-    """Leaves out events at times that cannot be; a note counts them. An activity at 0 before all
-    that the host did was never timed. Events an hour away from most others, or as long, have a
-    broken stamp. A kernel long before its launch has one too, unless most have: then the clocks
+def _without_impossible(trace: Trace) -> Trace:
+    """Drops events with impossible times; a note counts them. An activity at 0, before all that the
+    host did, was never timed. An event an hour away from most others, or an hour long, has a broken
+    timestamp. So has a kernel long before its launch, unless most kernels are: then the clocks
     differ."""
     columns = trace.activities, trace.host, trace.launches
-    begin, end = (
-        np.concatenate([getattr(column, name) for column in columns]) for name in ("begin", "end")
-    )
-    held = end - begin < PAUSE_NS
-    if held.any() and begin[held].max() - begin[held].min() > PAUSE_NS:
+    begin = np.concatenate([events.begin for events in columns])
+    end = np.concatenate([events.end for events in columns])
+    is_possible = end - begin < PAUSE_NS
+    if is_possible.any() and begin[is_possible].max() - begin[is_possible].min() > PAUSE_NS:
         order = np.argsort(begin, kind="stable")
         run = np.empty(len(begin), np.int64)
         run[order] = np.cumsum(np.diff(begin[order], prepend=begin[order[0]]) > PAUSE_NS)
-        held &= run == np.bincount(run[held]).argmax()
+        is_possible &= run == np.bincount(run[is_possible]).argmax()
     count = len(trace.activities)
     mine = trace.activities
-    called = begin[count:][held[count:]]
+    called = begin[count:][is_possible[count:]]
     if len(called):
-        held[:count] &= (mine.begin != 0) | (called.min() <= CLOCKS_APART_NS)
+        is_possible[:count] &= (mine.begin != 0) | (called.min() <= CLOCKS_APART_NS)
     launch = launch_of(trace)
-    linked = (launch >= 0) & held[:count]
+    linked = (launch >= 0) & is_possible[:count]
     early = linked & (mine.begin < np.append(trace.launches.begin, 0)[launch] - CLOCKS_APART_NS)
     most = mine.device.max(initial=0) + 1
     of_device = [np.bincount(mine.device[chosen], minlength=most) for chosen in (early, linked)]
-    held[:count] &= ~(early & (2 * of_device[0] < of_device[1])[mine.device])
-    if held.all():
+    is_possible[:count] &= ~(early & (2 * of_device[0] < of_device[1])[mine.device])
+    if is_possible.all():
         return trace
-    masks = np.split(held, np.cumsum(list(map(len, columns[:2]))))
+    masks = np.split(is_possible, np.cumsum(list(map(len, columns[:2]))))
     kept = trace.chosen(*masks)
-    kept.notes.append(Said("impossible_times", {"count": int((~held).sum())}))
+    kept.notes.append(Said("impossible_times", {"count": int((~is_possible).sum())}))
     return kept
 
 
 def _trim(activities: Activities, mine: Indices) -> tuple[int, int] | None:
-    """Lets an activity of a device begin where its stream is free; returns how many were cut and by
-    how many ns, None without."""
+    """Trims device activities that overlap on one stream. Returns the number trimmed and the total
+    overlap in ns, or None if there were none."""
     count = lost = 0
     mine = mine[activities.stream[mine] >= 0]
     for _, places in grouped(activities.stream[mine]):
@@ -265,17 +260,17 @@ def _trim(activities: Activities, mine: Indices) -> tuple[int, int] | None:
         before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
         cut = np.maximum(np.minimum(before, end) - begin, 0)
         activities.begin[chosen] = begin + cut
-        count = count + int((cut > 0).sum())
-        lost = lost + int(cut.sum())
+        count += int((cut > 0).sum())
+        lost += int(cut.sum())
     if count:
-        return (count, lost)
+        return count, lost
     return None
 
 
 def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[Trace]:
-    """A trace of each process that launched work or marked steps; the whole where there is one.
-    `threads` and `places` are the processes of threads and devices as the file names them: torch
-    may give the device's number."""
+    """Splits a trace into processes that launched work or marked steps; a single one keeps
+    everything. `threads` and `places` hold the process of each thread and device as the file names
+    it: torch may write the device's number."""
     host = trace.host
     launches = trace.launches
     names = _names([*dict.fromkeys(threads)], [*dict.fromkeys(places)])
@@ -284,7 +279,8 @@ def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[
         numbers.setdefault(names[process], len(numbers))
     of_thread = np.array([numbers[names[process]] for process in threads], np.int64)
     marks = trace.named(lambda name: name.startswith("ProfilerStep#"))[host.name] & host.annotation
-    owners = np.unique(of_thread[launches.thread if len(launches) else host.thread[marks]]).tolist()
+    active = launches.thread if len(launches) else host.thread[marks]
+    owners = np.unique(of_thread[active]).tolist()
     if len(owners) < 2:
         return [trace]
     of_place = [numbers.get(names[index], -1) for index in places]
@@ -300,10 +296,11 @@ def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[
             of_thread[host.thread] == owner,
             of_thread[launches.thread] == owner,
         )
-        part.collectives = [one for one in trace.collectives if of_place[one.device] == owner]
-        part.metadata = trace.metadata | {
-            "distributedInfo": {"rank": rank, "world_size": len(owners)}
-        }
+        part.collectives = [
+            transfer for transfer in trace.collectives if of_place[transfer.device] == owner
+        ]
+        distributed = {"rank": rank, "world_size": len(owners)}
+        part.metadata = trace.metadata | {"distributedInfo": distributed}
         process = {"process": labels[owner].strip(), "count": len(owners)}
         part.notes.append(Said("one_of_processes", process))
         part.ranks = len(owners)
@@ -312,11 +309,12 @@ def _split(trace: Trace, threads: Sequence[Any], places: Sequence[Any]) -> list[
 
 
 def _ranks(labels: Sequence[str]) -> list[int]:
-    """Ranks of processes by the only number in each label; in order where these are no ranks."""
+    """Ranks of processes: the only number in each label, or their order if these numbers are no
+    ranks."""
     found = list[int]()
     for label in labels:
-        told = _NUMBERS.findall(label)
-        found.append(int(told[0]) if len(told) == 1 else -1)
+        numbers = _NUMBERS.findall(label)
+        found.append(int(numbers[0]) if len(numbers) == 1 else -1)
     count = len(labels)
     if len(set(found)) == count and max(found) < count:
         return found
@@ -324,8 +322,8 @@ def _ranks(labels: Sequence[str]) -> list[int]:
 
 
 def _names(threads: list[Any], places: list[Any]) -> dict[Any, Any]:
-    """Processes' names without numbers: "[TP01] 4242" in a merged file, whose device is called
-    "[TP01] 1"."""
+    """Maps each process's name to itself, without numbers where threads and devices differ in them.
+    A merged file calls a process "[TP01] 4242" and its device "[TP01] 1"."""
     processes = set(threads)
     if all(index in processes for index in places):
         return {process: process for process in threads}
@@ -340,13 +338,13 @@ def _names(threads: list[Any], places: list[Any]) -> dict[Any, Any]:
 def _assigned(
     trace: Trace, of_launch: Indices, of_place: list[int], owners: list[int]
 ) -> list[int]:
-    """The process of each place: as it is named, else whose launches precede most of what was
-    executed there."""
+    """Process of each device: the one in its name, else the one whose launches precede most of its
+    activities."""
     activities = trace.activities
     launches = trace.launches
     taken = set(of_place)
-    for index, named in enumerate(of_place):
-        if named in owners:
+    for index, process in enumerate(of_place):
+        if process in owners:
             continue
         mine = activities.device == index
         executed = _begins(activities, mine)
@@ -363,5 +361,5 @@ def _assigned(
 
 
 def _begins(events: Activities | Launches, mask: Chosen) -> list[tuple[int, int]]:
-    """Correlation and begin of some of the events."""
+    """Correlation and begin of the events selected by a mask."""
     return list(zip(events.correlation[mask].tolist(), events.begin[mask].tolist(), strict=True))

@@ -1,5 +1,5 @@
-"""Reads rocprofv3's JSON (`--output-format json`) into a `Trace`: rocprofiler-sdk, "Using
-rocprofv3". Times are ns."""
+"""Reads the JSON of rocprofv3 (`--output-format json`) into a `Trace`; its times are in ns. Format:
+rocprofiler-sdk, "Using rocprofv3"."""
 
 from pathlib import Path
 
@@ -20,27 +20,26 @@ from mfulab.tracing.trace import (
 )
 
 TOOL = b'"rocprofiler-sdk-tool"'
-GPU = 2  # an agent's type
+GPU = 2  # type of an agent that is a GPU
 LONGEST_FILE = 1 << 32  # bytes: a trace of minutes holds gigabytes, and is parsed in one piece
 _NAMES = ("formatted_kernel_name", "demangled_kernel_name", "truncated_kernel_name", "kernel_name")
 
 
 def read(path: Path) -> list[Trace]:
-    """Reads kernels, copies, calls of HIP and ranges of ROCTx. Raises TraceError: cut, another
-    schema, no kernel."""
+    """Reads kernels, copies, HIP calls and ROCTx ranges. Raises TraceError if the file is
+    truncated, has another schema, or holds no kernel."""
     try:
-        processes = parse_json(b"".join(Stream(path).chunks()), LONGEST_FILE)[
-            "rocprofiler-sdk-tool"
-        ]
+        content = parse_json(b"".join(Stream(path).chunks()), LONGEST_FILE)
+        processes = content["rocprofiler-sdk-tool"]
     except ValueError as error:
-        words = str(error)[:MOST_OF_FAULT]
-        raise TraceError(path, Said("damaged_rocprof", {"error": words})) from None
+        message = str(error)[:MOST_OF_FAULT]
+        raise TraceError(path, Said("damaged_rocprof", {"error": message})) from None
     recorder = Recorder(path)
     properties = list[Content]()
     count = 0
     try:
-        for number, told in enumerate(processes):
-            process = _Process(recorder, number, told)
+        for number, records in enumerate(processes):
+            process = _Process(recorder, number, records)
             properties += process.properties
             count += process.record()
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
@@ -51,7 +50,7 @@ def read(path: Path) -> list[Trace]:
 
 
 class _Process:
-    """One process of a file, whose records go to a recorder."""
+    """Passes the records of one process in a file to a recorder."""
 
     def __init__(self, recorder: Recorder, number: int, process: Content) -> None:
         self.recorder = recorder
@@ -65,10 +64,7 @@ class _Process:
         self._ranges = {marker["key"]: marker["value"] for marker in markers}
         self._symbols = {symbol["kernel_id"]: symbol for symbol in process["kernel_symbols"]}
         self._devices = dict[int, int]()
-        gpus = []
-        for agent in process["agents"]:
-            if agent["type"] == GPU:
-                gpus.append(agent)
+        gpus = [agent for agent in process["agents"] if agent["type"] == GPU]
         for index, agent in enumerate(gpus):
             ordinal = agent.get("logical_node_type_id", index)
             self._devices[agent["id"]["handle"]] = ordinal
@@ -76,7 +72,7 @@ class _Process:
             self.properties.append({"id": ordinal, **properties})
 
     def record(self) -> int:
-        """Records all that is read; returns how many records the process has."""
+        """Records everything that is read. Returns the number of records of the process."""
         for record in self._records.get("kernel_dispatch", ()):
             self._kernel(record)
         for record in self._records.get("memory_copy", ()):
@@ -94,16 +90,13 @@ class _Process:
         return str(self._operations[record["kind"]][record["operation"]])
 
     def _correlation(self, record: Content) -> int:
-        """The number that links a launch to what it launched, of this process alone."""
+        """Number that links a launch to its work, unique across processes."""
         return self._number << 40 | int(record["correlation_id"]["internal"])
 
     def _kernel(self, record: Content) -> None:
         dispatch = record["dispatch_info"]
         symbol = self._symbols.get(dispatch["kernel_id"], {})
-        known = []
-        for key in _NAMES:
-            if symbol.get(key):
-                known.append(str(symbol[key]))
+        known = [str(symbol[key]) for key in _NAMES if symbol.get(key)]
         name = known[0] if known else f"kernel {dispatch['kernel_id']}"
         blocks = 1
         for side in "xyz":
@@ -116,12 +109,9 @@ class _Process:
         )
 
     def _copy(self, record: Content) -> None:
-        """Records a copy on the GPU that it goes to, else on that it comes from."""
+        """Records a copy on the GPU that it goes to, else on the one that it comes from."""
         agents = [record[side]["handle"] for side in ("dst_agent_id", "src_agent_id")]
-        devices = []
-        for agent in agents:
-            if agent in self._devices:
-                devices.append(self._devices[agent])
+        devices = [self._devices[agent] for agent in agents if agent in self._devices]
         device = (self._pid, devices[0] if devices else 0)
         name = self._name(record)
         linked = self._correlation(record)
@@ -139,7 +129,7 @@ class _Process:
 
 
 def _span(record: Content) -> Span:
-    """Begin and end in ns. Raises ValueError for what are no times."""
+    """Begin and end in ns. Raises ValueError if they are no times."""
     begin = record["start_timestamp"]
     end = record["end_timestamp"]
     if not isinstance(begin, int) or not isinstance(end, int) or end < begin:

@@ -1,4 +1,4 @@
-"""Columns of a window's time, alike for a device and for a CPU's host thread."""
+"""Columns of a window's time, the same for a device and for a CPU's host thread."""
 
 import re
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ OF_KERNELS = (
 )
 OF_OPERATORS = ("matmul_percent", "other_operators_percent")
 LOADER = re.compile(r"enumerate\(DataLoader\)|DataLoader.*__next__")
-# What a window's time is spent on, each nanosecond once: products of known FLOPs, the same again
-# for a checkpoint, products of unknown FLOPs, other operators, what a graph launched, and what none
-# of these covers.
+# Kinds of a window's time; each nanosecond counts once, for the first kind that covers it: products
+# of known FLOPs, their recomputation for a checkpoint, products of unknown FLOPs, other operators,
+# compute kernels that a graph launched, and the rest.
 SPENT = (
     "products",
     "recomputed",
@@ -43,7 +43,7 @@ Values = Mapping[str, float | None]
 
 
 class KernelRow(TypedDict):
-    """A kernel or copy of a window, and its share of all device time."""
+    """A kernel or copy of a window, with its share of all device time."""
 
     kernel: str
     kind: str
@@ -55,7 +55,7 @@ class KernelRow(TypedDict):
 def readings(
     values: Values, source: str = SOURCE, window_s: float | None = None, reason: Said | None = None
 ) -> Readings:
-    """Values by column with their units; `reason` says why they are None."""
+    """Values by column, with their units; `reason` explains values that are None."""
     return {
         name: Reading(value, _unit(name), source, window_s, reason)
         for name, value in values.items()
@@ -75,15 +75,15 @@ def multiplying(spent: dict[str, int]) -> int:
     return sum(spent[kind] for kind in MULTIPLYING)
 
 
-def called(name: str) -> str:
-    """The name of an operator, one for all of compiled code."""
+def operator_name(name: str) -> str:
+    """Name of an operator; all compiled code has the same one."""
     if name.startswith(COMPILED):
         return FUSED
     return name
 
 
 def waits(trace: Trace) -> Intervals:
-    """The spans in which the host waited for its DataLoader."""
+    """Intervals in which the host waited for its DataLoader."""
     chosen = trace.named(LOADER.search)[trace.host.name]
     return Intervals(trace.host.begin[chosen], trace.host.end[chosen])
 
@@ -91,8 +91,7 @@ def waits(trace: Trace) -> Intervals:
 def lengths_by_name(
     names: list[str], spans: Activities | HostCalls, chosen: Indices
 ) -> dict[str, list[int]]:
-    """Nanoseconds of each of the chosen spans, in order of their begin, by their names without
-    arguments."""
+    """Durations (ns) of the chosen events in order of begin, per name without arguments."""
     lengths: dict[str, list[int]] = {}
     for index in chosen[np.argsort(spans.begin[chosen], kind="stable")].tolist():
         name = names[spans.name[index]].partition("(")[0]

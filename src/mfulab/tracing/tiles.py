@@ -1,13 +1,12 @@
-"""Operations that a matmul kernel executes beyond its counted FLOPs, by its name: whole tiles,
-slower instructions."""
+"""Finds, by a matmul kernel's name, the operations that it executes beyond its counted FLOPs: whole
+tiles, slower instructions."""
 
 import functools
 import re
-from math import prod
 
 from mfulab.flops.traced import Traced
 
-# Rows and columns of the tile of a block, and where it is told the elements of k that a step takes.
+# Rows and columns of a block's tile and, in some names, elements of k of one step.
 _TILES = (
     re.compile(r"tilesize(\d+)x(\d+)(?:x(\d+))?"),  # cuBLAS's xmma kernels
     re.compile(r"nvjet_\w*?_(\d+)x(\d+)_(?:(\d+)x)?"),
@@ -17,17 +16,16 @@ _TILES = (
     ),  # CUTLASS and cuBLAS's older names
     re.compile(r"matmul_\w+_(\d+)x(\d+)x(\d+)x\d+"),  # Triton's
 )
-# Queries, keys and elements of a head that a block of an attention kernel takes.
+# Queries, keys and elements of a head that one block of an attention kernel takes.
 _CUDNN_ATTENTION = re.compile(r"sdpa_\w*?_(\d+)x(\d+)x(\d+)_")
 _FLASH = re.compile(
     r"flash_\w+_kernel_traits<(?:\(int\))?(\d+), (?:\(int\))?(\d+), (?:\(int\))?(\d+)",
     re.IGNORECASE,
 )
-_FLAT = re.compile(
-    r"indexed|few_?channels|fixed_?channels|first_?layer"
-)  # taps and channels are one dimension
-# Instructions of older GPUs on a Hopper: cycles of the tensor pipe ÷ those of wgmma for as many
-# operations. Read by Nsight Compute on an H200 in bf16: 8.0 and 6.0 cycles for 4.0.
+# Taps and channels are one dimension.
+_FLAT = re.compile(r"indexed|few_?channels|fixed_?channels|first_?layer")
+# Instructions of older GPUs on Hopper: tensor-pipe cycles ÷ those of wgmma for as many operations.
+# Read with Nsight Compute on an H200 in bf16: 8.0 and 6.0 cycles instead of 4.0.
 _OLDER = (
     (2.0, re.compile(r"[shi]1688(?!\d)|tensor16x8x8(?!\d)")),
     (
@@ -49,23 +47,24 @@ _PRODUCT = re.compile(
 
 @functools.cache
 def tile_of(kernel: str) -> tuple[int, int, int] | None:
-    """(m, n) of the tile that one block computes, and k of a step, 1 if untold; None where the name
-    does not tell."""
-    match = next(filter(None, (pattern.search(kernel) for pattern in _TILES)), None)
-    if match:
-        return (int(match[1]), int(match[2]), int(match[3] or 1))
+    """(m, n) of the tile that one block computes, and k of one step, 1 if unknown. None if the name
+    has no tile."""
+    for pattern in _TILES:
+        match = pattern.search(kernel)
+        if match:
+            return int(match[1]), int(match[2]), int(match[3] or 1)
     return None
 
 
 @functools.cache
 def multiplies(kernel: str) -> bool:
-    """Recognises a matmul kernel by its name, without an operator."""
+    """True if a kernel, by its name, computes a matmul, convolution or attention."""
     return bool(_PRODUCT.search(kernel))
 
 
-# The operands' format in a kernel's name, the first that fits. cuBLAS's nvjet names them by letters
-# behind its architecture, as `nvjet_sm90_tst_`: o fp4, q fp8, t bf16, h fp16, s fp32, which its
-# tensor cores take as tf32. tests/tracing/names.yaml holds a real name of each.
+# The operands' format in a kernel's name; the first pattern that matches counts. cuBLAS's nvjet has
+# letters behind its architecture, as `nvjet_sm90_tst_`: o fp4, q fp8, t bf16, h fp16, s fp32, which
+# its tensor cores take as tf32. tests/tracing/names.yaml holds a real name of each.
 _NVJET = r"nvjet_(?:sm\d+_)?"
 _FORMATS = (
     # Operands of two formats, as TensorRT-LLM's bmm_Bfloat16_MxE2m1MxE4m3_…: the wider one's rate.
@@ -90,8 +89,7 @@ _FORMATS = (
 
 @functools.cache
 def format_of(kernel: str) -> str | None:
-    """The number format that a matmul kernel multiplies, by its name; None where that does not
-    tell."""
+    """Number format that a matmul kernel multiplies, by its name; None if unknown."""
     for name, pattern in _FORMATS:
         if pattern.search(kernel):
             return name
@@ -100,14 +98,14 @@ def format_of(kernel: str) -> str | None:
 
 @functools.cache
 def rounds_to_tf32(kernel: str) -> bool:
-    """Recognises a kernel that multiplies float32 on tensor cores by its name."""
+    """True if a kernel, by its name, multiplies float32 on tensor cores."""
     return bool(_TF32.search(kernel))
 
 
 @functools.cache
 def alignment_of(kernel: str) -> int:
-    """Elements to a multiple of which its operands must be aligned; 0, a multiple of any, where the
-    name says none."""
+    """Number of elements to which a kernel's operands must be aligned, by its name; 0 if the name
+    does not say."""
     match = re.search(r"align[a-z]?(\d+)", kernel)
     if match:
         return int(match[1])
@@ -115,20 +113,20 @@ def alignment_of(kernel: str) -> int:
 
 
 def slowdown_of(kernel: str, product_format: str | None, capability: tuple[int, int]) -> float:
-    """Cycles of the tensor pipe ÷ those of the GPU's own instructions, by the name; 1 where no
-    slower one is named."""
+    """Tensor-pipe cycles of a kernel's instructions ÷ those of the GPU's newest ones, by the
+    kernel's name; 1 if it names no slower ones."""
     ratio = 1.0
     if capability == HOPPER:
         ratio = next((factor for factor, pattern in _OLDER if pattern.search(kernel)), 1.0)
-    # k of 8 is the whole width of tf32
+    # an instruction with k of 8 is the widest of tf32
     if product_format == "tf32":
         return min(ratio, 1.5)
     return ratio
 
 
 def executed_ratio(kernel: str, recorded: Traced, blocks: int = 0) -> float | None:
-    """Operations that a kernel executes ÷ FLOPs that are counted of it, attention full; None where
-    nothing tells."""
+    """Operations that a kernel executes ÷ its counted FLOPs, where attention counts in full. None
+    if unknown."""
     if recorded.attention:
         return _attention(kernel, *recorded.attention)
     tile = tile_of(kernel)
@@ -137,54 +135,48 @@ def executed_ratio(kernel: str, recorded: Traced, blocks: int = 0) -> float | No
     if tile is None or recorded.matmul is None:
         return None
     batch, m, n, k = recorded.matmul
-    return _tiled(m, n, tile, blocks, batch) * _whole(k, tile[2])
+    return _tiled(m, n, tile, blocks, batch) * _padding(k, tile[2])
 
 
-def _whole(side: int, step: int) -> float:
+def _padding(side: int, step: int) -> float:
+    """The side padded to a multiple of `step`, ÷ the side."""
     return -(-side // step) * step / side
 
 
 def _tiled(m: int, n: int, tile: tuple[int, int, int], blocks: int, batch: int) -> float:
-    """Work on whole tiles ÷ m × n; a row-major n lies along BLAS's first side, unless the blocks
-    fit only otherwise."""
-    straight, swapped = (
-        (-(-first // tile[0]), -(-second // tile[1])) for first, second in ((m, n), (n, m))
-    )
-    tiles = (
-        straight
-        if blocks and batch * prod(straight) == blocks != batch * prod(swapped)
-        else swapped
-    )
-    return prod(tiles) * prod(tile[:2]) / (m * n)
+    """Work on whole tiles ÷ m × n. A row-major n lies along BLAS's first side, unless the number of
+    blocks fits only the other way."""
+    rows, columns, _ = tile
+    straight = -(-m // rows) * -(-n // columns)
+    tiles = -(-n // rows) * -(-m // columns)
+    if blocks and batch * straight == blocks != batch * tiles:
+        tiles = straight
+    return tiles * rows * columns / (m * n)
 
 
 def _convolution(
     kernel: str, tile: tuple[int, int, int], pixels: int, channels: int, filters: int, taps: int
 ) -> float:
-    """A convolution as the matmul that its kernel makes of it: NVIDIA, CUTLASS, "Implicit GEMM
-    convolution"."""
+    """Executed ÷ counted work of a convolution that the kernel computes as a matmul. Source:
+    NVIDIA, CUTLASS, "Implicit GEMM convolution"."""
     m, n, depth = tile
-    held = channels * _whole(channels, alignment_of(kernel) or 1)
+    aligned = channels * _padding(channels, alignment_of(kernel) or 1)
     if "wgrad" in kernel:
-        return (
-            _whole(filters, m)
-            * _whole(round(held) * taps, n)
-            * _whole(pixels, depth)
-            * held
-            / channels
-        )
+        rows = _padding(filters, m)
+        columns = _padding(round(aligned) * taps, n)
+        return rows * columns * _padding(pixels, depth) * aligned / channels
     if "dgrad" in kernel:
-        return _whole(pixels, m) * _whole(channels, n) * _whole(filters, depth)
-    inner = (
-        _whole(channels * taps, depth)
-        if _FLAT.search(kernel)
-        else _whole(round(held), depth) * held / channels
-    )
-    return _whole(pixels, m) * _whole(filters, n) * inner
+        return _padding(pixels, m) * _padding(channels, n) * _padding(filters, depth)
+    if _FLAT.search(kernel):
+        inner = _padding(channels * taps, depth)
+    else:
+        inner = _padding(round(aligned), depth) * aligned / channels
+    return _padding(pixels, m) * _padding(filters, n) * inner
 
 
 def _attention(kernel: str, queries: int, keys: int, width: int, is_causal: bool) -> float | None:
-    """Pairs in whole tiles ÷ all pairs; of a causal triangle the tiles that it touches."""
+    """Query-key pairs in whole tiles ÷ all pairs; in a causal triangle only the tiles that it
+    touches. None if the name has no tile."""
     if match := _CUDNN_ATTENTION.search(kernel):
         rows, columns, step = map(int, match.groups())
     elif match := _FLASH.search(kernel):
@@ -196,4 +188,4 @@ def _attention(kernel: str, queries: int, keys: int, width: int, is_causal: bool
     tiles = across * down
     if is_causal and queries == keys:
         tiles = sum(min(across, -(-(row + 1) * rows // columns)) for row in range(down))
-    return tiles * rows * columns / (queries * keys) * _whole(width, step)
+    return tiles * rows * columns / (queries * keys) * _padding(width, step)

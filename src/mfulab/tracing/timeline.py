@@ -1,11 +1,11 @@
-"""A trace's time in order: tracks for Perfetto (budget, idle gaps with causes, MFU, the verdict),
-and a short form."""
+"""Shows a window's time in order: as tracks for Perfetto (budget, idle gaps with causes, MFU, the
+verdict), and in a short form."""
 
 import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,14 @@ from mfulab.tracing.trace import Times, Trace
 
 PARTS = 240  # of a step, in the short form
 POINTS = 400  # of MFU over a window
-PROCESS = 900_000_000  # a process's number that no system gives; that of the device is added
+PROCESS = 900_000_000  # no system gives a process this number; that of the row is added
 TRACKS = ("verdict", "budget", "idle")
 _OPENING = re.compile(rb'(?:"traceEvents"\s*:\s*|\A\s*)\[')
 
 
 def pieces(device_time: DeviceTime) -> dict[str, Intervals]:
-    """The window in order: of each kind of time the stretches that no kind before it covers;
-    together they are it."""
+    """Splits the window by kind of time. Each kind has the intervals that no earlier kind covers;
+    together they fill the window."""
     kinds = {kind: device_time.where(chosen) for kind, chosen in device_time.layers.items()}
     kinds["input_wait"] = device_time.waits
     parts = exclusive(list(kinds.values()), *device_time.window.span)
@@ -38,8 +38,8 @@ def pieces(device_time: DeviceTime) -> dict[str, Intervals]:
 
 
 def short(device_time: DeviceTime) -> str:
-    """JSON: what took most of each of `PARTS` equal parts of the first step, as [kind, how many in
-    a row]."""
+    """JSON of the first step in `PARTS` equal parts: the kind that took most of each, as runs of
+    [kind, number of parts]."""
     begin = device_time.window.begin
     step_ns = device_time.window.length / device_time.window.steps
     edges = np.linspace(begin, begin + step_ns, PARTS + 1).round().astype(np.int64)
@@ -56,8 +56,8 @@ def short(device_time: DeviceTime) -> str:
 def mfu_over_time(
     device_time: DeviceTime, flops: dict[int, int], peak_flop_s: float
 ) -> tuple[Times, Any]:
-    """`POINTS` times, ns, and MFU in % between them: a product's `flops`, by call, lie evenly on
-    its kernels' time."""
+    """Returns `POINTS` times (ns), and the MFU in % from each to the next. `flops` holds the FLOPs
+    of each product call, spread evenly over its kernels' time."""
     length = device_time.end - device_time.begin
     kernels = np.flatnonzero((device_time.product >= 0) & (length > 0))
     owners, index = np.unique(device_time.product[kernels], return_inverse=True)
@@ -83,13 +83,13 @@ def tracks(
     verdict: str,
     names: dict[str, str],
 ) -> Iterator[str]:
-    """Events, as JSON, of one row's tracks; `names` are those of kinds and causes, `verdict` is a
-    sentence."""
+    """Yields the events of one row's tracks as JSON. `names` holds the readable names of kinds and
+    causes; `verdict` is a sentence."""
     process = PROCESS + number
-    yield _about("process_name", process, {"name": "mfulab"})
-    yield _about("process_sort_index", process, {"sort_index": -1})
-    for number, track in enumerate(TRACKS):
-        yield _about("thread_name", process, {"name": track}, tid=number)
+    yield _metadata("process_name", process, {"name": "mfulab"})
+    yield _metadata("process_sort_index", process, {"sort_index": -1})
+    for tid, track in enumerate(TRACKS):
+        yield _metadata("thread_name", process, {"name": track}, tid=tid)
     yield _slice(verdict, device_time.window.begin, device_time.window.end, process, 0)
     for kind, spans in pieces(device_time).items():
         if kind != "idle":
@@ -98,10 +98,10 @@ def tracks(
     trace = device_time.trace
     for index, (begin, end) in enumerate(_rows(device_time.idle)):
         cause = CAUSES[device_time.cause[index]]
-        last = int(device_time.ended[index])
+        activity = int(device_time.ended[index])
         ended_by = ""
-        if last >= 0:
-            ended_by = trace.names[trace.activities.name[device_time.inside[last]]]
+        if activity >= 0:
+            ended_by = trace.names[trace.activities.name[device_time.inside[activity]]]
         yield _slice(names.get(cause, cause), begin, end, process, 2, {"ended by": ended_by})
     if peak_flop_s:
         for at, percent in _rows(mfu_over_time(device_time, flops, peak_flop_s)):
@@ -109,24 +109,22 @@ def tracks(
 
 
 def _rows(columns: Iterable[npt.NDArray[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Columns of equal length, row by row."""
+    """Yields columns of equal length row by row, as Python values."""
     return zip(*(column.tolist() for column in columns), strict=True)
 
 
-def _about(what: str, process: int, args: Mapping[str, object], **more: int) -> str:
-    """An event that names a process or a track."""
-    return json.dumps({"ph": "M", "name": what, "pid": process, **more, "args": args})
+def _metadata(name: str, process: int, args: Mapping[str, object], **more: int) -> str:
+    """Event that names a process or a track, as JSON."""
+    return json.dumps({"ph": "M", "name": name, "pid": process, **more, "args": args})
 
 
 def _slice(
     name: str, begin: int, end: int, process: int, track: int, args: dict[str, str] | None = None
 ) -> str:
-    device_time = ""
+    fields = f',"tid":{track},"dur":{_microseconds(end - begin)}'
     if args:
-        device_time = f',"args":{json.dumps(args)}'
-    return _event(
-        "X", name, process, begin, f',"tid":{track},"dur":{_microseconds(end - begin)}{device_time}'
-    )
+        fields += f',"args":{json.dumps(args)}'
+    return _event("X", name, process, begin, fields)
 
 
 def _event(phase: str, name: str, process: int, at: int, more: str) -> str:
@@ -138,32 +136,33 @@ def _microseconds(time: int) -> str:
 
 
 def write(target: Path, traces: Sequence[Trace], added: list[str]) -> None:
-    """Writes one file's trace with `added` events: torch.profiler's text as it is, that of another
-    trace format as it was read. Raises ConfigurationError where `target` cannot be written."""
+    """Writes one file's trace with the `added` events: torch.profiler's text unchanged, other
+    formats converted. Raises ConfigurationError if `target` cannot be written."""
     path = traces[0].path
     try:
         with gzip.open(target, "wb") if target.suffix == ".gz" else target.open("wb") as out:
             if reader_of(path) is not events:
-                held = (event for trace in traces for event in _activities(trace))
-                out.write(b'{"traceEvents":[' + ",".join([*added, *held]).encode() + b"]}")
+                written = [*added, *chain.from_iterable(map(_events, traces))]
+                out.write(b'{"traceEvents":[' + ",".join(written).encode() + b"]}")
                 return
             text = b""
-            opened = False
+            opening = None
             for chunk in Stream(path).chunks():
                 text += chunk
-                if not opened and (opening := _OPENING.search(text)):
+                if opening is None:
+                    opening = _OPENING.search(text)
+                    if opening is None:
+                        continue
                     at = opening.end()
                     text = text[:at] + f"{','.join(added)},".encode() + text[at:]
-                    opened = True
-                if opened:
-                    out.write(text)
-                    text = b""
+                out.write(text)
+                text = b""
     except OSError as error:
         why: Numbers = {"file": str(target), "error": error.strerror or str(error)}
         raise ConfigurationError(Said("target_not_written", why)) from None
 
 
-def _activities(trace: Trace) -> Iterator[str]:
+def _events(trace: Trace) -> Iterator[str]:
     activities = trace.activities
     host = trace.host
     executed = (activities.begin, activities.end, activities.name)

@@ -1,4 +1,4 @@
-"""A trace as columns, in ns of its clock: what devices executed, operators that the host called,
+"""A trace as columns, with times in ns of its clock: what devices executed, what the host called,
 and launches."""
 
 import re
@@ -25,9 +25,9 @@ Pair = tuple[Any, Any]  # a process and a thread or device of it
 MOST_ELEMENTS = 2**48  # along one side of a tensor
 MOST_DEVICES = 2**31
 MOST_OF_FAULT = 120  # characters of another library's message
-# begins the name of a module's range, as torch.profiler writes it: nn.Module: NAME_NUMBER
+# Begins the name of a module's range, which torch.profiler writes as nn.Module: NAME_NUMBER.
 MODULE = "nn.Module: "
-# begins the name of the range that torch writes around an optimiser's step
+# Begins the name of the range that torch writes around an optimiser's step.
 UPDATE = "Optimizer.step#"
 COMPUTE, COMMUNICATION, COPY = range(3)
 KINDS = ("compute", "communication", "copy")
@@ -45,8 +45,8 @@ def kind_of(kernel: str) -> int:
 
 
 def step_mark(name: str) -> str | None:
-    """The mark of one step as torch.profiler writes it, for a range that a user called step 12,
-    iteration_12, ….."""
+    """Mark of a step as torch.profiler writes it, for a range that a user named step 12,
+    iteration_12, …; None for other names."""
     match = _STEP.fullmatch(name)
     if match:
         return f"ProfilerStep#{int(match[1])}"
@@ -54,29 +54,25 @@ def step_mark(name: str) -> str | None:
 
 
 def _fits(name: str, value: object) -> bool:
-    """Says whether a device's property may be what it says: a text as its name, a whole number of
-    units, else any."""
+    """True if a device property is valid: a string as its name, an integer as id or number of
+    units, else any number."""
     if name == "name":
         return isinstance(value, str)
-    return (
-        isinstance(value, int if name in ("id", "numSms") else int | float)
-        and 0 <= value < MOST_ELEMENTS
-    )
+    kind = int if name in ("id", "numSms") else int | float
+    return isinstance(value, kind) and 0 <= value < MOST_ELEMENTS
 
 
 def _fitting(device: Content) -> Content:
-    """A device's properties that may be what they say."""
-    facts = {}
-    for name, value in device.items():
-        if _fits(name, value):
-            facts[name] = value
+    """The valid properties of a device."""
+    facts = {name: value for name, value in device.items() if _fits(name, value)}
     if "name" in facts:
         facts["name"] = printable(facts["name"])
     return facts
 
 
 class TraceError(UnsupportedError):
-    """A file that cannot be read as a trace: `why`, behind its name, and what to do."""
+    """A file that cannot be read as a trace. The message is the file's name and `why`: the reason,
+    and what to do."""
 
     def __init__(self, path: object, why: Said) -> None:
         super().__init__(of_source(str(path), why))
@@ -88,12 +84,13 @@ class TraceError(UnsupportedError):
 
 
 def fault(error: BaseException) -> str:
-    """Class and first words of another library's error."""
+    """Class and first characters of another library's error."""
     return f"{type(error).__name__}: {str(error)[:MOST_OF_FAULT]}"
 
 
 def lacking(wanted: str, package: str) -> Said:
-    """Reason that reading what the key `wanted` names needs a package, and how to install it."""
+    """Reason why a file cannot be read without a package, and how to install it. `wanted` is the
+    message key of what is read."""
     key = "pip"
     if is_checkout():
         key = "pip_in_checkout"
@@ -102,8 +99,8 @@ def lacking(wanted: str, package: str) -> Said:
 
 
 def printable(name: str) -> str:
-    """A name from a file without control characters and halves of characters, which no terminal and
-    no file takes."""
+    """Replaces characters of a file's name that cannot be printed by spaces: control characters,
+    halves of surrogate pairs."""
     if name.isprintable():
         return name
     return "".join(letter if letter.isprintable() else " " for letter in name)
@@ -111,7 +108,7 @@ def printable(name: str) -> str:
 
 @dataclass(frozen=True)
 class Call:
-    """One operator's arguments as recorded: shapes, types, values of scalars."""
+    """Recorded arguments of one operator's call: shapes, types, and values of scalars."""
 
     name: str
     shapes: tuple[Any, ...]
@@ -119,15 +116,15 @@ class Call:
     values: tuple[Any, ...]
 
     def plain(self) -> "Call":
-        """The call without what no profiler writes: all shapes go where one is none, and types that
-        are no text."""
+        """Returns the call without what no profiler writes: drops all shapes if one is invalid, and
+        types that are no strings."""
         known = all(isinstance(shape, list) and _is_shape(shape) for shape in self.shapes)
         types = (printable(kind) if isinstance(kind, str) else "" for kind in self.types)
         return Call(self.name, self.shapes if known else (), tuple(types), self.values)
 
 
 def _is_shape(shape: list[Any]) -> bool:
-    """Says whether it is the shape of a tensor, or a list of such."""
+    """True for the shape of a tensor, or a list of such shapes."""
     if any(isinstance(side, list) for side in shape):
         return all(isinstance(side, list) and _is_shape(side) for side in shape)
     return all(isinstance(side, int) and 0 <= side < MOST_ELEMENTS for side in shape)
@@ -135,8 +132,8 @@ def _is_shape(shape: list[Any]) -> bool:
 
 @dataclass(frozen=True, order=True)
 class Collective:
-    """One collective as torch describes it: kind, bytes of its larger side, how many processes take
-    part, and which; "" where that is not told."""
+    """One collective as torch describes it: kind, bytes of its larger side, number of processes,
+    and their group, "" if unknown."""
 
     kind: str
     bytes: int
@@ -146,7 +143,7 @@ class Collective:
 
 @dataclass(frozen=True, order=True)
 class Transfer:
-    """One kernel of a collective: begin and end in ns, and the number of its device."""
+    """One kernel of a collective: begin and end in ns, and the device's number."""
 
     begin: int
     end: int
@@ -156,7 +153,7 @@ class Transfer:
 
 @dataclass
 class Columns:
-    """Begins and ends of events, ns; more columns say more of each."""
+    """Begins and ends of events in ns; subclasses add more columns."""
 
     begin: Times
     end: Times
@@ -169,13 +166,13 @@ class Columns:
         return [column for column in vars(self).values() if isinstance(column, np.ndarray)]
 
     def chosen(self, mask: Chosen) -> Self:
-        """Some of the events, in the same order."""
+        """Returns the events selected by a mask, in the same order."""
         return type(self)(*(column[mask] for column in self.columns()))
 
 
 @dataclass
 class Activities(Columns):
-    """Work that devices executed, a column each; `name` indexes `Trace.names`."""
+    """Work that devices executed, one row per activity; `name` indexes `Trace.names`."""
 
     kind: Indices
     name: Indices
@@ -188,39 +185,39 @@ class Activities(Columns):
 
 @dataclass
 class HostCalls(Columns):
-    """Operators and annotations on the host."""
+    """Operators and annotations on the host, one row per call."""
 
     name: Indices
     thread: Indices
     external: Indices
     forward: Chosen  # called with gradients enabled
     annotation: Chosen
-    sequence: Indices  # autograd's number of an operator and its backward pass, -1 without one
-    calls: dict[int, Call] = field(default_factory=dict)
+    sequence: Indices  # autograd's number of an operator and its backward call; -1 if none
+    calls: dict[int, Call] = field(default_factory=dict)  # recorded arguments by index
 
     def chosen(self, mask: Chosen) -> Self:
-        """Some of the calls with their arguments, in the same order."""
-        made = super().chosen(mask)
-        places = np.cumsum(mask) - 1
+        """Returns the calls selected by a mask with their arguments, in the same order."""
+        selected = super().chosen(mask)
+        indices = np.cumsum(mask) - 1
         for index, call in self.calls.items():
             if mask[index]:
-                made.calls[int(places[index])] = call
-        return made
+                selected.calls[int(indices[index])] = call
+        return selected
 
 
 @dataclass
 class Launches(Columns):
-    """Calls of the runtime, with a correlation to what the device executed."""
+    """Runtime calls; `correlation` links each to what a device executed."""
 
     thread: Indices
     correlation: Indices
     name: Indices  # index of `Trace.names`
-    kernel: Indices  # the name of what was launched, -1 where the trace does not say
+    kernel: Indices  # index of the launched kernel's name; -1 if unknown
 
 
 @dataclass
 class Trace:
-    """One trace file."""
+    """Events of one trace file, or of one process in it."""
 
     path: Path
     names: list[str]
@@ -228,20 +225,19 @@ class Trace:
     host: HostCalls
     launches: Launches
     metadata: Content
-    events: int
+    events: int  # number of events in the file
     collectives: list[Transfer] = field(default_factory=list)
-    trimmed: dict[int, tuple[int, int]] = field(
-        default_factory=dict
-    )  # of a device: how many overlapped, ns cut
-    owned: dict[int, int] = field(
-        default_factory=dict
-    )  # kernels of replayed graphs: the call that another trace has
+    # device → number of overlapping activities, ns trimmed from them
+    trimmed: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # index of a replayed graph's kernel → index of its host call, added from the capture's trace
+    owned: dict[int, int] = field(default_factory=dict)
     notes: list[Said] = field(default_factory=list)
-    ranks: int = 1  # processes in the file, of which this is one
-    span: tuple[int, int] | None = None  # first to last activity of them all; None without any
+    ranks: int = 1  # number of processes in the file
+    span: tuple[int, int] | None = None  # first to last activity of all processes, ns
 
     def chosen(self, activities: Chosen, host: Chosen, launches: Chosen) -> "Trace":
-        """A trace of some of its activities, host calls and launches, in the same order."""
+        """Returns a trace of the selected activities, host calls and launches, in the same
+        order."""
         return replace(
             self,
             activities=self.activities.chosen(activities),
@@ -251,25 +247,25 @@ class Trace:
         )
 
     def named(self, test: Callable[[str], Any]) -> Chosen:
-        """Marks the names that pass a test, one place each."""
+        """Mask over `names`, True for each that passes a test."""
         return np.array([bool(test(name)) for name in self.names], bool)
 
     @property
     def of_module(self) -> Chosen:
-        """Marks the host calls that are ranges of modules, in which operators are not sought."""
+        """Mask of the host calls that are ranges of modules, which are no operators."""
         return self.named(lambda name: name.startswith(MODULE))[self.host.name]
 
     @cached_property
     def properties(self) -> list[Content]:
-        """Facts about each device that the file tells, without what is no fact: a list, a name that
-        is a number."""
+        """Valid properties of each device in the file; invalid values are left out."""
         listed = self.metadata.get("deviceProperties")
         if not isinstance(listed, list):
             return []
         return [_fitting(device) for device in listed if isinstance(device, dict)]
 
     def distributed(self, name: str) -> int | None:
-        """A whole number of the file's `distributedInfo`: `rank` or `world_size`."""
+        """Integer `rank` or `world_size` of the file's `distributedInfo`; None if missing or
+        invalid."""
         info = self.metadata.get("distributedInfo")
         value = None
         if isinstance(info, dict):
@@ -279,8 +275,8 @@ class Trace:
         return None
 
     def device_properties(self, ordinal: int | None = None) -> Content:
-        """Properties of a device by its number, else of that with most activities; empty where they
-        are not told."""
+        """Properties of a device by its number, by default of the one with most activities; empty
+        if unknown."""
         known = self.properties
         if not len(self.activities) or not known:
             return {}
@@ -292,9 +288,9 @@ class Trace:
 
     @cached_property
     def _properties_by_number(self) -> tuple[dict[int, Content], Content]:
-        """Properties by the device's number, of equal numbers the first, and those of the rest:
-        ROCm numbers a process's devices after those of the machine; of like devices the first will
-        do."""
+        """Properties by device number (the first, if numbers are equal), and those of all other
+        numbers. ROCm numbers a process's devices after those of the machine, so devices of one name
+        share the first one's properties; else they are empty."""
         listed = self.properties
         by_number = {}
         for device in reversed(listed):
@@ -305,12 +301,13 @@ class Trace:
 
 
 def launch_of(trace: Trace) -> Indices:
-    """The index of the launch of each activity, by correlation; -1 without one."""
+    """Index of each activity's launch, by correlation; -1 if there is none."""
     return places_of(trace.activities.correlation, trace.launches.correlation)
 
 
 def grouped(numbers: Indices) -> Iterator[tuple[int, Indices]]:
-    """Each number, in order, and its places: one pass, however many numbers there are."""
+    """Yields each distinct number in ascending order, with its indices. Takes one pass, however
+    many numbers there are."""
     if not len(numbers):
         return
     order = np.argsort(numbers, kind="stable")
@@ -321,8 +318,8 @@ def grouped(numbers: Indices) -> Iterator[tuple[int, Indices]]:
 
 
 def places_of(wanted: Indices, numbers: Indices) -> Indices:
-    """The first place of each wanted number among `numbers`; -1 of one that is not there, or not
-    positive."""
+    """Index of the first occurrence of each wanted number among `numbers`; -1 if it is missing or
+    not positive."""
     if not len(numbers):
         return np.full(len(wanted), -1)
     order = np.argsort(numbers, kind="stable")

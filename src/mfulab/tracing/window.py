@@ -1,5 +1,5 @@
-"""The time that a trace is read over: its annotated steps, else what repeats in it, else all that
-the device did."""
+"""Finds the time window over which a trace is read: its marked steps, else what repeats in it, else
+all that the device did."""
 
 import re
 from bisect import bisect_left
@@ -30,31 +30,31 @@ from mfulab.tracing.trace import (
 # The annotation around steps that mfulab traces itself; their number follows.
 STEPS = "mfulab traced steps"
 _STEP = re.compile(r"ProfilerStep#(\d+)")
-# Steps of serving engines: requests that are prefilled and that decode in vLLM's, the kind of batch
-# in SGLang's.
+# Steps of serving engines: vLLM's name the numbers of prefilled and decoding requests, SGLang's the
+# kind of batch.
 _VLLM = re.compile(r"execute_(?:\d+_)?context_(\d+)\(.*\)_generation_(\d+)\(.*\)")
 _SGLANG = re.compile(r"(?:step\[(\w+)|(prefill|decode)\[)[ b].*\]")
 _KINDS = {"EXTEND": "prefill", "DECODE": "decoding", "decode": "decoding"}
 _HOST_COPY = re.compile(
     r"h(?:ost)?[-_ ]?(?:to|2)[-_ ]?d|d(?:evice)?[-_ ]?(?:to|2)[-_ ]?h", re.IGNORECASE
 )
-_OWN = (UPDATE, "enumerate(DataLoader)#")  # begin ranges that torch itself writes once a step
-FEWEST = 3  # times that a kernel comes before its coming again tells steps
-LOST = 0.01  # of a stream's own work as much again without a launch
-STUB = 0.05  # of a step's work: the profiler opened a mark with less of it, and the loop ended
-MOST = 0.5  # of the device's time: what repeats and holds less of it is no step
-LEAST_OUTSIDE = 0.01  # of the work, which is told
-UNSEEN_NS = 1_000_000  # no launch takes a millisecond
+_TORCH_RANGES = (UPDATE, "enumerate(DataLoader)#")  # begin ranges that torch writes once per step
+LEAST_REPEATS = 3  # occurrences of a kernel or range that divides steps
+MOST_UNLINKED = 0.01  # of the steps' own activities: with more, the trace lacks launches
+STUB = 0.05  # of a step's work: a mark with less was opened by the profiler as the loop ended
+LEAST_OF_TIME = 0.5  # of the device's time: a repeating pattern that holds less is no step
+LEAST_OUTSIDE = 0.01  # of the work: a smaller share outside of the window is not mentioned
+UNSEEN_NS = 1_000_000  # no launch takes longer: such work waited for work that was not recorded
 MOST_LETTERS = 40  # of a kernel's name in a sentence
-WARM_UP = 1.5  # a first step that takes so many times the median of those after it was warm-up
-SELDOM = 0.125  # of those after it: if more take as long, long steps are no warm-up
-MOST_WINDOWS = 100  # of a trace, each of which is a pass over all of it
-MOST_TRIED = 500  # kernels that may tell steps, likewise
+WARM_UP = 1.5  # a first step longer than this times the median of those after it was warm-up
+SELDOM = 0.125  # of later steps: if a larger share takes as long, long steps are no warm-up
+MOST_WINDOWS = 100  # of a trace: each takes a pass over all of it
+MOST_TRIED = 500  # kernels that are tried to divide steps: each takes a pass too
 
 
 @dataclass(frozen=True)
 class Mark:
-    """One step as the host marked it: its number, begin and end in ns."""
+    """One step as the host marked it: its number, and its begin and end in ns."""
 
     number: int
     begin: int
@@ -62,13 +62,13 @@ class Mark:
 
     @property
     def length(self) -> int:
-        """Nanoseconds."""
+        """Length in ns."""
         return self.end - self.begin
 
 
 @dataclass(frozen=True)
 class Range:
-    """One annotation of the host that has a kind: begin, end in ns, and the kind."""
+    """One annotation of the host that has a kind, with begin and end in ns."""
 
     begin: int
     end: int
@@ -77,8 +77,8 @@ class Range:
 
 @dataclass(frozen=True)
 class Window:
-    """[begin, end) in ns of the trace's clock, with `steps` steps in it; `source` says how it was
-    found."""
+    """Time [begin, end) in ns of the trace's clock that contains `steps` steps; `source` says how
+    it was found."""
 
     begin: int
     end: int
@@ -86,49 +86,48 @@ class Window:
     source: tuple[Said, ...]
     first_step: int | None = None
     last_step: int | None = None
-    # the host calls operators of these steps from here; all of the trace where None
+    # ns between which the host called the operators of these steps; None if in all of the trace
     host_begin: int | None = None
-    host_end: int | None = None  # and until here
-    lengths: tuple[
-        int, ...
-    ] = ()  # the steps' own on the host, ns, where they are marked one by one
-    phase: str | None = None  # prefill, decoding or another kind of an engine's steps
+    host_end: int | None = None
+    lengths: tuple[int, ...] = ()  # of each step on the host, ns; empty if not marked one by one
+    phase: str | None = None  # kind of an engine's steps: prefill, decoding, mixed or another
 
     def called(self, begin: Times) -> Chosen:
-        """Marks the host calls of these steps by when they begin."""
+        """Mask of the host calls that begin in these steps; all of them if that is unknown."""
         if self.host_begin is None or self.host_end is None:
             return np.ones(len(begin), bool)
         return (begin >= self.host_begin) & (begin < self.host_end)
 
     def executed(self, activities: Activities) -> Indices:
-        """Places of the activities that overlap the window."""
+        """Indices of the activities that overlap the window."""
         inside = (activities.end > self.begin) & (activities.begin < self.end)
         return np.flatnonzero(inside)
 
     @property
     def span(self) -> tuple[int, int]:
-        """Begin and end."""
+        """Begin and end in ns."""
         return self.begin, self.end
 
     @property
     def length(self) -> int:
-        """Nanoseconds."""
+        """Length in ns."""
         return self.end - self.begin
 
 
 def annotation(steps: int) -> str:
-    """The name of the annotation around `steps` steps."""
+    """Name of the annotation around `steps` steps."""
     return f"{STEPS}: {steps}"
 
 
 def windows(trace: Trace, steps: int | None = None) -> list[Window]:
-    """One window for each run of consecutive steps, else one of `steps`. Raises TraceError: there
-    is no time in it."""
+    """Finds one window per run of consecutive steps. If no steps are found, returns one window of
+    `steps` steps (default 1) over the whole trace. With `steps`, only marked steps are sought.
+    Raises TraceError if a window has no steps or spans no time."""
     found = _annotated(trace) or _engine_steps(trace) or _profiler_steps(trace)
     if not found and steps is None:
         found = _by_torch(trace) or _repeating(trace)
     if not found:
-        return [_whole(trace, steps)]
+        return [_whole_trace(trace, steps)]
     for window in found:
         if window.steps < 1 or window.length <= 0:
             found_steps = {"steps": window.steps, "ns": window.length}
@@ -136,15 +135,16 @@ def windows(trace: Trace, steps: int | None = None) -> list[Window]:
     return [_with_outside(trace, window) for window in found]
 
 
-def _whole(trace: Trace, steps: int | None) -> Window:
-    """All that the device did, or the host without one, as `steps` steps."""
+def _whole_trace(trace: Trace, steps: int | None) -> Window:
+    """Window of all that the device did (the host, if there is no device), as `steps` steps."""
     span = None
     if len(trace.activities):
         span = trace.span
     if span is None:
-        held = ~trace.of_module
+        operators = ~trace.of_module
         host = trace.host
-        span = int(host.begin[held].min(initial=1 << 62)), int(host.end[held].max(initial=0))
+        begin = int(host.begin[operators].min(initial=1 << 62))
+        span = begin, int(host.end[operators].max(initial=0))
     begin, end = span
     if begin >= end:
         raise TraceError(trace.path, Said("no_time_spanned"))
@@ -158,7 +158,7 @@ def _whole(trace: Trace, steps: int | None) -> Window:
 
 
 def _with_outside(trace: Trace, window: Window) -> Window:
-    """The window, which also says what share of the file's work lies outside of it."""
+    """Adds to the window's source the share of the file's work that lies outside."""
     work = Intervals(trace.activities.begin, trace.activities.end)
     if not len(trace.activities):
         operators = ~trace.host.annotation
@@ -172,7 +172,7 @@ def _with_outside(trace: Trace, window: Window) -> Window:
 
 
 def _annotated(trace: Trace) -> list[Window]:
-    """The steps that mfulab itself traced."""
+    """Window of the steps that mfulab itself traced; empty if there is none."""
     host = trace.host
     for index in np.flatnonzero(trace.named(lambda name: name.startswith(STEPS))[host.name]):
         name = trace.names[host.name[index]]
@@ -182,13 +182,13 @@ def _annotated(trace: Trace) -> list[Window]:
         if ":" in name:
             steps = int(name.rpartition(":")[2])
         span = int(host.begin[index]), int(host.end[index])
-        said = (Said("annotated_steps"),)
-        return [Window(*span, steps, said, host_begin=span[0], host_end=span[1])]
+        source = (Said("annotated_steps"),)
+        return [Window(*span, steps, source, host_begin=span[0], host_end=span[1])]
     return []
 
 
 def _profiler_steps(trace: Trace) -> list[Window]:
-    """The steps that torch's profiler numbered, a window for each run of consecutive numbers."""
+    """Windows of the steps that torch.profiler numbered, one per run of consecutive numbers."""
     numbers = list(map(_STEP.fullmatch, trace.names))
     kinds = [match[1] if match else None for match in numbers]
     marks = {Mark(int(found.kind), found.begin, found.end) for found in _ranges(trace, kinds)}
@@ -205,13 +205,13 @@ def _profiler_steps(trace: Trace) -> list[Window]:
 
 
 def _longest(runs: Sequence[list[Mark]]) -> list[list[Mark]]:
-    """The runs of most steps, in their order; the first of equal ones."""
-    by_length = sorted(range(len(runs)), key=lambda place: -len(runs[place]))
-    return [runs[place] for place in sorted(by_length[:MOST_WINDOWS])]
+    """The longest runs, at most `MOST_WINDOWS`, in their order; of equally long ones the first."""
+    by_length = sorted(range(len(runs)), key=lambda index: -len(runs[index]))
+    return [runs[index] for index in sorted(by_length[:MOST_WINDOWS])]
 
 
 def _with_dropped(windows: list[Window], count: int) -> list[Window]:
-    """The windows, which also say how many others are not read."""
+    """Adds to each window's source how many other windows are left out."""
     if not count:
         return windows
     dropped = Said("windows_left_out", {"count": count, "most": MOST_WINDOWS})
@@ -219,8 +219,8 @@ def _with_dropped(windows: list[Window], count: int) -> list[Window]:
 
 
 def phase_of(name: str) -> str | None:
-    """Kind of an engine's step, by the range that vLLM, SGLang or ATOM writes around it; None for
-    other ranges."""
+    """Kind of an engine's step (such as prefill, decoding, mixed), by the range that vLLM, SGLang
+    or ATOM writes around it; None for other ranges."""
     vllm = _VLLM.fullmatch(name)
     if vllm:
         prefilled, decoding = map(int, vllm.groups())
@@ -239,13 +239,13 @@ def phase_of(name: str) -> str | None:
 
 
 def is_step(name: str) -> bool:
-    """Says whether a range marks a step, of torch's profiler or of an engine."""
+    """True if a range marks a step of torch.profiler or of an engine."""
     return _STEP.fullmatch(name) is not None or phase_of(name) is not None
 
 
 def _phases(names: Sequence[str]) -> list[str | None]:
-    """Kinds of engines' steps by the names of ranges: of those that tell lengths where some do,
-    since they and plainer ones are written around the same steps."""
+    """Kinds of engines' steps by name of range, None for other ranges. If some names contain
+    lengths, only these count: plainer ranges are written around the same steps."""
     phases = list(map(phase_of, names))
     detailed = [
         phase if step_work(name) else None for name, phase in zip(names, phases, strict=True)
@@ -256,7 +256,7 @@ def _phases(names: Sequence[str]) -> list[str | None]:
 
 
 def _ranges(trace: Trace, kinds: Sequence[str | None]) -> list[Range]:
-    """The host's annotations in order, of those names that have a kind."""
+    """Annotations of the host whose name has a kind, in order of begin."""
     host = trace.host
     has_kind = np.array([kind is not None for kind in kinds], bool)
     ranges = list[Range]()
@@ -268,7 +268,8 @@ def _ranges(trace: Trace, kinds: Sequence[str | None]) -> list[Range]:
 
 
 def _engine_steps(trace: Trace) -> list[Window]:
-    """The longest run of consecutive steps of each kind that an engine marked."""
+    """Windows of the longest run of consecutive engine steps, per kind (prefill, decoding,
+    mixed)."""
     longest = dict[str, list[Mark]]()
     counts = Counter[str]()
     ranges = _ranges(trace, _phases(trace.names))
@@ -287,11 +288,11 @@ def _engine_steps(trace: Trace) -> list[Window]:
 
 
 def _by_torch(trace: Trace) -> list[Window]:
-    """The steps between ranges that torch writes once in each: of the optimiser that steps least
-    often, or batches."""
-    for prefix in _OWN:
+    """Window of the steps between ranges that torch writes once per step: those of the optimiser
+    that steps least often, else of batches."""
+    for prefix in _TORCH_RANGES:
         times = _least_often(trace, prefix)
-        if len(times) >= FEWEST:
+        if len(times) >= LEAST_REPEATS:
             spans = enumerate(pairwise(times), start=1)
             run = [Mark(number, begin, end) for number, (begin, end) in spans]
             return [_stretch(trace, run, Said("between_ranges", {"name": prefix.strip("#")}))]
@@ -299,7 +300,8 @@ def _by_torch(trace: Trace) -> list[Window]:
 
 
 def _least_often(trace: Trace, prefix: str) -> list[int]:
-    """Times of the rarest range whose name begins so: ends of an optimiser's, begins of others."""
+    """Times (ns) of the rarest range whose name begins with a prefix: ends for optimisers, begins
+    for others."""
     kinds = [name if name.startswith(prefix) else None for name in trace.names]
     times = defaultdict[str, list[int]](list)
     for found in _ranges(trace, kinds):
@@ -308,15 +310,15 @@ def _least_often(trace: Trace, prefix: str) -> list[int]:
 
 
 def _streams(activities: Activities) -> Indices:
-    """The number of each activity's stream, different on each device."""
+    """Number of each activity's stream, distinct across devices."""
     pairs = np.stack((activities.device, activities.stream))
     return np.unique(pairs, axis=1, return_inverse=True)[1].ravel()
 
 
 def _repeating(trace: Trace) -> list[Window]:
-    """The longest run of equal steps on the main stream, divided by a kernel that comes once in
-    each. Layers repeat too: steps are told by a copy from or to the host, or by no rarer kernel
-    after the first of them. They hold most of the device's time, whatever comes before them."""
+    """Window of the longest run of equal steps on the main stream, divided by a kernel that occurs
+    once in each. Layers repeat too: a step must contain a copy from or to the host, or no kernel
+    from its begin on may be rarer. The steps must hold most of the device's time."""
     activities = trace.activities
     if not len(activities):
         return []
@@ -328,14 +330,14 @@ def _repeating(trace: Trace) -> list[Window]:
     names = activities.name[main]
     copies = trace.named(_HOST_COPY.search)[names]
     kernels, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
-    rarest = kernels[np.argsort(counts, kind="stable")][np.sort(counts) >= FEWEST]
+    rarest = kernels[np.argsort(counts, kind="stable")][np.sort(counts) >= LEAST_REPEATS]
     for name in rarest[:MOST_TRIED]:
         places = np.flatnonzero(names == name)
         run = _longest_run(names, places)
         first = places[run[0]]
         last = places[run[-1] + 1]
         period = (last - first) // len(run)
-        if len(run) < FEWEST - 1 or not _is_most(activities, main[first : last + period]):
+        if len(run) < LEAST_REPEATS - 1 or not _is_most(activities, main[first : last + period]):
             continue
         copies_once = copies[first : places[run[0] + 1]].any()
         if not copies_once and (counts[inverse[first:]] < len(places)).any():
@@ -344,32 +346,33 @@ def _repeating(trace: Trace) -> list[Window]:
         called = _called_between(trace, main, first, last)
         if called is None:
             return []
-        said = Said("repeating", {"name": trace.names[name][:MOST_LETTERS]})
-        return [Window(begin, end, len(run), (said,), host_begin=called[0], host_end=called[1])]
+        how = Said("repeating", {"name": trace.names[name][:MOST_LETTERS]})
+        return [Window(begin, end, len(run), (how,), host_begin=called[0], host_end=called[1])]
     return []
 
 
 def _longest_run(names: Indices, places: Indices) -> list[int]:
-    """Numbers of the longest run of equal parts, each from one of `places` to the next."""
+    """Indices of the longest run of equal parts, where a part reaches from one of `places` to the
+    next."""
     parts = [names[begin:end].tobytes() for begin, end in pairwise(places)]
     runs = [list(run) for _, run in groupby(range(len(parts)), parts.__getitem__)]
     return max(runs, key=len)
 
 
 def _is_most(activities: Activities, chosen: Indices) -> bool:
-    """Says whether most of the kernels' time lies between the first and last of the chosen."""
+    """True if most kernel time lies between the first and last of the chosen activities."""
     begin = int(activities.begin[chosen[0]])
     end = int(activities.end[chosen].max())
     kernels = activities.kind != COPY
     work = Intervals(activities.begin[kernels], activities.end[kernels])
     inside = length(clip(work, begin, end))
-    return inside > 0 and inside >= MOST * length(work)
+    return inside > 0 and inside >= LEAST_OF_TIME * length(work)
 
 
 def _called_between(trace: Trace, main: Indices, first: int, last: int) -> tuple[int, int] | None:
-    """Times between which the host called what the main stream executed from `first` to `last`: by
-    launches that precede both, else by both's own operators; None if shapes were recorded and nothing
-    tells which are theirs."""
+    """Host times (ns) between which the activities `first` to `last` of the main stream were
+    called: by their launches, else by their operators. Falls back to device times if no shapes were
+    recorded; else None."""
     activities = trace.activities
     ends = np.append(trace.launches.end, -1)[launch_of(trace)][main]
     since = 0
@@ -390,8 +393,8 @@ def _called_between(trace: Trace, main: Indices, first: int, last: int) -> tuple
 
 
 def _work(trace: Trace, run: Sequence[Mark]) -> Times:
-    """Nanoseconds of work of each mark: what the device executed of its launches, without launches
-    what it began, without a device the host's operators."""
+    """Nanoseconds of work of each mark: device time of its launches; if launches are missing, of
+    what begins in it; without a device, time of host operators."""
     activities = trace.activities
     launch = launch_of(trace)
     linked = launch >= 0
@@ -413,8 +416,8 @@ def _work(trace: Trace, run: Sequence[Mark]) -> Times:
 
 
 def _without_stubs(trace: Trace, run: list[Mark]) -> list[Mark]:
-    """The marks of steps, without one of next to no work at either end, which the loop left. Marks of
-    no work between others are joined to the step before each."""
+    """Drops a mark with next to no work at either end, which the loop's end left. Joins marks
+    without work to the step before them."""
     work = _work(trace, run)
     if len(run) < 2 or not work.any():
         return run
@@ -422,14 +425,14 @@ def _without_stubs(trace: Trace, run: list[Mark]) -> list[Mark]:
     first = int(work[0] <= least)
     last = len(run) - int(work[-1] <= least)
     empty = work == 0
-    if (empty[1:] & empty[:-1]).any():  # a trace that lacks work
+    if (empty[1:] & empty[:-1]).any():  # the trace lacks work
         return run
-    if empty[1:-1].any():  # a loop that marks twice: its marks without work are no stubs
+    if empty[1:-1].any():  # the loop marks steps twice: marks without work are no stubs
         first = int(empty[0])
         last = len(run)
     steps = list[Mark]()
-    for mark, own in zip(run[first:last], work[first:last].tolist(), strict=True):
-        if own or not steps:
+    for mark, work_ns in zip(run[first:last], work[first:last].tolist(), strict=True):
+        if work_ns or not steps:
             steps.append(mark)
         else:
             steps[-1] = replace(steps[-1], end=mark.end)
@@ -437,26 +440,26 @@ def _without_stubs(trace: Trace, run: list[Mark]) -> list[Mark]:
 
 
 def _without_warm_up(run: list[Mark]) -> list[Mark]:
-    """The marks after those that took so much longer than nearly all others that they were warm-up.
-    Long and short steps in turn are steps."""
-    others = sorted(mark.length for mark in run)  # than the first that is still looked at
+    """Drops first steps that took so much longer than nearly all later ones that they were warm-up.
+    Keeps steps that are long and short in turn."""
+    others = sorted(mark.length for mark in run)  # lengths of the steps after `first`
     first = 0
     while len(run) - first >= 3:
         length = run[first].length
         del others[bisect_left(others, length)]
         middle = len(others) // 2
         median = (others[middle] + others[-1 - middle]) / 2
-        alike = len(others) - bisect_left(others, length / WARM_UP)
-        if length <= WARM_UP * median or alike >= SELDOM * len(others):
+        as_long = len(others) - bisect_left(others, length / WARM_UP)
+        if length <= WARM_UP * median or as_long >= SELDOM * len(others):
             break
         first += 1
     return run[first:]
 
 
 def _stretch(trace: Trace, marks: list[Mark], how: Said) -> Window:
-    """The steps of one run without stubs and warm-up, from the end of earlier work on the device to
-    the end of their own: the time between two completions is their period, and the host's marks
-    alone are not."""
+    """Window of one run's steps, without stubs and warm-up. It reaches from the end of earlier work
+    on the device to the end of the steps' own work: a period is the time between two completions,
+    which the host's marks do not show."""
     steps = _without_stubs(trace, marks)
     run = _without_warm_up(steps)
     begin = run[0].begin
@@ -485,8 +488,8 @@ def _stretch(trace: Trace, marks: list[Mark], how: Said) -> Window:
 
 
 def _on_device(trace: Trace, begin: int, end: int) -> tuple[int, int]:
-    """Times between which the main stream completed earlier work and that of steps marked from
-    `begin` to `end`."""
+    """Times (ns) at which the main stream completed earlier work, and the work of the steps marked
+    from `begin` to `end`."""
     activities = trace.activities
     launch = launch_of(trace)
     times = np.append(trace.launches.begin, end)[launch]
@@ -500,10 +503,10 @@ def _on_device(trace: Trace, begin: int, end: int) -> tuple[int, int]:
     unlinked = (launch < 0) & main
     first = mine[activities.begin[mine].argmin()]
     before = activities.begin < activities.begin[first]
-    if np.count_nonzero(unlinked & ~before) > LOST * len(mine):
-        return begin, end  # the trace lacks launches: what has none tells nothing of earlier steps
-    # A profiler that starts with these steps records what earlier ones left on the device, and not
-    # its launches. They were under way at its start, or these steps' own work queued behind them.
+    if np.count_nonzero(unlinked & ~before) > MOST_UNLINKED * len(mine):
+        return begin, end  # work without a launch need not be of earlier steps
+    # A profiler that starts with these steps records what earlier steps left on the device, without
+    # its launches. That was under way at the start, or these steps' own work queued behind it.
     left = unlinked & before
     if left.any():
         is_own = activities.begin[left].min() > begin and activities.end[left].max() < times[first]
@@ -513,8 +516,7 @@ def _on_device(trace: Trace, begin: int, end: int) -> tuple[int, int]:
     if left.any():
         completed = int(activities.end[left].max())
     elif _waited_ns(activities, int(times[first]), started) > UNSEEN_NS:
-        # Own work that waited for so long, with nothing on the device, waited for work that was not
-        # recorded.
+        # Work that waited this long on an idle device waited for work that was not recorded.
         completed = started
     else:
         completed = begin
@@ -522,6 +524,6 @@ def _on_device(trace: Trace, begin: int, end: int) -> tuple[int, int]:
 
 
 def _waited_ns(activities: Activities, launched: int, began: int) -> int:
-    """Nanoseconds from a launch to its work in which the device did nothing."""
+    """Nanoseconds between a launch and its work in which the device was idle."""
     work = Intervals(activities.begin, activities.end)
     return began - launched - length(union(clip(work, launched, began)))

@@ -1,6 +1,6 @@
-"""Reads a profile of JAX or TensorFlow (`*.xplane.pb`), on GPUs and TPUs, into a `Trace`. Messages:
-tsl/profiler/protobuf/xplane.proto and xla/service/hlo.proto of OpenXLA. A TPU names its own FLOPs
-and bytes of each operator; on a GPU they are counted from the module that the profile holds."""
+"""Reads a profile of JAX or TensorFlow (`*.xplane.pb`) on GPUs and TPUs into a `Trace`. Messages:
+tsl/profiler/protobuf/xplane.proto and xla/service/hlo.proto of OpenXLA. A TPU records FLOPs and
+bytes of each operator; for a GPU they are counted from the HLO module in the profile."""
 
 import functools
 import math
@@ -43,8 +43,8 @@ _TE_ATTENTION = re.compile(r"te_fused_attn_(forward|backward)_ffi")
 _TE_PADDED = (1, 3, 5)
 _TE_CAUSAL = (2, 3, 4, 5)
 _TE_UPPER_LEFT = (2, 3)
-HOST = "host"  # the process of all that a profile holds
-_NEW = 1 << 40  # with the number of events so far a number by which activities name their operator
+HOST = "host"  # stands for the process, which a profile does not name
+_NEW = 1 << 40  # with the number of events so far, an id that links activities to their operator
 _PROPERTIES = {
     "name": "device_type_string",
     "numSms": "core_count",
@@ -57,8 +57,8 @@ _GRID = re.compile(r"grid:(\d+),(\d+),(\d+)")
 
 
 def read(path: Path) -> list[Trace]:
-    """Reads a profile: what devices executed, HLO operators with their FLOPs, launches and steps.
-    Raises TraceError: protobuf is not installed, the file is damaged, or no device's plane holds an
+    """Reads a profile: device activities, HLO operators with their FLOPs, launches and steps.
+    Raises TraceError if protobuf is not installed, the file is damaged, or no device's plane has an
     event."""
     content = b"".join(Stream(path).chunks())
     try:
@@ -82,21 +82,27 @@ def read(path: Path) -> list[Trace]:
 
 
 def _take(recorder: Recorder, properties: list[Content], planes: "list[_Plane]") -> int:
+    """Records the events of all planes and collects the devices' properties. Returns the number of
+    events."""
     modules = next((plane.modules() for plane in planes if plane.name == "/host:metadata"), {})
     marked = False
+    count = 0
     for plane in planes:
-        if (match := _DEVICE.fullmatch(plane.name)) and any(line.events for line in plane.lines):
+        events = sum(len(line.events) for line in plane.lines)
+        count += events
+        match = _DEVICE.fullmatch(plane.name)
+        if match and events:
             number = int(match[2])
             properties.append(plane.properties(number))
             marked |= plane.device(recorder, number, modules, marked)
         elif plane.name == "/host:CPU":
             plane.host(recorder)
-    return sum(len(line.events) for plane in planes for line in plane.lines)
+    return count
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of HLO: its element type's name, and its sides."""
+    """A tensor of HLO: the name of its element type, and its sides."""
 
     type: str
     sides: list[int]
@@ -104,7 +110,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class HloCost:
-    """Work, bytes and operands of one operator; bytes are None where they are not told."""
+    """Work, bytes and operands of one operator; bytes are None if unknown."""
 
     work: Cost
     bytes: int | None
@@ -112,6 +118,8 @@ class HloCost:
 
 
 class _Plane:
+    """One plane of a profile: a device, the host, or metadata."""
+
     def __init__(self, plane: Any) -> None:
         self.name = _text(plane.name)
         self.lines = plane.lines
@@ -120,6 +128,7 @@ class _Plane:
         self.kinds = {entry.key: entry.value for entry in plane.event_metadata}
 
     def stats(self, holder: Any) -> Content:
+        """Statistics of an event or of a kind of event, by name."""
         values = {}
         for stat in holder.stats:
             field = stat.WhichOneof("value")
@@ -128,18 +137,20 @@ class _Plane:
                 value = getattr(stat, field)
             if field == "ref_value":
                 value = self._stat.get(value, "")
-            values[self._stat.get(stat.metadata_id, "")] = (
-                _text(value) if field == "str_value" else value
-            )
+            if field == "str_value":
+                value = _text(value)
+            values[self._stat.get(stat.metadata_id, "")] = value
         return values
 
     @functools.cached_property
-    def _about(self) -> dict[int, Content]:
+    def _stats_of_kind(self) -> dict[int, Content]:
+        """Statistics of each kind of event, by its number."""
         return {key: self.stats(kind) for key, kind in self.kinds.items()}
 
     def modules(self) -> dict[int, Any]:
+        """Costs of the operators of each HLO module, by the module's number."""
         modules = {}
-        for key, stats in self._about.items():
+        for key, stats in self._stats_of_kind.items():
             if content := stats.get("Hlo Proto") or stats.get("hlo_proto"):
                 proto = message("HloProto")
                 proto.ParseFromString(content)
@@ -153,6 +164,8 @@ class _Plane:
     def device(
         self, recorder: Recorder, number: int, modules: dict[int, Any], marked: bool
     ) -> bool:
+        """Records a device's kernels, operators and, unless `marked`, steps. True if it records
+        steps."""
         steps = False
         for line in self.lines:
             name = _text(line.name)
@@ -161,17 +174,18 @@ class _Plane:
             elif name == "XLA Ops":
                 self._operators(recorder, line, number)
             elif name == "Steps" and not marked:
+                thread = (HOST, f"steps {number}")
                 for event in line.events:
-                    if (step := _text(self.kinds[event.metadata_id].name)).isdecimal():
+                    step = _text(self.kinds[event.metadata_id].name)
+                    if step.isdecimal():
                         mark = f"ProfilerStep#{step}"
-                        recorder.host_call(
-                            _span(line, event), mark, (HOST, f"steps {number}"), -1, False, True
-                        )
+                        recorder.host_call(_span(line, event), mark, thread, -1, False, True)
                         steps = True
         return steps
 
     def _stream(self, recorder: Recorder, line: Any, number: int, modules: dict[int, Any]) -> None:
-        """A GPU's kernels; those of one HLO operator in a row are its one call."""
+        """Records the kernels of a GPU's stream. Consecutive kernels of one HLO operator belong to
+        one call of it."""
         copies = bool(_COPY.search(_text(line.name)))
         operator = None
         external = -1
@@ -195,63 +209,59 @@ class _Plane:
             recorder.activity(span, kind, name, (HOST, number), line.id, linked, external, blocks)
             if begins and stats.get("hlo_op"):
                 cost = modules.get(stats.get("program_id", -1), {}).get(stats["hlo_op"])
-                _operator(
-                    recorder,
-                    span,
-                    stats["hlo_op"],
-                    cost,
-                    (HOST, ("xla", number, line.id)),
-                    external,
-                )
+                thread = (HOST, ("xla", number, line.id))
+                _operator(recorder, span, stats["hlo_op"], cost, thread, external)
 
     def _operators(self, recorder: Recorder, line: Any, number: int) -> None:
-        """A TPU's operators: each with the FLOPs and bytes that its compiler names; loops by what
-        is theirs alone."""
+        """Records a TPU's operators with the FLOPs and bytes that its compiler states. A loop's
+        time is what its body leaves."""
         for event, span in _own_spans(line):
-            told = self.kinds[event.metadata_id]
-            stats = self._about[event.metadata_id] | self.stats(event)
-            name = _text(told.display_name or told.name)
+            event_kind = self.kinds[event.metadata_id]
+            stats = self._stats_of_kind[event.metadata_id] | self.stats(event)
+            name = _text(event_kind.display_name or event_kind.name)
             category = str(stats.get("hlo_category", ""))
-            text = _text(told.name)
+            text = _text(event_kind.name)
             external = _NEW | len(recorder)
             kind = COMMUNICATION if _COLLECTIVE.search(category or name) else kind_of(name)
             recorder.activity(span, kind, name, (HOST, number), line.id, -1, external, 0)
             cost = None
-            if (flops := stats.get("flops")) and _MULTIPLIES.search(category or name):
-                operands = _TENSOR.findall(text)[1:]  # its result comes first
-                tensors = [
-                    Tensor(form, [int(side) for side in sides.split(",") if side])
-                    for form, sides in operands
-                ]
+            flops = stats.get("flops")
+            if flops and _MULTIPLIES.search(category or name):
+                operands = _TENSOR.findall(text)[1:]  # the result comes first
+                tensors = list[Tensor]()
+                for element, sides in operands:
+                    tensors.append(
+                        Tensor(element, [int(side) for side in sides.split(",") if side])
+                    )
                 cost = HloCost(Cost.of(int(flops)), stats.get("bytes_accessed"), tensors)
             _operator(recorder, span, name.lstrip("%"), cost, (HOST, ("xla", number)), external)
 
     def host(self, recorder: Recorder) -> None:
-        """Adds the runtime's calls and the marks of `jax.profiler.StepTraceAnnotation`."""
+        """Records runtime calls, and the marks of `jax.profiler.StepTraceAnnotation`."""
         for line in self.lines:
+            thread = (HOST, line.id)
             for event in line.events:
                 name = _text(self.kinds[event.metadata_id].name)
                 if name.startswith("$") or not event.stats:  # Python's functions
                     continue
                 stats = self.stats(event)
+                span = _span(line, event)
                 if stats.get("correlation_id"):
-                    recorder.launch(
-                        _span(line, event), (HOST, line.id), int(stats["correlation_id"]), name
-                    )
-                elif (
-                    mark := f"ProfilerStep#{stats['step_num']}"
-                    if "step_num" in stats
-                    else step_mark(name)
-                ):
-                    recorder.host_call(_span(line, event), mark, (HOST, line.id), -1, False, True)
+                    recorder.launch(span, thread, int(stats["correlation_id"]), name)
+                    continue
+                mark = step_mark(name)
+                if "step_num" in stats:
+                    mark = f"ProfilerStep#{stats['step_num']}"
+                if mark:
+                    recorder.host_call(span, mark, thread, -1, False, True)
 
 
 def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
-    """Events in order with the time that is theirs alone: a loop's is what its body leaves, a piece
-    a gap."""
-    stack: list[list[Any]] = []  # event, end, up to where its time is given
+    """Yields events in order, each with its exclusive time: a loop comes once per gap that its body
+    leaves."""
+    stack: list[list[Any]] = []  # event, its end, and the time up to which it was yielded
 
-    def give(until: int) -> Iterator[tuple[Any, tuple[int, int]]]:
+    def close(until: int) -> Iterator[tuple[Any, tuple[int, int]]]:
         while stack and stack[-1][1] <= until:
             event, end, begin = stack.pop()
             if begin < end:
@@ -261,24 +271,24 @@ def _own_spans(line: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
 
     for event in sorted(line.events, key=lambda event: (event.offset_ps, -event.duration_ps)):
         begin, end = _span(line, event)
-        yield from give(begin)
+        yield from close(begin)
         if stack:
             if stack[-1][2] < begin:
                 yield stack[-1][0], (stack[-1][2], begin)
             stack[-1][2] = begin
         stack.append([event, min(end, stack[-1][1]) if stack else end, begin])
-    yield from give(1 << 62)
+    yield from close(1 << 62)
 
 
 def _operator(
     recorder: Recorder, span: Span, name: str, cost: HloCost | None, thread: Pair, external: int
 ) -> None:
-    short = re.sub(r"[.\d]+$", "", name)
-    call = None  # without its number
+    """Records the call of an HLO operator, with its cost if known."""
+    short = re.sub(r"[.\d]+$", "", name)  # without its number
+    call = None
     if cost:
-        types = tuple(
-            XLA_TYPES[tensor.type] for tensor in cost.operands if tensor.type in XLA_TYPES
-        )
+        known = [tensor.type for tensor in cost.operands if tensor.type in XLA_TYPES]
+        types = tuple(XLA_TYPES[name] for name in known)
         sides = tuple(tensor.sides for tensor in cost.operands)
         call = Call(f"xla::matmul {short}", sides, types, (astuple(cost.work), cost.bytes))
     recorder.host_call(
@@ -287,8 +297,8 @@ def _operator(
 
 
 def module_costs(module: object) -> dict[str, HloCost]:
-    """FLOPs, bytes and operands of each top-level operator of an HLO module that multiplies,
-    fusions included."""
+    """FLOPs, bytes and operands of each top-level HLO operator that multiplies, fusions included,
+    by name."""
     hlo = _Module(module)
     costs = dict[str, HloCost]()
     for part in hlo.parts.values():
@@ -302,7 +312,7 @@ def module_costs(module: object) -> dict[str, HloCost]:
 
 
 class _Module:
-    """Instructions of an HLO module, by their numbers."""
+    """Instructions of an HLO module, by number."""
 
     def __init__(self, module: Any) -> None:
         self.computations = {computation.id: computation for computation in module.computations}
@@ -311,12 +321,12 @@ class _Module:
             self.parts |= {part.id: part for part in computation.instructions}
 
     def operands(self, part: Any) -> list[Any]:
-        """Instructions whose results a part takes."""
+        """Instructions whose results an instruction takes."""
         return [self.parts[number] for number in part.operand_ids if number in self.parts]
 
     def flops(self, part: Any) -> int:
-        """FLOPs of a dot, convolution or library's call, of a fusion those of its parts; 0 of
-        others."""
+        """FLOPs of a dot, convolution or library call; of a fusion, the sum over its instructions;
+        0 for others."""
         opcode = _text(part.opcode)
         target = _text(part.custom_call_target)
         if opcode == "fusion":
@@ -328,9 +338,10 @@ class _Module:
         return 0
 
     def attention(self, part: Any) -> Cost | None:
-        """Work of Transformer Engine's attention, whose sizes its configuration tells; None of others.
-        The backward pass multiplies four times where the forward pass does twice, and scores once
-        again: transformer_engine/jax/csrc/extensions/attention.cpp of NVIDIA/TransformerEngine."""
+        """Work of Transformer Engine's attention, with the sizes in its configuration; None for
+        other instructions. The backward pass computes four matmuls where the forward pass computes
+        two, and the scores once more. Source: transformer_engine/jax/csrc/extensions/attention.cpp
+        of NVIDIA/TransformerEngine."""
         match = _TE_ATTENTION.match(_text(part.custom_call_target))
         if match is None:
             return None
@@ -350,7 +361,7 @@ class _Module:
             needed = 2 * needed
             executed = needed + scores
         full = int(needed * pairs.full)
-        is_packed = sizes["mask_type"] in _TE_PADDED  # lengths are not told: at most so many
+        is_packed = sizes["mask_type"] in _TE_PADDED  # lengths are unknown: an upper bound
         return Cost(
             full,
             int(needed * pairs.attended),
@@ -379,7 +390,8 @@ class _Module:
         return 2 * math.prod(_result(part.shape).dimensions) * contracted
 
     def _convolution_flops(self, part: Any) -> int:
-        """2 × result × weight ÷ output channels; a backward pass multiplies as its forward one."""
+        """2 × result × weight ÷ output channels; a backward pass costs the same as its forward
+        pass."""
         operands = self.operands(part)
         if len(operands) < 2:
             return 0
@@ -404,14 +416,14 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _result(shape: Any) -> Any:
-    """The first of a tuple: a library's call returns its workspace after it."""
+    """Shape of a result, or the first of a tuple: library calls return a workspace after it."""
     if shape.tuple_shapes:
         return shape.tuple_shapes[0]
     return shape
 
 
 def _span(line: Any, event: Any) -> tuple[int, int]:
-    """Whole nanoseconds of the profile's clock, each end rounded by itself."""
+    """Begin and end in whole ns of the profile's clock, each rounded by itself."""
     begin = 1000 * line.timestamp_ns + event.offset_ps
     return (begin + 500) // 1000, (begin + event.duration_ps + 500) // 1000
 
@@ -453,7 +465,7 @@ _ELEMENT_BYTES = dict(XLA_ELEMENTS.values())
 
 
 def message(name: str) -> Any:
-    """An empty message of this name. Raises ImportError without protobuf."""
+    """Creates an empty message by name. Raises ImportError if protobuf is not installed."""
     return _classes()[name]()
 
 

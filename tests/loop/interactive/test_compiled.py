@@ -220,7 +220,9 @@ def test_no_class_of_torch_is_changed_and_nothing_is_imported_for_a_loop_at_rest
             model(inputs)
             window.step()
             assert nn.Module.__call__ is call
-        assert not model._forward_pre_hooks or window._loop.rest.calls, "but one hook that looks"
+        assert not model._forward_pre_hooks or window._loop.unwatched.calls, (
+            "but one hook that looks"
+        )
         assert not nn.modules.module._global_forward_pre_hooks
         engine = sys.modules["torch.autograd.graph"]._engine_run_backward
         assert torch.autograd._engine_run_backward is engine

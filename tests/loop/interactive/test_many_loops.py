@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import mfulab
 from mfulab.flops.sharded import pretend_ranks
 from mfulab.loop.interactive import costs
-from mfulab.loop.interactive.rest import ENOUGH_FORWARDS
+from mfulab.loop.interactive.unwatched import ENOUGH_FORWARDS
 
 ROWS, WIDTH = 4, 16
 ONE = 2 * ROWS * WIDTH * WIDTH

@@ -1,2 +1,1 @@
-"""Above the step and beside the server: a job's journal and its ladder, and a serving engine's own
-counters."""
+"""A job's journal and its ladder, and a serving engine's own counters."""

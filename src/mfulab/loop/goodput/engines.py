@@ -1,4 +1,4 @@
-"""A serving engine by its own page for Prometheus: throughput and latency, and MFU and MBU of the
+"""Measures a serving engine by its page for Prometheus: throughput, latency, and MFU and MBU of the
 devices behind it."""
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ COLUMNS = (
     *("prefill_mfu_percent", "decode_mfu_percent", "mfu_percent", "attainable_mfu_percent"),
     *("held_percent", "kept_percent"),
 )
-LENGTHS = (64, 128)  # tokens of the two counts that give any other
+LENGTHS = (64, 128)  # tokens: costs at these two lengths give the cost at any other
 
 
 def sample_of(
@@ -48,11 +48,11 @@ def sample_of(
     peak: Peak,
     devices: int = 1,
 ) -> dict[str, object]:
-    """The columns of an engine between two readings of its page, and in `missing` why some of them
-    are empty. FLOPs are the engine's own where it exports them, those of `config` counted here as
-    `counted_tflop_s`; both are of one device of the `devices` that share an engine's model.
-    `precision` is that of matmuls and weights. The halves of MFU are of the whole time, so that
-    they sum to it."""
+    """Columns of an engine between two readings of its page, with `missing`: why some of them are
+    empty. FLOPs are the engine's own if it exports them; those counted from `config` are
+    `counted_tflop_s`. Both are of one of the `devices` that share an engine's model. `precision` is
+    that of matmuls and weights. MFU of prefill and of decoding is over the whole time, so that the
+    two sum to MFU."""
     now = after.values
     passed = after.seconds - before.seconds
     growth = _Growth(before.values, now)
@@ -90,7 +90,7 @@ def sample_of(
         "replica": after.replica or None,
         **row,
         "verdict": _verdict(row),
-        "missing": _missing(row, now, peak, growth.is_anew) if is_engine else [],
+        "missing": _missing(row, now, peak, growth.has_restarted) if is_engine else [],
     }
 
 
@@ -100,15 +100,12 @@ class _Growth:
     def __init__(self, before: Mapping[str, float], now: Mapping[str, float]) -> None:
         self.before = before
         self.now = now
-        counted = []
-        for name in METRICS["counters"]:
-            if name in now:
-                counted.append(name)
-        self.is_anew = any(now[name] < before.get(name, 0) for name in counted)
+        counted = [name for name in METRICS["counters"] if name in now]
+        self.has_restarted = any(now[name] < before.get(name, 0) for name in counted)
 
     def of(self, name: str) -> float | None:
-        """Growth of a counter; None of one that is not told, and of an engine that began anew."""
-        if self.is_anew or name not in self.now or name not in self.before:
+        """Growth of a counter; None if the page lacks it, or if the engine has restarted."""
+        if self.has_restarted or name not in self.now or name not in self.before:
             return None
         # Without --enable-mfu-metrics an engine may export FLOPs and bytes that stay 0.
         if name in METRICS["of_one_gpu"] and not self.now[name]:
@@ -116,13 +113,13 @@ class _Growth:
         return self.now[name] - self.before[name]
 
     def of_request(self, name: str) -> float | None:
-        """A counter ÷ requests, in the mean of all so far."""
+        """Counter ÷ requests, as the mean of all requests so far; None if unknown."""
         return ratio(self.now.get(name), self.now.get("first_tokens"))
 
 
 @dataclass(frozen=True)
 class _Served:
-    """FLOPs of prefill and of decoding, and bytes that were moved; None where not counted."""
+    """FLOPs of prefill and of decoding, and bytes moved; None if not counted."""
 
     prefill: float | None = None
     decode: float | None = None
@@ -132,7 +129,8 @@ class _Served:
 def _of_one_device(
     config: ModelConfig | None, precision: str, growth: _Growth, devices: int
 ) -> _Served:
-    """Work of one of the devices that share a model; bytes are the engine's own where it tells."""
+    """Work of one of the devices that share a model; bytes are the engine's own if it exports
+    them."""
     counted = _Served() if config is None else _counted_work(config, precision, growth)
     moved = total(growth.of("read_bytes"), growth.of("written_bytes"))
     if moved is None:
@@ -141,25 +139,25 @@ def _of_one_device(
 
 
 def _counted_work(config: ModelConfig, precision: str, growth: _Growth) -> _Served:
-    """Work of what an engine's counters tell; the mean request is that of all counted so far."""
+    """Work counted from an engine's counters; the mean request is that of all requests so far."""
     first = growth.of("first_tokens")
-    given = growth.of("prompt_tokens")
+    prompt_tokens = growth.of("prompt_tokens")
     generated = growth.of("generated_tokens")
     steps = growth.of("steps")
     prompt = growth.of_request("prompt_tokens")
     answer = growth.of_request("generated_tokens")
     if generated is None or not prompt or answer is None:
         return _Served()
-    context = prompt + answer / 2  # tokens, in the mean, that a decoded one attends to
+    context = prompt + answer / 2  # mean number of tokens that a decoded one attends to
     decoded = max(0.0, generated - (first or 0))
     prefill = decode = read = None
-    if first is not None and given is not None:
-        made = given - (growth.of("cached_tokens") or 0.0)
-        token, head = _a_token(config, prompt, "inference")
-        # Attention is full; the output layer makes a token that follows, once a request.
-        prefill = made * token - max(0.0, made - first) * head
-        decode = decoded * _a_token(config, context, "decoding")[0]
-    if steps is not None:  # decoding reads weights each step, and each token's cache
+    if first is not None and prompt_tokens is not None:
+        computed = prompt_tokens - (growth.of("cached_tokens") or 0.0)
+        token, head = _token_flops(config, prompt, "inference")
+        # Attention is full; the output layer runs once per request, for the token that follows.
+        prefill = computed * token - max(0.0, computed - first) * head
+        decode = decoded * _token_flops(config, context, "decoding")[0]
+    if steps is not None:  # decoding reads the weights in each step, and the cache for each token
         work = _counted(config.model_dump_json(by_alias=True), LENGTHS[1], "decoding")
         cached = decoded * work.cache_elements * context / LENGTHS[1]
         read = (steps * (work.parameters - work.looked_up) + cached) * FORMATS[precision].bytes
@@ -169,10 +167,10 @@ def _counted_work(config: ModelConfig, precision: str, growth: _Growth) -> _Serv
 def _attainable(
     flops: float | None, prefill: float | None, moved: float | None, peak: Peak
 ) -> float | None:
-    """MFU in percent of the same work on the roofline: prefill by FLOPs, decoding by the longer of
-    FLOPs and bytes.
+    """MFU in percent of the same work on the roofline, with prefill limited by FLOPs, and decoding
+    by the slower of FLOPs and bytes. None if unknown.
 
-    Without halves all work is taken as one, which then takes less time: prefill's FLOPs hide
+    If the halves are unknown, all work is one. That takes less time: prefill's FLOPs hide
     decoding's bytes.
     """
     if flops is None or moved is None or peak.spec is None or peak.memory_gb_s is None:
@@ -184,28 +182,25 @@ def _attainable(
 
 
 def _missing(
-    row: Mapping[str, object], now: Mapping[str, float], peak: Peak, anew: bool
+    row: Mapping[str, object], now: Mapping[str, float], peak: Peak, has_restarted: bool
 ) -> list[str]:
+    """Message keys of the reasons why columns are empty."""
     has_histogram = "first_tokens" in now
     rules = {
-        "anew": anew,
-        "no_flops": row["tflop_s"] is None and not anew,
+        "anew": has_restarted,
+        "no_flops": row["tflop_s"] is None and not has_restarted,
         "no_peak": row["tflop_s"] is not None and peak.spec is None,
         "no_halves": row["prefill_mfu_percent"] is None and row["mfu_percent"] is not None,
-        "no_bytes": row["read_gb_s"] is None and not anew,
+        "no_bytes": row["read_gb_s"] is None and not has_restarted,
         "no_bandwidth": row["read_gb_s"] is not None and peak.memory_gb_s is None,
         "no_latency": row["ttft_s"] is None and has_histogram,
         "no_histogram": not has_histogram,
     }
-    found = []
-    for key, holds in rules.items():
-        if holds:
-            found.append(key)
-    return found
+    return [key for key, holds in rules.items() if holds]
 
 
 def _verdict(row: Row) -> str:
-    """The likely limit, the first that holds: the key of its sentence."""
+    """Message key of the likely limit: the first rule that holds."""
     at = {name: row[name] or 0.0 for name in COLUMNS}
     rules = {
         "idle": not at["running"] and not at["waiting"] and not at["generated_tokens_per_s"],
@@ -218,25 +213,25 @@ def _verdict(row: Row) -> str:
     return next(key for key, holds in rules.items() if holds)
 
 
-def _a_token(config: ModelConfig, length: float, mode: decoders.Mode) -> tuple[float, float]:
-    """FLOPs of a token, which grow with the length along a line, and of its output layer."""
+def _token_flops(config: ModelConfig, length: float, mode: decoders.Mode) -> tuple[float, float]:
+    """FLOPs of one token, linear in the length, and FLOPs of its output layer."""
     text = config.model_dump_json(by_alias=True)
     short, long = (_counted(text, tokens, mode) for tokens in LENGTHS)
     low = short.forward_flops / short.tokens
     high = long.forward_flops / long.tokens
-    grows = (high - low) / (LENGTHS[1] - LENGTHS[0])
-    heads = []
-    for one in long.operations:
-        if one.layer.endswith(("lm_head", "embed_out")):
-            heads.append(one)
-    head = sum(operation.flops for operation in heads) / long.tokens
-    return low + grows * (length - LENGTHS[0]), head
+    slope = (high - low) / (LENGTHS[1] - LENGTHS[0])
+    head_flops: float = 0
+    for operation in long.operations:
+        if operation.layer.endswith(("lm_head", "embed_out")):
+            head_flops += operation.flops
+    return low + slope * (length - LENGTHS[0]), head_flops / long.tokens
 
 
 @cache
 def _counted(config: str, length: int, mode: decoders.Mode) -> decoders.Work:
-    made = ModelConfig.model_validate_json(config)
+    """Work of one sequence of `length` tokens."""
+    model = ModelConfig.model_validate_json(config)
     try:
-        return decoders.computed(made, length, 1, mode)
+        return decoders.computed(model, length, 1, mode)
     except ConfigurationError:
-        return work_of(made, length, 1, mode)
+        return work_of(model, length, 1, mode)

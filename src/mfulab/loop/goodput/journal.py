@@ -1,5 +1,5 @@
-"""The journal of a training process: what its time went to, in lines of JSON that survive its end
-by SIGKILL. docs/goodput.md describes the format, for other programs that write it."""
+"""The journal of a training process: what its time was spent on, as lines of JSON that survive
+SIGKILL. docs/goodput.md describes the format, for other programs that write it."""
 
 import atexit
 import json
@@ -13,16 +13,17 @@ from mfulab.core.errors import warn
 from mfulab.core.files import cannot_be_written
 from mfulab.device.system import boot
 
-# A line is written once this share of the process's life has passed since the last one, or after so
-# many seconds: what a kill can hide is as small a share, and a week has some thousand lines.
+# A line is written once this share of the process's life, or this time, has passed since the last
+# one: a kill loses at most as much, and a week has some thousand lines.
 SHARE = 0.002
 LONGEST_NS = 60 * 10**9
-KEPT = frozenset({"checkpoint", "restore", "end"})  # a crash of the machine must not lose these
+# Lines that are forced to disk: a crash of the machine must not lose them.
+KEPT = frozenset({"checkpoint", "restore", "end"})
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def now_ns() -> int:
-    """Nanoseconds of a clock that nobody sets: since the machine's boot, on Linux with its
+    """Nanoseconds of a clock that cannot be set: since the machine's boot, on Linux including
     sleep."""
     if _BOOTTIME is None:
         return time.monotonic_ns()
@@ -30,8 +31,8 @@ def now_ns() -> int:
 
 
 def _age_ns() -> int:
-    """Nanoseconds since this process began: exact to a tick of 10 ms on Linux, elsewhere to what
-    psutil knows."""
+    """Nanoseconds since this process began: on Linux exact to a tick of 10 ms, elsewhere as exact
+    as psutil."""
     with suppress(OSError, ValueError, IndexError):
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return now_ns() - ticks * 10**9 // os.sysconf("SC_CLK_TCK")
@@ -41,19 +42,20 @@ def _age_ns() -> int:
 
 
 class Journal:
-    """Appends what this process spends its time on to a file of its own in the job's folder.
+    """Records what this process spends its time on, in a file of its own in the job's folder.
 
-        journal = mfulab.Journal("runs/llama") journal.mark("restore", step=1200)  # what ran since
-        the last mark, or since the process began for batch in loader:
+        journal = mfulab.Journal("runs/llama")
+        journal.mark("restore", step=1200)  # what ran since the last mark or the begin
+        for batch in loader:
             journal.mark("loader")
             train(batch)
             journal.step()
 
     Each line is one write. Marks of steps and of the loader are written together after 0.2 % of the
-    process's life, any other at once. A disk that is full stops no training: what could not be
-    written is part of the next line. Every process and attempt of a job is given the same `folder`;
-    without `rank` and `world` the launcher's environment says them. Raises ConfigurationError if
-    nothing can be written there.
+    process's life, any other mark at once. A full disk stops no training: what could not be written
+    becomes part of the next line. Every process and attempt of a job takes the same `folder`.
+    `rank` and `world` default to the launcher's environment. Raises ConfigurationError if the
+    folder cannot be written.
     """
 
     def __init__(
@@ -94,10 +96,9 @@ class Journal:
         atexit.register(self.close)
 
     def mark(self, span: str, step: int | None = None, **facts: object) -> None:
-        """Says what ran since the last mark: `setup`, `evaluation`, `checkpoint`, or any other
-        word. `step` is how many steps of the job are done, as after a restore; `facts` are further
-        keys of the line, such as `flops` of a step.
-        """
+        """Records what ran since the last mark: `setup`, `evaluation`, `checkpoint`, or any other
+        word. `step` is the number of the job's steps done so far, as after a restore. `facts` are
+        further keys of the line, such as `flops` of a step."""
         if step is not None:
             self._done = step
         self._add(span)
@@ -105,7 +106,8 @@ class Journal:
             self._flush(span in KEPT, **facts)
 
     def step(self, done: int | None = None) -> None:
-        """Marks the end of a step; `done` steps of the job are then over, by default one more."""
+        """Marks the end of a step. `done` is the number of the job's steps done so far, by default
+        one more."""
         self._done = self._done + 1 if done is None else done
         now = self._add("first_step" if self._first else "step")
         # The first step of a process compiles and allocates: it has a line of its own.
@@ -114,11 +116,12 @@ class Journal:
         self._first = False
 
     def beside(self, name: str, seconds: float) -> None:
-        """Notes what another thread did while steps went on, such as an asynchronous checkpoint."""
+        """Records the seconds of what another thread did while steps went on, such as an
+        asynchronous checkpoint."""
         self._write({"ns": now_ns() - self._began, "beside": {name: int(1e9 * seconds)}})
 
     def close(self) -> None:
-        """Writes what is pending, and the end; also called as the interpreter ends."""
+        """Writes what is pending, and the end. Also called when the interpreter exits."""
         if self._file >= 0 and self._pid == os.getpid():
             self.mark("end")
             os.close(self._file)
@@ -138,27 +141,29 @@ class Journal:
             self._written = self._last
 
     def _write(self, line: dict[str, object], durable: bool = False) -> bool:
+        """Appends one line; False if it could not be written completely."""
         if self._file < 0 or self._pid != os.getpid():
             return False
         data = b"\n" * self._torn + json.dumps(line).encode() + b"\n"
         try:
-            whole = os.write(self._file, data) == len(data)
+            is_written = os.write(self._file, data) == len(data)
         except OSError as error:
-            whole = False
+            is_written = False
             if not self._torn:
                 warn(f"{self.folder}: the journal waits: {error.strerror or error}")
-        self._torn = not whole
-        if durable and whole:
+        self._torn = not is_written
+        if durable and is_written:
             with suppress(OSError):  # a pipe, or a folder on a network
                 os.fsync(self._file)
-        return whole
+        return is_written
 
 
 _open: dict[Path, Journal] = {}
 
 
 def journal_of(job: "str | Path | Journal | None") -> Journal | None:
-    """The journal of a job's folder, one a process; a journal itself; None without a job."""
+    """Journal of a job's folder, one per process. Returns a journal unchanged, and None if there is
+    no job."""
     if job is None or isinstance(job, Journal):
         return job
     path = Path(job).resolve()

@@ -19,8 +19,8 @@ from mfulab.core.rows import LARGEST
 from mfulab.core.said import Numbers, Said, said_by
 from mfulab.mfu.utilization import percent, product, ratio, total
 
-# Shares in percent, each part of the one before: of ranks × wall time, and from `mfu` on of what
-# their peaks offer.
+# Shares in percent, each a part of the one before: of ranks × wall time; from `mfu` on, of the
+# FLOPs that their peaks offer in it.
 RUNGS = ("held", "in_steps", "kept", "mfu", "useful_mfu")
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Moment = Annotated[int, Field(ge=-(1 << 62), le=1 << 62)]  # a clock may be set to before 1970
@@ -28,8 +28,8 @@ Quantity = Annotated[float, Field(ge=0, le=LARGEST)]
 
 
 class Head(BaseModel):
-    """The first line of a process's journal; `unix_ns` and `boot_ns` are when it began, on two
-    clocks."""
+    """First line of a process's journal; `unix_ns` and `boot_ns` are the begin of the process on
+    two clocks."""
 
     rank: Count
     world: Count = 1
@@ -40,8 +40,8 @@ class Head(BaseModel):
 
 
 class Line(BaseModel):
-    """Any other line: what the time since the one before went to, up to `ns` after the process
-    began."""
+    """Any other line: what the time since the previous line was spent on, up to `ns` after the
+    process began."""
 
     ns: Count
     spans: dict[str, Count] = {}
@@ -62,9 +62,9 @@ class Line(BaseModel):
 
 @dataclass
 class Attempt:
-    """One process of the job: whose clock, when it began on it, and its lines, the first of them
-    empty. `boot_ns` is None where the clock may be set meanwhile; `torn` counts lines that cannot
-    be read."""
+    """One process of the job: its clock, its begin on that clock, and its lines, the first of them
+    empty. `boot_ns` is None if the clock may have been set meanwhile; `torn` counts unreadable
+    lines."""
 
     name: str
     rank: int
@@ -77,12 +77,13 @@ class Attempt:
 
     @property
     def ended(self) -> int:
-        """Last sign of life of the process."""
+        """Time of the process's last line, in ns of its clock."""
         return self.began + self.lines[-1].ns
 
     @property
     def first(self) -> int | None:
-        """Steps of the job that were done before its own; None if it came to no step."""
+        """Number of the job's steps done before the process's own first step; None if it finished
+        none."""
         for before, line in itertools.pairwise(self.lines):
             if line.trains:
                 return before.step
@@ -91,8 +92,8 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Nanoseconds of a rank from `began`, by what they went to; `down` is where no process of the
-    rank was alive."""
+    """Nanoseconds of a rank from `began`, by what they were spent on; `down` while no process of
+    the rank was alive."""
 
     rank: int
     began: int
@@ -101,10 +102,10 @@ class Stretch:
 
 @dataclass
 class Job:
-    """A job's wall time in nanoseconds, and its stretches, whose spans sum to ranks × wall. `lost`
-    is the time of steps that were run again, `step` that of those that were kept; `unknown` what no
-    line says. `timed` holds each rank's kept steps and their time, without the first of a
-    process."""
+    """Wall time of a job in ns, and its stretches, whose spans sum to ranks × wall. Of the spans,
+    `step` is time of steps that were kept, `lost` of steps that were run again, and `unknown` what
+    no line covers. `timed` holds the number and the ns of each rank's kept steps, without the first
+    step of each process."""
 
     folder: str
     wall: int
@@ -119,32 +120,31 @@ class Job:
 
     @property
     def spans(self) -> Counter[str]:
-        """Nanoseconds of all ranks together by what they went to."""
+        """Nanoseconds of all ranks together, by what they were spent on."""
         spans: Counter[str] = Counter()
         for stretch in self.stretches:
             spans.update(stretch.spans)
         return spans
 
     def row(self) -> Record:
-        """Gives what is known as columns: seconds and steps are means over the ranks, percents
-        shares as in RUNGS."""
+        """Columns of the job: seconds and steps as means over the ranks, percents as shares in
+        RUNGS."""
         spans = self.spans
         ranks = len(self.timed)
         kept = spans["step"]
+        offered = self.wall * ranks
         shares = {
-            "held": self.wall * ranks - spans["down"],
+            "held": offered - spans["down"],
             "in_steps": kept + spans["lost"],
             "kept": kept,
         }
-        mfu = product(ratio(kept, self.wall * ranks), self.mfu["steps"])
+        mfu = product(ratio(kept, offered), self.mfu["steps"])
         return {
             "job": self.folder,
             "ranks": ranks,
             "attempts": self.attempts,
             "wall_s": self.wall / 1e9,
-            **{
-                f"{name}_percent": percent(part, self.wall * ranks) for name, part in shares.items()
-            },
+            **{f"{name}_percent": percent(part, offered) for name, part in shares.items()},
             "mfu_percent": mfu,
             "useful_mfu_percent": product(mfu, self.mfu["useful"]),
             "mfu_of_steps_percent": self.mfu["steps"],
@@ -156,14 +156,13 @@ class Job:
 
 
 def job_of(folder: Path) -> Job:
-    """The ladder of the job of `folder`. Raises ConfigurationError without a journal, or if a rank
-    ran twice."""
+    """Computes the ladder of the job whose journals are in `folder`. Raises ConfigurationError if
+    there is no journal, or if a rank ran twice at once."""
     attempts, unread = _attempts(folder)
     _one_clock(attempts)
     attempts.sort(key=lambda attempt: (attempt.rank, attempt.began))
-    ranks = {
-        rank: list(own) for rank, own in itertools.groupby(attempts, lambda attempt: attempt.rank)
-    }
+    by_rank = itertools.groupby(attempts, lambda attempt: attempt.rank)
+    ranks = {rank: list(of_rank) for rank, of_rank in by_rank}
     job = Job(folder.name, 0, max(map(len, ranks.values())), {rank: [0, 0] for rank in ranks})
     for before, after in itertools.pairwise(attempts):
         if after.rank == before.rank and after.began < before.ended:
@@ -171,21 +170,23 @@ def job_of(folder: Path) -> Job:
     began = min(attempt.began for attempt in attempts)
     ended = max(attempt.ended for attempt in attempts)
     job.wall = ended - began
-    for own in ranks.values():
-        _account(job, own, began, ended)
+    for of_rank in ranks.values():
+        _account(job, of_rank, began, ended)
     job.mfu = _mfu(job, ranks)
     for reason in unread:
         job.notes.append(("unread", {"reason": reason}))
-    if torn := sum(attempt.torn for attempt in attempts):
+    torn = sum(attempt.torn for attempt in attempts)
+    if torn:
         job.notes.append(("torn", {"count": torn}))
-    if (world := max(attempt.world for attempt in attempts)) > len(ranks):
+    world = max(attempt.world for attempt in attempts)
+    if world > len(ranks):
         job.notes.append(("ranks", {"count": len(ranks), "world": world}))
     return job
 
 
 def _attempts(folder: Path) -> tuple[list[Attempt], list[str]]:
-    """Journals of a folder, and why others cannot be read. Raises ConfigurationError without
-    one."""
+    """Reads the journals in a folder. Returns them, and the reasons why others cannot be read.
+    Raises ConfigurationError if there is none."""
     attempts = list[Attempt]()
     unread = list[Said]()
     for file in sorted(folder.glob("*.jsonl")):
@@ -203,8 +204,8 @@ def _attempts(folder: Path) -> tuple[list[Attempt], list[str]]:
 
 
 def _push_apart(folder: Path, job: Job, before: Attempt, after: Attempt) -> None:
-    """Begins an attempt where the one before it ends, noting that their clocks differ. Raises
-    ConfigurationError where one clock says that both ran at once."""
+    """Moves the begin of an attempt to the end of the one before, with a note that their clocks
+    differ. Raises ConfigurationError if the same clock shows that both ran at once."""
     if after.clock == before.clock and after.boot_ns is not None:
         files: Numbers = {"first": before.name, "second": after.name}
         twice: Numbers = {"folder": str(folder), "rank": after.rank, **files}
@@ -215,7 +216,7 @@ def _push_apart(folder: Path, job: Job, before: Attempt, after: Attempt) -> None
 
 
 def read(file: Path) -> Attempt | None:
-    """A process's journal; None if its first line cannot be read. Raises FileNotFoundError and
+    """Reads a process's journal; None if its first line is invalid. Raises FileNotFoundError or
     UnreadableError."""
     first, *texts = read_bytes(file, follow=True).split(b"\n")
     try:
@@ -236,7 +237,7 @@ def read(file: Path) -> Attempt | None:
         except ValidationError:
             attempt.torn += 1
             continue
-        if line.beside:  # another thread's: no end of a span
+        if line.beside:  # of another thread: ends no span
             line.ns = last.ns
             line.spans = {}
         if line.ns - last.ns < sum(line.spans.values()):
@@ -250,55 +251,51 @@ def read(file: Path) -> Attempt | None:
 
 
 def _one_clock(attempts: Sequence[Attempt]) -> None:
-    """Sets all attempts to one clock: the boot's where there is one, machines together by the steps
-    that they share. Ranks end a step together: the least median difference of steps' ends is a
-    clock's."""
+    """Sets all attempts to one clock: on one machine by its boot, between machines by the steps
+    that they share. Ranks end a step together, so the smallest median difference between their ends
+    of steps is that of the clocks."""
     clocks = dict[str, list[Attempt]]()
     for attempt in sorted(attempts, key=lambda attempt: (attempt.rank, attempt.boot_ns or 0)):
         clocks.setdefault(attempt.clock, []).append(attempt)
     reference, *others = clocks.values()
-    for own in clocks.values():
-        anchor = own[0].boot_ns
-        start = own[0].began
-        for attempt in own:
+    for alike in clocks.values():
+        anchor = alike[0].boot_ns
+        start = alike[0].began
+        for attempt in alike:
             if attempt.boot_ns is not None and anchor is not None:
                 attempt.began = start + attempt.boot_ns - anchor
-    for own in others:
-        apart = (
-            _apart(attempt, other)
-            for attempt in own
-            for other in reference
-            if attempt.rank != other.rank
-        )
+    for alike in others:
+        pairs = itertools.product(alike, reference)
+        apart = [_apart(attempt, other) for attempt, other in pairs if attempt.rank != other.rank]
         ahead = min(drop_none(apart), key=abs, default=0)
-        for attempt in own:
+        for attempt in alike:
             attempt.began -= ahead
 
 
 def _apart(attempt: Attempt, other: Attempt) -> int | None:
-    """Nanoseconds that the clock of `attempt` is ahead, by steps that both noted, as the first
-    always is; else None."""
-    ends, others = (
-        {line.step: own.began + line.ns for line in own.lines if line.trains}
-        for own in (attempt, other)
-    )
+    """Nanoseconds by which the clock of `attempt` is ahead, by the steps that both recorded; None
+    if there are none."""
+    ends = _ends_of_steps(attempt)
+    others = _ends_of_steps(other)
     gaps = [ends[step] - others[step] for step in ends.keys() & others.keys()]
     if gaps:
         return round(statistics.median(gaps))
     return None
 
 
+def _ends_of_steps(attempt: Attempt) -> dict[int | None, int]:
+    return {line.step: attempt.began + line.ns for line in attempt.lines if line.trains}
+
+
 def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> None:
-    """Adds where a rank's wall time went: its attempts, in order, and the gaps between them."""
+    """Adds the stretches of one rank's wall time: its attempts, in order, and the gaps between
+    them."""
     now = began
     rank = attempts[0].rank
     for index, attempt in enumerate(attempts):
         job.stretches.append(Stretch(rank, now, {"down": attempt.began - now}))
-        # A step that a later attempt began again is lost, whoever ran it.
-        limit = min(
-            (later.first for later in attempts[index + 1 :] if later.first is not None),
-            default=None,
-        )
+        # A step that a later attempt runs again is lost, whichever attempt ran it.
+        limit = min(drop_none(later.first for later in attempts[index + 1 :]), default=None)
         for before, line in itertools.pairwise(attempt.lines):
             spans = Counter(line.spans)
             spans["unknown"] = line.ns - before.ns - sum(spans.values())
@@ -311,8 +308,8 @@ def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> N
                     lost = min(steps, max(0, end - limit))
                 spans["lost"] = spans["step"] * lost // steps if steps else 0
                 spans["step"] -= spans["lost"]
-                job.lost_steps = job.lost_steps + lost
-                job.kept_steps = job.kept_steps + steps - lost
+                job.lost_steps += lost
+                job.kept_steps += steps - lost
                 if not spans["first_step"]:
                     job.timed[rank][0] += steps - lost
                     job.timed[rank][1] += spans["step"]
@@ -322,28 +319,19 @@ def _account(job: Job, attempts: Sequence[Attempt], began: int, ended: int) -> N
 
 
 def _mfu(job: Job, ranks: Mapping[int, Sequence[Attempt]]) -> dict[str, float | None]:
-    """MFU of the steps that were kept, over all ranks, and the share of useful tokens; None if a
-    rank's is unknown."""
-    rows: list[
-        list[float | None]
-    ] = []  # of each rank: FLOPs, those that its peak offers in TFLOP, the useful share
-    for rank, own in ranks.items():
-        facts = []
-        for attempt in own:
-            for line in attempt.lines:
-                if line.flops:
-                    facts.append(line)
+    """MFU of the kept steps over all ranks, and the share of useful tokens; None if a rank's is
+    unknown."""
+    rows: list[list[float | None]] = []  # per rank: FLOPs, TFLOP offered by its peak, useful share
+    for rank, attempts in ranks.items():
+        lines = itertools.chain.from_iterable(attempt.lines for attempt in attempts)
+        facts = [line for line in lines if line.flops]
         steps = sum(line.steps for line in facts)
-        timed = job.timed[rank]
-        scales = {"flops": timed[0], "peak_tflop_s": timed[1] / 1e9, "useful": 1 / len(ranks)}
-        sums = (
-            total(*(product(getattr(line, name), line.steps) for line in facts)) for name in scales
-        )
-        rows.append(
-            [
-                product(ratio(amount, steps), scale)
-                for amount, scale in zip(sums, scales.values(), strict=True)
-            ]
-        )
+        kept, kept_ns = job.timed[rank]
+        scales = {"flops": kept, "peak_tflop_s": kept_ns / 1e9, "useful": 1 / len(ranks)}
+        row = list[float | None]()
+        for name, scale in scales.items():
+            amounts = [product(getattr(line, name), line.steps) for line in facts]
+            row.append(product(ratio(total(*amounts), steps), scale))
+        rows.append(row)
     needed, offered, useful = (total(*column) for column in zip(*rows, strict=True))
     return {"steps": percent(needed, product(offered, 1e12)), "useful": useful}

@@ -1,8 +1,8 @@
-"""Pages for Prometheus, read: which series of a metric are repeats, which are totals, and which are
-parts that sum. One rule for all labels. Ranks that share a request repeat it: one of them counts. A
-series whose labels are some of another's, with the same values, is the total of the longer ones: an
-empty label is none, and so is `all`. What is left are parts; those of an engine's labels are
-engines of their own."""
+"""Reads Prometheus pages, and decides which series of a metric are repeats, which are totals, and
+which are parts to sum. One rule covers all labels. Ranks that share a request repeat it: one of
+them counts. A series is the total of others if its labels are a subset of theirs, with the same
+values; an empty label or `all` is no label. The rest are parts; parts with different labels of
+engines belong to different engines."""
 
 import math
 import re
@@ -26,14 +26,13 @@ NAMES = frozenset(
 )
 MEANS = frozenset({"cache", "utilization_percent", "mfu_percent", "held_percent", "kept_percent"})
 REPEATS = ("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank", "cp_rank", "attn_tp_rank")
-# A rank's process, where an engine's processes share a page; on a page of ours, a program of its own.
+# Process of a rank, if an engine's processes share a page; on a page of ours, a separate program.
 PROCESS = "pid"
 ENGINES: tuple[str, ...] = ("model_name", "engine", "engine_id", "dp_rank", "WorkerId", "ReplicaId")
 ENGINES += ("replica", "worker_id", "instance", "pod")
 WHOLE = ("", "all", "total")  # values of a label that stand for every value
-KNOWN = re.compile(
-    r"(?:^|_)((?:vllm|sglang|mfulab)_.*)"
-)  # what a framework, as Ray, puts in front is not read
+# A prefix that a framework, such as Ray, puts in front is not read.
+KNOWN = re.compile(r"(?:^|_)((?:vllm|sglang|mfulab)_.*)")
 MOST_SHAPES = 64  # different sets of label names on a page: real ones have some five
 LONGEST_LINE = 1 << 14  # the parser's time grows with the square of a line's quotes
 DEADLINE_S = 5.0
@@ -45,27 +44,29 @@ Series = Mapping[Labels, float]
 
 @dataclass(frozen=True)
 class Page:
-    """One reading of an engine, or of all on a page: when, whose, and its known metrics by our
-    names."""
+    """One reading of an engine, or of all engines on a page: the time, the engine, its model, and
+    its known metrics under our names."""
 
     seconds: float
     engine: str
     model: str
     values: Mapping[str, float]
-    replica: str = ""  # what tells this engine from the others of its page
-    owners: int = 1  # engines that `values` are of, each with devices of its own
+    replica: str = ""  # labels that distinguish this engine from the others on its page
+    owners: int = 1  # number of engines in `values`, each with devices of its own
 
 
 class Reader:
-    """Reads pages side by side, each within the deadline; one that is late is waited for once."""
+    """Reads several pages at once, each within the deadline. A late page is not asked for again
+    until it has arrived."""
 
     def __init__(self, urls: Iterable[str]) -> None:
         self._threads: dict[str, threading.Thread | None] = dict.fromkeys(urls)
 
     def read(self) -> tuple[dict[str, list[Page]], dict[str, ConfigurationError]]:
-        """Gives the pages of each address, and in one sentence why others have none."""
+        """Returns the pages of each address, and the error in one sentence for each address without
+        pages."""
         pages = dict[str, list[Page]]()
-        gone = dict[str, ConfigurationError]()
+        errors = dict[str, ConfigurationError]()
 
         def read_page(url: str) -> None:
             where = url if "://" in url else f"http://{url}"
@@ -75,7 +76,7 @@ class Reader:
                 text = loaded(where, f"--engine {url}")
                 pages[url] = parse(text, url, time.monotonic())
             except ConfigurationError as error:
-                gone[url] = error
+                errors[url] = error
 
         until = time.monotonic() + DEADLINE_S
         fresh = [url for url, thread in self._threads.items() if not (thread and thread.is_alive())]
@@ -88,16 +89,16 @@ class Reader:
         for thread in started.values():
             thread.join(max(0.0, until - time.monotonic()))
         read = dict(pages)  # a late thread may add another
-        late = {
-            url: ConfigurationError(of_source(f"--engine {url}", LATE))
-            for url in self._threads
-            if url not in read
-        }
-        return read, {url: gone.get(url, error) for url, error in late.items()}
+        failed = dict[str, ConfigurationError]()
+        for url in self._threads:
+            if url not in read:
+                late = ConfigurationError(of_source(f"--engine {url}", LATE))
+                failed[url] = errors.get(url, late)
+        return read, failed
 
 
 def loaded(where: str, option: str, deadline_s: float | None = None) -> str:
-    """The text at an address. Raises ConfigurationError, in one sentence, if it is not there in
+    """Text at an address. Raises ConfigurationError, in one sentence, if it does not arrive in
     time."""
     try:
         page = web.fetched(where, DEADLINE_S if deadline_s is None else deadline_s)
@@ -111,35 +112,32 @@ class Sample:
     """One line of a page that holds a known metric."""
 
     metric: str
-    labels: Labels  # those that tell a part from a total, without the ranks
-    ranks: tuple[str, ...]  # values of the labels that tell repeats apart
+    labels: Labels  # labels that distinguish parts from totals, without those of ranks
+    ranks: tuple[str, ...]  # values of the labels that distinguish repeats
     value: float
 
 
 def parse(text: str, url: str, seconds: float) -> list[Page]:
-    """The page as a whole, then each engine of several on it. Raises ConfigurationError for a text
-    that is no page, or has no known metric."""
+    """Parses a page. Returns the page as a whole, then each of its engines if there are several.
+    Raises ConfigurationError if the text is no page, or has no known metric."""
     samples = _samples(text, url)
     series = _first_ranks(samples)
     _check_shapes(series, url)
     engines = _engines(series)
-    kind = next(
-        prefix
-        for prefix in ("vllm", "sglang", "mfulab")
-        if any(name.startswith(prefix) for name in series)
-    )
-    named = (dict(sample.labels).get("model_name") for sample in samples)
-    model = next(filter(None, named), "")
+    prefixes = {name.partition("_")[0] for name in series}
+    kind = next(prefix for prefix in ("vllm", "sglang", "mfulab") if prefix in prefixes)
+    models = (dict(sample.labels).get("model_name") for sample in samples)
+    model = next(filter(None, models), "")
     pages = [Page(seconds, kind, model, _values(series), owners=_owners(samples, engines))]
     by_engine = _by_engine(series, engines)
-    for name, own in engines.items():
-        own_model = dict(own).get("model_name", model)
-        pages.append(Page(seconds, kind, own_model, _values(by_engine[own]), name))
+    for name, labels in engines.items():
+        engine_model = dict(labels).get("model_name", model)
+        pages.append(Page(seconds, kind, engine_model, _values(by_engine[labels]), name))
     return pages
 
 
 def _samples(text: str, url: str) -> list[Sample]:
-    """Lines of known metrics, in order. Raises ConfigurationError if there are none."""
+    """Samples of known metrics, in order. Raises ConfigurationError if there are none."""
     if max(map(len, text.split("\n"))) > LONGEST_LINE:
         too_long = Said("line_too_long", {"most": LONGEST_LINE})
         raise ConfigurationError(of_source(f"--engine {url}", too_long))
@@ -164,37 +162,34 @@ def _samples(text: str, url: str) -> list[Sample]:
 
 
 def _sample(metric: str, labels: Mapping[str, str], value: float) -> Sample:
-    told = {}
-    for label, each in labels.items():
-        if each.lower() not in WHOLE:
-            told[label] = each
+    known = {label: text for label, text in labels.items() if text.lower() not in WHOLE}
     repeats = REPEATS if metric.startswith("mfulab_") else (*REPEATS, PROCESS)
-    ranks = tuple(told.pop(rank, "") for rank in repeats)
-    return Sample(metric, frozenset(told.items()), ranks, value)
+    ranks = tuple(known.pop(rank, "") for rank in repeats)
+    return Sample(metric, frozenset(known.items()), ranks, value)
 
 
 def _first_ranks(samples: Iterable[Sample]) -> dict[str, dict[Labels, float]]:
-    """Series by metric; of ranks that repeat one, the first rank's."""
+    """Series per metric; of series that ranks repeat, the first rank's."""
     first: dict[str, dict[Labels, Sample]] = {}
     for sample in samples:
         known = first.setdefault(sample.metric, {})
         before = known.get(sample.labels)
-        if before is None or _place(sample) < _place(before):
+        if before is None or _rank_order(sample) < _rank_order(before):
             known[sample.labels] = sample
-    return {
-        metric: {labels: sample.value for labels, sample in known.items()}
-        for metric, known in first.items()
-    }
+    series = dict[str, dict[Labels, float]]()
+    for metric, known in first.items():
+        series[metric] = {labels: sample.value for labels, sample in known.items()}
+    return series
 
 
-def _place(sample: Sample) -> tuple[list[tuple[int, str]], float]:
-    """Orders ranks as numbers are: `9` comes before `10`."""
+def _rank_order(sample: Sample) -> tuple[list[tuple[int, str]], float]:
+    """Sort key that compares ranks as numbers: `9` comes before `10`."""
     return [(len(rank), rank) for rank in sample.ranks], sample.value
 
 
 def _check_shapes(series: Mapping[str, Series], url: str) -> None:
-    """Raises ConfigurationError for more sets of label names than an engine has: each series is
-    looked up in all of them."""
+    """Raises ConfigurationError if there are more sets of label names than an engine has: each
+    series is looked up in all of them."""
     shapes = set[frozenset[str]]()
     for known in series.values():
         shapes.update(map(_names, known))
@@ -204,8 +199,8 @@ def _check_shapes(series: Mapping[str, Series], url: str) -> None:
 
 
 def _owners(samples: Iterable[Sample], engines: Mapping[str, Labels]) -> int:
-    """Engines with devices of their own. Under DP attention each dp rank is another tp rank: they
-    share the devices of one engine."""
+    """Number of engines with devices of their own. Under DP attention each dp rank is another tp
+    rank: they share the devices of one engine."""
     of_ranks = dict[tuple[str, ...], set[str]]()
     for sample in samples:
         of_ranks.setdefault(sample.ranks, set()).add(dict(sample.labels).get("dp_rank", ""))
@@ -218,8 +213,8 @@ def _owners(samples: Iterable[Sample], engines: Mapping[str, Labels]) -> int:
 
 
 def _values(series: Mapping[str, Series]) -> dict[str, float]:
-    """Values by our names of series that are all, or of one engine; of a total and its parts the
-    total."""
+    """Values under our names, of all series or of one engine's. If a metric has a total, its parts
+    are left out."""
     values = {}
     for kind, metrics in METRICS.items():
         for name, aliases in metrics.items():
@@ -228,45 +223,46 @@ def _values(series: Mapping[str, Series]) -> dict[str, float]:
             if known is None:
                 continue
             parts = set(known) - {larger for _, larger in _nested(known)}
-            whole = sum(known[part] for part in parts)
-            if not math.isfinite(whole):
+            value = sum(known[part] for part in parts)
+            if not math.isfinite(value):
                 continue
-            is_mean = kind == "of_one_gpu" or name in MEANS
-            values[name] = whole / len(parts) if is_mean else whole
+            if kind == "of_one_gpu" or name in MEANS:
+                value /= len(parts)
+            values[name] = value
     return values
 
 
 def _engines(series: Mapping[str, Series]) -> dict[str, Labels]:
-    """Labels of a page's engines by what tells them apart; none where the page is of one."""
-    keys = set()
+    """Labels of a page's engines, by what distinguishes them; empty if the page has only one."""
+    keys = set[Labels]()
     for known in series.values():
-        for labels in known:
-            keys.add(_engine(labels))
+        keys.update(map(_engine, known))
     keys -= {smaller for smaller, _ in _nested(keys)}
     if len(keys) < 2:
         return {}
     shared = frozenset.intersection(*keys)
-    named = {
-        " ".join(f"{label}={value}" for label, value in sorted(key - shared)): key for key in keys
-    }
+    named = dict[str, Labels]()
+    for key in keys:
+        name = " ".join(f"{label}={value}" for label, value in sorted(key - shared))
+        named[name] = key
     return pick_all(named, sorted(named, key=lambda name: (len(name), name)))
 
 
 def _by_engine(
     series: Mapping[str, Series], engines: Mapping[str, Labels]
 ) -> dict[Labels, dict[str, dict[Labels, float]]]:
-    """Each engine's series by metric."""
-    own: dict[Labels, dict[str, dict[Labels, float]]] = {key: {} for key in engines.values()}
+    """Series of each engine, per metric."""
+    found: dict[Labels, dict[str, dict[Labels, float]]] = {key: {} for key in engines.values()}
     for metric, known in series.items():
         for labels, value in known.items():
             key = _engine(labels)
-            if key in own:
-                own[key].setdefault(metric, {})[labels] = value
-    return own
+            if key in found:
+                found[key].setdefault(metric, {})[labels] = value
+    return found
 
 
 def _engine(labels: Labels) -> Labels:
-    """The labels that tell engines apart."""
+    """Labels that distinguish engines."""
     return frozenset(pair for pair in labels if pair[0] in ENGINES)
 
 
@@ -275,8 +271,8 @@ def _names(labels: Labels) -> frozenset[str]:
 
 
 def _nested(every: Collection[Labels]) -> Iterator[tuple[Labels, Labels]]:
-    """Pairs of which the first is a part of the second: each is looked up under the names of the
-    others, of which there are few."""
+    """Yields pairs of label sets of which the first is a subset of the second. Each is looked up
+    under the names of the others, of which there are few."""
     shapes = set(map(_names, every))
     for larger in every:
         names = _names(larger)

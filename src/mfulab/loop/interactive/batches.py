@@ -1,7 +1,9 @@
-"""The batch of a step: what the loop gave its models, however many of them saw it, and how often."""
+"""Finds the batch of a step: the samples that the loop gave its models, however many models saw
+them, and how often."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from mfulab.core.parts import drop_none
 from mfulab.core.said import Said
 from mfulab.loop.interactive.costs import Phase
 
@@ -9,34 +11,32 @@ UNKNOWN = Said("batch_unknown")
 
 
 def of_models(passed: Iterable[Phase]) -> dict[int, int | None]:
-    """Batch of each model, by its place, in the forward passes that one backward pass goes
-    through; None for calls that differ. A call without a tensor says nothing."""
+    """Batch of each model, by index, in the forward passes that one backward pass goes through;
+    None if its calls differ. Calls without a tensor are ignored."""
     batches: dict[int, int | None] = {}
     for phase in passed:
-        if phase.place is not None and phase.samples is not None:
-            known = batches.setdefault(phase.place, phase.samples)
-            batches[phase.place] = known if known == phase.samples else None
+        if phase.model_index is not None and phase.samples is not None:
+            known = batches.setdefault(phase.model_index, phase.samples)
+            batches[phase.model_index] = known if known == phase.samples else None
     return batches
 
 
 def samples_of(phases: Sequence[Phase]) -> int | None:
-    """Samples of a step: what each backward pass went through, else what went forward, and of
-    several models the fewest; None where it cannot be told.
+    """Samples of a step: those of its backward passes, else of its forward passes; of several
+    models the fewest. None if unknown.
 
     A model that is called several times before one backward pass sees one batch: a critic on real
-    and on made samples, a cell of each time step. Each further backward pass of a model adds
-    its own, as where gradients are accumulated. Evaluations inside a training count for nothing.
+    and on generated samples, a cell at each time step. Each further backward pass of a model adds
+    its own batch, as in gradient accumulation. Evaluations inside a training do not count.
     """
-    passes = []
-    for phase in phases:
-        if phase.through is not None:
-            passes.append(phase.through)
+    passes = drop_none(phase.through for phase in phases)
     if not any(passes):
         passes = [of_models([phase]) for phase in phases]
     return _fewest(passes)
 
 
 def _fewest(passes: Sequence[Mapping[int, int | None]]) -> int | None:
+    """Sums the batches of each model; returns the smallest sum, or None if a batch is unknown."""
     sums: dict[int, int] = {}
     for batches in passes:
         for index, samples in batches.items():

@@ -1,6 +1,7 @@
-"""Phases of compiled code: a counter sees little in them."""
+"""Recognises phases of compiled code, in which a counter sees little."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 
@@ -9,33 +10,33 @@ from mfulab.loop.interactive.costs import Kind, Phase
 
 
 class CompiledPhases:
-    """Knows phases of compiled code, `is_whole` if a model is compiled, else by the graphs of
-    backward passes."""
+    """Recognises phases of compiled code: all of them if a model is compiled (`is_whole`), else by
+    the graphs of backward passes."""
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
-        self.is_whole = any(
-            structure.is_compiled(module) for model in models for module in model.modules()
-        )
-        self._words: set[tuple[object, ...]] = set()
-        self._holds: dict[object, bool] = {}  # by graph; each is looked through once
+        modules = chain.from_iterable(model.modules() for model in models)
+        self.is_whole = any(map(structure.is_compiled, modules))
+        self._signatures: set[tuple[object, ...]] = set()
+        self._holds: dict[object, bool] = {}  # by graph, each of which is searched once
 
     def covers(self, entry: Kind) -> bool:
-        """True if a phase that begins so is of compiled code."""
-        return self.is_whole or entry.words in self._words
+        """True if phases that begin as `entry` run compiled code."""
+        return self.is_whole or entry.signature in self._signatures
 
-    def add(self, words: tuple[object, ...]) -> None:
-        """Notes words of a phase of compiled code."""
-        self._words.add(words)
+    def add(self, signature: tuple[object, ...]) -> None:
+        """Records that phases with this signature run compiled code."""
+        self._signatures.add(signature)
 
     def made(self, passed: Sequence[Phase], nodes: int, outputs: object) -> bool:
-        """True if compiled code made a part of what a backward pass from `outputs` goes through."""
-        words = {phase.entry.words for phase in passed}
-        if self.is_whole or words <= self._words:
+        """True if compiled code made a part of the graph that a backward pass from `outputs` goes
+        through."""
+        signature = {phase.entry.signature for phase in passed}
+        if self.is_whole or signature <= self._signatures:
             return True
-        # A counted forward pass makes a graph of its own operators, which may have as many nodes.
-        graph = frozenset((phase.entry.words, phase.counted) for phase in passed), nodes
+        # A counted forward pass makes another graph, which may have equally many nodes.
+        graph = frozenset((phase.entry.signature, phase.counted) for phase in passed), nodes
         if graph not in self._holds:
             self._holds[graph] = structure.holds_compiled(outputs)
         if self._holds[graph]:
-            self._words |= words
+            self._signatures |= signature
         return self._holds[graph]

@@ -1,5 +1,5 @@
-"""A counter that is switched on and off in the middle of a loop, whatever contexts open and close
-there meanwhile."""
+"""A FLOP counter that is switched on and off in the middle of a loop, whatever contexts open and
+close there meanwhile."""
 
 import functools
 import sys
@@ -21,16 +21,16 @@ from torch.utils._python_dispatch import (
 from torch.utils._pytree import tree_leaves
 
 from mfulab.core.errors import drop_own_frames
-from mfulab.core.parts import leave_out
+from mfulab.core.parts import drop_none, leave_out
 from mfulab.core.said import Said, as_told, of_source
 from mfulab.flops.counter import Dispatch, OperatorCounter, eager_stance
 from mfulab.flops.layers import LayerTracker
 
 
 class LoopCounter(OperatorCounter):
-    """A counter whose own errors do not reach the loop, and that counts what computes: no fake or
-    meta tensors. Its dispatch mode lies below the loop's own, which thus end in the order that they
-    began in."""
+    """Counts FLOPs without letting its own errors reach the loop. Ignores fake and meta tensors,
+    which compute nothing. Its dispatch mode lies below the loop's own modes, so that those end in
+    the order in which they began."""
 
     def __init__(self, layers: LayerTracker) -> None:
         super().__init__(layers, memory=False)
@@ -55,26 +55,26 @@ class LoopCounter(OperatorCounter):
 
     def _end(self) -> None:
         _replace_modes(lambda modes: [mode for mode in modes if mode is not self._mode])
-        if self._holds_stance:  # else an older one of the loop has ended meanwhile, and stands
+        if self._holds_stance:  # else an older stance of the loop has ended, and is in force again
             self._stance.__exit__(None, None, None)
 
     @property
     def _holds_stance(self) -> bool:
-        own = getattr(self._stance, "stance", None)
-        return own is None or sys.modules["torch._dynamo.eval_frame"]._stance is own
+        stance = getattr(self._stance, "stance", None)
+        return stance is None or sys.modules["torch._dynamo.eval_frame"]._stance is stance
 
     @property
     def sees_all(self) -> bool:
-        """True if the counter still sees operators; a context begun before it and ended under it
-        takes that away."""
+        """True if the counter still sees operators. A context that began before the counter and
+        ended under it makes it blind."""
         return self._holds_stance and torch._C._dispatch_tls_is_dispatch_key_included(
             torch._C.DispatchKey.Python
         )
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Makes the thread's state, inside it, as if there were no counter; does nothing where it
-        does not listen."""
+        """Restores the thread's state inside a `with` block as if there were no counter; does
+        nothing if the counter is off."""
         if self._mode not in _get_current_dispatch_mode_stack():
             yield
             return
@@ -90,11 +90,8 @@ class LoopCounter(OperatorCounter):
         if self.error:
             return
         try:
-            # A model on the meta device, and one that only tries shapes, computes nothing.
-            tensors = (leaf for leaf in tree_leaves((out, args)) if isinstance(leaf, torch.Tensor))
-            computes = not any(
-                tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in tensors
-            )
+            # A model on the meta device, or one that only tries shapes, computes nothing.
+            computes = not any(map(_is_without_data, tree_leaves((out, args))))
             if computes and not self._optimises(operator, out, args):
                 super().add(operator, out, args, kwargs)
         except Exception as error:
@@ -102,31 +99,26 @@ class LoopCounter(OperatorCounter):
             self.error = of_source(str(operator), why)
 
     def follow(self, gradients: Iterable[object], weights: Iterable[torch.Tensor]) -> None:
-        """Counts nothing that follows from `gradients` outside modules and autograd, unless written
-        into `weights`."""
+        """Leaves out the optimiser's work: operators outside modules and autograd whose inputs
+        derive from `gradients`. Results written into `weights` no longer count as derived."""
         self._gradients = {}
-        self._weights = {storage.cdata for storage in map(_storage, weights) if storage is not None}
+        self._weights = {storage.cdata for storage in drop_none(map(_storage, weights))}
         self._note_gradients(gradients)
 
     def _note_gradients(self, tensors: Iterable[object]) -> None:
-        # Kept, since an address that is free can be another tensor's next.
-        storages = {}
-        for storage in map(_storage, tensors):
-            if storage is not None:
-                storages[storage.cdata] = storage
+        # The weak references are kept, since the address of freed memory can be reused.
+        storages = {storage.cdata: storage for storage in drop_none(map(_storage, tensors))}
         self._gradients |= leave_out(storages, self._weights)
 
     def _optimises(self, operator: object, out: object, args: Sequence[object]) -> bool:
         node = torch._C._current_autograd_node()
         if node is not None and node.name() == "torch::autograd::AccumulateGrad":
-            # a hook on a gradient that is complete: the model's own part of it is a sum
+            # a hook on a complete gradient: the model itself only adds to it
             return True
         if not self._gradients or torch.is_grad_enabled() or not self.layers.is_idle:
             return False
-        if all(
-            storage is None or storage.cdata not in self._gradients
-            for storage in map(_storage, tree_leaves(args))
-        ):
+        inputs = {storage.cdata for storage in drop_none(map(_storage, tree_leaves(args)))}
+        if self._gradients.keys().isdisjoint(inputs):
             return False
         in_place = None
         if args and str(operator).endswith("_"):
@@ -135,8 +127,14 @@ class LoopCounter(OperatorCounter):
         return True
 
 
+def _is_without_data(value: object) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return False
+    return value.is_meta or isinstance(value, FakeTensor)
+
+
 def in_compiled_code() -> bool:
-    """Says whether compiled code calls this: as it ends, it brings back the dispatch state that it
+    """True if compiled code is on the call stack; at its end it restores the dispatch state that it
     began with."""
     frame_of_caller = None
     if "torch._dynamo.eval_frame" in sys.modules:
@@ -150,7 +148,7 @@ def in_compiled_code() -> bool:
 
 
 def _storage(value: object) -> StorageWeakRef | None:
-    """A tensor's memory, without keeping it alive; None for what has none of its own."""
+    """Weak reference to a tensor's memory; None for what has no memory of its own."""
     if not isinstance(value, torch.Tensor):
         return None
     while torch._C._functorch.is_functorch_wrapped_tensor(value):
@@ -161,8 +159,8 @@ def _storage(value: object) -> StorageWeakRef | None:
 
 
 def state(counter: LoopCounter | None) -> tuple[object, ...]:
-    """State that decides how the thread computes: gradients, inference, autocast, the loop's own
-    dispatch modes."""
+    """State that decides how the thread computes: gradients, inference mode, autocast, and the
+    loop's own dispatch modes."""
     modes = []
     if torch._C._len_torch_dispatch_stack():
         modes = _get_current_dispatch_mode_stack()
@@ -176,12 +174,9 @@ def state(counter: LoopCounter | None) -> tuple[object, ...]:
 
 
 def _replace_modes(change: Callable[[list[TorchDispatchMode]], list[TorchDispatchMode]]) -> None:
-    """Changes the thread's stack of dispatch modes, those of torch's own tracing left where they
-    lie, at the bottom."""
-    modes = []
-    for mode in _get_current_dispatch_mode_stack():
-        if not mode.is_infra_mode():
-            modes.append(mode)
+    """Changes the thread's stack of dispatch modes; modes of torch's own tracing stay at the
+    bottom."""
+    modes = [mode for mode in _get_current_dispatch_mode_stack() if not mode.is_infra_mode()]
     for _ in modes:
         _pop_mode()
     for mode in change(modes):
@@ -190,9 +185,9 @@ def _replace_modes(change: Callable[[list[TorchDispatchMode]], list[TorchDispatc
 
 @contextmanager
 def states_kept_apart(counter: LoopCounter) -> Iterator[None]:
-    """Pauses a counter inside it while a context begins or ends that keeps, or brings back, what
-    the counter changes: the dispatch state of `torch.inference_mode`, or the stance of
-    `torch.compiler.set_stance`."""
+    """Pauses the counter, inside a `with` block, while a context begins or ends that saves or
+    restores what the counter changes. That is the dispatch state of `torch.inference_mode`, and the
+    stance of `torch.compiler.set_stance`."""
     methods: list[tuple[type, str]] = [
         (torch.inference_mode, "__enter__"),
         (torch.inference_mode, "__exit__"),

@@ -23,24 +23,24 @@ def measured(
     warm_up: int = 3,
     **options: Any,
 ) -> Any:
-    """A function whose calls are steps: after `warm_up` of them `steps` are measured and their
-    ladder is printed.
+    """Decorates a function that is one training step: measures `steps` calls after `warm_up` calls,
+    and prints their ladder.
 
         @mfulab.measured
         def train_step(batch): ...
 
-    Later calls run as if it were not there. The window is `train_step.window`, which holds `row`
-    and `verdict`. A program that ends earlier prints what was measured by then. One more step is
-    counted first. Without `model` it is the modules among the arguments, and those of the object
-    that the step is a method of. `options` are those of `mfulab.measure`. Raises ValueError if
-    `steps` or `warm_up` cannot be.
+    Later calls run as if it were not there. The window is `train_step.window`, with `row` and
+    `verdict`. A program that ends earlier prints what was measured by then. One more step is
+    counted first. `model` defaults to the modules among the arguments, and to those of the object
+    whose method the step is. `options` are those of `mfulab.measure`. Raises ValueError if `steps`
+    or `warm_up` is out of range.
     """
     if steps < 1 or warm_up < 0:
         raise ValueError(
             f"steps={steps}, warm_up={warm_up}: give 1 step or more, and 0 or more before them"
         )
     if function is None:
-        return lambda given: measured(given, model=model, steps=steps, warm_up=warm_up, **options)
+        return functools.partial(measured, model=model, steps=steps, warm_up=warm_up, **options)
     calls = 0
     last = warm_up + 1 + steps
 
@@ -49,9 +49,8 @@ def measured(
         nonlocal calls
         calls += 1
         if calls == warm_up + 1:
-            wrapper.window = Measurement(
-                _modules((args, kwargs)) if model is None else model, **options
-            ).__enter__()
+            models = _modules((args, kwargs)) if model is None else model
+            wrapper.window = Measurement(models, **options).__enter__()
             atexit.register(wrapper.window.__exit__, None, None, None)
         if not warm_up < calls <= last:
             try:
@@ -77,18 +76,14 @@ def measured(
 
 
 def _modules(arguments: object) -> list[torch.nn.Module]:
-    """The modules among arguments and in the attributes of objects among them, none inside
-    another."""
+    """Outermost modules among the arguments, and in the attributes of objects among them."""
     modules: list[torch.nn.Module] = []
     for leaf in tree_leaves(arguments):
         is_holder = not isinstance(leaf, torch.nn.Module | torch.Tensor | torch.optim.Optimizer)
         values = vars(leaf).values() if is_holder and hasattr(leaf, "__dict__") else [leaf]
-        for value in values:
-            if isinstance(value, torch.nn.Module):
-                modules.append(value)
-    inner = set()
+        modules += [value for value in values if isinstance(value, torch.nn.Module)]
+    inner = set[int]()
     for module in modules:
-        for child in module.modules():
-            if child is not module:
-                inner.add(id(child))
-    return list({id(module): module for module in modules if id(module) not in inner}.values())
+        inner.update(id(child) for child in module.modules() if child is not module)
+    outermost = {id(module): module for module in modules if id(module) not in inner}
+    return list(outermost.values())

@@ -1,4 +1,5 @@
-"""Kinds that phases turn out to be: by what began instead, the modules that ran, the graph they made."""
+"""Decides which kind a phase turned out to be: by what began next, the modules that ran, and the
+graph they made."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from mfulab.loop.interactive.structure import Inside
 
 @dataclass(frozen=True)
 class Ending:
-    """End of a phase. `ender` is what began instead, and the state then; empty at the end of
-    all. `graph` is a hash of what was made outside the model before a backward pass; None where
+    """End of a phase. `ender` is what began next, and the thread's state then; empty when measuring
+    ends. `graph` is a hash of what was computed outside the model before a backward pass; None if
     the number of nodes shows it."""
 
     ender: tuple[object, ...] = ()
@@ -22,8 +23,9 @@ class Ending:
 
 
 class Endings:
-    """Names for words of kinds, which are many to compare, and what ended the last phase of each
-    kind: one that was not counted is taken to end as the last of its kind did."""
+    """Numbers the signatures of kinds, which are slow to compare, and keeps what ended the last
+    phase of each kind. When measuring ends, a phase that was not counted is taken to end as the
+    last of its kind did."""
 
     def __init__(self, models: Sequence[torch.nn.Module] = ()) -> None:
         self._may_be_time_first = any(map(_holds_time_first, models))
@@ -32,51 +34,53 @@ class Endings:
         self._enders: dict[tuple[object, ...], tuple[object, ...]] = {}
         self._time_first: set[tuple[object, ...]] = set()
 
-    def name(self, words: tuple[object, ...]) -> int:
-        """A number that stands for words."""
-        return self._names.setdefault(words, len(self._names))
+    def name(self, signature: tuple[object, ...]) -> int:
+        """Number that stands for the signature of a kind."""
+        return self._names.setdefault(signature, len(self._names))
 
     def kind(self, phase: Phase, ending: Ending, inside: Inside) -> Kind:
-        """Gives the kind that a phase turned out to be."""
+        """Kind that a phase turned out to be."""
         entry = phase.entry
         graph = ending.graph
         nodes = 0
         if torch.is_grad_enabled():
-            end = structure.sequence_number() if graph is None else phase.began
-            nodes = (end if phase.left is None else phase.left) - phase.began
+            end = phase.left
+            if end is None:
+                end = structure.sequence_number() if graph is None else phase.began
+            nodes = end - phase.began
         shapes = hash((entry.shapes, inside.shapes)) if inside.shapes else entry.shapes
-        words = (*entry.words, self.ender(phase, ending.ender), inside.modules, graph or 0)
-        return Kind(words, (*entry.sizes, nodes, inside.elements), shapes)
+        signature = (*entry.signature, self.ender(phase, ending.ender), inside.modules, graph or 0)
+        return Kind(signature, (*entry.sizes, nodes, inside.elements), shapes)
 
     def ender(self, phase: Phase, ender: tuple[object, ...]) -> tuple[object, ...]:
-        """Gives what ended a phase, as far as it tells its cost."""
-        words = phase.entry.words
-        # What ran outside modules shows by its place alone without gradients, by the graph before a
-        # backward pass.
+        """Returns what ended a phase, as far as it affects the phase's cost."""
+        signature = phase.entry.signature
+        # With gradients, the graph before a backward pass shows what ran outside modules; without
+        # them only what follows does.
         is_followed = ender[:1] in (("forward",), ("backward",))
-        if words[0] == "forward" and is_followed and torch.is_grad_enabled():
+        if signature[0] == "forward" and is_followed and torch.is_grad_enabled():
             ender = ("graph",)
         if ender:
-            self._enders[words] = ender
+            self._enders[signature] = ender
             return ender
         if phase.counted:
             return ("end",)
-        return self._enders.get(words, ("end",))
+        return self._enders.get(signature, ("end",))
 
     def samples(self, phase: Phase, inside: Inside) -> int | None:
-        """Samples of a phase by its batch: its first dimension, or its second where time comes
-        first. None where the models hold a layer that takes time first, and none was seen in such
-        phases: compiled code shows no layers."""
+        """Samples of a phase: the first dimension of its batch, or the second if time comes first.
+        None if a layer of the models takes time first but none was seen in such phases: compiled
+        code shows no layers."""
         if not phase.batch:
             return phase.samples
-        words = phase.entry.words
+        signature = phase.entry.signature
         if inside.leading is not None:
-            self._met.add(words)
+            self._met.add(signature)
         if inside.leading and inside.leading == phase.batch[:2]:
-            self._time_first.add(words)
-        if self._may_be_time_first and words not in self._met:
+            self._time_first.add(signature)
+        if self._may_be_time_first and signature not in self._met:
             return None
-        return phase.batch[words in self._time_first]
+        return phase.batch[signature in self._time_first]
 
 
 def _holds_time_first(model: torch.nn.Module) -> bool:

@@ -1,5 +1,5 @@
 """The process of a script that `mfulab measure` runs: Python runs the script itself, and mfulab
-waits in it for torch. Nothing here imports torch before the script does."""
+waits in it for torch to be imported. Nothing here imports torch before the script does."""
 
 import atexit
 import importlib.util
@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING
 from mfulab.core.errors import drop_own_frames
 from mfulab.core.json_text import parse_json
 from mfulab.core.printing import say
-from mfulab.loop.interactive.wanted import Wanted, about_children, tell_nothing, without_row
+from mfulab.loop.interactive.wanted import (
+    Wanted,
+    about_children,
+    not_measured_row,
+    say_not_measured,
+)
 
 if TYPE_CHECKING:
     from mfulab.loop.interactive.script import Script
@@ -28,37 +33,37 @@ STARTING = Path(__file__).with_name("starting")
 
 
 def environment(wanted: Wanted, given: Mapping[str, str]) -> dict[str, str]:
-    """Gives the environment in which Python follows the script that it runs; the script sees
-    `given`, unless its children are followed."""
+    """Environment in which Python follows the script that it runs. The script itself sees `given`,
+    unless its children are followed too."""
     path = given.get("PYTHONPATH")
-    asked = {"wanted": asdict(wanted), "path": path, "process": os.getpid()}
+    request = {"wanted": asdict(wanted), "path": path, "process": os.getpid()}
     folders = [str(STARTING), path] if path else [str(STARTING)]
     return {
         **given,
-        VARIABLE: json.dumps(asked, default=str),
+        VARIABLE: json.dumps(request, default=str),
         "PYTHONPATH": os.pathsep.join(folders),
     }
 
 
 def start() -> None:
     """Begins to follow the script that this process is about to run."""
-    asked = parse_json(os.environ[VARIABLE])
-    out = asked["wanted"].pop("out")
-    wanted = Wanted(**asked["wanted"], out=out and Path(out))
+    request = parse_json(os.environ[VARIABLE])
+    out = request["wanted"].pop("out")
+    wanted = Wanted(**request["wanted"], out=out and Path(out))
     if not wanted.children:
         del os.environ[VARIABLE]
-        if asked["path"] is None:
+        if request["path"] is None:
             del os.environ["PYTHONPATH"]
         else:
-            os.environ["PYTHONPATH"] = asked["path"]
-    is_child = asked["process"] != os.getpid()
+            os.environ["PYTHONPATH"] = request["path"]
+    is_child = request["process"] != os.getpid()
     following = Following(replace(wanted, is_child=is_child))
     atexit.register(following.end)
 
 
 class Following:
-    """Waits for torch, follows the script from then on, and tells at its end what was measured, or
-    why nothing was."""
+    """Waits for torch, follows the script from then on, and reports at its end what was measured,
+    or why nothing was."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
@@ -79,7 +84,7 @@ class Following:
             self._script.follow_compiler()
 
     def end(self) -> None:
-        """Ends with the script; a fork of it ends nothing."""
+        """Ends when the script ends; does nothing in a fork."""
         self._imports.end()
         if os.getpid() != self._process:
             return
@@ -91,21 +96,22 @@ class Following:
             if error:
                 how = f"ended by {type(error).__name__} before"
             why = f"{how} importing torch{about_children(self._wanted)}"
-            tell_nothing(self._wanted, why)
+            say_not_measured(self._wanted, why)
             if self._wanted.out is not None:
                 with suppress(OSError):
-                    row = json.dumps({"script": self._wanted.name, **without_row(why)})
+                    row = json.dumps({"script": self._wanted.name, **not_measured_row(why)})
                     self._wanted.out.write_text(row + "\n", encoding="utf-8")
 
 
 class Imports(MetaPathFinder):
-    """Calls a function as soon as a module has been imported, whatever happens in the function."""
+    """Calls a function as soon as a module has been imported. Errors of the function are printed,
+    never raised."""
 
     def __init__(self, then: dict[str, Callable[[], None]]) -> None:
         self._then = then
 
     def end(self) -> None:
-        """Waits for no import any more."""
+        """Stops waiting for imports."""
         self._then.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -118,7 +124,7 @@ class Imports(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname not in self._then:
             return None
-        then = self._then.pop(fullname)  # first: find_spec asks this finder again
+        then = self._then.pop(fullname)  # first, since find_spec calls this finder again
         spec = importlib.util.find_spec(fullname)
         if spec is None or spec.loader is None:
             self._then[fullname] = then

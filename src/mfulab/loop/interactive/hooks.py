@@ -1,4 +1,4 @@
-"""Hooks that measuring puts on torch: harmless to the loop, apart from its compiler, and timed."""
+"""Hooks that measuring puts on torch: harmless to the loop, kept from its compiler, and timed."""
 
 import random
 import sys
@@ -23,7 +23,9 @@ from mfulab.loop.interactive.structure import (
     is_compiled_in_place,
 )
 
-_OF_HOOKS = (
+_FIELDS_OF_HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
     "_forward_pre_hooks_with_kwargs",
     "_forward_hooks_with_kwargs",
     "_forward_hooks_always_called",
@@ -31,9 +33,9 @@ _OF_HOOKS = (
 
 
 class Call(NamedTuple):
-    """A call of a model: its place among the models, the module called, and what it was given."""
+    """A call of a model: the model's index, the module called, and its arguments."""
 
-    place: int
+    model_index: int
     module: torch.nn.Module
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
@@ -47,7 +49,7 @@ class _Pair(NamedTuple):
     after: Callable[..., None] | None
 
     def put_on(self, undo: ExitStack) -> None:
-        """Puts the hooks on the model, unless it would be compiled with them."""
+        """Puts the hooks on the model, unless they would be compiled with it."""
         if is_compiled_in_place(self.model):
             return
         undo.callback(self.model.register_forward_pre_hook(self.before, with_kwargs=True).remove)
@@ -62,16 +64,16 @@ class _Pair(NamedTuple):
         if call is None:
             return
 
-        def called(*given: object, **options: object) -> object:
-            before(model, given, options)
+        def called(*args: object, **kwargs: object) -> object:
+            before(model, args, kwargs)
             try:
-                return call(*given, **options)
+                return call(*args, **kwargs)
             except BaseException as error:
                 drop_own_frames(error)
                 raise
             finally:
                 if after is not None:
-                    after(model, given, None)
+                    after(model, args, None)
 
         def take_off() -> None:
             if model._compiled_call_impl is called:  # else the loop has compiled it again
@@ -83,11 +85,11 @@ class _Pair(NamedTuple):
 
 
 class Hooks:
-    """Hooks on models, optimisers and autograd's engine, whose errors, time and code stay out of
-    the loop's way. No hook is on a module while torch compiles, else compiled code would keep it
-    and be compiled anew without it. `failed` is called with an error of a hook's own, `compiles` as
-    a compilation begins. `spent_s` are host seconds inside hooks so far, `compiled` counts
-    compilations in all threads. Copies and pickles of a model, made meanwhile, have none."""
+    """Hooks on models, optimisers and autograd's engine, whose errors, time and code do not affect
+    the loop. No hook is on a module while torch compiles: compiled code would keep it, and be
+    compiled anew without it. `failed` is called with an error of a hook itself, `compiles` when a
+    compilation begins. `spent_s` is the host time inside hooks so far, `compiled` the number of
+    compilations in all threads. Copies and pickles of a model, made meanwhile, have no hooks."""
 
     _put_on: ClassVar[set["Hooks"]] = set()
 
@@ -97,15 +99,14 @@ class Hooks:
         failed: Callable[[Exception], None],
         compiles: Callable[[], None],
     ) -> None:
-        # A script takes no hooks. The module that torch.compile was given may be called beside its
-        # compiled twin, which does not call those of this one.
-        self._models = [
-            (index, module)
-            for index, model in enumerate(models)
-            for module in (model, getattr(model, "_orig_mod", None))
-            if isinstance(module, torch.nn.Module)
-            and not isinstance(module, torch.jit.ScriptModule)
-        ]
+        self._models = list[tuple[int, torch.nn.Module]]()
+        for index, model in enumerate(models):
+            # The module that torch.compile was given may be called beside its compiled twin, which
+            # does not call its hooks. A script takes no hooks.
+            for module in (model, getattr(model, "_orig_mod", None)):
+                is_script = isinstance(module, torch.jit.ScriptModule)
+                if isinstance(module, torch.nn.Module) and not is_script:
+                    self._models.append((index, module))
         self._failed = failed
         self._began = compiles
         self.spent_s = 0.0
@@ -113,7 +114,7 @@ class Hooks:
         self._on_modules, self._elsewhere = ExitStack(), ExitStack()
         self._put: Callable[[ExitStack], None] | None = None
         self._compiler: Any = None
-        self._guards = 0, False
+        self._guards = 0, False  # number of graphs, and whether they are guarded against hooks
 
     def put_on(
         self,
@@ -123,27 +124,29 @@ class Hooks:
         optimizer: Sequence[Callable[..., None]] = (),
         engine: Callable[..., object] | None = None,
     ) -> None:
-        """Puts hooks on: `before` and `after` each call of a model, `called` before that of any
-        module. Both of `optimizer` go around each step of one; `engine` replaces autograd's."""
+        """Puts hooks on: `before` and `after` each call of a model, `called` before each call of
+        any module. The two hooks in `optimizer` run before and after each optimiser's step;
+        `engine` replaces autograd's backward function."""
         self.take_off()
         self._put_on.add(self)
         torch.nn.Module.__reduce_ex__ = _without_hooks  # type: ignore[assignment, method-assign]
         ends = after and self.guarded(after)
         pairs: list[_Pair] = []
-        for at, model in self._models:
-            begins = self.guarded(lambda *given, at=at: before(Call(at, *given)))
+        for index, model in self._models:
+            begins = self.guarded(lambda *args, index=index: before(Call(index, *args)))
             pairs.append(_Pair(model, begins, ends))
         every = called and self.guarded(called)
 
         def put(undo: ExitStack) -> None:
-            if self._guards[0] != (graphs := graphs_compiled()):
+            graphs = graphs_compiled()
+            if self._guards[0] != graphs:
                 self._guards = graphs, hooks_are_guarded_against()
-            spared = self._guards[1]
+            is_guarded = self._guards[1]
             for pair in pairs:
-                calls_itself = type(pair.model).__call__ is not torch.nn.Module.__call__
-                if not (spared and calls_itself):
+                has_own_call = type(pair.model).__call__ is not torch.nn.Module.__call__
+                if not (is_guarded and has_own_call):
                     pair.put_on(undo)
-            if every and not spared:
+            if every and not is_guarded:
                 if "torch._dynamo" in sys.modules:
                     undo.enter_context(compiled_models_unwarned())
                 undo.callback(register_module_forward_pre_hook(every).remove)
@@ -165,7 +168,7 @@ class Hooks:
         self._follow_compiler()
 
     def _follow_compiler(self) -> None:
-        # Which is imported with the first compiled code.
+        # The compiler is imported with the first compiled code.
         module = sys.modules.get("torch._dynamo.callback")
         if self._compiler is None and module is not None:
             self._compiler = module.callback_handler
@@ -173,7 +176,7 @@ class Hooks:
             self._compiler.register_end_callback(self._hook_modules)
 
     def take_off(self) -> None:
-        """Takes all hooks off; compilations are still followed."""
+        """Removes all hooks; compilations are still followed."""
         self._put = None
         self._on_modules.close()
         self._elsewhere.close()
@@ -182,7 +185,7 @@ class Hooks:
             del torch.nn.Module.__reduce_ex__
 
     def close(self) -> None:
-        """Takes all hooks off, and follows nothing any more."""
+        """Removes all hooks, and stops following compilations."""
         self.take_off()
         handler = self._compiler
         self._compiler = None
@@ -192,19 +195,20 @@ class Hooks:
                 handler.remove_end_callback(self._hook_modules)
 
     def guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
-        """Wraps a hook: nothing of it is compiled, and the loop's function modes do not see it."""
+        """Wraps a hook so that none of it is compiled, and the loop's function modes do not see it.
+        Its errors go to `failed`, its time into `spent_s`."""
         compiler = torch._C._dynamo.eval_frame
         is_compiling = torch.compiler.is_compiling
         now = time.perf_counter
 
-        def safe(*given: object) -> None:
-            if is_compiling():  # first, since nothing else may be traced into compiled code
+        def safe(*args: object) -> None:
+            if is_compiling():  # first: nothing else may be traced into compiled code
                 return
             began = now()
             active = compiler.set_eval_frame(None)
             try:
                 with torch._C.DisableTorchFunction():
-                    hook(*given)
+                    hook(*args)
             except Exception as error:
                 self._failed(error)
             finally:
@@ -228,61 +232,55 @@ class Hooks:
 
 
 def _without_hooks(module: torch.nn.Module, protocol: SupportsIndex) -> str | tuple[object, ...]:
-    """Reduces a module for copy and pickle as if no hook of ours were on it."""
+    """Reduces a module for copy and pickle as if it had none of our hooks."""
     fields = module.__dict__
-    on = {
-        name: hooks
-        for name in ("_forward_pre_hooks", "_forward_hooks")
-        if (hooks := fields.get(name))
-    }
-    own = {
-        key
-        for hooks in on.values()
-        for key, hook in hooks.items()
-        if getattr(hook, "__module__", "") == __name__
-    }
-    if not own:
+    ours = set[int]()
+    for name in ("_forward_pre_hooks", "_forward_hooks"):
+        for key, hook in (fields.get(name) or {}).items():
+            if getattr(hook, "__module__", "") == __name__:
+                ours.add(key)
+    if not ours:
         return object.__reduce_ex__(module, protocol)
-    on |= {name: keys for name in _OF_HOOKS if (keys := fields.get(name))}
+    kept = {name: fields[name] for name in _FIELDS_OF_HOOKS if fields.get(name)}
     try:
-        fields.update(
-            {
-                name: type(keys)((k, v) for k, v in keys.items() if k not in own)
-                for name, keys in on.items()
-            }
-        )
+        for name, hooks in kept.items():
+            fields[name] = type(hooks)((key, hooks[key]) for key in hooks if key not in ours)
         reduced: Any = object.__reduce_ex__(module, protocol)
         made, arguments, *state = reduced
         return made, arguments, *(dict(part) if part is fields else part for part in state)
     finally:
-        fields.update(on)
+        fields.update(kept)
 
 
 @contextmanager
 def apart(device: torch.device) -> Iterator[None]:
-    """Makes what runs inside it no part of a loop: outside its contexts and modes, with random
-    numbers of its own."""
-    own: dict[str, Any] = {"device_type": device.type} if is_gpu(device) else {}
-    formats = "cpu"
+    """Keeps the body of a `with` block apart from the loop: outside the loop's contexts and modes,
+    with random numbers of its own."""
+    devices = list[torch.device]()
+    options: dict[str, Any] = {}
+    if is_gpu(device):
+        devices = [device]
+        options = {"device_type": device.type}
+    autocast_type = "cpu"
     if torch.amp.is_autocast_available(device.type):
-        formats = device.type
-    drawn = random.getstate()  # rich draws some as it is imported
+        autocast_type = device.type
+    random_state = random.getstate()  # importing rich draws random numbers
     try:
         with (
             torch._C.DisableTorchFunction(),
-            torch.random.fork_rng([device] if own else [], **own),
+            torch.random.fork_rng(devices, **options),
             torch.inference_mode(False),
-            torch.autocast(formats, enabled=False),
+            torch.autocast(autocast_type, enabled=False),
             _disable_current_modes(),
         ):
             yield
     finally:
-        random.setstate(drawn)
+        random.setstate(random_state)
 
 
 def skip_frame(function: Callable[..., object]) -> None:
-    """Keeps torch's compiler from a function that it meets in code that it runs; those called
-    inside are met next."""
+    """Makes torch's compiler skip a function in code that it runs; functions called inside are
+    compiled as usual."""
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     if compiler is not None and isinstance(function, FunctionType):
         compiler.skip_code(function.__code__)

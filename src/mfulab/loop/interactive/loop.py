@@ -1,5 +1,4 @@
-"""A loop as measuring follows it: watched by hooks until its steps are alike, then timed by its own
-marks alone."""
+"""Follows a loop: watched by hooks until its steps are alike, then timed by its own marks alone."""
 
 import statistics
 import threading
@@ -15,7 +14,8 @@ from mfulab.loop.interactive.costs import Cost, Kind, describe
 from mfulab.loop.interactive.counting import in_compiled_code
 from mfulab.loop.interactive.hooks import Call
 from mfulab.loop.interactive.phases import HOOK_S, Phase, Phases
-from mfulab.loop.interactive.rest import (
+from mfulab.loop.interactive.row import LoopStep, Mark, What
+from mfulab.loop.interactive.unwatched import (
     CALL_S,
     LOOK,
     MARK_RARELY,
@@ -23,18 +23,18 @@ from mfulab.loop.interactive.rest import (
     Steadiness,
     UnwatchedSteps,
 )
-from mfulab.loop.interactive.row import LoopStep, Mark, What
 from mfulab.timing.clocks import Clock, EventClock, clock_for
 
-# Place among the models of what a loop notes itself.
+# Stands for the index of a model in a step that the loop notes itself.
 NOTED = -1
 
 
 class Loop:
     """Marks moments of a loop, takes the hooks off while its steps are alike, and puts them on for
-    a check. `phases` are those of watched steps; `rest` holds steps that nothing watches now, None
-    while hooks are on. `named` holds stretches of each named phase. `tick_s` are host seconds that
-    the end of a step then takes. `is_noted`: the loop tells its steps apart itself."""
+    a check. `phases` are those of watched steps. `unwatched` holds the steps that run without hooks
+    now; None while hooks are on. `named` holds the stretches of each named phase. `tick_s` is the
+    host time (s) that the end of an unwatched step takes. `is_noted` is True if the loop
+    distinguishes its steps itself."""
 
     def __init__(
         self, models: Sequence[torch.nn.Module], device: torch.device, clock: Clock, counting: bool
@@ -47,21 +47,23 @@ class Loop:
         self.phases = Phases(models, events, counting)
         self._device = device
         self._clock = clock
-        self.rest: UnwatchedSteps | None = None
+        self.unwatched: UnwatchedSteps | None = None
         self.tick_s = 0.0
         self.is_noted = False
 
     def open(self, settle: Callable[[], None], publish: Callable[[Cost | None, int], None]) -> None:
-        """Begins to watch: `settle` is called before each moment, `publish` with the cost of some
-        steps, None if it is not known, and their number."""
-        self._settle, self._publish, self._thread = settle, publish, threading.get_ident()
+        """Begins to watch. `settle` is called before each moment. `publish` is called with the cost
+        of a step, None if unknown, and the number of such steps."""
+        self._settle = settle
+        self._publish = publish
+        self._thread = threading.get_ident()
         self._marks: list[Mark] = []
-        self.rest = None
+        self.unwatched = None
         self._woken: UnwatchedSteps | None = None
         self._unproven: UnwatchedSteps | None = None
         self._steadiness = Steadiness()
         self._explicit = False
-        self._spent = array("d")  # host seconds that hooks took of each watched step
+        self._spent = array("d")  # host seconds that hooks took in each watched step
         self.named: dict[str, list[LoopStep]] = {}
         self.phases.open()
         self._reach()
@@ -70,8 +72,8 @@ class Loop:
 
     @property
     def watch_s(self) -> float:
-        """Host seconds that hooks take of a step that is watched; of the median one, since some end
-        a count."""
+        """Host seconds that hooks take in a watched step. The median, since hooks take longer in a
+        step that ends a count."""
         if self._spent:
             return statistics.median(self._spent)
         return 0.0
@@ -83,13 +85,12 @@ class Loop:
         self._marks.append(Mark(what, len(self.phases.done), self.phases.hooks.compiled, name=name))
 
     def step(self) -> None:
-        """Ends a step, of which the rest has said that the next one is to be watched where there is
-        one."""
+        """Ends a step; puts the hooks on for the next one if they are off."""
         self._explicit = True
-        rest = self.rest
-        if rest is not None:
+        unwatched = self.unwatched
+        if unwatched is not None:
             self.wake()
-            if rest.of_forwards:  # forward passes were taken for steps: the first step begins here
+            if unwatched.of_forwards:  # steps were forward passes so far: the first one begins here
                 self.mark("step")
             return
         began = time.perf_counter()
@@ -99,14 +100,14 @@ class Loop:
             self._spent[-1] += time.perf_counter() - began
 
     def note(self, batch: object) -> None:
-        """Distinguishes a step by the batch that it begins with."""
+        """Records the batch that a step begins with, which distinguishes steps by their shapes."""
         self.is_noted = True
         kind, leading = describe(batch)
-        if self.rest is not None:
-            self.rest.call(kind)
+        if self.unwatched is not None:
+            self.unwatched.call(kind)
             return
         self.phases.calls.described.append(kind)
-        self.phases.begin(kind._replace(words=("forward", *kind.words)), leading, NOTED)
+        self.phases.begin(kind._replace(signature=("forward", *kind.signature)), leading, NOTED)
 
     def skip(self) -> None:
         """Leaves out what ran since the last step."""
@@ -115,23 +116,24 @@ class Loop:
         self.mark("skip")
 
     def named_phase(self, name: str, what: What) -> None:
-        """Marks the begin or end of a named phase, from where on hooks are on again."""
-        if self.rest is not None:
+        """Marks the begin or end of a named phase; hooks are on from there."""
+        if self.unwatched is not None:
             self.skip()
         self.phases.begin(Kind(("outside", what, name), ()))
         self.mark(what, name)
 
     def cut(self, ended: Callable[[], None]) -> list[LoopStep]:
-        """Gives the steps since the last cut; `ended` is called once the device is done with
+        """Returns the steps since the last cut. `ended` is called once the device has finished
         them."""
-        rest = self.rest
-        self.rest = None
-        if rest is not None:
-            self._note_rest(rest)
+        unwatched = self.unwatched
+        self.unwatched = None
+        if unwatched is not None:
+            self._mark_unwatched(unwatched)
         self.mark("end")
         self._clock.synchronise()
         ended()
-        done, self.phases.done = self.phases.done, []
+        done = self.phases.done
+        self.phases.done = []
         marks = self._marks
         self._marks = []
         self._reach()
@@ -150,22 +152,22 @@ class Loop:
         )
 
     def _compiles(self) -> None:
-        if self.rest is not None:
-            self.rest.compiled.append(self.rest.ticks)
+        if self.unwatched is not None:
+            self.unwatched.compiled.append(self.unwatched.ticks)
 
     def _forward(self) -> None:
-        rest = self._woken
+        unwatched = self._woken
         self._woken = None
-        if rest is not None:
-            self._note_rest(rest)
+        if unwatched is not None:
+            self._mark_unwatched(unwatched)
             return
         self.mark("forward")
         if not self._explicit:
             self._judge(of_forwards=True)
 
     def _judge(self, of_forwards: bool) -> bool:
-        """Judges the step that a mark has just ended, takes the hooks off if enough were alike;
-        False if it counted."""
+        """Compares the step that has just ended with those before it, and takes the hooks off if
+        enough were alike. False if a phase of the step was counted."""
         phases = self.phases
         since, number, compiled, spent_s = self._reached
         self._reach()
@@ -189,10 +191,10 @@ class Loop:
             self._unproven.doubtful = shown != self._expected
             self._unproven = None
         if self._steadiness.note(shown, of_forwards) and not phases.counting:
-            self._rest_from(inside, calls, cost, nodes, of_forwards)
+            self._stop_watching(inside, calls, cost, nodes, of_forwards)
         return not counted
 
-    def _rest_from(
+    def _stop_watching(
         self,
         inside: Sequence[Phase],
         calls: Sequence[object],
@@ -200,65 +202,74 @@ class Loop:
         nodes: int,
         of_forwards: bool,
     ) -> None:
-        resolution_s = self._clock.resolution_s * (
-            MARK_RARELY if isinstance(self._clock, EventClock) else 1
-        )
+        resolution_s = self._clock.resolution_s
+        if isinstance(self._clock, EventClock):
+            resolution_s *= MARK_RARELY
         most, group = self._steadiness.between_checks(resolution_s)
         looks = self.phases.calls.look_s * len(calls) <= LOOK * self._steadiness.step_s
-        if not self.phases.rest(self._look if looks or of_forwards else None):
+        if not self.phases.stop_watching(self._look if looks or of_forwards else None):
             return
         if not self.tick_s:
             timed = UnwatchedSteps(clock_for(self._device), 0, 2 * TICKS, group)
             began = time.perf_counter()
             for _ in range(TICKS):
                 timed.tick()
-            self.tick_s = (
-                (time.perf_counter() - began) / TICKS + CALL_S + (HOOK_S if of_forwards else 0.0)
-            )
-        expected = (calls[-1:] if of_forwards else calls) if looks else None
+            self.tick_s = (time.perf_counter() - began) / TICKS + CALL_S
+            if of_forwards:
+                self.tick_s += HOOK_S
+        expected = None
+        if looks:
+            expected = calls[-1:] if of_forwards else calls
         self._entries = [phase.entry for phase in inside]
-        self.rest = UnwatchedSteps(
+        self.unwatched = UnwatchedSteps(
             self._clock, nodes, most, group, expected, cost, samples_of(inside), of_forwards
         )
 
     def _look(self, call: Call) -> None:
-        rest = self.rest
-        # Another thread, compiled code and the backward pass call for themselves.
+        unwatched = self.unwatched
+        # Calls by another thread, by compiled code and by the backward pass are no steps.
         is_own = (
-            rest is not None and threading.get_ident() == self._thread and not in_compiled_code()
+            unwatched is not None
+            and threading.get_ident() == self._thread
+            and not in_compiled_code()
         )
-        if rest is None or not is_own or torch._C._current_autograd_node() is not None:
+        if unwatched is None or not is_own or torch._C._current_autograd_node() is not None:
             return
         described = None
-        if rest.calls is not None:
+        if unwatched.calls is not None:
             described = self.phases.calls.describe(call)[0]
-        if not rest.of_forwards:
-            rest.call(described)
-        elif not rest.tick() or (rest.calls is not None and rest.calls[0] != described):
+        if not unwatched.of_forwards:
+            unwatched.call(described)
+            return
+        is_due = not unwatched.tick()
+        if not is_due and unwatched.calls is not None:
+            is_due = unwatched.calls[0] != described
+        if is_due:
             self.wake(call)
 
     def wake(self, call: Call | None = None) -> None:
-        """Puts the hooks on again, if they are off, at a step's end; `call` is the forward pass
+        """Puts the hooks on again at the end of a step, if they are off. `call` is the forward pass
         that begins there."""
-        rest = self.rest
-        self.rest = None
-        if rest is None:
+        unwatched = self.unwatched
+        self.unwatched = None
+        if unwatched is None:
             return
-        self.phases.costs.passed(self._entries, rest.ticks)
-        if not rest.of_forwards:
-            self._publish(None if rest.odd else rest.cost, rest.ticks)
-        if rest.odd:
+        self.phases.costs.passed(self._entries, unwatched.ticks)
+        if not unwatched.of_forwards:
+            self._publish(None if unwatched.odd else unwatched.cost, unwatched.ticks)
+        if unwatched.odd:
             self._steadiness.doubt()
-        self._unproven = None if rest.odd else rest
+        self._unproven = None if unwatched.odd else unwatched
         self._expected = self._steadiness.last
         self.phases.calls.described = []
         self.phases.listen()
         if call is None:
-            self._note_rest(rest)
+            self._mark_unwatched(unwatched)
         else:
-            self._woken = rest
+            self._woken = unwatched
             self.phases.before(call)
 
-    def _note_rest(self, rest: UnwatchedSteps) -> None:
-        self._marks.append(Mark("rest", len(self.phases.done), self.phases.hooks.compiled, rest))
+    def _mark_unwatched(self, unwatched: UnwatchedSteps) -> None:
+        phases = len(self.phases.done)
+        self._marks.append(Mark("unwatched", phases, self.phases.hooks.compiled, unwatched))
         self._reach()

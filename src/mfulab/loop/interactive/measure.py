@@ -1,5 +1,4 @@
-"""The ladder of whatever runs in a `with` block: for your own training loop, with no pipeline
-around it."""
+"""Measures whatever runs in a `with` block: your own training loop, with no pipeline around it."""
 
 import functools
 import gc
@@ -55,30 +54,32 @@ class Measurement:
 
     The first step of each kind (other shapes, other losses, evaluation) runs under a counter that
     sees every operator; it is slower and left out of the times. All others run undisturbed. Warm up
-    before the block: compilation and autotuning inside it are measured with the rest. A step is one
-    forward pass of a model, unless `window.step()` is called at the end of each. A window can be
-    used again and then knows what it has counted. Nothing that goes wrong in measuring reaches the
-    loop: a `MeasureWarning` says what is missing and why.
+    before the block: compilation and autotuning inside it are measured too. A step is one forward
+    pass of a model, unless `window.step()` is called at the end of each. A window can be used again
+    and then knows what it has counted. No error in measuring reaches the loop: a `MeasureWarning`
+    says what is missing and why.
 
     Args:
         model: the module that the loop calls, in its compiled or parallel form, or a list or
-        dictionary of them. None
-            if the loop calls no module: then call `window.step()`.
-        batch: one step's arguments of the model (tensor, tuple, dict), for loops that do not call
-        it, as a replayed
-            CUDA graph's: each step is a forward pass, in training mode also a backward one, counted
-            without data.
-        flops_per_step: FLOPs that the model needs for a step, for what cannot be counted; nothing
-        is counted then. ceiling_s: seconds to spend after the block on the best matmul, 0 for none;
-        MFU's denominator on a CPU. peak_tflop_s: dense peaks by precision, for a device that is not
-        known here. device: the device to watch; without it that of the model's parameters. series:
-        where to keep the time series as CSV; dropped where empty. trace: where to keep a Chrome
-        trace (`trace.json.gz`). It adds kernel-busy and the wait for a DataLoader to the
-            ladder, and slows the steps down.
-        job: a folder for the journal, or a `mfulab.Journal`, for `mfulab goodput`; `window.step()`
-        ends a step. quiet: print nothing. language: what to print in, `en` or `ko`.
+            dictionary of modules. None if the loop calls no module: then call `window.step()`.
+        batch: the model's arguments in one step (tensor, tuple, dict), for loops that do not call
+            it, such as a replayed CUDA graph. Each step is then a forward pass, in training mode
+            also a backward pass, counted without data.
+        flops_per_step: FLOPs that the model needs for a step, if they cannot be counted; nothing
+            is counted then.
+        ceiling_s: seconds to spend after the block on the best matmul, 0 for none. It is MFU's
+            denominator on a CPU.
+        peak_tflop_s: dense peaks by precision, for a device that is not known here.
+        device: the device to watch; by default that of the model's parameters.
+        series: where to keep the time series as CSV; by default it is dropped.
+        trace: where to keep a Chrome trace (`trace.json.gz`). It adds kernel-busy and the wait for
+            a DataLoader to the ladder, and slows the steps down.
+        job: a folder for the journal, or a `mfulab.Journal`, for `mfulab goodput`;
+            `window.step()` ends a step.
+        quiet: print nothing.
+        language: what to print in, `en` or `ko`.
 
-    Raises ValueError or TypeError for an argument that cannot be, before the loop begins.
+    Raises ValueError or TypeError for an invalid argument, before the loop begins.
 
     Ctrl-C prints the ladder of the steps until then; after any other exception nothing is printed.
     After the block `row` holds every value by its column's name, None if it was not measured.
@@ -117,11 +118,9 @@ class Measurement:
                 for parameter in module.parameters():
                     devices[parameter.device] = None
             self._devices = list(devices)
-            self.device = (
-                torch.device(device)
-                if device is not None
-                else (*self._devices, torch.device("cpu"))[0]
-            )
+            if device is None:
+                device = next(iter(devices), "cpu")
+            self.device = torch.device(device)
         self._batch = batch
         self._given_flops = flops_per_step
         self._ceiling_s = ceiling_s
@@ -132,8 +131,8 @@ class Measurement:
         try:
             self._given = DeviceConfig(peak_tflop_s=peak_tflop_s or {})
         except ValueError as error:
-            says = "give dense TFLOP/s by number format, such as {'bf16': 989}"
-            raise ValueError(f"peak_tflop_s={peak_tflop_s}: {says}") from error
+            advice = "give dense TFLOP/s by number format, such as {'bf16': 989}"
+            raise ValueError(f"peak_tflop_s={peak_tflop_s}: {advice}") from error
         self._clock = clock_for(self.device)
         counting = flops_per_step is None and batch is None
         self._loop = Loop(self.models, self.device, self._clock, counting)
@@ -147,14 +146,14 @@ class Measurement:
         self.phases: dict[str, Record] = {}
 
     def __repr__(self) -> str:
-        """The ladder, as after the block; one line before there is one."""
+        """The ladder after the block; one line before that."""
         from mfulab.loop.interactive.show import as_text
 
         state = "still open" if self._open is not None else "nothing measured"
         return self._shown(as_text) or f"<mfulab.measure: {state}>"
 
     def _repr_html_(self) -> str | None:
-        """The ladder in a notebook; None before there is one."""
+        """The ladder for a notebook, as HTML; None if there is none yet."""
         from mfulab.loop.interactive.show import as_html
 
         return self._shown(as_html)
@@ -213,12 +212,12 @@ class Measurement:
         self._loop.open(self._settle, published.note_steps)
 
     def _settle(self) -> None:
-        """Begins to watch anew once nothing is being counted: what the counter slowed is in no
-        reading."""
+        """Restarts the samplers once nothing is being counted any more, so that no reading covers
+        steps that the counter slowed."""
         if self._settled or self._phases.counting:
             return
         self._settled = True
-        gc.collect()  # what counting imported and made would else be collected in a timed step
+        gc.collect()  # else garbage of counting would be collected in a timed step
         self._clock.synchronise()
         if self._phases.done:
             self._watching.close()
@@ -230,41 +229,41 @@ class Measurement:
     def _watch(self) -> None:
         self._sampled = self._watching.enter_context(sampling(self._samplers))
 
-    def _safely(self, call: Callable[..., R], *given: object) -> R | None:
-        """Calls a function inside the block alone; after an error the loop goes on, and the window
-        closes."""
+    def _safely(self, call: Callable[..., R], *args: object) -> R | None:
+        """Calls a function, inside the block only. After an error in it the loop goes on, and the
+        window closes."""
         if self._open is not None and self._pid == os.getpid():
             try:
                 with torch._C.DisableTorchFunction():
-                    return call(*given)
+                    return call(*args)
             except Exception as error:
                 _warn(f"measuring stopped: {type(error).__name__}: {error}", stacklevel=3)
                 self.__exit__(type(error), error, error.__traceback__)
         return None
 
     def step(self) -> None:
-        """Marks the end of a step; then steps are counted by these calls alone."""
-        rest = self._loop.rest
-        if rest is None or rest.of_forwards or not rest.tick():
+        """Marks the end of a step. From then on only these calls end steps."""
+        unwatched = self._loop.unwatched
+        if unwatched is None or unwatched.of_forwards or not unwatched.tick():
             self._safely(self._loop.step)
         if self.journal:
             self._safely(self.journal.step)
 
     def note(self, batch: object) -> None:
-        """Distinguishes steps with other shapes, before a step that calls no model given to the
-        window with `batch`."""
+        """Distinguishes steps by their shapes: call it with `batch` before a step that calls no
+        model given to the window."""
         self._safely(self._loop.note, batch)
 
     def skip(self, span: str = "other") -> None:
-        """Leaves out what ran since the last step: `span` names it in the journal, `checkpoint` or
-        `evaluation`."""
+        """Leaves out what ran since the last step. `span` names it in the journal, such as
+        `checkpoint` or `evaluation`."""
         self._safely(self._note, span)
         self._safely(self._loop.skip)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Gives what runs inside it a row of its own in `phases`: `rollout`, `train`; one inside
-        another is in both."""
+        """Gives what runs inside a `with` block a row of its own in `phases`, such as `rollout` or
+        `train`. A phase inside another belongs to both."""
         self._safely(self._loop.named_phase, name, "phase")
         try:
             yield
@@ -286,20 +285,20 @@ class Measurement:
             if error is None:
                 _warn(f"the block was not measured: {type(failure).__name__}: {failure}")
         self._note("measuring", facts_of(self.row))
-        if self.tells(error) and self.row and not self._quiet and is_first_rank():
+        if self.is_shown(error) and self.row and not self._quiet and is_first_rank():
             try:
                 with apart(self.device):
                     from mfulab.loop.interactive.show import show
 
                     show(self, language=self._language)
-            except Exception as failure:  # a terminal that has no such letters
+            except Exception as failure:  # such as a terminal without these characters
                 _warn(f"the ladder could not be printed: {type(failure).__name__}: {failure}")
 
     def lap(self) -> dict[str, float]:
-        """Numbers for a logger over the steps since the last lap, after `step()`; empty without
-        one. `mfu`, `hfu` and `utilization` are in percent, `tflops` in TFLOP/s, `step_time` in s;
-        the verdict is `verdict/<cause>` = 1. `row` and `verdict` hold the lap's until the block
-        ends. On a GPU it waits for the device."""
+        """Numbers for a logger over the steps since the last lap, after `step()`; empty if there
+        are none. `mfu`, `hfu` and `utilization` are in percent, `tflops` in TFLOP/s, `step_time` in
+        s; the verdict is `verdict/<cause>` = 1. Until the block ends, `row` and `verdict` are those
+        of the lap. Waits for a GPU."""
         return self._safely(self._lap) or {}
 
     def _lap(self) -> dict[str, float]:
@@ -316,47 +315,50 @@ class Measurement:
         return {}
 
     def metrics(self) -> dict[str, float]:
-        """The measured values under the names that `lap` gives them."""
-        metrics = {
-            key: value
-            for key, name in _METRICS.items()
-            if isinstance(value := self.row.get(name), float | int)
-        }
-        return metrics | ({f"verdict/{self.verdict.cause}": 1.0} if self.verdict else {})
+        """The measured values under the names that `lap` uses."""
+        metrics = dict[str, float]()
+        for key, name in _METRICS.items():
+            value = self.row.get(name)
+            if isinstance(value, float | int):
+                metrics[key] = value
+        if self.verdict:
+            metrics[f"verdict/{self.verdict.cause}"] = 1.0
+        return metrics
 
     def job(self) -> dict[str, object]:
-        """The job's values over all ranks of torch.distributed, after the block, None for what a
-        rank does not know; every rank must call it. MFU is the FLOPs of all ranks ÷ (the slowest
+        """The job's values over all ranks of torch.distributed, after the block; None for what a
+        rank does not know. Every rank must call it. MFU is the FLOPs of all ranks ÷ (the slowest
         rank's time × the peaks of all ranks), in percent. The keys are `ranks`, `tflop_s`,
         `mfu_percent`, `hfu_percent`, `slowest_rank`, `rank_mfu_percent` and `rank_step_s`."""
         seconds = ratio(ratio(self.row.get("flops"), self.row.get("tflop_s")), 1e12)
-        own = jobs.RankShare(
+        share = jobs.RankShare(
             time_s=seconds or self.row.get("time_s"),
             flops=self.row.get("flops"),
             executed_flops=self.row.get("executed_flops"),
             mfu_percent=self.row.get("mfu_percent"),
             peak_tflop_s=self.account.facts.peaks.tflop_s if self.account else None,
         )
-        ranks: list[Any] = [own]
+        ranks: list[Any] = [share]
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             ranks = [None] * torch.distributed.get_world_size()
-            torch.distributed.all_gather_object(ranks, own)
+            torch.distributed.all_gather_object(ranks, share)
         return jobs.as_job(ranks)
 
     @staticmethod
-    def tells(error: BaseException | None) -> bool:
-        """True if the steps before `error` are shown: who ends a training early wants to know."""
+    def is_shown(error: BaseException | None) -> bool:
+        """True if the steps before `error` are shown: without an error, or after Ctrl-C, which may
+        end a training early."""
         return error is None or isinstance(error, KeyboardInterrupt)
 
     def _finish(self, error: BaseException | None) -> None:
         if error is not None:
             self._phases.forget()
-            if self.tells(error):
-                self._loop.skip()  # half a step is none
+            if self.is_shown(error):
+                self._loop.skip()  # half a step does not count
         self._phases.close()
         self._cut()
         traced: Readings = self._trace.stop() if self._trace else {}
-        if not self.tells(error):
+        if not self.is_shown(error):
             return
         if not self._steps:
             if error is None:
@@ -368,7 +370,7 @@ class Measurement:
             self._fill({**row.merged(self._laps), **traced}, self._steps)
 
     def _cut(self) -> list[LoopStep]:
-        """Ends a lap: its steps, which are kept with what the samplers read over it."""
+        """Ends a lap. Returns its steps, and keeps them with what the samplers read over it."""
         steps = self._loop.cut(self._watching.close)
         self._steps += steps
         if steps:
@@ -401,10 +403,9 @@ class Measurement:
         self.row |= window.columns
         if self._loop.is_noted:
             self.row["unshown_flops"] = None
+        clock_mhz = self.row.get("clock_mhz")
         self.phases = {
-            name: row.named_row(
-                stretches, self._steps, self._phases, site, self.row.get("clock_mhz")
-            )
+            name: row.named_row(stretches, self._steps, self._phases, site, clock_mhz)
             for name, stretches in self._loop.named.items()
         }
         self.readings |= window.readings | row.samples_reading(timed)
@@ -417,21 +418,22 @@ class Measurement:
     def _work(self, steps: Sequence[LoopStep]) -> WindowWork:
         if self._given_flops is not None:
             formats = {(self._dtype(), False): int(self._given_flops)}
-            return row.same_work(
-                steps, Cost(formats, formats), Reading(self._given_flops, "", "given")
-            )
+            reading = Reading(self._given_flops, "", "given")
+            return row.same_work(steps, Cost(formats, formats), reading)
         if self._batch is not None:
             return row.work_of_batch(steps, self.models, self._batch)
         return row.counted_work(steps, self._phases)
 
     def _dtype(self) -> torch.dtype:
-        parameters = (parameter.dtype for model in self.models for parameter in model.parameters())
-        return next(parameters, torch.get_default_dtype())
+        for model in self.models:
+            for parameter in model.parameters():
+                return parameter.dtype
+        return torch.get_default_dtype()
 
 
 def facts_of(row: Row) -> Record:
-    """Gives what the journal keeps of a lap: a step's FLOPs, the peak under MFU, the share of
-    useful tokens."""
+    """Facts of a lap for the journal: a step's FLOPs, the peak under MFU, the share of useful
+    tokens, the number of steps."""
     mfu = row.get("mfu_percent")
     useful = row.get("useful_mfu_percent")
     peak = ratio(product(100, row.get("tflop_s")), mfu)
@@ -441,11 +443,7 @@ def facts_of(row: Row) -> Record:
         "useful": ratio(useful, mfu),
         "steps": row.get("steps"),
     }
-    found = {}
-    for name, value in facts.items():
-        if value is not None:
-            found[name] = value
-    return found
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _is_number(value: object) -> bool:
@@ -456,11 +454,9 @@ def _listed(model: Models | None) -> list[torch.nn.Module]:
     if model is None:
         return []
     several: Any = model.values() if isinstance(model, Mapping) else model
-    models: list[Any] = (
-        list(several)
-        if isinstance(several, Iterable) and not isinstance(model, torch.nn.Module)
-        else [model]
-    )
+    models: list[Any] = [model]
+    if isinstance(several, Iterable) and not isinstance(model, torch.nn.Module):
+        models = list(several)
     for module in models:
         if not isinstance(module, torch.nn.Module):
             raise TypeError(

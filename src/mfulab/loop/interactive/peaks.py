@@ -1,7 +1,6 @@
 """Peaks of what a window multiplied, weighted by FLOPs, and the best matmul, measured in the user's
 own process."""
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +23,7 @@ from mfulab.flops.formulas import weighted_peak_flop_s
 from mfulab.loop.interactive.costs import Cost, Flops
 from mfulab.mfu.causes import OTHERS
 from mfulab.mfu.step import Known, StepPeaks
-from mfulab.mfu.utilization import default_basis
+from mfulab.mfu.utilization import default_basis, weights
 from mfulab.timing.best_matmul import (
     CAREFUL,
     best_bandwidth,
@@ -37,8 +36,8 @@ from mfulab.timing.best_matmul import (
 
 
 class Ceiling(NamedTuple):
-    """TFLOP/s of the best matmul, None without one in the format; the share of the CPUs that others
-    took meanwhile."""
+    """TFLOP/s of the best matmul, None if it cannot be measured in this format, and the share of
+    the CPUs that others took meanwhile."""
 
     tflop_s: float | None
     other_processes_percent: float | None = None
@@ -46,32 +45,29 @@ class Ceiling(NamedTuple):
 
     @property
     def disturbed(self) -> bool:
-        """True if others slowed the ceiling down, so that it reads too low, and MFU of it too
+        """True if other processes slowed the ceiling down, so that it is too low, and MFU of it too
         high."""
         return (self.other_processes_percent or 0) >= OTHERS or (self.other_processes or 0) >= 1
 
 
 _known: dict[tuple[str, str, int], Ceiling] = {}
 _bandwidths: dict[torch.device, float] = {}
-MOST_BYTES = 512 << 20  # of the arrays that measure a CPU's memory
+MOST_BYTES = 512 << 20  # of the arrays with which a CPU's memory is measured
 
 
 def measured_ceiling(
     device: torch.device, precision: str, threads: int, limit_s: float, anew: bool = True
 ) -> Ceiling:
-    """The ceiling of as many threads, measured once a process; with `anew` again where others
-    disturbed it. The best stays, since neighbours can only slow a matmul down."""
+    """Ceiling with a number of threads, measured once per process. With `anew` it is measured again
+    if others disturbed it; the best is kept, since neighbours can only slow a matmul down."""
     key = str(device), precision, threads
     for _ in range(2):
         before = _known.get(key)
         if before is not None and not (anew and before.disturbed):
             break
         ceiling = _measure(device, precision, limit_s)
-        if (
-            before is None
-            or not ceiling.disturbed
-            or (ceiling.tflop_s or 0) > (before.tflop_s or 0)
-        ):
+        is_faster = before is None or (ceiling.tflop_s or 0) > (before.tflop_s or 0)
+        if is_faster or not ceiling.disturbed:
             _known[key] = ceiling
         if ceiling.tflop_s is None:
             break
@@ -94,7 +90,8 @@ NOT_MEASURED = Said("not_measured_yet")
 
 @dataclass(frozen=True)
 class WeightedPeaks:
-    """Peaks of a window, weighted by the FLOPs of each format, and why one is not known."""
+    """Peaks of a window, weighted by the FLOPs of each format, with the reason if one is
+    unknown."""
 
     step: StepPeaks = field(default_factory=StepPeaks)
     weights: str | None = None  # JSON: format → share of the FLOPs
@@ -104,8 +101,8 @@ class WeightedPeaks:
 
 
 class Mixture:
-    """FLOPs of a window by the format whose peak stands under each: fp32 where the device emulates
-    a format and no peak of it is given."""
+    """FLOPs of a window by number format, and the format whose peak applies to each (`under`). That
+    is fp32 if the device emulates a format and no peak of it is given."""
 
     def __init__(
         self, device: torch.device, formats: Flops, executed: Flops, given: DeviceConfig
@@ -133,13 +130,14 @@ class KnownPeaks:
     ceilings: Mapping[str, Ceiling]
 
     def weighted(self, flops: Mapping[str, int], peak: Callable[[Peak], Known]) -> Known:
-        """The peak of a mixture of formats in TFLOP/s."""
+        """Peak of a mixture of formats in TFLOP/s; `peak` selects it from the peaks of one
+        format."""
         return weighted_peak_flop_s(
             flops, {name: peak(self.computed[name]) or 0.0 for name in flops}
         )
 
     def ceiling(self, flops: Mapping[str, int]) -> Known:
-        """The best matmuls of a mixture of formats in TFLOP/s; None where none were measured."""
+        """TFLOP/s of the best matmuls for a mixture of formats; None if none were measured."""
         if not self.ceilings:
             return None
         return weighted_peak_flop_s(
@@ -147,7 +145,7 @@ class KnownPeaks:
         )
 
     def rate(self, name: str) -> Known:
-        """TFLOP/s of a format for a roofline: the best matmul, else the spec peak."""
+        """TFLOP/s of a format for a roofline: that of the best matmul, else the spec peak."""
         measured = None
         if self.ceilings:
             measured = self.ceilings[name].tflop_s
@@ -155,13 +153,11 @@ class KnownPeaks:
 
     @property
     def most_disturbed_percent(self) -> float | None:
-        """Share of the CPUs that others took of a ceiling, at most; None where none was
+        """Largest share of the CPUs that others took during a ceiling; None if none was
         disturbed."""
-        disturbed = []
-        for ceiling in self.ceilings.values():
-            if ceiling.disturbed:
-                disturbed.append(ceiling)
-        return max((one.other_processes_percent or 0.0 for one in disturbed), default=None)
+        disturbed = [ceiling for ceiling in self.ceilings.values() if ceiling.disturbed]
+        shares = [ceiling.other_processes_percent or 0.0 for ceiling in disturbed]
+        return max(shares, default=None)
 
 
 def peaks_of(
@@ -173,25 +169,22 @@ def peaks_of(
     anew: bool = True,
 ) -> WeightedPeaks:
     """Looks up the peak of each format in use, and measures its best matmul, sharing `ceiling_s`
-    seconds among them. `formats`, which are not empty, are FLOPs that the model needs by what was
-    multiplied. The peaks that the user has `given` go first; `anew` measures a ceiling again that
-    others disturbed."""
+    seconds among them. `formats` are the FLOPs that the model needs by what was multiplied, and not
+    empty; `executed` are those executed. Peaks that the user has `given` come first. `anew`
+    measures a ceiling again if others disturbed it."""
     mixture = Mixture(device, formats, executed, given)
     threads = torch.get_num_threads()
     computed = {name: peak_of(device, threads, name, given) for name in mixture.names}
     ceilings: dict[str, Ceiling] = {}
     if ceiling_s:
-        each_s = ceiling_s / len(mixture.names)
+        share_s = ceiling_s / len(mixture.names)
         for name in mixture.names:
-            ceilings[name] = measured_ceiling(device, name, threads, each_s, anew)
+            ceilings[name] = measured_ceiling(device, name, threads, share_s, anew)
     known = KnownPeaks(computed, ceilings)
-    divided = []
-    for name, peak in computed.items():
-        if mixture.divided.get(name):
-            divided.append(peak)
+    divided = [peak for name, peak in computed.items() if mixture.divided.get(name)]
     return WeightedPeaks(
         _step_peaks(mixture, known, default_basis(device.type)),
-        _weights(mixture.needed),
+        weights(mixture.needed),
         joined(peak.reason for peak in divided if peak.reason),
         {name: known.rate(base) for name, base in mixture.under.items()},
         bandwidth(device, bool(ceiling_s)),
@@ -218,23 +211,16 @@ def _step_peaks(mixture: Mixture, known: KnownPeaks, basis: str) -> StepPeaks:
     )
 
 
-def _weights(needed: Mapping[str, int]) -> str | None:
-    total = sum(needed.values())
-    if not total:
-        return None
-    return json.dumps({name: round(flops / total, 4) for name, flops in needed.items()})
-
-
 def _of_model(flops: Mapping[str, int]) -> Mapping[str, int]:
-    """FLOPs by format; those given by the user are 0 each, and their format is the model's."""
+    """FLOPs by format. If all are 0, as for FLOPs that the user gave, each format counts 1."""
     if any(flops.values()):
         return flops
     return dict.fromkeys(flops, 1)
 
 
 def bandwidth(device: torch.device, measuring: bool) -> float | Said:
-    """Memory bandwidth in GB/s: a GPU's by its datasheet, a CPU's measured once a process; else why
-    there is none."""
+    """Memory bandwidth in GB/s: a GPU's from its datasheet, a CPU's measured once per process; else
+    the reason why it is unknown."""
     if is_gpu(device):
         return gpu_peak(properties_of(device), "fp32").memory_gb_s or Said("no_datasheet_bandwidth")
     if device not in _bandwidths:
@@ -250,11 +236,11 @@ def bandwidth(device: torch.device, measuring: bool) -> float | Said:
 def attainable_s(
     cost: Cost, peaks: WeightedPeaks, device: torch.device, steps: int
 ) -> tuple[float | None, Said | None]:
-    """Seconds of a step on the roofline of each product, or why they are unknown; all other
-    operators fused away.
+    """Seconds of a step with each product on its own roofline and all other operators fused away,
+    or the reason why they are unknown.
 
     A product takes the longer of FLOPs ÷ rate and bytes ÷ bandwidth: Williams et al. 2009,
-    doi:10.1145/1498765.1498785. Where the last cache holds all that a step moves, memory takes no
+    doi:10.1145/1498765.1498785. If the last cache holds all that a step moves, memory takes no
     time.
     """
     if not cost.products:
@@ -265,7 +251,8 @@ def attainable_s(
     }
     if not all(rates.values()):
         return None, Said("no_peak_of_a_format")
-    gb_s = math.inf if cost.moved_bytes / steps <= last_cache_bytes(device) else peaks.memory
+    is_cached = cost.moved_bytes / steps <= last_cache_bytes(device)
+    gb_s = math.inf if is_cached else peaks.memory
     if isinstance(gb_s, Said):
         return None, gb_s
     seconds = 0.0
@@ -275,13 +262,16 @@ def attainable_s(
 
 
 def by_precision(device: torch.device, formats: Flops) -> dict[str, int]:
-    """FLOPs by the format that this device's matmuls use, as torch's switches stand."""
-    return _added(
-        (allowed_precision(dtype, device, by), flops) for (dtype, by), flops in formats.items()
-    )
+    """FLOPs by the number format that this device's matmuls use under torch's current settings."""
+    named = [
+        (allowed_precision(dtype, device, convolutions), flops)
+        for (dtype, convolutions), flops in formats.items()
+    ]
+    return _added(named)
 
 
 def _added(flops: Iterable[tuple[str, int]]) -> Counter[str]:
+    """Sums FLOPs by name."""
     sums: Counter[str] = Counter()
     for name, count in flops:
         sums[name] += count

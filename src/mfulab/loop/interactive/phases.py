@@ -1,8 +1,8 @@
-"""Phases of a loop: one begins at each forward and each backward pass, after each of these, and at
-each step. Every phase is described cheaply as it begins, and by what ran in it as it ends. The
-first of its kind runs under a counter, which sees each operator that really runs, outside models
-too; all others are timed undisturbed and cost what the first of their kind cost. One that began
-like a counted one and ran otherwise has no cost, and the next is counted."""
+"""Phases of a loop. One begins at each forward and each backward pass, after each of these, and at
+each step. Every phase is described cheaply when it begins, and by what ran in it when it ends. The
+first of its kind runs under a counter, which sees each operator that runs, outside models too. All
+others are timed undisturbed and cost what the first of their kind cost. A phase that began like a
+counted one and ran otherwise has no cost, and the next one is counted."""
 
 import operator
 import sys
@@ -22,11 +22,11 @@ from mfulab.loop.interactive.counting import in_compiled_code, state
 from mfulab.loop.interactive.endings import Ending, Endings
 from mfulab.loop.interactive.hooks import Call, Hooks, skip_frame
 from mfulab.loop.interactive.passes import Passes
-from mfulab.loop.interactive.places import Event, LoopState, Place
+from mfulab.loop.interactive.states import Event, LoopState, LoopThread
 from mfulab.loop.interactive.structure import Structure
 from mfulab.loop.interactive.switch import Switch
 
-HOOK_S = 3e-6  # that a hook itself costs a call
+HOOK_S = 3e-6  # host time that a hook adds to a call
 _IS_TRAINED = operator.attrgetter("requires_grad")
 _OUTSIDE = Kind(("outside",), ())
 _FAILED = Kind(("failed",), ())
@@ -35,26 +35,26 @@ _DONE = Phase(_OUTSIDE, _OUTSIDE)
 
 
 class Calls:
-    """Describes forward passes by what they are called with. `described` are those since the caller
-    cleared it. `look_s` are host seconds that the last took, with a hook of its own."""
+    """Describes forward passes by their arguments. `described` are those since the caller last
+    cleared it. `look_s` is the host time (s) of the last description, with a hook of its own."""
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
         self.models = models
         self._trainable = [list(model.parameters()) for model in models]
         self.described: list[Kind] = []
         self.look_s = 0.0
-        self.is_nested = False  # whether a call of a model was part of another
+        self.is_nested = False  # True once a call of a model was part of another
         self._handled: BaseException | None = None
 
     def note(self, call: Call, depth: int) -> None:
-        """Notes whether a call is a part of another; the same module uncompiled, as under the
-        counter, is none."""
-        is_twin = call.module is not self.models[call.place]
+        """Records whether a call is part of another. A call of the same module uncompiled, as under
+        the counter, is not."""
+        is_twin = call.module is not self.models[call.model_index]
         self.is_nested = self.is_nested or (depth > 1 and not is_twin)
 
     def begin(self, call: Call) -> tuple[Kind, tuple[int, ...]]:
-        """Gives what a forward pass begins as, and its batch."""
-        self._handled = sys.exc_info()[1]  # the loop may be in an except clause of its own
+        """Returns the kind that a forward pass begins as, and its batch."""
+        self._handled = sys.exc_info()[1]  # the loop itself may be in an except clause
         began = time.perf_counter()
         kind, batch = self.describe(call)
         self.look_s = time.perf_counter() - began + HOOK_S
@@ -62,26 +62,26 @@ class Calls:
         return kind, batch
 
     def has_failed(self) -> bool:
-        """True if the forward pass that ends now ends by an error: hooks are also called then."""
+        """True if the forward pass that ends now ends with an error: hooks are called then too."""
         return sys.exc_info()[1] not in (None, self._handled)
 
     def describe(self, call: Call) -> tuple[Kind, tuple[int, ...]]:
-        """Describes a call, and its batch."""
-        given, batch = describe((call.arguments, call.keywords))
-        weights = self._trainable[call.place]
+        """Describes a call; also returns its batch."""
+        arguments, batch = describe((call.arguments, call.keywords))
+        weights = self._trainable[call.model_index]
         device = next((weight.device.type for weight in weights), "cpu")
         autocast = None
         if torch.is_autocast_enabled(device):
             autocast = torch.get_autocast_dtype(device)
         trained = sum(map(_IS_TRAINED, weights))
-        how = (call.place, call.module.training, autocast, trained)
-        sizes = (*given.sizes, *structure.vmapped())
-        return Kind(("forward", *how, *given.words), sizes), batch
+        how = (call.model_index, call.module.training, autocast, trained)
+        sizes = (*arguments.sizes, *structure.vmapped())
+        return Kind(("forward", *how, *arguments.signature), sizes), batch
 
 
 class Phases:
-    """Follows a loop between `open` and `close`, from the thread that opens it; outermost calls are
-    forward passes. It calls what `on` holds at each forward pass, optimiser's step and
+    """Follows a loop between `open` and `close`, on the thread that opens it; outermost calls of
+    models are forward passes. `on` holds what is called at each forward pass, optimiser's step and
     compilation. `done` are the phases that are over."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Phases:
         counting: bool,
     ) -> None:
         self._on = on
-        self._place = Place()
+        self._thread = LoopThread()
         self._passes = Passes()
         self._endings = Endings(models)
         self._switch = Switch(models, counting, CompiledPhases(models))
@@ -103,9 +103,9 @@ class Phases:
         self.hooks = Hooks(models, self._switch.fail, on["compilation"])
 
     def open(self) -> None:
-        """Begins to listen, and to count unless what lies before the first forward pass is
+        """Begins to listen, and to count, unless what comes before the first forward pass is
         known."""
-        self._place.open()
+        self._thread.open()
         self._optimizers = []
         self._structure = Structure(self.calls.models)
         self.done = []
@@ -114,7 +114,7 @@ class Phases:
         self.listen()
 
     def close(self) -> None:
-        """Stops listening; every hook is removed, also after an error in the loop."""
+        """Stops listening, and removes every hook, also after an error in the loop."""
         try:
             self._end(Ending())
             self._switch.stop()
@@ -123,59 +123,57 @@ class Phases:
 
     def listen(self) -> None:
         """Puts all hooks on, between two steps, and begins a phase."""
-        self._place.move(Event.LISTEN)
+        self._thread.move(Event.LISTEN)
         self._passes.listen()
-        is_noted = self._switch.is_asked and not self._switch.compiled.is_whole
         every = None
-        if is_noted:
+        if self._switch.is_asked and not self._switch.compiled.is_whole:
             every = self._structure.called
-        # Compiled optimisers keep a guard on hooks; only without models may their steps bound those
-        # of the loop.
-        spared = self.calls.models and structure.graphs_compiled()
+        # Compiled optimisers keep a guard on hooks. Their steps are needed only without models, as
+        # they may then bound the loop's steps.
+        is_guarded = self.calls.models and structure.graphs_compiled()
         optimizer = list[Callable[..., None]]()
-        if not spared:
+        if not is_guarded:
             optimizer = [self._before_optimizer, self._after_optimizer]
         self.hooks.put_on(self.before, self._after, every, optimizer, self._engine())
         self.begin()
 
-    def rest(self, look: Callable[[Call], None] | None) -> bool:
-        """Takes hooks off between two steps, but `look`; says whether it did: a graph may reach
-        into the next step."""
-        is_forward = self._place.state is LoopState.FORWARD
+    def stop_watching(self, look: Callable[[Call], None] | None) -> bool:
+        """Takes all hooks but `look` off between two steps. False if it cannot, as when a graph may
+        reach into the next step."""
+        is_forward = self._thread.state is LoopState.FORWARD
         waiting = self._passes.pending[:-1] if is_forward else self._passes.pending
         if waiting or self.counting or self.calls.is_nested:
             return False
-        if not self._place.move(Event.REST):
+        if not self._thread.move(Event.REST):
             return False
         self._current = _DONE
-        self._structure.take()  # the forward pass that had just begun is part of no later phase
+        self._structure.take()  # a forward pass that has just begun is part of no later phase
         self.hooks.take_off()
         if look:
             self.hooks.put_on(look)
         return True
 
     def begin(
-        self, kind: Kind = _OUTSIDE, batch: tuple[int, ...] = (), place: int | None = None
+        self, kind: Kind = _OUTSIDE, batch: tuple[int, ...] = (), model_index: int | None = None
     ) -> None:
-        """Begins a phase, the one before being over; `place` is that of a model that goes
-        forward."""
-        if self._place.state is LoopState.BACKWARD and kind.words[0] != "backward":
+        """Ends the running phase and begins another; `model_index` is that of the model of a
+        forward pass."""
+        if self._thread.state is LoopState.BACKWARD and kind.signature[0] != "backward":
             self._switch.failure = self.failure or Said("step_ended_in_backward")
             return
         now = state(self._switch.counter)
-        self._end(Ending((kind.words[0], *now)))
+        self._end(Ending((kind.signature[0], *now)))
         if kind is _OUTSIDE:
             self._passes.runs = 0
-        # A number stands for all words of a kind, which are many to compare in each of the looks at
-        # what is known.
-        name = self._endings.name((*kind.words, *now))
-        entry = Kind((kind.words[0], name), kind.sizes, kind.shapes)
-        self._current = Phase(entry, entry, batch, began=structure.sequence_number(), place=place)
+        # A number stands for the signature of a kind, which is slow to compare in each look-up.
+        name = self._endings.name((*kind.signature, *now))
+        entry = Kind((kind.signature[0], name), kind.sizes, kind.shapes)
+        began = structure.sequence_number()
+        self._current = Phase(entry, entry, batch, began=began, model_index=model_index)
         self._switch.decide(self._current, self._passes, self._optimizers)
 
     def forget(self) -> None:
-        """Makes the running phase one that failed: what it did so far is no cost of its kind, and
-        of no use."""
+        """Makes the running phase one that failed: what it did so far has no cost."""
         if self._current is not _DONE:
             self._current.entry = self._current.kind = _FAILED
 
@@ -186,48 +184,46 @@ class Phases:
 
     @property
     def failure(self) -> Said | None:
-        """Reason why counting was given up; None while it was not."""
+        """Reason why counting was given up; None if it was not."""
         return self._switch.failure
 
     @property
     def counts(self) -> bool:
-        """Says whether FLOPs are counted, and were not given up."""
+        """True if FLOPs are counted and counting was not given up."""
         return self._switch.is_asked and not self.failure
 
     @property
     def counting(self) -> bool:
-        """True if the counter is on, so that time is no measure now."""
+        """True if the counter is on, so that times do not count."""
         return self._switch.counter is not None
 
     @property
     def unused(self) -> list[str]:
-        """Modules with weights that ran in no counted phase; of several models behind the model's
-        place."""
+        """Modules with weights that ran in no counted phase. If there are several models, names
+        begin with the model's index."""
         names = [name.replace("_orig_mod.", "") for name in self._switch.unused or ()]
         if len(self.calls.models) == 1:
             names = [name.partition(".")[2] for name in names]
         return outermost(names)
 
     def cost(self, phases: Sequence[Phase]) -> Cost | None:
-        """Cost of phases together; None if one is of a kind that was neither counted nor follows
-        from others."""
-        return self._sums.of(
-            [
-                _NO_COST if phase.entry is _FAILED else self.costs.cost(phase.kind)
-                for phase in phases
-            ]
-        )
+        """Cost of phases together; None if one is of a kind that was not counted and follows from
+        no others."""
+        costs = [
+            _NO_COST if phase.entry is _FAILED else self.costs.cost(phase.kind) for phase in phases
+        ]
+        return self._sums.of(costs)
 
     def before(self, call: Call) -> None:
-        """Begins a forward pass, unless it is a part of another phase."""
-        place = self._place
-        if not place.is_own_thread():
-            if place.is_foreign_call():
+        """Begins a forward pass, unless the call is part of another phase."""
+        thread = self._thread
+        if not thread.is_own_thread():
+            if thread.is_foreign_call():
                 self._switch.failure = Said("called_in_another_thread")
             return
-        # Compiled code shows its calls only while it runs uncompiled, under the counter.
-        is_forward = place.enter(is_hidden=place.depth == 0 and in_compiled_code())
-        self.calls.note(call, place.depth)
+        # Calls inside compiled code are seen only while it runs uncompiled, under the counter.
+        is_forward = thread.enter(is_hidden=thread.depth == 0 and in_compiled_code())
+        self.calls.note(call, thread.depth)
         if not is_forward:  # a part of another, or recomputed by the backward pass
             self._structure.note(call.module, call.arguments)
             return
@@ -236,7 +232,7 @@ class Phases:
         try:
             counter = self._switch.counter
             kind, batch = self.calls.begin(call)
-            self.begin(kind, batch, call.place)
+            self.begin(kind, batch, call.model_index)
             self._structure.note(call.module, call.arguments)
             self._passes.forward(self._current)
             self._switch.note_call(call, self._current.entry, self._switch.counter is not counter)
@@ -244,7 +240,7 @@ class Phases:
             self._on["forward"]()
 
     def _after(self, *_: object) -> None:
-        if not self._place.is_own_thread() or not self._place.leave():
+        if not self._thread.is_own_thread() or not self._thread.leave():
             return
         self._current.left = structure.sequence_number()
         if self.calls.has_failed():
@@ -252,12 +248,12 @@ class Phases:
             self.forget()
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if self._place.is_own_thread():
+        if self._thread.is_own_thread():
             self._optimizers = [*self._optimizers, optimizer]
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if self._place.is_own_thread():
-            if optimizer in self._optimizers:  # those above it failed
+        if self._thread.is_own_thread():
+            if optimizer in self._optimizers:  # those after it failed
                 self._optimizers = self._optimizers[: self._optimizers.index(optimizer)]
             self._passes.runs = 0
             self._on["optimizer"]()
@@ -271,7 +267,7 @@ class Phases:
             outputs: Sequence[torch.Tensor | GradientEdge], *arguments: object, **options: object
         ) -> object:
             counter = self._switch.counter
-            is_outermost = self._place.is_own_thread() and self._place.move(Event.BACKWARD)
+            is_outermost = self._thread.is_own_thread() and self._thread.move(Event.BACKWARD)
             returned = None
             try:
                 if is_outermost:
@@ -286,7 +282,7 @@ class Phases:
                 raise
             finally:
                 if is_outermost:
-                    self._place.move(Event.BACKWARD_END)
+                    self._thread.move(Event.BACKWARD_END)
                     ended(returned)
 
         skip_frame(noted)
@@ -307,7 +303,7 @@ class Phases:
         kind, through = passes.backward(passed, self._endings.name, nodes)
         if is_compiled:
             now = state(self._switch.counter)
-            name = self._endings.name((*kind.words, *now))
+            name = self._endings.name((*kind.signature, *now))
             self._switch.compiled.add(("backward", name))
         self.begin(kind)
         self._current.through = through
@@ -319,11 +315,14 @@ class Phases:
         counter = self._switch.counter
         if counter is not None:
             leaves = self._passes.leaves
-            asked = returned if isinstance(returned, tuple) else ()
-            counter.follow([*(leaf.grad for leaf in leaves), *asked], leaves)
+            gradients = [leaf.grad for leaf in leaves]
+            if isinstance(returned, tuple):
+                gradients += returned
+            counter.follow(gradients, leaves)
 
     def _end(self, ending: Ending) -> None:
-        """Ends the running phase. A count up to there is none of a phase that another follows."""
+        """Ends the running phase and learns its cost. The counter then starts at zero for the next
+        phase."""
         phase = self._current
         self._current = _DONE
         if phase is _DONE:

@@ -1,5 +1,5 @@
-"""The rate of a measured process, in a small file that `mfulab watch` reads: written at most once a
-second."""
+"""Publishes the rate of a measured process in a small file that `mfulab watch` reads, at most once
+a second."""
 
 import json
 import os
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from mfulab.loop.interactive.costs import Cost, Format
 
 INTERVAL_S = 1.0
-# A rate older than this is of a process that waits, or whose steps are long: it is not shown as
-# now.
+# An older rate is not shown: its process waits, or has long steps.
 STALE_S = 30.0
 LARGEST = 1 << 16  # bytes of a file
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -37,8 +36,8 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False))
 class Rate:
-    """Recent rate of a process over steps that ended before `unix_s`: its model's FLOPs a second by
-    number format."""
+    """Recent rate of a process over steps that ended before `unix_s`: its model's FLOPs per second
+    by number format."""
 
     pid: int
     name: str
@@ -49,18 +48,17 @@ class Rate:
 
 
 def folder() -> Path:
-    """Folder in which processes of this user publish: below XDG_RUNTIME_DIR, or in the temporary
+    """Folder in which this user's processes publish: below XDG_RUNTIME_DIR, or in the temporary
     directory."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
-    has_own = base and Path(base).is_dir()
-    if has_own:
+    if base and Path(base).is_dir():
         return Path(base, "mfulab")
     return Path(tempfile.gettempdir(), f"mfulab-{os.getuid()}")
 
 
 def why_unsafe(folder: Path) -> str | None:
-    """Says why nothing is published in, or read from, a folder that others may write; None for one
-    that is safe."""
+    """Reason why a folder is not used, since others may write in it; None if it is safe or does not
+    exist."""
     try:
         status = folder.lstat()
     except FileNotFoundError:
@@ -75,21 +73,27 @@ def why_unsafe(folder: Path) -> str | None:
 
 
 def rates(now: Callable[[], float] = time.time) -> list[Rate]:
-    """Rates that living processes have published lately; files of ended ones are removed."""
+    """Rates that living processes have published lately. Removes the files of processes that
+    ended."""
     import psutil
 
     recent: list[Rate] = []
-    for file in [] if why_unsafe(folder()) else sorted(folder().glob("*.json")):
+    if why_unsafe(folder()):
+        return recent
+    for file in sorted(folder().glob("*.json")):
         with suppress(OSError, ValueError):
             if not psutil.pid_exists(int(file.stem)):
                 file.unlink()
-            elif now() - (rate := _read(file)).unix_s <= STALE_S:
+                continue
+            rate = _read(file)
+            if now() - rate.unix_s <= STALE_S:
                 recent.append(rate)
     return recent
 
 
 def _read(file: Path) -> Rate:
-    """The rate in a regular file of this user. Raises OSError and ValueError for anything else."""
+    """Reads a rate from a regular file of this user. Raises OSError or ValueError for anything
+    else."""
     with opened(file) as content:
         if os.fstat(content.fileno()).st_uid != os.getuid():
             raise ValueError(f"{file}: another user's")
@@ -100,8 +104,8 @@ def _read(file: Path) -> Rate:
 
 
 class Published:
-    """Publishes until `close`, on the host's clock: nothing waits for the device. `dtype` gives the
-    model's, of steps without matmuls."""
+    """Publishes rates until `close`, by the host's clock: nothing waits for the device. `dtype`
+    returns the model's dtype, for steps without matmuls."""
 
     def __init__(self, device: "torch.device", dtype: Callable[[], "torch.dtype"]) -> None:
         self._device = device
@@ -115,7 +119,9 @@ class Published:
 
     def _begin(self) -> None:
         self._flops: Counter[Format] = Counter()
-        self._steps, self._all_known, self._last = 0, True, time.perf_counter()
+        self._steps = 0
+        self._all_known = True
+        self._last = time.perf_counter()
 
     def close(self) -> None:
         """Removes what was published."""
@@ -123,12 +129,13 @@ class Published:
             self._file.unlink()
 
     def note_steps(self, cost: "Cost | None", steps: int) -> None:
-        """Adds steps that each cost so much, None if it is not known; publishes those of a second,
-        if all are."""
+        """Adds steps that each have this cost, None if unknown. Publishes once a second, if all
+        costs are known."""
         self._steps += steps
         self._all_known = self._all_known and cost is not None
-        for key, flops in cost.formats.items() if cost is not None else ():
-            self._flops[key] += steps * flops
+        if cost is not None:
+            for key, flops in cost.formats.items():
+                self._flops[key] += steps * flops
         passed = time.perf_counter() - self._last
         if passed < INTERVAL_S:
             return
@@ -143,13 +150,12 @@ class Published:
 
         formats = by_precision(self._device, flops_by_format or {(self._dtype(), False): 0})
         device = uuid_of(self._device) if is_gpu(self._device) else str(self._device.type)
-        a_second = {name: flops / passed for name, flops in formats.items()}
-        rate = Rate(
-            os.getpid(), Path(sys.argv[0]).name, device, a_second, passed / done, time.time()
-        )
+        per_second = {name: flops / passed for name, flops in formats.items()}
+        name = Path(sys.argv[0]).name
+        rate = Rate(os.getpid(), name, device, per_second, passed / done, time.time())
         with suppress(OSError):  # a full disk is no reason to stop a training
-            beside = self._file.with_suffix(".part")
-            beside.unlink(missing_ok=True)
-            with open(os.open(beside, NEW, 0o600), "w", encoding="utf-8") as file:
+            part = self._file.with_suffix(".part")
+            part.unlink(missing_ok=True)
+            with open(os.open(part, NEW, 0o600), "w", encoding="utf-8") as file:
                 json.dump(asdict(rate), file)
-            beside.replace(self._file)
+            part.replace(self._file)

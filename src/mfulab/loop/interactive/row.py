@@ -1,5 +1,5 @@
-"""Row of a window: its steps from marks, their work, times and shares of the peak, and several laps
-or ranks as one."""
+"""Row of a window: its steps cut from marks, their work, times and shares of the peak, and several
+laps merged into one."""
 
 import itertools
 from collections import Counter
@@ -19,7 +19,7 @@ from mfulab.loop.interactive.batches import UNKNOWN, samples_of
 from mfulab.loop.interactive.costs import Cost, Flops, Phase, cost_of, cost_of_all
 from mfulab.loop.interactive.peaks import WeightedPeaks, attainable_s
 from mfulab.loop.interactive.phases import Phases
-from mfulab.loop.interactive.rest import UnwatchedSteps
+from mfulab.loop.interactive.unwatched import UnwatchedSteps
 from mfulab.mfu.account import Account, account
 from mfulab.mfu.step import (
     Cell,
@@ -37,23 +37,24 @@ from mfulab.mfu.step import (
 from mfulab.mfu.utilization import percent, product, ratio, total
 from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, median_interval
 
-# Steps are cut into as many stretches for the confidence interval.
+# Number of stretches of steps for the confidence interval.
 _STRETCHES = 5
-# Hooks that take more than this share of a step have its time left out, where steps without them
-# are enough.
+# Steps whose hooks take more than this share are not timed, if there are enough without hooks.
 HEAVY = 0.002
-# A mean this much beside the median is explained: by steps so many times as slow, of which as many
-# are named.
+# A mean that differs from the median by this share is explained by steps this many times as slow;
+# at most this many of them are named.
 MEAN_APART = 0.05
 SLOW = 1.5
 SHOWN = 8
-# Totals of a lap; everything else is a mean over it, and the peak of memory the largest.
+# Readings that are summed over laps, and those of which the largest counts; others are averaged.
 _SUMMED = frozenset({"window_energy_j"})
 _LARGEST = frozenset({"memory_bytes", "other_processes"})
 HOW_TO_GIVE = Said("how_to_give_flops")
 
-What = Literal["begin", "forward", "optimizer", "step", "skip", "rest", "end", "phase", "phase end"]
-# What bounds steps: the loop's own word, else forward passes, else the optimiser's steps.
+What = Literal[
+    "begin", "forward", "optimizer", "step", "skip", "unwatched", "end", "phase", "phase end"
+]
+# Marks that bound steps: the loop's own ends of steps, else forward passes, else optimiser's steps.
 _BOUNDS: tuple[tuple[What, tuple[What, ...]], ...] = (
     ("step", ("begin", "step", "skip")),
     ("forward", ("forward", "end", "skip")),
@@ -62,19 +63,19 @@ _BOUNDS: tuple[tuple[What, tuple[What, ...]], ...] = (
 
 
 class Mark(NamedTuple):
-    """A moment: how many phases and compilations were over by then; of a rest, the moments of its
-    own steps. `name` is that of a named phase which begins or ends."""
+    """A moment: how many phases and compilations were over by then. `unwatched` holds the unwatched
+    steps whose moments it stands for. `name` is that of a named phase that begins or ends."""
 
     what: What
     phases: int
     compiled: int = 0
-    rest: UnwatchedSteps | None = None
+    unwatched: UnwatchedSteps | None = None
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopStep:
-    """One step: seconds, FLOPs and samples where known, whether it `counted`, was `compiled` in
+    """One step: seconds, FLOPs and samples if known, and whether it was `counted`, `compiled` in
     part, or `watched`."""
 
     seconds: float
@@ -87,8 +88,8 @@ class LoopStep:
 
 @dataclass(frozen=True)
 class WindowWork:
-    """Cost of the steps whose FLOPs are known, their number and their seconds; `reading` says how,
-    or why none are."""
+    """Total cost of the steps whose FLOPs are known, their number and their seconds. `reading` is
+    the source, or the reason if there are none."""
 
     total: Cost | None
     steps: int
@@ -97,20 +98,20 @@ class WindowWork:
 
     @property
     def mean_s(self) -> float | None:
-        """Seconds of the mean step; None where no work is known."""
+        """Seconds of the mean step; None if no work is known."""
         if self.total is not None:
             return ratio(self.seconds, self.steps)
         return None
 
 
 def stretches(marks: Sequence[Mark], intervals: Iterable[float]) -> list[tuple[float, Mark, Mark]]:
-    """Seconds of each step and the marks around it, twice its own in a rest, from the seconds
-    between moments."""
+    """Seconds of each step and the marks around it, from the seconds between moments. For an
+    unwatched step, both marks are its own."""
     cutter = _Cutter(_bounds(marks))
     for mark, ends in _timed(marks, intervals):
         for size, moment in ends:
-            if mark.rest is not None:
-                cutter.end_of_rest(mark, mark.rest.of_forwards, size, moment)
+            if mark.unwatched is not None:
+                cutter.end_unwatched(mark, mark.unwatched.of_forwards, size, moment)
             elif mark.what in cutter.bounds:
                 cutter.end(mark, moment)
     return cutter.cuts
@@ -120,10 +121,10 @@ def _bounds(marks: Sequence[Mark]) -> tuple[What, ...]:
     """Kinds of marks that bound the steps of a window."""
     kinds: set[What] = set()
     for mark in marks:
-        if mark.rest is None:
+        if mark.unwatched is None:
             kinds.add(mark.what)
         else:
-            kinds.add("forward" if mark.rest.of_forwards else "step")
+            kinds.add("forward" if mark.unwatched.of_forwards else "step")
     for what, bounds in _BOUNDS:
         if what in kinds:
             return bounds
@@ -139,8 +140,8 @@ class _Cutter:
         self._of_forwards = "forward" in bounds
         self._before: tuple[Mark, float] | None = None
 
-    def end_of_rest(self, mark: Mark, of_forwards: bool, size: int, moment: float) -> None:
-        """Ends so many steps that nothing watched."""
+    def end_unwatched(self, mark: Mark, of_forwards: bool, size: int, moment: float) -> None:
+        """Ends `size` steps that nothing watched."""
         if of_forwards != self._of_forwards:
             self._before = None
             return
@@ -153,42 +154,48 @@ class _Cutter:
         is_left_out = mark.what == "skip"
         if self._before is not None and not is_left_out:
             before, since = self._before
-            # What follows the last forward pass that nothing watched is of no known kind.
-            if before.rest is None or mark.what != "end":
+            # What follows the last unwatched forward pass is of no known kind.
+            if before.unwatched is None or mark.what != "end":
                 self.cuts.append((moment - since, before, mark))
-        # What follows left-out work up to the next forward pass is no step either.
+        # What lies between left-out work and the next forward pass is no step either.
         self._before = None if is_left_out and self._of_forwards else (mark, moment)
 
 
 def _timed(
     marks: Sequence[Mark], intervals: Iterable[float]
 ) -> Iterator[tuple[Mark, list[tuple[int, float]]]]:
-    """Each mark with the steps that end at each of its moments: one moment, or in a rest as many as
-    were marked."""
+    """Yields each mark with its moments, and the number of steps that end at each. Unwatched steps
+    have several moments, other marks one."""
     moments = itertools.accumulate(intervals, initial=0.0)
     for mark in marks:
-        yield mark, list(zip(mark.rest.sizes() if mark.rest else [1], moments, strict=False))
+        sizes = mark.unwatched.sizes() if mark.unwatched else [1]
+        yield mark, list(zip(sizes, moments, strict=False))
 
 
 def steps_of(
     marks: Sequence[Mark], intervals: Iterable[float], phases: Phases, done: Sequence[Phase]
 ) -> list[LoopStep]:
-    """Steps from their marks and the phases that are `done`."""
+    """Steps of a window, from its marks and the phases that are over (`done`)."""
     steps: list[LoopStep] = []
-    for mark, cut in itertools.groupby(
-        stretches(marks, intervals), lambda cut: cut[1] if cut[1] is cut[2] else None
-    ):
-        if mark is not None and mark.rest is not None:
-            steps += _rested(mark.rest, [seconds for seconds, _, _ in cut])
+    for mark, cuts in itertools.groupby(stretches(marks, intervals), _shared_mark):
+        if mark is not None and mark.unwatched is not None:
+            steps += _unwatched_steps(mark.unwatched, [seconds for seconds, _, _ in cuts])
         else:
-            for between in cut:
-                steps.append(_watched(*between, phases, done))
+            for seconds, before, after in cuts:
+                steps.append(_watched(seconds, before, after, phases, done))
     return steps
+
+
+def _shared_mark(cut: tuple[float, Mark, Mark]) -> Mark | None:
+    """Mark of an unwatched step, which stands on both sides of it; None for other steps."""
+    _, before, after = cut
+    return before if before is after else None
 
 
 def _watched(
     seconds: float, before: Mark, after: Mark, phases: Phases, done: Sequence[Phase]
 ) -> LoopStep:
+    """Step between two marks, from the phases that were over in between."""
     inside = done[before.phases : after.phases]
     counted = any(phase.counted for phase in inside)
     compiled = before.compiled != after.compiled
@@ -198,11 +205,11 @@ def _watched(
 def named_stretches(
     marks: Sequence[Mark], intervals: Iterable[float], phases: Phases, done: Sequence[Phase]
 ) -> Iterator[tuple[str, LoopStep]]:
-    """Gives the name of each named phase that ended, and its stretch; one inside another is part of
-    both."""
+    """Yields the name and the stretch of each named phase that ended. A phase inside another is
+    part of both."""
     begun: list[tuple[Mark, float]] = []
     for mark, ends in _timed(marks, intervals):
-        if mark.rest is not None:
+        if mark.unwatched is not None:
             begun = []
         elif mark.what == "phase":
             begun.append((mark, ends[0][1]))
@@ -211,65 +218,59 @@ def named_stretches(
             yield mark.name, _watched(ends[0][1] - since, before, mark, phases, done)
 
 
-def _rested(rest: UnwatchedSteps, seconds: Sequence[float]) -> list[LoopStep]:
+def _unwatched_steps(unwatched: UnwatchedSteps, seconds: Sequence[float]) -> list[LoopStep]:
+    """Steps that nothing watched. Cost and samples are None where they are in doubt."""
     cost = None
-    if not rest.doubtful:
-        cost = rest.cost
+    if not unwatched.doubtful:
+        cost = unwatched.cost
     steps = [
-        LoopStep(step_s, cost, rest.samples, counted=False, watched=False) for step_s in seconds
+        LoopStep(step_s, cost, unwatched.samples, counted=False, watched=False)
+        for step_s in seconds
     ]
-    last = rest.sizes()[-1]
-    if rest.odd:  # which of those that share a mark is not known
+    last = unwatched.sizes()[-1]
+    if unwatched.odd:  # it is unknown which of the steps that share a mark
         steps[-last:] = [replace(step, cost=None, samples=None) for step in steps[-last:]]
-    first = rest.ticks - len(steps)
-    for place in rest.compiled:
-        begin = place // rest.group * rest.group
-        for index in range(max(0, begin - first), min(len(steps), begin - first + rest.group)):
+    first = unwatched.ticks - len(steps)
+    for compiled in unwatched.compiled:
+        begin = compiled // unwatched.group * unwatched.group - first
+        for index in range(max(0, begin), min(len(steps), begin + unwatched.group)):
             steps[index] = replace(steps[index], compiled=True)
     return steps
 
 
 def steady(steps: Sequence[LoopStep], watch_s: float) -> Sequence[LoopStep]:
-    """Steps whose time is a measure: not counted, not compiled, nor slowed by hooks, which take
-    `watch_s` of a step."""
-    whole = []
-    for step in steps:
-        if not step.counted and not step.compiled:
-            whole.append(step)
-    alone = []
-    for step in whole:
-        if not step.watched:
-            alone.append(step)
-    if (
-        len(alone) >= FEWEST_WINDOWS
-        and watch_s > HEAVY * Stats([step.seconds for step in alone]).median
-    ):
-        return alone
-    return whole or [step for step in steps if not step.counted] or steps
+    """Steps whose times count: not counted, not compiled, nor slowed by hooks, which take `watch_s`
+    seconds of a step. If there are none, the least disturbed ones."""
+    plain = [step for step in steps if not step.counted and not step.compiled]
+    unwatched = [step for step in plain if not step.watched]
+    if len(unwatched) >= FEWEST_WINDOWS:
+        median_s = Stats([step.seconds for step in unwatched]).median
+        if watch_s > HEAVY * median_s:
+            return unwatched
+    return plain or [step for step in steps if not step.counted] or steps
 
 
 def measuring_percent(steps: Sequence[LoopStep], watch_s: float, tick_s: float) -> float | None:
-    """Share of the host's time in these steps that went to measuring: hooks where they were on,
-    else the mark alone; None for steps under the counter, which hides it."""
-    spent = sum(min(watch_s, step.seconds) if step.watched else tick_s for step in steps)
+    """Share of these steps' host time that measuring took: hooks where they were on, else the mark
+    alone. None for steps under the counter, which hides it."""
     if steps[0].counted:
         return None
+    spent = 0.0
+    for step in steps:
+        spent += min(watch_s, step.seconds) if step.watched else tick_s
     return 100 * spent / (sum(step.seconds for step in steps) or 1.0)
 
 
 def left_out(steps: Sequence[LoopStep], chosen: Sequence[LoopStep]) -> dict[str, Cell]:
-    """Columns of the steps that are not timed, and why; and of those that are, which ones were
-    slow."""
+    """Columns of the steps that are not timed, with the reasons, and of slow steps among the timed
+    ones."""
     compiled = []
     for index, step in enumerate(steps, 1):
         if step.compiled and not step.counted:
             compiled.append(index)
     timed = set(map(id, chosen))
     counted = sum(step.counted for step in steps)
-    untimed = []
-    for step in steps:
-        if id(step) not in timed:
-            untimed.append(step)
+    untimed = [step for step in steps if id(step) not in timed]
     return {
         "counted_steps": counted,
         "only_counted": len(steps) if counted == len(steps) else 0,
@@ -282,19 +283,12 @@ def left_out(steps: Sequence[LoopStep], chosen: Sequence[LoopStep]) -> dict[str,
 
 
 def _slow(steps: Sequence[LoopStep], chosen: Sequence[LoopStep]) -> list[int]:
-    """Places of the slow steps among the chosen; none where their mean shows no trace of them."""
+    """Numbers of the slow steps among the chosen ones; empty if they hardly affect the mean."""
     middle = Stats([step.seconds for step in chosen]).median
     if abs(_mean_s(chosen) - middle) <= MEAN_APART * middle:
         return []
-    slow = set()
-    for step in chosen:
-        if step.seconds > SLOW * middle:
-            slow.add(id(step))
-    found = []
-    for index, step in enumerate(steps, 1):
-        if id(step) in slow:
-            found.append(index)
-    return found
+    slow = {id(step) for step in chosen if step.seconds > SLOW * middle}
+    return [number for number, step in enumerate(steps, 1) if id(step) in slow]
 
 
 def _mean_s(steps: Sequence[LoopStep]) -> float:
@@ -302,7 +296,7 @@ def _mean_s(steps: Sequence[LoopStep]) -> float:
 
 
 def _places(numbers: Sequence[int]) -> str | None:
-    """Numbers as a cell, of many the first; None for none."""
+    """Formats numbers for a cell, only the first if there are many; None if there are none."""
     shown = list(map(str, numbers[:SHOWN]))
     if len(numbers) > SHOWN:
         shown.append("…")
@@ -322,24 +316,20 @@ def work_of_batch(
         cost = cost_of(count_call(models[0], batch, backward=models[0].training).operations)
     except CountError as error:
         return _unknown(joined([error.said, Said("give_flops_per_step")]))
-    return same_work(
-        steps, cost, Reading(cost.model, "", "counted of `batch` on tensors without data")
-    )
+    reading = Reading(cost.model, "", "counted of `batch` on tensors without data")
+    return same_work(steps, cost, reading)
 
 
 def same_work(steps: Sequence[LoopStep], cost: Cost, reading: Reading) -> WindowWork:
     """Work of steps that all cost the same."""
-    return WindowWork(
-        cost_of_all([(cost, len(steps))]), len(steps), sum(step.seconds for step in steps), reading
-    )
+    count = len(steps)
+    seconds = sum(step.seconds for step in steps)
+    return WindowWork(cost_of_all([(cost, count)]), count, seconds, reading)
 
 
 def counted_work(steps: Sequence[LoopStep], phases: Phases) -> WindowWork:
-    """Work of steps as a counter saw it."""
-    with_cost = []
-    for step in steps:
-        if step.cost is not None:
-            with_cost.append(step)
+    """Work of steps, from the counts of their phases."""
+    with_cost = [step for step in steps if step.cost is not None]
     if phases.failure or not with_cost:
         why = Said("no_counted_kind")
         if phases.failure:
@@ -347,11 +337,9 @@ def counted_work(steps: Sequence[LoopStep], phases: Phases) -> WindowWork:
         elif phases.costs.differing:
             why = phases.costs.differing
         return _unknown(joined([why, HOW_TO_GIVE]))
-    costs = {id(step.cost): step.cost for step in with_cost}
+    costs = {id(cost): cost for cost in drop_none(step.cost for step in with_cost)}
     counts = Counter(id(step.cost) for step in with_cost)
-    total = cost_of_all(
-        [(cost, counts[index]) for index, cost in costs.items() if cost is not None]
-    )
+    total = cost_of_all([(cost, counts[key]) for key, cost in costs.items()])
     if not total.model:
         return _unknown(joined([Said("no_operator_with_formula"), HOW_TO_GIVE]))
     counted, derived = phases.costs.numbers
@@ -372,7 +360,7 @@ def _unknown(reason: Said | None) -> WindowWork:
 
 
 def samples_reading(steps: Sequence[LoopStep]) -> Readings:
-    """Reason for which some of these steps have no known samples; empty where all are."""
+    """Reason why the samples of some steps are unknown; empty if all are known."""
     if all(step.samples is not None for step in steps):
         return {}
     return {"samples_per_s": Reading(None, "1/s", "batches of the models", reason=UNKNOWN)}
@@ -381,17 +369,18 @@ def samples_reading(steps: Sequence[LoopStep]) -> Readings:
 def times(
     steps: Sequence[LoopStep], readings: Readings, device: torch.device
 ) -> dict[str, float | str | None]:
-    """Columns of the steps' times, and of how closely they were watched."""
+    """Columns of the steps' times, and of the sources of their readings."""
     seconds = [step.seconds for step in steps]
     samples = [step.samples for step in steps]
     size = max(1, len(seconds) // _STRETCHES)
-    cut = [
-        seconds[start : start + size]
-        for start in range(0, size * min(_STRETCHES, len(seconds)), size)
-    ]
-    interval = median_interval([Stats(stretch).median for stretch in cut]) or (None, None)
+    starts = range(0, size * min(_STRETCHES, len(seconds)), size)
+    medians = [Stats(seconds[start : start + size]).median for start in starts]
+    interval = median_interval(medians) or (None, None)
     stats = Stats(seconds)
     batches = drop_none(samples)
+    samples_per_s = None
+    if len(batches) == len(steps) and any(batches):
+        samples_per_s = sum(batches) / sum(seconds)
     return {
         "steps": len(steps),
         "window_s": sum(seconds),
@@ -400,9 +389,7 @@ def times(
         "time_p95_s": stats.percentile(95),
         "time_ci_low_s": interval[0],
         "time_ci_high_s": interval[1],
-        "samples_per_s": sum(batches) / sum(seconds)
-        if len(batches) == len(steps) and any(batches)
-        else None,
+        "samples_per_s": samples_per_s,
         "ladder": sources_answered(readings),
         "restriction": restriction_of(device) or None,
     }
@@ -410,8 +397,9 @@ def times(
 
 @dataclass(frozen=True)
 class Site:
-    """Model, devices and peaks under steps. `dtype` is that of the model's parameters, which
-    `lies_on` hold; `peaks` gives the peaks of FLOPs by format, needed and executed."""
+    """Model, devices and peaks of a window's steps. `dtype` is that of the model's parameters,
+    which lie on the devices `lies_on`. `peaks` returns the peaks for needed and executed FLOPs by
+    format."""
 
     dtype: torch.dtype
     device: torch.device
@@ -419,7 +407,7 @@ class Site:
     peaks: Callable[[Flops, Flops], WeightedPeaks]
 
     def peaks_of(self, cost: Cost | None) -> WeightedPeaks:
-        """Peaks under the work of a window; without work its format alone is known."""
+        """Peaks for the work of a window; without work, only the format is known."""
         if cost is None:
             precision = allowed_precision(self.dtype, self.device, convolutions=False)
             return WeightedPeaks(StepPeaks(effective_precision=precision))
@@ -427,7 +415,8 @@ class Site:
 
     @property
     def why_no_mfu(self) -> Said | None:
-        """Reason why no peak is that of the model; None where one is."""
+        """Reason why no peak applies to the model, which lies on several devices; None if one
+        does."""
         if len(self.lies_on) < 2:
             return None
         return Said("lies_on_several", {"places": ", ".join(map(str, self.lies_on))})
@@ -435,7 +424,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Window:
-    """The account of a window's mean step, its columns, and why some of them are empty."""
+    """Account of a window's mean step, its columns, and the reasons why some of them are empty."""
 
     account: Account
     columns: dict[str, Cell]
@@ -443,8 +432,8 @@ class Window:
 
 
 def accounted(work: WindowWork, site: Site, seen: Mapping[str, Cell]) -> Window:
-    """The account of the mean step, since all FLOPs count. `seen` are the columns of its times, its
-    counters and of what a trace told; `mean_s` is the step where its work is not known."""
+    """Accounts for the mean step, not the median, since all FLOPs count. `seen` holds columns of
+    times, counters and a trace; its `mean_s` is the step's time if its work is unknown."""
     weighted = site.peaks_of(work.total)
     facts = StepFacts(
         time=_step_time(work, seen),
@@ -490,15 +479,12 @@ def accounted(work: WindowWork, site: Site, seen: Mapping[str, Cell]) -> Window:
 
 _OF_OFU = ("expected_mfu_percent", "ofu_percent")
 _OF_TRACE = ("executed_percent", "issued_percent")
-_SHARES = tuple(
-    one.name
-    for one in fields(Shares)
-    if one.name not in (*_OF_OFU, *_OF_TRACE, "useful_mfu_percent")
-)
+_APART = (*_OF_OFU, *_OF_TRACE, "useful_mfu_percent")
+_SHARES = tuple(share.name for share in fields(Shares) if share.name not in _APART)
 
 
 def _step_time(work: WindowWork, seen: Mapping[str, Cell]) -> StepTime:
-    """The mean step's time, without the interval, which is of the median step."""
+    """Time of the mean step, without the confidence interval, which is that of the median step."""
     mean_s = work.mean_s or number(seen.get("mean_s"))
     time = group(StepTime, seen)
     return replace(time, time_s=mean_s, time_ci_low_s=None, time_ci_high_s=None)
@@ -519,7 +505,7 @@ def _step_work(work: WindowWork, seen: Mapping[str, Cell]) -> StepWork:
 
 
 def _without_peak(peaks: StepPeaks) -> StepPeaks:
-    """Formats alone, where the peaks are not those of all devices that the model lies on."""
+    """Keeps only the formats, for a model on several devices, which no peak covers."""
     return StepPeaks(
         effective_precision=peaks.effective_precision,
         peak_precision=peaks.peak_precision,
@@ -530,8 +516,8 @@ def _without_peak(peaks: StepPeaks) -> StepPeaks:
 def _attainable(
     step: Account, work: WindowWork, weighted: WeightedPeaks, device: torch.device
 ) -> Reading:
-    """MFU in percent of a step in which each product runs on its own roofline, or why it is not
-    known."""
+    """MFU in percent of a step in which each product runs on its own roofline, or the reason why it
+    is unknown."""
     mfu = step.shares.mfu_percent
     assert work.total is not None
     best_s, why = attainable_s(work.total, weighted, device, work.steps)
@@ -551,15 +537,16 @@ def named_row(
     site: Site,
     clock_mhz: float | None,
 ) -> dict[str, Cell]:
-    """Row of a named phase: calls, times, FLOPs and shares of a call, and the share of the steps'
-    time. Stretches under the counter are timed only where there is no other."""
-    timed = [one for one in stretches if not one.counted and not one.compiled] or stretches
+    """Row of a named phase: number of calls; times, FLOPs and shares of a call; share of the steps'
+    time. Stretches under the counter are timed only if there are no others."""
+    plain = [stretch for stretch in stretches if not stretch.counted and not stretch.compiled]
+    timed = plain or stretches
     window = accounted(counted_work(timed, phases), site, {"clock_mhz": clock_mhz})
     mean_s = _mean_s(timed)
     step_s = None
     if steps:
-        alone = steady(steps, 0.0)
-        step_s = len(steps) * sum(step.seconds for step in alone) / len(alone)
+        undisturbed = steady(steps, 0.0)
+        step_s = len(steps) * sum(step.seconds for step in undisturbed) / len(undisturbed)
     reasons = (reading.reason for reading in window.readings.values() if reading.reason)
     return {
         "calls": len(stretches),
@@ -573,33 +560,30 @@ def named_row(
 
 
 def merged(laps: Sequence[tuple[float, Readings]]) -> Readings:
-    """Readings of laps as those of all: means weighted by the laps' seconds, sums and largest
+    """Merges the readings of laps: means weighted by the laps' seconds, sums, and largest
     values."""
     if len(laps) == 1:
         return laps[0][1]
     joined: Readings = {}
-    for name in dict.fromkeys(name for _, readings in laps for name in readings):
-        of_all = []
-        for seconds, readings in laps:
-            if name in readings:
-                of_all.append((seconds, readings[name]))
-        measured = []
-        for seconds, reading in of_all:
-            if reading.value is not None:
-                measured.append((seconds, reading, reading.value))
-        joined[name] = of_all[0][1]
+    for name in dict.fromkeys(itertools.chain.from_iterable(readings for _, readings in laps)):
+        of_laps = [(seconds, readings[name]) for seconds, readings in laps if name in readings]
+        joined[name] = of_laps[0][1]
+        measured = [lap for lap in of_laps if lap[1].value is not None]
         if measured:
-            weights, parts, values = zip(*measured, strict=True)
-            mean = sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(
-                weights
-            )
-            if name in _SUMMED:
-                value = sum(values)
-            elif name in _LARGEST:
-                value = max(values)
-            else:
-                value = mean
-            joined[name] = replace(
-                parts[-1], value=value, window_s=total(*(part.window_s for part in parts))
-            )
+            joined[name] = _merged(name, measured)
     return joined
+
+
+def _merged(name: str, laps: Sequence[tuple[float, Reading]]) -> Reading:
+    """Merges one reading of several laps, all of them measured."""
+    values = drop_none(reading.value for _, reading in laps)
+    if name in _SUMMED:
+        value = sum(values)
+    elif name in _LARGEST:
+        value = max(values)
+    else:
+        weights = [seconds for seconds, _ in laps]
+        weighted = (weight * value for weight, value in zip(weights, values, strict=True))
+        value = sum(weighted) / sum(weights)
+    window_s = total(*(reading.window_s for _, reading in laps))
+    return replace(laps[-1][1], value=value, window_s=window_s)

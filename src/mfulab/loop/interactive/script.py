@@ -1,5 +1,5 @@
-"""A script that is not changed: hooks find its models and where its steps end, measure some of
-them, and go."""
+"""Measures a script that is not changed: hooks find its models and where its steps end, measure
+some steps, and go."""
 
 import gc
 import itertools
@@ -25,26 +25,25 @@ from mfulab.loop.interactive.hooks import Hooks, skip_frame
 from mfulab.loop.interactive.trainings import (
     PARTS,
     Optimizers,
-    Told,
     Training,
     Trainings,
+    WindowResult,
 )
 from mfulab.loop.interactive.wanted import Wanted, about_children
 from mfulab.loop.interactive.without_data import unwrapped
 from mfulab.timing.clocks import clock_for
 
-# Forward passes without a step of the optimiser that exists, after which each of them counts as a
-# step.
+# Forward passes without a step of an existing optimiser, after which each of them counts as a step.
 LONG = 512
 STEPS = 50
 SPLIT_STEPS = 8
 
 
 class Script:
-    """Follows the script from the thread that makes this object; its hooks do nothing in threads
-    and forks of it. A step ends with that optimiser's step which comes least often, the last of
-    equals; without one each forward pass of a module is a step. Where an optimiser appears later,
-    or the one that ends steps steps no more, the search begins anew."""
+    """Follows the script on the thread that makes this object; its hooks do nothing in other
+    threads and in forks. A step ends with a step of the optimiser that steps least often, the last
+    one of equals. Without an optimiser each forward pass of a model is a step. The search begins
+    anew if an optimiser appears later, or if the one that ends steps stops stepping."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
@@ -60,18 +59,19 @@ class Script:
 
     def _search(self) -> None:
         self._roots: dict[int, torch.nn.Module] = {}
-        self._inside, self._forwards = set[int](), Counter[int]()
+        self._inside = set[int]()
+        self._forwards = Counter[int]()
         self._bound: _Bound | None = None
         self.follow_compiler()
 
     def follow_compiler(self) -> None:
-        """Puts the searching hooks on; again once torch's compiler is imported, so that they are
-        off while it works."""
+        """Puts the searching hooks on. Called again once torch's compiler is imported, so that they
+        are off while it works."""
         if self._bound is None and not self._is_over:
             self._hooks.put_on(_nothing, called=self._called, optimizer=(_nothing, self._noticed))
 
     def _called(self, module: torch.nn.Module, _: object) -> None:
-        """Notes a model's call. Without any optimiser its forward passes are steps."""
+        """Records a model's call. Without any optimiser its forward passes are steps."""
         key = id(module)
         is_part = key in self._inside and key not in self._roots
         is_open = self._bound is not None and self._bound.training is not None
@@ -84,7 +84,7 @@ class Script:
             self._follow_passes(module)
 
     def _add_root(self, module: torch.nn.Module) -> bool:
-        """Notes a module that no other holds: a model. False for one without weights."""
+        """Records a model: a module that no other contains. False for one without weights."""
         members = set(map(id, module.modules()))
         self._inside |= members
         if next(module.parameters(), None) is None:
@@ -94,8 +94,9 @@ class Script:
         return True
 
     def _is_step(self, passes: int) -> bool:
-        """Says whether forward passes of a model count as steps, after so many without a step of
-        an optimiser: at once where none exists. It looks at few of them, since it takes long."""
+        """True if forward passes of a model count as steps, after so many without a step of an
+        optimiser: at once if no optimiser exists. Checks only at a few numbers of passes, since the
+        check is slow."""
         warm_up = self._wanted.warm_up
         is_power_of_two = passes & (passes - 1) == 0
         if passes <= warm_up or not (is_power_of_two or passes == warm_up + 1):
@@ -104,10 +105,7 @@ class Script:
 
     def _follow_passes(self, module: torch.nn.Module) -> None:
         self._bound = _Bound(module)
-        others = []
-        for root in self._roots.values():
-            if root is not module:
-                others.append(root)
+        others = [root for root in self._roots.values() if root is not module]
         self._open([module], others)
         if not structure.is_compiled_in_place(module):
             ended = self._hooks.guarded(self._passed)
@@ -119,8 +117,8 @@ class Script:
             self._ended()
 
     def _noticed(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        """Counts an optimiser's step; awaits the end of the next one of the rarest, and of those
-        that may take its place."""
+        """Counts an optimiser's step. Follows the end of the next one if this optimiser steps least
+        often, or may take the place of the one that does."""
         if not self._is_own() or torch._C._current_autograd_node() is not None:
             return
         is_new = self._optimizers.note(optimizer)
@@ -140,8 +138,8 @@ class Script:
             self._follow(optimizer)
 
     def _follow(self, optimizer: torch.optim.Optimizer) -> None:
-        # Torch walks the global hooks now, and an optimiser's own before them: only there may
-        # others change.
+        # Torch iterates over the global hooks now, after those of the optimiser: only the latter
+        # may change.
         assert self._bound is not None
         if optimizer not in self._bound.followed:
             self._bound.followed.add(optimizer)
@@ -149,27 +147,29 @@ class Script:
             self._bound.handles.append(optimizer.register_step_post_hook(hook))
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        """Follows the end of a step of an optimiser that ends steps, or will."""
+        """Handles the end of a step of an optimiser that ends steps, or will."""
         bound = self._bound
         if bound is None or self._is_over or not self._is_own():
             return
         if optimizer is bound.ends():
             self._ended()
             return
-        mine = self._optimizers.of(optimizer)
-        its = self._optimizers.of(bound.ends())
-        has_gone_on = its is not None and mine is not None and its.last > mine.last
+        stepped = self._optimizers.of(optimizer)
+        ending = self._optimizers.of(bound.ends())
+        has_gone_on = False
+        if ending is not None and stepped is not None:
+            has_gone_on = ending.last > stepped.last
         if bound.shares_weights(optimizer):
             if not has_gone_on:
                 bound.pass_on(optimizer)
                 if bound.window is not None and bound.split is None:
                     bound.window.skip()
         else:
-            self._leave(has_gone_on)
+            self._leave(is_other_loop=has_gone_on)
 
     def _leave(self, is_other_loop: bool) -> None:
-        """Ends the training that was followed, and searches for the next one. The window that is
-        not full is of no use if the loop itself has changed."""
+        """Ends the training that was followed, and searches for the next one. A window that is not
+        full is dropped if the loop itself has changed."""
         bound = self._bound
         assert bound is not None
         if bound.window is not None:
@@ -183,12 +183,12 @@ class Script:
         self._search()
 
     def _ended(self) -> None:
-        """Follows the end of a step."""
+        """Handles the end of a step."""
         bound = self._bound
         if bound is None or self._is_over or not self._is_own():
             return
         if not bound.of_steps:
-            if bound.followed:  # a training has begun, of which this pass is a part
+            if bound.followed:  # a training has begun, and this pass is part of it
                 return
             bound.note_step()
         if bound.training is None:
@@ -198,7 +198,7 @@ class Script:
             bound.split.step()
             if len(bound.split.steps) > SPLIT_STEPS:
                 with bound.apart():
-                    self._rest()
+                    self._finish_training()
         elif bound.window is not None:
             if bound.of_steps:
                 bound.window.step()
@@ -209,10 +209,12 @@ class Script:
                     bound.split = Split(bound.roots, bound.window.device, self.fail)
 
     def _is_full(self, bound: "_Bound") -> bool:
-        most_s = self._wanted.seconds
-        most = self._wanted.steps or (STEPS if most_s is None else sys.maxsize)
+        seconds = self._wanted.seconds
+        most = self._wanted.steps
+        if not most:
+            most = STEPS if seconds is None else sys.maxsize
         passed_s = time.perf_counter() - bound.opened_s
-        return bound.measured > most or (most_s is not None and passed_s >= most_s)
+        return bound.measured > most or (seconds is not None and passed_s >= seconds)
 
     def _open(self, models: list[torch.nn.Module], others: Sequence[torch.nn.Module] = ()) -> None:
         from mfulab.loop.interactive.measure import Measurement
@@ -230,8 +232,7 @@ class Script:
             bound.roots = []
             self._roots = {}
             return
-        groups = getattr(ends, "param_groups", ())
-        device = next((parameter.device for group in groups for parameter in group["params"]), None)
+        device = next((parameter.device for parameter in _parameters_of(ends)), None)
         bound.window = Measurement(
             models, device=device, ceiling_s=self._wanted.ceiling_s, quiet=True
         )
@@ -239,15 +240,14 @@ class Script:
         bound.opened_s = time.perf_counter()
 
     def _close(self, error: BaseException | None) -> None:
-        """Ends the window."""
         bound = self._bound
         assert bound is not None
         if not bound.of_steps:
-            bound.window.skip()  # of the last step the forward pass alone is over
+            bound.window.skip()  # only the forward pass of the last step is over
         bound.window.__exit__(error and type(error), error, None)
 
     def _keep(self, error: BaseException | None = None) -> None:
-        """Closes what is open, and keeps what it told."""
+        """Closes what is open, and keeps its result."""
         bound = self._bound
         assert bound is not None
         assert bound.training is not None
@@ -260,14 +260,14 @@ class Script:
             bound.window.__exit__(RuntimeError, RuntimeError("too short"), None)
         if bound.window.row:
             has_parts = is_full and len(bound.split.steps) > 1
-            told = Told.of(bound.window, bound.split if has_parts else None)
-            bound.training.keep(told, bound.measured, is_full)
-            bound.own_s += bound.measured * told.slowed_s
+            result = WindowResult.of(bound.window, bound.split if has_parts else None)
+            bound.training.keep(result, bound.measured, is_full)
+            bound.own_s += bound.measured * result.slowed_s
         bound.window = bound.split = None
 
-    def _rest(self) -> None:
-        """Tells what was measured, and takes every hook off but the one that sees whether another
-        training follows."""
+    def _finish_training(self) -> None:
+        """Reports what was measured, and removes every hook but the one that notices another
+        training."""
         bound = self._bound
         assert bound is not None
         assert bound.training is not None
@@ -283,16 +283,16 @@ class Script:
             bound.training.steps += bound.steps
 
     def end(self, error: BaseException | None = None) -> None:
-        """Ends with the script: tells what was measured by then, or in one sentence why nothing
-        is."""
+        """Ends with the script: reports what was measured by then, or in one sentence why nothing
+        was."""
         if self._is_over or os.getpid() != self._own[0]:
             return
         try:
             bound = self._bound
             why = self._why_nothing(error) + about_children(self._wanted)
-            is_told = error is None or isinstance(error, KeyboardInterrupt)
+            is_shown = error is None or isinstance(error, KeyboardInterrupt)
             if bound is not None and bound.window is not None:
-                if is_told:
+                if is_shown:
                     self._keep(error)
                 else:
                     bound.window.__exit__(type(error), error, None)
@@ -319,7 +319,10 @@ class Script:
             return f"{measured} steps went by, and none of them could be timed"
         if steps:
             return f"it ended with step {steps}; measuring begins after --warm-up {warm_up} and one more"
-        if passes > warm_up and (idle := _optimizer_that_exists()) is not None:
+        idle = None
+        if passes > warm_up:
+            idle = _optimizer_that_exists()
+        if idle is not None:
             return (
                 f"its {idle} never stepped in {passes} forward passes; they count as steps from the"
                 f" {LONG}th on, or at once where no optimiser exists"
@@ -330,8 +333,8 @@ class Script:
         return "it ended before its main thread called a module with parameters"
 
     def fail(self, error: Exception) -> None:
-        """Says in one sentence what went wrong in measuring, and measures nothing more; the script
-        goes on."""
+        """Reports in one sentence what went wrong in measuring, and measures nothing more; the
+        script goes on."""
         if not self._is_over and os.getpid() == self._own[0]:
             self._give_up(f"{type(error).__name__}: {error}", error)
 
@@ -343,10 +346,11 @@ class Script:
         with suppress(Exception):
             self._let_go()
         self._in_place.close()
-        self._trainings.tell_nothing(why)
+        self._trainings.say_not_measured(why)
 
     def _let_go(self) -> None:
-        """Takes every hook off; one that others of its optimiser follow stays and does nothing."""
+        """Removes every hook. One that other hooks of its optimiser follow stays and does
+        nothing."""
         if self._bound is not None:
             self._bound.let_go()
         self._bound = None
@@ -357,9 +361,15 @@ class Script:
         return (os.getpid(), threading.get_ident()) == self._own
 
 
+def _parameters_of(ends: object) -> Iterator[torch.Tensor]:
+    """Yields the parameters that an optimiser trains; nothing for any other object."""
+    for group in getattr(ends, "param_groups", ()):
+        yield from group["params"]
+
+
 class _Bound:
-    """Boundary of the steps of the training that is followed: an optimiser or a model, which it does
-    not hold alive; its window, then its split, and how long it has stepped."""
+    """Boundary of the steps of the training that is followed: an optimiser or a model, which it
+    does not keep alive. Also holds its window, then its split, and its time."""
 
     def __init__(self, ends: object) -> None:
         self.of_steps = isinstance(ends, torch.optim.Optimizer)
@@ -376,17 +386,15 @@ class _Bound:
         self.pass_on(ends)
 
     def pass_on(self, ends: object) -> None:
-        """Has another end the steps of the same model: an optimiser made anew."""
+        """Lets another object end the steps of the same model, such as an optimiser made anew."""
         self.ends = weakref.ref(ends)
-        groups = getattr(ends, "param_groups", ())
-        self._weights = frozenset(id(weight) for group in groups for weight in group["params"])
+        self._weights = frozenset(map(id, _parameters_of(ends)))
 
     def shares_weights(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Says whether an optimiser trains weights of the one that ends steps."""
+        """True if an optimiser trains weights of the one that ends steps."""
         if not self.of_steps:
             return False
-        given = (weight for group in optimizer.param_groups for weight in group["params"])
-        return any(id(weight) in self._weights for weight in given)
+        return not self._weights.isdisjoint(map(id, _parameters_of(optimizer)))
 
     @property
     def seconds(self) -> float:
@@ -395,7 +403,7 @@ class _Bound:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Takes the time inside it for measuring's own."""
+        """Counts the time inside a `with` block as measuring's own."""
         began = time.perf_counter()
         try:
             yield
@@ -403,14 +411,14 @@ class _Bound:
             self.own_s += time.perf_counter() - began
 
     def note_step(self) -> None:
-        """Notes the time of a step's end."""
+        """Records the time of a step's end."""
         self.steps += 1
         self.last_s = time.perf_counter()
         if self.steps == 1 and not self.of_steps:
-            self.first_s = self.last_s  # before it the counter was made
+            self.first_s = self.last_s  # the time before includes making the counter
 
     def let_go(self) -> None:
-        """Ends the split, and removes the hooks that nothing else follows."""
+        """Closes the split, and removes the hooks that no other hook follows."""
         if self.split is not None:
             self.split.close()
         for handle in self.handles:
@@ -423,8 +431,8 @@ class _Bound:
 
 
 class InPlace:
-    """Follows models that `model.compile()` compiles: no hook of a module is called for them.
-    `called` is given a model before each call, `passed` after it."""
+    """Follows models that `model.compile()` compiles in place, for which torch calls no hook of a
+    module. `called` is called with the model before each call, `passed` after it."""
 
     def __init__(self, called: Callable[..., None], passed: Callable[..., None]) -> None:
         self._called = called
@@ -432,9 +440,9 @@ class InPlace:
         self._undo = ExitStack()
         compiles = torch.nn.Module.compile
 
-        def compiled(module: torch.nn.Module, *given: object, **options: object) -> None:
+        def compiled(module: torch.nn.Module, *args: object, **kwargs: object) -> None:
             try:
-                compiles(module, *given, **options)
+                compiles(module, *args, **kwargs)
             except BaseException as error:
                 drop_own_frames(error)
                 raise
@@ -443,7 +451,7 @@ class InPlace:
         self._undo.enter_context(patch.object(torch.nn.Module, "compile", compiled))
 
     def close(self) -> None:
-        """Follows none any more."""
+        """Stops following models."""
         self._undo.close()
         self._called = self._passed = _nothing
 
@@ -451,10 +459,10 @@ class InPlace:
         call = module._compiled_call_impl
         assert call is not None
 
-        def followed(*given: object, **options: object) -> object:
-            self._called(module, given)
+        def followed(*args: object, **kwargs: object) -> object:
+            self._called(module, args)
             try:
-                returned = call(*given, **options)
+                returned = call(*args, **kwargs)
             except BaseException as error:
                 drop_own_frames(error)
                 raise
@@ -466,7 +474,7 @@ class InPlace:
 
 
 def _optimizer_that_exists() -> str | None:
-    """Name of the type of an optimiser in this process; None without one."""
+    """Name of the class of an optimiser in this process; None if there is none."""
     for item in gc.get_objects():
         if issubclass(type(item), torch.optim.Optimizer):
             return type(item).__name__
@@ -474,28 +482,29 @@ def _optimizer_that_exists() -> str | None:
 
 
 class Split:
-    """Divides steps into phases by marks at the ends of their calls; marks follow one another
-    without a gap. On a GPU they are events of the current stream: nothing waits for them. `steps`
-    names the marks of each, the running one too.
-    """
+    """Divides steps into phases, by marks where one phase follows another. On a GPU the marks are
+    events of the current stream: nothing waits for them. `steps` holds the names of each step's
+    marks, including the running step's."""
 
     def __init__(
         self, models: list[torch.nn.Module], device: torch.device, failed: Callable[..., None]
     ) -> None:
-        self._clock, self._thread = clock_for(device), threading.get_ident()
+        self._clock = clock_for(device)
+        self._thread = threading.get_ident()
         self.steps: list[list[str]] = [[]]
         self._running = ["other"]
-        self._hooks, self._undo = Hooks(models, failed, lambda: None), ExitStack()
+        self._hooks = Hooks(models, failed, lambda: None)
+        self._undo = ExitStack()
         self._undo.callback(self._hooks.close)
         self.close = self._undo.close
         begin = self._hooks.guarded(self._begin)
         end = self._hooks.guarded(self._end)
 
         def around(name: str, method: Callable[..., object]) -> Callable[..., object]:
-            def timed(*given: object, **options: object) -> object:
+            def timed(*args: object, **kwargs: object) -> object:
                 begin(name)
                 try:
-                    return method(*given, **options)
+                    return method(*args, **kwargs)
                 except BaseException as error:
                     drop_own_frames(error)
                     raise
@@ -517,20 +526,19 @@ class Split:
         if is_gpu(device):  # on a CPU nothing is copied to the device
             targets += [(torch.Tensor, "to", "copy"), (torch.Tensor, "cuda", "copy")]
         for owner, method, name in targets:
-            self._undo.enter_context(
-                patch.object(owner, method, around(name, getattr(owner, method)))
-            )
+            timed = around(name, getattr(owner, method))
+            self._undo.enter_context(patch.object(owner, method, timed))
         self._clock.mark()
 
     def _begin(self, name: str) -> None:
-        """Begins a phase; inside an optimiser's step, which may run a whole step, others have their
-        own time."""
+        """Begins a phase. Inside an optimiser's step, which may run a whole training step, other
+        phases have their own time."""
         if threading.get_ident() != self._thread:
             return
         is_own = self._running[-1] in ("other", "optimiser")
         if is_own:
             self._mark()
-        # Else a part of the running one: a checkpoint's forward pass, a model in another.
+        # Otherwise it is part of the running one: a checkpoint's forward pass, a model in another.
         self._running.append(name if is_own else self._running[-1])
 
     def _end(self) -> None:
@@ -550,17 +558,17 @@ class Split:
         self.steps.append([])
 
     def row(self) -> dict[str, float | None]:
-        """Mean ms of each phase, as a loader may make every nth step wait; None without it. Waits
-        for a GPU to end."""
-        whole = self.steps[:-1]
-        total_s = defaultdict[str, float](float)  # the last one is under way
-        for name, seconds in zip(itertools.chain(*whole), self._clock.intervals(), strict=False):
+        """Mean time of each phase in a step (ms), since a loader may make only every nth step wait;
+        None for a phase that never ran. Waits for a GPU."""
+        finished = self.steps[:-1]  # the last one is under way
+        total_s = defaultdict[str, float](float)
+        for name, seconds in zip(itertools.chain(*finished), self._clock.intervals(), strict=False):
             total_s[name] += seconds
-        return {
-            f"{name}_ms": 1e3 * total_s[name] / len(whole) if name in total_s else None
-            for name in PARTS
-        }
+        row = dict[str, float | None]()
+        for name in PARTS:
+            row[f"{name}_ms"] = 1e3 * total_s[name] / len(finished) if name in total_s else None
+        return row
 
 
 def _nothing(*_: object) -> None:
-    """Is what a hook does that is only there for its neighbour."""
+    """Does nothing: a hook where only its neighbour is needed."""

@@ -1,5 +1,5 @@
-"""The ladder on a terminal: one line a rung, from busy to useful, with a bar, and why what is
-missing is missing."""
+"""Prints the ladder on a terminal: one line per rung, from busy to useful, with a bar, and the
+reason for what is missing."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -22,15 +22,15 @@ from mfulab.mfu.utilization import ratio
 from mfulab.timing.statistics import FEWEST_WINDOWS
 
 BAR = 24
-# Letters of a line where no terminal says how wide it is.
+# Characters of a line if there is no terminal.
 WIDTH = 100
 # A mean step this much longer or shorter than the median is shown too.
 MEAN_APART = 0.02
-# A mean of all steps this much beside that of those that are timed is shown too.
+# A mean of all steps that differs this much from that of the timed steps is shown too.
 ALL_APART = 0.05
-# A share of FLOPs in percent that nothing shows from step to step, above which that is said.
+# Percent of FLOPs that nothing shows from step to step; a larger share is mentioned.
 UNSHOWN_PERCENT = 1.0
-# Flags that say that something else was measured too.
+# Flags for rows in which something else was measured too.
 DISTURBING = {
     "other_processes",
     "beside",
@@ -40,12 +40,12 @@ DISTURBING = {
     "only_counted",
     "stolen",
 }
-# What MFU is divided by, as the catalogues name it.
+# Denominators of MFU, as keys of the catalogues.
 WORDS = ("of_spec", "of_max_clock", "of_actual_clock", "of_measured")
 
 
 def bar(percent: float) -> str:
-    """A bar of up to 24 blocks; above 100 % it ends in an arrow."""
+    """Bar of up to 24 blocks; above 100 % it ends in an arrow."""
     filled = round(min(percent, 100.0) / 100 * BAR)
     return "█" * filled + "░" * (BAR - filled) + ("▶" if percent > 100 else "")
 
@@ -53,8 +53,8 @@ def bar(percent: float) -> str:
 def ladder_table(
     values: Mapping[str, object], readings: Mapping[str, Reading], language: str = "en"
 ) -> Table:
-    """The measured rungs of the ladder, those beside its order dimmed; why the first is missing in
-    place of a bar."""
+    """Table of the measured rungs; those outside of the ladder's order are dimmed. If the first
+    rung is missing, the reason stands in place of its bar."""
     table = Table(box=None, pad_edge=False, show_header=False)
     names = Texts(language, "rungs")
     measured = ladder.measured(values)
@@ -80,8 +80,8 @@ def add_rung(table: Table, name: str, percent: float, style: str = "green") -> N
 
 
 def facts_line(values: Row, language: str = "en") -> str:
-    """Median step time, and the mean if it is another, throughput, rate, power and memory, as far
-    as measured."""
+    """Formats, as far as measured: median step time (and the mean if it differs), throughput, rate,
+    power and memory."""
     text = Texts(language, "measured")
     parts = []
     if values.get("time_s") is not None:
@@ -112,12 +112,12 @@ def facts_line(values: Row, language: str = "en") -> str:
 
 
 def _time_parts(values: Row, text: Texts) -> list[str]:
-    """Median step time, and means that lie apart from it."""
+    """Median step time, and means that differ from it."""
     median = values["time_s"]
     parts = [text("time", ms=_ms(median), count=values.get("steps"))]
     mean = ratio(values.get("window_s"), values.get("steps")) or median
     if abs(mean - median) > MEAN_APART * median:
-        # Rates of a loop are of its mean step, those of a sweep's row of the undisturbed one.
+        # A loop's rates are those of its mean step, a sweep's those of the undisturbed step.
         key = "mean" if "mean_of_all_s" in values else "mean_disturbed"
         parts.append(text(key, ms=_ms(mean)))
     of_all = values.get("mean_of_all_s") or mean
@@ -131,8 +131,8 @@ def _ms(seconds: float) -> str:
 
 
 def phases_table(phases: Mapping[str, Row], language: str = "en") -> Table:
-    """A line a named phase: time of a call, share of the step, FLOPs, and MFU or why there is
-    none."""
+    """Table of named phases: time of a call, share of the step, FLOPs, and MFU or the reason why it
+    is missing."""
     table = Table(box=None, pad_edge=False, show_header=False)
     text = Texts(language, "measured")
     for name, values in phases.items():
@@ -146,17 +146,19 @@ def phases_table(phases: Mapping[str, Row], language: str = "en") -> Table:
         flops = ""
         if values["flops"] is not None:
             flops = quantity(values["flops"], "FLOP")
-        why = verdicts.flags(values["reason"], language)
-        if values["only_counted"]:
-            why = text("only_counted_phase")
-        last = why if mfu is None else f"MFU {percent(mfu)} % {bar(mfu)}"
+        if mfu is not None:
+            last = f"MFU {percent(mfu)} % {bar(mfu)}"
+        elif values["only_counted"]:
+            last = text("only_counted_phase")
+        else:
+            last = verdicts.flags(values["reason"], language)
         cells = (name, f"{_ms(values['mean_s'])} ms × {values['calls']}", part, flops, last)
         table.add_row(*map(Text, cells))
     return table
 
 
 class Finished(Protocol):
-    """A window that is over, as far as it is shown."""
+    """Parts of a finished window that are shown."""
 
     @property
     def row(self) -> Row: ...
@@ -169,8 +171,8 @@ class Finished(Protocol):
 
 
 def show(window: Finished, console: Terminal | None = None, language: str = "en") -> None:
-    """Prints a finished window, in colours where the terminal has them: what disturbed it, what was
-    found, because of what, and what to try; then facts and ladder."""
+    """Prints a finished window, in colours if the terminal has them: what disturbed it, the result,
+    its cause, and what to try; then facts and ladder."""
     values = window.row
     text = Texts(language, "measured")
     disturbed, others = _flags(window.verdict, language)
@@ -194,22 +196,22 @@ def show(window: Finished, console: Terminal | None = None, language: str = "en"
 
 
 def as_text(window: Finished, language: str = "en") -> str:
-    """Text that `show` prints of a finished window, without colours."""
+    """Text that `show` prints for a finished window, without colours."""
     written = io.StringIO()
     show(window, Terminal(file=written, width=WIDTH, color_system=None), language)
     return written.getvalue().rstrip()
 
 
 def as_html(window: Finished, language: str = "en") -> str:
-    """HTML of what `show` prints of a finished window, for a notebook."""
+    """HTML of what `show` prints for a finished window, for a notebook."""
     console = Terminal(file=io.StringIO(), width=WIDTH, record=True, force_terminal=True)
     show(window, console, language)
     return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
 def _flags(verdict: Judged | None, language: str) -> tuple[list[str], list[str]]:
-    """Sentences of a verdict's flags: those that say that something else was measured too, and the
-    others."""
+    """Sentences of a verdict's flags: those about other things that were measured too, and the
+    rest."""
     disturbing: list[str] = []
     others: list[str] = []
     for flag in verdict.flags if verdict else ():
@@ -222,7 +224,8 @@ def _flags(verdict: Judged | None, language: str) -> tuple[list[str], list[str]]
 
 
 def _unsure(values: Row, text: Texts) -> list[str]:
-    """Sentences on what else spoils a row: too few steps, a ceiling measured beside others."""
+    """Sentences on what else makes a row unreliable: too few steps, a ceiling measured beside other
+    processes."""
     sentences = []
     steps = values.get("steps") or 0
     if steps < FEWEST_WINDOWS and not values.get("windows"):
@@ -233,7 +236,7 @@ def _unsure(values: Row, text: Texts) -> list[str]:
 
 
 def _share_lines(values: Row, text: Texts) -> list[str]:
-    """MFU by each denominator, OFU, and what MFU is attainable, as far as they are known."""
+    """Lines with MFU by each denominator, OFU, and attainable MFU, as far as they are known."""
     lines = []
     parts = []
     for word in WORDS:
@@ -257,11 +260,10 @@ def _share_lines(values: Row, text: Texts) -> list[str]:
 
 
 def first_lines(found: ThreeLines, language: str) -> list[Text]:
-    """The three lines in their styles."""
+    """The three lines of the result, each in its style."""
     styles = ("bold", "yellow", "cyan")
-    return [
-        Text(line, style=style) for line, style in zip(found.worded(language), styles, strict=False)
-    ]
+    styled = zip(found.worded(language), styles, strict=False)
+    return [Text(line, style=style) for line, style in styled]
 
 
 def _three_lines(window: Finished, language: str) -> ThreeLines:
@@ -274,7 +276,7 @@ def _three_lines(window: Finished, language: str) -> ThreeLines:
 
 
 def _missing(window: Finished, text: Texts) -> list[str]:
-    """Lines that say why FLOPs, MFU, a peak or the attainable are missing."""
+    """Lines with the reasons why FLOPs, MFU, a peak or the attainable MFU are missing."""
     labels = {"flops": "FLOPs", "mfu_percent": "MFU", "peak_tflop_s": text("peak")}
     if window.row.get("mfu_percent") is not None:
         labels["attainable_mfu_percent"] = text("attainable_name")

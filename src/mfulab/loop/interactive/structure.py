@@ -1,4 +1,5 @@
-"""Structure of a phase, noted cheaply: modules called, in order, what they are given, the graph."""
+"""Structure of a phase, recorded cheaply: the modules called, in order, the shapes that they were
+given, the graph."""
 
 import math
 import sys
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from mfulab.core.parts import drop_none
 from mfulab.flops.useful import RealTokens, real_tokens
 
-MOST_NOTED = 4096  # calls of modules after which what was noted is made a hash
+MOST_NOTED = 4096  # calls of modules after which the record is reduced to a hash
 # Autograd's names of operators that cost no FLOPs of a model: elementwise ones, sums, views,
 # losses.
 CHEAP = frozenset(
@@ -34,9 +35,10 @@ _GUARD = "not G['__import_torch_dot_nn_dot_modules_dot_module']._global_forward_
 
 
 class Inside(NamedTuple):
-    """Summary of what ran: hashes of modules in order and of shapes given to those with parameters;
-    the elements of these; the first two dimensions of the first tensor whose second is the batch
-    (`batch_first=False`), empty without such a tensor, None without such a layer."""
+    """Summary of what ran in a phase. `modules` is a hash of the modules in order. `shapes` is a
+    hash of the shapes given to modules with parameters, `elements` the number of elements in them.
+    `leading` holds the first two dimensions of the first tensor given to a layer with
+    `batch_first=False`. It is empty without such a tensor, and None without such a layer."""
 
     modules: int = 0
     shapes: int = 0
@@ -45,75 +47,80 @@ class Inside(NamedTuple):
 
 
 class Structure:
-    """Notes every module that the thread calls, from one `take` to the next; its caller notes
-    `models` itself."""
+    """Records every module that the thread calls, from one `take` to the next; the caller records
+    calls of `models` itself."""
 
     def __init__(self, models: Sequence[torch.nn.Module]) -> None:
-        self._roots, self._thread = frozenset(map(id, models)), threading.get_ident()
+        self._roots = frozenset(map(id, models))
+        self._thread = threading.get_ident()
         self._noted: list[Any] = []
-        self._given: list[tuple[int, ...]] = []
+        self._shapes: list[tuple[int, ...]] = []  # of what modules with parameters were given
         self._leading: tuple[int, ...] | None = None
 
     def called(self, module: torch.nn.Module, arguments: tuple[object, ...]) -> None:
-        """Notes a call of any module, from whatever calls it."""
+        """Records a call of a module that is none of the models, if it is on the thread."""
         if threading.get_ident() == self._thread and id(module) not in self._roots:
             self.note(module, arguments)
 
     def take(self) -> Inside:
-        """Gives what ran since the last call, and begins anew."""
+        """Returns what ran since the last call, and begins anew."""
         if not self._noted:
             return _NOTHING
         shapes = 0
-        if self._given:
-            shapes = hash(tuple(self._given))
-        elements = sum(map(math.prod, self._given))
+        if self._shapes:
+            shapes = hash(tuple(self._shapes))
+        elements = sum(map(math.prod, self._shapes))
         inside = Inside(_hash(self._noted), shapes, elements, self._leading)
         self._noted = []
-        self._given = []
+        self._shapes = []
         self._leading = None
         return inside
 
     def note(self, module: torch.nn.Module, arguments: tuple[object, ...]) -> None:
-        """Notes a call."""
+        """Records a call."""
         fields = module.__dict__
         noted = self._noted
         if "_graph" in fields or "_parameters" not in fields:
-            return  # a traced one: torch runs such under its own operators too, in whatever order
+            return  # a traced module, which torch also runs under its own operators, in any order
         if len(noted) > MOST_NOTED:
             noted[:] = [_hash(noted)]
-        if not (own := fields["_parameters"]):
+        parameters = fields["_parameters"]
+        if not parameters:
             noted.append(type(module))
             return
         try:
-            noted += _form_of(module, own)
-            self._note_given(fields, arguments)
-        except Exception:  # weights that are made in this very call
+            noted += _form_of(module, parameters)
+            self._note_shape(fields, arguments)
+        except Exception:  # a lazy module, whose weights are made in this very call
             self._noted += (type(module), "unknown")
 
-    def _note_given(self, fields: Mapping[str, object], arguments: tuple[object, ...]) -> None:
+    def _note_shape(self, fields: Mapping[str, object], arguments: tuple[object, ...]) -> None:
         is_time_first = fields.get("batch_first") is False
         if is_time_first and self._leading is None:
             self._leading = ()
-        given = None
+        value = None
         if arguments:
-            given = arguments[0]
-        if type(given) is PackedSequence:
-            given = given.data
-        if not isinstance(given, torch.Tensor):
+            value = arguments[0]
+        if type(value) is PackedSequence:
+            value = value.data
+        if not isinstance(value, torch.Tensor):
             return
-        size = sizes_of(given)
-        self._given.append(size)
-        if is_time_first and len(size) == 3 and not given.is_nested and not self._leading:
-            self._leading = tuple(size[:2])
+        shape = sizes_of(value)
+        self._shapes.append(shape)
+        if is_time_first and len(shape) == 3 and not value.is_nested and not self._leading:
+            self._leading = tuple(shape[:2])
 
 
-def _form_of(module: torch.nn.Module, own: Mapping[str, torch.Tensor | None]) -> tuple[object, ...]:
-    """Identity of a module with weights: its type, its first weight that is not None, how it steps."""
+def _form_of(
+    module: torch.nn.Module, parameters: Mapping[str, torch.Tensor | None]
+) -> tuple[object, ...]:
+    """Identity of a module with weights: its type, its first weight that is not None, and its
+    stride, padding and dilation."""
     fields = module.__dict__
-    for weight in own.values():  # a generator would take longer
+    for weight in parameters.values():  # a generator would take longer
         if weight is not None:
             break
-    form: Any = len(own)
+    form: Any = len(parameters)
     if "stride" in fields:
         form = form, fields["stride"], fields.get("padding"), fields.get("dilation")
     if weight is None:
@@ -132,15 +139,15 @@ def _hash(noted: list[object]) -> int:
 
 
 def sizes_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    """A tensor's shape; of a nested one its number of sequences, those of its rows together and, on
-    a CPU, of each."""
+    """Shape of a tensor. For a nested tensor: its number of sequences, the shape of all rows
+    together and, on a CPU, the length of each sequence."""
     if not tensor.is_nested:
         return tensor.shape
     if tensor.layout != torch.jagged:
-        return tuple(tensor._nested_tensor_size().flatten().tolist())  # which lies on the host
+        return tuple(tensor._nested_tensor_size().flatten().tolist())  # this tensor is on the host
     jagged: Any = tensor
     values = jagged._values
-    offsets = jagged._offsets  # `values()` would make a node of the graph
+    offsets = jagged._offsets  # `values()` and `offsets()` would make nodes in the graph
     lengths = ()
     if offsets.device.type == "cpu":
         lengths = offsets.diff().tolist()
@@ -148,23 +155,20 @@ def sizes_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def vmapped() -> tuple[int, ...]:
-    """Sizes that `torch.vmap` hides from the shapes inside it."""
+    """Batch sizes that `torch.vmap` hides from the shapes inside it."""
     stack = torch._C._functorch.get_interpreter_stack() or ()
-    of_vmap = (
-        interpreter
-        for interpreter in stack
-        if interpreter.key() == torch._C._functorch.TransformType.Vmap
-    )
-    return tuple(
-        torch._C._functorch.CVmapInterpreterPtr(interpreter).batchSize() for interpreter in of_vmap
-    )
+    sizes = list[int]()
+    for interpreter in stack:
+        if interpreter.key() == torch._C._functorch.TransformType.Vmap:
+            sizes.append(torch._C._functorch.CVmapInterpreterPtr(interpreter).batchSize())
+    return tuple(sizes)
 
 
 def real_tokens_of(
     arguments: tuple[object, ...], keywords: Mapping[str, object]
 ) -> RealTokens | None:
-    """Real tokens of a counted call; looking at the batch is no part of what is counted, nor may it
-    fail."""
+    """Real tokens of a counted call; None if they are unknown. Looking at the batch is not counted,
+    and its errors are ignored."""
     with suppress(Exception), _disable_current_modes():
         return real_tokens(arguments, keywords)
     return None
@@ -175,22 +179,18 @@ sequence_number = torch._C._autograd._get_sequence_nr
 
 
 def number(outputs: object) -> int:
-    """Number of the newest node that a backward pass starts from; -1 for a leaf and for what has
-    none."""
+    """Sequence number of the newest node that a backward pass starts from; -1 if there is none."""
     numbers = (node._sequence_nr() for node in _starts(outputs))
     return max((number for number in numbers if number < 2**63), default=-1)
 
 
 def _starts(outputs: object) -> list[Node]:
-    nodes = (
-        getattr(output, "grad_fn", None)
-        for output in (outputs if isinstance(outputs, Sequence) else [outputs])
-    )
-    return drop_none(nodes)
+    listed = outputs if isinstance(outputs, Sequence) else [outputs]
+    return drop_none(getattr(output, "grad_fn", None) for output in listed)
 
 
 def nodes_of(outputs: object) -> Iterator[Node]:
-    """Every node of the graph of a backward pass."""
+    """Yields every node in the graph of a backward pass."""
     waiting = _starts(outputs)
     seen = set(waiting)
     while waiting:
@@ -203,7 +203,7 @@ def nodes_of(outputs: object) -> Iterator[Node]:
 
 
 def holds_compiled(outputs: object) -> bool:
-    """True if compiled code, or a higher-order operator, made a node of the graph of a backward
+    """True if compiled code, or a higher-order operator, made a node in the graph of a backward
     pass."""
     return any(
         node.name().endswith(("CompiledFunctionBackward", "AutogradOpBackward"))
@@ -212,7 +212,7 @@ def holds_compiled(outputs: object) -> bool:
 
 
 def graphs_compiled() -> int:
-    """Number of graphs that torch.compile has made in this process; looking imports nothing."""
+    """Number of graphs that torch.compile has made in this process. Imports nothing."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     if dynamo is None:
         return 0
@@ -220,18 +220,14 @@ def graphs_compiled() -> int:
 
 
 def hooks_are_guarded_against() -> bool:
-    """True if code is compiled anew where all modules have a hook: of `super().__call__`, by torch
-    2.14 and later."""
-    with suppress(Exception):  # no other torch has what this one keeps of compiled code
+    """True if a hook on all modules makes torch compile code anew: code with `super().__call__`, in
+    torch 2.14 and later."""
+    with suppress(Exception):  # other versions of torch lack these records of compiled code
         entries_of = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
-        codes = (
-            code
-            for weakref in sys.modules["torch._dynamo.convert_frame"].input_codes.seen
-            if (code := weakref())
-        )
-        return any(
-            _GUARD in str(entry.guard_manager) for code in codes for entry in entries_of(code)
-        )
+        references = sys.modules["torch._dynamo.convert_frame"].input_codes.seen
+        for code in drop_none(reference() for reference in references):
+            if any(_GUARD in str(entry.guard_manager) for entry in entries_of(code)):
+                return True
     return False
 
 
@@ -245,13 +241,14 @@ def is_compiled(module: torch.nn.Module) -> bool:
 
 
 def is_compiled_in_place(module: torch.nn.Module) -> bool:
-    """True if `module.compile()` has compiled its call, for which no hook is called."""
+    """True if `module.compile()` has compiled its call, for which torch calls no hook."""
     return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def graph_hash(outputs: object, begin: int, spans: Sequence[tuple[int, int]]) -> int:
-    """The operators that may cost FLOPs in the graph of a backward pass from `outputs`, by shapes
-    of results and weights; nodes before `begin` and inside `spans`, in order, do not count."""
+    """Hash of the operators that may cost FLOPs in the graph of a backward pass from `outputs`, by
+    shapes of results and weights. Nodes before `begin` and inside `spans`, which are in order, do
+    not count."""
     code = 0
     starts = [start for start, _ in spans]
     for node in nodes_of(outputs):
@@ -261,9 +258,8 @@ def graph_hash(outputs: object, begin: int, spans: Sequence[tuple[int, int]]) ->
             continue
         name = node.name()
         if name.rstrip("0123456789").removesuffix("Backward") not in CHEAP:
-            leaves = (getattr(other, "variable", None) for other, _ in node.next_functions)
-            weights = tuple(tuple(leaf.shape) for leaf in leaves if leaf is not None)
-            code = hash(
-                (code, name, weights, *(tuple(result.shape) for result in node._input_metadata))
-            )
+            leaves = drop_none(getattr(other, "variable", None) for other, _ in node.next_functions)
+            weights = tuple(tuple(leaf.shape) for leaf in leaves)
+            results = [tuple(result.shape) for result in node._input_metadata]
+            code = hash((code, name, weights, *results))
     return code

@@ -1,4 +1,4 @@
-"""Switch of the counter: on for the first phase of each kind, and as long as a pass of compiled code
+"""Turns the counter on for the first phase of each kind, and for as long as a pass of compiled code
 needs."""
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from mfulab.loop.interactive.counting import LoopCounter, in_compiled_code
 from mfulab.loop.interactive.hooks import Call
 from mfulab.loop.interactive.passes import MOST_PENDING, Passes
 
-MOST_OWED = 8  # phases that are counted so that one inside compiled code is
-MOST_CHAINED = 64  # forward passes that are counted as one, until a backward pass shows
+MOST_OWED = 8  # phases counted until one that began inside compiled code is counted
+MOST_CHAINED = 64  # forward passes counted in a row, until a backward pass through them
 
 
 class Switch:
-    """Turns the counter on and off as phases begin. `counter` is None while it is off, `unused`
-    modules ran in no counted phase, `failure` says why counting was given up."""
+    """Turns the counter on and off as phases begin. `counter` is None while it is off. `unused` are
+    modules that ran in no counted phase; `failure` is the reason why counting was given up."""
 
     def __init__(
         self, models: Sequence[torch.nn.Module], is_asked: bool, compiled: CompiledPhases
@@ -37,14 +37,14 @@ class Switch:
         self._real: dict[Kind, RealTokens] = {}
         self._graphs_before = 0
         self._owed = 0
-        # Forward passes of compiled code that are counted on, since a backward pass can be counted
-        # only if all that it goes through were.
+        # Number of further forward passes of compiled code to count: a backward pass can be counted
+        # only if all forward passes that it goes through were.
         self._chained = MOST_CHAINED if compiled.is_whole else 0
 
     def decide(
         self, phase: Phase, passes: Passes, optimizers: Sequence[torch.optim.Optimizer]
     ) -> None:
-        """Counts a phase that begins, or does not; `optimizers` are inside a step."""
+        """Decides whether a phase that begins is counted; `optimizers` are those inside a step."""
         is_wanted = self._wants(phase)
         if is_wanted and self.counter is None and self._is_compiled_backward(phase):
             self._count_from_forward(passes.passed)
@@ -61,26 +61,26 @@ class Switch:
         return self.costs.wants(phase.entry) or self._owed > 0 or self._is_chained(phase)
 
     def _is_chained(self, phase: Phase) -> bool:
-        """True for a forward pass after counted ones of compiled code, with which a backward pass
-        may go through it."""
-        is_forward = phase.entry.words[0] == "forward" and torch.is_grad_enabled()
+        """True for a forward pass after counted ones of compiled code, since one backward pass may
+        go through all of them."""
+        is_forward = phase.entry.signature[0] == "forward" and torch.is_grad_enabled()
         if not is_forward or self.counter is None or not self._chained:
             return False
         self._chained -= 1
         return True
 
     def _is_compiled_backward(self, phase: Phase) -> bool:
-        return phase.entry.words[0] == "backward" and self.compiled.covers(phase.entry)
+        return phase.entry.signature[0] == "backward" and self.compiled.covers(phase.entry)
 
     def _ends_chain(self, phase: Phase, is_wanted: bool, passes: Passes) -> bool:
-        what = phase.entry.words[0]
-        if what == "outside":
+        begun_as = phase.entry.signature[0]
+        if begun_as == "outside":
             return passes.forwards > 0
-        return what == "backward" and is_wanted
+        return begun_as == "backward" and is_wanted
 
     def _turn(self, is_wanted: bool, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
-        """Turns the counter on or off; says whether it is on. In compiled code neither can happen:
-        it waits for a phase that begins elsewhere, and the count covers those between."""
+        """Turns the counter on or off; True if it is on. Neither can happen in compiled code: it
+        waits for a phase that begins elsewhere, and the count covers those between."""
         starts = is_wanted and self.counter is None
         stops = self.counter is not None and not (is_wanted and self.counter.sees_all)
         if (starts or stops) and in_compiled_code():
@@ -93,8 +93,8 @@ class Switch:
         return is_wanted
 
     def _count_from_forward(self, passed: Sequence[Phase]) -> None:
-        """Has the forward passes of a backward pass counted with it the next time: these ran
-        compiled, and so would it, in which a counter sees little."""
+        """Has the forward passes of a backward pass counted with it the next time. These ran
+        compiled, and so would their backward pass, in which a counter sees little."""
         for phase in passed:
             self.costs.doubt(phase.entry, phase.entry)
         self._chained = MOST_PENDING
@@ -113,18 +113,19 @@ class Switch:
         self.counter = None
         if counter is not None:
             counter.__exit__(None, None, None)
-            if (unused := counter.layers.unused) is not None:
+            unused = counter.layers.unused
+            if unused is not None:
                 self.unused = unused if self.unused is None else self.unused & unused
 
     def fail(self, error: Exception) -> None:
-        """Gives counting up."""
+        """Gives up counting."""
         self.failure = as_told(f"{type(error).__name__}: {error}")
         if not in_compiled_code():
             self.stop()
 
     def note_call(self, call: Call, entry: Kind, is_first: bool) -> None:
-        """Notes the call that a counted forward pass begins with; `is_first`: the counter began
-        with it."""
+        """Records the call that a counted forward pass begins with. `is_first` is True if the
+        counter began with it."""
         if self.counter is None:
             return
         if is_first and not structure.is_compiled_in_place(call.module):
@@ -135,7 +136,8 @@ class Switch:
             self._real[entry] = real
 
     def learn(self, phase: Phase, passes: Passes) -> None:
-        """Notes what a phase that is over cost, if it was counted, or that its cost is missing."""
+        """Records the cost of a phase that is over if it was counted, or that its cost is
+        missing."""
         entry = phase.entry
         counter = None
         if phase.counted:
@@ -143,16 +145,16 @@ class Switch:
         if counter is not None and counter.error:
             self.failure = counter.error
         elif self._graphs_before != structure.graphs_compiled():
-            pass  # what compiled ran otherwise than the next of its kind will
+            pass  # a phase in which torch compiled differs from the next of its kind
         elif counter is not None and counter.sees_all:
-            of_forward = passes.passed[-1].entry if entry.words[0] == "backward" else entry
+            of_forward = passes.passed[-1].entry if entry.signature[0] == "backward" else entry
             real = self._real.get(of_forward)
             self.costs.note(entry, phase.kind, counter.operations, real)
         elif not self.costs.has(phase.kind):
             self.costs.doubt(entry, phase.kind)
 
     def forget(self) -> None:
-        """Forgets the operators of a phase that is over."""
+        """Drops the counted operators of a phase that is over."""
         if self.counter is not None:
             self.counter.operations = Operations()
             self.counter.follow((), ())

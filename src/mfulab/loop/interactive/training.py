@@ -1,4 +1,5 @@
-"""Base of the trainers' callbacks: a window after the first steps, a lap every so many."""
+"""Base of the trainers' callbacks: opens a window after the first steps, and takes a lap every few
+steps."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,10 @@ Log = Callable[[dict[str, float]], object]
 
 
 class TrainingWindow:
-    """Base of a callback: its window opens after `warm_up` steps, is logged every `every`, and
-    shown at the end. The whole training is kept in the folder `job`, from the process's start: see
-    `mfulab goodput`. `options` are those of `mfulab.measure`. `window` is None before the first
-    steps are over."""
+    """Base of a callback. Its window opens after `warm_up` steps, is logged every `every` steps,
+    and shown at the end. The journal in the folder `job` covers the whole training from the
+    process's start: see `mfulab goodput`. `options` are those of `mfulab.measure`. `window` is None
+    before the first steps are over."""
 
     def __init__(
         self,
@@ -41,11 +42,10 @@ class TrainingWindow:
             self.journal.mark(span, step, **facts)
 
     def _begin(self, step: int) -> None:
-        """Begins a training after so many steps of the job, and after the end of one before it that
-        nobody noticed."""
-        is_joined = dist.is_available() and dist.is_initialized()
+        """Begins a training after `step` steps of the job. First closes a training before it whose
+        end went unnoticed."""
         rank_fields = {}
-        if is_joined:
+        if dist.is_available() and dist.is_initialized():
             rank_fields = {"rank": dist.get_rank(), "world": dist.get_world_size()}
         self._mark("restore" if step else "setup", step, **rank_fields)
         self._close(RuntimeError("the training ended without a word"))
@@ -57,7 +57,10 @@ class TrainingWindow:
             self.journal.step(done)
         if self._is_open and self.window is not None:
             self.window.step()
-            if (self._steps - self._warm_up) % self._every == 0 and (metrics := self.window.lap()):
+            if (self._steps - self._warm_up) % self._every:
+                return
+            metrics = self.window.lap()
+            if metrics:
                 log(metrics)
                 self._mark("measuring", **facts_of(self.window.row))
         elif self._steps >= self._warm_up:
@@ -71,13 +74,15 @@ class TrainingWindow:
             self.window.skip()
 
     def _close(self, error: BaseException | None = None, log: Log | None = None) -> None:
-        """Ends the window: logs the whole and prints the ladder; after an error nothing, after
-        Ctrl-C without a log."""
+        """Ends the window: logs its totals and prints the ladder. After an error it does neither;
+        after Ctrl-C it only prints."""
         if self._is_open and self.window is not None:
             self._is_open = False
-            self.window.__exit__(
-                type(error) if error else None, error, error.__traceback__ if error else None
-            )
-            if log and (metrics := self.window.metrics()):
+            if error is None:
+                self.window.__exit__(None, None, None)
+            else:
+                self.window.__exit__(type(error), error, error.__traceback__)
+            metrics = self.window.metrics()
+            if log and metrics:
                 log(metrics)
             self._mark("measuring", **facts_of(self.window.row))

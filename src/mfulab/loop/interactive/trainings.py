@@ -1,5 +1,5 @@
-"""Trainings of one script: which optimiser's step ends a step, what each training took, and what
-is told of it."""
+"""Trainings of one script: which optimiser's step ends a step, how long each training took, and
+what is shown of it."""
 
 import json
 import os
@@ -22,28 +22,29 @@ from mfulab.core.said import Said, as_json
 from mfulab.device import is_gpu
 from mfulab.device.samplers.reading import Reading
 from mfulab.loop.interactive.hooks import apart
-from mfulab.loop.interactive.wanted import Wanted, tell_nothing, without_row
+from mfulab.loop.interactive.wanted import Wanted, not_measured_row, say_not_measured
 from mfulab.mfu.account import Judged
 from mfulab.mfu.utilization import ratio
 
 if TYPE_CHECKING:
     from mfulab.loop.interactive.measure import Measurement
 
-# Steps of others that an optimiser which stepped once may wait for, as a generator for its critics.
+# Steps of others that an optimiser which stepped once may wait for, as a generator for critics.
 UNKNOWN_GAP = 8
 # Ladders of one script, and how many of them are shown before it ends.
 MOST_SHOWN = 3
 SHOWN_AT_ONCE = 2
-# A training of this share of all their time is long enough for a ladder of its own.
+# A training that took this share of the time of all has a ladder of its own.
 LONG_SHARE = 0.1
-# Windows of trainings alike that ended before they were full; of further ones only time is taken.
+# Windows of equal trainings that ended before they were full; further ones are only timed.
 MOST_WINDOWS = 8
 
 
 @dataclass
 class Stepped:
-    """Steps of an optimiser. `rank` is what it would have stepped had it begun with the others;
-    `last` is the number of its last step among all, `gap` the most steps of others between two."""
+    """Steps of an optimiser. `rank` is the number of steps it would have made had it begun with the
+    others. `last` is the number of its last step among all optimisers' steps, `gap` the most steps
+    of others between two of its own."""
 
     rank: int
     last: int
@@ -54,7 +55,7 @@ class Stepped:
 
 
 class Optimizers:
-    """Steps of all optimisers in the order that they come in; holds none of them alive."""
+    """Steps of all optimisers, in order; keeps none of them alive."""
 
     def __init__(self) -> None:
         self._stepped: WeakKeyDictionary[torch.optim.Optimizer, Stepped] = WeakKeyDictionary()
@@ -65,59 +66,57 @@ class Optimizers:
         return bool(self._stepped)
 
     def note(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Notes a step; True if no optimiser of this type, for as many parameters, stepped
+        """Records a step; True if no optimiser of this type with equally many parameters stepped
         before."""
         now = time.perf_counter()
         self._number += 1
-        one = self._stepped.get(optimizer)
+        stepped = self._stepped.get(optimizer)
         is_new = False
-        if one is None:
+        if stepped is None:
             rank = max((other.rank for other in self._stepped.values()), default=1)
-            one = self._stepped[optimizer] = Stepped(rank - 1, self._number, now)
+            stepped = self._stepped[optimizer] = Stepped(rank - 1, self._number, now)
             family = type(optimizer), sum(len(group["params"]) for group in optimizer.param_groups)
             is_new = family not in self._families
             self._families.add(family)
-        one.gap = max(one.gap, self._number - one.last - 1)
-        one.last = self._number
-        one.last_s = now
-        one.rank += 1
-        one.steps += 1
+        stepped.gap = max(stepped.gap, self._number - stepped.last - 1)
+        stepped.last = self._number
+        stepped.last_s = now
+        stepped.rank += 1
+        stepped.steps += 1
         return is_new
 
     def of(self, optimizer: object) -> Stepped | None:
-        """Steps of an optimiser that lives and has stepped."""
+        """Steps of an optimiser; None if it has not stepped."""
         if not isinstance(optimizer, torch.optim.Optimizer):
             return None
         return self._stepped.get(optimizer)
 
     def has_retired(self, optimizer: object) -> bool:
-        """Says whether others have stepped for longer without it than they ever did between two of
-        its steps."""
-        one = self.of(optimizer)
-        return one is None or self._is_past(one)
+        """True if others have stepped for longer without it than they ever did between two of its
+        steps."""
+        stepped = self.of(optimizer)
+        return stepped is None or self._is_past(stepped)
 
     def is_rarest(self, optimizer: torch.optim.Optimizer, fewest: int) -> bool:
-        """Says whether an optimiser has stepped least often of those that still step, and often
-        enough."""
-        one = self._stepped[optimizer]
-        ranks = []
-        for other in self._stepped.values():
-            if not self._is_past(other):
-                ranks.append(other.rank)
-        return one.rank == min(ranks) and one.steps >= fewest
+        """True if an optimiser has stepped least often of those that still step, and at least
+        `fewest` times."""
+        stepped = self._stepped[optimizer]
+        ranks = [other.rank for other in self._stepped.values() if not self._is_past(other)]
+        return stepped.rank == min(ranks) and stepped.steps >= fewest
 
-    def _is_past(self, one: Stepped) -> bool:
-        gap = one.gap if one.steps > 1 else UNKNOWN_GAP
-        return self._number - one.last > 2 * gap + 1
+    def _is_past(self, stepped: Stepped) -> bool:
+        gap = stepped.gap if stepped.steps > 1 else UNKNOWN_GAP
+        return self._number - stepped.last > 2 * gap + 1
 
     @property
     def most_steps(self) -> int:
-        """Steps of the optimiser that stepped most often; 0 without one."""
-        return max((one.steps for one in self._stepped.values()), default=0)
+        """Number of steps of the optimiser that stepped most often; 0 if none stepped."""
+        return max((stepped.steps for stepped in self._stepped.values()), default=0)
 
 
 class Divided(Protocol):
-    """Steps that were divided into phases: their names, the running step's too."""
+    """Steps divided into phases; `steps` holds the phases' names in each, including the running
+    step."""
 
     steps: list[list[str]]
 
@@ -127,8 +126,8 @@ class Divided(Protocol):
 
 
 @dataclass(frozen=True)
-class Told:
-    """Facts that a ladder shows of a window, without its models."""
+class WindowResult:
+    """Result of a window that a ladder shows, without its models."""
 
     row: Record
     readings: dict[str, Reading]
@@ -139,29 +138,34 @@ class Told:
     split_steps: int
 
     @classmethod
-    def of(cls, window: "Measurement", split: Divided | None) -> "Told":
-        """Copies a window that is closed, and the phases of the steps after it."""
+    def of(cls, window: "Measurement", split: Divided | None) -> "WindowResult":
+        """Copies a closed window, and the phases of the steps after it."""
+        row = dict(window.row)
+        split_steps = 0
+        if split is not None:
+            row |= split.row()
+            split_steps = len(split.steps) - 1
         return cls(
-            row=window.row | (split.row() if split else {}),
+            row=row,
             readings=window.readings,
             verdict=window.verdict,
             answer=window.account.mfu() if window.account else unanswered("%", Said("untimed")),
             phases=window.phases,
             device=window.device,
-            split_steps=len(split.steps) - 1 if split else 0,
+            split_steps=split_steps,
         )
 
     @property
     def slowed_s(self) -> float:
-        """Seconds by which the mean step was longer under the counter and hooks than without."""
+        """Seconds by which the counter and hooks lengthened the mean step."""
         timed_s = ratio(self.row.get("window_s"), self.row.get("steps")) or 0.0
         return max(0.0, (self.row.get("mean_of_all_s") or timed_s) - timed_s)
 
 
 @dataclass
 class Training:
-    """Trainings alike: the same models and the same optimiser, once or several times. `told` is of
-    the longest window; it is full if as many steps as wanted are in it."""
+    """Equal trainings: the same models and the same optimiser, once or several times. `result` is
+    that of the longest window; `is_full` is True once a window had as many steps as wanted."""
 
     models: tuple[str, ...]
     ends: str
@@ -169,8 +173,8 @@ class Training:
     seconds: float = 0.0
     steps: int = 0
     windows: int = 0
-    told: Told | None = None
-    told_steps: int = 0
+    result: WindowResult | None = None
+    result_steps: int = 0
     is_full: bool = False
     is_shown: bool = False
 
@@ -179,17 +183,18 @@ class Training:
         """True if no further window of it is needed."""
         return self.is_full or self.windows >= MOST_WINDOWS
 
-    def keep(self, told: Told, steps: int, is_full: bool) -> None:
-        """Keeps what a window told, if it is longer than the one before."""
+    def keep(self, result: WindowResult, steps: int, is_full: bool) -> None:
+        """Keeps the result of a window if it has more steps than the one before."""
         self.windows += 1
-        if steps > self.told_steps:
-            self.told, self.told_steps = told, steps
+        if steps > self.result_steps:
+            self.result = result
+            self.result_steps = steps
         self.is_full = self.is_full or is_full
 
 
 @dataclass
 class Trainings:
-    """All trainings of a script by what they are, and how they are told."""
+    """All trainings of a script, by models and optimiser; shows them and writes their row."""
 
     wanted: Wanted
     by_key: dict[Any, Training] = field(default_factory=dict)
@@ -198,7 +203,7 @@ class Trainings:
     ranks: int = field(default_factory=lambda: int(os.environ.get("WORLD_SIZE", "1")))
 
     def _note_ranks(self) -> None:
-        """Keeps the rank: at the script's end its process group may be gone."""
+        """Records the rank now: at the script's end its process group may be gone."""
         if dist.is_available() and dist.is_initialized():
             self.rank = dist.get_rank()
             self.ranks = dist.get_world_size()
@@ -206,36 +211,38 @@ class Trainings:
     def find(
         self, models: Sequence[torch.nn.Module], names: tuple[str, ...], ends: object
     ) -> Training:
-        """Gives the training of these models that ends its steps so."""
+        """Returns the training of these models that ends its steps with `ends`, new or known."""
         self._note_ranks()
-        elements = sum(weight.numel() for model in models for weight in model.parameters())
+        elements = 0
+        for model in models:
+            elements += sum(weight.numel() for weight in model.parameters())
         of_forwards = not isinstance(ends, torch.optim.Optimizer)
         name = names[0] if of_forwards else type(ends).__name__
         key = names, name, elements
         return self.by_key.setdefault(key, Training(names, name, of_forwards))
 
     def show_at_once(self, training: Training) -> None:
-        """Shows a training whose window is full, unless the last ladders are kept for the end."""
-        shown = []
-        for one in self.by_key.values():
-            if one.is_shown:
-                shown.append(one)
-        if len(shown) < SHOWN_AT_ONCE and not training.is_shown:
+        """Shows a training whose window is full, unless the remaining ladders are reserved for the
+        end."""
+        shown = sum(other.is_shown for other in self.by_key.values())
+        if shown < SHOWN_AT_ONCE and not training.is_shown:
             self._show(training)
         self.write()
 
     def end(self) -> bool:
-        """Shows the longest trainings that are not shown yet; False if there is none to show."""
-        measured = [one for one in self.by_key.values() if one.told is not None]
+        """Shows the longest trainings that are not shown yet; False if nothing was measured."""
+        measured = [training for training in self.by_key.values() if training.result is not None]
         if not measured:
             return False
-        all_s = sum(one.seconds for one in self.by_key.values())
-        measured.sort(key=lambda one: one.seconds, reverse=True)
-        left = MOST_SHOWN - sum(one.is_shown for one in measured)
-        for one in measured:
-            is_long = one is measured[0] or (one.is_full and one.seconds >= LONG_SHARE * all_s)
-            if left > 0 and is_long and not one.is_shown:
-                self._show(one)
+        all_s = sum(training.seconds for training in self.by_key.values())
+        measured.sort(key=lambda training: training.seconds, reverse=True)
+        left = MOST_SHOWN - sum(training.is_shown for training in measured)
+        for training in measured:
+            is_long = training is measured[0] or (
+                training.is_full and training.seconds >= LONG_SHARE * all_s
+            )
+            if left > 0 and is_long and not training.is_shown:
+                self._show(training)
                 left -= 1
         if len(self.by_key) > 1 and not self.rank:
             self._summarise()
@@ -245,65 +252,65 @@ class Trainings:
     @property
     def _shares(self) -> dict[int, float]:
         whole_s = time.perf_counter() - self.began_s
-        return {id(one): 100 * one.seconds / whole_s for one in self.by_key.values()}
+        return {id(training): 100 * training.seconds / whole_s for training in self.by_key.values()}
 
     def _summarise(self) -> None:
         from mfulab.core.terminal import Terminal
 
         text = Texts(self.wanted.language, "script")
         shares = self._shares
-        longest = sorted(self.by_key.values(), key=lambda one: one.seconds, reverse=True)
+        longest = sorted(self.by_key.values(), key=lambda training: training.seconds, reverse=True)
         parts = [
             text(
-                "inference" if one.of_forwards else "training",
-                models=", ".join(dict.fromkeys(one.models)),
-                ends=one.ends,
-                steps=one.steps,
-                share=f"{shares[id(one)]:.1f}",
+                "inference" if training.of_forwards else "training",
+                models=", ".join(dict.fromkeys(training.models)),
+                ends=training.ends,
+                steps=training.steps,
+                share=f"{shares[id(training)]:.1f}",
             )
-            for one in longest[:MOST_SHOWN]
+            for training in longest[:MOST_SHOWN]
         ]
         others = longest[MOST_SHOWN:]
         if others:
-            share = sum(shares[id(one)] for one in others)
+            share = sum(shares[id(training)] for training in others)
             parts.append(text("other_trainings", count=len(others), share=f"{share:.1f}"))
         Terminal(stderr=True).print(text("trainings", parts=" · ".join(parts)), markup=False)
 
     def _show(self, training: Training) -> None:
         training.is_shown = True
-        told = training.told
-        if told is None or self.rank:
+        result = training.result
+        if result is None or self.rank:
             return
         text = Texts(self.wanted.language, "script")
         key = "forward_step" if training.of_forwards else "optimizer_step"
         how = text(key, ends=training.ends)
-        times = {name: told.row.get(f"{name}_ms") for name in PARTS}
         parts = []
-        for name, ms in times.items():
+        for name in PARTS:
+            ms = result.row.get(f"{name}_ms")
             if ms is not None:
                 parts.append(text(name, ms=f"{ms:.3f}"))
-        with apart(told.device):
+        with apart(result.device):
             from mfulab.core.terminal import Terminal
             from mfulab.loop.interactive.show import show
 
             console = Terminal(stderr=True)
             models = ", ".join(dict.fromkeys(training.models)) or "—"
             console.print(text("models", models=models, how=how), markup=False)
-            show(told, console, self.wanted.language)
+            show(result, console, self.wanted.language)
             if parts:
-                clock = text("events" if is_gpu(told.device) else "host")
-                count = told.split_steps
+                clock = text("events" if is_gpu(result.device) else "host")
+                count = result.split_steps
                 console.print(text("phases", parts=" · ".join(parts), clock=clock, count=count))
 
     def write(self) -> None:
-        """Writes the row of the longest training that was measured, and what each took."""
-        measured = [one for one in self.by_key.values() if one.told is not None]
+        """Writes the row of the longest training that was measured, and the time of each."""
+        measured = [training for training in self.by_key.values() if training.result is not None]
         if not measured:
             return
-        longest = max(measured, key=lambda one: one.seconds)
-        assert longest.told is not None
+        longest = max(measured, key=lambda training: training.seconds)
         shares = self._shares
-        window = longest.told
+        window = longest.result
+        assert window is not None
         fields = {
             "models": list(longest.models),
             "step_of": longest.ends,
@@ -317,34 +324,36 @@ class Trainings:
             },
             "trainings": [
                 {
-                    "models": list(one.models),
-                    "step_of": one.ends,
-                    "steps": one.steps,
-                    "seconds": one.seconds,
-                    "share_percent": shares[id(one)],
-                    "measured_steps": one.told_steps,
-                    "flops": one.told.row.get("flops") if one.told else None,
+                    "models": list(training.models),
+                    "step_of": training.ends,
+                    "steps": training.steps,
+                    "seconds": training.seconds,
+                    "share_percent": shares[id(training)],
+                    "measured_steps": training.result_steps,
+                    "flops": training.result.row.get("flops") if training.result else None,
                 }
-                for one in self.by_key.values()
+                for training in self.by_key.values()
             ],
         }
         self._write(fields)
 
-    def tell_nothing(self, why: str) -> None:
-        """Says in one sentence why nothing is measured, and writes it as the row of this rank."""
+    def say_not_measured(self, why: str) -> None:
+        """Reports in one sentence why nothing is measured, and writes it as the row of this
+        rank."""
         self._note_ranks()
-        tell_nothing(self.wanted, why)
-        self._write(without_row(why))
+        say_not_measured(self.wanted, why)
+        self._write(not_measured_row(why))
 
     def _write(self, fields: Mapping[str, object]) -> None:
-        """Writes the JSON of this rank if it is asked for; one sentence says why it cannot."""
+        """Writes the JSON of this rank, if it is asked for; reports in one sentence why it
+        cannot."""
         name = self.wanted.name
-        own = self.wanted.own_file(self.rank, self.ranks > 1)
-        if own is None:
+        file = self.wanted.own_file(self.rank, self.ranks > 1)
+        if file is None:
             return
-        whole = {"script": name, "rank": self.rank, "ranks": self.ranks, **fields}
+        row = {"script": name, "rank": self.rank, "ranks": self.ranks, **fields}
         try:
-            write_text(own, json.dumps(whole, ensure_ascii=False, default=str) + "\n")
+            write_text(file, json.dumps(row, ensure_ascii=False, default=str) + "\n")
         except Exception as error:
             say(f"mfulab measure {name}: the row is not written: {error}", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""Options of `mfulab measure`, and what it says where nothing was measured. Nothing here imports
+"""Options of `mfulab measure`, and what it reports if nothing was measured. Nothing here imports
 torch."""
 
 import os
@@ -12,15 +12,15 @@ from mfulab.core.answer import unanswered
 from mfulab.core.printing import say
 from mfulab.core.said import Said
 
-# CPU seconds of child processes from which a script without a model may have one in them.
+# Child processes that took more CPU seconds may hold the model of a script that has none itself.
 CHILDREN_S = 1.0
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Options of `mfulab measure`. `name` is the script as it was given, `out` the file of
-    the row. Without `steps` and `seconds` a window has its usual length. `is_child`: this process
-    was started by the script."""
+    """Options of `mfulab measure`. `name` is the script as given, `out` the file of the row.
+    Without `steps` and `seconds` a window has its usual length. `is_child` is True if the script
+    started this process."""
 
     name: str
     steps: int | None = None
@@ -33,27 +33,28 @@ class Wanted:
     is_child: bool = False
 
     def own_file(self, rank: int, of_ranks: bool) -> Path | None:
-        """The file of this process's row: of another rank than 0, and of a child, it has the rank
-        or the process in its name."""
+        """File of this process's row; None if no file is asked for. Its name includes the rank, if
+        that is not 0, or the process number of a child."""
         if self.out is None or not (rank or self.is_child):
             return self.out
         part = f"rank{rank}" if rank or of_ranks else f"process{os.getpid()}"
         return self.out.with_name(f"{self.out.stem}.{part}{self.out.suffix}")
 
 
-def tell_nothing(wanted: Wanted, why: str) -> None:
-    """Says in one sentence why nothing is measured."""
+def say_not_measured(wanted: Wanted, why: str) -> None:
+    """Reports in one sentence why nothing is measured."""
     with suppress(OSError, ValueError):
         say(f"mfulab measure {wanted.name}: nothing is measured: {why}", file=sys.stderr)
 
 
-def without_row(why: str) -> dict[str, object]:
+def not_measured_row(why: str) -> dict[str, object]:
     """JSON of a script of which nothing was measured."""
     return unanswered("%", Said("not_measured", {"because": why})).line({"reason": why})
 
 
 def about_children(wanted: Wanted) -> str:
-    """Says where else a model may be: in processes that the script started."""
+    """Hint at processes that the script started, which may hold a model; empty if they took little
+    time."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = used.ru_utime + used.ru_stime
     if seconds < CHILDREN_S:

@@ -1,5 +1,5 @@
-"""Python imports this before the script that `mfulab measure` starts, from a folder that stands on
-its path for this import alone. A `sitecustomize` of the user's own comes next."""
+"""Starts to follow a script: Python imports this before the script that `mfulab measure` starts.
+Its folder is on the path for this import alone. A `sitecustomize` of the user's own comes next."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ def _start() -> None:
 
 
 def _give_way() -> None:
-    """Imports the user's own module of this name. Raises ImportError without one, which Python
+    """Imports the user's own module of this name. Raises ImportError if there is none, which Python
     expects."""
     sys.path[:] = [folder for folder in sys.path if folder != str(_FOLDER)]
     del sys.modules["sitecustomize"]

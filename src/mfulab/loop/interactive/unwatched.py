@@ -1,5 +1,5 @@
-"""Steps that nothing watches: once enough were alike, hooks come off, and each step is timed by its
-end alone."""
+"""Steps that nothing watches: once enough steps were alike, hooks come off, and each step is timed
+by its end alone."""
 
 import math
 import time
@@ -10,33 +10,33 @@ from mfulab.loop.interactive.costs import Cost
 from mfulab.loop.interactive.structure import sequence_number
 from mfulab.timing.clocks import Clock
 
-# Steps alike, one after another, after which hooks come off; twice as many after each step that
-# turned out otherwise.
+# Steps alike in a row after which hooks come off; twice as many after each step that turned out
+# otherwise.
 ENOUGH = 8
 MOST_WANTED = 1024
-# Without `window.step()` a step is a forward pass, until the first such call shows that it is not.
+# Without `window.step()` a step is a forward pass, until the first such call.
 ENOUGH_FORWARDS = 24
-# Hooks return for one step after so much time, and so many steps at least and at most.
+# Hooks return for one step after this time, and at least and at most this many steps.
 CHECK_S = 1.0
 FEWEST = 16
 MOST = 65536
-# What looking at each call's arguments may cost, as a share of a step.
+# Largest share of a step that looking at each call's arguments may take.
 LOOK = 1e-3
-# An event costs a GPU's host some microseconds: of the shortest time between two, this many times
-# is one in a thousand.
+# An event costs a GPU's host some microseconds: a thousandth of this many times the shortest time
+# between two.
 MARK_RARELY = 5
-# Ends of steps that are timed to know what one costs.
+# Ends of steps that are timed to find the cost of one.
 TICKS = 200
-CALL_S = 1e-7  # of the loop's own call, around it
+CALL_S = 1e-7  # time of the loop's own call around it
 
 
 class UnwatchedSteps:
-    """Steps like those before, from one watched step to the next; autograd's numbers show others
-    cheaply. `clock` marks the end of each `group` of steps, which make `nodes` nodes each, and
-    after `most` of them one is watched. `calls` are what forward passes and notes of a step are
-    called with, None where looking costs too much. `compiled` numbers the steps in which torch
-    compiled. `odd`: the last step was another one; `doubtful`: the next watched one was, so that
-    nothing is known of these."""
+    """Steps taken to be like those before them, from one watched step to the next. Autograd's
+    sequence numbers reveal other steps cheaply. `clock` marks the end of each `group` of steps.
+    Each step makes `nodes` nodes, and after `most` steps one is watched. `calls` are the expected
+    arguments of a step's forward passes and notes, None if looking costs too much. `compiled`
+    numbers the steps in which torch compiled. `odd` is True if the last step differed. `doubtful`
+    is True if the next watched step differed, so that nothing is known of these."""
 
     __slots__ = (
         "_clock", "_most", "_nodes", "_number", "_wanted", "calls", "compiled", "cost", "doubtful", "group", "marks",
@@ -62,10 +62,10 @@ class UnwatchedSteps:
         self.cost = cost
         self.samples = samples
         self.of_forwards = of_forwards
-        self._number, self._wanted = (
-            sequence_number(),
-            0 if calls is None or of_forwards else len(calls),
-        )
+        self._number = sequence_number()
+        self._wanted = 0  # number of calls in a step
+        if calls is not None and not of_forwards:
+            self._wanted = len(calls)
         self.ticks = self.marks = self.seen = 0
         self.compiled: list[int] = []
         self.odd = self.doubtful = False
@@ -87,18 +87,18 @@ class UnwatchedSteps:
         return ticks < self._most
 
     def call(self, described: object) -> bool:
-        """Looks at a call's arguments; False if they are not those expected."""
+        """Compares a call's arguments with the expected ones; False if they differ."""
         if self.calls is None:
             return True
-        place = self.seen
-        self.seen = self.seen + 1
-        if place < len(self.calls) and self.calls[place] == described:
+        index = self.seen
+        self.seen += 1
+        if index < len(self.calls) and self.calls[index] == described:
             return True
-        self.seen = -MOST  # equal to no number of calls
+        self.seen = -MOST  # no number of calls in a step
         return False
 
     def sizes(self) -> list[int]:
-        """Numbers of steps between its marks of the clock."""
+        """Numbers of steps between the marks of the clock."""
         sizes = [self.group] * self.marks
         if self.odd:
             sizes[-1] = self.ticks - self.group * (self.marks - 1)
@@ -106,8 +106,8 @@ class UnwatchedSteps:
 
 
 class Steadiness:
-    """Judges from watched steps whether the next ones need to be watched. `last` is what showed of
-    the last one, None if that says nothing; `step_s` are host seconds of a step, of those alike."""
+    """Decides from watched steps whether the next ones need to be watched. `last` is what the last
+    step showed, None if nothing. `step_s` is the host time (s) of a step among those alike."""
 
     def __init__(self) -> None:
         self._wanted = ENOUGH
@@ -117,8 +117,8 @@ class Steadiness:
         self.step_s = 0.0
 
     def note(self, shown: object, of_forwards: bool) -> bool:
-        """Notes a watched step by what shows of it, None if that says nothing; True if the next
-        need no watching."""
+        """Records what a watched step showed, None if nothing. True if the next steps need no
+        watching."""
         now = time.perf_counter()
         if shown is None or shown != self.last:
             if self._alike >= self._wanted:
@@ -130,15 +130,19 @@ class Steadiness:
         self._alike += 1
         if self._alike <= self._wanted or not self.step_s:
             self.step_s = (now - self._began) / self._alike
-        return self._alike >= max(self._wanted, ENOUGH_FORWARDS if of_forwards else 0)
+        wanted = self._wanted
+        if of_forwards:
+            wanted = max(wanted, ENOUGH_FORWARDS)
+        return self._alike >= wanted
 
     def doubt(self) -> None:
-        """Wants more steps alike, after one that turned out otherwise."""
+        """Requires more steps alike, after one that turned out otherwise."""
         self._wanted = min(MOST_WANTED, 2 * self._wanted)
         self._alike = 0
 
     def between_checks(self, resolution_s: float) -> tuple[int, int]:
-        """Gives steps from one check to the next, and how many of them share a mark of a clock."""
+        """Returns the number of steps from one check to the next, and how many of them share a mark
+        of a clock with this resolution."""
         step_s = max(self.step_s, 1e-9)
         group = max(1, math.ceil(resolution_s / step_s))
         most = min(MOST, max(FEWEST, int(CHECK_S / step_s)))

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import mfulab
-from mfulab.loop.interactive import rest
+from mfulab.loop.interactive import unwatched
 from mfulab.loop.interactive.phases import HOOK_S
-from mfulab.loop.interactive.rest import ENOUGH, ENOUGH_FORWARDS
+from mfulab.loop.interactive.unwatched import ENOUGH, ENOUGH_FORWARDS
 
 ROWS, WIDTH, STEPS = 4, 16, 120
 ONE = 2 * ROWS * WIDTH * WIDTH
@@ -75,7 +75,7 @@ def test_steps_that_were_all_counted_say_so_and_measuring_has_no_share_of_them()
 
 
 def test_a_check_that_falls_on_a_count_leaves_the_steps_before_it_their_cost(monkeypatch):
-    monkeypatch.setattr(rest, "CHECK_S", 0.0)
+    monkeypatch.setattr(unwatched, "CHECK_S", 0.0)
     model = nn.Linear(WIDTH, WIDTH)
     assert set(
         costs(window_of(lambda turn: model(torch.ones(ROWS, WIDTH)).sum().backward(), model))
@@ -112,12 +112,12 @@ def test_steps_that_a_check_finds_otherwise_have_no_cost():
 
     @torch.no_grad()
     def step(turn):
-        rest = window._loop.rest
-        if rest is not None and turn < 60:
-            rest.calls = None  # as where looking costs too much
+        steps = window._loop.unwatched
+        if steps is not None and turn < 60:
+            steps.calls = None  # as where looking costs too much
         if turn == 60:
-            looks.append(rest.ticks)
-            rest._most = rest.ticks + 20
+            looks.append(steps.ticks)
+            steps._most = steps.ticks + 20
         model(torch.ones(ROWS if turn < 60 else 2 * ROWS, WIDTH))
 
     with mfulab.measure(model, quiet=True, ceiling_s=0) as window:
@@ -179,8 +179,8 @@ def test_a_loop_at_rest_makes_no_garbage():
         for _ in range(50):
             model(inputs)
             window.step()
-        rest = window._loop.rest
-        rest._most = 10**6
+        steps = window._loop.unwatched
+        steps._most = 10**6
         gc.collect()
         gc.disable()
         before = len(gc.get_objects())
@@ -189,5 +189,5 @@ def test_a_loop_at_rest_makes_no_garbage():
             window.step()
         made = len(gc.get_objects()) - before
         gc.enable()
-        assert window._loop.rest is rest
+        assert window._loop.unwatched is steps
     assert made < 50

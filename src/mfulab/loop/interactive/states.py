@@ -1,4 +1,4 @@
-"""Places of a loop's thread: five states, and a table of what leads from one to the next."""
+"""States of a loop's thread, and a table of the transitions between them."""
 
 import threading
 from enum import Enum, auto
@@ -7,13 +7,13 @@ import torch
 
 
 class LoopState(Enum):
-    """Pass that the thread is in. Whether the counter is on is no state: it may be in all but the
-    first."""
+    """Pass that the thread is in. The counter is no state of its own: it may be on in all states
+    but the first."""
 
     RESTING = auto()  # no hook is on
     IDLE = auto()  # between passes
     FORWARD = auto()
-    HIDDEN = auto()  # a call that compiled code makes, and shows under the counter alone
+    HIDDEN = auto()  # a call made by compiled code, which only the counter reveals
     BACKWARD = auto()
 
 
@@ -32,7 +32,7 @@ class Event(Enum):
 TRANSITIONS = {
     (LoopState.RESTING, Event.LISTEN): LoopState.IDLE,
     (LoopState.IDLE, Event.REST): LoopState.RESTING,
-    (LoopState.FORWARD, Event.REST): LoopState.RESTING,  # where forward passes are steps
+    (LoopState.FORWARD, Event.REST): LoopState.RESTING,  # if forward passes are steps
     (LoopState.IDLE, Event.CALL): LoopState.FORWARD,
     (LoopState.FORWARD, Event.RETURN): LoopState.IDLE,
     (LoopState.IDLE, Event.HIDDEN_CALL): LoopState.HIDDEN,
@@ -42,9 +42,9 @@ TRANSITIONS = {
 }
 
 
-class Place:
-    """Place of the thread that opens a loop. Calls inside a pass are parts of it: `depth` counts
-    models that call one another."""
+class LoopThread:
+    """State of the thread that opens a loop. Calls inside a pass are parts of it; `depth` counts
+    nested calls of models."""
 
     def __init__(self) -> None:
         self.state = LoopState.RESTING
@@ -52,20 +52,20 @@ class Place:
         self._thread = 0
 
     def open(self) -> None:
-        """Follows the thread that calls this."""
+        """Follows the calling thread."""
         self._thread = threading.get_ident()
         self.state = LoopState.RESTING
 
     def is_own_thread(self) -> bool:
-        """True in the thread that is followed."""
+        """True if called in the thread that is followed."""
         return threading.get_ident() == self._thread
 
     def is_foreign_call(self) -> bool:
-        """True for a call in another thread that is no part of a backward pass there."""
+        """True for a call in another thread, outside of a backward pass there."""
         return not self.is_own_thread() and torch._C._current_autograd_node() is None
 
     def move(self, event: Event) -> bool:
-        """Goes on by the table; False for an event that is a part of the running pass."""
+        """Changes the state by the table; False for an event that is part of the running pass."""
         after = TRANSITIONS.get((self.state, event))
         if after is None:
             return False
@@ -75,13 +75,13 @@ class Place:
         return True
 
     def enter(self, is_hidden: bool) -> bool:
-        """Notes a call of a model; True if a forward pass begins with it."""
+        """Records a call of a model; True if a forward pass begins with it."""
         self.depth += 1
         event = Event.HIDDEN_CALL if is_hidden else Event.CALL
         return self.move(event) and self.state is LoopState.FORWARD
 
     def leave(self) -> bool:
-        """Notes the end of a call; True if a forward pass ends with it."""
+        """Records the end of a call; True if a forward pass ends with it."""
         self.depth = max(0, self.depth - 1)
-        was = self.state
-        return self.depth == 0 and self.move(Event.RETURN) and was is LoopState.FORWARD
+        before = self.state
+        return self.depth == 0 and self.move(Event.RETURN) and before is LoopState.FORWARD
