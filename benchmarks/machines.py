@@ -349,7 +349,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--only", type=chosen, default=list(MACHINES), metavar="NAME,…", help=", ".join(MACHINES)
     )
     parser.add_argument("--experiment", choices=EXPERIMENTS, default="miniature")
-    parser.add_argument("--markdown", action="store_true", help="as docs/reliability.md has it")
+    parser.add_argument("--markdown", action="store_true", help="as a table of Markdown")
     options = parser.parse_args(arguments)
     print(f"{trivial.machine()}; experiment={options.experiment}\n", flush=True)
     for line in (COLUMNS, ["---"] * len(COLUMNS))[: 2 if options.markdown else 1]:

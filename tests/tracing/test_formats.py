@@ -98,6 +98,17 @@ def test_launches_of_two_processes_with_one_correlation_are_kept_apart(tmp_path)
     assert found == 4
 
 
+def test_the_newest_version_of_a_table_is_read_by_its_number(tmp_path):
+    columns = TABLES["CUPTI_ACTIVITY_KIND_KERNEL"]
+    older, newer = (f"CUPTI_ACTIVITY_KIND_KERNEL_V{version}" for version in (9, 10))
+    kernels = {older: [], newer: [(1000, 3000, 0, 7, 5, ONE, 0, 16, 8, 1)]}
+    tables = TABLES | {older: columns, newer: columns}
+    (recording,) = read(
+        nsys(tmp_path / "t.sqlite", tables, CUPTI_ACTIVITY_KIND_MEMCPY=[], **kernels)
+    )
+    assert len(recording.activities) == 1
+
+
 def test_steps_that_a_user_named_are_steps(tmp_path):
     ranges = [(990, 3990, 59, "step 7", None, ONE + 1)]
     ranges += [(3990, 6100, 60, "iteration_8", None, ONE + 1)]

@@ -163,7 +163,7 @@ class Export:
         """Name of a table in the newest schema present, such as NAME_V2; NAME itself if there is
         none."""
         versions = [table for table in self.tables.names if re.fullmatch(rf"{name}(_V\d+)?", table)]
-        return max(versions, default=name)
+        return max(versions, key=lambda table: (len(table), table), default=name)
 
     def _columns(self, table: str) -> set[str]:
         """Names of a table's columns; empty if the export lacks the table."""
