@@ -1,4 +1,4 @@
-"""The command: the peaks of a device, or of this machine's, as text or JSON."""
+"""Command that prints the peaks of a device, by default of this machine's, as text or JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEALTHY, REFUSED = 0, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints peaks; the status is 2 where there is none, and the standard error says why."""
+    """Prints peaks. Returns 0, or 2 if there is no peak, with the reason on standard error."""
     given = _parser().parse_args(arguments)
     if given.list:
         _say("\n".join(sheet.device for sheet in datasheets()))
@@ -39,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(text: str, stream: TextIO | None = None) -> None:
-    """Prints a text: what would command a terminal as its escape, letters that the stream lacks as
-    `?`."""
+    """Prints a text. Control characters are escaped, and characters that the stream cannot encode
+    become `?`."""
     stream = stream or sys.stdout
     shown = "".join(
         letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
@@ -50,7 +50,7 @@ def _say(text: str, stream: TextIO | None = None) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors repeat a user's words as text."""
+    """Argument parser that escapes control characters in its error messages."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -78,7 +78,8 @@ def _parser() -> argparse.ArgumentParser:
 def _asked(
     device: str | None, dtype: str | None, sparse: bool, units: int | None
 ) -> tuple[str, list[Peak]]:
-    """The device's name, and its peak in `dtype` or in each format that it has."""
+    """Returns the name of the device, and its peak in `dtype`, or in every format that it
+    supports."""
     pci_id = None
     if device is None:
         from .detection import detect
@@ -106,7 +107,8 @@ def _asked(
 
 
 def _print_json(device: str, found: Sequence[Peak]) -> None:
-    """Prints a line a format: its answer as mfulab's commands give theirs, and the peak."""
+    """Prints a line of JSON per format, with the same answer fields as mfulab's commands, and the
+    peak."""
     from .export import of_peak
 
     for one in found:
