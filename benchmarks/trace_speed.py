@@ -1,9 +1,10 @@
-"""`mfulab trace` beside json alone on the same file: CPU seconds of a process each, in turn.
+"""Compares `mfulab trace` with only parsing the JSON of the same file: CPU seconds of one process
+each, in turn.
 
     python benchmarks/trace_speed.py FILE…
 
-json alone starts Python, unpacks the file and parses it, and reads nothing from it. The ratio of both is what
-a machine's speed and its other work leave as it is.
+The baseline starts Python, decompresses the file and parses it. The ratio of both hardly depends on
+the machine's speed and other load.
 """
 
 import argparse

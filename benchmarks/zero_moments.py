@@ -1,8 +1,10 @@
-"""Adam's update of one network after batches of several sizes: moments that are 0, their square root, the update.
+"""Adam's update of a network after batches of several sizes: share of zero moments, their square
+root, the update.
 
     python benchmarks/zero_moments.py [--batch-sizes 1 4 8]
 
-On one thread. Where a library's square root is slow for 0, the update takes longer after a small batch.
+Runs on one thread. If a library's square root is slow for 0, the update takes longer after a small
+batch.
 """
 
 import argparse
@@ -14,7 +16,7 @@ from mfulab.models.convolutional import SimpleCNN
 
 
 def measured(batch_size: int) -> tuple[float, float, float]:
-    """Percent of second moments that are 0 after some steps, and ms of their square root and of one
+    """Percent of second moments that are 0 after ten steps, ms of their square root, and ms of an
     update."""
     torch.manual_seed(0)
     model = SimpleCNN()
@@ -36,7 +38,7 @@ def measured(batch_size: int) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """Prints a line a batch size."""
+    """Prints a line per batch size."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
