@@ -1,9 +1,11 @@
-"""One model in the forms in which torch ships it: eager, traced, scripted, compiled, exported, AOTInductor.
+"""One model in the forms that torch offers: eager, traced, scripted, compiled, exported,
+AOTInductor.
 
     python examples/exported_model.py
 
-AOTInductor compiles an exported program into a library that needs no Python; it and `compile` need a C++ compiler. The
-time is the least of some repetitions in one process: for a comparison with intervals see experiment=execution.
+AOTInductor compiles an exported program into a library that does not need Python. AOTInductor and
+`compile` need a C++ compiler. Times are minima over repetitions in one process; for a comparison
+with intervals see experiment=execution.
 """
 
 import tempfile
@@ -43,7 +45,7 @@ def forms(
 
 
 def least_s(call: Callable[[], object]) -> float:
-    """Seconds of one call, the least over repetitions, after two that warm it up."""
+    """Minimum seconds per call over repetitions, after two warm-up calls."""
     call(), call()
     times = []
     for _ in range(REPETITIONS):
@@ -55,7 +57,8 @@ def least_s(call: Callable[[], object]) -> float:
 
 
 def main() -> dict[str, tuple[float, float]]:
-    """Prints a line a form; returns its seconds, and how far its result is from the eager one's."""
+    """Prints a line per form. Returns its seconds, and the largest difference of its result to the
+    eager one."""
     torch.manual_seed(0)
     layers = [
         nn.Conv2d(3, 16, 3),

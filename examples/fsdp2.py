@@ -1,4 +1,4 @@
-"""MFU of each rank and of the job, under FSDP2: `torchrun --nproc-per-node 2 examples/fsdp2.py`."""
+"""MFU of each rank and of the job under FSDP2: `torchrun --nproc-per-node 2 examples/fsdp2.py`."""
 
 import torch
 from torch.distributed.fsdp import fully_shard

@@ -1,4 +1,4 @@
-"""MFU in whatever a Hugging Face Trainer logs to, by one line: `python
+"""Logs MFU to the loggers of a Hugging Face Trainer by one added line: `python
 examples/huggingface_trainer.py`."""
 
 import torch

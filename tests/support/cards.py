@@ -1,6 +1,7 @@
-"""What each card gets, as the code answers stand-ins for it: the table of docs/gpu.md.
+"""Features available on each GPU, as determined by the code on emulated drivers: the table of
+docs/gpu.md.
 
-PYTHONPATH=src:tests python -m support.cards      writes the table anew
+PYTHONPATH=src:tests python -m support.cards rewrites the table
 """
 
 import re
@@ -44,7 +45,7 @@ SQUARE = Shape(1, 4096, 4096, 4096)
 
 @dataclass(frozen=True)
 class Card:
-    """A card by its driver's name; `less` says what no question of the table shows."""
+    """GPU by its driver's name. `less` is a limitation that the code does not report itself."""
 
     name: str
     capability: tuple[int, int] = (0, 0)
@@ -81,7 +82,7 @@ AMDS = (
 
 
 def table() -> str:
-    """The table's text."""
+    """Text of the table."""
     lines = [*map(_of_nvidia, NVIDIAS), *map(_of_amd, AMDS), _of_apple(), _of_intel()]
     return HEAD + "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + FOOT
 
@@ -205,7 +206,7 @@ def _said(less: list[str], card: Card, best: str) -> str:
 
 
 def written(document: str) -> str:
-    """The document with today's table."""
+    """Document with its table replaced by the current one."""
     return re.sub(f"{BEGIN}.*?{END}", lambda _: BEGIN + table() + END, document, flags=re.DOTALL)
 
 

@@ -1,6 +1,6 @@
-"""What each rung's machine code needs of each architecture: the table of docs/kernels.md.
+"""Registers and spills of each kernel's machine code by architecture: the table of docs/kernels.md.
 
-PYTHONPATH=src:tests python -m support.compiled      compiles all and writes the table anew
+PYTHONPATH=src:tests python -m support.compiled compiles all kernels and rewrites the table
 """
 
 import re
@@ -59,7 +59,7 @@ TRITON_RESULTS = {"fp8": "bf16", "int8": "i32"}
 
 @dataclass(frozen=True)
 class Needs:
-    """Registers of a thread, and its bytes in local memory, of one compiled kernel."""
+    """Registers per thread and bytes of local memory per thread of one compiled kernel."""
 
     precision: str
     registers: int
@@ -67,14 +67,14 @@ class Needs:
 
 
 def cell(rung: str, arch: str) -> str:
-    """A rung's cell of the table, compiled now."""
+    """Cell of the table for a kernel and an architecture, from compiling now."""
     if rung == CHOSEN and arch not in CHOSEN_FOR:
         return NOT_COMPILED
     return said(rung, list(needs_of(rung, arch)))
 
 
 def said(rung: str, needs: list[Needs]) -> str:
-    """Registers of a rung over its formats and shapes, and what spills, as the table says it."""
+    """Text of a cell: registers over the kernel's formats and shapes, and spills."""
     if not needs:
         return NOT_TAKEN
     spilling = [each for each in needs if each.local_bytes]
@@ -93,7 +93,7 @@ def _range(needs: list[Needs]) -> str:
 
 
 def needs_of(rung: str, arch: str) -> Iterator[Needs]:
-    """What each format of a rung needs where a GPU of the architecture does not refuse it."""
+    """Needs of a kernel in each format that a GPU of the architecture supports."""
     capability = ARCHITECTURES[arch]
     kind = kernel_class(rung)
     with pytest.MonkeyPatch.context() as patch:
@@ -135,7 +135,7 @@ def _of_triton(rung: str, kernel: MatmulKernel, capability: int) -> Iterator[byt
 
 
 def triton_code(kernel, capability, tiling=None, *, persistent=False):
-    """A Triton rung compiled for a compute capability, without a GPU."""
+    """Triton kernel compiled for a compute capability, without a GPU."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
@@ -161,7 +161,7 @@ def triton_code(kernel, capability, tiling=None, *, persistent=False):
 
 
 def compilers() -> str:
-    """The compilers and their versions, as the table names them."""
+    """Compilers with their versions, as named in the table."""
     found = []
     for name in COMPILERS:
         try:
@@ -172,7 +172,7 @@ def compilers() -> str:
 
 
 def table() -> str:
-    """The table's text; compiles every rung for every architecture, which takes minutes."""
+    """Text of the table. Compiles every kernel for every architecture, which takes minutes."""
     lines = [f"| rung | {' | '.join(ARCHITECTURES)} |", "|---|" + "---:|" * len(ARCHITECTURES)]
     for rung in RUNGS:
         cells = []
@@ -184,7 +184,7 @@ def table() -> str:
 
 
 def told(document: str) -> dict[tuple[str, str], str]:
-    """The document's cells by rung and architecture."""
+    """Cells of the document's table, by kernel and architecture."""
     part = document.partition(BEGIN)[2].partition(END)[0]
     cells = {}
     for line in part.splitlines():
@@ -197,7 +197,7 @@ def told(document: str) -> dict[tuple[str, str], str]:
 
 
 def written(document: str, text: str) -> str:
-    """The document with a table's text in place of its own."""
+    """Document with the text of its table replaced."""
     return re.sub(f"{BEGIN}.*?{END}", lambda _: BEGIN + text + END, document, flags=re.DOTALL)
 
 

@@ -1,4 +1,5 @@
-"""A stand-in for `cupti-python` 13.3: who may call what, and what a chip samples in one pass."""
+"""Emulates `cupti-python` 13.3: the order of calls that it allows, and what a chip can sample in
+one pass."""
 
 import enum
 import sys
@@ -45,8 +46,8 @@ class Sample:
 
 
 class Machine:
-    """What its GPU does: `values` of a metric's samples in turn, each of so many ns; `refuses`:
-    what enable raises."""
+    """Machine with one GPU. `values(metric, index)` is a sample's value, `spans` are their lengths
+    in ns, and `refuses` is raised by enable."""
 
     def __init__(self, chip, values, spans=(1_000_000,) * 20, refuses=None):
         self.chip, self.values, self.spans, self.refuses = chip, values, spans, refuses

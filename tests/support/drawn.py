@@ -1,4 +1,4 @@
-"""Tables for a figure, its texts once it is drawn, and which of them cover one another."""
+"""Tables for figures, and the texts of drawn figures, including overlaps between them."""
 
 import itertools
 from collections.abc import Iterable
@@ -29,12 +29,12 @@ STEP = {
 
 
 def step(mode: str = "training", **columns: object) -> dict[str, object]:
-    """A planted row: an eager step in fp32 on the invented machine."""
+    """Row of an eager step in fp32 on the invented machine."""
     return {**STEP, "mode": mode, "workload": mode, **columns}
 
 
 def tables(folder: Path, *profile: dict, **others: Iterable[dict]) -> frames.Tables:
-    """The tables of one invented machine as they are read, from rows as dictionaries."""
+    """Tables of the invented machine, read back from rows given as dictionaries."""
     given = {"profile": profile, "environment": [ENVIRONMENT], **others}
     for name, rows in given.items():
         pd.DataFrame(list(rows) or [{"run": ""}]).to_csv(folder / f"{name}.csv", index=False)
@@ -42,8 +42,8 @@ def tables(folder: Path, *profile: dict, **others: Iterable[dict]) -> frames.Tab
 
 
 def texts(figure: Figure) -> list[tuple[str, Bbox]]:
-    """Every text that is drawn, with its place in pixels; slanted ones are left out, as their boxes
-    are too large."""
+    """Every drawn text with its bounding box in pixels. Omits slanted texts, whose boxes are too
+    large."""
     drawn: list[tuple[str, Bbox]] = []
     original = Text.draw
 
@@ -60,7 +60,7 @@ def texts(figure: Figure) -> list[tuple[str, Bbox]]:
 
 
 def overlaps(figure: Figure, drawn: list[tuple[str, Bbox]] | None = None) -> list[tuple[str, str]]:
-    """Pairs of texts that cover one another; `drawn` are its `texts` where they are known."""
+    """Pairs of overlapping texts. `drawn` are the figure's `texts`, if known."""
     placed = [(words, box.padded(-1)) for words, box in drawn or texts(figure)]
     return [
         (a, b) for (a, one), (b, other) in itertools.combinations(placed, 2) if one.overlaps(other)

@@ -1,12 +1,12 @@
-"""A GPU that is not there: a whole sweep on its clock, from planning to the page; the device's
-answers are recorded.
+"""Emulates a GPU for a whole sweep, from planning to the page, with a simulated clock and recorded
+answers.
 
-An H200 answers with its own recorded rows. Others answer with rows of that recording, or of the
-H100's where it has none, scaled to the device: by its own datasheet and shares that were reported,
-which `figures` says. Seconds come from a sweep on the H200 (26 November 2026, 16 cores, cold disk).
-`FAULTS` names what is to go wrong. The clock stands still but for what is
-charged: a run's parts as recorded, at the pace that planning gave it, and of tables, figures and
-page the processor time that they take here.
+An H200 answers with its own recorded rows. Other devices answer with rows of that recording, or of
+the H100's, scaled by their datasheet and by reported shares; `figures` names the basis. Durations
+come from a sweep on the H200 (26 November 2026, 16 cores, cold disk). The environment variable in
+`FAULTS` names faults to inject. The clock only advances by what is charged: for a run its recorded
+parts at the pace that planning chose. For tables, figures and page it is their actual processor
+time.
 """
 
 import csv
@@ -60,7 +60,7 @@ MATMUL_S = {
 
 @dataclass(frozen=True)
 class Device:
-    """What tells one stand-in from another: what its driver says, and how fast it is."""
+    """Properties of an emulated device: what its driver reports, and its speed."""
 
     name: str
     capability: tuple[int, int] | None  # None: AMD's
@@ -87,18 +87,18 @@ class Device:
 
     @property
     def shown(self) -> str:
-        """The name that torch shows."""
+        """Name that torch shows."""
         return self.mig or self.name
 
     def spec(self, precision: str) -> Any:
-        """The peak that mfulab computes for it."""
+        """Peak that mfulab computes for the device."""
         from mfulab.device.peaks import peak
 
         return peak(self.shown, precision, self.sms, max_clock_mhz=self.clock_mhz)
 
     def best_tflop_s(self, precision: str) -> float:
-        """TFLOP/s of its best matmul: of its peak as large a share as the H100's, where nothing
-        else is known."""
+        """TFLOP/s of its best matmul. Unless known otherwise, the same share of its peak as on the
+        H100."""
         if precision in self.tflop_s:
             return self.tflop_s[precision]
         return float(
@@ -170,12 +170,12 @@ MIG_BYTES = 10_200_547_328
 
 
 def device() -> Device:
-    """The one that this process stands for."""
+    """Device that this process emulates."""
     return DEVICES[os.environ[DEVICE]]
 
 
 def uuid_of(card: int) -> str:
-    """The identifier of a card, counted from one."""
+    """Identifier of a card, counted from one."""
     return f"GPU-00000000-0000-0000-0000-{card:012}"
 
 
@@ -185,8 +185,8 @@ class _Patch:
 
 @functools.cache
 def install() -> Any:
-    """Puts the device under its vendor's library, where planning and runs ask for it; gives the
-    library's clock."""
+    """Installs the device under its vendor's library for planning and runs. Returns the emulated
+    library, which has the clock."""
     from mfulab.device.vendors import nvidia, torch_build
     from mfulab.device.vendors.gpm import METRICS
     from mfulab.device.vendors.nvml_sampler import nvml_sampler
@@ -217,8 +217,8 @@ def install() -> Any:
 
 
 def _readings(window_s: float) -> dict[str, Any]:
-    """What the vendor's own samplers read in a window: which values the device has, and why it
-    lacks the others."""
+    """Readings of the vendor's samplers over a window. They show which values the device has, and
+    why others are missing."""
     from mfulab.device import identity, vendors
     from mfulab.device.samplers.reading import first_available, sampling
 
@@ -230,7 +230,7 @@ def _readings(window_s: float) -> dict[str, Any]:
 
 @functools.cache
 def _recorded(table: str) -> list[dict[str, str]]:
-    """Rows of both recordings that were measured, the H200's first; counters are cells, too."""
+    """Measured rows of both recordings, the H200's first. Counters are separate cells."""
     from mfulab.lab.tables.columns import with_counters
 
     rows: list[dict[str, str]] = []
@@ -242,8 +242,8 @@ def _recorded(table: str) -> list[dict[str, str]]:
 
 
 def own(table: str, **wanted: Any) -> dict[str, str] | None:
-    """The row that the device itself recorded of a run; None where it has none. The quickstart's
-    comes first."""
+    """Row of a run that the device itself recorded, preferably from the quickstart. None if there
+    is none."""
     texts = {name: str(value) for name, value in wanted.items()}
     found = [
         row
@@ -255,7 +255,7 @@ def own(table: str, **wanted: Any) -> dict[str, str] | None:
 
 @functools.cache
 def _rates(hardware: str) -> dict[str, float]:
-    """The best rate that a recording has, by format in TFLOP/s, and of `memory` in GB/s."""
+    """Best recorded rate by format in TFLOP/s, and for `memory` in GB/s."""
     measured = {
         row["ceiling"]: float(row["measured_tflop_s"] or row["measured_gb_s"])
         for row in _recorded("ceilings")
@@ -265,19 +265,19 @@ def _rates(hardware: str) -> dict[str, float]:
 
 
 def _measured(cells: Mapping[str, str], kind: Any) -> dict[str, Any]:
-    """The values of a recorded row that a run of it reports."""
+    """Values of a recorded row that a run itself reports."""
     names = kind.model_fields.keys() - OF_A_RUN
     return {name: cells[name] for name in names if cells.get(name)}
 
 
 def _faults() -> set[tuple[str, str]]:
-    """(kind, kernel) of what is to go wrong."""
+    """Faults to inject, as (kind, kernel)."""
     words = filter(None, os.environ.get(FAULTS, "").split(","))
     return {tuple(word.split(":")) for word in words}  # type: ignore[misc]
 
 
 def measure(step: str, config: Any, folder: Path) -> Any:
-    """What the device answers to a run, after as many of its seconds as that takes."""
+    """Result of a run on the device. Charges the time that it would take."""
     from mfulab.core.measurement import Measured
 
     row, seconds = {
@@ -290,7 +290,7 @@ def measure(step: str, config: Any, folder: Path) -> Any:
 
 
 def is_slow() -> bool:
-    """True in a process that sees the slow card alone."""
+    """True in a process that only sees the slow card."""
     from mfulab.device import identity
 
     here = device()
@@ -363,7 +363,7 @@ def _ceiling(config: Any) -> tuple[Any, float]:
 def step_s(
     model: str, workload: str, batch_size: int, precision: str, execution: str = "eager"
 ) -> tuple[dict[str, str], float]:
-    """The recorded row nearest to a step, and the seconds of that step on this device."""
+    """Recorded row nearest to a step, and the seconds of that step on this device."""
     names = {"model": model, "workload": workload, "precision": precision, "execution": execution}
     if row := own("profile", batch_size=batch_size, **names):
         return row, float(row["time_s"])
@@ -503,7 +503,7 @@ OF_A_RUN = {
 
 
 def _nearest(kernel: str, precision: str, side: int) -> dict[str, str]:
-    """The recorded row of a kernel, or of torch, in a format and nearest in size."""
+    """Recorded row of a kernel (or of torch) in a format that is nearest in size."""
     rows = [
         row for row in _recorded("matmul") if row["batch"] == "1" and row["precision"] == precision
     ]
@@ -623,8 +623,8 @@ gpu_stand_in.command()
 
 
 def main(step: str) -> None:
-    """Runs a step in the place of scripts/run.py: what needs no device is counted here, as recorded
-    in time."""
+    """Replaces scripts/run.py. Steps that need no device run for real, but are charged their
+    recorded time."""
     install()
     import types
 
@@ -654,14 +654,13 @@ def main(step: str) -> None:
 
 
 def _note(words: str) -> None:
-    """Notes what was done, and when by the clock."""
+    """Records an event with the time of the clock."""
     with Path(f"{os.environ[stand_in_clock.CLOCK]}.events").open("a", encoding="utf-8") as file:
         file.write(json.dumps([stand_in_clock.time(), words]) + "\n")
 
 
 def command() -> None:
-    """Runs a command in the place of scripts/command.py, and charges the processor time that it
-    took."""
+    """Replaces scripts/command.py. Charges the processor time of the command."""
     install()
     from mfulab.cli.main import main as mfulab
     from mfulab.lab.runtime.server import REPORT
@@ -688,7 +687,7 @@ def command() -> None:
 
 @dataclass(frozen=True)
 class Swept:
-    """What a sweep left: Unix seconds are the stand-in's, counted from the command."""
+    """Result of a sweep. Times are simulated seconds since the command began."""
 
     folder: Path
     output: str
@@ -697,8 +696,8 @@ class Swept:
 
 
 def prepare(folder: Path, figures: tuple[str, ...] = ()) -> Path:
-    """A copy of the project in `folder` that measures on the stand-in; with `figures` it has no
-    others."""
+    """Copies the project into `folder` so that it measures on the emulated device. `figures` limits
+    the figures of the page."""
     copy_workflow(folder, with_source=True)
     if figures:
         draw_only(folder, figures)
@@ -718,8 +717,8 @@ def prepare(folder: Path, figures: tuple[str, ...] = ()) -> Path:
 def sweep(
     folder: Path, name: str, *config: str, target: str = "report", options: Sequence[str] = ()
 ) -> Swept:
-    """Runs the main command in a copy that `prepare` made, on the stand-in `name`; on several cards
-    by Snakemake's `options`."""
+    """Runs the main command in a copy made by `prepare`, on the device `name`. Snakemake's
+    `options` are for several cards."""
     began = 1_790_000_000.0
     clock = folder / "clock"
     if not clock.exists():
@@ -759,7 +758,7 @@ def sweep(
 
 
 def rows(folder: Path, step: str) -> list[dict[str, str]]:
-    """First processes' rows of a step that were measured."""
+    """Measured rows of a step, of each run's first process."""
     found = []
     for path in sorted(folder.glob(f"results/*/{step}/*/row.csv")):
         with path.open(newline="", encoding="utf-8") as file:
@@ -772,7 +771,7 @@ def rows(folder: Path, step: str) -> list[dict[str, str]]:
 
 
 def sentence(folder: Path) -> str:
-    """The page's first sentence."""
+    """First sentence of the page."""
     page = (folder / "reports/report.html").read_text(encoding="utf-8")
     found = re.search(r"<h1>(.*?)</h1>", page, re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]*>", "", found[1] if found else "")).split())

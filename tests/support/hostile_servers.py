@@ -1,4 +1,4 @@
-"""Servers that would keep a client waiting, or fill its memory: one a way to do so."""
+"""Servers that keep a client waiting or fill its memory, one for each way to do so."""
 
 import contextlib
 import socketserver
@@ -18,7 +18,8 @@ BLOCK = b"x" * (1 << 16)
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server sends: at once, and then again and again, with a pause where it drips."""
+    """Bytes that a server sends: `at_once`, and then `then` repeatedly, slowly or as fast as
+    possible."""
 
     at_once: bytes
     then: bytes
@@ -64,7 +65,7 @@ HANDSHAKES = {
 
 
 class Servers:
-    """Starts servers on the loopback; `sent` counts the bytes that they got rid of."""
+    """Starts servers on the loopback interface. `sent` counts the bytes that they sent."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -72,8 +73,8 @@ class Servers:
         self._started = list[socketserver.ThreadingTCPServer]()
 
     def start(self, answer: Callable[[Any, str], None], greets: bool = True) -> str:
-        """Serves connections by `answer`, which gets the connection and the server's own place. The
-        client's first bytes are read before unless `greets` is false."""
+        """Starts a server that calls `answer` with each connection and its own address, after
+        reading the client's first bytes if `greets`. Returns its address."""
         server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), None)  # type: ignore[arg-type]
         server.daemon_threads = True
         server.block_on_close = False
@@ -91,7 +92,7 @@ class Servers:
         return place
 
     def endless(self, answer: Answer) -> str:
-        """Serves an answer without end."""
+        """Starts a server whose answer never ends."""
 
         def send(connection: Any, _: str) -> None:
             connection.sendall(answer.at_once)
@@ -102,7 +103,7 @@ class Servers:
         return self.start(send)
 
     def redirecting(self) -> str:
-        """Serves redirects to itself, each to another page."""
+        """Starts a server that redirects to itself, each time to another page."""
         count = iter(range(10**9))
 
         def send(connection: Any, place: str) -> None:
@@ -112,11 +113,12 @@ class Servers:
         return self.start(send)
 
     def plain(self, answer: bytes) -> str:
-        """Serves these bytes."""
+        """Starts a server that sends these bytes."""
         return self.start(lambda connection, _: connection.sendall(answer))
 
     def by_tls(self, answer: Answer, certificate: Path) -> str:
-        """Serves an answer without end by TLS; the file holds the certificate and its key."""
+        """Starts a TLS server whose answer never ends. The file holds the certificate and its
+        key."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
 
@@ -130,7 +132,7 @@ class Servers:
         return self.start(send, greets=False)
 
     def stop(self) -> None:
-        """Ends all of them."""
+        """Stops all servers."""
         self.over.set()
         for server in self._started:
             server.shutdown()
@@ -139,7 +141,7 @@ class Servers:
 
 @contextlib.contextmanager
 def servers() -> Iterator[Servers]:
-    """Servers that end with the block."""
+    """Servers that are stopped at the end of the `with` block."""
     started = Servers()
     try:
         yield started
@@ -148,7 +150,7 @@ def servers() -> Iterator[Servers]:
 
 
 def signed_by_itself(path: Path, name: str = "IP:127.0.0.1") -> Path:
-    """Writes a certificate for a name, and its key, which nobody else has signed."""
+    """Writes a self-signed certificate for a name, with its key."""
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
     made += [
         "-nodes",

@@ -1,4 +1,4 @@
-"""The ladders of kernels that tests climb: CUDA C, Numba CUDA, and all that run on a CPU."""
+"""Ladders of kernels under test: CUDA C, Numba CUDA, and all that run on a CPU."""
 
 from support.shape_classes import kernel_classes
 

@@ -1,4 +1,4 @@
-"""Shipped model configs, and what their publishers say of them."""
+"""Shipped model configs, and the published numbers of parameters."""
 
 import yaml
 from support.workflow_copy import ROOT

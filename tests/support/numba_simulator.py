@@ -1,8 +1,8 @@
-"""Run with NUMBA_ENABLE_CUDASIM=1: every Numba CUDA rung on CPU tensors, its errors printed as
+"""Runs Numba CUDA kernels on CPU tensors with NUMBA_ENABLE_CUDASIM=1, and prints their errors as
 JSON.
 
-The simulator runs no inline PTX: each intrinsic is replaced by what the PTX ISA says that it does.
-Copies end as late as the next wait allows.
+The simulator does not run inline PTX, so each intrinsic is replaced by its behaviour in the PTX
+ISA. Copies finish as late as the next wait allows.
 """
 
 import importlib
@@ -33,8 +33,8 @@ def rounded_to_tf32(value):
 
 
 def warp_product(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-    """`mma.sync.m16n8k8` after the PTX ISA: every lane lays down its fragments, then computes its
-    own four results."""
+    """`mma.sync.m16n8k8` as in the PTX ISA: every lane writes its fragments, then computes its own
+    four results."""
     cuda = _running[-1].cuda
     thread = cuda.threadIdx.x
     warp, g, t = thread // 32, thread % 32 // 4, thread % 4
@@ -81,8 +81,8 @@ def end_all_but_one():
 
 
 def warp_load(tile, at):
-    """`ldmatrix.x4` after the PTX ISA: of matrix i a lane gets element lane % 4 of the row that lane
-    8·i + lane / 4 gives."""
+    """`ldmatrix.x4` as in the PTX ISA. From matrix i, a lane receives element lane % 4 of the row
+    given by lane 8·i + lane / 4."""
     cuda = _running[-1].cuda
     thread = cuda.threadIdx.x
     warp, lane = thread // 32, thread % 32

@@ -1,9 +1,8 @@
-"""A stand-in for libnvidia-ml below pynvml's own code: C functions in Python, with what is known to
-go wrong.
+"""Emulates libnvidia-ml below pynvml: C functions in Python, including known defects.
 
-It answers as the library does: through pointers to C structures, with error codes, an energy
-counter that ticks each 100 ms, a ring buffer that keeps stale samples, counters of 32 bits that
-wrap, and GPM values that are not numbers.
+Answers like the library: through pointers to C structures, with error codes and an energy counter
+that ticks every 100 ms. Its ring buffer keeps stale samples, 32-bit counters wrap, and GPM values
+may not be numbers.
 """
 
 import ctypes
@@ -20,7 +19,7 @@ NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
 
 @dataclass
 class Gpu:
-    """One device of the stand-in; times are seconds since the library was loaded."""
+    """Emulated device. Times are in seconds since the library was loaded."""
 
     name: str = "NVIDIA H100 80GB HBM3"
     uuid: str = "GPU-00000000-0000-0000-0000-000000000001"
@@ -57,8 +56,8 @@ class Gpu:
 
 
 class StandIn:
-    """The library with some GPUs and a clock of its own; `calls` counts what was allocated and
-    freed."""
+    """Emulated library with some GPUs and its own clock. `samples_alive` counts allocated GPM
+    samples."""
 
     def __init__(self, *gpus: Gpu, unix_s: float = 1_700_000_000.0) -> None:
         self.gpus, self.unix_s, self.now = list(gpus), unix_s, 30.0
@@ -72,7 +71,7 @@ class StandIn:
                 self._register(instance)
 
     def install(self, monkeypatch: Any) -> "StandIn":
-        """Puts the stand-in under pynvml for one test."""
+        """Installs the emulation under pynvml for one test."""
         from mfulab.device.vendors import nvml
 
         monkeypatch.setattr(pynvml, "_LoadNvmlLibrary", lambda: None)
@@ -81,11 +80,11 @@ class StandIn:
         return self
 
     def time(self) -> float:
-        """The Unix time of the stand-in."""
+        """Unix time of the emulation."""
         return self.unix_s + self.now
 
     def pointer(self, name: str) -> Callable[..., int]:
-        """The C function of this name; absent ones fail as in an old driver."""
+        """C function of this name. Raises as an old driver does if it does not exist."""
         function = getattr(self, name, None)
         if function is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
@@ -250,8 +249,8 @@ class StandIn:
         return OK
 
     def nvmlDeviceGetSamples(self, handle, kind, since, value_type, count, samples) -> int:  # noqa: N802
-        """The whole ring buffer, stale samples included: some drivers do not heed the time they are
-        given."""
+        """Returns the whole ring buffer including stale samples, as some drivers ignore the
+        requested time."""
         gpu = self._gpu(handle)
         held = [n * gpu.sample_period_s for n in range(int(self.now / gpu.sample_period_s) + 1)][
             -100:

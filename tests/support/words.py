@@ -1,4 +1,4 @@
-"""Rules for texts that are read one at a time: descriptions of keys and columns, docstrings."""
+"""Rules for texts that are read in isolation: descriptions of keys and columns, docstrings."""
 
 import re
 
@@ -9,8 +9,8 @@ LONGEST = 25  # words of a sentence, or of its part up to a semicolon or colon
 
 
 def faults(text: str) -> list[str]:
-    """What keeps a text from standing alone: an opening that points elsewhere, sentences that are
-    too long."""
+    """Reasons why a text does not stand alone: an opening that refers to other text, or sentences
+    that are too long."""
     said = [f"begins with {opening[0]!r}" for opening in [FRAGMENT.match(text)] if opening]
     for sentence in re.split(r"(?<=[.;:!?])\s+", text):
         words = len(re.findall(r"\S*\w\S*", sentence))
