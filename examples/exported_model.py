@@ -30,10 +30,10 @@ def forms(
         exported, package_path=str(folder / "model.pt2")
     )
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # trace and script; torch points to torch.export
-        traced, scripted = torch.jit.trace(model, sample), torch.jit.script(model)
+        # for trace and script, torch recommends torch.export
+        warnings.simplefilter("ignore", DeprecationWarning)
+        traced = torch.jit.trace(model, sample)
+        scripted = torch.jit.script(model)
     return {
         "eager": model,
         "torch.jit.trace": traced,
@@ -46,7 +46,8 @@ def forms(
 
 def least_s(call: Callable[[], object]) -> float:
     """Minimum seconds per call over repetitions, after two warm-up calls."""
-    call(), call()
+    call()
+    call()
     times = []
     for _ in range(REPETITIONS):
         began = time.perf_counter()
@@ -72,13 +73,11 @@ def main() -> dict[str, tuple[float, float]]:
     with torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
         expected = model(sample)
         for name, form in forms(model, sample, Path(folder)).items():
-            found[name] = (
-                least_s(partial(form, sample)),
-                float((form(sample) - expected).abs().max()),
-            )
-            print(
-                f"{name:18} {1e6 * found[name][0]:8.0f} µs   largest difference to eager {found[name][1]:.1e}"
-            )
+            seconds = least_s(partial(form, sample))
+            difference = float((form(sample) - expected).abs().max())
+            found[name] = seconds, difference
+            time_us = f"{1e6 * seconds:8.0f} µs"
+            print(f"{name:18} {time_us}   largest difference to eager {difference:.1e}")
     return found
 
 

@@ -65,16 +65,12 @@ def pipeline(rank: int) -> list[dict[str, float]]:
     """Bubble by number of micro-batches, as measured on this rank and by the formula."""
     stage, batch, rows = layers(), torch.randn(ROWS, WIDTH), []
     for count in MICRO_BATCHES:
-        schedule = ScheduleGPipe(
-            PipelineStage(stage, rank, 2, torch.device("cpu")),
-            count,
-            loss_fn=lambda out, target: (out - target).sum(),
-        )
-        row = (
-            measured(stage, schedule.step, target=batch)
-            if rank
-            else measured(stage, schedule.step, batch)
-        )
+        part = PipelineStage(stage, rank, 2, torch.device("cpu"))
+        schedule = ScheduleGPipe(part, count, loss_fn=lambda out, target: (out - target).sum())
+        # the first stage gets the inputs, the last one the targets
+        inputs = () if rank else (batch,)
+        targets = {"target": batch} if rank else {}
+        row = measured(stage, schedule.step, *inputs, **targets)
         dist.barrier()
         busy_s = alone(stage, batch.detach().clone(), count)
         row |= {
@@ -110,8 +106,8 @@ def main() -> None:
     elif dist.get_rank() == 0:
         for row in rows:
             idle = f"{100 * row['bubble']:.0f} % idle"
-            says = f"{row['micro_batches']} micro-batches: {1e3 * row['time_s']:.1f} ms, {idle}"
-            print(f"{says}; (p - 1) / (m + p - 1) is {100 * row['formula']:.0f} %")
+            line = f"{row['micro_batches']} micro-batches: {1e3 * row['time_s']:.1f} ms, {idle}"
+            print(f"{line}; (p - 1) / (m + p - 1) is {100 * row['formula']:.0f} %")
         print(
             f"tensor parallel: {1e3 * split['time_s']:.1f} ms, {100 * split['share']:.1f} % of the FLOPs on each rank"
         )

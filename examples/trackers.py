@@ -66,7 +66,7 @@ def main(folder: Path) -> dict[str, float]:
                 model(torch.randn(64, 256)).sum().backward()
                 optimizer.step()
                 window.step()
-        logged = numbers(window.row)  # known once the block has ended
+        logged = numbers(window.row)  # available after the block
         for log, _ in logs.values():
             log(logged, (epoch + 1) * STEPS)
     for _, close in logs.values():

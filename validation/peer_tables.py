@@ -124,7 +124,8 @@ class Table:
         return None
 
     def _holds(self, test: ast.expr, known: dict[str, Any]) -> bool:
-        """True if a condition holds. Conditions that do not involve the device's name always do."""
+        """True if a condition holds, or cannot be evaluated. Raises UnreadableError if it depends
+        on the device's name but cannot be evaluated."""
         try:
             return bool(_value(test, known))
         except UnreadableError:

@@ -14,7 +14,7 @@ from mfulab import device
 from mfulab.device import cpu, identity, system
 from mfulab.device.vendors import apple
 
-# Cells as ioreg(8) prints them on an M-series Mac.
+# Statistics as printed by ioreg(8) on an M-series Mac.
 TOLD = {
     "Device Utilization %": 87,
     "Renderer Utilization %": 80,

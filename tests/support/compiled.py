@@ -19,7 +19,7 @@ from .workflow_copy import ROOT
 
 DOCUMENT = ROOT / "docs/kernels.md"
 BEGIN, END = "<!-- compiled -->\n", "<!-- end of compiled -->"
-# From Turing to Blackwell, as the compiler names them, with their compute capability.
+# Compiler targets from Turing to Blackwell, with their compute capability.
 ARCHITECTURES = {
     "sm_75": (7, 5),
     "sm_80": (8, 0),
@@ -38,12 +38,12 @@ RUNGS = (
     *("cuda_hopper_deferred", "cuda_hopper_fp8", "cuda_hopper_fp8_deferred"),
     *("triton_plain", "triton_autotuned", "triton_persistent"),
 )
-# Whole tiles in 128-bit loads, and edges that need masks; of the second some rungs refuse the rows.
+# Whole tiles with 128-bit loads, and edges that need masks. Some kernels do not support the second.
 ALIGNED, ODD = Shape(1, 4096, 4096, 4096), Shape(1, 4095, 4097, 4095)
 SMALLEST = Shape(1 << 20, 1, 1, 1)
 NOT_TAKEN = "–"
-CHOSEN = "triton_autotuned"  # of whose candidates the fastest is taken
-# of its 54 candidates each takes a compiler seconds: one card a generation
+CHOSEN = "triton_autotuned"  # uses the fastest of its candidates
+# its 54 candidates take seconds each to compile: one architecture per generation
 CHOSEN_FOR = ("sm_75", "sm_80", "sm_90a", "sm_120")
 NOT_COMPILED = "not compiled"
 TRITON_TYPES = {
@@ -70,20 +70,20 @@ def cell(rung: str, arch: str) -> str:
     """Cell of the table for a kernel and an architecture, from compiling now."""
     if rung == CHOSEN and arch not in CHOSEN_FOR:
         return NOT_COMPILED
-    return said(rung, list(needs_of(rung, arch)))
+    return cell_text(rung, list(needs_of(rung, arch)))
 
 
-def said(rung: str, needs: list[Needs]) -> str:
+def cell_text(rung: str, needs: list[Needs]) -> str:
     """Text of a cell: registers over the kernel's formats and shapes, and spills."""
     if not needs:
         return NOT_TAKEN
-    spilling = [each for each in needs if each.local_bytes]
+    spilling = [need for need in needs if need.local_bytes]
     if rung == CHOSEN:
-        kept = [each for each in needs if not each.local_bytes]
+        kept = [need for need in needs if not need.local_bytes]
         return f"{_range(kept)}; {len(spilling)} of {len(needs)} spill"
     if not spilling:
         return _range(needs)
-    worst = max(spilling, key=lambda each: each.local_bytes)
+    worst = max(spilling, key=lambda need: need.local_bytes)
     return f"{_range(needs)}, **{worst.local_bytes} B in {worst.precision}**"
 
 
@@ -130,7 +130,7 @@ def _of_triton(rung: str, kernel: MatmulKernel, capability: int) -> Iterator[byt
         tiling = config.kwargs | {"num_warps": config.num_warps, "num_stages": config.num_stages}
         try:
             yield triton_code(kernel, capability, tiling).asm["cubin"]
-        except CompilationError:  # the tuner leaves such a candidate out
+        except CompilationError:  # the tuner skips such a candidate
             continue
 
 
@@ -183,7 +183,7 @@ def table() -> str:
     return "\n".join(lines) + f"\n\nCompiled by {compilers()}.\n"
 
 
-def told(document: str) -> dict[tuple[str, str], str]:
+def cells_of(document: str) -> dict[tuple[str, str], str]:
     """Cells of the document's table, by kernel and architecture."""
     part = document.partition(BEGIN)[2].partition(END)[0]
     cells = {}

@@ -17,8 +17,8 @@ def composed_once(compose: Callable[..., DictConfig]) -> Callable[..., DictConfi
     made: dict[str, DictConfig] = {}
 
     def once(name: str, overrides: Sequence[str], return_hydra_config: bool = False) -> DictConfig:
-        asked = [name, *overrides, return_hydra_config, *_read_by_hydra()]
-        key = json.dumps(asked, default=str)
+        depends_on = [name, *overrides, return_hydra_config, *_read_by_hydra()]
+        key = json.dumps(depends_on, default=str)
         if key not in made:
             made[key] = compose(name, overrides, return_hydra_config=return_hydra_config)
         return made[key]
@@ -30,7 +30,9 @@ def _read_by_hydra() -> list[object]:
     """Everything that a composition in Hydra's current config folder depends on."""
     elements = GlobalHydra.instance().config_loader().get_search_path().get_path()
     (folder,) = (
-        Path(unquote(urlsplit(each.path).path)) for each in elements if each.provider == "main"
+        Path(unquote(urlsplit(element.path).path))
+        for element in elements
+        if element.provider == "main"
     )
     files = []
     for path in sorted(folder.rglob("*.yaml")):

@@ -15,7 +15,7 @@ from mfulab.kernels.cuda_c import CudaC
 from mfulab.kernels.nvrtc import SOURCES
 
 HERE = Path(__file__).parent / "cuda_on_host"
-# A symbol that is unique in a process would be shared by kernels whose tiles differ in size.
+# -fno-gnu-unique: a process-wide unique symbol would be shared by kernels with other tile sizes.
 OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-w", "-fno-strict-aliasing", "-fno-gnu-unique")
 INCLUDED = ("<algorithm>", "<map>", '"device.h"', '"mma.h"')
 ENTRY = """
@@ -41,10 +41,10 @@ def build(entry: str, defines: Mapping[str, str], folder: Path):
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler to run CUDA C on the host with")
-    # Not -D: what is precompiled would not be taken where a name of these, such as TYPE, stands in
-    # it.
-    given = "".join(f"#define {key} {value}\n" for key, value in defines.items())
-    (folder / "entry.cpp").write_text(given + entry)
+    # Not by -D: the compiler would not use the precompiled header if it contains one of these
+    # names, such as TYPE.
+    macros = "".join(f"#define {key} {value}\n" for key, value in defines.items())
+    (folder / "entry.cpp").write_text(macros + entry)
     command = [
         compiler,
         *OPTIONS,

@@ -23,8 +23,8 @@ ALL = {
         "sm__pipe_fma_cycles_active",
     ),
 }
-# What NVIDIA's libnvperf_host 13.3 says of these chips: metrics that they know, those that take two
-# passes, and pairs that do together.
+# Per chip, according to NVIDIA's libnvperf_host 13.3: known metrics, those that need two passes, and
+# pairs that need two passes together.
 CHIPS = {
     "TU104": (ALL | {"sm__inst_executed_pipe_fp16"}, {"dram__cycles_active"}, ()),
     "GA100": (ALL | {"sm__inst_executed_pipe_fp16"}, set(), ()),

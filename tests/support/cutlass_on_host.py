@@ -30,7 +30,7 @@ def _built(precision: str) -> Callable[..., None]:
     folder = Path(tempfile.mkdtemp())
     defines = [f"#define {name} {value}" for name, value in Cutlass(precision).defines().items()]
     (folder / "entry.cpp").write_text("\n".join([*defines, '#include "run.cpp"']))
-    # the host's own headers first: they stand for CUTLASS's of the same names
+    # the host's headers first, as they replace CUTLASS's of the same names
     folders = [HERE, cuda_on_host.HERE, SOURCES, headers(), *toolkit_headers()]
     library = folder / "entry.so"
     included = [f"-I{path}" for path in folders]

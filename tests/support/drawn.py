@@ -35,8 +35,8 @@ def step(mode: str = "training", **columns: object) -> dict[str, object]:
 
 def tables(folder: Path, *profile: dict, **others: Iterable[dict]) -> frames.Tables:
     """Tables of the invented machine, read back from rows given as dictionaries."""
-    given = {"profile": profile, "environment": [ENVIRONMENT], **others}
-    for name, rows in given.items():
+    rows_by_table = {"profile": profile, "environment": [ENVIRONMENT], **others}
+    for name, rows in rows_by_table.items():
         pd.DataFrame(list(rows) or [{"run": ""}]).to_csv(folder / f"{name}.csv", index=False)
     return frames.read(folder)[0]
 
@@ -49,7 +49,7 @@ def texts(figure: Figure) -> list[tuple[str, Bbox]]:
 
     def draw(self: Text, renderer: object) -> None:
         if self.get_visible() and self.get_text().strip() and self.get_rotation() % 90 == 0:
-            # Not the method of an annotation, whose extent includes its leader.
+            # Text's method, as the extent of an annotation includes its leader line.
             drawn.append((self.get_text(), Text.get_window_extent(self, renderer)))
         original(self, renderer)
 
@@ -63,5 +63,7 @@ def overlaps(figure: Figure, drawn: list[tuple[str, Bbox]] | None = None) -> lis
     """Pairs of overlapping texts. `drawn` are the figure's `texts`, if known."""
     placed = [(words, box.padded(-1)) for words, box in drawn or texts(figure)]
     return [
-        (a, b) for (a, one), (b, other) in itertools.combinations(placed, 2) if one.overlaps(other)
+        (a, b)
+        for (a, box_a), (b, box_b) in itertools.combinations(placed, 2)
+        if box_a.overlaps(box_b)
     ]

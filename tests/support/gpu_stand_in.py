@@ -32,22 +32,22 @@ from support.nvml_stand_in import Gpu, StandIn
 from support.workflow_copy import ROOT, copy_workflow, draw_only
 
 REFERENCE = ROOT / "results/reference"
-RECORDED = ("nvidia-h200", "nvidia-h100-80gb-hbm3")  # where a row is looked for, in this order
-# KIND:KERNEL with commas between: a `spill`, a failed `compile`, a `sticky` CUDA error, an unsteady `clock`
+RECORDED = ("nvidia-h200", "nvidia-h100-80gb-hbm3")  # searched for a row in this order
+# Comma-separated KIND:KERNEL: a `spill`, a failed `compile`, a `sticky` CUDA error, an unsteady `clock`
 FAULTS = "MFULAB_STAND_IN_FAULTS"
 DEVICE = "MFULAB_STAND_IN"  # the name of one of DEVICES
 CORES = 16
-HOST = 1.8  # seconds of that machine's cores for one of this one's, as its figures took
-WORKER_S, JOB_S = 19.6, 0.12  # the worker's imports from a cold disk, and a job's part
-FIRST_FONTS_S = 4.0  # the first drawing reads fonts
-# Seconds of a process beside warm-up, windows and first call: context, probe, model; then of each
-# step traced.
+HOST = 1.8  # CPU seconds on that machine per CPU second here, from drawing its figures
+WORKER_S, JOB_S = 19.6, 0.12  # the worker's imports from a cold disk, and the overhead of a job
+FIRST_FONTS_S = 4.0  # reading fonts for the first drawing
+# Seconds of a process without warm-up, windows and first call: context, probe, model. Then of each
+# traced step.
 CONTEXT_S = 0.7
 TRACED_S = {"tiny_kernels": 0.01, "resnet50": 0.2, "gpt2": 0.12}
-TRACED_TRAINING = 3.7  # times as many operators
+TRACED_TRAINING = 3.7  # factor on the number of operators
 COUNTED_S = {"resnet50": 1.0, "gpt2": 2.7}
 COMPILE_S = 9.0
-# Of a matmul: context, operands, checks; then what its first call compiles.
+# Seconds of a matmul's process: context, operands, checks, and compiling in the first call.
 MATMUL_S = {
     "torch": 0.5,
     "cublas": 1.0,
@@ -66,23 +66,23 @@ class Device:
     capability: tuple[int, int] | None  # None: AMD's
     memory_bytes: int
     sms: int
-    clock_mhz: int  # the highest that its driver allows
+    clock_mhz: int  # maximum clock of its driver
     memory_mhz: int
     bus_bits: int
     gb_s: float  # of its best triad
-    # share of its peak that its best matmul has, by format
+    # share of the peak that its best matmul reaches, by format
     reached: Mapping[str, float] = field(default_factory=dict)
-    # the best matmul's, of a card without a datasheet here
+    # TFLOP/s of the best matmul, for a card without a datasheet
     tflop_s: Mapping[str, float] = field(default_factory=dict)
     cores: int = CORES
-    slower_host: float = 1.0  # than the recorded one, a core
+    slower_host: float = 1.0  # slowdown of a core against the recorded machine
     gpm: bool = False
-    recording: str = ""  # its own folder of results/reference/
-    figures: str = "datasheet and reported shares"  # what its speed is computed of
-    cards: int = 1  # equal ones in the machine
-    slow_card: int = 0  # which of them takes SLOWED times as long, counted from one; 0: none
-    mig: str = ""  # the instance's name, where torch sees one of the GPU
-    # calls of NVML's that its driver answers with NOT_SUPPORTED
+    recording: str = ""  # its own folder in results/reference/
+    figures: str = "datasheet and reported shares"  # basis of its speed
+    cards: int = 1  # number of equal cards in the machine
+    slow_card: int = 0  # card that takes SLOWED times as long, counted from one; 0: none
+    mig: str = ""  # name of the MIG instance, if torch sees one
+    # NVML calls that its driver answers with NOT_SUPPORTED
     refused: frozenset[str] = frozenset()
 
     @property
@@ -120,8 +120,8 @@ _INSTANCE = (
     ),
     *("nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"),
 )
-# Shares reached: what cards limited to 72 W are reported to hold (24 TFLOP/s of a T4's 65; an L4's
-# 54 to 59 of 121).
+# Shares reached are those reported of cards limited to 72 W (24 of a T4's 65 TFLOP/s, 54 to 59 of
+# an L4's 121).
 DEVICES = {
     "h200": Device(
         "NVIDIA H200", (9, 0), 150_754_820_096, 132, 1980, 3201, 6016, 4317.5,
@@ -375,11 +375,12 @@ def step_s(
     alike = [row for row in alike if row["hardware"] == alike[0]["hardware"]]
     nearest = min(alike, key=lambda row: abs(math.log(int(row["batch_size"]) / batch_size)))
     full = max(alike, key=lambda row: int(row["batch_size"]))
-    if model == "spinning":  # waits for a clock, and multiplies nothing to speak of
+    if model == "spinning":  # waits for a clock, with negligible matmuls
         return nearest, float(nearest["time_s"])
     here = device()
     rates = _rates(full["hardware"])
-    # Matmuls by the formats' rates, all else by the memory's; wide formats move twice the bytes.
+    # Scales matmuls by the formats' rates, and all else by the memory's. Wide formats move twice
+    # the bytes.
     is_wider = precision not in (full["precision"], "fp16")
     multiplying = min(1.0, float(full["matmul_percent"]) / 100)
     matmuls = multiplying * rates[full["precision"]] / here.best_tflop_s(precision)
@@ -407,7 +408,7 @@ def _step(config: Any) -> tuple[Any, float]:
     require_devices(config.parallel, len(identity.gpus()), "a GPU")
     mode = config.execution.mode
     recorded, time_s = step_s(model, workload, config.batch_size, config.precision.name, mode)
-    # Where it was recorded in half of the bytes a number, as much again.
+    # Twice the memory, if the recorded format has half the bytes per number.
     held_bytes = (
         float(recorded["memory_bytes"] or 0) * config.batch_size / int(recorded["batch_size"])
     )
@@ -440,8 +441,8 @@ def _step(config: Any) -> tuple[Any, float]:
     row.windows, row.steps, row.window_s = pace.windows, round(window_s / time_s), window_s
     row.warm_up_s, row.first_call_s = warm_up_s, float(recorded["first_call_s"])
     row.measured_s = warm_up_s + window_s
-    asked = {"model": model, "workload": workload, "precision": config.precision.name}
-    if measured := own("profile", batch_size=config.batch_size, execution=mode, **asked):
+    wanted = {"model": model, "workload": workload, "precision": config.precision.name}
+    if measured := own("profile", batch_size=config.batch_size, execution=mode, **wanted):
         row = ProfileRow.of(config, **_measured(measured, ProfileRow))
         traced_s = CONTEXT_S + 3 * (TRACED_S.get(model, 0.0) + time_s)
         return row, traced_s + warm_up_s + window_s
@@ -486,14 +487,14 @@ COPIED = {
 }
 
 
-CUDA_BYTES = 600 << 20  # of a context and the libraries' workspaces
-# capability, as the kernels say
+CUDA_BYTES = 600 << 20  # for a context and the libraries' workspaces
+# minimum compute capability, as in the kernels
 LEAST = {"numba_cuda": (5, 0), "cublas": (5, 0), "cuda_wmma": (7, 0), "cuda_": (7, 0)}
 
 
-# What a rung's recorded row tells of it on every device.
+# Columns of a recorded kernel that are the same on every device.
 OF_A_RUNG = ("family", "after", "adds", "relative_error", "tolerance", "reference_name")
-# What belongs to one run, or is made of several processes by the tables.
+# Columns that belong to one run, or are computed from several processes by the tables.
 OF_A_RUN = {
     *("hardware", "run", "status", "message", "commit", "started_at", "device_uuid", "process_s"),
     *("replicates", "left_out_replicates", "between_spread_percent", "process_times_s"),
@@ -539,7 +540,7 @@ def _matmul(config: Any) -> tuple[Any, float]:
     else:
         row = MatmulRow.of(
             config,
-            **{each: recorded[each] for each in OF_A_RUNG if recorded[each]},
+            **{key: recorded[key] for key in OF_A_RUNG if recorded[key]},
             batch=batch,
             m=m,
             n=n,
@@ -566,22 +567,21 @@ def _matmul(config: Any) -> tuple[Any, float]:
     group_s, settle_s = config.timing.window_time_s or 0.1, config.timing.warm_up_time_s or 0.3
     contestants = (time_s, beside_s) if row.reference_name else (time_s,)
     rounds = max(row.repetitions, len(contestants))
-    round_s = sum(settle_s * (each < settle_s) + max(group_s, each) + each for each in contestants)
+    round_s = 0.0
+    for call_s in contestants:
+        if call_s < settle_s:
+            round_s += settle_s
+        round_s += max(group_s, call_s) + call_s
     row.measured_s = settle_s + rounds * round_s
-    started = next(
-        (
-            MATMUL_S[each]
-            for each in sorted(MATMUL_S, key=len, reverse=True)
-            if name.startswith(each)
-        ),
-        1.0,
-    )
-    return row, started + 2 * time_s + row.measured_s
+    longest_first = sorted(MATMUL_S, key=len, reverse=True)
+    prefix = next((prefix for prefix in longest_first if name.startswith(prefix)), None)
+    started_s = MATMUL_S[prefix] if prefix else 1.0
+    return row, started_s + 2 * time_s + row.measured_s
 
 
 IMPORT = "from mfulab.lab.runtime import stand_in_clock as time"
 INSTALLED = "from support import gpu_stand_in\ngpu_stand_in.install()"
-# Modules that tell the time of a sweep.
+# Modules that measure the time of a sweep.
 CLOCKED = (
     "lab/runtime/budget",
     "lab/runtime/run",
@@ -589,8 +589,8 @@ CLOCKED = (
     "lab/planning/workflow",
     "cli/refine",
 )
-# Edits of a copy of the project: its clock, and what of this machine is the stand-in's. (file,
-# pattern, text)
+# Edits of a copy of the project, as (file, pattern, replacement): use the clock and the emulated
+# device's number of cores.
 EDITS = (
     *((f"src/mfulab/{name}.py", r"(?m)^import time$", IMPORT) for name in CLOCKED),
     (
@@ -632,7 +632,7 @@ def main(step: str) -> None:
 
     if "--failed" in sys.argv:
         stand_in_clock.advance(JOB_S)
-    # the first run waits for the worker, which is no part of what it took
+    # the first run also waits for the worker, which does not count as its own time
     elif step == "environment":
         stand_in_clock.advance(WORKER_S * device().slower_host)
     if step == "count_flops":
@@ -665,7 +665,7 @@ def command() -> None:
     from mfulab.cli.main import main as mfulab
     from mfulab.lab.runtime.server import REPORT
 
-    for name in REPORT:  # which the worker has imported before it forks a command
+    for name in REPORT:  # the worker imports these before it forks a command
         importlib.import_module(name)
 
     status: Any = 0
@@ -678,7 +678,7 @@ def command() -> None:
     own = now.user + now.system - before.user - before.system
     others = now.children_user + now.children_system - before.children_user - before.children_system
     is_first = not Path("reports/report.html").exists() and sys.argv[1] == "page"
-    if sys.argv[1] != "refine":  # which charges by its runs
+    if sys.argv[1] != "refine":  # its runs charge for it
         took_s = HOST * (own + others / device().cores) + FIRST_FONTS_S * is_first
         stand_in_clock.advance(JOB_S + device().slower_host * took_s)
     _note(sys.argv[1])
@@ -692,7 +692,7 @@ class Swept:
     folder: Path
     output: str
     total_s: float
-    events: list[tuple[float, str]]  # when each job was done, and its words
+    events: list[tuple[float, str]]  # time at which each job ended, and its name
 
 
 def prepare(folder: Path, figures: tuple[str, ...] = ()) -> Path:
@@ -736,10 +736,10 @@ def sweep(
         DEVICE: name,
         "MFULAB_LOCKS": str(folder),
     }
-    given = ["--config", *config] if config else []
-    words = [sys.executable, "-m", "snakemake", target, "--cores", "1", *options, *given]
+    overrides = ["--config", *config] if config else []
+    command_line = [sys.executable, "-m", "snakemake", target, "--cores", "1", *options, *overrides]
     done = subprocess.run(
-        words,
+        command_line,
         cwd=folder,
         env=environment,
         text=True,
@@ -748,12 +748,12 @@ def sweep(
     )
     assert done.returncode == 0, done.stdout
     ended = struct.unpack("d", clock.read_bytes())[0]
-    noted = map(json.loads, Path(f"{clock}.events").read_text(encoding="utf-8").splitlines())
+    events = map(json.loads, Path(f"{clock}.events").read_text(encoding="utf-8").splitlines())
     return Swept(
         folder,
         done.stdout,
         ended - before,
-        [(at - before, words) for at, words in noted if at >= before],
+        [(at - before, label) for at, label in events if at >= before],
     )
 
 

@@ -26,7 +26,7 @@ class Answer:
     is_slow: bool = True
 
 
-# Each begins as a proper answer, and never ends it.
+# Each begins as a valid answer, but never ends.
 DRIPS = {
     "nothing": Answer(b"", b""),
     "status": Answer(b"HTTP/1.1 2", b"0"),
@@ -55,7 +55,7 @@ FLOODS = {
 }
 
 
-# What stands for a handshake of TLS: a record's head announces 16,384 bytes of a message.
+# Sent in place of a TLS handshake: the head of a record announces 16,384 bytes of a message.
 HANDSHAKES = {
     "of nothing": Answer(b"", b""),
     "of a head": Answer(b"\x16\x03\x03\x40", b"\x00"),
@@ -151,8 +151,8 @@ def servers() -> Iterator[Servers]:
 
 def signed_by_itself(path: Path, name: str = "IP:127.0.0.1") -> Path:
     """Writes a self-signed certificate for a name, with its key."""
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    made += [
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += [
         "-nodes",
         "-days",
         "2",
@@ -162,6 +162,8 @@ def signed_by_itself(path: Path, name: str = "IP:127.0.0.1") -> Path:
         f"subjectAltName={name}",
     ]
     key = path.with_suffix(".key")
-    subprocess.run([*made, "-keyout", str(key), "-out", str(path)], check=True, capture_output=True)
+    subprocess.run(
+        [*command, "-keyout", str(key), "-out", str(path)], check=True, capture_output=True
+    )
     path.write_text(path.read_text() + key.read_text())
     return path

@@ -37,10 +37,10 @@ def read(folder: Path) -> dict[str, float]:
     for file in folder.iterdir():
         open_since: dict[str, int] = {}
         for line in file.read_text().splitlines():
-            what, name, now = line.split()
+            edge, name, now = line.split()
             if name == "exit":
                 found[name] = max(found[name], int(now) / 1e9)
-            elif what == "begin":
+            elif edge == "begin":
                 open_since[name] = int(now)
             elif name in open_since:
                 found[name] = found.get(name, 0.0) + (int(now) - open_since.pop(name)) / 1e9

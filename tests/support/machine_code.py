@@ -76,7 +76,7 @@ def resource_usage(cubin: bytes) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
-        said = subprocess.run(
+        output = subprocess.run(
             [tool, "-res-usage", str(path)], capture_output=True, text=True, check=True
         ).stdout
-    return {key: int(value) for key, value in re.findall(r"\b([A-Z]+):(\d+)", said)}
+    return {key: int(value) for key, value in re.findall(r"\b([A-Z]+):(\d+)", output)}

@@ -19,12 +19,12 @@ from mfulab.kernels.base import Shape
 from mfulab.kernels.verification import check, exact_product, random_operands
 
 WARPS = 8
-# Fragments by warp, in two places that take turns: one barrier a product is enough.
+# Fragments by warp, double-buffered, so that one barrier per product is enough.
 _a, _b = np.empty((2, WARPS, 16, 8), np.float32), np.empty((2, WARPS, 8, 8), np.float32)
 _turn = [0] * WARPS * 32
-_rows = np.zeros((2, WARPS, 32), int)  # places that the lanes of a warp give for a matrix load
-_groups = defaultdict(lambda: [[]])  # each thread's copies that have not ended, the open group last
-_running = []  # the module of the kernel that runs, where the simulator puts its thread's `cuda`
+_rows = np.zeros((2, WARPS, 32), int)  # row indices of a warp's lanes for a matrix load
+_groups = defaultdict(lambda: [[]])  # unfinished copies of each thread, the open group last
+_running = []  # module of the running kernel, where the simulator puts its thread's `cuda`
 
 
 def rounded_to_tf32(value):
@@ -104,7 +104,7 @@ def error_of(module: str, name: str, precision: str, block, shape: Shape) -> dic
     _running.append(found)
     try:
         kernel.run(*kernel.prepare(operands.a, operands.b, operands.c), launch=kernel.launch(shape))
-    except IndexError as outside:  # on a GPU nothing would be said
+    except IndexError as outside:  # a GPU would not report it
         return {"correct": False, "effective": None, "said": str(outside)}
     result = check(operands.c, exact_product(operands.a, operands.b), form, shape.k)
     return {"correct": result.correct, "effective": result.effective_precision, "said": str(result)}

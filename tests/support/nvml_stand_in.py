@@ -46,12 +46,12 @@ class Gpu:
     gpm_values: dict[int, float] = field(
         default_factory=lambda: {2: 90.0, 3: 25.0, 5: 60.0, 10: 30.0, 20: 100.0}
     )
-    mig_instances: list["Gpu"] | None = None  # without MIG mode
+    mig_instances: list["Gpu"] | None = None  # None: MIG mode is off
     parent: "Gpu | None" = None
-    units: int | None = None  # SMs of a MIG instance; None: the library does not tell
-    pcie_lanes: tuple[int, int] = (16, 16)  # now, and the most
+    units: int | None = None  # SMs of a MIG instance; None: not reported
+    pcie_lanes: tuple[int, int] = (16, 16)  # now, and at most
     pcie_generation: tuple[int, int] = (5, 5)
-    nvlinks: tuple[int, ...] = ()  # 1 for each that is up
+    nvlinks: tuple[int, ...] = ()  # 1 for each link that is up
     virtualization: int = pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE
 
 
@@ -168,12 +168,10 @@ class StandIn:
         return self._number(count, 7)
 
     def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, index: Any, instance: Any) -> int:  # noqa: N802
-        own = self._gpu(handle).mig_instances
-        return (
-            self._give(instance, own[index.value])
-            if index.value < len(own)
-            else pynvml.NVML_ERROR_NOT_FOUND
-        )
+        instances = self._gpu(handle).mig_instances
+        if index.value >= len(instances):
+            return pynvml.NVML_ERROR_NOT_FOUND
+        return self._give(instance, instances[index.value])
 
     def nvmlDeviceIsMigDeviceHandle(self, handle: Any, answer: Any) -> int:  # noqa: N802
         return self._number(answer, self._gpu(handle).parent is not None)
@@ -252,14 +250,13 @@ class StandIn:
         """Returns the whole ring buffer including stale samples, as some drivers ignore the
         requested time."""
         gpu = self._gpu(handle)
-        held = [n * gpu.sample_period_s for n in range(int(self.now / gpu.sample_period_s) + 1)][
-            -100:
-        ]
+        taken = int(self.now / gpu.sample_period_s) + 1
+        stamps = [number * gpu.sample_period_s for number in range(taken)][-100:]
         self._number(value_type, gpu.sample_type)
-        self._number(count, len(held))
-        for place, stamp in enumerate(held if samples is not None else ()):
-            samples[place].timeStamp = round((self.unix_s + stamp) * 1e6)
-            samples[place].sampleValue.uiVal = gpu.busy(stamp)
+        self._number(count, len(stamps))
+        for index, stamp in enumerate(stamps if samples is not None else ()):
+            samples[index].timeStamp = round((self.unix_s + stamp) * 1e6)
+            samples[index].sampleValue.uiVal = gpu.busy(stamp)
         return OK
 
     def nvmlDeviceGetFieldValues(self, handle: Any, count: Any, values: Any) -> int:  # noqa: N802
@@ -319,11 +316,11 @@ class StandIn:
         return OK if instance == 3 and self._gpu(handle).mig_instances else NOT_SUPPORTED
 
     def nvmlGpmMetricsGet(self, request: Any) -> int:  # noqa: N802
-        asked = request._obj
-        if asked.version != 1:
+        structure = request._obj
+        if structure.version != 1:
             return pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
-        for place in range(asked.numMetrics):
-            metric = asked.metrics[place]
+        for place in range(structure.numMetrics):
+            metric = structure.metrics[place]
             known = self.gpus[0].gpm_values.get(metric.metricId)
             metric.nvmlReturn, metric.value = (NOT_SUPPORTED, 0.0) if known is None else (OK, known)
         return OK

@@ -16,8 +16,8 @@ from support.workflow_copy import ROOT, copy_workflow, fake_steps
 from mfulab.lab.runtime.client import SOCKET
 
 HARDWARE = "nvidia-pretend"
-# A measurement notes where and when it was made. While a file `hold` is there, only the first ends;
-# with a file `together`, each waits up to a minute until as many have begun as it says.
+# A measurement records its place and times. While a file `hold` exists, only the first one ends. If
+# a file `together` holds a number, each waits up to a minute until this many have begun.
 MEASURE = """
 import json, os, time
 from mfulab.device import identity

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-HANGS_S = 300  # a test ends after it instead of never; a machine that is slow or busy needs less
+HANGS_S = 300  # so that a test does not hang; enough for a slow or busy machine
 
 
 def until(

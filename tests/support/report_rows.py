@@ -29,19 +29,19 @@ from mfulab.measurements.serve_requests import ServingRow
 from mfulab.measurements.split_model import SplitRow
 
 CPU, GPU = "invented-cpu-4c", "invented-gpu-80gb"
-PEAKS = {  # TFLOP/s: (measured, computed)
+PEAKS = {  # (measured, computed) TFLOP/s
     CPU: {"fp32": (0.55, 0.48), "bf16": (0.11, 0.48)},
     GPU: {"fp32": (52.0, 67.0), "bf16": (789.0, 989.4)},
 }
 BANDWIDTH = {CPU: (24.0, None), GPU: (3020.0, 3350.0)}
 DTYPE = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 DTYPE |= {"fp8": "float8_e4m3fn", "int8": "int8"}
-MODELS = {  # forward FLOPs a sample, parameters, tokens a sample
+MODELS = {  # forward FLOPs per sample, parameters, tokens per sample
     "simple_cnn": (29_704_192, 4_015_000, None),
     "resnet18": (3_628_146_688, 11_689_512, None),
     "gpt2": (36_500_000_000, 124_439_808, 128),
 }
-# Texts of others that would run if the page did not escape them; a run's name holds no slash.
+# Texts that would run as code if the page did not escape them. A run's name has no slash.
 EVIL = '<script>alert("x")</script>'
 EVIL_NAME = """<img src=x onerror="document.title='broken'">"""
 PHASES = {"forward": 0.3, "backward": 0.45, "optimiser": 0.2, "other": 0.05}
@@ -85,7 +85,7 @@ def classroom(tables: dict[str, Any]) -> dict[str, Any]:
     given = dict(tables)
     for name in ("profile", "matmul"):
         table = tables[name].dropna(subset=["time_s"])
-        each = [
+        participants = [
             table.assign(
                 hardware=table["hardware"] + f"--{who}",
                 recorded=False,
@@ -93,7 +93,7 @@ def classroom(tables: dict[str, Any]) -> dict[str, Any]:
             )
             for who, factor in (("ann", 1.0), ("bob", 1.08), ("chen", 1.6))
         ]
-        given[name] = pd.concat(each, ignore_index=True)
+        given[name] = pd.concat(participants, ignore_index=True)
     return given
 
 
@@ -109,11 +109,13 @@ def cards(tables: dict[str, Any], slowed: float = 1.2, hardware: str = GPU) -> d
         table = table[table["hardware"] == hardware].assign(recorded=False)
         times = []
         for number, time_s in enumerate(table["time_s"]):
-            each = []
+            times_of_run = []
             for place, card in enumerate(names):
                 factor = slowed if card.startswith(SLOW_CARD) else 1.0
-                each.append(time_s * factor * (1 + 0.004 * math.sin(5 * number + 3 * place)))
-            times.append(json.dumps(each))
+                times_of_run.append(
+                    time_s * factor * (1 + 0.004 * math.sin(5 * number + 3 * place))
+                )
+            times.append(json.dumps(times_of_run))
         given[name] = table.assign(
             device_uuid=" ".join(names), process_cards=json.dumps(names), process_times_s=times
         )
@@ -489,12 +491,12 @@ def repeated(time: float) -> dict[str, Any]:
     # the same each time
     drawn = int.from_bytes(hashlib.sha256(f"{time:.6e}".encode()).digest()[:2], "big") / 2**16
     slow = 2.1 if drawn > 6 / 7 else 1.0
-    at = [1.79e9 + 300 * drawn + 2 * number for number in range(3)]
-    states = {"threads": 2, "at_s": at, "product_s": [3e-4 * slow * (1 + 0.1 * drawn)] * 3}
+    times_unix = [1.79e9 + 300 * drawn + 2 * number for number in range(3)]
+    states = {"threads": 2, "at_s": times_unix, "product_s": [3e-4 * slow * (1 + 0.1 * drawn)] * 3}
     states |= {"copy_s": [1e-3] * 3}
     times = [time * (1 + drawn * shift) for shift in (-0.05, 0.0, 0.04)]
-    told = {"replicates": 3, "process_times_s": json.dumps(times), "probes": json.dumps(states)}
-    return told | {
+    columns = {"replicates": 3, "process_times_s": json.dumps(times), "probes": json.dumps(states)}
+    return columns | {
         "probe_s": 0.02,
         "disturbed_replicates": 3 if slow > 1 else 0,
         "slowdown": slow,

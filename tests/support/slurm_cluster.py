@@ -25,9 +25,9 @@ FILES = (CONFIG / "slurm.conf", CONFIG / "gres.conf")
 OURS = "# mfulab's test cluster\n"
 STATE = Path("/tmp/mfulab-slurm")
 LOCK = Path("/tmp/mfulab-slurm-tests.lock")
-LOCK_S = 600  # the longest that another test run is waited for
+LOCK_S = 600  # maximum wait for another test run
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "squeue", "scancel")
-# a device file each, as SLURM wants; what CUDA_VISIBLE_DEVICES then says
+# device file of each GPU, which SLURM needs, by its value in CUDA_VISIBLE_DEVICES
 GPUS = {"0": "/dev/null", "1": "/dev/zero"}
 
 
@@ -54,7 +54,7 @@ class Cluster:
 
     def start(self) -> None:
         """Starts the daemons and waits until the node is idle. Cleans up if that fails."""
-        with ExitStack() as undo:  # in the opposite order, each whatever the others raise
+        with ExitStack() as undo:  # undoes in reverse order, even if a step raises
             undo.enter_context(_alone())
             _end_leftovers()
             undo.callback(_remove_files)
@@ -174,10 +174,10 @@ def _end_leftovers() -> None:
         with suppress(FileNotFoundError, ProcessLookupError, ValueError):
             pid = int((STATE / f"{name}.pid").read_text())
             if Path(f"/proc/{pid}/comm").read_text().strip() != name:
-                continue  # numbers are given anew
+                continue  # the process id was reused
             if name == "slurmctld":
                 subprocess.run(["scancel", "--user", "root"], capture_output=True)
-                time.sleep(2)  # the node ends them while it still can
+                time.sleep(2)  # so that the node can still end them
             os.kill(pid, signal.SIGTERM)
             until(
                 partial(_has_ended, pid), 20, f"{name} of a test run that was killed does not end"

@@ -11,8 +11,8 @@ import struct
 from time import sleep
 
 __all__ = ["advance", "monotonic", "perf_counter", "process_time", "sleep", "time"]
-CLOCK = "MFULAB_STAND_IN_CLOCK"  # the file
-START_S = 14.0  # of Snakemake, on a disk that has read nothing
+CLOCK = "MFULAB_STAND_IN_CLOCK"  # environment variable with the path of the file
+START_S = 14.0  # start of Snakemake from a cold disk
 
 
 def time() -> float:

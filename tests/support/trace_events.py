@@ -36,12 +36,12 @@ def operator(
     name: str, begin: float, duration: float, shapes: Any = (), kind: str = "float", **args: Any
 ) -> Event:
     """Operator on the host's thread 1, with one dtype for all tensors."""
-    held = {
+    tensor_args = {
         "Input Dims": shapes,
         "Input type": [kind if shape else "Scalar" for shape in shapes],
         **args,
     }
-    return event("cpu_op", name, begin, duration, 1, **(held if shapes else args))
+    return event("cpu_op", name, begin, duration, 1, **(tensor_args if shapes else args))
 
 
 def launched(
@@ -64,7 +64,9 @@ def steps(*spans: tuple[float, float], first: int = 3) -> list[Event]:
 
 def trace(*events: Event | list[Event], **metadata: Any) -> dict[str, Any]:
     """Trace with these events (lists are flattened), by default of an H100."""
-    flat = [one for given in events for one in (given if isinstance(given, list) else [given])]
+    flat: list[Event] = []
+    for item in events:
+        flat += item if isinstance(item, list) else [item]
     return {"schemaVersion": 1, "deviceProperties": [H100], **metadata, "traceEvents": flat}
 
 
@@ -75,7 +77,7 @@ def write(path: Path, content: Any) -> Path:
     return path
 
 
-# 100 µs of two steps: 40 of compute, 20 of communication, 10 of copies that nothing covers, 30
+# 100 µs of two steps: 40 of compute, 20 of communication, 10 of copies that are not hidden, 30
 # idle.
 TRACE = {
     "traceEvents": [

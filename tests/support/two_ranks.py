@@ -25,13 +25,13 @@ def main(rank: int, store: str) -> None:
         model = wrap()
         with OperatorCounter(LayerTracker(model), memory=False) as counter:
             model(torch.randn(ROWS, WIDTH)).sum().backward()
-        found[name] = told(counter.operations)
+        found[name] = flops_by_pass(counter.operations)
     found["pipeline"], measured = pipeline(rank)
     print(json.dumps({"found": found, "measured": measured}))
     dist.destroy_process_group()
 
 
-def told(operations: Operations) -> dict[str, object]:
+def flops_by_pass(operations: Operations) -> dict[str, object]:
     """FLOPs of a step by pass, and the forward FLOPs of both ranks."""
     job = torch.tensor(operations.sum("forward").flops)
     dist.all_reduce(job)
@@ -66,7 +66,7 @@ def pipeline(rank: int) -> tuple[dict[str, object], float | None]:
         for _ in range(3):
             step()
             window.step()
-    return told(counter.operations), window.row["flops"]
+    return flops_by_pass(counter.operations), window.row["flops"]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIATURE = ("--config", "experiment=miniature", "device=cpu")
-# Of the miniature's report: one of each topic that tests of the workflow look at.
+# Figures of the miniature's report: one for each topic that workflow tests check.
 FEW_FIGURES = (
     "mfu_versus_utilization",
     "utilization_ladder",
@@ -71,7 +71,7 @@ def copy_workflow(folder: Path, with_source: bool = False) -> Path:
     for name in names:
         source = ROOT / name
         if source.is_dir():
-            # Its bytecode too, which need not be made again.
+            # Includes bytecode, which saves compiling it again.
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("*.egg-info"))
         else:
             shutil.copy(source, folder / name)

@@ -45,7 +45,7 @@ def kind_of(hardware: str) -> str:
 
 def visible(devices: Sequence[str]) -> dict[str, str]:
     """Environment variable that makes only these GPUs visible, such as `{"CUDA_VISIBLE_DEVICES":
-    …}`."""
+    …}`. Empty if a machine can have only one."""
     from mfulab.device import vendors
 
     return vendors.of(next(iter(devices), "")).visible(devices)

@@ -26,7 +26,7 @@ ARM = {
 
 @dataclass(frozen=True)
 class Cpu:
-    """One CPU as this process sees it."""
+    """CPU as seen by this process."""
 
     name: str
     vendor: str

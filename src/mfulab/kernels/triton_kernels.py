@@ -148,7 +148,7 @@ class TritonKernel(MatmulKernel):
         }
 
     def tiling(self) -> dict[str, Any]:
-        """Tile, warps and pipeline stages."""
+        """Compile-time sides of the tile, and the numbers of warps and pipeline stages."""
         sides = dict(zip(("tile_m", "tile_n", "tile_k"), self.sides, strict=True))
         return {**sides, "num_warps": WARPS, "num_stages": STAGES}
 

@@ -219,7 +219,8 @@ def _without(
 def _may_end(
     trends: Collection[Settling], budget: Budget, elapsed: float, finished: int, contestants: int
 ) -> bool:
-    """True after enough rounds, in a multiple of the number of contestants, or beyond the limit."""
+    """True once all have settled or time is over, after enough rounds in a multiple of the number
+    of contestants. Always True beyond the limit."""
     if elapsed > budget.limit_s:
         return True
     if finished % contestants or finished < budget.least_rounds:

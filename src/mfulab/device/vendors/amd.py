@@ -171,7 +171,7 @@ def _clock(handle: Any, kind: str, cell: str = "clk") -> float | None:
 
 
 class Amd(Vendor):
-    """GPUs that AMD SMI finds by the bus address in their identifier."""
+    """AMD's GPUs, which AMD SMI finds by the bus address in their identifier."""
 
     KIND = "cuda"
     PREFIX = "HIP-"
