@@ -71,7 +71,7 @@ class Engine:
         self.cache = Cache(layers=self.layers)
 
     def _forward(
-        self, rows: torch.Tensor, words: torch.Tensor, positions: torch.Tensor
+        self, rows: torch.Tensor, token_ids: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
         for layer in self.layers:
             layer.rows, layer.positions = rows, positions
@@ -83,22 +83,22 @@ class Engine:
             "past_key_values": self.cache,
         }
         with torch.inference_mode():
-            return self.model(words, **inputs, logits_to_keep=1).logits
+            return self.model(token_ids, **inputs, logits_to_keep=1).logits
 
     def check(self) -> None:
         """Raises AssertionError unless slots of different lengths return what the model returns for
         each sequence alone."""
-        words = torch.randint(9, 999, (2, 12))
+        token_ids = torch.randint(9, 999, (2, 12))
         for row, length in ((0, 11), (1, 5)):
             self._forward(
-                torch.tensor([row]), words[row : row + 1, :length], torch.arange(length)[None]
+                torch.tensor([row]), token_ids[row : row + 1, :length], torch.arange(length)[None]
             )
         found = self._forward(
-            torch.tensor([0, 1]), words[[0, 1], [11, 5]][:, None], torch.tensor([[11], [5]])
+            torch.tensor([0, 1]), token_ids[[0, 1], [11, 5]][:, None], torch.tensor([[11], [5]])
         )
         with torch.inference_mode():
             alone = [
-                self.model(words[row : row + 1, :length]).logits[:, -1]
+                self.model(token_ids[row : row + 1, :length]).logits[:, -1]
                 for row, length in ((0, 12), (1, 6))
             ]
         torch.testing.assert_close(found[:, 0], torch.cat(alone), rtol=1e-4, atol=1e-4)

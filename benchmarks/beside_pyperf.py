@@ -115,8 +115,8 @@ def main() -> None:
         spent.append(time.monotonic() - began)
         print(f"round {number + 1}: {sweeps[-1].time_s:.0f} s and {spent[-1]:.0f} s", flush=True)
     files = [out / f"theirs-{number}.json" for number in range(options.rounds)]
-    compared = [each for pair in repeatability.pairs(sweeps) for each in pair]
-    ours_called = sum(each.verdict in repeatability.CHANGED for each in compared)
+    compared = list(itertools.chain.from_iterable(repeatability.pairs(sweeps)))
+    ours_called = sum(run.verdict in repeatability.CHANGED for run in compared)
     theirs_called = sum(
         called_by_pyperf(*pair, len(theirs[0])) for pair in itertools.pairwise(files)
     )
@@ -124,9 +124,9 @@ def main() -> None:
     print(
         f"{'':8} {'spread: median':>15} {'largest':>8} {'false verdicts':>15} {'seconds a round':>16}"
     )
-    own = [sweep.time_s or 0.0 for sweep in sweeps]
+    our_seconds = [sweep.time_s or 0.0 for sweep in sweeps]
     for name, times, called, seconds in (
-        ("mfulab", ours, ours_called, own),
+        ("mfulab", ours, ours_called, our_seconds),
         ("pyperf", theirs, theirs_called, spent),
     ):
         found = spread(times)

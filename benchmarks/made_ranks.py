@@ -64,8 +64,8 @@ def write(made: Made, folder: Path) -> list[Path]:
             ended = arrived.reshape(-1, made.members).max(axis=1) + made.sending_us
             ended = np.repeat(ended, made.members)
             for rank, writer in enumerate(events):
-                own = float(np.broadcast_to(lengths, made.ranks)[rank])
-                writer.layer(float(begins[rank]), own, float(arrived[rank]), float(ended[rank]))
+                length = float(np.broadcast_to(lengths, made.ranks)[rank])
+                writer.layer(float(begins[rank]), length, float(arrived[rank]), float(ended[rank]))
             now = ended
         for rank, writer in enumerate(events):
             writer.step(step, float(began[rank]), float(now[rank]))

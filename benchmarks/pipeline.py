@@ -81,8 +81,8 @@ def main() -> int:
     print(trivial.machine())
     print(HEADER)
     parts = [planning, overhead, *([many_runs, share_measured] if options.all else [])]
-    held = [report(target, got) for part in parts for target, got in part()]
-    return int(not all(held))
+    met = [report(target, got) for part in parts for target, got in part()]
+    return int(not all(met))
 
 
 if __name__ == "__main__":

@@ -231,13 +231,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for part in done
         if part.slower is not None
     }
-    held = print_targets(sweeps, compared)
+    met = print_targets(sweeps, compared)
     if left:
         print(
             f"not measured yet: {', '.join(left)}. The same command with --out {out} goes on.",
             flush=True,
         )
-    if not held:
+    if not met:
         return 1
     return UNFINISHED if left else 0
 
@@ -280,8 +280,8 @@ def print_targets(sweeps: Sequence[Sweep], compared: Mapping[float, pd.DataFrame
         target = Target(name, SLOWER_BY[slower], "%", is_least=bool(slower))
         share = seen.eq("slower") if slower else seen.isin(CHANGED)
         lines.append((target, 100 * share.mean() if len(seen) else math.nan))
-    held = [report(target, got) for target, got in lines]  # a list, so that every line is printed
-    return all(held)
+    met = [report(target, got) for target, got in lines]  # a list, so that every line is printed
+    return all(met)
 
 
 if __name__ == "__main__":

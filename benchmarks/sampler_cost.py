@@ -119,11 +119,14 @@ def print_thread_costs(pairs: int) -> None:
             plain += thread_s(train, steps)
             measured += thread_s(train, steps, window)
         tick_s = tick_cpu_s()
-        own = tick_s / min(plain) + window._loop.watch_s / CHECK_S
+        share_by_parts = tick_s / min(plain) + window._loop.watch_s / CHECK_S
+        fastest = f"× {min(measured) / min(plain):.4f} between checks"
+        median = f"median of all stretches × {Stats(measured).median / Stats(plain).median:.3f}"
+        hooks_us = f"{1e6 * window._loop.watch_s:.0f} µs a second"
+        parts = f"the end of a step {1e6 * tick_s:.2f} µs, hooks {hooks_us}"
         print(
-            f"steps of {1e3 * min(plain):.2f} ms CPU time: × {min(measured) / min(plain):.4f} between checks (median of"
-            f" all stretches × {Stats(measured).median / Stats(plain).median:.3f}); by its parts {own:.3%}: the end of"
-            f" a step {1e6 * tick_s:.2f} µs, hooks {1e6 * window._loop.watch_s:.0f} µs a second"
+            f"steps of {1e3 * min(plain):.2f} ms CPU time: {fastest} ({median});"
+            f" by its parts {share_by_parts:.3%}: {parts}"
         )
 
 

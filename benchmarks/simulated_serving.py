@@ -39,8 +39,8 @@ class Server:
     def prefill(self, prompts: int) -> float:
         """Seconds to process this many prompts, in batches of measured sizes."""
         largest = max(self.prefill_s)
-        whole, remainder = divmod(prompts, largest)
-        seconds = whole * self.prefill_s[largest]
+        full_batches, remainder = divmod(prompts, largest)
+        seconds = full_batches * self.prefill_s[largest]
         if remainder:
             seconds += between(self.prefill_s, remainder)
         return seconds

@@ -29,10 +29,10 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="Print the last line alone.")
     parser.add_argument("--keep", type=Path, help="A new folder for the copy of the project.")
     options = parser.parse_args()
-    place: AbstractContextManager[str | Path] = tempfile.TemporaryDirectory(prefix="mfulab-")
+    copy_folder: AbstractContextManager[str | Path] = tempfile.TemporaryDirectory(prefix="mfulab-")
     if options.keep:
-        place = nullcontext(options.keep)
-    with place as folder:
+        copy_folder = nullcontext(options.keep)
+    with copy_folder as folder:
         project = gpu_stand_in.prepare(Path(folder))
         swept = gpu_stand_in.sweep(project, options.device)
         if not options.json:

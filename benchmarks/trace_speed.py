@@ -35,7 +35,9 @@ def main() -> int:
         for _ in range(options.rounds):
             alone.append(timed([sys.executable, "-c", JSON, str(path)])[0])
             ours.append(timed([sys.executable, "-m", "mfulab", "trace", str(path)])[0])
-        ratio = statistics.median(own[1] / plain[1] for own, plain in zip(ours, alone, strict=True))
+        ratio = statistics.median(
+            cost[1] / baseline[1] for cost, baseline in zip(ours, alone, strict=True)
+        )
         json_s, own_s = (min(cost[1] for cost in costs) for costs in (alone, ours))
         megabytes = max(cost[2] for cost in ours)
         name = path.name.split(".")[0]

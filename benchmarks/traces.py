@@ -61,15 +61,15 @@ def timed(command: list[str]) -> tuple[tuple[float, float, float], str, bool]:
 def ours(path: Path) -> tuple[list[int], int]:
     """Idle, compute and other time in ns from the first to the last activity, and the number of
     activities."""
-    found = read(path)[0].activities
-    everything, compute = Intervals(found.begin, found.end), found.kind == COMPUTE
+    activities = read(path)[0].activities
+    everything, compute = Intervals(activities.begin, activities.end), activities.kind == COMPUTE
     parts = exclusive(
-        [Intervals(found.begin[compute], found.end[compute]), everything],
-        int(found.begin.min()),
-        int(found.end.max()),
+        [Intervals(activities.begin[compute], activities.end[compute]), everything],
+        int(activities.begin.min()),
+        int(activities.end.max()),
     )
     compute_ns, other_ns, idle_ns = map(length, parts)
-    return [idle_ns, compute_ns, other_ns], len(found)
+    return [idle_ns, compute_ns, other_ns], len(activities)
 
 
 def main() -> int:

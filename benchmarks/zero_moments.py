@@ -27,7 +27,9 @@ def measured(batch_size: int) -> tuple[float, float, float]:
         torch.nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
     moments = [state["exp_avg_sq"] for state in optimizer.state.values()]
-    zero = sum(int((each == 0).sum()) for each in moments) / sum(each.numel() for each in moments)
+    zero = sum(int((moment == 0).sum()) for moment in moments) / sum(
+        moment.numel() for moment in moments
+    )
     roots = Timer(
         "for each in moments: each.sqrt()", globals={"moments": moments}
     ).blocked_autorange(min_run_time=1)

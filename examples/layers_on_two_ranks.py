@@ -91,8 +91,8 @@ def tensor_parallel() -> dict[str, float]:
     }
     model = parallelize_module(layers(), init_device_mesh("cpu", (2,)), plan)
     row = measured(model, lambda: model(batch).sum().backward())
-    whole = 2 * ROWS * WIDTH**2 * (3 * LAYERS - 1)  # the input needs no gradient
-    return row | {"share": row["flops"] / whole}
+    unsplit_flops = 2 * ROWS * WIDTH**2 * (3 * LAYERS - 1)  # the input needs no gradient
+    return row | {"share": row["flops"] / unsplit_flops}
 
 
 def main() -> None:

@@ -274,7 +274,9 @@ class Watched(Chosen):
         return {scope: sorted(tests) for scope, tests in found.items()}
 
 
-def asked(folder: Path, tests: Sequence[str], plugin: Chosen, limit_s: int, *more: str) -> Outcome:
+def run_tests(
+    folder: Path, tests: Sequence[str], plugin: Chosen, limit_s: int, *more: str
+) -> Outcome:
     """Runs tests in a forked process. Returns the outcome and CPU seconds; output goes to
     `output.txt`."""
     child = os.fork()
@@ -335,7 +337,7 @@ def judge(folder: Path, mutants: Sequence[Mutant], reached: Reached, limit_s: in
         if names:
             path.write_text(mutant.source, encoding="utf-8")
             files = sorted({name.partition("::")[0] for name in names})
-            outcome, cpu_s = asked(folder, files, Chosen(names), limit_s, "-x")
+            outcome, cpu_s = run_tests(folder, files, Chosen(names), limit_s, "-x")
             path.write_text(original, encoding="utf-8")
         result = Judged(
             outcome, mutant.path, mutant.line, mutant.scope, mutant.operator,
@@ -362,7 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     folder = copied(options.root)
     paths = modules(folder, options.places)
-    outcome, cpu_s = asked(folder, options.tests, Watched(folder, paths), 20 * options.limit)
+    outcome, cpu_s = run_tests(folder, options.tests, Watched(folder, paths), 20 * options.limit)
     report = json.loads((folder / "told.json").read_text(encoding="utf-8"))
     reached = report["reached"]
     for name in report["imported"]:

@@ -87,7 +87,7 @@ def doubtful_share(notebook: nbformat.NotebookNode) -> float:
 
 def translated(
     notebook: nbformat.NotebookNode,
-    words: dict[str, str],
+    texts: dict[str, str],
     language: str,
     previous: nbformat.NotebookNode | None = None,
 ) -> nbformat.NotebookNode:
@@ -97,8 +97,8 @@ def translated(
     Raises ValueError if the ids do not match the markdown cells.
     """
     markdown = {cell.id for cell in notebook.cells if cell.cell_type == "markdown"}
-    if markdown != set(words):
-        unmatched = ", ".join(sorted(markdown ^ set(words)))
+    if markdown != set(texts):
+        unmatched = ", ".join(sorted(markdown ^ set(texts)))
         raise ValueError(f"cells without words, or words without a cell: {unmatched}")
     cells = {}
     if previous is not None:
@@ -108,7 +108,7 @@ def translated(
     copy = nbformat.from_dict(json.loads(json.dumps(notebook)))
     for cell in copy.cells:
         if cell.cell_type == "markdown":
-            cell.source = words[cell.id]
+            cell.source = texts[cell.id]
             continue
         cell.source = cell.source.replace('LANGUAGE = "en"', f'LANGUAGE = "{language}"')
         old = cells.get((cell.id, cell.source))
@@ -121,13 +121,13 @@ def words_of(catalogue: Path) -> dict[str, str]:
     """Texts by cell id from a catalogue. Raises SystemExit with the file's name if it is
     invalid."""
     try:
-        words = load_yaml(catalogue)
+        texts = load_yaml(catalogue)
     except UnreadableError as error:
         sys.exit(f"{error}.")
-    texts = [*words, *words.values()] if isinstance(words, dict) else [None]
-    if not all(isinstance(text, str) for text in texts):
+    parts = [*texts, *texts.values()] if isinstance(texts, dict) else [None]
+    if not all(isinstance(part, str) for part in parts):
         sys.exit(f"{catalogue}: give a text for each cell of words, as CELL: TEXT.")
-    return words
+    return texts
 
 
 def translations(path: Path) -> dict[Path, nbformat.NotebookNode]:
@@ -166,9 +166,9 @@ if __name__ == "__main__":
     parser.add_argument(
         "--translate", action="store_true", help="run nothing, write the other languages"
     )
-    given = parser.parse_args()
-    if given.translate:
-        for place, words in translations(given.notebook).items():
-            nbformat.write(words, place)
+    options = parser.parse_args()
+    if options.translate:
+        for place, texts in translations(options.notebook).items():
+            nbformat.write(texts, place)
     else:
-        regenerate(given.notebook)
+        regenerate(options.notebook)

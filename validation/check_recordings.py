@@ -32,14 +32,14 @@ def check(folder: Path) -> list[str]:
     problems += [f"{name} does not belong into a recording" for name in sorted(present - FILES)]
     if FILES - present:
         return problems
-    found = from_recorded(folder)
-    if found.upkeep:
-        return [*problems, *map(str, found.upkeep)]
-    build.joined(found.records)
+    recording = from_recorded(folder)
+    if recording.upkeep:
+        return [*problems, *map(str, recording.upkeep)]
+    build.joined(recording.records)
     for table in RECORDED:
-        problems += _table(folder / f"{table}.csv", table, found.records[table])
+        problems += _table(folder / f"{table}.csv", table, recording.records[table])
     try:
-        return [*problems, *_rows(found, folder)]
+        return [*problems, *_rows(recording, folder)]
     except UnreadableError as error:
         return [*problems, str(error)]
 
@@ -79,11 +79,11 @@ def _impossible(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"time_s={time} lies outside its interval {low} to {high}"
 
 
-def _rows(found: Collected, folder: Path) -> Iterator[str]:
+def _rows(recording: Collected, folder: Path) -> Iterator[str]:
     """Problems of rows: another machine, an unknown commit, a missing config, FLOP count or
     ceiling."""
     # one row per number of threads
-    devices = {row["device_name"] for row in found.records["environment"]}
+    devices = {row["device_name"] for row in recording.records["environment"]}
     if len(devices) != 1:
         yield f"environment.csv: {len(devices)} machines instead of one"
     configs = set()
@@ -101,9 +101,9 @@ def _rows(found: Collected, folder: Path) -> Iterator[str]:
         return
     if any(commit.endswith(DIRTY) for commit in commits) and not provenance["dirty_allowed"]:
         yield f"{ABOUT}: some rows were measured by changed code"
-    counted = {row["run"] for row in found.records["flops"]}
-    ceilings = {ceiling_name(row["run"]) for row in found.records["ceilings"]}
-    for table, rows in found.records.items():
+    counted = {row["run"] for row in recording.records["flops"]}
+    ceilings = {ceiling_name(row["run"]) for row in recording.records["ceilings"]}
+    for table, rows in recording.records.items():
         for row in rows:
             place = f"{table}.csv: {row['run']}"
             if row["hardware"] not in ("", folder.name.lstrip(".")):
@@ -119,7 +119,7 @@ def _rows(found: Collected, folder: Path) -> Iterator[str]:
             elif row["commit"] not in commits:
                 yield f"{place}: {ABOUT} does not name its commit {row['commit']}"
     runs = set[tuple[str, str]]()
-    for table, rows in found.records.items():
+    for table, rows in recording.records.items():
         runs.update((table, row["run"]) for row in rows)
     for table, run in sorted(configs - runs):
         yield f"{CONFIGS}: {table}/{run} belongs to no row"

@@ -276,9 +276,11 @@ def main() -> None:
 
 def in_bf16(figures: list[Figure]) -> list[Figure]:
     """Figures of a table that only has bf16, without devices that have no peak in bf16."""
-    own = {sheet.device for sheet in datasheets() if peak(sheet.device, "bf16", sheet.units).spec}
-    whole = (figure for figure in figures if figure.precision in ("bf16", ""))
-    return [figure for figure in whole if figure.precision or figure.device in own]
+    with_peak = {
+        sheet.device for sheet in datasheets() if peak(sheet.device, "bf16", sheet.units).spec
+    }
+    candidates = (figure for figure in figures if figure.precision in ("bf16", ""))
+    return [figure for figure in candidates if figure.precision or figure.device in with_peak]
 
 
 def print_verdicts(

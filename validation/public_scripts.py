@@ -81,10 +81,10 @@ def recurrent(
 ) -> int:
     """FLOPs of a recurrent layer with gradients. The initial state needs none, nor does the first
     layer's input."""
-    whole = forward(rows * steps, inputs + hidden, gates * hidden)
+    forward_flops = forward(rows * steps, inputs + hidden, gates * hidden)
     of_state = forward(rows * (steps - 1), hidden, gates * hidden)
     of_inputs = 0 if is_first else forward(rows * steps, inputs, gates * hidden)
-    return 2 * whole + of_state + of_inputs
+    return 2 * forward_flops + of_state + of_inputs
 
 
 def attention(rows: int, length: int, width: int) -> int:

@@ -118,14 +118,14 @@ class StandIn:
 
     def amdsmi_get_violation_status(self, gpu: Gpu) -> dict[str, Any]:
         samples = round(self.now * 1000)
-        held = round(gpu.capped_share * samples)
+        capped = round(gpu.capped_share * samples)
         heat = {
             "acc_prochot_thrm": 0,
             "acc_socket_thrm": 0,
             "acc_vr_thrm": NOT_REPORTED,
             "acc_hbm_thrm": 0,
         }
-        return {"acc_counter": samples, "acc_ppt_pwr": held, **heat}
+        return {"acc_counter": samples, "acc_ppt_pwr": capped, **heat}
 
     def amdsmi_get_clock_info(self, gpu: Gpu, kind: AmdSmiClkType) -> dict[str, Any]:
         clock, highest = (1850, 2100) if kind is AmdSmiClkType.GFX else (1300, 1300)

@@ -166,10 +166,10 @@ def _of_apple() -> list[str]:
 
 def _of_intel() -> list[str]:
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
-        place = Path(root) / "sys/bus/pci/devices/0000:03:00.0"
-        place.mkdir(parents=True)
-        (place / "vendor").write_text("0x8086")
-        (place / "class").write_text("0x030000")
+        pci_device = Path(root) / "sys/bus/pci/devices/0000:03:00.0"
+        pci_device.mkdir(parents=True)
+        (pci_device / "vendor").write_text("0x8086")
+        (pci_device / "class").write_text("0x030000")
         patch.setattr(system, "ROOT", root)
         message = identity.unused()
         return [

@@ -88,7 +88,7 @@ def cell_text(rung: str, needs: list[Needs]) -> str:
 
 
 def _range(needs: list[Needs]) -> str:
-    least, most = (choice(each.registers for each in needs) for choice in (min, max))
+    least, most = (choice(need.registers for need in needs) for choice in (min, max))
     return str(least) if least == most else f"{least} to {most}"
 
 

@@ -20,7 +20,7 @@ class Runtime:
         failed = name == self.fails
         return (
             self.failed if failed else self.cudaError_t.cudaSuccess,
-            *(None if failed else one for one in result),
+            *(None if failed else value for value in result),
         )
 
     def cudaMalloc(self, size):

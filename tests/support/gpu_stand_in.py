@@ -532,8 +532,8 @@ def _matmul(config: Any) -> tuple[Any, float]:
         raise RuntimeError(
             "CUDA error: an illegal memory access was encountered (cudaErrorIllegalAddress)"
         )
-    asked = {"kernel": name, "size": config.size, "precision": config.precision.name}
-    recorded = own("matmul", **asked) or _nearest(name, precision, n)
+    wanted = {"kernel": name, "size": config.size, "precision": config.precision.name}
+    recorded = own("matmul", **wanted) or _nearest(name, precision, n)
     flops = 2 * batch * m * n * k
     if recorded["hardware"] == here.recording and recorded["size"] == config.size:
         row = MatmulRow.of(config, **_measured(recorded, MatmulRow))
@@ -554,8 +554,8 @@ def _matmul(config: Any) -> tuple[Any, float]:
         row.median_time_s = row.hot_time_s = row.time_s
         row.cold_time_s = 1.01 * row.time_s
         row.reference_time_s = row.time_s
-        if beside := recorded.get("reference_time_s"):
-            row.reference_time_s *= float(beside) / float(recorded["time_s"])
+        if reference_s := recorded.get("reference_time_s"):
+            row.reference_time_s *= float(reference_s) / float(recorded["time_s"])
         row.clock_mhz = row.reference_clock_mhz = 0.85 * here.clock_mhz
     if ("spill", name) in wrong:
         row.spill_bytes = 512
@@ -645,12 +645,12 @@ def main(step: str) -> None:
         module = types.ModuleType(f"mfulab.measurements.{step}.measure")
         module.measure = functools.partial(measure, step)  # type: ignore[attr-defined]
         sys.modules[module.__name__] = module
-    given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+    arguments = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
     try:
         run.main(step)
     finally:
-        if "--failed" not in given:
-            _note(f"{step} {Path(given['--config']).parent.name}")
+        if "--failed" not in arguments:
+            _note(f"{step} {Path(arguments['--config']).parent.name}")
 
 
 def _note(words: str) -> None:

@@ -78,18 +78,18 @@ class Servers:
         server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), None)  # type: ignore[arg-type]
         server.daemon_threads = True
         server.block_on_close = False
-        place = f"127.0.0.1:{server.server_address[1]}"
+        address = f"127.0.0.1:{server.server_address[1]}"
 
         def finish(connection: Any, *_: Any) -> None:
             with contextlib.suppress(OSError):
                 if greets:
                     connection.recv(1 << 16)
-                answer(connection, place)
+                answer(connection, address)
 
         server.finish_request = finish  # type: ignore[method-assign, assignment]
         threading.Thread(target=server.serve_forever, daemon=True).start()
         self._started.append(server)
-        return place
+        return address
 
     def endless(self, answer: Answer) -> str:
         """Starts a server whose answer never ends."""
@@ -106,9 +106,9 @@ class Servers:
         """Starts a server that redirects to itself, each time to another page."""
         count = iter(range(10**9))
 
-        def send(connection: Any, place: str) -> None:
+        def send(connection: Any, address: str) -> None:
             self.sent += 1  # before the client can have read it
-            connection.sendall(MOVED % (place.encode(), next(count)) + b"\r\n")
+            connection.sendall(MOVED % (address.encode(), next(count)) + b"\r\n")
 
         return self.start(send)
 

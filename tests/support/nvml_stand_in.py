@@ -290,8 +290,8 @@ class StandIn:
         if processes is None:
             self._number(count, len(pids))
             return pynvml.NVML_ERROR_INSUFFICIENT_SIZE if pids else OK
-        for place, pid in enumerate(pids):
-            processes[place].pid = pid
+        for index, pid in enumerate(pids):
+            processes[index].pid = pid
         return self._number(count, len(pids))
 
     def nvmlGpmQueryDeviceSupport(self, handle: Any, support: Any) -> int:  # noqa: N802
@@ -319,8 +319,8 @@ class StandIn:
         structure = request._obj
         if structure.version != 1:
             return pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
-        for place in range(structure.numMetrics):
-            metric = structure.metrics[place]
+        for index in range(structure.numMetrics):
+            metric = structure.metrics[index]
             known = self.gpus[0].gpm_values.get(metric.metricId)
             metric.nvmlReturn, metric.value = (NOT_SUPPORTED, 0.0) if known is None else (OK, known)
         return OK

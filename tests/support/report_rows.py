@@ -82,7 +82,7 @@ def write_run(root: Path, hardware: str, step: str, row: Row, config: dict[str, 
 
 def classroom(tables: dict[str, Any]) -> dict[str, Any]:
     """Same machines as measured by three participants, each slower than the one before."""
-    given = dict(tables)
+    changed = dict(tables)
     for name in ("profile", "matmul"):
         table = tables[name].dropna(subset=["time_s"])
         participants = [
@@ -93,8 +93,8 @@ def classroom(tables: dict[str, Any]) -> dict[str, Any]:
             )
             for who, factor in (("ann", 1.0), ("bob", 1.08), ("chen", 1.6))
         ]
-        given[name] = pd.concat(participants, ignore_index=True)
-    return given
+        changed[name] = pd.concat(participants, ignore_index=True)
+    return changed
 
 
 SLOW_CARD = "GPU-00000003"
@@ -103,7 +103,7 @@ SLOW_CARD = "GPU-00000003"
 def cards(tables: dict[str, Any], slowed: float = 1.2, hardware: str = GPU) -> dict[str, Any]:
     """Same runs as measured by eight equal cards of a machine, of which SLOW_CARD is slower."""
     names = [f"GPU-{place:08x}-0000-0000-0000-00000000000{place}" for place in range(1, 9)]
-    given = dict(tables)
+    changed = dict(tables)
     for name in ("profile", "matmul"):
         table = tables[name].dropna(subset=["time_s"])
         table = table[table["hardware"] == hardware].assign(recorded=False)
@@ -116,10 +116,10 @@ def cards(tables: dict[str, Any], slowed: float = 1.2, hardware: str = GPU) -> d
                     time_s * factor * (1 + 0.004 * math.sin(5 * number + 3 * place))
                 )
             times.append(json.dumps(times_of_run))
-        given[name] = table.assign(
+        changed[name] = table.assign(
             device_uuid=" ".join(names), process_cards=json.dumps(names), process_times_s=times
         )
-    return given
+    return changed
 
 
 def _samples(time: float | None) -> list[str]:
@@ -697,8 +697,8 @@ def tabled(root: Path, *manifests: Path, reference: Path | None = None) -> Path:
     their folder."""
     out = root / "tables"
     planned = ["--manifest", *map(str, manifests)]
-    beside = ["--reference", str(reference)] if reference else []
-    main(["tables", "--root", str(root), "--out", str(out), *planned, *beside])
+    recorded = ["--reference", str(reference)] if reference else []
+    main(["tables", "--root", str(root), "--out", str(out), *planned, *recorded])
     return out
 
 

@@ -71,6 +71,6 @@ def refused(kind: type[Exception], key: str, /, **expected: object) -> Iterator[
     numbers."""
     with pytest.raises(kind) as raised:
         yield
-    told = {part.key: part.numbers for part in parts(raised.value)}
-    assert key in told, str(raised.value)
-    assert expected.items() <= dict(told[key]).items()
+    numbers_by_key = {part.key: part.numbers for part in parts(raised.value)}
+    assert key in numbers_by_key, str(raised.value)
+    assert expected.items() <= dict(numbers_by_key[key]).items()

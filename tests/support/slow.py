@@ -12,8 +12,11 @@ AT_NIGHT = "MFULAB_EXAMPLES" in os.environ
 def few(values: Iterable[Any], kept: int = 1) -> list[Any]:
     """Marks all but the first `kept` values as slow. A tuple is for several parameters."""
     values = list(values)
-    rest = (value if isinstance(value, tuple) else (value,) for value in values[kept:])
-    return [*values[:kept], *(pytest.param(*value, marks=pytest.mark.slow) for value in rest)]
+    slow_values = (value if isinstance(value, tuple) else (value,) for value in values[kept:])
+    return [
+        *values[:kept],
+        *(pytest.param(*value, marks=pytest.mark.slow) for value in slow_values),
+    ]
 
 
 def examples(by_day: int, at_night: int) -> int:

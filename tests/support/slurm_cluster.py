@@ -138,8 +138,8 @@ class Cluster:
                 name for name, process in self._processes.items() if process.poll() is not None
             ]
             if ended:
-                said = (STATE / f"{ended[0]}.out").read_text()[-2000:]
-                raise RuntimeError(f"the test cluster's {ended[0]} has ended: {said}")
+                output = (STATE / f"{ended[0]}.out").read_text()[-2000:]
+                raise RuntimeError(f"the test cluster's {ended[0]} has ended: {output}")
             return condition()
 
         until(holds, 30, f"the test cluster does not answer: {STATE}/*.log say why")

@@ -83,8 +83,8 @@ def copy_workflow(folder: Path, with_source: bool = False) -> Path:
 
 def draw_all(folder: Path) -> None:
     """Restores the figures of a copy after `draw_only`."""
-    place = "src/mfulab/lab/report/figures/__init__.py"
-    shutil.copy(ROOT / place, folder / place)
+    path = "src/mfulab/lab/report/figures/__init__.py"
+    shutil.copy(ROOT / path, folder / path)
 
 
 def draw_only(folder: Path, figures: tuple[str, ...]) -> None:

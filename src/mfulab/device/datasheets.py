@@ -27,8 +27,8 @@ def find(device: str, units: int | None = None, pci_id: str | None = None) -> Da
 
 def _said(device: str, choices: tuple[Datasheet, ...]) -> Said:
     """Error message for an unknown device, translatable, unlike that of the peaks package."""
-    named = {"device": shortened(device)}
+    numbers = {"device": shortened(device)}
     if not choices:
-        return Said("no_datasheet", named)
+        return Said("no_datasheet", numbers)
     products = ", ".join(sheet.device for sheet in choices[:MOST])
-    return Said("no_datasheet_near", named | {"near": products})
+    return Said("no_datasheet_near", numbers | {"near": products})

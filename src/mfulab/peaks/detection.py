@@ -115,10 +115,10 @@ def _apple_cores() -> int | None:
 
     command = ["/usr/sbin/ioreg", "-r", "-c", "AGXAccelerator", "-d", "1"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'"gpu-core-count" = (\d+)', told)
+    found = re.search(r'"gpu-core-count" = (\d+)', output)
     if found is None:
         return None
     return int(found[1])

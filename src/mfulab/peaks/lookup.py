@@ -89,14 +89,14 @@ def peak(
     sheet = find(name, units, pci_id)
     plain = format_of(dtype)
     if SLICE.search(name) and not units:
-        of = f" of its {sheet.units}" if sheet.units else ""
-        hidden = f"its name does not say how many{of} SMs it has; give them as units"
-        raise NoPeakError(f"this is a slice of {sheet.device}, and {hidden}")
+        of_how_many = f" of its {sheet.units}" if sheet.units else ""
+        hint = f"its name does not say how many{of_how_many} SMs it has; give them as units"
+        raise NoPeakError(f"this is a slice of {sheet.device}, and {hint}")
     if units is not None and units < 0:
         raise NoPeakError(f"{sheet.device} cannot have {units} SMs; give their number, or none")
     if units and sheet.units and units > sheet.units:
-        has = f"the device has {units} SMs and the datasheet of {sheet.device} {sheet.units}"
-        raise NoPeakError(f"{has}: it is another product", may_exist=True)
+        difference = f"the device has {units} SMs and the datasheet of {sheet.device} {sheet.units}"
+        raise NoPeakError(f"{difference}: it is another product", may_exist=True)
     unit = unit_of(sheet, plain)
     if unit is None:
         raise _missing(sheet, plain)
@@ -181,13 +181,13 @@ def _missing(sheet: Datasheet, dtype: str) -> NoPeakError:
     if known(sheet):
         choices = f"; it has {', '.join(known(sheet))}"
     if rates(sheet):
-        lacks = f"neither the datasheet of {sheet.device} nor its architecture has {dtype}"
-        return NoPeakError(lacks + choices)
+        message = f"neither the datasheet of {sheet.device} nor its architecture has {dtype}"
+        return NoPeakError(message + choices)
     note = ""
     if sheet.note:
         note = f" ({sheet.note})"
-    prints = f"the datasheet of {sheet.device} prints no dense figure in {dtype}"
-    unknown = f"{prints}, and none can be computed{note}: the peak is unknown"
+    message = f"the datasheet of {sheet.device} prints no dense figure in {dtype}"
+    unknown = f"{message}, and none can be computed{note}: the peak is unknown"
     return NoPeakError(f"{unknown}, whether or not the device has the format", may_exist=True)
 
 

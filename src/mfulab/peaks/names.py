@@ -45,9 +45,9 @@ class UnknownDeviceError(LookupError):
 def find(device: str, units: int | None = None, pci_id: str | None = None) -> Datasheet:
     """Datasheet for a driver's device name (`NVIDIA H200`) or PCI id (`10de:2330`). Raises
     UnknownDeviceError if none or several match."""
-    asked = device.strip().lower()
-    is_id = bool(_PCI_ID.fullmatch(asked))
-    matching = _of_id(asked) if is_id else _of_name(SLICE.sub("", device))
+    text = device.strip().lower()
+    is_id = bool(_PCI_ID.fullmatch(text))
+    matching = _of_id(text) if is_id else _of_name(SLICE.sub("", device))
     if pci_id:
         matching = [sheet for sheet in matching if pci_id.lower() in sheet.pci_ids] or matching
     if units:
@@ -60,9 +60,9 @@ def find(device: str, units: int | None = None, pci_id: str | None = None) -> Da
 def variants(device: str) -> tuple[Datasheet, ...]:
     """Products that a short name or a PCI id may refer to, such as three for `H100`. One for a full
     product name, none for an unknown name."""
-    asked = device.strip().lower()
-    if _PCI_ID.fullmatch(asked):
-        return tuple(_of_id(asked))
+    text = device.strip().lower()
+    if _PCI_ID.fullmatch(text):
+        return tuple(_of_id(text))
     plain = SLICE.sub("", device)
     same = _of_name(plain)
     words = normalised(plain).split()
@@ -86,17 +86,17 @@ def _means(words: Iterable[str], name: str) -> bool:
 def _ambiguous(device: str, is_id: bool, matching: list[Datasheet]) -> UnknownDeviceError:
     """Error for a name or id that several products share. Lists what distinguishes them."""
     choices = ", ".join(f"{sheet.device} ({_numbers(sheet, True)})" for sheet in matching)
-    how = "name one of these" if is_id else "name one of these, or its PCI id"
-    says = f"{_short(device)} could be one of {choices}: {how}"
-    return UnknownDeviceError(says, tuple(matching))
+    advice = "name one of these" if is_id else "name one of these, or its PCI id"
+    message = f"{_short(device)} could be one of {choices}: {advice}"
+    return UnknownDeviceError(message, tuple(matching))
 
 
 def _unknown(device: str) -> UnknownDeviceError:
     near = _near(device)
-    says = (
+    message = (
         f"there is no datasheet of {_short(device)} here, so its peak is unknown{_suggested(near)}"
     )
-    return UnknownDeviceError(says, near)
+    return UnknownDeviceError(message, near)
 
 
 def _short(name: str) -> str:
@@ -140,8 +140,8 @@ def _of_name(device: str) -> list[Datasheet]:
 def _of_its_vendor(device: str, sheets: Iterable[Datasheet]) -> list[Datasheet]:
     """Keeps the datasheets of the vendor that a name mentions; all of them if it mentions none."""
     words = re.findall(r"[a-z]+", device.lower())
-    said = {_VENDORS[word] for word in words if word in _VENDORS}
-    return [sheet for sheet in sheets if not said or sheet.vendor in said]
+    vendors = {_VENDORS[word] for word in words if word in _VENDORS}
+    return [sheet for sheet in sheets if not vendors or sheet.vendor in vendors]
 
 
 @functools.lru_cache(maxsize=None)
@@ -181,21 +181,21 @@ def _shortest(name: str) -> tuple[int, str]:
     return len(device), device
 
 
-def _with_model(asked: str) -> list[str]:
-    """Names that share the first word of `asked` that is a known model, those with most words in
+def _with_model(name: str) -> list[str]:
+    """Names that share the first word of `name` that is a known model, those with most words in
     common first."""
-    words = asked.split()
-    known = {word for name in _by_name() for word in name.split()}
+    words = name.split()
+    known = {word for other in _by_name() for word in other.split()}
     model = next((word for word in words if word in known and _MODEL.fullmatch(word)), None)
-    names = [name for name in _by_name() if model in name.split()]
-    shared = {name: len(set(words) & set(name.split())) for name in names}
-    return sorted(names, key=lambda name: (-shared[name], *_shortest(name)))
+    names = [other for other in _by_name() if model in other.split()]
+    shared = {other: len(set(words) & set(other.split())) for other in names}
+    return sorted(names, key=lambda other: (-shared[other], *_shortest(other)))
 
 
-def _similar(asked: str) -> list[str]:
+def _similar(name: str) -> list[str]:
     import difflib
 
-    return difflib.get_close_matches(asked, _by_name(), n=5, cutoff=0.6)
+    return difflib.get_close_matches(name, _by_name(), n=5, cutoff=0.6)
 
 
 def _suggested(near: tuple[Datasheet, ...]) -> str:

@@ -57,8 +57,8 @@ def _opened() -> tuple[Any, Said | None]:
     except ImportError:
         return None, Said("no_amdsmi")
     except Exception as error:  # KeyError without ROCm's library, amdsmi's own without a driver
-        told = f"{type(error).__name__}: {error}"
-        return None, Said("does_not_answer", {"source": SOURCE, "error": told})
+        message = f"{type(error).__name__}: {error}"
+        return None, Said("does_not_answer", {"source": SOURCE, "error": message})
     return amdsmi, None
 
 
@@ -286,16 +286,16 @@ class Amd(Vendor):
         described: list[dict[str, Any]] = []
         for gpu in self.gpus({}):
             handle = handle_of(gpu.uuid)
-            about = self.properties(gpu.uuid, gpu.name)
+            properties = self.properties(gpu.uuid, gpu.name)
             cap = optional("amdsmi_get_power_cap_info", handle, cell="power_cap")
             memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_total")
             clocks = {
-                "max_sm_clock_mhz": about.max_sm_clock_mhz,
-                "max_memory_clock_mhz": about.max_memory_clock_mhz,
+                "max_sm_clock_mhz": properties.max_sm_clock_mhz,
+                "max_memory_clock_mhz": properties.max_memory_clock_mhz,
             }
-            held = {"memory_bytes": memory and memory << 20, "power_limit_w": cap and cap / 1e6}
+            limits = {"memory_bytes": memory and memory << 20, "power_limit_w": cap and cap / 1e6}
             described.append(
-                {"name": gpu.name, "uuid": gpu.uuid, "sms": about.sms, **clocks, **held}
+                {"name": gpu.name, "uuid": gpu.uuid, "sms": properties.sms, **clocks, **limits}
             )
         return described
 

@@ -65,7 +65,7 @@ def energy_sampler(now: Now = time.perf_counter) -> Watched:
 def _line() -> dict[str, float | None]:
     """Current readings of the registry. Memory is that of all processes; utilization is a mean kept
     by the driver."""
-    told = accelerator().get("PerformanceStatistics", {})
+    statistics = accelerator().get("PerformanceStatistics", {})
     names = {
         "utilization_percent": "Device Utilization %",
         "device_memory_bytes": "In use system memory",
@@ -79,7 +79,7 @@ def _line() -> dict[str, float | None]:
     )
     return {
         **{
-            column: None if (cell := told.get(name)) is None else float(cell)
+            column: None if (cell := statistics.get(name)) is None else float(cell)
             for column, name in names.items()
         },
         **dict.fromkeys((*hidden, "other_processes")),
@@ -89,12 +89,12 @@ def _line() -> dict[str, float | None]:
 def accelerator() -> Mapping[str, Any]:
     """First registry entry of an accelerator that has statistics. Empty if ioreg fails."""
     try:
-        told = plistlib.loads(
+        entries = plistlib.loads(
             subprocess.run(_ASK, capture_output=True, check=True, timeout=5).stdout
         )
     except (OSError, subprocess.SubprocessError, ValueError, ExpatError):
         return {}
-    return next((entry for entry in told if "PerformanceStatistics" in entry), {})
+    return next((entry for entry in entries if "PerformanceStatistics" in entry), {})
 
 
 class Apple(Vendor):

@@ -59,12 +59,12 @@ def version() -> int | None:
 def _asked(*values: str | None) -> tuple[int | None, list[dict[str, Any]]]:
     try:
         ctypes.CDLL(LIBRARY)  # raises OSError on machines without CUDA
-        given = {
+        chosen = {
             name: value for name, value in zip(ORDERS, values, strict=True) if value is not None
         }
         environment = {
             name: value for name, value in os.environ.items() if name not in ORDERS
-        } | given
+        } | chosen
         command = [sys.executable, "-S", "-E", "-c", _ASK]
         answer = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True

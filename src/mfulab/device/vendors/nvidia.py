@@ -179,8 +179,8 @@ class _Fit:
 
 def _cuda_of_driver() -> int:
     """Newest CUDA version that the driver supports, as 1000 · major + 10 · minor."""
-    told = nvml.optional(pynvml.nvmlSystemGetCudaDriverVersion_v2)
-    return told or cuda_driver.version() or NEW_CUDA
+    version = nvml.optional(pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    return version or cuda_driver.version() or NEW_CUDA
 
 
 @functools.cache
@@ -207,10 +207,10 @@ def has_code(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
     or PTX for it or an earlier one."""
     matches = (re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name) for name in architectures)
     for kind, major, minor, suffix in (match.groups() for match in matches if match):
-        of = (int(major), int(minor))
+        built_for = (int(major), int(minor))
         is_ptx = kind == "compute" and not suffix
-        if of == capability or (
-            of < capability and suffix != "a" and (is_ptx or of[0] == capability[0])
+        if built_for == capability or (
+            built_for < capability and suffix != "a" and (is_ptx or built_for[0] == capability[0])
         ):
             return True
     return False
@@ -227,19 +227,19 @@ def _handle(uuid: str) -> nvml.Handle | None:
 
 
 def _described(handle: nvml.Handle) -> dict[str, Any]:
-    asked = _asker(handle)
-    capability = asked(pynvml.nvmlDeviceGetCudaComputeCapability)
-    memory = asked(pynvml.nvmlDeviceGetMemoryInfo)
-    limit = asked(pynvml.nvmlDeviceGetPowerManagementLimit)
-    mig = asked(pynvml.nvmlDeviceGetMigMode)
-    mode = asked(pynvml.nvmlDeviceGetVirtualizationMode)
+    ask_device = _asker(handle)
+    capability = ask_device(pynvml.nvmlDeviceGetCudaComputeCapability)
+    memory = ask_device(pynvml.nvmlDeviceGetMemoryInfo)
+    limit = ask_device(pynvml.nvmlDeviceGetPowerManagementLimit)
+    mig = ask_device(pynvml.nvmlDeviceGetMigMode)
+    mode = ask_device(pynvml.nvmlDeviceGetVirtualizationMode)
     return {
-        "name": asked(pynvml.nvmlDeviceGetName),
-        "uuid": asked(pynvml.nvmlDeviceGetUUID),
+        "name": ask_device(pynvml.nvmlDeviceGetName),
+        "uuid": ask_device(pynvml.nvmlDeviceGetUUID),
         "compute_capability": capability and ".".join(map(str, capability)),
-        "max_sm_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
-        "max_memory_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
-        "memory_bus_bits": asked(pynvml.nvmlDeviceGetMemoryBusWidth),
+        "max_sm_clock_mhz": ask_device(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+        "max_memory_clock_mhz": ask_device(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
+        "memory_bus_bits": ask_device(pynvml.nvmlDeviceGetMemoryBusWidth),
         "memory_bytes": memory and memory.total,
         "power_limit_w": limit and limit / 1e3,
         "mig": mig and bool(mig[0]),
@@ -325,9 +325,9 @@ class Nvidia(Vendor):
             architectures = torch.cuda.get_arch_list()
             if have is None or not architectures or has_code(architectures, have):
                 return None
-            named = f"compute capability {have[0]}.{have[1]}"
+            capability = f"compute capability {have[0]}.{have[1]}"
             codes = ", ".join(architectures)
-            numbers = {"torch": torch.__version__, "codes": codes, "capability": named}
+            numbers = {"torch": torch.__version__, "codes": codes, "capability": capability}
             return Said("no_code_for_gpu", numbers)
         needs = f"HIP {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
         return Said("torch_cannot_use", {"torch": torch.__version__, "needs": needs})
@@ -350,18 +350,20 @@ class Nvidia(Vendor):
         if absent := nvml.why_absent():
             raise RefusedError(Said("nvml_silent", {"why": absent}))
         handle = nvml.handle_by_uuid(uuid)
-        named = nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or uuid
+        full_uuid = nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or uuid
         counters: Sampler
         if without := gpm.why_unsupported(handle):
-            counters = dcgm.dcgm_sampler(named, without)
-            if dcgm.page(named) is None:
+            counters = dcgm.dcgm_sampler(full_uuid, without)
+            if dcgm.page(full_uuid) is None:
                 absent = Said("no_exporter", {"why": without, "address": dcgm.address()})
-                counters = cupti.PmSampler(named, absent, now)
+                counters = cupti.PmSampler(full_uuid, absent, now)
         else:  # two readers of the same counters disturb each other
-            beside = (
-                f"{gpm.SOURCE}, disturbed by a dcgm-exporter" if dcgm.page(named) else gpm.SOURCE
+            source = (
+                f"{gpm.SOURCE}, disturbed by a dcgm-exporter"
+                if dcgm.page(full_uuid)
+                else gpm.SOURCE
             )
-            counters = gpm.GpmSampler(handle, now, beside)
+            counters = gpm.GpmSampler(handle, now, source)
         return [counters, nvml_sampler(handle), *between, nvml_at_end(handle)]
 
     def clock_reader(self, uuid: str) -> Callable[[], float | None]:
@@ -395,13 +397,13 @@ class Nvidia(Vendor):
         )
 
     def capability(self, uuid: str) -> tuple[int, int] | None:
-        told = nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, nvml.parent(_handle(uuid)))
-        if told is None:
+        found = nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, nvml.parent(_handle(uuid)))
+        if found is None:
             listed = cuda_driver.devices() if uuid else []
-            told = next(
+            found = next(
                 (device["capability"] for device in listed if device["uuid"].endswith(uuid)), None
             )
-        return None if told is None else (told[0], told[1])
+        return None if found is None else (found[0], found[1])
 
     def links(self, uuid: str) -> dict[str, Link]:
         whole = nvml.parent(_handle(uuid))
@@ -415,15 +417,15 @@ class Nvidia(Vendor):
             nvml.optional(pynvml.nvmlDeviceGetNvLinkState, whole, number)
             for number in range(pynvml.NVML_NVLINK_MAX_LINKS)
         ]
-        told_states = [state for state in states if state is not None]
-        if told_states:
-            found["nvlinks"] = Link(sum(told_states), len(told_states))
+        known_states = [state for state in states if state is not None]
+        if known_states:
+            found["nvlinks"] = Link(sum(known_states), len(known_states))
         return found
 
     def describe_all(self) -> list[dict[str, Any]]:
-        told = [_described(handle) for handle in nvml.handles()]
-        listed = () if told else cuda_driver.devices()
-        return told or [
+        described = [_described(handle) for handle in nvml.handles()]
+        listed = () if described else cuda_driver.devices()
+        return described or [
             {**entry, "compute_capability": ".".join(map(str, entry["capability"]))}
             for entry in listed
         ]
@@ -438,23 +440,23 @@ class Nvidia(Vendor):
 
     def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
         handle = nvml.handle_by_uuid(uuid)
-        asked = _asker(handle)
-        of_whole = _asker(nvml.parent(handle))
+        ask_device = _asker(handle)
+        ask_whole = _asker(nvml.parent(handle))
 
         def now() -> dict[str, float | None]:
-            rates = asked(pynvml.nvmlDeviceGetUtilizationRates)
-            memory = asked(pynvml.nvmlDeviceGetMemoryInfo)
+            rates = ask_device(pynvml.nvmlDeviceGetUtilizationRates)
+            memory = ask_device(pynvml.nvmlDeviceGetMemoryInfo)
             (instant,) = fields(handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])
-            power = asked(pynvml.nvmlDeviceGetPowerUsage)
+            power = ask_device(pynvml.nvmlDeviceGetPowerUsage)
             return {
                 "utilization_percent": rates and rates.gpu,
                 "memory_utilization_percent": rates and rates.memory,
-                "clock_mhz": of_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-                "memory_clock_mhz": of_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
+                "clock_mhz": ask_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+                "memory_clock_mhz": ask_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
                 "power_w": power and power / 1e3,
                 # power_w is a mean, over 1 s on Hopper
                 "instant_power_w": instant.value and instant.value / 1e3,
-                "temperature_c": of_whole(
+                "temperature_c": ask_whole(
                     pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU
                 ),
                 "device_memory_bytes": memory and memory.used,

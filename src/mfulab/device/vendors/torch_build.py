@@ -52,11 +52,11 @@ def installed() -> Build | None:
         package = metadata.distribution("torch")
     except metadata.PackageNotFoundError:
         return None
-    told: dict[str, str] = {}
+    versions: dict[str, str] = {}
     with suppress(OSError, ValueError, ImportError):
         spec = find_spec("torch")
         folder = (spec.submodule_search_locations or [""])[0] if spec else ""
         text = (Path(folder) / "version.py").read_text(encoding="utf-8")
-        told = {name: single or double for name, single, double in _VERSION.findall(text)}
+        versions = {name: single or double for name, single, double in _VERSION.findall(text)}
     is_conda = (package.read_text("INSTALLER") or "").strip() == "conda"
-    return Build(package.version, told.get("cuda"), told.get("hip"), is_conda)
+    return Build(package.version, versions.get("cuda"), versions.get("hip"), is_conda)
