@@ -57,15 +57,19 @@ def write(made: Made, folder: Path) -> list[Path]:
         began = now.copy()
         for _ in range(made.layers):
             jitter = random.uniform(0, made.jitter_us, made.ranks)
-            more = np.where(slow, (made.slower - 1) * made.kernel_us, 0.0)
-            begins = now + jitter + (more if made.idle else 0.0)
-            lengths = made.kernel_us + (0.0 if made.idle else more)
+            extra = np.where(slow, (made.slower - 1) * made.kernel_us, 0.0)
+            begins = now + jitter
+            lengths = np.full(made.ranks, made.kernel_us)
+            if made.idle:
+                begins += extra
+            else:
+                lengths += extra
             arrived = begins + lengths
             ended = arrived.reshape(-1, made.members).max(axis=1) + made.sending_us
             ended = np.repeat(ended, made.members)
             for rank, writer in enumerate(events):
-                length = float(np.broadcast_to(lengths, made.ranks)[rank])
-                writer.layer(float(begins[rank]), length, float(arrived[rank]), float(ended[rank]))
+                times = (begins[rank], lengths[rank], arrived[rank], ended[rank])
+                writer.layer(*map(float, times))
             now = ended
         for rank, writer in enumerate(events):
             writer.step(step, float(began[rank]), float(now[rank]))

@@ -243,45 +243,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def print_targets(sweeps: Sequence[Sweep], compared: Mapping[float, pd.DataFrame]) -> bool:
-    """Prints a line a target, of those that these parts can tell; True if all of them hold."""
-    verdicts = [compared_run for pair in pairs(sweeps) for compared_run in judged(pair)]
+    """Prints a line for each target that these parts determine. Returns True if all are met."""
+    verdicts: list[compare.Compared] = []
+    for pair in pairs(sweeps):
+        verdicts += judged(pair)
     if not verdicts and not compared:
         print("nothing could be compared: no run has a time in two sweeps", file=sys.stderr)
         return False
     print(HEADER)
     lines: list[tuple[Target, float]] = []
     if verdicts:
-        counts = Counter(compared_run.verdict for compared_run in verdicts)
-        intervals, called = covered(sweeps), sum(counts[verdict] for verdict in CHANGED)
-        least = Target(
-            f"intervals that hold the pooled median, of {len(intervals)}", 90, "%", is_least=True
-        )
-        lines += [
-            (
-                Target(f"unchanged: called different, of {len(verdicts)}", 5, "%"),
-                100 * called / len(verdicts),
-            ),
-            (Target("unchanged: ambiguous", 40, "%"), 100 * counts["ambiguous"] / len(verdicts)),
-            (
-                Target("half the interval, median", 8, "%"),
-                statistics.median(halves(sweeps) or [math.inf]),
-            ),
-            (least, 100 * sum(intervals) / len(intervals) if intervals else 0.0),
-            (
-                Target("duty cycle of a sweep", 65, "%", is_least=True),
-                min(map(duty_percent, sweeps)),
-            ),
-        ]
-        if times := [sweep.time_s for sweep in sweeps if sweep.time_s is not None]:
-            lines.append((Target("the slowest sweep, the whole command", 210, "s"), max(times)))
+        lines += _unchanged(sweeps, verdicts)
     for slower, found in compared.items():
-        seen = found[found["ratio"] != ""]["verdict"]
-        name = f"paired, +{100 * slower:g} %: {'found' if slower else 'called different'}, of {len(seen)}"
-        target = Target(name, SLOWER_BY[slower], "%", is_least=bool(slower))
-        share = seen.eq("slower") if slower else seen.isin(CHANGED)
-        lines.append((target, 100 * share.mean() if len(seen) else math.nan))
+        lines.append(_paired(slower, found[found["ratio"] != ""]["verdict"]))
     met = [report(target, got) for target, got in lines]  # a list, so that every line is printed
     return all(met)
+
+
+def _unchanged(
+    sweeps: Sequence[Sweep], verdicts: Sequence[compare.Compared]
+) -> list[tuple[Target, float]]:
+    """Targets of sweeps without a change, each with its value."""
+    counts = Counter(compared.verdict for compared in verdicts)
+    called = sum(counts[verdict] for verdict in CHANGED)
+    different = Target(f"unchanged: called different, of {len(verdicts)}", 5, "%")
+    ambiguous = Target("unchanged: ambiguous", 40, "%")
+    half = Target("half the interval, median", 8, "%")
+    contain = covered(sweeps)
+    name = f"intervals that hold the pooled median, of {len(contain)}"
+    intervals = Target(name, 90, "%", is_least=True)
+    duty = Target("duty cycle of a sweep", 65, "%", is_least=True)
+    lines = [
+        (different, 100 * called / len(verdicts)),
+        (ambiguous, 100 * counts["ambiguous"] / len(verdicts)),
+        (half, statistics.median(halves(sweeps) or [math.inf])),
+        (intervals, 100 * statistics.fmean(contain) if contain else 0.0),
+        (duty, min(map(duty_percent, sweeps))),
+    ]
+    times = [sweep.time_s for sweep in sweeps if sweep.time_s is not None]
+    if times:
+        lines.append((Target("the slowest sweep, the whole command", 210, "s"), max(times)))
+    return lines
+
+
+def _paired(slower: float, verdicts: pd.Series) -> tuple[Target, float]:
+    """Target of a paired comparison with an injected slowdown (0 for none), and its value."""
+    is_right = verdicts.eq("slower") if slower else verdicts.isin(CHANGED)
+    result = "found" if slower else "called different"
+    name = f"paired, +{100 * slower:g} %: {result}, of {len(verdicts)}"
+    target = Target(name, SLOWER_BY[slower], "%", is_least=bool(slower))
+    return target, 100 * is_right.mean() if len(verdicts) else math.nan
 
 
 if __name__ == "__main__":

@@ -152,8 +152,10 @@ def main() -> None:
             f"--pairs {options.pairs}: {FEWEST_WINDOWS} are the fewest that have an interval"
         )
     device, threads = prepare(DeviceConfig(type=options.device))
-    step, clock = matmul(device), clock_for(device)
-    estimate = warm_up(step, clock, CUDA_PACE if device.type == "cuda" else CPU_PACE).chunks_s[-1]
+    pace = CUDA_PACE if device.type == "cuda" else CPU_PACE
+    step = matmul(device)
+    clock = clock_for(device)
+    estimate = warm_up(step, clock, pace).chunks_s[-1]
     costs, repeats = [], []
     for number in range(options.pairs):
         first = measure_window(step, clock, options.seconds, estimate).median_s
@@ -166,7 +168,7 @@ def main() -> None:
         costs.append(watched / plain)
         repeats.append(measure_window(step, clock, options.seconds, estimate).median_s / plain)
     model, train = training(device)
-    train_s = warm_up(train, clock, CUDA_PACE if device.type == "cuda" else CPU_PACE).chunks_s[-1]
+    train_s = warm_up(train, clock, pace).chunks_s[-1]
     window = mfulab.measure(model, quiet=True, ceiling_s=0)
     steps = max(FEWEST_WINDOWS, round(options.seconds / train_s))
     measured_loop(window, train, 2)

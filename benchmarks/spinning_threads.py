@@ -25,12 +25,16 @@ LONGEST_S, SAMPLE_S = 0.4, 0.004
 def spins_s(call: Callable[[], object]) -> float:
     """Seconds after a call until the sleeping process stops using CPU time; at most LONGEST_S."""
     call()
-    started, used_s, spun_s = time.perf_counter(), time.process_time(), 0.0
-    while (elapsed_s := time.perf_counter() - started) < LONGEST_S:
+    started = time.perf_counter()
+    used_s = time.process_time()
+    elapsed_s = spun_s = 0.0
+    while elapsed_s < LONGEST_S:
         time.sleep(SAMPLE_S)
-        before_s, used_s = used_s, time.process_time()
+        before_s = used_s
+        used_s = time.process_time()
         if used_s - before_s > SAMPLE_S / 4:
             spun_s = elapsed_s
+        elapsed_s = time.perf_counter() - started
     return spun_s
 
 

@@ -194,7 +194,8 @@ def _mutated(root: Path, path: str, name: str, occurrence: int, line: int, scope
     before = after = ""
     for old, new in zip(source.splitlines(), mutated.splitlines(), strict=False):
         if old != new:
-            before, after = old.strip(), new.strip()
+            before = old.strip()
+            after = new.strip()
             break
     operator = name.removeprefix("core/")
     return Mutant(path, scope, line, operator, before, after, mutated)

@@ -72,12 +72,10 @@ def together(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode
 def doubtful_share(notebook: nbformat.NotebookNode) -> float:
     """Share of the measured rows that the notebook reports as doubtful. Raises ValueError if it
     does not report any number."""
-    printed = "".join(
-        output.get("text", "")
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-        if output.output_type == "stream"
-    )
+    printed = ""
+    for cell in notebook.cells:
+        streams = [part for part in cell.get("outputs", []) if part.output_type == "stream"]
+        printed += "".join(stream.get("text", "") for stream in streams)
     found = MEASURED.search(printed)
     if found is None:
         raise ValueError("no cell prints how many rows are doubtful")

@@ -132,7 +132,8 @@ def _gallery(config: Any) -> Iterator[File]:
         build.write(build.collect(reference=ROOT / "results/reference"), Path(folder))
         tables, _ = frames.read(Path(folder))
     for name in list(figures.modules())[: config.extra["figures"]]:
-        if drawn := figures.render(name, tables):
+        drawn = figures.render(name, tables)
+        if drawn:
             picture = io.BytesIO()
             drawn.figure.savefig(picture, format="svg")
             yield File.generated(config, f"gallery/{name}.svg", content=picture.getvalue())

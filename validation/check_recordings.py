@@ -55,8 +55,10 @@ def _table(path: Path, table: str, rows: list[Record]) -> Iterator[str]:
         return
     for line, row in zip(map(with_counters, cells), rows, strict=False):
         for name in computed(TABLES[table]):
-            text, value = line.get(name, ""), row[name]
-            is_same = text == ("" if value is None else str(value))
+            text = line.get(name, "")
+            value = row[name]
+            expected = "" if value is None else str(value)
+            is_same = text == expected
             with suppress(ValueError, TypeError):
                 is_same = is_same or math.isclose(float(text), value, rel_tol=RELATIVE)
             if not is_same:

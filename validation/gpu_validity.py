@@ -120,20 +120,16 @@ def ceilings_as_published(
             yield Line(check, precision, NOT_MEASURABLE, "this ceiling was not measured")
             continue
         description = f"{measured:.4g} TFLOP/s, published {low:g} to {high:g}"
-        clock, spec_clock = row.get("clock_mhz"), row.get("computed_clock_mhz")
+        clock = row.get("clock_mhz")
+        spec_clock = row.get("computed_clock_mhz")
+        is_slower = known(clock) and known(spec_clock) and clock < spec_clock
         if known(clock):
             description += f", mean SM clock {clock:.0f} MHz"
         if low * (1 - CEILING) <= measured <= high * (1 + CEILING):
             yield Line(check, precision, OK, description)
-        elif (
-            known(clock) and known(spec_clock) and clock < spec_clock and _as_fast_a_clock(row, low)
-        ):
-            yield Line(
-                check,
-                precision,
-                OK,
-                f"{description}: explained by a clock under the {spec_clock:.0f} MHz of its peak",
-            )
+        elif is_slower and _as_fast_a_clock(row, low):
+            why = f"explained by a clock under the {spec_clock:.0f} MHz of its peak"
+            yield Line(check, precision, OK, f"{description}: {why}")
         else:
             yield Line(check, precision, DIFFERS, f"{description}: the clock does not explain it")
 
@@ -319,6 +315,13 @@ def only_machine(tables: frames.Tables) -> str:
     return names[0]
 
 
+def _cases(path: Path | None) -> list[Row]:
+    if path is None:
+        return []
+    cases: list[Row] = json.loads(path.read_text(encoding="utf-8"))
+    return cases
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints a line per check. Returns 1 if any differs."""
     parser = argparse.ArgumentParser(
@@ -332,10 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--clocks", type=Path, help="what validation/second_clock.py --out wrote")
     options = parser.parse_args(arguments)
     tables, _ = frames.read(options.tables)
-    executed, clocks = (
-        json.loads(path.read_text(encoding="utf-8")) if path else []
-        for path in (options.executed, options.clocks)
-    )
+    executed, clocks = map(_cases, (options.executed, options.clocks))
     lines = judge(tables, options.hardware or only_machine(tables), executed, clocks)
     print("\n".join(map(str, lines)))
     return int(any(line.verdict == DIFFERS for line in lines))

@@ -115,20 +115,24 @@ def compared(name: str, device: str, *, small: bool) -> dict[str, object]:
         _wait(device)
         within = (time.perf_counter() - began) / steps
     after = plainly(step, steps, device)
-    row, plain = window.row, min(before, after)
-    peak = row.get("peak_tflop_s")
-    by_hand = flops / plain / (float(peak) * 1e12) * 100 if peak else None
-    return {
+    row = window.row
+    comparison: dict[str, object] = {
         "plain_ms": [before * 1e3, after * 1e3],
         "whole_loop_ms": within * 1e3,
-        "ratio": float(row["time_s"]) / statistics.mean([before, after])
-        if row.get("time_s")
-        else None,
-        "mfu_by_hand_percent": by_hand,
-        "flops_ratio": float(row["flops"]) / flops if row.get("flops") else None,
-        "cause": window.verdict.cause if window.verdict else None,
-        "flags": [str(flag) for flag in window.verdict.flags] if window.verdict else [],
-    } | {column: row.get(column) for column in SHOWN}
+        **dict.fromkeys(("ratio", "mfu_by_hand_percent", "flops_ratio", "cause")),
+        "flags": [],
+    }
+    if row.get("time_s"):
+        comparison["ratio"] = float(row["time_s"]) / statistics.mean([before, after])
+    if row.get("peak_tflop_s"):
+        flop_s = flops / min(before, after)
+        comparison["mfu_by_hand_percent"] = 100 * flop_s / (float(row["peak_tflop_s"]) * 1e12)
+    if row.get("flops"):
+        comparison["flops_ratio"] = float(row["flops"]) / flops
+    if window.verdict:
+        comparison["cause"] = window.verdict.cause
+        comparison["flags"] = [str(flag) for flag in window.verdict.flags]
+    return comparison | {column: row.get(column) for column in SHOWN}
 
 
 def _wait(device: str) -> None:

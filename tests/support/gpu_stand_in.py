@@ -408,18 +408,12 @@ def _step(config: Any) -> tuple[Any, float]:
     require_devices(config.parallel, len(identity.gpus()), "a GPU")
     mode = config.execution.mode
     recorded, time_s = step_s(model, workload, config.batch_size, config.precision.name, mode)
-    # Twice the memory, if the recorded format has half the bytes per number.
-    held_bytes = (
-        float(recorded["memory_bytes"] or 0) * config.batch_size / int(recorded["batch_size"])
-    )
-    held_bytes *= 2 if (config.precision.name, recorded["precision"]) == ("fp32", "bf16") else 1
     memory_bytes = MIG_BYTES if here.mig else here.memory_bytes
-    if held_bytes + CUDA_BYTES > memory_bytes:
+    if _needed_bytes(config, recorded) > memory_bytes:
         stand_in_clock.advance(CONTEXT_S + JOB_S)
         raise RuntimeError(
             f"CUDA out of memory. GPU 0 has a total capacity of {memory_bytes / 2**30:.2f} GiB"
         )
-    compiled = mode == "compile"
     names = {
         name for name in ProfileRow.model_fields if name.endswith("_percent") or name in COPIED
     }
@@ -446,23 +440,40 @@ def _step(config: Any) -> tuple[Any, float]:
         row = ProfileRow.of(config, **_measured(measured, ProfileRow))
         traced_s = CONTEXT_S + 3 * (TRACED_S.get(model, 0.0) + time_s)
         return row, traced_s + warm_up_s + window_s
-    row.utilization_source = (
-        readings["utilization_percent"].origin if "utilization_percent" in values else None
-    )
-    row.sources_answered = sources_answered(
-        {**readings, "kernel_busy_percent": Reading(1.0, "%", "trace")}
-    )
+    if "utilization_percent" in values:
+        row.utilization_source = readings["utilization_percent"].origin
+    traced = {"kernel_busy_percent": Reading(1.0, "%", "trace")}
+    row.sources_answered = sources_answered({**readings, **traced})
     row.reasons = json.dumps(absent)
-    traced = max(1, min(10, round(pace.traced_s / time_s))) + (0 if pace.is_traced_once else 1)
-    each_s = TRACED_S.get(model, 0.0) * (TRACED_TRAINING if workload == "training" else 1)
-    around_s = (
-        CONTEXT_S
-        + traced * (each_s + 1.5 * time_s)
-        + (pace.window_s if workload == "training" else 0)
-    )
-    if compiled:
+    seconds = row.measured_s + _unmeasured_s(config, pace, time_s)
+    if mode == "compile":
         row.compile_s = COMPILE_S
-    return row, around_s + row.measured_s + (COMPILE_S if compiled else 0)
+        seconds += COMPILE_S
+    return row, seconds
+
+
+def _needed_bytes(config: Any, recorded: Mapping[str, str]) -> float:
+    """Device memory of a step, scaled from its recorded row, with CUDA's own."""
+    step_bytes = float(recorded["memory_bytes"] or 0)
+    step_bytes *= config.batch_size / int(recorded["batch_size"])
+    if (config.precision.name, recorded["precision"]) == ("fp32", "bf16"):
+        step_bytes *= 2
+    return step_bytes + CUDA_BYTES
+
+
+def _unmeasured_s(config: Any, pace: Any, time_s: float) -> float:
+    """Seconds of a step's process outside of its warm-up and windows."""
+    is_training = config.workload.name == "training"
+    traced_steps = max(1, min(10, round(pace.traced_s / time_s)))
+    if not pace.is_traced_once:
+        traced_steps += 1
+    read_s = TRACED_S.get(config.model.name, 0.0)
+    if is_training:
+        read_s *= TRACED_TRAINING
+    seconds = CONTEXT_S + traced_steps * (read_s + 1.5 * time_s)
+    if is_training:
+        seconds += pace.window_s
+    return seconds
 
 
 COPIED = {

@@ -43,7 +43,9 @@ def instructions(text: str) -> list[tuple[int, str, str]]:
 def loops(text: str) -> list[list[str]]:
     """Opcodes of each loop, from the target of a backward branch to the branch. Longest loop
     first."""
-    code, labels, address = instructions(text), {}, 0
+    code = instructions(text)
+    labels: dict[str, int | None] = {}
+    address = 0
     for line in text.splitlines():
         if label := re.match(r"\s*(\.L_x_\d+):", line):
             labels[label[1]] = None

@@ -57,7 +57,10 @@ def pipeline(rank: int) -> tuple[dict[str, object], float | None]:
     )
 
     def step() -> None:
-        schedule.step(target=batch) if rank else schedule.step(batch)
+        if rank == 0:
+            schedule.step(batch)
+        else:
+            schedule.step(target=batch)
 
     step()
     with OperatorCounter(LayerTracker(stage), memory=False) as counter:
