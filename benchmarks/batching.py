@@ -1,11 +1,12 @@
-"""Batching under load for real, beside what `benchmarks/simulated_serving.py` simulates from step times.
+"""Real batching under load, compared with the simulation of `benchmarks/simulated_serving.py` from
+step times.
 
     python benchmarks/batching.py [--layers 12] [--places 8] [--prompt 64] [--tokens 16] [--requests 60]
 
-GPT-2 with random weights answers requests that arrive by chance, whether or not it keeps up (open loop), in
-static and in continuous batches. The same requests go through the simulation with the
-step times of that very run, so that other work on the machine hits both alike. Goodput is the requests a second that
-were answered within `--target` times the latency of a request alone.
+GPT-2 with random weights answers requests that arrive at random, whether or not it keeps up (open
+loop), in static and in continuous batches. The simulation gets the same requests and the step times
+of that very run, so that other load on the machine affects both alike. Goodput is the number of
+requests per second that were answered within `--target` times the latency of a single request.
 """
 
 import argparse
@@ -26,7 +27,7 @@ LOADS = (0.3, 0.6, 0.9)
 
 
 class Places(CacheLayerMixin):
-    """Keys and values of one layer by place, each place at a length of its own."""
+    """Keys and values of one layer for several slots, each with its own sequence length."""
 
     def __init__(self, rows: torch.Tensor, positions: torch.Tensor, most: int) -> None:
         super().__init__()
@@ -45,10 +46,10 @@ class Places(CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(keys)
-        place, long = self.rows[:, None], int(self.positions.max()) + 1
-        self.keys[place, :, self.positions] = keys.transpose(1, 2)
-        self.values[place, :, self.positions] = values.transpose(1, 2)
-        return self.keys[self.rows, :, :long], self.values[self.rows, :, :long]
+        slot, length = self.rows[:, None], int(self.positions.max()) + 1
+        self.keys[slot, :, self.positions] = keys.transpose(1, 2)
+        self.values[slot, :, self.positions] = values.transpose(1, 2)
+        return self.keys[self.rows, :, :length], self.values[self.rows, :, :length]
 
     def get_seq_length(self) -> int:
         return 0
@@ -61,7 +62,7 @@ class Places(CacheLayerMixin):
 
 
 class Engine:
-    """A model with `most` places, each of which holds a sequence of its own length."""
+    """Model with `most` slots, each of which holds a sequence of its own length."""
 
     def __init__(self, model: Any, most: int, prompt: int) -> None:
         self.model, self.prompt, self.lengths = model, prompt, torch.zeros(most, dtype=torch.long)
@@ -70,36 +71,40 @@ class Engine:
         self.cache = Cache(layers=self.layers)
 
     def _forward(
-        self, rows: torch.Tensor, words: torch.Tensor, positions: torch.Tensor
+        self, rows: torch.Tensor, token_ids: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
         for layer in self.layers:
             layer.rows, layer.positions = rows, positions
         seen = torch.arange(int(positions.max()) + 1)[None, None, :] <= positions[:, :, None]
         hidden = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)[:, None]
-        given = {"attention_mask": hidden, "position_ids": positions, "past_key_values": self.cache}
+        inputs = {
+            "attention_mask": hidden,
+            "position_ids": positions,
+            "past_key_values": self.cache,
+        }
         with torch.inference_mode():
-            return self.model(words, **given, logits_to_keep=1).logits
+            return self.model(token_ids, **inputs, logits_to_keep=1).logits
 
     def check(self) -> None:
-        """Raises AssertionError unless places of different lengths give what the model gives each
-        alone."""
-        words = torch.randint(9, 999, (2, 12))
+        """Raises AssertionError unless slots of different lengths return what the model returns for
+        each sequence alone."""
+        token_ids = torch.randint(9, 999, (2, 12))
         for row, length in ((0, 11), (1, 5)):
             self._forward(
-                torch.tensor([row]), words[row : row + 1, :length], torch.arange(length)[None]
+                torch.tensor([row]), token_ids[row : row + 1, :length], torch.arange(length)[None]
             )
         found = self._forward(
-            torch.tensor([0, 1]), words[[0, 1], [11, 5]][:, None], torch.tensor([[11], [5]])
+            torch.tensor([0, 1]), token_ids[[0, 1], [11, 5]][:, None], torch.tensor([[11], [5]])
         )
         with torch.inference_mode():
             alone = [
-                self.model(words[row : row + 1, :length]).logits[:, -1]
+                self.model(token_ids[row : row + 1, :length]).logits[:, -1]
                 for row, length in ((0, 12), (1, 6))
             ]
         torch.testing.assert_close(found[:, 0], torch.cat(alone), rtol=1e-4, atol=1e-4)
 
     def prefill(self, rows: Sequence[int]) -> None:
-        """Reads a prompt into each of these places."""
+        """Processes a prompt in each of these slots."""
         places = torch.tensor(rows)
         self._forward(
             places,
@@ -109,14 +114,14 @@ class Engine:
         self.lengths[places] = self.prompt
 
     def decode(self, rows: Sequence[int]) -> None:
-        """Gives each of these places one more token."""
+        """Generates one more token in each of these slots."""
         places = torch.tensor(rows)
         self._forward(places, torch.randint(9, 999, (len(rows), 1)), self.lengths[places][:, None])
         self.lengths[places] += 1
 
 
 def seconds(work: Callable[[], None], times: int = 3) -> float:
-    """The median time of a call after one that is not counted."""
+    """Median seconds of a call, after one call that is not counted."""
     work()
     found = []
     for _ in range(times):
@@ -127,9 +132,10 @@ def seconds(work: Callable[[], None], times: int = 3) -> float:
 
 
 def measured(engine: Engine, most: int, tokens: int) -> Server:
-    """Step times by batch size, of sequences half way through their answers."""
+    """Step times by batch size, for sequences half way through their answers."""
     prefill, decode = {}, {}
-    for size in sorted({1, *(2**power for power in range(1, 10) if 2**power < most), most}):
+    powers = {2**power for power in range(10) if 2**power < most}
+    for size in sorted(powers | {most}):
         rows = range(size)
         prefill[size] = seconds(partial(engine.prefill, rows))
 
@@ -142,7 +148,7 @@ def measured(engine: Engine, most: int, tokens: int) -> Server:
 
 
 def served(
-    engine: Engine, asked: Sequence[Request], policy: Policy, most: int
+    engine: Engine, arrivals: Sequence[Request], policy: Policy, most: int
 ) -> tuple[list[float], Server]:
     """Latencies of requests that the model answers as they arrive, and the mean times of its steps
     meanwhile."""
@@ -153,18 +159,16 @@ def served(
         getattr(engine, kind)(rows)
         times[kind].setdefault(len(rows), []).append(time.perf_counter() - before)
 
-    began, waiting, found = time.perf_counter(), list(asked), []
-    running: dict[int, list[Any]] = {}  # place: its request, tokens left
+    began, waiting, found = time.perf_counter(), list(arrivals), []
+    running: dict[int, list[Any]] = {}  # by slot: request, tokens left
     while waiting or running:
         now = time.perf_counter() - began
         if not running and waiting[0].arrival_s > now:
             time.sleep(waiting[0].arrival_s - now)
             continue
-        free = (
-            []
-            if running and policy == "static"
-            else [row for row in range(most) if row not in running]
-        )
+        free = [row for row in range(most) if row not in running]
+        if running and policy == "static":
+            free = []
         joining = {}
         while free and waiting and waiting[0].arrival_s <= now:
             joining[free.pop(0)] = [waiting[0], waiting.pop(0).tokens]
@@ -173,15 +177,16 @@ def served(
             running |= joining
         elif running:
             timed("decode", list(running))
-        for place in list(joining or running):
-            running[place][1] -= 1
-        done = [place for place, (_, left) in running.items() if left <= 0]
+        for slot in list(joining or running):
+            running[slot][1] -= 1
+        done = [slot for slot, (_, left) in running.items() if left <= 0]
         if policy == "static" and len(done) < len(running):
             continue  # a batch ends with its longest answer
         now = time.perf_counter() - began
-        found += [now - running.pop(place)[0].arrival_s for place in done]
+        found += [now - running.pop(slot)[0].arrival_s for slot in done]
     means = (
-        {size: sum(each) / len(each) for size, each in sizes.items()} for sizes in times.values()
+        {size: sum(samples) / len(samples) for size, samples in sizes.items()}
+        for sizes in times.values()
     )
     return found, Server(*means)
 
@@ -213,20 +218,18 @@ def main() -> None:
     print("load  policy      measured: median  p95  goodput/s   simulated: median  p95  goodput/s")
     policies: tuple[Policy, ...] = ("static", "continuous")
     for load in LOADS:
-        asked = requests(load * most, options.requests, options.tokens)
+        arrivals = requests(load * most, options.requests, options.tokens)
         for policy in policies:
             cells = []
-            real, seen = served(engine, asked, policy, options.places)
-            seen = replace(
-                seen, decode_s={options.places: max(seen.decode_s.values()), **seen.decode_s}
-            )
-            for found in (real, latencies(seen, asked, policy)):
-                good = (
-                    sum(each <= options.target * alone for each in found) / len(found) * load * most
-                )
-                cells.append(
-                    f"{Stats(found).median:8.2f} {Stats(found).percentile(95):7.2f} {good:8.2f}"
-                )
+            real, server_meanwhile = served(engine, arrivals, policy, options.places)
+            decode_s = server_meanwhile.decode_s
+            decode_s = {options.places: max(decode_s.values()), **decode_s}
+            simulated = latencies(replace(server_meanwhile, decode_s=decode_s), arrivals, policy)
+            for latencies_s in (real, simulated):
+                in_time = [latency <= options.target * alone for latency in latencies_s]
+                good = sum(in_time) / len(in_time) * load * most
+                stats = Stats(latencies_s)
+                cells.append(f"{stats.median:8.2f} {stats.percentile(95):7.2f} {good:8.2f}")
             print(f"{load:4.1f}  {policy:11} {cells[0]}   {cells[1]}", flush=True)
 
 

@@ -1,11 +1,12 @@
-"""pyperf and this project in turn on the same three steps: spread between invocations, false verdicts, time spent.
+"""Compares pyperf and this project on the same three steps: spread between invocations, false
+verdicts, time spent.
 
     pip install pyperf
     python benchmarks/beside_pyperf.py --out ../beside --rounds 4      12 minutes on 2 cores, which should be idle
 
-A round is a sweep of the three steps by this project, with 1.2 minutes for it. Then pyperf follows with its own
-defaults for `--fast` on the very same steps. Nothing changes between rounds, so that each difference that a tool
-reports is a false one. Both are asked for differences of 10 % or more. Needs what the project needs, and pyperf.
+A round is a sweep of the three steps by this project, within 1.2 minutes. Then pyperf measures the
+same steps with its defaults for `--fast`. Nothing changes between rounds, so every reported
+difference is false. Both tools report differences of 10 % or more. Needs pyperf.
 """
 
 import argparse
@@ -32,8 +33,8 @@ THREE = (
     "batch_size=1",
     "precision=fp32",
 )
-# What pyperf's processes run: each makes the steps as this project does, and times the one that it
-# was started for.
+# Script of pyperf's processes. Each creates all steps as this project does, and times the one that
+# it was started for.
 WORK = """
 import json
 from pathlib import Path
@@ -52,7 +53,7 @@ for path in map(Path, {paths!r}):
 
 
 def by_pyperf(out: Path, configs: Sequence[Path]) -> dict[str, float]:
-    """Seconds a call by step, as pyperf reports them; its file stays as `out`."""
+    """Seconds per call by step, as reported by pyperf. Its result file is kept as `out`."""
     import pyperf
 
     script = out.with_suffix(".py")
@@ -65,25 +66,26 @@ def by_pyperf(out: Path, configs: Sequence[Path]) -> dict[str, float]:
 
 
 def called_by_pyperf(old: Path, new: Path, steps: int) -> int:
-    """Steps that `pyperf compare_to` calls faster or slower."""
+    """Number of steps that `pyperf compare_to` reports as faster or slower."""
     command = ["compare_to", str(old), str(new), f"--min-speed={100 * repeatability.NOTICEABLE:g}"]
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-m", "pyperf", *command], capture_output=True, text=True, check=True
     ).stdout
-    hidden = re.search(r"hidden because not significant \((\d+)\)", told)
+    hidden = re.search(r"hidden because not significant \((\d+)\)", output)
     return steps - int(hidden[1] if hidden else 0)
 
 
 def spread(times: Sequence[Mapping[str, float]]) -> list[float]:
-    """Percent by which the slowest invocation of each step is above its fastest."""
-    return [
-        100 * (max(each[step] for each in times) / min(each[step] for each in times) - 1)
-        for step in times[0]
-    ]
+    """For each step, percent by which its slowest invocation exceeds its fastest."""
+    spreads = []
+    for step in times[0]:
+        of_step = [invocation[step] for invocation in times]
+        spreads.append(100 * (max(of_step) / min(of_step) - 1))
+    return spreads
 
 
 def main() -> None:
-    """Measures the rounds and prints a line a tool."""
+    """Measures the rounds and prints a line per tool."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -101,14 +103,11 @@ def main() -> None:
         part = repeatability.Part(f"ours-{number}", 0)
         repeatability.measure(part, out / part.name, THREE)
         sweeps.append(repeatability.sweep_of(out / part.name))
-        rows = compare.merged(sweeps[-1].folder, fast=True)
-        ours.append(
-            {
-                run: time_s
-                for (_, run), row in rows.items()
-                if isinstance(time_s := row["time_s"], float)
-            }
-        )
+        of_round: dict[str, float] = {}
+        for (_, run), row in compare.merged(sweeps[-1].folder, fast=True).items():
+            if isinstance(row["time_s"], float):
+                of_round[run] = row["time_s"]
+        ours.append(of_round)
         began = time.monotonic()
         configs = sorted(sweeps[-1].folder.glob("profile_step/*/config.json"))
         alone = {path.parent.name.partition(",replicate")[0]: path for path in configs}
@@ -116,8 +115,8 @@ def main() -> None:
         spent.append(time.monotonic() - began)
         print(f"round {number + 1}: {sweeps[-1].time_s:.0f} s and {spent[-1]:.0f} s", flush=True)
     files = [out / f"theirs-{number}.json" for number in range(options.rounds)]
-    compared = [each for pair in repeatability.pairs(sweeps) for each in pair]
-    ours_called = sum(each.verdict in repeatability.CHANGED for each in compared)
+    compared = list(itertools.chain.from_iterable(repeatability.pairs(sweeps)))
+    ours_called = sum(run.verdict in repeatability.CHANGED for run in compared)
     theirs_called = sum(
         called_by_pyperf(*pair, len(theirs[0])) for pair in itertools.pairwise(files)
     )
@@ -125,9 +124,9 @@ def main() -> None:
     print(
         f"{'':8} {'spread: median':>15} {'largest':>8} {'false verdicts':>15} {'seconds a round':>16}"
     )
-    own = [sweep.time_s or 0.0 for sweep in sweeps]
+    our_seconds = [sweep.time_s or 0.0 for sweep in sweeps]
     for name, times, called, seconds in (
-        ("mfulab", ours, ours_called, own),
+        ("mfulab", ours, ours_called, our_seconds),
         ("pyperf", theirs, theirs_called, spent),
     ):
         found = spread(times)

@@ -1,9 +1,10 @@
-"""Causes of differences between processes, one setting at a time: its effect on time and spread.
+"""Effect of one setting at a time on the time and on the spread between processes.
 
     python benchmarks/causes.py [--processes 8] [--only affinity]
 
-Each process is new, and the settings take turns (A B, then B A), so that the machine's drift hits both alike. On an
-idle machine a setting is worth having if it makes the spread smaller, or the time shorter, by more than its interval.
+Each measurement is a new process. Processes with and without the setting alternate (A B, then B A),
+so that drift of the machine affects both alike. On an idle machine, a setting is useful if it
+reduces the spread, or if it reduces the time by more than the interval.
 """
 
 import argparse
@@ -25,8 +26,8 @@ SETTINGS: dict[str, dict[str, str]] = {
     "kept memory": {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0"},
     "no collector": {"MFULAB_CAUSE_GC": "off"},
 }
-# One process: seconds of a small convolutional network's step, of a 128³ and of a 1024³ matmul,
-# best state or not.
+# One process: prints seconds of a small convolutional network's step, and of a 128³ and a 1024³
+# matmul.
 PROCESS = """
 import gc, os, statistics, time
 import torch
@@ -53,7 +54,7 @@ WORK = ("convolutions", "128³", "1024³")
 
 
 def process(setting: Mapping[str, str]) -> list[float]:
-    """Seconds of each work in one new process."""
+    """Seconds of each kind of work in one new process."""
     environment = {**os.environ, **setting}
     done = subprocess.run(
         [sys.executable, "-c", PROCESS], env=environment, capture_output=True, text=True, check=True
@@ -62,12 +63,12 @@ def process(setting: Mapping[str, str]) -> list[float]:
 
 
 def spread(times: Sequence[float]) -> float:
-    """Standard deviation of the logarithms, percent."""
+    """Standard deviation of the logarithms of the times, in percent."""
     return 100 * statistics.stdev(map(math.log, times))
 
 
 def main() -> None:
-    """Prints a line for each setting and work: time with ÷ without, and both spreads."""
+    """Prints a line for each setting and kind of work: time with ÷ without, and both spreads."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -85,15 +86,19 @@ def main() -> None:
     for name in options.only:
         both: dict[bool, list[list[float]]] = {True: [], False: []}
         for number in range(options.processes):
-            for is_set in (True, False) if number % 2 else (False, True):
+            order = (True, False) if number % 2 else (False, True)
+            for is_set in order:
                 both[is_set].append(process(SETTINGS[name] if is_set else {}))
-        for place, work in enumerate(WORK):
-            with_, without = ([times[place] for times in both[is_set]] for is_set in (True, False))
-            ratios = [one / other for one, other in itertools.zip_longest(with_, without)]
+        for index, work in enumerate(WORK):
+            with_, without = ([times[index] for times in both[is_set]] for is_set in (True, False))
+            ratios = [
+                time_with / time_without
+                for time_with, time_without in itertools.zip_longest(with_, without)
+            ]
             half = relative_half_width(ratios) or 0.0
-            told = f"{statistics.median(ratios):.3f} (±{100 * math.expm1(half):.1f} %)"
+            ratio = f"{statistics.median(ratios):.3f} (±{100 * math.expm1(half):.1f} %)"
             print(
-                f"{name:14}| {work:13}| {told:22}| {spread(with_):9.1f} % | {spread(without):.1f} %",
+                f"{name:14}| {work:13}| {ratio:22}| {spread(with_):9.1f} % | {spread(without):.1f} %",
                 flush=True,
             )
 

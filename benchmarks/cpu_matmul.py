@@ -1,7 +1,7 @@
-"""The CPU rungs against torch on the same threads: `python benchmarks/cpu_matmul.py [--size 2048]
-[--threads 4]`.
+"""Compares the CPU kernels with torch on the same threads: `python benchmarks/cpu_matmul.py [--size
+2048] [--threads 4]`.
 
-Prints a Markdown table. The exit status says whether the best Numba rung reaches 30 % of torch, the
+Prints a Markdown table. Exit status 0 means that the best Numba kernel reaches 30 % of torch, the
 target at 2048³.
 """
 
@@ -42,15 +42,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=int, default=2048)
     parser.add_argument("--threads", type=int, default=None)
-    arguments = parser.parse_args()
-    print(
-        f"| rung | median at {arguments.size}³, fp32 | GFLOP/s | share of torch in the same run |"
-    )
+    options = parser.parse_args()
+    print(f"| rung | median at {options.size}³, fp32 | GFLOP/s | share of torch in the same run |")
     print("|---|---|---|---|")
     shares = {}
     for name, target in RUNGS.items():
         try:
-            row = row_of(name, target, arguments.size, arguments.threads)
+            row = row_of(name, target, options.size, options.threads)
         except UnsupportedError as reason:
             print(f"| {name} | {reason} | | |")
             continue

@@ -1,8 +1,8 @@
-"""Two ranks on two cores against a plain torchrun script: `python benchmarks/data_parallel.py
-[--rounds 2]`.
+"""Scaling from one to two ranks, against a plain torchrun script: `python
+benchmarks/data_parallel.py [--rounds 2]`.
 
-One process and two, of mfulab and of `plain_ddp.py`, in turn. The exit status says whether mfulab's
-scaling efficiency reaches the script's; both are of the same minutes, as a ratio.
+Alternates between mfulab and `plain_ddp.py`, each with one and two processes. Exit status 0 means
+that mfulab's scaling efficiency is at least 0.95 of the script's, measured at the same time.
 """
 
 import argparse
@@ -31,8 +31,8 @@ def plain(processes: int, batch: int) -> float:
 
 
 def ours(processes: int, batch: int) -> float:
-    """Samples per second of the same step, as a run of the experiment `data_parallel` measures
-    it."""
+    """Samples per second of the same step, measured like a run of the experiment
+    `data_parallel`."""
     step = ("model=resnet18", "workload=training", f"batch_size={batch}")
     ranks = (f"parallel.processes={processes}", "device.threads=1", "profile.operators=false")
     with tempfile.TemporaryDirectory() as folder:
@@ -57,7 +57,7 @@ def main() -> int:
                 speeds.setdefault(f"{name} {processes}", []).append(
                     measure(processes, options.batch)
                 )
-    best = {name: statistics.median(each) for name, each in speeds.items()}
+    best = {name: statistics.median(runs) for name, runs in speeds.items()}
     print("| ResNet-18, Adam, fp32 | 1 process, samples/s | 2 processes | efficiency |")
     print("|---|---:|---:|---:|")
     efficiency = {}

@@ -1,5 +1,5 @@
-"""Error of a sweep's estimate of what is left, after its first ten runs: recorded sweeps are replayed, as they
-were, and as on machines whose measurements take other times than any that was seen.
+"""Error of a sweep's estimate of the remaining time after its first ten runs. Replays recorded
+sweeps as they were, and scaled to machines whose measurements take longer or shorter.
 
 python benchmarks/estimates.py
 """
@@ -18,10 +18,10 @@ from mfulab.measurements.registry import TABLES
 
 ROOT = Path(__file__).parents[1] / "results/reference"
 HARDWARE = ("amd-epyc-2c", "nvidia-h100-80gb-hbm3", "nvidia-h200")
-FEWEST = 20  # runs of a sweep: of fewer, ten are most
-SEEN = 10  # runs that have ended when the estimate is looked at
+FEWEST = 20  # minimum runs of a sweep, of which SEEN are half
+SEEN = 10  # runs that have finished when the estimate is evaluated
 WITHIN = 0.3
-# How many times as long as recorded each measurement takes on a machine; others take as long.
+# Factor on the recorded time of each measurement; 1 for all others.
 MACHINES: Mapping[str, Mapping[str, float]] = {
     "as recorded": {},
     "slow": {"ceilings": 3.0, "count_flops": 4.0, "profile_step": 3.0, "bench_matmul": 2.5},
@@ -32,7 +32,7 @@ MACHINES: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class Ended:
-    """A recorded run of all its processes: what was predicted, and what it took."""
+    """Recorded run with all its processes: predicted and actual seconds."""
 
     folder: str
     step: str
@@ -43,7 +43,8 @@ class Ended:
 
 @dataclass(frozen=True)
 class Replay:
-    """A sweep after its first runs: the first estimate, and that of the rest, each ÷ the truth."""
+    """State of a sweep after its first runs. `first` is the initial estimate and `rest` the
+    estimate of the remainder, each ÷ the truth."""
 
     hardware: str
     experiment: str
@@ -53,12 +54,12 @@ class Replay:
 
     @property
     def holds(self) -> bool:
-        """True if what is left was told within the target."""
+        """True if the estimate of the remainder is within the target."""
         return abs(self.rest - 1) <= WITHIN
 
 
 def sweeps(hardware: str) -> dict[str, list[Ended]]:
-    """Runs of each recorded experiment of a machine, in the order in which they began."""
+    """Runs of each recorded experiment of a machine, in the order in which they started."""
     configs = {}
     for line in (ROOT / hardware / "configs.jsonl").read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
@@ -84,7 +85,7 @@ def sweeps(hardware: str) -> dict[str, list[Ended]]:
 def replay(
     hardware: str, experiment: str, runs: Sequence[Ended], factors: Mapping[str, float]
 ) -> Replay:
-    """The estimates of one sweep on a machine whose measurements take `factors` times as long."""
+    """Estimates for one sweep on a machine whose measurements take `factors` times as long."""
     took_s = [run.took_s * factors.get(run.step, 1.0) for run in runs]
     predicted_s = {run.folder: run.predicted_s for run in runs}
     groups = {run.folder: run.group for run in runs}
@@ -98,7 +99,7 @@ def replay(
 
 
 def replays(machine: str) -> Iterator[Replay]:
-    """Every recorded sweep on a machine of MACHINES."""
+    """Replays of every recorded sweep on a machine of MACHINES."""
     for hardware in HARDWARE:
         for experiment, runs in sorted(sweeps(hardware).items()):
             yield replay(hardware, experiment, runs, MACHINES[machine])
@@ -109,9 +110,8 @@ def main() -> None:
     print("| --- | ---: | ---: | --- |")
     for machine in MACHINES:
         found = list(replays(machine))
-        beyond = [
-            f"{each.hardware} {each.experiment} {each.rest:.2f}" for each in found if not each.holds
-        ]
+        missed = [replayed for replayed in found if not replayed.holds]
+        beyond = [f"{sweep.hardware} {sweep.experiment} {sweep.rest:.2f}" for sweep in missed]
         print(f"| {machine} | {len(found)} | {len(found) - len(beyond)} | {'; '.join(beyond)} |")
 
 

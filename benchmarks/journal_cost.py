@@ -1,9 +1,11 @@
-"""Cost of a job's journal: CPU time of this thread a step, as a share of a step of 20 ms, at its dearest and its usual.
+"""Cost of a job's journal: CPU time per step of this thread, relative to a step of 20 ms, at its
+highest and as usual.
 
     python benchmarks/journal_cost.py [--steps 20000]
 
-In the first ten seconds of a process every step of 20 ms writes a line; later one step in several does. Each number is
-the least of five stretches, since others beside it only add. It should stay under 0.1 %.
+In the first ten seconds of a process, every step of 20 ms writes a line; later only some do. Each
+number is the minimum of five stretches, because other load can only add time. It should be below
+0.1 %.
 """
 
 import argparse
@@ -17,8 +19,8 @@ STEP_S = 0.02
 
 
 def step_s(share: float, steps: int) -> float:
-    """The least CPU seconds of a step's two marks, if a line is written after `share` of the
-    process's life."""
+    """Minimum CPU seconds of a step's two marks. `share` is the interval between written lines,
+    relative to the age of the process."""
     journals.SHARE = share
     found = []
     with tempfile.TemporaryDirectory() as folder:

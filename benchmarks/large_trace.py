@@ -1,8 +1,10 @@
-"""Makes a trace of gigabytes and reads it: is MFU that of a small file of the same steps, and does memory stay flat?
+"""Generates a trace of several gigabytes and reads it. Checks that MFU equals that of a short trace
+of the same steps, and that memory stays flat.
 
     python benchmarks/large_trace.py --gigabytes 4
 
-The file is made anew each time, packed, and removed; it holds equal steps of matmuls, operators and kernels.
+The compressed file is generated each time and removed afterwards. All its steps have the same
+matmuls, operators and kernels.
 """
 
 import argparse
@@ -16,28 +18,28 @@ from typing import Any
 from traces import timed
 
 SIDE = 1024
-LAYERS = 400  # of a step: a matmul and an operator each
+LAYERS = 400  # per step, each with a matmul and another operator
 KERNEL_US, STEP_US = 20, 10_000
 HEAD = '{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3",'
 HEAD += ' "computeMajor": 9, "computeMinor": 0, "numSms": 132}], "traceEvents": [\n'
-FEW = 20  # steps of the small file
+FEW = 20  # steps in the small file
 MOST_MB = 300
 
 
 def step_text(number: int) -> str:
-    """Events of one step, each followed by a comma."""
+    """Trace events of one step as JSON, each followed by a comma."""
     begin = 10**6 + number * STEP_US
     lines = [_event("user_annotation", f"ProfilerStep#{number}", begin, STEP_US - 10, 1, {})]
     for layer in range(LAYERS):
         at = begin + layer * 24
         linked = number * 2 * LAYERS + 2 * layer + 1
         sides = [[SIDE, SIDE], [SIDE, SIDE]]
-        told = {"External id": linked, "Input Dims": sides, "Input type": ["c10::BFloat16"] * 2}
-        told |= {"Ev Idx": linked, "Record function id": 0, "Concrete Inputs": ["", ""]}
-        lines.append(_event("cpu_op", "aten::mm", at, 5, 1, told))
+        args = {"External id": linked, "Input Dims": sides, "Input type": ["c10::BFloat16"] * 2}
+        args |= {"Ev Idx": linked, "Record function id": 0, "Concrete Inputs": ["", ""]}
+        lines.append(_event("cpu_op", "aten::mm", at, 5, 1, args))
         lines += _launched("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT", at + 1, KERNEL_US, linked)
-        told = {"External id": linked + 1, "Ev Idx": linked + 1, "Record function id": 0}
-        lines.append(_event("cpu_op", "aten::add", at + 6, 5, 1, told))
+        args = {"External id": linked + 1, "Ev Idx": linked + 1, "Record function id": 0}
+        lines.append(_event("cpu_op", "aten::add", at + 6, 5, 1, args))
         name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add>"
         lines += _launched(name, at + 7, 2, linked + 1)
     return ",\n".join(lines) + ",\n"
@@ -45,11 +47,11 @@ def step_text(number: int) -> str:
 
 def _launched(name: str, at: int, length: int, linked: int) -> list[str]:
     call = {"cbid": 211, "correlation": linked}
-    about = {"device": 0, "context": 1, "stream": 7, "correlation": linked, "grid": [128, 1, 1]}
-    about |= {"block": [384, 1, 1], "registers per thread": 168, "shared memory": 213_504}
+    args = {"device": 0, "context": 1, "stream": 7, "correlation": linked, "grid": [128, 1, 1]}
+    args |= {"block": [384, 1, 1], "registers per thread": 168, "shared memory": 213_504}
     return [
         _event("cuda_runtime", "cudaLaunchKernel", at, 1, 1, call),
-        _event("kernel", name, at + 3, length, 7, about),
+        _event("kernel", name, at + 3, length, 7, args),
     ]
 
 
@@ -59,7 +61,8 @@ def _event(kind: str, name: str, at: int, length: int, thread: int, args: dict[s
 
 
 def write(path: Path, size: int, steps: int | None = None) -> int:
-    """Writes steps until the JSON has `size` bytes, or so many; returns how many."""
+    """Writes `steps` steps, or by default steps until the JSON has `size` bytes. Returns the number
+    of steps."""
     written = number = 0
     with gzip.open(path, "wt", compresslevel=1) as file:
         file.write(HEAD)
@@ -71,10 +74,10 @@ def write(path: Path, size: int, steps: int | None = None) -> int:
 
 
 def _read(path: Path) -> tuple[tuple[float, float, float], dict[str, Any]]:
-    cost, told, succeeded = timed([sys.executable, "-m", "mfulab", "trace", str(path), "--json"])
+    cost, output, succeeded = timed([sys.executable, "-m", "mfulab", "trace", str(path), "--json"])
     if not succeeded:
         raise SystemExit(f"{path} was not read")
-    return cost, json.loads(told)
+    return cost, json.loads(output)
 
 
 def main() -> int:

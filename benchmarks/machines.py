@@ -1,12 +1,14 @@
-"""One sweep on each of several machines that this one can stand for: what it finds there, and what of it is wrong.
+"""Runs a sweep on machines that this one can emulate, and reports the results and what is wrong
+with them.
 
     python benchmarks/machines.py                                  the miniature, with bf16, on every machine
     python benchmarks/machines.py --only avx2,one-core             on some
     python benchmarks/machines.py --experiment quickstart          what a newcomer runs; minutes a machine
     python benchmarks/machines.py --markdown                       the table of docs/reliability.md
 
-Each machine is a copy of the workflow whose command runs under variables, an affinity, a cgroup or next to another
-process. Everything in a row is read from the tables and the page that the sweep left. Exit status 0: nothing is wrong.
+Each machine is a copy of the workflow that runs with environment variables, an affinity, a cgroup,
+or next to another process. The table is computed from the tables and the page of each sweep. Exit
+status 0 means that nothing is wrong.
 """
 
 import argparse
@@ -30,10 +32,10 @@ from mfulab.core.language import verdicts
 from mfulab.lab.planning.naming import short
 from mfulab.lab.report import frames, trust
 
-# Overrides beyond its name: bf16 is what a CPU most often lacks.
+# Overrides for each experiment: bf16 is the format that CPUs most often do not support.
 EXPERIMENTS = {"miniature": ("precision=fp32,bf16",), "quickstart": ()}
 CGROUPS = Path("/sys/fs/cgroup")
-# The first CPU's time, half of it; ends with the process that started it.
+# Uses half of the first CPU's time. Ends with the process that started it.
 NEIGHBOUR = """import time
 parent = os.getppid()
 while os.getppid() == parent:
@@ -42,34 +44,34 @@ while os.getppid() == parent:
         pass
     time.sleep(0.02)
 """
-COUNTED = 'steal = sum(each.steal for each in times) if hasattr(times[0], "steal") else None'
+COUNTED = 'steal = sum(core.steal for core in times) if hasattr(times[0], "steal") else None'
 STOLEN = "steal = 0.2 * total"
 FIRST_CPU = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
 
-# Makes what limits a sweep while it runs, and gives the Python code by which the command enters it.
+# Sets up limits for a sweep while it runs. Yields Python code with which the command enters them.
 Limits = Callable[[], AbstractContextManager[str]]
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine that this one can stand for; `says` is its name in the table."""
+    """Machine that this one can emulate. `title` is its name in the table."""
 
-    says: str
-    variables: Mapping[str, str] = field(default_factory=dict)  # of the environment
+    title: str
+    variables: Mapping[str, str] = field(default_factory=dict)  # environment variables
     limits: Limits = lambda: nullcontext("")
-    # a file of the package, and an expression to replace in the copy
+    # a file of the package, an expression to replace in the copy, and its replacement
     edit: tuple[str, str, str] | None = None
-    # formats that it has no units for; None: what this CPU's flags say
+    # formats that it has no units for; None: according to this CPU's flags
     lacks: frozenset[str] | None = None
-    flag: str = ""  # that at least one of its rows must carry
-    missing: Callable[[], str] = lambda: ""  # why it cannot be had here; empty where it can
+    flag: str = ""  # verdict flag that at least one of its rows must have
+    missing: Callable[[], str] = lambda: ""  # why it cannot be emulated here; empty if it can
 
 
 def instructions(
     aten: str, onednn: str, mkl: str, openblas: str, numpy: str, numba: str
 ) -> dict[str, str]:
-    """The variables that hold each library to one set of instructions: ATen, oneDNN, MKL, OpenBLAS,
-    NumPy, Numba."""
+    """Environment variables that limit each library to an instruction set: ATen, oneDNN, MKL,
+    OpenBLAS, NumPy, Numba."""
     return {
         "ATEN_CPU_CAPABILITY": aten,
         "ONEDNN_MAX_CPU_ISA": onednn,
@@ -77,14 +79,14 @@ def instructions(
         "OPENBLAS_CORETYPE": openblas,
         "NPY_DISABLE_CPU_FEATURES": numpy,
         "NUMBA_CPU_NAME": numba,
-        "NUMBA_CPU_FEATURES": "",  # those of that CPU, no more
+        "NUMBA_CPU_FEATURES": "",  # only those of that CPU
     }
 
 
 @contextmanager
 def cgroup(controllers: Sequence[str], version_1: str, version_2: str) -> Iterator[str]:
-    """A cgroup with one limit, `file=value` of either version; OSError where this user may make
-    none."""
+    """Creates a cgroup with one limit, given as `file=value` for each cgroup version. Yields code
+    that enters it. Raises OSError without permission."""
     old = (CGROUPS / controllers[0] / "cgroup.procs").exists()
     file, value = (version_1 if old else version_2).split("=")
     tops = [CGROUPS / name for name in controllers] if old else [CGROUPS]
@@ -103,12 +105,12 @@ def cgroup(controllers: Sequence[str], version_1: str, version_2: str) -> Iterat
         )
     finally:
         for folder in filter(Path.exists, folders):
-            while (folder / "cgroup.procs").read_text():  # the sweep's last process is about to end
+            while (folder / "cgroup.procs").read_text():  # waits for the sweep's last process
                 time.sleep(0.1)
             folder.rmdir()
 
 
-def quota() -> AbstractContextManager[str]:  # 50 ms of each 100
+def quota() -> AbstractContextManager[str]:  # 50 ms of every 100
     return cgroup(("cpu", "cpuacct"), "cpu.cfs_quota_us=50000", "cpu.max=50000 100000")
 
 
@@ -118,7 +120,7 @@ def little_memory() -> AbstractContextManager[str]:
 
 @contextmanager
 def neighbour() -> Iterator[str]:
-    """Another process, which takes half of the first CPU."""
+    """Runs a process next to the sweep that uses half of the first CPU."""
     process = subprocess.Popen([sys.executable, "-c", f"import os; {FIRST_CPU} {NEIGHBOUR}"])
     try:
         yield ""
@@ -128,7 +130,7 @@ def neighbour() -> Iterator[str]:
 
 
 def no_cgroup(limits: Limits) -> Callable[[], str]:
-    """Says why a cgroup cannot be made here."""
+    """Returns a function that returns why these limits cannot be set here, or an empty text."""
 
     def missing() -> str:
         try:
@@ -141,12 +143,13 @@ def no_cgroup(limits: Limits) -> Callable[[], str]:
 
 
 def without(flag: str) -> Callable[[], str]:
-    """Says that this CPU lacks an x86 flag, which no variable can bring."""
+    """Returns a function that returns why the machine cannot be emulated on a CPU without this
+    flag, or an empty text."""
     return lambda: "" if flag in flags() else f"this {platform.machine()} CPU has no {flag}"
 
 
 def flags() -> set[str]:
-    """The CPU's feature flags."""
+    """Feature flags of the CPU."""
     found = re.search(
         r"^(?:flags|Features)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
     )
@@ -154,7 +157,7 @@ def flags() -> set[str]:
 
 
 def lacking() -> frozenset[str]:
-    """The formats swept here that this CPU's flags have no units for."""
+    """Formats of these sweeps that the CPU has no units for, according to its flags."""
     return frozenset() if flags() & {"avx512_bf16", "amx_bf16", "bf16"} else frozenset({"bf16"})
 
 
@@ -187,10 +190,10 @@ MACHINES = {
 
 
 def swept(machine: Machine, experiment: str, *overrides: str) -> tuple[list[str], list[str]]:
-    """Runs the whole command on `machine` in a copy of the project; its cells of the table, and
-    what is wrong.
+    """Runs the whole command on `machine` in a copy of the project. Returns the cells of its row,
+    and descriptions of what is wrong.
 
-    Raises CalledProcessError where the command fails.
+    Raises CalledProcessError if the command fails.
     """
     with tempfile.TemporaryDirectory(prefix="mfulab-machine-") as name, machine.limits() as enter:
         folder = trivial.copy_workflow(Path(name), with_source=machine.edit is not None)
@@ -202,41 +205,26 @@ def swept(machine: Machine, experiment: str, *overrides: str) -> tuple[list[str]
             (folder / file).write_text(text.replace(line, instead), encoding="utf-8")
             variables["PYTHONPATH"] = str(folder / "src")
         begin = f"import os, sys; {enter} os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-        command = (
-            "-m",
-            "snakemake",
-            "report",
-            "--cores",
-            "1",
-            "--config",
-            f"experiment={experiment}",
-            "device=cpu",
-        )
-        cost = trivial.run(
-            folder,
-            "-c",
-            begin,
-            *command,
-            *EXPERIMENTS[experiment],
-            *overrides,
-            MFULAB_LOCKS=name,
-            **variables,
-        )
+        command = ("-m", "snakemake", "report", "--cores", "1", "--config")
+        settings = (f"experiment={experiment}", "device=cpu", *EXPERIMENTS[experiment], *overrides)
+        variables["MFULAB_LOCKS"] = name
+        cost = trivial.run(folder, "-c", begin, *command, *settings, **variables)
         cells, wrongs = found(folder, machine)
         return [f"{cost.time_s / 60:.1f}", *cells], wrongs
 
 
 def found(folder: Path, machine: Machine) -> tuple[list[str], list[str]]:
-    """Reads the tables and the page that a sweep left in `folder`."""
+    """Reads the tables and the page of a sweep in `folder`. Returns the cells of its row, and
+    descriptions of what is wrong."""
     tables, problems = frames.read(folder / "results/tables")
     page = (folder / "reports/report.html").read_text(encoding="utf-8")
     heading = re.search(r"<h1>(.*?)</h1>", page, re.DOTALL)
-    sentence = (
-        html.unescape(heading[1]).replace("\N{NO-BREAK SPACE}", " ").strip() if heading else ""
-    )
+    sentence = html.unescape(heading[1]) if heading else ""
+    sentence = sentence.replace("\N{NO-BREAK SPACE}", " ").strip()
     profile, matmul = tables["profile"], tables["matmul"]
     faults = [problem.in_words() for problem in problems]
-    wrongs = [*faults, *wrong(tables, lacking() if machine.lacks is None else machine.lacks)]
+    lacks = lacking() if machine.lacks is None else machine.lacks
+    wrongs = [*faults, *wrong(tables, lacks)]
     if "MFU" not in sentence:
         wrongs.append(f"the page does not begin with MFU: {sentence!r}")
     if machine.flag and not _flagged(profile, machine.flag).any():
@@ -249,53 +237,50 @@ def found(folder: Path, machine: Machine) -> tuple[list[str], list[str]]:
     counts = (rows, int(timed.sum()), rows - len(timed))
     return [
         *map(str, counts),
-        *(f"{each:.0f} %" for each in highest),
+        *(f"{share:.0f} %" for share in highest),
         str(len(wrongs)),
         sentence,
     ], wrongs
 
 
 def wrong(tables: frames.Tables, lacks: frozenset[str]) -> list[str]:
-    """Sentences on rows that say what cannot be, for a device without units for the formats
+    """Descriptions of rows that contradict themselves, on a device without units for the formats
     `lacks`.
 
-    `compute_bound` is wrong above 100 %, in an emulated format, and by a ceiling that was itself
-    disturbed. `emulated_format` is wrong of a format that the device has; the advice to lower the
-    precision where that was slower. MFU above 100 % needs its flag; no matmul may exceed the
-    ceiling that it is divided by; no run may fail.
+    `compute_bound` is wrong above 100 % MFU, in an emulated format, or by a disturbed ceiling.
+    `emulated_format` is wrong for a format that the device supports. Advice to lower the precision
+    is wrong if a lower precision was slower. MFU above 100 % needs a flag. No matmul may exceed its
+    measured ceiling, and no run may fail.
     """
     profile, matmul = frames.own(tables["profile"]), frames.own(tables["matmul"])
     ceilings = tables["ceilings"].set_index("ceiling")
     shaky = set(
         ceilings.index[ceilings["disturbed_replicates"] >= ceilings["replicates"].fillna(1)]
     )
-    emulated = profile["effective_precision"].isin(lacks)
-    bound = profile["verdict"] == "compute_bound"
-    says = profile["verdict"] == "emulated_format"
-    over = profile["mfu_percent"] > 100
+    is_emulated = profile["effective_precision"].isin(lacks)
+    is_compute_bound = profile["verdict"] == "compute_bound"
+    is_emulated_format = profile["verdict"] == "emulated_format"
+    is_above_peak = profile["mfu_percent"] > 100
     masks = {
-        "compute_bound above 100 % MFU": bound & over,
-        "compute_bound in a format that the device emulates": bound & emulated,
-        "compute_bound by a ceiling that was disturbed": bound
+        "compute_bound above 100 % MFU": is_compute_bound & is_above_peak,
+        "compute_bound in a format that the device emulates": is_compute_bound & is_emulated,
+        "compute_bound by a ceiling that was disturbed": is_compute_bound
         & profile["effective_precision"].isin(shaky),
-        "emulated_format, of a format that the device has": says & ~emulated,
-        "above 100 % MFU without a flag": over & ~_flagged(profile, "above_peak"),
+        "emulated_format, of a format that the device has": is_emulated_format & ~is_emulated,
+        "above 100 % MFU without a flag": is_above_peak & ~_flagged(profile, "above_peak"),
         "advises a lower precision, which was slower": _advises(profile) & _slower_below(profile),
         "under_used, though a quota held it back": (profile["verdict"] == "under_used")
         & _flagged(profile, "held_back"),
         "failed": profile["status"].isin(["failed", "incorrect"]),
     }
-    lines = [
-        f"{run}: {what}"
-        for what, mask in masks.items()
-        for run in profile.loc[mask, "run"].map(short)
-    ]
-    above = matmul["share_of_measured_percent"] > 100.05  # tables round
-    lines += [
-        f"{run}: above 100 % of the measured ceiling" for run in matmul.loc[above, "run"].map(short)
-    ]
-    failed = matmul["status"].isin(["failed", "incorrect"])
-    return lines + [f"{run}: failed" for run in matmul.loc[failed, "run"].map(short)]
+    lines = []
+    for fault, mask in masks.items():
+        lines += [f"{run}: {fault}" for run in profile.loc[mask, "run"].map(short)]
+    is_above_ceiling = matmul["share_of_measured_percent"] > 100.05  # as tables are rounded
+    has_failed = matmul["status"].isin(["failed", "incorrect"])
+    for run in matmul.loc[is_above_ceiling, "run"].map(short):
+        lines.append(f"{run}: above 100 % of the measured ceiling")
+    return lines + [f"{run}: failed" for run in matmul.loc[has_failed, "run"].map(short)]
 
 
 def _flagged(rows: pd.DataFrame, key: str) -> pd.Series:
@@ -303,14 +288,13 @@ def _flagged(rows: pd.DataFrame, key: str) -> pd.Series:
 
 
 def _advises(rows: pd.DataFrame) -> pd.Series:
-    """True where the verdict's sentence advises a lower precision."""
-    said = (verdicts.columns(row.to_dict())["verdict_reason"] for _, row in rows.iterrows())
-    return pd.Series(["lower precision" in sentence for sentence in said], rows.index, bool)
+    """True for rows whose verdict advises a lower precision."""
+    reasons = (verdicts.columns(row.to_dict())["verdict_reason"] for _, row in rows.iterrows())
+    return pd.Series(["lower precision" in sentence for sentence in reasons], rows.index, bool)
 
 
 def _slower_below(rows: pd.DataFrame) -> pd.Series:
-    """True where the same step, in fp32, is faster than in another format that was measured, by
-    more than intervals."""
+    """True for rows in fp32 whose step was measured in another format and was slower there."""
     step = rows["run"].str.replace(r"(?<=precision=)\w+", "", regex=True)
     others = (
         rows[(rows["status"] == "ok") & (rows["precision"] != "fp32")].groupby(step)["time_s"].min()
@@ -332,16 +316,18 @@ COLUMNS = (
 
 
 def chosen(text: str) -> list[str]:
-    """The machines of a comma-separated list; ArgumentTypeError with the choices for another
+    """Machines of a comma-separated list. Raises ArgumentTypeError with the choices for an unknown
     name."""
     names = text.split(",")
-    if unknown := [name for name in names if name not in MACHINES]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(MACHINES)}")
+    for name in names:
+        if name not in MACHINES:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(MACHINES)}")
     return names
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints a row a machine as it is measured, and below the table what is wrong."""
+    """Prints a row per machine as soon as it is measured, and after the table everything that is
+    wrong. Returns 1 if anything is."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -352,8 +338,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--markdown", action="store_true", help="as a table of Markdown")
     options = parser.parse_args(arguments)
     print(f"{trivial.machine()}; experiment={options.experiment}\n", flush=True)
-    for line in (COLUMNS, ["---"] * len(COLUMNS))[: 2 if options.markdown else 1]:
-        print(f"| {' | '.join(line)} |", flush=True)
+    print(f"| {' | '.join(COLUMNS)} |", flush=True)
+    if options.markdown:
+        print(f"| {' | '.join(['---'] * len(COLUMNS))} |", flush=True)
     lines = []
     for name in options.only:
         machine = MACHINES[name]
@@ -365,7 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 wrongs = [cells.pop() or f"the command ended with {error.returncode}"]
                 cells += wrongs
             lines += [f"{name}: {line}" for line in wrongs]
-        print(f"| {' | '.join([machine.says, *cells])} |", flush=True)
+        print(f"| {' | '.join([machine.title, *cells])} |", flush=True)
     print("", *lines, sep="\n")
     return int(bool(lines))
 

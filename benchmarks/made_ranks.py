@@ -1,10 +1,10 @@
-"""Makes the traces of a job's ranks with one known straggler, and reads them: is it named, in what
-time, and does memory stay flat?
+"""Generates traces of a job with one known straggler and reads them. Checks that the straggler is
+identified; prints time and memory.
 
     python benchmarks/made_ranks.py --ranks 512 --jobs 2
 
-Each rank has a clock of its own. In a step every layer multiplies, then all ranks of a group reduce;
-the straggler's kernels take longer, so that the others wait inside of the reduction.
+Each rank has its own clock. In every layer of a step each rank multiplies, then all ranks of a
+group reduce. The straggler's kernels take longer, so that the others wait inside the reduction.
 """
 
 import argparse
@@ -28,7 +28,7 @@ DEVICE |= {"numSms": 132}
 
 @dataclass(frozen=True)
 class Made:
-    """A job to be made; times in µs."""
+    """Parameters of a generated job; times are in µs."""
 
     ranks: int = 512
     slow: Sequence[int] = (137,)
@@ -43,12 +43,12 @@ class Made:
 
     @property
     def members(self) -> int:
-        """Ranks of a group."""
+        """Number of ranks in a group."""
         return self.group or self.ranks
 
 
 def write(made: Made, folder: Path) -> list[Path]:
-    """Writes a trace a rank."""
+    """Writes one trace per rank."""
     random = np.random.default_rng(7)
     events = [_Events(made, rank, float(random.uniform(0, 1e9))) for rank in range(made.ranks)]
     now = np.full(made.ranks, 1000.0)
@@ -57,15 +57,19 @@ def write(made: Made, folder: Path) -> list[Path]:
         began = now.copy()
         for _ in range(made.layers):
             jitter = random.uniform(0, made.jitter_us, made.ranks)
-            more = np.where(slow, (made.slower - 1) * made.kernel_us, 0.0)
-            begins = now + jitter + (more if made.idle else 0.0)
-            lengths = made.kernel_us + (0.0 if made.idle else more)
+            extra = np.where(slow, (made.slower - 1) * made.kernel_us, 0.0)
+            begins = now + jitter
+            lengths = np.full(made.ranks, made.kernel_us)
+            if made.idle:
+                begins += extra
+            else:
+                lengths += extra
             arrived = begins + lengths
             ended = arrived.reshape(-1, made.members).max(axis=1) + made.sending_us
             ended = np.repeat(ended, made.members)
             for rank, writer in enumerate(events):
-                own = float(np.broadcast_to(lengths, made.ranks)[rank])
-                writer.layer(float(begins[rank]), own, float(arrived[rank]), float(ended[rank]))
+                times = (begins[rank], lengths[rank], arrived[rank], ended[rank])
+                writer.layer(*map(float, times))
             now = ended
         for rank, writer in enumerate(events):
             writer.step(step, float(began[rank]), float(now[rank]))
@@ -92,27 +96,31 @@ class _Events:
     def launched(self, name: str, begin: float, length: float, stream: int, **args: Any) -> None:
         self.number += 1
         self.add("cuda_runtime", "cudaLaunchKernel", begin - 9, 1, correlation=self.number)
-        place = {"device": 0, "stream": stream, "correlation": self.number}
-        self.add("kernel", name, begin, length, **place, **args)
+        where = {"device": 0, "stream": stream, "correlation": self.number}
+        self.add("kernel", name, begin, length, **where, **args)
 
     def layer(self, begin: float, length: float, arrived: float, ended: float) -> None:
         sides = [[SIDE, SIDE], [SIDE, SIDE]]
         types = ["c10::BFloat16", "c10::BFloat16"]
         self.add("cpu_op", "aten::mm", begin - 10, 3, **{"Input Dims": sides, "Input type": types})
         self.launched("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT", begin, length, 7)
-        about = {"Collective name": "allreduce", "dtype": "BFloat16", "In msg nelems": SIDE * SIDE}
-        about |= {"Out msg nelems": SIDE * SIDE, "Group size": self.made.members}
-        about["Process Group Ranks"] = self.group
+        collective = {
+            "Collective name": "allreduce",
+            "dtype": "BFloat16",
+            "In msg nelems": SIDE * SIDE,
+        }
+        collective |= {"Out msg nelems": SIDE * SIDE, "Group size": self.made.members}
+        collective["Process Group Ranks"] = self.group
         self.launched(
-            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", arrived, ended - arrived, 20, **about
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", arrived, ended - arrived, 20, **collective
         )
 
     def step(self, number: int, begin: float, end: float) -> None:
         self.add("user_annotation", f"ProfilerStep#{number}", begin - 20, end - begin)
 
     def save(self, folder: Path) -> Path:
-        about = {"backend": "nccl", "rank": self.rank, "world_size": self.made.ranks}
-        content = {"deviceProperties": [DEVICE], "distributedInfo": about}
+        job = {"backend": "nccl", "rank": self.rank, "world_size": self.made.ranks}
+        content = {"deviceProperties": [DEVICE], "distributedInfo": job}
         text = json.dumps({**content, "traceEvents": self.events})
         path = folder / f"rank{self.rank}.json.gz"
         path.write_bytes(gzip.compress(text.encode(), 1))
@@ -132,16 +140,16 @@ def main() -> int:
         straggler = ranks // 3
         with tempfile.TemporaryDirectory() as folder:
             made = Made(ranks=ranks, slow=(straggler,))
-            # In a process of its own, whose memory a child would begin with.
+            # In a new process: the memory of this one would count for `mfulab trace`.
             writer = multiprocessing.get_context("spawn").Process(
                 target=write, args=(made, Path(folder))
             )
             writer.start()
             writer.join()
             command = [sys.executable, "-m", "mfulab", "trace", folder, "--json"]
-            cost, told, succeeded = timed([*command, "--jobs", str(options.jobs)])
+            cost, output, succeeded = timed([*command, "--jobs", str(options.jobs)])
         seconds, cpu, peak = cost
-        named = json.loads(told)["slowest"] if succeeded else None
+        named = json.loads(output)["slowest"] if succeeded else None
         failures += named != str(straggler)
         print(f"{ranks:5}  {straggler:9}  {named!s:5}  {seconds:5.1f}  {cpu:5.1f}  {peak:7.0f}")
     return int(failures > 0)

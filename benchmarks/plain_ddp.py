@@ -1,5 +1,5 @@
-"""DDP as anyone writes it: `torchrun --nproc-per-node 2 benchmarks/plain_ddp.py [BATCH]` prints
-samples/s of all."""
+"""Plain DDP script: `torchrun --nproc-per-node 2 benchmarks/plain_ddp.py [BATCH]` prints samples/s
+of all ranks."""
 
 import sys
 import time

@@ -1,13 +1,13 @@
-"""A step in `profile_step` against the same step in a plain script: its time, and its page faults.
+"""Compares a step in `profile_step` with the same step in a plain script: time and page faults.
 
     python benchmarks/plain_script.py [--processes 3] [--only "simple_cnn inference 4"]
     python benchmarks/plain_script.py --heap-top [--processes 6]
 
-Processes take turns (plain, fresh; plain, settled; mfulab). The plain loop knows nothing of mfulab but how to make the
-model. "Settled" frees one tensor of 31.9 MiB, as any script does that has trained a large model. Each time is a
-process's 5th percentile of steps, the least of all processes, so that what disturbs the machine does not count.
-`--heap-top` asks instead whether equal processes agree better where the top of the heap is never given back: medians
-of steps in plain processes of both states, in turn.
+Processes alternate: plain with a fresh heap, plain with a settled heap, mfulab. The plain script
+uses mfulab only to create the model. "Settled" means that one tensor of 31.9 MiB was freed, as in
+any script that has trained a large model. Each time is the minimum over processes of the 5th
+percentile of steps, so that disturbances do not count. With `--heap-top`, compares instead the
+spread between plain processes whose heap is trimmed and those whose heap is not.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from mfulab.lab.planning.runs import plan
 
 ROOT = Path(__file__).parents[1]
 PLAIN = Path(__file__).with_name("plain_step.py")
-CASES = {  # name: overrides beside fp32 on the CPU
+CASES = {  # overrides by name, in addition to fp32 on the CPU
     "simple_cnn inference 4": ("model=simple_cnn", "workload=inference", "batch_size=4"),
     "simple_cnn training 4": ("model=simple_cnn", "workload=training", "batch_size=4"),
     "simple_cnn training 32": ("model=simple_cnn", "workload=training", "batch_size=32"),
@@ -57,16 +57,17 @@ CASES = {  # name: overrides beside fp32 on the CPU
         "batch_size=16",
     ),
 }
-LIMIT = 0.05  # by which a time may differ from the plain script's
-ALIKE = 50  # page faults a step by which processes may differ
+LIMIT = 0.05  # allowed relative difference from the plain script's time
+ALIKE = 50  # allowed difference in page faults per step
 
 
 def planned(overrides: tuple[str, ...], folder: Path) -> Path:
-    """Writes the config of the run that `overrides` name below `folder`, and gives its path."""
+    """Writes the config of the run with these overrides to a file below `folder`. Returns the
+    path."""
     alone = ("device=cpu", "steps=[profile_step]", "replicates=1", "exclude=[]")
-    given = [*overrides, *alone, "precision=fp32", "timing.patience_s=0"]
+    configuration = [*overrides, *alone, "precision=fp32", "timing.patience_s=0"]
     hardware = hardware_slug("cpu")
-    (composition,) = compose_experiments(given, ROOT / "config")
+    (composition,) = compose_experiments(configuration, ROOT / "config")
     (run,) = (run for run in plan(composition, hardware, "cpu").runs if run.step == "profile_step")
     path = folder / run.folder / "config.json"
     write_json(path, json.loads(run.text))
@@ -74,8 +75,8 @@ def planned(overrides: tuple[str, ...], folder: Path) -> Path:
 
 
 def plain(config: Path, state: str) -> tuple[float, float, float]:
-    """5th percentile and median of steps in seconds, and page faults a step, of one new plain
-    process."""
+    """Runs one plain process. Returns the 5th percentile and median of its steps in seconds, and
+    page faults per step."""
     command = [sys.executable, str(PLAIN), str(config), state]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     least_s, median_s, faults = json.loads(done.stdout.splitlines()[-1])
@@ -83,7 +84,7 @@ def plain(config: Path, state: str) -> tuple[float, float, float]:
 
 
 def profiled(config: Path) -> dict[str, str]:
-    """The row of one new process of profile_step."""
+    """Runs one process of profile_step and returns its row."""
     command = [sys.executable, "scripts/run.py", "profile_step", "--config", str(config)]
     subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     (row,) = read_csv(config.with_name("row.csv"))
@@ -91,8 +92,8 @@ def profiled(config: Path) -> dict[str, str]:
 
 
 def compare(config: Path, processes: int) -> list[float]:
-    """Least times in ms, plain fresh and settled and mfulab's, and fewest page faults a step of the
-    three."""
+    """Minimum times in ms (plain with a fresh heap, plain with a settled heap, mfulab), followed by
+    the minimum page faults per step of each."""
     fresh, settled, ours = [], [], []
     for _ in range(processes):
         fresh.append(plain(config, "fresh")[::2])
@@ -102,14 +103,14 @@ def compare(config: Path, processes: int) -> list[float]:
             (float(row["time_p5_s"]), float(row["page_faults_per_s"]) * float(row["time_s"]))
         )
     columns = (fresh, settled, ours)
-    return [1e3 * min(time for time, _ in each) for each in columns] + [
-        min(n for _, n in each) for each in columns
-    ]
+    times_ms = [1e3 * min(time_s for time_s, _ in column) for column in columns]
+    faults = [min(count for _, count in column) for column in columns]
+    return times_ms + faults
 
 
 def heap_top(config: Path, processes: int) -> str:
-    """Cells of both states: median time, standard deviation ÷ mean between processes, fewest and
-    most page faults."""
+    """Cells for both states of the heap: median time, relative standard deviation between
+    processes, range of page faults."""
     states = ("settled", "kept_top")
     taken: dict[str, list[tuple[float, float, float]]] = {state: [] for state in states}
     for turn in range(processes):
@@ -119,13 +120,13 @@ def heap_top(config: Path, processes: int) -> str:
     for processes_of_state in taken.values():
         _, medians, faults = zip(*processes_of_state, strict=True)
         spread = statistics.stdev(medians) / statistics.fmean(medians)
-        told = f"{min(faults):,.0f} to {max(faults):,.0f}"
-        cells += [f"{1e3 * statistics.median(medians):.1f} ms", f"{spread:.0%}", told]
+        fault_range = f"{min(faults):,.0f} to {max(faults):,.0f}"
+        cells += [f"{1e3 * statistics.median(medians):.1f} ms", f"{spread:.0%}", fault_range]
     return " | ".join(cells)
 
 
 def main() -> int:
-    """Prints a line a case; status 1 if one misses its target."""
+    """Prints a line per case. Returns 1 if any misses its target."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -152,14 +153,14 @@ def main() -> int:
     missed = []
     with tempfile.TemporaryDirectory() as folder:
         for name in options.only:
-            found = compare(
-                planned(CASES[name], Path(folder) / name.replace(" ", "_")), options.processes
-            )
-            (fresh, settled, ours), faults = found[:3], found[3:]
+            config = planned(CASES[name], Path(folder) / name.replace(" ", "_"))
+            found = compare(config, options.processes)
+            fresh, settled, ours = found[:3]
+            faults = found[3:]
             ratio = ours / settled
-            told = " / ".join(f"{count:.0f}" for count in faults)
+            fault_counts = " / ".join(f"{count:.0f}" for count in faults)
             print(
-                f"| {name} | {fresh:.2f} ms | {settled:.2f} | {ours:.2f} | {ratio:.2f} | {told} |",
+                f"| {name} | {fresh:.2f} ms | {settled:.2f} | {ours:.2f} | {ratio:.2f} | {fault_counts} |",
                 flush=True,
             )
             if abs(ratio - 1) > LIMIT or abs(faults[2] - faults[1]) > ALIKE:

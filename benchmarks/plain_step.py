@@ -1,6 +1,6 @@
-"""A user's loop for `plain_script.py`: it knows nothing of mfulab but how to make the model. Its
-arguments are a config and the heap's state: fresh, settled (a large tensor was freed before) or
-kept_top (and its top is never given back)."""
+"""User's training loop for `plain_script.py`, which uses mfulab only to create the model.
+Arguments: a config, and the state of the heap. States are fresh, settled (a large tensor was freed
+before) and kept_top (the heap's top is never trimmed)."""
 
 import ctypes
 import json
@@ -44,7 +44,7 @@ step()
 step()
 if sys.argv[2] != "fresh":
     torch.empty((32 << 20) - (1 << 16), dtype=torch.uint8)
-# M_MMAP_THRESHOLD as it is now, since setting M_TRIM_THRESHOLD would reset it
+# sets M_MMAP_THRESHOLD to its current value too, as setting M_TRIM_THRESHOLD would reset it
 if sys.argv[2] == "kept_top":
     mallopt = ctypes.CDLL(None).mallopt
     assert mallopt(-3, 32 << 20)

@@ -1,13 +1,14 @@
-"""Code measured again and again on this machine: the verdicts of compare without a change, and with an injected one.
+"""Repeated measurements of the same code on this machine: verdicts of compare without a change, and
+with an injected one.
 
     python benchmarks/repeatability.py --out ../repeat                            the targets, in 25 minutes at most
     python benchmarks/repeatability.py --out ../repeat --sweeps 6                 goes on: only what is missing
     python benchmarks/repeatability.py --existing a/results b/results c/results   sweeps that were measured before
 
-Parts are quickstarts, each the whole command in a copy of its own, and paired comparisons of eight runs. The other side
-of a pair is a copy whose profiled steps wait for a share of their time. A part that would not end in time is left for
-the next call with the same `--out`. The machine should be idle. Exit status 0: all targets hold; 3: those that were
-measured hold.
+Parts are quickstarts, each the whole command in its own copy, and paired comparisons of eight runs.
+In a pair, the profiled steps of one copy also wait for a share of their time. A part that would not
+finish in time is left for the next call with the same `--out`. The machine should be idle. Exit
+status 0: all targets are met; 3: those that were measured are met.
 """
 
 import argparse
@@ -32,22 +33,20 @@ from mfulab.core.files import read_json, remove, write_json
 from mfulab.lab.tables import compare
 
 CHANGED = ("faster", "slower")
-NOTICEABLE = 0.1  # between sweeps; commits are compared in turn, and by less
-PAIRED_MIN = 4.0  # of a comparison in turn, beside planning and starting
-SLOWER_BY = {
-    0.0: 5,
-    0.1: 90,
-    0.05: 60,
-}  # injected: percent of runs called different at most, else found at least
+NOTICEABLE = 0.1  # between sweeps; paired comparisons detect smaller differences
+PAIRED_MIN = 4.0  # minutes of a paired comparison, without planning and starting
+# Target by injected slowdown: for 0, maximum percent of runs called different; otherwise, minimum
+# percent of runs found slower.
+SLOWER_BY = {0.0: 5, 0.1: 90, 0.05: 60}
 EIGHT_RUNS = (
     *("steps=[profile_step]", "model=simple_cnn,digit_cnn", "workload=training,inference"),
     *("batch_size=1,4", "precision=fp32"),
 )
 DONE, COMPARED = "done.json", "comparison.csv"
 UNFINISHED = 3  # exit status
-# slower is no failure
+# a verdict "slower" is not a failure here
 PAIRED = "import sys; from mfulab.cli.main import main; sys.exit(main(sys.argv[1:]) > 1)"
-# The real step, but for a wait behind each that takes this share of its time.
+# The real step, followed by a wait for this share of its time.
 SLOWER = """
 import sys
 import time
@@ -77,8 +76,7 @@ main(sys.argv.pop(1))
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that was measured: its machine's folder, and the seconds of the whole command, None
-    if not known."""
+    """Measured sweep: folder of its machine, and seconds of the whole command (None if unknown)."""
 
     folder: Path
     time_s: float | None = None
@@ -90,12 +88,13 @@ class Part:
     share."""
 
     name: str
-    about_s: float  # that it takes, at most
+    about_s: float  # upper estimate of its duration
     slower: float | None = None
 
 
 def parts(sweeps: int) -> list[Part]:
-    """Parts in the order in which they are measured: what needs least to be judged comes first."""
+    """Parts in the order in which they are measured. Those needed for the first results come
+    first."""
     paired = [
         Part(f"paired-{100 * slower:g}", 60 * PAIRED_MIN + 30, slower) for slower in SLOWER_BY
     ]
@@ -108,7 +107,7 @@ def is_done(out: Path) -> bool:
 
 
 def measure(part: Part, out: Path, overrides: Sequence[str]) -> None:
-    """Measures the part in a new copy of the project; its time is kept beside it."""
+    """Measures a part in a new copy of the project, and stores its time."""
     remove(out)
     out.mkdir(parents=True)
     folder = trivial.copy_workflow(out)
@@ -120,74 +119,72 @@ def measure(part: Part, out: Path, overrides: Sequence[str]) -> None:
         (folder / "scripts/run.py").write_text(SLOWER.format(share=part.slower))
         (out / "base").mkdir()
         base = trivial.copy_workflow(out / "base")
-        words = [
-            "paired",
-            "--base",
-            str(base),
-            "--minutes",
-            f"{PAIRED_MIN:g}",
-            "--out",
-            str(out / COMPARED),
-        ]
-        cost = trivial.run(folder, "-c", PAIRED, *words, "--config", *EIGHT_RUNS)
+        command = ["paired", "--base", str(base), "--minutes", f"{PAIRED_MIN:g}"]
+        command += ["--out", str(out / COMPARED), "--config", *EIGHT_RUNS]
+        cost = trivial.run(folder, "-c", PAIRED, *command)
     write_json(out / DONE, {"time_s": cost.time_s})
 
 
 def sweep_of(out: Path) -> Sweep:
-    """The sweep that was measured in this folder."""
+    """Sweep that was measured in this folder."""
     return Sweep(compare.machine_folder(out / "results"), read_json(out / DONE)["time_s"])
 
 
 def duty_percent(sweep: Sweep) -> float:
-    """Time in warm-up and measured windows ÷ time of all runs' processes."""
+    """Time in warm-up and measured windows, in percent of the time of all runs' processes."""
     rows = [
         next(csv.DictReader(path.open(newline="", encoding="utf-8")))
         for path in sweep.folder.glob("*/*/row.csv")
     ]
-    sums = {
-        name: sum(float(row.get(name) or 0) for row in rows) for name in ("measured_s", "process_s")
-    }
-    return 100 * sums["measured_s"] / sums["process_s"]
+    measured_s = sum(float(row.get("measured_s") or 0) for row in rows)
+    process_s = sum(float(row.get("process_s") or 0) for row in rows)
+    return 100 * measured_s / process_s
 
 
 def pairs(sweeps: Sequence[Sweep]) -> list[list[compare.Compared]]:
-    """Verdicts of compare.py of each sweep and the next."""
+    """Verdicts of compare.py for each sweep and the next one."""
     rows = [compare.merged(sweep.folder, fast=True) for sweep in sweeps]
     return [
-        compare.verdicts(*both, NOTICEABLE, compare.drift_between(*both) or 0.0)
-        for both in itertools.pairwise(rows)
+        compare.verdicts(*pair, NOTICEABLE, compare.drift_between(*pair) or 0.0)
+        for pair in itertools.pairwise(rows)
     ]
 
 
 def judged(compared: Sequence[compare.Compared]) -> list[compare.Compared]:
-    """Verdicts without those of runs that could not be compared."""
-    return [each for each in compared if each.verdict != "not comparable"]
+    """Drops verdicts of runs that could not be compared."""
+    return [verdict for verdict in compared if verdict.verdict != "not comparable"]
 
 
 def covered(sweeps: Sequence[Sweep]) -> list[bool]:
-    """True for each interval of each sweep that holds the median of its run over all sweeps."""
+    """For each interval of each sweep: True if it contains the median of its run over all
+    sweeps."""
     intervals: dict[tuple[str, str], list[compare.Interval]] = {}
     for sweep in sweeps:
         for key, row in compare.merged(sweep.folder).items():
-            found = compare.interval(row)
-            if found is not None and found.is_measured:
-                intervals.setdefault(key, []).append(found)
-    return [
-        each.low_s <= statistics.median(other.time_s for other in several) <= each.high_s
-        for several in intervals.values()
-        for each in several
-        if len(several) > 1
-    ]
+            interval = compare.interval(row)
+            if interval is not None and interval.is_measured:
+                intervals.setdefault(key, []).append(interval)
+    contained = []
+    for of_run in intervals.values():
+        if len(of_run) > 1:
+            median_s = statistics.median(interval.time_s for interval in of_run)
+            contained += [interval.low_s <= median_s <= interval.high_s for interval in of_run]
+    return contained
 
 
 def halves(sweeps: Sequence[Sweep]) -> list[float]:
-    """Half of each interval of the sweeps, in percent."""
-    rows = [row for sweep in sweeps for row in compare.merged(sweep.folder).values()]
-    return [percent for row in rows if isinstance(percent := row.get("precision_percent"), float)]
+    """Half-widths of all intervals of the sweeps, in percent."""
+    found = []
+    for sweep in sweeps:
+        for row in compare.merged(sweep.folder).values():
+            percent = row.get("precision_percent")
+            if isinstance(percent, float):
+                found.append(percent)
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures what is missing, or takes the sweeps given, and prints a line a target."""
+    """Measures the missing parts, or reads existing sweeps, and prints a line per target."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -211,9 +208,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(trivial.machine(), flush=True)
     if options.existing is not None:
         try:
-            return int(
-                not told([Sweep(compare.machine_folder(path)) for path in options.existing], {})
-            )
+            sweeps = [Sweep(compare.machine_folder(path)) for path in options.existing]
+            return int(not print_targets(sweeps, {}))
         except ConfigurationError as error:
             parser.error(str(error))
     out = (options.out or Path(tempfile.mkdtemp(prefix="mfulab-repeat-"))).absolute()
@@ -235,55 +231,68 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for part in done
         if part.slower is not None
     }
-    held = told(sweeps, compared)
+    met = print_targets(sweeps, compared)
     if left:
         print(
             f"not measured yet: {', '.join(left)}. The same command with --out {out} goes on.",
             flush=True,
         )
-    return 1 if not held else UNFINISHED if left else 0
+    if not met:
+        return 1
+    return UNFINISHED if left else 0
 
 
-def told(sweeps: Sequence[Sweep], compared: Mapping[float, pd.DataFrame]) -> bool:
-    """Prints a line a target, of those that these parts can tell; True if all of them hold."""
-    each_pair = [each for pair in pairs(sweeps) for each in judged(pair)]
-    if not each_pair and not compared:
+def print_targets(sweeps: Sequence[Sweep], compared: Mapping[float, pd.DataFrame]) -> bool:
+    """Prints a line for each target that these parts determine. Returns True if all are met."""
+    verdicts: list[compare.Compared] = []
+    for pair in pairs(sweeps):
+        verdicts += judged(pair)
+    if not verdicts and not compared:
         print("nothing could be compared: no run has a time in two sweeps", file=sys.stderr)
         return False
     print(HEADER)
     lines: list[tuple[Target, float]] = []
-    if each_pair:
-        counts = Counter(each.verdict for each in each_pair)
-        intervals, called = covered(sweeps), sum(counts[verdict] for verdict in CHANGED)
-        least = Target(
-            f"intervals that hold the pooled median, of {len(intervals)}", 90, "%", is_least=True
-        )
-        lines += [
-            (
-                Target(f"unchanged: called different, of {len(each_pair)}", 5, "%"),
-                100 * called / len(each_pair),
-            ),
-            (Target("unchanged: ambiguous", 40, "%"), 100 * counts["ambiguous"] / len(each_pair)),
-            (
-                Target("half the interval, median", 8, "%"),
-                statistics.median(halves(sweeps) or [math.inf]),
-            ),
-            (least, 100 * sum(intervals) / len(intervals) if intervals else 0.0),
-            (
-                Target("duty cycle of a sweep", 65, "%", is_least=True),
-                min(map(duty_percent, sweeps)),
-            ),
-        ]
-        if times := [sweep.time_s for sweep in sweeps if sweep.time_s is not None]:
-            lines.append((Target("the slowest sweep, the whole command", 210, "s"), max(times)))
+    if verdicts:
+        lines += _unchanged(sweeps, verdicts)
     for slower, found in compared.items():
-        seen = found[found["ratio"] != ""]["verdict"]
-        name = f"paired, +{100 * slower:g} %: {'found' if slower else 'called different'}, of {len(seen)}"
-        target = Target(name, SLOWER_BY[slower], "%", is_least=bool(slower))
-        share = seen.eq("slower") if slower else seen.isin(CHANGED)
-        lines.append((target, 100 * share.mean() if len(seen) else math.nan))
-    held = [report(target, got) for target, got in lines]  # every line is printed
-    return all(held)
+        lines.append(_paired(slower, found[found["ratio"] != ""]["verdict"]))
+    met = [report(target, got) for target, got in lines]  # a list, so that every line is printed
+    return all(met)
+
+
+def _unchanged(
+    sweeps: Sequence[Sweep], verdicts: Sequence[compare.Compared]
+) -> list[tuple[Target, float]]:
+    """Targets of sweeps without a change, each with its value."""
+    counts = Counter(compared.verdict for compared in verdicts)
+    called = sum(counts[verdict] for verdict in CHANGED)
+    different = Target(f"unchanged: called different, of {len(verdicts)}", 5, "%")
+    ambiguous = Target("unchanged: ambiguous", 40, "%")
+    half = Target("half the interval, median", 8, "%")
+    contain = covered(sweeps)
+    name = f"intervals that hold the pooled median, of {len(contain)}"
+    intervals = Target(name, 90, "%", is_least=True)
+    duty = Target("duty cycle of a sweep", 65, "%", is_least=True)
+    lines = [
+        (different, 100 * called / len(verdicts)),
+        (ambiguous, 100 * counts["ambiguous"] / len(verdicts)),
+        (half, statistics.median(halves(sweeps) or [math.inf])),
+        (intervals, 100 * statistics.fmean(contain) if contain else 0.0),
+        (duty, min(map(duty_percent, sweeps))),
+    ]
+    times = [sweep.time_s for sweep in sweeps if sweep.time_s is not None]
+    if times:
+        lines.append((Target("the slowest sweep, the whole command", 210, "s"), max(times)))
+    return lines
+
+
+def _paired(slower: float, verdicts: pd.Series) -> tuple[Target, float]:
+    """Target of a paired comparison with an injected slowdown (0 for none), and its value."""
+    is_right = verdicts.eq("slower") if slower else verdicts.isin(CHANGED)
+    result = "found" if slower else "called different"
+    name = f"paired, +{100 * slower:g} %: {result}, of {len(verdicts)}"
+    target = Target(name, SLOWER_BY[slower], "%", is_least=bool(slower))
+    return target, 100 * is_right.mean() if len(verdicts) else math.nan
 
 
 if __name__ == "__main__":

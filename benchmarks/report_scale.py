@@ -1,8 +1,8 @@
-"""Time and memory of the page, or of joining tables, by number of rows.
+"""Time and memory of drawing the page, or of joining tables, by number of rows.
 
 python benchmarks/report_scale.py 1000 10000 100000
 
-With `--axis batch_size` no two rows are alike, and with `--join` runs are joined into tables.
+With `--axis batch_size` all rows differ. With `--join` runs are joined into tables.
 """
 
 import argparse
@@ -20,24 +20,24 @@ from support import report_rows
 
 
 def main() -> None:
-    """Prints a line for each number of rows given."""
+    """Prints a line for each number of rows."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("counts", nargs="*", type=int, default=[1000, 10_000, 100_000])
     parser.add_argument("--axis", default="seed", help="in which the rows differ")
     parser.add_argument("--join", action="store_true", help="join runs into tables, no page")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
-        if given.join:
-            join(root, sorted(given.counts))
+        if options.join:
+            join(root, sorted(options.counts))
         else:
-            draw(root, sorted(given.counts), given.axis)
+            draw(root, sorted(options.counts), options.axis)
 
 
 def draw(root: Path, counts: Sequence[int], axis: str) -> None:
-    """Prints what a page costs by the number of rows that differ in an axis."""
+    """Prints the cost of a page by the number of rows, which differ in `axis`."""
     manifest = report_rows.lay_out(root)
     run_command(tables_of(root, manifest, root / "small"))
     print(f"{'rows':>8} {'build_s':>8} {'cpu_s':>6} {'memory_gb':>10} {'page_mb':>8}")
@@ -49,7 +49,7 @@ def draw(root: Path, counts: Sequence[int], axis: str) -> None:
 
 
 def join(root: Path, counts: Sequence[int]) -> None:
-    """Prints what tables cost by the number of runs, each in a folder of its own."""
+    """Prints the cost of joining tables by the number of runs, each in its own folder."""
     print(f"{'runs':>8} {'build_s':>8} {'cpu_s':>6} {'memory_gb':>10}")
     for count in counts:
         manifest = report_rows.lay_out(root / str(count))
@@ -59,15 +59,15 @@ def join(root: Path, counts: Sequence[int]) -> None:
 
 
 def tables_of(root: Path, manifest: Path, out: Path) -> list[str]:
-    """The words of the command that joins an experiment's rows into tables."""
+    """Arguments of the command that joins an experiment's rows into tables."""
     return ["tables", "--root", str(root), "--out", str(out), "--manifest", str(manifest)]
 
 
-def run_command(words: Sequence[str]) -> str:
-    """Runs a command of mfulab in a process of its own; its wall time and CPU time in seconds, and
-    the memory of the largest process so far in GB, as text."""
+def run_command(arguments: Sequence[str]) -> str:
+    """Runs a command of mfulab in a new process. Returns wall and CPU seconds, and the peak memory
+    in GB of all processes so far, as text."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run([sys.executable, "-m", "mfulab", *words], check=True)
+    subprocess.run([sys.executable, "-m", "mfulab", *arguments], check=True)
     build_s = time.monotonic() - started
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime

@@ -1,11 +1,13 @@
-"""Cost of watching: the step time with every sampler on ÷ with none, in interleaved pairs of windows.
+"""Cost of sampling: step time with all samplers running ÷ without samplers, in interleaved pairs of
+windows.
 
     python benchmarks/sampler_cost.py [--device cpu|cuda|auto] [--pairs 10] [--seconds 1]
 
-Also says how far two consecutive windows of a step differ. It gives the cost of `mfulab.measure` around a training loop
-with steps of some 20 ms. On an idle device all should stay under 1 %. The last lines are CPU seconds of the loop's own
-thread, computing alone: of short stretches of steps, plain and in a window by turns, the fastest of each are compared,
-which others beside it change least. `--cpu-only` prints these lines alone.
+Also prints the difference between two consecutive windows of a step. Then the cost of
+`mfulab.measure` around a training loop with steps of about 20 ms. On an idle device all should be
+below 1 %. The last lines are CPU seconds of the loop's own thread, on one thread. They compare the
+fastest of short stretches of steps, alternately with and without a window, which other load affects
+least. `--cpu-only` prints only these lines.
 """
 
 import argparse
@@ -29,7 +31,7 @@ from mfulab.timing.windows import Step, measure_window, warm_up
 
 
 def watched_window(step: Step, device: torch.device, seconds: float, estimate_s: float) -> float:
-    """The median step time of a window with the device's samplers and the poller running."""
+    """Median step time of a window with the device's samplers and the poller running."""
     with tempfile.TemporaryDirectory() as folder:
         series = Series(device, Path(folder) / "series.csv").open()
         try:
@@ -45,8 +47,7 @@ def watched_window(step: Step, device: torch.device, seconds: float, estimate_s:
 
 
 def matmul(device: torch.device) -> Step:
-    """A step of some milliseconds: one matmul on the CPU, many small ones, bound by launches, on a
-    GPU."""
+    """Step of some milliseconds: one matmul on a CPU, many small launch-bound ones on a GPU."""
     size, repeats = (512, 1) if device.type == "cpu" else (256, 200)
     a = torch.randn(size, size, device=device)
 
@@ -58,9 +59,10 @@ def matmul(device: torch.device) -> Step:
 
 
 def training(device: torch.device, width: int = 0, rows: int = 0) -> tuple[torch.nn.Module, Step]:
-    """A model and its training step of some 20 ms on four cores: many layers, so that hooks and
-    parameters count."""
-    width, rows = (width, rows) if width else (512, 128) if device.type == "cpu" else (2048, 4096)
+    """Model and training step of about 20 ms on four cores. Has many layers, so that hooks and
+    parameters matter."""
+    if not width:
+        width, rows = (512, 128) if device.type == "cpu" else (2048, 4096)
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width, device=device) for _ in range(24)))
     inputs = torch.randn(rows, width, device=device)
 
@@ -72,8 +74,7 @@ def training(device: torch.device, width: int = 0, rows: int = 0) -> tuple[torch
 
 
 def measured_loop(window: mfulab.measure, step: Step, steps: int) -> float:
-    """The median step time in a loop inside `mfulab.measure`, which has counted such a step
-    before."""
+    """Median step time of a loop inside `mfulab.measure`, which has already counted such a step."""
     with window:
         for _ in range(steps):
             step()
@@ -82,8 +83,8 @@ def measured_loop(window: mfulab.measure, step: Step, steps: int) -> float:
 
 
 def thread_s(train: Step, steps: int, window: mfulab.measure | None = None) -> list[float]:
-    """CPU seconds of this thread a step, of each of ten stretches, inside a window where one is
-    given."""
+    """CPU seconds per step of this thread, for each of ten stretches of steps. Runs inside `window`
+    if given."""
     found = []
     with window or contextlib.nullcontext():
         for _ in range(10):
@@ -97,7 +98,7 @@ def thread_s(train: Step, steps: int, window: mfulab.measure | None = None) -> l
 
 
 def tick_cpu_s(ticks: int = 100_000) -> float:
-    """CPU seconds of the end of a step that nothing watches."""
+    """CPU seconds that an unwatched step costs at its end."""
     steps = UnwatchedSteps(clock_for(torch.device("cpu")), nodes=0, most=2 * ticks)
     began = time.thread_time()
     for _ in range(ticks):
@@ -106,24 +107,26 @@ def tick_cpu_s(ticks: int = 100_000) -> float:
 
 
 def print_thread_costs(pairs: int) -> None:
-    """Prints CPU time in a window ÷ plain, for steps of some 1 and 20 ms with 25 modules, on one
-    thread."""
+    """Prints CPU time inside a window ÷ without one, on one thread, for steps of about 1 and 20 ms
+    with 25 modules."""
     torch.set_num_threads(1)
     for width, rows, steps in ((16, 8, 100), (256, 232, 8)):
         model, train = training(torch.device("cpu"), width, rows)
         window = mfulab.measure(model, quiet=True, ceiling_s=0)
-        plain, measured = thread_s(train, steps), thread_s(train, steps, window)  # which counts
+        plain = thread_s(train, steps)
+        measured = thread_s(train, steps, window)  # counts the step's FLOPs first
         for _ in range(pairs):
-            plain, measured = (
-                plain + thread_s(train, steps),
-                measured + thread_s(train, steps, window),
-            )
+            plain += thread_s(train, steps)
+            measured += thread_s(train, steps, window)
         tick_s = tick_cpu_s()
-        own = tick_s / min(plain) + window._loop.watch_s / CHECK_S
+        share_by_parts = tick_s / min(plain) + window._loop.watch_s / CHECK_S
+        fastest = f"× {min(measured) / min(plain):.4f} between checks"
+        median = f"median of all stretches × {Stats(measured).median / Stats(plain).median:.3f}"
+        hooks_us = f"{1e6 * window._loop.watch_s:.0f} µs a second"
+        parts = f"the end of a step {1e6 * tick_s:.2f} µs, hooks {hooks_us}"
         print(
-            f"steps of {1e3 * min(plain):.2f} ms CPU time: × {min(measured) / min(plain):.4f} between checks (median of"
-            f" all stretches × {Stats(measured).median / Stats(plain).median:.3f}); by its parts {own:.3%}: the end of"
-            f" a step {1e6 * tick_s:.2f} µs, hooks {1e6 * window._loop.watch_s:.0f} µs a second"
+            f"steps of {1e3 * min(plain):.2f} ms CPU time: {fastest} ({median});"
+            f" by its parts {share_by_parts:.3%}: {parts}"
         )
 
 
@@ -149,12 +152,14 @@ def main() -> None:
             f"--pairs {options.pairs}: {FEWEST_WINDOWS} are the fewest that have an interval"
         )
     device, threads = prepare(DeviceConfig(type=options.device))
-    step, clock = matmul(device), clock_for(device)
-    estimate = warm_up(step, clock, CUDA_PACE if device.type == "cuda" else CPU_PACE).chunks_s[-1]
+    pace = CUDA_PACE if device.type == "cuda" else CPU_PACE
+    step = matmul(device)
+    clock = clock_for(device)
+    estimate = warm_up(step, clock, pace).chunks_s[-1]
     costs, repeats = [], []
     for number in range(options.pairs):
         first = measure_window(step, clock, options.seconds, estimate).median_s
-        # Which comes first alternates, so that a drift of the device does not look like a cost.
+        # The order alternates, so that drift of the device does not look like a cost.
         if number % 2:
             plain, watched = first, watched_window(step, device, options.seconds, estimate)
         else:
@@ -163,22 +168,20 @@ def main() -> None:
         costs.append(watched / plain)
         repeats.append(measure_window(step, clock, options.seconds, estimate).median_s / plain)
     model, train = training(device)
-    each = warm_up(train, clock, CUDA_PACE if device.type == "cuda" else CPU_PACE).chunks_s[-1]
-    window, steps = (
-        mfulab.measure(model, quiet=True, ceiling_s=0),
-        max(FEWEST_WINDOWS, round(options.seconds / each)),
-    )
+    train_s = warm_up(train, clock, pace).chunks_s[-1]
+    window = mfulab.measure(model, quiet=True, ceiling_s=0)
+    steps = max(FEWEST_WINDOWS, round(options.seconds / train_s))
     measured_loop(window, train, 2)
     loops = []
     for _ in range(options.pairs):
-        before = measure_window(train, clock, options.seconds, each).median_s
+        before = measure_window(train, clock, options.seconds, train_s).median_s
         loops.append(measured_loop(window, train, steps) / before)
-    told = (
+    comparisons = (
         ("samplers on ÷ off", costs),
         ("window ÷ window before", repeats),
-        (f"mfulab.measure on ÷ off, steps of {1e3 * each:.0f} ms", loops),
+        (f"mfulab.measure on ÷ off, steps of {1e3 * train_s:.0f} ms", loops),
     )
-    for label, ratios in told:
+    for label, ratios in comparisons:
         low, high = median_interval(ratios) or (None, None)
         print(
             f"{label}: {Stats(ratios).median:.4f} (95 % CI {low:.4f} to {high:.4f}) on {device}, {threads} threads"

@@ -1,8 +1,10 @@
-"""Cost of a sweep of trivial runs as it grows: time and memory of planning, scheduling, tables and page.
+"""Cost of a sweep of trivial runs by number of runs: time and memory of planning, scheduling,
+tables and page.
 
 python benchmarks/scale.py [100 1000 5000 20000] [--no-page] [--cores 4]
 
-The runs are FLOP counts that count nothing: they need no device, so that as many run at a time as there are cores.
+The runs are FLOP counts that count nothing. They need no device, so as many run at once as there
+are cores.
 """
 
 import argparse
@@ -26,24 +28,25 @@ def main() -> None:
     parser.add_argument("--cores", default="4")
     parser.add_argument("--plan-only", action="store_true", help="time planning alone")
     parser.add_argument("--no-page", action="store_true", help="neither tables nor page")
-    given = parser.parse_args()
+    options = parser.parse_args()
     print(trivial.machine())
     print(f"| {' | '.join(COLUMNS)} |")
     print("|" + "---:|" * len(COLUMNS))
-    for count in given.sizes:
-        print("| " + " | ".join(row(count, given)) + " |", flush=True)
+    for count in options.sizes:
+        print("| " + " | ".join(row(count, options)) + " |", flush=True)
 
 
-def row(count: int, given: argparse.Namespace) -> list[str]:
-    """One line of the table: everything about a sweep of `count` runs."""
+def row(count: int, options: argparse.Namespace) -> list[str]:
+    """Cells of the table for a sweep of `count` runs."""
     sweep = trivial.counts(count)
     with trivial.copy() as folder:
-        first, again = trivial.plan(folder, sweep), trivial.plan(folder, sweep)
+        first = trivial.plan(folder, sweep)
+        again = trivial.plan(folder, sweep)
         cells = [str(count), _s(first), _s(again), _mb(first)]
-        if given.plan_only:
+        if options.plan_only:
             return [*cells, *[""] * (len(COLUMNS) - len(cells))]
-        all_runs = trivial.measure(folder, sweep, count, given.cores)
-        nothing = trivial.measure_nothing(folder, sweep, given.cores)
+        all_runs = trivial.measure(folder, sweep, count, options.cores)
+        nothing = trivial.measure_nothing(folder, sweep, options.cores)
         cells += [
             _s(all_runs),
             f"{all_runs.time_s / count * 1000:.0f}",
@@ -51,18 +54,14 @@ def row(count: int, given: argparse.Namespace) -> list[str]:
             _s(nothing),
             _mb(nothing),
         ]
-        if given.no_page:
+        if options.no_page:
             return [*cells, "", "", ""]
         manifests = [str(path.relative_to(folder)) for path in folder.glob("results/*/plan/*.json")]
         command = partial(trivial.run, folder, "scripts/command.py")
         tables = command("tables", "--manifest", *manifests, "--out", "results/tables")
         page = command("page", "--out", "report.html")
-        return [
-            *cells,
-            _s(tables),
-            _s(page),
-            _mb(max(tables, page, key=lambda cost: cost.memory_bytes)),
-        ]
+        larger = max(tables, page, key=lambda cost: cost.memory_bytes)
+        return [*cells, _s(tables), _s(page), _mb(larger)]
 
 
 def _s(cost: Cost) -> str:

@@ -1,9 +1,10 @@
-"""Time for which a library's idle threads spin, and its cost to the next library's matmul.
+"""Measures how long a library's idle threads spin, and how much this slows down the next library's
+matmul.
 
     python benchmarks/spinning_threads.py [--side 512] [--threads 4]
 
-`HostTimer.settle` in mfulab.timing.repetitions waits for it. How long they spin is seen as CPU time, on a busy
-machine too; what it costs, on an idle one alone.
+`HostTimer.settle` in mfulab.timing.repetitions waits until they stop. The spinning shows as CPU
+time, even on a busy machine; its cost can only be measured on an idle one.
 """
 
 import argparse
@@ -22,15 +23,18 @@ LONGEST_S, SAMPLE_S = 0.4, 0.004
 
 
 def spins_s(call: Callable[[], object]) -> float:
-    """Seconds after a call until this process, which sleeps, uses no more CPU time; at most
-    LONGEST_S."""
+    """Seconds after a call until the sleeping process stops using CPU time; at most LONGEST_S."""
     call()
-    started, used_s, spun_s = time.perf_counter(), time.process_time(), 0.0
-    while (elapsed_s := time.perf_counter() - started) < LONGEST_S:
+    started = time.perf_counter()
+    used_s = time.process_time()
+    elapsed_s = spun_s = 0.0
+    while elapsed_s < LONGEST_S:
         time.sleep(SAMPLE_S)
-        before_s, used_s = used_s, time.process_time()
+        before_s = used_s
+        used_s = time.process_time()
         if used_s - before_s > SAMPLE_S / 4:
             spun_s = elapsed_s
+        elapsed_s = time.perf_counter() - started
     return spun_s
 
 

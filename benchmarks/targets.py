@@ -1,4 +1,4 @@
-"""A target, what was got, and whether it holds: one line each, `target | got | holds`."""
+"""Prints a target, the measured value and whether the target is met: `target | got | holds`."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ HEADER = f"{'target':62}| {'got':9}| holds"
 
 @dataclass(frozen=True)
 class Target:
-    """A target: `name` in `unit`, at most `limit`, or at least it."""
+    """Target for a value in `unit`: at most `limit`, or at least `limit` if `is_least`."""
 
     name: str
     limit: float
@@ -19,7 +19,7 @@ class Target:
 
 
 def report(target: Target, got: float) -> bool:
-    """Prints the line at once and returns True if the target holds."""
+    """Prints the line of a target. Returns True if the target is met."""
     unit = f" {target.unit}" if target.unit else ""
     aim = f"{target.name} {'≥' if target.is_least else '≤'} {target.limit:g}{unit}"
     holds = target.holds(got)

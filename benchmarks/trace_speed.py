@@ -1,9 +1,10 @@
-"""`mfulab trace` beside json alone on the same file: CPU seconds of a process each, in turn.
+"""Compares `mfulab trace` with only parsing the JSON of the same file: CPU seconds of one process
+each, in turn.
 
     python benchmarks/trace_speed.py FILE…
 
-json alone starts Python, unpacks the file and parses it, and reads nothing from it. The ratio of both is what
-a machine's speed and its other work leave as it is.
+The baseline starts Python, decompresses the file and parses it. The ratio of both hardly depends on
+the machine's speed and other load.
 """
 
 import argparse
@@ -34,7 +35,9 @@ def main() -> int:
         for _ in range(options.rounds):
             alone.append(timed([sys.executable, "-c", JSON, str(path)])[0])
             ours.append(timed([sys.executable, "-m", "mfulab", "trace", str(path)])[0])
-        ratio = statistics.median(own[1] / plain[1] for own, plain in zip(ours, alone, strict=True))
+        ratio = statistics.median(
+            cost[1] / baseline[1] for cost, baseline in zip(ours, alone, strict=True)
+        )
         json_s, own_s = (min(cost[1] for cost in costs) for costs in (alone, ours))
         megabytes = max(cost[2] for cost in ours)
         name = path.name.split(".")[0]

@@ -1,10 +1,12 @@
-"""`mfulab trace` beside HolisticTraceAnalysis 0.5.0: the same busy, compute and other time, and how long each takes.
+"""Compares `mfulab trace` with HolisticTraceAnalysis 0.5.0: busy, compute and other time, and how
+long each takes.
 
-python -m venv /tmp/hta && /tmp/hta/bin/pip install HolisticTraceAnalysis==0.5.0
-python benchmarks/traces.py --hta /tmp/hta/bin/python FILE…
+    python -m venv /tmp/hta && /tmp/hta/bin/pip install HolisticTraceAnalysis==0.5.0
+    python benchmarks/traces.py --hta /tmp/hta/bin/python FILE…
 
-HTA rounds times down to microseconds, a kernel's begin and its length: so each kernel may lose up to 1 µs, and gaps
-between kernels gain it. Both read everything from the first to the last activity of the device.
+HTA rounds begin and length of a kernel down to microseconds. So each kernel may lose up to 1 µs,
+and gaps between kernels gain it. Both tools cover the time from the first to the last activity of
+the device.
 """
 
 import argparse
@@ -42,32 +44,32 @@ finally:
 
 
 def timed(command: list[str]) -> tuple[tuple[float, float, float], str, bool]:
-    """Seconds of a process from start to end, its CPU seconds, peak memory in MB; its output; True
+    """Runs a process. Returns (wall seconds, CPU seconds, peak memory in MB), its output, and True
     if it succeeded."""
     began = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as told:
-        process = subprocess.Popen(command, stdout=told, stderr=subprocess.DEVNULL)
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.perf_counter() - began
-        told.seek(0)
+        output.seek(0)
         scale = 1e6 if sys.platform == "darwin" else 1e3
         cost = seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / scale
-        return cost, told.read(), process.returncode == 0
+        return cost, output.read(), process.returncode == 0
 
 
 def ours(path: Path) -> tuple[list[int], int]:
-    """Idle, compute and other time in ns from first to last activity, and how many activities there
-    are."""
-    found = read(path)[0].activities
-    everything, compute = Intervals(found.begin, found.end), found.kind == COMPUTE
+    """Idle, compute and other time in ns from the first to the last activity, and the number of
+    activities."""
+    activities = read(path)[0].activities
+    everything, compute = Intervals(activities.begin, activities.end), activities.kind == COMPUTE
     parts = exclusive(
-        [Intervals(found.begin[compute], found.end[compute]), everything],
-        int(found.begin.min()),
-        int(found.end.max()),
+        [Intervals(activities.begin[compute], activities.end[compute]), everything],
+        int(activities.begin.min()),
+        int(activities.end.max()),
     )
     compute_ns, other_ns, idle_ns = map(length, parts)
-    return [idle_ns, compute_ns, other_ns], len(found)
+    return [idle_ns, compute_ns, other_ns], len(activities)
 
 
 def main() -> int:
@@ -86,9 +88,9 @@ def main() -> int:
     )
     for path in options.files:
         costs: dict[str, list[tuple[float, float, float]]] = {"mfulab": [], "HTA": []}
-        for _ in range(options.rounds):  # interleaved: what else the machine does hits both alike
+        for _ in range(options.rounds):  # interleaved, so that other load affects both alike
             costs["mfulab"].append(timed([sys.executable, "-m", "mfulab", "trace", str(path)])[0])
-            cost, told, theirs_ok = timed([options.hta, "-c", HTA, str(path)])
+            cost, output, theirs_ok = timed([options.hta, "-c", HTA, str(path)])
             costs["HTA"].append(cost)
         try:
             parts, count = ours(path)
@@ -100,20 +102,19 @@ def main() -> int:
         if not theirs_ok:
             print(f"{'':32} {lines['HTA']}fails on this file")
             continue
-        theirs = np.array(json.loads(told.splitlines()[-1])) * 1e3
+        theirs = np.array(json.loads(output.splitlines()[-1])) * 1e3
         off = np.abs(theirs - parts)
-        allowed = 2e3 * count  # ns: what rounding down may move
+        allowed = 2e3 * count  # ns that rounding down may shift
         worst += int((off > allowed).any())
-        print(
-            f"{'':32} {lines['HTA']}"
-            + _ms(theirs / 1e6)
-            + ("" if (off <= allowed).all() else "  DIFFERENT")
-        )
+        mark = "" if (off <= allowed).all() else "  DIFFERENT"
+        print(f"{'':32} {lines['HTA']}{_ms(theirs / 1e6)}{mark}")
     return int(worst > 0)
 
 
 def _line(name: str, costs: list[tuple[float, float, float]]) -> str:
-    seconds, cpu_seconds, megabytes = (statistics.median(one) for one in zip(*costs, strict=True))
+    seconds, cpu_seconds, megabytes = (
+        statistics.median(values) for values in zip(*costs, strict=True)
+    )
     return f"{name:7} {seconds:6.2f} {cpu_seconds:6.2f} {megabytes:5.0f} "
 
 

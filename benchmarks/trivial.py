@@ -1,5 +1,5 @@
-"""Copies of the project to time: sweeps of runs that measure nothing cost what the pipeline
-costs."""
+"""Times commands in copies of the project. Sweeps whose runs measure nothing show the cost of the
+pipeline."""
 
 import os
 import subprocess
@@ -15,13 +15,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.workflow_copy import ROOT, STEPS, copy_workflow, fake_steps
 
-# What the step imports is a part of a run's cost; only its measurement returns at once.
+# Imports the measurement, as that is part of a run's cost, but does not measure.
 MEASURE = """
 import importlib
 importlib.import_module(f"mfulab.measurements.{step}.measure")
 measure = lambda config, folder: Measured(MEASUREMENTS[step].row(measured_s=0.0))
 """
-ALL = "budget_min=null"  # else a slow machine leaves runs out, each with a row
+ALL = "budget_min=null"  # otherwise a slow machine would skip runs
 PLAN = """
 import sys
 from mfulab.lab.planning.workflow import Workflow
@@ -32,8 +32,7 @@ Workflow(dict(each.split("=", 1) for each in sys.argv[1:])).begin()
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a command: seconds of wall time, and the largest memory of it or of a child in
-    bytes."""
+    """Cost of a command: wall seconds, and peak memory in bytes of the command or any child."""
 
     time_s: float
     memory_bytes: int
@@ -41,8 +40,8 @@ class Cost:
 
 @contextmanager
 def copy(steps: tuple[str, ...] = STEPS) -> Iterator[Path]:
-    """A folder, as long as it is needed, with what Snakemake needs of this project; `steps` measure
-    nothing there."""
+    """Temporary copy of what Snakemake needs from this project, in which `steps` measure
+    nothing."""
     with tempfile.TemporaryDirectory(prefix="mfulab-bench-") as name:
         folder = copy_workflow(Path(name))
         fake_steps(folder, MEASURE, steps)
@@ -50,13 +49,13 @@ def copy(steps: tuple[str, ...] = STEPS) -> Iterator[Path]:
 
 
 def run(folder: Path, *command: str, **environment: str) -> Cost:
-    """Runs a Python command in `folder`; raises CalledProcessError, its output shown, where it
-    fails."""
-    before = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
+    """Runs a Python command in `folder`. If it fails, prints its output and raises
+    CalledProcessError."""
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
     started = time.perf_counter()
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, *command], cwd=folder, env=before, stdout=output, stderr=output
+            [sys.executable, *command], cwd=folder, env=variables, stdout=output, stderr=output
         )
         _, status, usage = os.wait4(process.pid, 0)
     elapsed = time.perf_counter() - started
@@ -68,7 +67,7 @@ def run(folder: Path, *command: str, **environment: str) -> Cost:
 
 
 def matmuls(count: int) -> list[str]:
-    """The sweep of `count` runs that measure the device, one at a time."""
+    """Overrides of a sweep with `count` runs that use the device, so that one runs at a time."""
     once = ["replicates=1", "ceiling_replicates=1", ALL]
     return [
         "steps=[bench_matmul]",
@@ -80,7 +79,8 @@ def matmuls(count: int) -> list[str]:
 
 
 def counts(count: int) -> list[str]:
-    """The sweep of `count` runs that need no device: as many at a time as there are cores."""
+    """Overrides of a sweep with `count` runs that need no device, so that as many run at once as
+    there are cores."""
     return [
         "steps=[count_flops]",
         "model=linear_1024",
@@ -91,12 +91,12 @@ def counts(count: int) -> list[str]:
 
 
 def plan(folder: Path, sweep: list[str]) -> Cost:
-    """Plans alone, as parsing the Snakefile does."""
+    """Cost of planning, as when the Snakefile is parsed."""
     return run(folder, "-c", PLAN, *sweep)
 
 
 def measure(folder: Path, sweep: list[str], count: int, cores: str, **environment: str) -> Cost:
-    """The whole command, from planning to the last of `count` rows."""
+    """Cost of the whole command, from planning to the last of `count` rows."""
     cost = run(folder, *_rows(sweep, cores), MFULAB_LOCKS=str(folder), **environment)
     step = sweep[0].split("[")[1].rstrip("]")
     measured = len(
@@ -107,7 +107,7 @@ def measure(folder: Path, sweep: list[str], count: int, cores: str, **environmen
 
 
 def measure_nothing(folder: Path, sweep: list[str], cores: str) -> Cost:
-    """Cost of repeating the command, which finds that nothing is to be done."""
+    """Cost of repeating the command when nothing is to be done."""
     cost = run(folder, *_rows(sweep, cores))
     assert "Nothing to be done" in (folder / "output").read_text()
     return cost
@@ -118,7 +118,7 @@ def _rows(sweep: list[str], cores: str) -> list[str]:
 
 
 def machine() -> str:
-    """One line about where this was measured."""
+    """Describes this machine in one line."""
     from mfulab.device.identity import hardware_slug
 
     return f"{hardware_slug('cpu')}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f} at the start"

@@ -1,8 +1,10 @@
-"""Adam's update of one network after batches of several sizes: moments that are 0, their square root, the update.
+"""Adam's update of a network after batches of several sizes: share of zero moments, their square
+root, the update.
 
     python benchmarks/zero_moments.py [--batch-sizes 1 4 8]
 
-On one thread. Where a library's square root is slow for 0, the update takes longer after a small batch.
+Runs on one thread. If a library's square root is slow for 0, the update takes longer after a small
+batch.
 """
 
 import argparse
@@ -14,7 +16,7 @@ from mfulab.models.convolutional import SimpleCNN
 
 
 def measured(batch_size: int) -> tuple[float, float, float]:
-    """Percent of second moments that are 0 after some steps, and ms of their square root and of one
+    """Percent of second moments that are 0 after ten steps, ms of their square root, and ms of an
     update."""
     torch.manual_seed(0)
     model = SimpleCNN()
@@ -25,7 +27,9 @@ def measured(batch_size: int) -> tuple[float, float, float]:
         torch.nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
     moments = [state["exp_avg_sq"] for state in optimizer.state.values()]
-    zero = sum(int((each == 0).sum()) for each in moments) / sum(each.numel() for each in moments)
+    zero = sum(int((moment == 0).sum()) for moment in moments) / sum(
+        moment.numel() for moment in moments
+    )
     roots = Timer(
         "for each in moments: each.sqrt()", globals={"moments": moments}
     ).blocked_autorange(min_run_time=1)
@@ -36,7 +40,7 @@ def measured(batch_size: int) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """Prints a line a batch size."""
+    """Prints a line per batch size."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""MFU of a loop that accelerate prepares: `accelerate launch examples/accelerate_loop.py`."""
+"""MFU of a loop prepared by accelerate: `accelerate launch examples/accelerate_loop.py`."""
 
 import torch
 from accelerate import Accelerator

@@ -1,9 +1,11 @@
-"""One model in the forms in which torch ships it: eager, traced, scripted, compiled, exported, AOTInductor.
+"""One model in the forms that torch offers: eager, traced, scripted, compiled, exported,
+AOTInductor.
 
     python examples/exported_model.py
 
-AOTInductor compiles an exported program into a library that needs no Python; it and `compile` need a C++ compiler. The
-time is the least of some repetitions in one process: for a comparison with intervals see experiment=execution.
+AOTInductor compiles an exported program into a library that does not need Python. AOTInductor and
+`compile` need a C++ compiler. Times are minima over repetitions in one process; for a comparison
+with intervals see experiment=execution.
 """
 
 import tempfile
@@ -28,10 +30,10 @@ def forms(
         exported, package_path=str(folder / "model.pt2")
     )
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # trace and script; torch points to torch.export
-        traced, scripted = torch.jit.trace(model, sample), torch.jit.script(model)
+        # for trace and script, torch recommends torch.export
+        warnings.simplefilter("ignore", DeprecationWarning)
+        traced = torch.jit.trace(model, sample)
+        scripted = torch.jit.script(model)
     return {
         "eager": model,
         "torch.jit.trace": traced,
@@ -43,8 +45,9 @@ def forms(
 
 
 def least_s(call: Callable[[], object]) -> float:
-    """Seconds of one call, the least over repetitions, after two that warm it up."""
-    call(), call()
+    """Minimum seconds per call over repetitions, after two warm-up calls."""
+    call()
+    call()
     times = []
     for _ in range(REPETITIONS):
         began = time.perf_counter()
@@ -55,7 +58,8 @@ def least_s(call: Callable[[], object]) -> float:
 
 
 def main() -> dict[str, tuple[float, float]]:
-    """Prints a line a form; returns its seconds, and how far its result is from the eager one's."""
+    """Prints a line per form. Returns its seconds, and the largest difference of its result to the
+    eager one."""
     torch.manual_seed(0)
     layers = [
         nn.Conv2d(3, 16, 3),
@@ -69,13 +73,11 @@ def main() -> dict[str, tuple[float, float]]:
     with torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
         expected = model(sample)
         for name, form in forms(model, sample, Path(folder)).items():
-            found[name] = (
-                least_s(partial(form, sample)),
-                float((form(sample) - expected).abs().max()),
-            )
-            print(
-                f"{name:18} {1e6 * found[name][0]:8.0f} µs   largest difference to eager {found[name][1]:.1e}"
-            )
+            seconds = least_s(partial(form, sample))
+            difference = float((form(sample) - expected).abs().max())
+            found[name] = seconds, difference
+            time_us = f"{1e6 * seconds:8.0f} µs"
+            print(f"{name:18} {time_us}   largest difference to eager {difference:.1e}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""MFU of each rank and of the job, under FSDP2: `torchrun --nproc-per-node 2 examples/fsdp2.py`."""
+"""MFU of each rank and of the job under FSDP2: `torchrun --nproc-per-node 2 examples/fsdp2.py`."""
 
 import torch
 from torch.distributed.fsdp import fully_shard
@@ -31,7 +31,7 @@ with mfulab.measure(model, device=device, ceiling_s=0.5) as window:  # rank 0 pr
     for _ in range(10):
         train_step()
         window.step()
-job = window.job()  # every rank calls it
+job = window.job()  # a collective: every rank must call it
 print(f"rank {rank}: {window.row['flops']:.0f} FLOPs a step, MFU {window.row['mfu_percent']:.2f} %")
 if rank == 0:
     print(

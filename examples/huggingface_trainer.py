@@ -1,4 +1,4 @@
-"""MFU in whatever a Hugging Face Trainer logs to, by one line: `python
+"""Logs MFU to the loggers of a Hugging Face Trainer by one added line: `python
 examples/huggingface_trainer.py`."""
 
 import torch
@@ -8,7 +8,8 @@ import mfulab
 
 config = transformers.GPT2Config(n_layer=2, n_head=4, n_embd=128, vocab_size=512)
 model = transformers.GPT2LMHeadModel(config)
-data = [{"input_ids": (ids := torch.randint(0, 512, (32,))), "labels": ids} for _ in range(256)]
+samples = torch.randint(0, 512, (256, 32))
+data = [{"input_ids": ids, "labels": ids} for ids in samples]
 arguments = transformers.TrainingArguments(
     "trained",
     max_steps=12,

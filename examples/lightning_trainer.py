@@ -1,4 +1,4 @@
-"""MFU in whatever a Lightning Trainer logs to, by one line: `python
+"""Logs MFU to the loggers of a Lightning Trainer by one added line: `python
 examples/lightning_trainer.py`."""
 
 import pytorch_lightning

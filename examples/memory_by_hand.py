@@ -1,9 +1,11 @@
-"""Moves a matrix to the GPU and back by hand: cudaMalloc, cudaMemcpy, cudaFree, and the codes that they return.
+"""Copies a matrix to the GPU and back with cudaMalloc, cudaMemcpy and cudaFree, and checks the
+codes that they return.
 
     python examples/memory_by_hand.py
 
-`cuda.bindings.runtime` is C's interface: a call returns its code beside its result and raises nothing. A code that is
-not looked at is an error that shows later, elsewhere: see what `unlooked_at` gives where there is no GPU.
+`cuda.bindings.runtime` is C's interface: a call returns its code along with its result and raises
+nothing. An unchecked error shows up later in another place: see what `unlooked_at` returns without
+a GPU.
 """
 
 import sys
@@ -18,12 +20,12 @@ TO_DEVICE, TO_HOST = (
 
 
 class CudaError(RuntimeError):
-    """A call of the CUDA runtime that returned another code than success."""
+    """Raised if a call of the CUDA runtime does not return success."""
 
 
 def checked(answer: tuple[Any, ...]) -> Any:
-    """The result of a call, if its code says success. Raises CudaError with the runtime's words
-    otherwise."""
+    """Result of a call that returned success. Otherwise raises CudaError with the runtime's
+    message."""
     code, *result = answer
     if code != runtime.cudaError_t.cudaSuccess:
         raise CudaError(f"{code.name}: {runtime.cudaGetErrorString(code)[1].decode()}")
@@ -31,14 +33,14 @@ def checked(answer: tuple[Any, ...]) -> Any:
 
 
 def unlooked_at() -> Any:
-    """The pointer of a call whose code is dropped, as `[1]` does: None where there is no GPU, and
-    no word of it."""
+    """Pointer of a call whose code is dropped, as `[1]` does. Without a GPU it is None, without any
+    error."""
     return runtime.cudaMalloc(1024)[1]
 
 
 def there_and_back(matrix: np.ndarray) -> np.ndarray:
-    """A copy of the matrix that was in the device's memory. Raises CudaError; what was allocated is
-    freed."""
+    """Copy of the matrix by way of the device's memory. Raises CudaError. Always frees the
+    memory."""
     result = np.empty_like(matrix)
     pointer = checked(runtime.cudaMalloc(matrix.nbytes))
     try:

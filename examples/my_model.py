@@ -1,4 +1,4 @@
-"""Your own model in mfulab: a function that returns a torch.nn.Module, and what its input looks like, are all it takes.
+"""Your own model in mfulab: a function that returns a torch.nn.Module, and the shape of its input.
 
 From the project's folder (files in it are found by their dotted path; others need PYTHONPATH):
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 class PatchMixer(nn.Module):
-    """Cuts an image into patches, mixes them by a depthwise convolution and by a linear layer, and
+    """Splits an image into patches, mixes them by depthwise convolutions and linear layers, and
     classifies."""
 
     def __init__(self, width: int, depth: int, classes: int) -> None:
@@ -34,6 +34,6 @@ class PatchMixer(nn.Module):
 
 
 def build(width: int = 64, depth: int = 4, classes: int = 10) -> nn.Module:
-    """What `model._target_=my_model.build` calls; `+model.arguments.width=128` and the like are its
-    arguments."""
+    """Function for `model._target_=my_model.build`. Set its arguments by
+    `+model.arguments.width=128`."""
     return PatchMixer(width, depth, classes)

@@ -1,4 +1,4 @@
-"""Training that knows nothing of mfulab, for `mfulab measure examples/plain_training.py`."""
+"""Training script without mfulab, for `mfulab measure examples/plain_training.py`."""
 
 import torch
 from torch import nn

@@ -1,8 +1,9 @@
-"""Records the trace examples/small_cnn.pt.trace.json.gz, which experiment=traces reads if it is given no other.
+"""Records examples/small_cnn.pt.trace.json.gz, the default trace of experiment=traces.
 
     python examples/record_trace.py
 
-Three training steps of a small convolutional network on one core, with shapes, as torch.profiler writes them.
+It has three training steps of a small convolutional network on one core, with shapes, from
+torch.profiler.
 """
 
 import gzip
@@ -16,7 +17,7 @@ OUT = Path(__file__).with_name("small_cnn.pt.trace.json.gz")
 
 
 def save(profiler: torch.profiler.profile) -> None:
-    """Writes the trace without the name of the machine."""
+    """Writes the trace without the machine's name."""
     plain = OUT.with_suffix("")
     profiler.export_chrome_trace(str(plain))
     content = json.loads(plain.read_text()) | {"host_name": "example", "traceName": OUT.name}

@@ -1,9 +1,11 @@
-"""A training step as TensorFlow 1 wrote it: first a graph with placeholders, then a session that runs it.
+"""A training step in the style of TensorFlow 1: first a graph with placeholders, then a session
+that runs it.
 
     pip install ".[frameworks]" && python examples/static_graph.py
 
-Nothing is computed while the graph is built; `run` computes what it is asked for and nothing else. Eager frameworks
-compute each line where it stands, and `tf.function` and `torch.compile` record the graph from such lines.
+Nothing is computed while the graph is built; `run` computes only what is requested. Eager
+frameworks compute each line immediately, and `tf.function` and `torch.compile` record a graph from
+such lines.
 """
 
 import numpy as np
@@ -11,7 +13,8 @@ import tensorflow.compat.v1 as tf
 
 
 def graph(width: int = 64, classes: int = 10) -> tuple[tf.Graph, dict[str, tf.Tensor]]:
-    """A graph of one hidden layer with its loss and its step of gradient descent, by name."""
+    """Graph with one hidden layer, and its tensors by name, including the loss and a step of
+    gradient descent."""
     built = tf.Graph()
     with built.as_default():
         images, labels = tf.placeholder(tf.float32, [None, width]), tf.placeholder(tf.int64, [None])
@@ -26,7 +29,7 @@ def graph(width: int = 64, classes: int = 10) -> tuple[tf.Graph, dict[str, tf.Te
 
 
 def main(steps: int = 20) -> list[float]:
-    """Prints how many operations the graph holds, and the loss of each fifth step; returns all
+    """Prints the number of operations in the graph, and the loss of every fifth step. Returns all
     losses."""
     built, named = graph()
     print(f"{len(built.get_operations())} operations, none of which has run")

@@ -1,9 +1,10 @@
-"""MFU and its companions of each epoch in TensorBoard and in Weights & Biases, as far as these are installed.
+"""Logs the MFU and other numbers of each epoch to TensorBoard and to Weights & Biases, if
+installed.
 
     pip install tensorboard wandb
     WANDB_MODE=offline python examples/trackers.py runs
 
-TensorBoard then shows them by `tensorboard --logdir runs`, W&B after `wandb sync runs/wandb/offline-*`.
+View them with `tensorboard --logdir runs`, or in W&B after `wandb sync runs/wandb/offline-*`.
 """
 
 import importlib.util
@@ -21,7 +22,7 @@ Log = Callable[[dict[str, float], int], None]
 
 
 def numbers(row: dict[str, object]) -> dict[str, float]:
-    """The numbers of a row; its texts and empty cells are none."""
+    """Numbers of a row, without texts and empty cells."""
     return {
         f"mfulab/{name}": value
         for name, value in row.items()
@@ -30,7 +31,8 @@ def numbers(row: dict[str, object]) -> dict[str, float]:
 
 
 def trackers(folder: Path) -> dict[str, tuple[Log, Callable[[], object]]]:
-    """Functions that log numbers at a step and that end the log, for each tracker that is installed."""
+    """For each installed tracker, a function that logs numbers at a step, and one that closes the
+    log."""
     found: dict[str, tuple[Log, Callable[[], object]]] = {}
     if importlib.util.find_spec("tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
@@ -51,7 +53,7 @@ def trackers(folder: Path) -> dict[str, tuple[Log, Callable[[], object]]]:
 
 
 def main(folder: Path) -> dict[str, float]:
-    """Trains a small network and logs each epoch; gives the last one's numbers."""
+    """Trains a small network and logs each epoch. Returns the numbers of the last one."""
     folder.mkdir(parents=True, exist_ok=True)
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -64,7 +66,7 @@ def main(folder: Path) -> dict[str, float]:
                 model(torch.randn(64, 256)).sum().backward()
                 optimizer.step()
                 window.step()
-        logged = numbers(window.row)  # known once the block has ended
+        logged = numbers(window.row)  # available after the block
         for log, _ in logs.values():
             log(logged, (epoch + 1) * STEPS)
     for _, close in logs.values():

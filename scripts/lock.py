@@ -1,10 +1,10 @@
-"""Locks what each target installs: `make lock`; `make lock-check` resolves each for Linux (x86_64,
-aarch64) and macOS.
+"""Writes the lock files: `make lock`. Or checks them for Linux (x86_64, aarch64) and macOS: `make
+lock-check`.
 
-All extras are resolved at once, so that all targets agree. requirements.lock has every pin, without
-hashes, since pip takes no constraints that have them. requirements/pipeline.lock is what `make
-report` installs, each other file there what its extra adds. uv resolves: pip cannot do so for
-another Python or platform than its own.
+All extras are resolved together, so that all targets use the same versions. requirements.lock has
+every pin, without hashes, because pip does not allow hashes in constraints.
+requirements/pipeline.lock is what `make report` installs; each other file there is what its extra
+adds. uv resolves, because pip cannot resolve for another Python or platform.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 EVERY_PIN = Path("requirements.lock")
-REPORT = ("pyproject.toml", "--extra", "pipeline")  # what `make report` installs
-# torch's default build requires them on Linux, its CPU build does not, and only a GPU can use them.
+REPORT = ("pyproject.toml", "--extra", "pipeline")  # installed by `make report`
+# torch's default build for Linux requires these, its CPU build does not. Only a GPU can use them.
 LIBRARIES: tuple[str, ...] = (
     "nvidia-cublas",
     "nvidia-cuda-cupti",
@@ -39,7 +39,7 @@ LIBRARIES += (
 )
 LIBRARIES += ("nvidia-nvtx",)
 COMPILERS = ("cuda-toolkit", "triton")
-# What each extra's lock leaves out. Tests compile for GPUs without having one, and upload nothing.
+# Packages that each extra's lock leaves out. Tests compile for GPUs without one, and upload nothing.
 UPLOAD = ("keyring",)
 WITHOUT: dict[str, tuple[str, ...]] = {
     "cuda": (),
@@ -60,7 +60,7 @@ WITHOUT |= dict.fromkeys(
     ),
     WITHOUT["slurm"],
 )
-TOOLS = {"uv": "uv", "audit": "pip-audit"}  # of maintainers, each in an environment of its own
+TOOLS = {"uv": "uv", "audit": "pip-audit"}  # for maintainers, each in its own environment
 PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = {
     "Linux": "x86_64-unknown-linux-gnu",
@@ -71,14 +71,15 @@ UNREACHABLE = re.compile(r"error sending request|dns error|connect error|Network
 
 
 class Uv:
-    """uv of a temporary environment, which reads none of this machine's settings of pip or uv."""
+    """uv, installed into a temporary environment. It ignores this machine's settings of pip and
+    uv."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environment = {
             key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))
         }
-        # the oldest that torch has wheels for
+        # the oldest version that torch has wheels for
         self.environment["MACOSX_DEPLOYMENT_TARGET"] = "14.0"
         subprocess.run([sys.executable, "-m", "venv", folder / "uv"], check=True)
         pinned = ["--require-hashes", "--requirement", str(tool_lock("uv"))]
@@ -86,37 +87,39 @@ class Uv:
             [folder / "uv/bin/python", "-m", "pip", "install", "--quiet", *pinned], check=True
         )
 
-    def __call__(self, *arguments: str | Path, given: str = "") -> subprocess.CompletedProcess[str]:
-        """Runs `uv pip` with `given` as its input; its messages are in `stderr`."""
+    def __call__(self, *arguments: str | Path, text: str = "") -> subprocess.CompletedProcess[str]:
+        """Runs `uv pip` with `text` on stdin. Messages are in `stderr` of the result."""
         command = [self.folder / "uv/bin/uv", "pip", *arguments, "--quiet", "--no-config"]
         return subprocess.run(
-            command, env=self.environment, input=given, text=True, capture_output=True
+            command, env=self.environment, input=text, text=True, capture_output=True
         )
 
     def excluding(self, extra: str) -> list[str]:
-        """Gives the option that leaves out of a resolution what the lock of `extra` leaves out."""
+        """Option for uv that excludes the packages that the lock of `extra` leaves out."""
+        excluded = WITHOUT.get(extra, WITHOUT["slurm"])
+        if extra == "everything":
+            excluded = UPLOAD
         file = self.folder / f"without-{extra}"
-        file.write_text(
-            "\n".join(UPLOAD if extra == "everything" else WITHOUT.get(extra, WITHOUT["slurm"])),
-            encoding="utf-8",
-        )
+        file.write_text("\n".join(excluded), encoding="utf-8")
         return ["--excludes", str(file)]
 
 
 def compiled(uv: Uv, into: Path, *options: str | Path) -> list[str]:
-    """Resolves pyproject.toml with `options`: each package's line with its hashes, sorted by name.
+    """Resolves pyproject.toml with `options`. Returns the lines of each package with its hashes,
+    sorted by name.
 
-    Raises SystemExit with uv's message where no versions fit together.
+    Raises SystemExit with uv's message if the requirements conflict.
     """
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
     build = "\n".join(project["build-system"]["requires"])
-    return resolved(uv, into, *options, "-", given=build)
+    return resolved(uv, into, *options, "-", text=build)
 
 
-def resolved(uv: Uv, into: Path, *options: str | Path, given: str) -> list[str]:
-    """Resolves what is given and asked for: each package's line with its hashes, sorted by name.
+def resolved(uv: Uv, into: Path, *options: str | Path, text: str) -> list[str]:
+    """Resolves the requirements in `text` and `options`. Returns the lines of each package with its
+    hashes, sorted by name.
 
-    Raises SystemExit with uv's message where no versions fit together.
+    Raises SystemExit with uv's message if the requirements conflict.
     """
     style = [
         "--universal",
@@ -126,25 +129,23 @@ def resolved(uv: Uv, into: Path, *options: str | Path, given: str) -> list[str]:
         "--no-annotate",
         "--no-header",
     ]
-    done = uv("compile", *options, *style, "--output-file", into, given=given)
+    done = uv("compile", *options, *style, "--output-file", into, text=text)
     if done.returncode:
         raise SystemExit(done.stderr)
     return re.split(r"\n(?=\S)", into.read_text(encoding="utf-8").strip())
 
 
 def write(uv: Uv, upgrade: bool) -> None:
-    """Writes every lock; pins that still fit stay, unless `upgrade`."""
+    """Writes all locks. Keeps pins that still fit, unless `upgrade`."""
     every = uv.folder / "every.lock"
-    every.write_text(
-        EVERY_PIN.read_text(encoding="utf-8") if EVERY_PIN.exists() else "", encoding="utf-8"
-    )
-    found = compiled(
-        uv, every, "pyproject.toml", "--all-extras", *(["--upgrade"] if upgrade else [])
-    )
+    pins = EVERY_PIN.read_text(encoding="utf-8") if EVERY_PIN.exists() else ""
+    every.write_text(pins, encoding="utf-8")
+    newest = ["--upgrade"] if upgrade else []
+    found = compiled(uv, every, "pyproject.toml", "--all-extras", *newest)
     save(
         EVERY_PIN,
         "What every target may install, for `pip install --constraint`",
-        [one.split(" \\\n")[0] for one in found],
+        [package.split(" \\\n")[0] for package in found],
     )
     pinned = ["--constraints", str(every)]
     base = compiled(uv, uv.folder / "base", *REPORT, *pinned, *uv.excluding("pipeline"))
@@ -160,24 +161,24 @@ def write(uv: Uv, upgrade: bool) -> None:
         save(
             locks()[extra],
             f"What `.[{extra}]` adds to pipeline.lock",
-            [one for one in found if one not in base],
+            [package for package in found if package not in base],
         )
 
     for tool, requirement in TOOLS.items():
         into = uv.folder / f"tool-{tool}"
         if tool_lock(tool).exists() and not upgrade:
             into.write_text(tool_lock(tool).read_text(encoding="utf-8"), encoding="utf-8")
-        found = resolved(uv, into, "-", *pinned, given=requirement)
+        found = resolved(uv, into, "-", *pinned, text=requirement)
         save(tool_lock(tool), f"What {requirement} needs, for maintainers", found)
 
 
 def tool_lock(tool: str) -> Path:
-    """Lock of a tool that runs in an environment of its own."""
+    """Lock file of a maintainer's tool, which gets its own environment."""
     return Path("requirements", "tools", f"{tool}.lock")
 
 
 def locks() -> Mapping[str, Path]:
-    """Names each lock's file."""
+    """Lock files by name."""
     return {name: Path("requirements", f"{name}.lock") for name in ("pipeline", "build", *WITHOUT)}
 
 
@@ -190,41 +191,42 @@ def save(file: Path, what: str, packages: list[str]) -> None:
 
 
 def check(uv: Uv, pythons: Sequence[str], platforms: Sequence[str]) -> list[str]:
-    """Resolves each target for each of the Pythons and platforms from metadata alone, and gives
-    what failed.
+    """Resolves each target for each Python and platform, using metadata only. Returns descriptions
+    of what failed.
 
-    A pin that contradicts another, a package without a pin or a hash, and a pin without a file for
-    the platform fail. Raises ConnectionError if the package index cannot be reached.
+    Fails for contradicting pins, a package without a pin or a hash, and a pin without a file for
+    the platform. Raises ConnectionError if the package index cannot be reached.
     """
     without = {extra: uv.excluding(extra) for extra in ("everything", "pipeline", *WITHOUT)}
 
     def resolve(python: str, platform: str) -> list[str]:
-        there = ["--target", str(uv.folder / "there"), "--python-version", python]
-        there += ["--python-platform", PLATFORMS[platform]]
-        tried = {}
-        for extra in without:  # what everything asked of the index serves the rest
+        target = ["--target", str(uv.folder / "there"), "--python-version", python]
+        target += ["--python-platform", PLATFORMS[platform]]
+        results = {}
+        for extra in without:  # "everything" is first and fills the cache for the others
             names = locks() if extra == "everything" else dict.fromkeys(("pipeline", extra))
             files = [part for name in names for part in ("-r", str(locks()[name]))]
             options = without[extra] if extra == "everything" else ["--offline", *without[extra]]
-            tried[extra] = uv("install", "--dry-run", "--require-hashes", *files, *there, *options)
-        tried["requirements.lock as a constraint"] = uv(
-            "install", "--dry-run", "-r", *REPORT, "--constraints", EVERY_PIN, *there
+            results[extra] = uv(
+                "install", "--dry-run", "--require-hashes", *files, *target, *options
+            )
+        results["requirements.lock as a constraint"] = uv(
+            "install", "--dry-run", "-r", *REPORT, "--constraints", EVERY_PIN, *target
         )
         failed = {
-            f"{name}, Python {python}, {platform}": one.stderr
-            for name, one in tried.items()
-            if one.returncode
+            f"{name}, Python {python}, {platform}": done.stderr
+            for name, done in results.items()
+            if done.returncode
         }
-        if unreachable := [text for text in failed.values() if UNREACHABLE.search(text)]:
+        unreachable = [text for text in failed.values() if UNREACHABLE.search(text)]
+        if unreachable:
             raise ConnectionError(unreachable[0])
         return [f"{name}: {text}" for name, text in failed.items()]
 
+    targets = itertools.product(pythons, platforms)
     with ThreadPoolExecutor(4) as pool:
-        return list(
-            itertools.chain(
-                *pool.map(resolve, *zip(*itertools.product(pythons, platforms), strict=True))
-            )
-        )
+        failures = pool.map(lambda target: resolve(*target), targets)
+        return list(itertools.chain.from_iterable(failures))
 
 
 def main() -> None:
@@ -241,12 +243,12 @@ def main() -> None:
     parser.add_argument(
         "--oldest", action="store_true", help="resolve them for the oldest Python on Linux alone"
     )
-    given = parser.parse_args()
-    pythons, platforms = (PYTHONS[:1], ["Linux"]) if given.oldest else (PYTHONS, list(PLATFORMS))
+    options = parser.parse_args()
+    pythons, platforms = (PYTHONS[:1], ["Linux"]) if options.oldest else (PYTHONS, list(PLATFORMS))
     with tempfile.TemporaryDirectory() as folder:
         uv = Uv(Path(folder))
-        if not given.check:
-            write(uv, given.upgrade)
+        if not options.check:
+            write(uv, options.upgrade)
             return
         try:
             failed = check(uv, pythons, platforms)

@@ -1,11 +1,12 @@
-"""Mutation score: the share of small faults, put into a sample of functions, that tests find.
+"""Mutation score: the share of small faults, inserted into a sample of functions, that the tests
+detect.
 
     PYTHONPATH=/tmp/cosmic python scripts/mutants.py src/mfulab/mfu --tests tests/mfu --seed 1
 
-CONTRIBUTING.md says what /tmp/cosmic holds.
-The faults are cosmic-ray's: another operator, comparison or number, a negated condition, a loop
-that ends at once. Each is put into a copy of the checkout, and the tests that reach its function
-run there until one fails. A function gives a second mutant only after every other gave one.
+CONTRIBUTING.md describes /tmp/cosmic. The faults are cosmic-ray's: another operator, comparison or
+number, a negated condition, a loop that ends at once. Each is inserted into a copy of the checkout,
+where the tests that reach its function run until one fails. No function gets a second mutant before
+every other function has one.
 """
 
 import argparse
@@ -28,19 +29,19 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-MODULE = "module"  # scope of what stands in no function: constants, classes' fields
+MODULE = "module"  # scope of code outside of functions: constants, fields of classes
 ASKED_MARKS = "not slow and not workflow and not gpu"
 PASSED, NONE_COLLECTED = 0, 5  # exit statuses of pytest
-# Imported once, with what the tests import of them, so that no mutant waits for that.
+# Imported once before forking, with all submodules that the tests use, to save time per mutant.
 HEAVY = ("torch", "transformers", "pandas", "sympy", "yaml", "pydantic", "rich", "hypothesis")
 Span = tuple[tuple[int, int], tuple[int, int]]  # (line, column) of the first and the last character
-Reached = dict[str, list[str]]  # tests by the scope that they run
-Outcome = tuple[str, float]  # what became of a mutant, and CPU seconds
+Reached = dict[str, list[str]]  # by scope, the tests that run it
+Outcome = tuple[str, float]  # result of the tests for a mutant, and CPU seconds
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One small fault in a copy of the checkout."""
+    """One fault in a copy of the checkout."""
 
     path: str
     scope: str
@@ -53,7 +54,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Judged:
-    """A line of the log."""
+    """Result of one mutant, a row of the log."""
 
     outcome: str
     path: str
@@ -67,7 +68,7 @@ class Judged:
 
 
 class Scopes(ast.NodeVisitor):
-    """Functions of a module with their lines, and the places of its annotations."""
+    """Line ranges of the functions in a module, and positions of its annotations."""
 
     def __init__(self, source: str) -> None:
         self.functions: list[tuple[int, int, str]] = []
@@ -76,14 +77,14 @@ class Scopes(ast.NodeVisitor):
         self.visit(ast.parse(source))
 
     def at(self, line: int) -> str:
-        """Name of the innermost function around a line."""
-        around = [one for one in self.functions if one[0] <= line <= one[1]]
+        """Qualified name of the innermost function around a line; MODULE outside of functions."""
+        around = [function for function in self.functions if function[0] <= line <= function[1]]
         if not around:
             return MODULE
         return max(around)[2]
 
     def is_typed(self, span: Span) -> bool:
-        """True where a mutant would change an annotation alone."""
+        """True if a mutant at this position would only change an annotation."""
         return any(first <= span[0] and span[1] <= last for first, last in self.typed)
 
     def visit(self, node: ast.AST) -> None:
@@ -113,19 +114,12 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def copied(root: Path) -> Path:
-    """A copy of the files of a checkout that git knows, compiled."""
+    """Copies the files of a checkout that git does not ignore into a temporary folder, and compiles
+    them."""
     folder = Path(tempfile.mkdtemp(prefix="mutants-"))
-    listed = [
-        "git",
-        "-C",
-        str(root),
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-    ]
-    for name in subprocess.check_output(listed, text=True).split("\0"):
+    listing = ["git", "-C", str(root), "ls-files", "-z"]
+    listing += ["--cached", "--others", "--exclude-standard"]
+    for name in subprocess.check_output(listing, text=True).split("\0"):
         if name and (root / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, folder / name)
@@ -134,7 +128,7 @@ def copied(root: Path) -> Path:
 
 
 def modules(root: Path, places: Sequence[str]) -> list[str]:
-    """Python files in folders, or the files themselves, as paths from the root."""
+    """Python files in the given folders, or the given files, as paths relative to the root."""
     found = []
     for place in places:
         path = root / place
@@ -144,8 +138,8 @@ def modules(root: Path, places: Sequence[str]) -> list[str]:
 
 
 def drawn(root: Path, paths: Sequence[str], count: int, chance: random.Random) -> list[Mutant]:
-    """A sample of mutants: scopes in random order, one random place of each a round, and of the
-    mutants at that place a random one."""
+    """Draws a sample of mutants. Takes scopes in random order, and one random position of each per
+    round, with a random mutant of that position."""
     scopes = []
     for path in paths:
         scopes += list(_places(root, path).values())
@@ -166,7 +160,7 @@ Variant = tuple[str, str, int, int, str]  # path, operator, occurrence, line, sc
 
 
 def _places(root: Path, path: str) -> dict[str, list[list[Variant]]]:
-    """Mutants of a file by scope and place."""
+    """Possible mutants of a file, by scope and then by position."""
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.plugins import get_operator, operator_names
 
@@ -200,14 +194,15 @@ def _mutated(root: Path, path: str, name: str, occurrence: int, line: int, scope
     before = after = ""
     for old, new in zip(source.splitlines(), mutated.splitlines(), strict=False):
         if old != new:
-            before, after = old.strip(), new.strip()
+            before = old.strip()
+            after = new.strip()
             break
     operator = name.removeprefix("core/")
     return Mutant(path, scope, line, operator, before, after, mutated)
 
 
 def _is_python(source: str) -> bool:
-    """False for what no parser takes: cosmic-ray replaces the stars of `**names` too."""
+    """False if the source cannot be parsed: cosmic-ray also replaces the stars of `**names`."""
     try:
         ast.parse(source)
     except SyntaxError:
@@ -216,13 +211,13 @@ def _is_python(source: str) -> bool:
 
 
 class Chosen:
-    """Plugin of pytest that keeps the tests of these names, all where there are none."""
+    """Pytest plugin that keeps only the tests with these names, or all tests if there are none."""
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self.names = frozenset(names)
 
     def pytest_sessionstart(self) -> None:
-        """Has Hypothesis draw the same examples for every mutant, and leave them as found."""
+        """Makes Hypothesis use the same examples for every mutant, without shrinking."""
         import hypothesis
 
         phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
@@ -236,7 +231,7 @@ class Chosen:
 
 
 class Watched(Chosen):
-    """Plugin of pytest that tells the lines that each test which passes runs."""
+    """Pytest plugin that records which lines each passing test runs."""
 
     def __init__(self, folder: Path, paths: Sequence[str]) -> None:
         import coverage
@@ -245,8 +240,8 @@ class Watched(Chosen):
         self.folder = folder
         self.paths = paths
         self.failed: list[str] = []
-        whole = [str(folder / path) for path in paths]
-        self.coverage = coverage.Coverage(data_file=None, include=whole, config_file=False)
+        files = [str(folder / path) for path in paths]
+        self.coverage = coverage.Coverage(data_file=None, include=files, config_file=False)
 
     def pytest_collection(self) -> None:
         self.coverage.start()
@@ -261,11 +256,12 @@ class Watched(Chosen):
     def pytest_sessionfinish(self) -> None:
         self.coverage.stop()
         heavy = [name for name in sys.modules if name.partition(".")[0] in HEAVY]
-        told = {"reached": self.reached(), "imported": heavy}
-        (self.folder / "told.json").write_text(json.dumps(told), encoding="utf-8")
+        report = {"reached": self.reached(), "imported": heavy}
+        (self.folder / "told.json").write_text(json.dumps(report), encoding="utf-8")
 
     def reached(self) -> Reached:
-        """Tests by `path::scope`; those of a module are all that run any of its functions."""
+        """Tests by `path::scope`. The scope MODULE has all tests that run any function of the
+        module."""
         data = self.coverage.get_data()
         found: dict[str, set[str]] = defaultdict(set)
         for path in self.paths:
@@ -273,14 +269,17 @@ class Watched(Chosen):
             for line, tests in data.contexts_by_lineno(str(self.folder / path)).items():
                 scope = scopes.at(line)
                 if scope != MODULE:
-                    told = {test for test in tests if test} - {*self.failed}
-                    found[f"{path}::{scope}"] |= told
-                    found[f"{path}::{MODULE}"] |= told
+                    passed = {test for test in tests if test} - {*self.failed}
+                    found[f"{path}::{scope}"] |= passed
+                    found[f"{path}::{MODULE}"] |= passed
         return {scope: sorted(tests) for scope, tests in found.items()}
 
 
-def asked(folder: Path, tests: Sequence[str], plugin: Chosen, limit_s: int, *more: str) -> Outcome:
-    """Asks the tests in a process of their own; what it prints goes to `output.txt`."""
+def run_tests(
+    folder: Path, tests: Sequence[str], plugin: Chosen, limit_s: int, *more: str
+) -> Outcome:
+    """Runs tests in a forked process. Returns the outcome and CPU seconds; output goes to
+    `output.txt`."""
     child = os.fork()
     if not child:
         code = 1
@@ -329,7 +328,7 @@ def _child(
 
 
 def judge(folder: Path, mutants: Sequence[Mutant], reached: Reached, limit_s: int) -> list[Judged]:
-    """Asks the tests that reach each mutant, and prints what became of it."""
+    """Runs the tests that reach each mutant, and prints the outcome."""
     judged = []
     for mutant in mutants:
         path = folder / mutant.path
@@ -339,21 +338,22 @@ def judge(folder: Path, mutants: Sequence[Mutant], reached: Reached, limit_s: in
         if names:
             path.write_text(mutant.source, encoding="utf-8")
             files = sorted({name.partition("::")[0] for name in names})
-            outcome, cpu_s = asked(folder, files, Chosen(names), limit_s, "-x")
+            outcome, cpu_s = run_tests(folder, files, Chosen(names), limit_s, "-x")
             path.write_text(original, encoding="utf-8")
-        one = Judged(
+        result = Judged(
             outcome, mutant.path, mutant.line, mutant.scope, mutant.operator,
             mutant.before, mutant.after, len(names), round(cpu_s, 1),
         )  # fmt: skip
-        judged.append(one)
+        judged.append(result)
         print(
-            f"{outcome:9} {one.path}:{one.line} {one.scope}: {one.before} → {one.after}", flush=True
+            f"{outcome:9} {result.path}:{result.line} {result.scope}: {result.before} → {result.after}",
+            flush=True,
         )
     return judged
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draws mutants, asks the tests about each, and prints the score."""
+    """Draws mutants, runs the tests on each, and prints the score."""
     parser = argparse.ArgumentParser(description="The mutation score of modules by their tests.")
     parser.add_argument("places", nargs="+", help="modules to mutate, or folders of them")
     parser.add_argument("--tests", nargs="+", required=True, help="files or folders of tests")
@@ -362,26 +362,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=int, default=120, help="CPU seconds a mutant")
     parser.add_argument("--log", type=Path, help="a CSV file of all mutants")
-    given = parser.parse_args(arguments)
-    folder = copied(given.root)
-    paths = modules(folder, given.places)
-    watched, cpu_s = asked(folder, given.tests, Watched(folder, paths), 20 * given.limit)
-    told = json.loads((folder / "told.json").read_text(encoding="utf-8"))
-    reached = told["reached"]
-    for name in told["imported"]:
+    options = parser.parse_args(arguments)
+    folder = copied(options.root)
+    paths = modules(folder, options.places)
+    outcome, cpu_s = run_tests(folder, options.tests, Watched(folder, paths), 20 * options.limit)
+    report = json.loads((folder / "told.json").read_text(encoding="utf-8"))
+    reached = report["reached"]
+    for name in report["imported"]:
         with suppress(ImportError):
             importlib.import_module(name)
     print(
-        f"{len(set().union(*reached.values()))} tests reach them, in {cpu_s:.0f} CPU s; all pass: {watched}"
+        f"{len(set().union(*reached.values()))} tests reach them, in {cpu_s:.0f} CPU s; all pass: {outcome}"
     )
-    mutants = drawn(folder, paths, given.count, random.Random(given.seed))  # noqa: S311
-    judged = judge(folder, mutants, reached, given.limit)
-    if given.log:
-        with given.log.open("w", encoding="utf-8", newline="") as file:
+    mutants = drawn(folder, paths, options.count, random.Random(options.seed))  # noqa: S311
+    judged = judge(folder, mutants, reached, options.limit)
+    if options.log:
+        with options.log.open("w", encoding="utf-8", newline="") as file:
             lines = csv.writer(file)
             lines.writerow(field.name for field in fields(Judged))
             lines.writerows(map(astuple, judged))
-    counts = Counter(one.outcome for one in judged)
+    counts = Counter(result.outcome for result in judged)
     found = counts["killed"] + counts["timeout"]
     print(f"{found} of {len(judged)} found: {100 * found / len(judged):.0f} %", dict(counts))
     shutil.rmtree(folder)

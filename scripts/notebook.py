@@ -1,12 +1,12 @@
-"""Runs the notebook from top to bottom in each language and keeps what it shows: `python
-scripts/notebook.py [notebooks/seminar.ipynb]`.
+"""Runs the notebook in each language and stores its outputs: `python scripts/notebook.py
+[notebooks/seminar.ipynb]`.
 
-What was measured already is not measured again. Left out are this machine's paths, times of day,
-warnings, and the terminal's colours and lines of progress. Another language has a catalogue of the
-markdown cells: `seminar.ko.yaml` gives `seminar.ko.ipynb`, which runs after the first and measures
-nothing. Where more than a tenth of the measured rows are doubtful nothing is written: other
-programs ran beside them. With `--translate` nothing runs, and other languages' cells whose code is
-the same keep their outputs.
+Existing measurements are not repeated. The stored outputs omit paths of this machine, times of day,
+warnings, colours and progress lines. A translation is a catalogue of the markdown cells:
+`seminar.ko.yaml` gives `seminar.ko.ipynb`, which runs after the original and measures nothing. If
+more than a tenth of the measured rows are doubtful, because other programs ran at the same time,
+nothing is written. With `--translate` nothing runs, and translated cells with the same code keep
+their outputs.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from mfulab.core.files import UnreadableError
 from mfulab.core.yaml_text import load_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-MOST_DOUBTFUL = 0.1  # of the rows that a notebook shows
-# What the cell with the tables prints.
+MOST_DOUBTFUL = 0.1  # share of the rows that a notebook shows
+# Printed by the cell with the tables.
 MEASURED = re.compile(
     r"(\d+) training and inference steps, (\d+) matmuls\n(\d+) of them are doubtful"
 )
 LANGUAGE = re.compile(r"[a-z]{2,3}")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-# Of each measurement a line or more, and what Snakemake says of its graph of jobs.
+# Progress lines of measurements, and Snakemake's lines about its graph of jobs.
 PROGRESS = re.compile(
     r"(?: +|\d+/\d+ +)\S.* · [\d.]+ (?:s|min).*|"
     r"DAG of jobs will be .*|Updating checkpoint dependencies.*|Using workflow.*"
@@ -37,8 +37,8 @@ PROGRESS = re.compile(
 
 
 def run(notebook: nbformat.NotebookNode, folder: Path) -> nbformat.NotebookNode:
-    """The notebook with the outputs of a fresh run in a folder. Raises CellExecutionError where a
-    cell fails."""
+    """Executes the notebook in a folder and returns it with cleaned outputs. Raises
+    CellExecutionError if a cell fails."""
     resources = {"metadata": {"path": str(folder)}}
     nbclient.NotebookClient(
         notebook, timeout=1200, record_timing=False, resources=resources
@@ -47,13 +47,12 @@ def run(notebook: nbformat.NotebookNode, folder: Path) -> nbformat.NotebookNode:
         cell.metadata = {}
         if cell.cell_type == "code":
             cell.outputs = together(cell.outputs)
-    return nbformat.from_dict(
-        json.loads(json.dumps(notebook).replace(f"{ROOT}/", "").replace(str(ROOT), "."))
-    )
+    text = json.dumps(notebook).replace(f"{ROOT}/", "").replace(str(ROOT), ".")
+    return nbformat.from_dict(json.loads(text))
 
 
 def together(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
-    """Outputs in which what was printed in a row is one, without colours, progress and warnings."""
+    """Merges consecutive stdout outputs into one. Drops colours, progress lines and warnings."""
     kept: list[nbformat.NotebookNode] = []
     for output in outputs:
         if output.output_type != "stream":
@@ -65,21 +64,18 @@ def together(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode
     for output in kept:
         if output.output_type == "stream":
             lines = COLOUR.sub("", output.text).replace("\r\n", "\n").splitlines(keepends=True)
-            output.text = "".join(
-                line for line in lines if not PROGRESS.fullmatch(line.rstrip("\n"))
-            )
+            lines = [line for line in lines if not PROGRESS.fullmatch(line.rstrip("\n"))]
+            output.text = "".join(lines)
     return [output for output in kept if output.output_type != "stream" or output.text.strip()]
 
 
 def doubtful_share(notebook: nbformat.NotebookNode) -> float:
-    """Share of the measured rows that the notebook itself calls doubtful. Raises ValueError where it
-    says nothing of them."""
-    printed = "".join(
-        output.get("text", "")
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-        if output.output_type == "stream"
-    )
+    """Share of the measured rows that the notebook reports as doubtful. Raises ValueError if it
+    does not report any number."""
+    printed = ""
+    for cell in notebook.cells:
+        streams = [part for part in cell.get("outputs", []) if part.output_type == "stream"]
+        printed += "".join(stream.get("text", "") for stream in streams)
     found = MEASURED.search(printed)
     if found is None:
         raise ValueError("no cell prints how many rows are doubtful")
@@ -89,76 +85,77 @@ def doubtful_share(notebook: nbformat.NotebookNode) -> float:
 
 def translated(
     notebook: nbformat.NotebookNode,
-    words: dict[str, str],
+    texts: dict[str, str],
     language: str,
-    kept: nbformat.NotebookNode | None = None,
+    previous: nbformat.NotebookNode | None = None,
 ) -> nbformat.NotebookNode:
-    """The notebook with other words in its markdown cells, by their ids, and that language set;
-    with the outputs that cells of the same code have in `kept`.
+    """Copies the notebook with its markdown cells replaced by `words` (text by cell id) and its
+    language set. Code cells take their outputs from cells with the same code in `previous`.
 
-    Raises ValueError where the words are not those of exactly these cells.
+    Raises ValueError if the ids do not match the markdown cells.
     """
     markdown = {cell.id for cell in notebook.cells if cell.cell_type == "markdown"}
-    if markdown != set(words):
-        raise ValueError(
-            f"cells without words, or words without a cell: {', '.join(sorted(markdown ^ set(words)))}"
-        )
-    shown = {}
-    if kept is not None:
-        shown = {(cell.id, cell.source): cell for cell in kept.cells if cell.cell_type == "code"}
+    if markdown != set(texts):
+        unmatched = ", ".join(sorted(markdown ^ set(texts)))
+        raise ValueError(f"cells without words, or words without a cell: {unmatched}")
+    cells = {}
+    if previous is not None:
+        cells = {
+            (cell.id, cell.source): cell for cell in previous.cells if cell.cell_type == "code"
+        }
     copy = nbformat.from_dict(json.loads(json.dumps(notebook)))
     for cell in copy.cells:
         if cell.cell_type == "markdown":
-            cell.source = words[cell.id]
+            cell.source = texts[cell.id]
             continue
         cell.source = cell.source.replace('LANGUAGE = "en"', f'LANGUAGE = "{language}"')
-        old = shown.get((cell.id, cell.source))
+        old = cells.get((cell.id, cell.source))
         cell.outputs = old.outputs if old else []
         cell.execution_count = old.execution_count if old else None
     return copy
 
 
 def words_of(catalogue: Path) -> dict[str, str]:
-    """Texts by the ids of their cells. Raises SystemExit, naming the file, where it holds none."""
+    """Texts by cell id from a catalogue. Raises SystemExit with the file's name if it is
+    invalid."""
     try:
-        words = load_yaml(catalogue)
+        texts = load_yaml(catalogue)
     except UnreadableError as error:
         sys.exit(f"{error}.")
-    texts = [*words, *words.values()] if isinstance(words, dict) else [None]
-    if not all(isinstance(text, str) for text in texts):
+    parts = [*texts, *texts.values()] if isinstance(texts, dict) else [None]
+    if not all(isinstance(part, str) for part in parts):
         sys.exit(f"{catalogue}: give a text for each cell of words, as CELL: TEXT.")
-    return words
+    return texts
 
 
 def translations(path: Path) -> dict[Path, nbformat.NotebookNode]:
-    """The notebook at `path` in every language that has a catalogue, each with the file that it
-    belongs into."""
+    """Translations of the notebook at `path`, by output file: one for each catalogue."""
     source = nbformat.read(path, as_version=4)
     made = {}
     for catalogue in sorted(path.parent.glob(f"{path.stem}.*.yaml")):
-        place = catalogue.with_suffix(".ipynb")
-        kept = nbformat.read(place, as_version=4) if place.exists() else None
+        output = catalogue.with_suffix(".ipynb")
+        previous = nbformat.read(output, as_version=4) if output.exists() else None
         language = catalogue.stem.rpartition(".")[2]
-        if not LANGUAGE.fullmatch(language):  # it becomes code of the notebook
+        if not LANGUAGE.fullmatch(language):  # it is inserted into the notebook's code
             sys.exit(f"{catalogue}: {language!r} is no language, such as ko.")
-        made[place] = translated(source, words_of(catalogue), language, kept)
+        made[output] = translated(source, words_of(catalogue), language, previous)
     return made
 
 
 def regenerate(path: Path) -> None:
-    """Runs the notebook and then its translations, and writes those of which at most a tenth of the
-    rows are doubtful. Raises SystemExit where more are: nothing is written from there on."""
-    for place in (path, *translations(path)):
-        is_first = place == path
-        notebook = nbformat.read(path, as_version=4) if is_first else translations(path)[place]
+    """Runs the notebook and its translations and writes each. Raises SystemExit at the first with
+    too many doubtful rows, which is not written."""
+    for output in (path, *translations(path)):
+        is_first = output == path
+        notebook = nbformat.read(path, as_version=4) if is_first else translations(path)[output]
         ran = run(notebook, path.parent)
         share = doubtful_share(ran)
         if share > MOST_DOUBTFUL:
             sys.exit(
-                f"{place}: {100 * share:.0f} % of the rows are doubtful, more than"
+                f"{output}: {100 * share:.0f} % of the rows are doubtful, more than"
                 f" {100 * MOST_DOUBTFUL:.0f} %: run it on a quiet machine. Nothing is written."
             )
-        nbformat.write(ran, place)
+        nbformat.write(ran, output)
 
 
 if __name__ == "__main__":
@@ -167,9 +164,9 @@ if __name__ == "__main__":
     parser.add_argument(
         "--translate", action="store_true", help="run nothing, write the other languages"
     )
-    given = parser.parse_args()
-    if given.translate:
-        for place, words in translations(given.notebook).items():
-            nbformat.write(words, place)
+    options = parser.parse_args()
+    if options.translate:
+        for place, texts in translations(options.notebook).items():
+            nbformat.write(texts, place)
     else:
-        regenerate(given.notebook)
+        regenerate(options.notebook)

@@ -1,4 +1,5 @@
-"""Rows read from public traces, kept in results/reference/public/traces.csv with where each came from; never the files.
+"""Reads traces and stores their rows, with the source, in results/reference/public/traces.csv. Does
+not store the files.
 
 python scripts/record_traces.py --source "REPOSITORY FOLDER, commit, licence" FILE…
 """
@@ -21,8 +22,8 @@ PLACE = Path("results/reference/public/traces.csv")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Adds rows to the kept ones, in place of those of the same name; 2 where a file cannot be
-    read."""
+    """Adds rows to the recorded ones, replacing rows of the same run. Returns 2 if a file cannot be
+    read, else 0."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -30,15 +31,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--source", required=True, help="repository and folder, commit, licence")
     parser.add_argument("--out", type=Path, default=PLACE)
     options = parser.parse_args(arguments)
-    known = from_recorded(options.out.parent).records["traces"] if options.out.exists() else []
-    rows = {row["run"]: row for row in known}
-    who = {"source": options.source, "commit": commit(), "experiment": "traces", "recorded": True}
+    recorded = from_recorded(options.out.parent).records["traces"] if options.out.exists() else []
+    rows = {row["run"]: row for row in recorded}
+    origin = {
+        "source": options.source,
+        "commit": commit(),
+        "experiment": "traces",
+        "recorded": True,
+    }
     try:
         for path in files(options.files):
             found = read_file(path)
-            for place, one in enumerate(found):
-                run = f"trace={one.row.model}" + (f",trace_range={place}" if len(found) > 1 else "")
-                rows[run] = {**one.row.model_dump(), **who, "run": run}
+            for index, answer in enumerate(found):
+                run = f"trace={answer.row.model}" + (
+                    f",trace_range={index}" if len(found) > 1 else ""
+                )
+                rows[run] = {**answer.row.model_dump(), **origin, "run": run}
     except UnsupportedError as error:
         print(f"mfulab: {error}", file=sys.stderr)
         return 2

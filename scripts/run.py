@@ -1,4 +1,4 @@
-"""Measures one run of any measurement: `python scripts/run.py profile_step --config
+"""Runs one run of a measurement: `python scripts/run.py profile_step --config
 results/…/config.json`."""
 
 import sys

@@ -1,7 +1,8 @@
-"""Hooks of mkdocs: the documentation's site from docs/, from what lies beside it, and from the
+"""Hooks of mkdocs: build the documentation site from docs/, other files of the checkout, and the
 models.
 
-Nothing is copied: the README is the first page, and tables and schemas are read from `mfulab.core`.
+Nothing is copied: the README becomes the first page, and tables and schemas come from
+`mfulab.core`.
 """
 
 import base64
@@ -48,7 +49,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Leads links of the checkout to pages of the site; a file that is no page becomes its name."""
+    """Rewrites links between files of the checkout to pages of the site. A link to any other file
+    is replaced by its name."""
     source = next((ROOT / name for name, made in BESIDE.items() if made == page.file.src_uri), None)
     folder = source.parent if source else ROOT / "docs"
 
@@ -56,7 +58,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         image, text, target, anchor = match.groups()
         path = (folder / target).resolve()
         if not path.exists():
-            return match[0]  # mkdocs ends with its name
+            return match[0]  # mkdocs fails and prints the link
         name = path.relative_to(ROOT).as_posix()
         if name in BESIDE or name.startswith("docs/"):
             return f"{image}[{text}]({BESIDE.get(name, name.removeprefix('docs/'))}{anchor or ''})"
@@ -66,7 +68,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def _notebook(config: Any) -> Iterator[File]:
-    """The notebook as a page, with the outputs that it keeps."""
+    """Notebook as a page, with its stored outputs."""
     parts: list[str] = []
     for cell in json.loads((ROOT / "notebooks/seminar.ipynb").read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])
@@ -74,14 +76,11 @@ def _notebook(config: Any) -> Iterator[File]:
         for output in cell.get("outputs", []):
             data = output.get("data", {"text/plain": output.get("text", "")})
             if "image/png" in data:
-                name, told = (
-                    f"notebook/{len(parts)}.png",
-                    output["metadata"].get("image/png", {}).get("alt", "figure"),
-                )
-                yield File.generated(
-                    config, name, content=base64.b64decode("".join(data["image/png"]))
-                )
-                parts.append(f"![{told}]({name})")
+                name = f"notebook/{len(parts)}.png"
+                caption = output["metadata"].get("image/png", {}).get("alt", "figure")
+                picture = base64.b64decode("".join(data["image/png"]))
+                yield File.generated(config, name, content=picture)
+                parts.append(f"![{caption}]({name})")
             elif "text/html" in data:
                 parts.append("".join(data["text/html"]))
             else:
@@ -90,54 +89,51 @@ def _notebook(config: Any) -> Iterator[File]:
 
 
 def _library() -> str:
-    """The functions of `import mfulab`."""
+    """Page with the functions of `import mfulab`."""
     import mfulab
 
-    names = [getattr(mfulab, name) for name in mfulab.__all__]
-    return "# Library\n\n" + "\n\n".join(
-        f"::: {each.__module__}.{each.__qualname__}" for each in names
-    )
+    functions = [getattr(mfulab, name) for name in mfulab.__all__]
+    parts = [f"::: {function.__module__}.{function.__qualname__}" for function in functions]
+    return "\n\n".join(["# Library", *parts])
 
 
 def _tables() -> str:
-    """Columns of every table, as in results/tables/columns.csv."""
+    """Page with the columns of every table, as in results/tables/columns.csv."""
     parts = [
         "# Tables\n\nOne row a run, in `results/tables/`; `columns.csv` there holds this page."
     ]
-    for table, found in itertools.groupby(dictionary(), lambda each: each.table):
-        parts.append(
-            f"## {table}\n\n| column | type | unit | from | meaning |\n|---|---|---|---|---|"
-        )
-        lines = (
-            [f"`{each.column}`", each.type, each.unit, each.source, each.description]
-            for each in found
-        )
-        parts[-1] += "".join(
-            "\n| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
-        )
+    for table, columns in itertools.groupby(dictionary(), lambda column: column.table):
+        lines = ["| column | type | unit | from | meaning |", "|---|---|---|---|---|"]
+        for column in columns:
+            cells = [f"`{column.column}`", column.type, column.unit, column.source]
+            cells.append(column.description)
+            escaped = [cell.replace("|", "\\|") for cell in cells]
+            lines.append(f"| {' | '.join(escaped)} |")
+        parts += [f"## {table}", "\n".join(lines)]
     return "\n\n".join(parts)
 
 
 def _schemas() -> str:
-    """JSON schemas of configs and rows."""
+    """Page with the JSON schemas of configs and rows."""
     parts = [
         "# Schemas\n\nJSON Schema of a run's `config.json` and `row.csv`: `mfulab schema MEASUREMENT` prints one."
     ]
-    for each in MEASUREMENTS.values():
-        for kind, model in (("config", each.config), ("row", each.row)):
+    for measurement in MEASUREMENTS.values():
+        for kind, model in (("config", measurement.config), ("row", measurement.row)):
             text = json.dumps(model.model_json_schema(), indent=1)
-            parts.append(f"## {each.step}: {kind}\n\n```json\n{text}\n```")
+            parts.append(f"## {measurement.step}: {kind}\n\n```json\n{text}\n```")
     return "\n\n".join(parts)
 
 
 def _gallery(config: Any) -> Iterator[File]:
-    """A page of every figure that the recordings fill, with its sentence."""
+    """Page with every figure that the recordings can fill, and its finding."""
     parts = ["# Gallery\n\nFrom the machines, traces and public runs in `results/reference/`."]
     with TemporaryDirectory() as folder:
         build.write(build.collect(reference=ROOT / "results/reference"), Path(folder))
         tables, _ = frames.read(Path(folder))
     for name in list(figures.modules())[: config.extra["figures"]]:
-        if drawn := figures.render(name, tables):
+        drawn = figures.render(name, tables)
+        if drawn:
             picture = io.BytesIO()
             drawn.figure.savefig(picture, format="svg")
             yield File.generated(config, f"gallery/{name}.svg", content=picture.getvalue())

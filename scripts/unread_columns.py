@@ -1,5 +1,7 @@
-"""Lists columns of the tables that no figure, verdict or command reads: `python scripts/unread_columns.py`.
-They may be declared by `counter_column`, which makes one column of them."""
+"""Lists table columns that no figure, verdict or command reads: `python scripts/unread_columns.py`.
+
+Such columns can be declared by `counter_column`, which combines them into one column.
+"""
 
 import re
 from functools import cache
@@ -12,7 +14,7 @@ from mfulab.measurements.registry import TABLES
 from mfulab.mfu import ladder
 
 PACKAGE = Path(columns.__file__).parents[2]
-# What reads the tables' files; the join before reads the runs' own rows.
+# Code that reads the tables' files. The join is not among them: it reads the rows of runs.
 READERS = (
     "lab/report",
     "lab/tables/consistency.py",
@@ -22,11 +24,11 @@ READERS = (
 )
 CODE = (".py", ".js", ".html")
 QUOTED = re.compile(r"\{(?:\w+[.[])?(\w+)[^}]*\}")  # names in a sentence of a catalogue
-SHOWN_WHOLE = ("environment",)  # tables of which the page shows every column
+SHOWN_WHOLE = ("environment",)  # tables whose columns are all shown on the page
 
 
 def unread(table: str) -> list[str]:
-    """Columns of a table, counters left out, whose names stand in nothing that reads tables."""
+    """Columns of a table, except counters, whose names do not occur in any reader of tables."""
     if table in SHOWN_WHOLE:
         return []
     known = {*TimedRow.model_fields, *BudgetColumns.model_fields, *Joined.model_fields, COUNTERS}
@@ -41,7 +43,7 @@ def unread(table: str) -> list[str]:
 
 
 def is_read(name: str) -> bool:
-    """True if a column's name is a word of what reads tables."""
+    """True if a column's name occurs in any reader of tables."""
     return name in _words()
 
 
@@ -49,8 +51,8 @@ def is_read(name: str) -> bool:
 def _words() -> frozenset[str]:
     words = set[str]()
     for reader in READERS:
-        place = PACKAGE / reader
-        for path in place.rglob("*") if place.is_dir() else [place]:
+        readable = PACKAGE / reader
+        for path in readable.rglob("*") if readable.is_dir() else [readable]:
             if path.suffix in CODE:
                 words.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
             elif path.suffix == ".yaml":
@@ -59,7 +61,7 @@ def _words() -> frozenset[str]:
 
 
 if __name__ == "__main__":
-    for each in TABLES:
-        held = len(columns.counters(each))
-        print(f"{each}: {len(columns.columns(each))} columns, {held} counters")
-        print("  unread:", *unread(each))
+    for table in TABLES:
+        counters = len(columns.counters(table))
+        print(f"{table}: {len(columns.columns(table))} columns, {counters} counters")
+        print("  unread:", *unread(table))

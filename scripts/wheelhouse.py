@@ -1,7 +1,8 @@
-"""Collects every wheel that an air-gapped machine needs: `make wheelhouse WHEELHOUSE="--python 3.12
+"""Collects all wheels for a machine without network: `make wheelhouse WHEELHOUSE="--python 3.12
 --extras cuda"`.
 
-Run it where there is a network; docs/clusters.md says how to install from the folder that it makes.
+Run it on a machine with network. docs/clusters.md describes the installation from the resulting
+folder.
 """
 
 import argparse
@@ -13,23 +14,22 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pip._vendor.packaging.requirements import (
-    Requirement,
-)  # pip is all that this script asks of a Python
+# pip's own copy, so that this script needs nothing but pip
+from pip._vendor.packaging.requirements import Requirement
 from pip._vendor.packaging.utils import canonicalize_name
 
 PROJECT = Path(__file__).resolve().parents[1]
-# Wheels name the oldest C library that they run with; one for a newer system takes older ones too.
+# A wheel names the oldest C library that it runs with: newer systems accept older wheels too.
 OLDER = {"manylinux_2_28": ["manylinux_2_27", "manylinux_2_24", "manylinux_2_17", "manylinux2014"]}
-SYSTEMS = {"win": ("Windows", "win32"), "macosx": ("Darwin", "darwin")}  # of all others: Linux
-# Published as source alone, and pure Python: a wheel that is built here serves any machine.
+SYSTEMS = {"win": ("Windows", "win32"), "macosx": ("Darwin", "darwin")}  # all others: Linux
+# Published only as source, and pure Python: a wheel that is built here runs on any machine.
 SOURCE_ONLY = ("antlr4-python3-runtime", "connection-pool", "fvcore", "iopath")
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 
 
 def platforms(platform: str) -> list[str]:
-    """`platform` and the older ones whose wheels run there: `manylinux_2_28_x86_64` takes
-    `manylinux2014_x86_64`."""
+    """Returns `platform` and the older platforms whose wheels it can use: `manylinux_2_28_x86_64`
+    also accepts `manylinux2014_x86_64`."""
     for newer, older in OLDER.items():
         if platform.startswith(newer):
             return [platform, *(name + platform.removeprefix(newer) for name in older)]
@@ -37,7 +37,7 @@ def platforms(platform: str) -> list[str]:
 
 
 def markers(python: str, platform: str) -> dict[str, str]:
-    """Markers of the target machine, by which the locks' conditions are evaluated."""
+    """Environment markers of the target machine, to evaluate the conditions in the locks."""
     system, sys_platform = next(
         (names for start, names in SYSTEMS.items() if platform.startswith(start)),
         ("Linux", "linux"),
@@ -53,18 +53,17 @@ def markers(python: str, platform: str) -> dict[str, str]:
     }
 
 
-def locked(extras: Iterable[str], there: Mapping[str, str]) -> dict[str, str]:
-    """Pins and hashes of the packages in the locks of the pipeline and of `extras`, where their
-    conditions hold."""
+def locked(extras: Iterable[str], target: Mapping[str, str]) -> dict[str, str]:
+    """Pins and hashes of the packages in the locks of the pipeline and of `extras` whose conditions
+    hold, by name."""
     found = {}
     for extra in ("pipeline", *extras):
-        for pinned in re.split(
-            r"\n(?=\S)", (PROJECT / f"requirements/{extra}.lock").read_text(encoding="utf-8")
-        ):
+        lock = (PROJECT / f"requirements/{extra}.lock").read_text(encoding="utf-8")
+        for pinned in re.split(r"\n(?=\S)", lock):
             if pinned.startswith("#"):
                 continue
             requirement = Requirement(pinned.split("\\\n")[0])
-            if requirement.marker is None or requirement.marker.evaluate(dict(there)):
+            if requirement.marker is None or requirement.marker.evaluate(dict(target)):
                 hashes = [part for part in pinned.split() if part.startswith("--hash=")]
                 found[requirement.name] = " ".join(
                     [f"{requirement.name}{requirement.specifier}", *hashes]
@@ -73,7 +72,7 @@ def locked(extras: Iterable[str], there: Mapping[str, str]) -> dict[str, str]:
 
 
 def names_in(file: Path) -> set[str]:
-    """The packages that a file lists, one a line, in the index's spelling; `#` begins a comment."""
+    """Package names in a file with one per line, normalised. `#` starts a comment."""
     lines = (
         line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines()
     )
@@ -81,34 +80,28 @@ def names_in(file: Path) -> set[str]:
 
 
 def collect(packages: Mapping[str, str], target: Sequence[str], folder: Path, cuda: bool) -> None:
-    """Fills `folder`: wheels of `packages` for `target`, torch as PyTorch builds it for CPUs unless
-    `cuda`.
+    """Fills `folder` with wheels of `packages` for `target`. Uses PyTorch's CPU build of torch
+    unless `cuda`.
 
-    Raises CalledProcessError, after pip has said why, where a package has no wheel for that Python
-    and platform.
+    Raises CalledProcessError, after pip printed the reason, if a package has no wheel for that
+    Python and platform.
     """
     source = {name: pinned for name, pinned in packages.items() if name in SOURCE_ONLY}
     wheels = {name: pinned for name, pinned in packages.items() if name not in SOURCE_ONLY}
-    if not cuda and "torch" in wheels:  # its hash is not in the lock
-        pip(
-            "download",
-            [wheels.pop("torch").split()[0]],
-            folder,
-            "--extra-index-url",
-            CPU_TORCH,
-            *target,
-        )
+    if not cuda and "torch" in wheels:  # without the hash: the lock has that of the default build
+        torch = wheels.pop("torch").split()[0]
+        pip("download", [torch], folder, "--extra-index-url", CPU_TORCH, *target)
     pip("wheel", source.values(), folder)
     pip("download", wheels.values(), folder, *target)
 
 
 def pip(command: str, packages: Iterable[str], folder: Path, *options: str) -> None:
-    """Runs `pip download` or `pip wheel` for `packages` alone, without what they need."""
+    """Runs `pip download` or `pip wheel` for `packages`, without their dependencies."""
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary, "requirements.txt")
         file.write_text("\n".join(packages), encoding="utf-8")
         into = "--dest" if command == "download" else "--wheel-dir"
-        asked = [
+        arguments = [
             "--quiet",
             "--no-deps",
             "--retries",
@@ -119,12 +112,12 @@ def pip(command: str, packages: Iterable[str], folder: Path, *options: str) -> N
             str(file),
             *options,
         ]
-        subprocess.run([sys.executable, "-m", "pip", command, *asked], check=True)
+        subprocess.run([sys.executable, "-m", "pip", command, *arguments], check=True)
 
 
 def write_list(page: Path, packages: Mapping[str, str]) -> None:
-    """Writes names and versions of `packages` between the markers in `page`; raises ValueError if
-    it has none."""
+    """Writes names and versions of `packages` between the markers in `page`. Raises ValueError if
+    the markers are missing."""
     begin, end = "<!-- wheels -->\n", "<!-- end of wheels -->"
     before, found, rest = page.read_text(encoding="utf-8").partition(begin)
     _, closed, after = rest.partition(end)
@@ -136,7 +129,7 @@ def write_list(page: Path, packages: Mapping[str, str]) -> None:
 
 
 def main() -> None:
-    """Downloads the wheels, and says how much."""
+    """Downloads the wheels and prints their number and size."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -160,26 +153,26 @@ def main() -> None:
         metavar="PAGE",
         help="download nothing: write the wheels' names into a page",
     )
-    given = parser.parse_args()
-    target = ["--only-binary=:all:", "--python-version", given.python, "--implementation", "cp"]
-    target += [part for name in platforms(given.platform) for part in ("--platform", name)]
-    extras = given.extras.split(",") if given.extras else []
-    packages = locked(extras, markers(given.python, given.platform))
-    if given.without:
-        there = names_in(given.without)
+    options = parser.parse_args()
+    target = ["--only-binary=:all:", "--python-version", options.python, "--implementation", "cp"]
+    target += [part for name in platforms(options.platform) for part in ("--platform", name)]
+    extras = options.extras.split(",") if options.extras else []
+    packages = locked(extras, markers(options.python, options.platform))
+    if options.without:
+        present = names_in(options.without)
         packages = {
             name: pinned
             for name, pinned in packages.items()
-            if canonicalize_name(name) not in there
+            if canonicalize_name(name) not in present
         }
-    if given.list:
-        write_list(given.list, packages)
+    if options.list:
+        write_list(options.list, packages)
         return
-    collect(packages, target, given.into, cuda="cuda" in extras)
-    wheels = sorted(given.into.glob("*.whl"))
+    collect(packages, target, options.into, cuda="cuda" in extras)
+    wheels = sorted(options.into.glob("*.whl"))
     size = sum(path.stat().st_size for path in wheels) / 1e6
     print(
-        f"{given.into}: {len(wheels)} wheels, {size:,.0f} MB, for Python {given.python} on {given.platform}"
+        f"{options.into}: {len(wheels)} wheels, {size:,.0f} MB, for Python {options.python} on {options.platform}"
     )
 
 

@@ -1,8 +1,9 @@
-"""Validates the recordings in results/reference/: typed columns, joined values that follow, nothing without its source.
+"""Validates the recordings in results/reference/: types of columns, joined values, and completeness
+of sources.
 
     python validation/check_recordings.py [HARDWARE …]
 
-Prints each problem and ends with 1 where there is one.
+Prints each problem. Exit status 1 means that there are any.
 """
 
 import csv
@@ -21,31 +22,31 @@ from mfulab.lab.tables.recording import CONFIGS, DIRTY, FILES, recordings
 from mfulab.lab.tables.records import ABOUT, Collected, ceiling_name, from_recorded
 from mfulab.measurements.registry import RECORDED, TABLES
 
-RELATIVE = 1e-9  # of joined values: what printing and reading a float may change, and much more
+RELATIVE = 1e-9  # tolerance of joined values, far above the rounding of printed floats
 
 
 def check(folder: Path) -> list[str]:
-    """Problems of a recording, in words; empty if it is valid."""
-    there = {path.name for path in folder.iterdir()}
-    problems = [f"{name} is missing" for name in sorted(FILES - there)]
-    problems += [f"{name} does not belong into a recording" for name in sorted(there - FILES)]
-    if FILES - there:
+    """Descriptions of the problems of a recording; empty if it is valid."""
+    present = {path.name for path in folder.iterdir()}
+    problems = [f"{name} is missing" for name in sorted(FILES - present)]
+    problems += [f"{name} does not belong into a recording" for name in sorted(present - FILES)]
+    if FILES - present:
         return problems
-    found = from_recorded(folder)
-    if found.upkeep:
-        return [*problems, *map(str, found.upkeep)]
-    build.joined(found.records)
+    recording = from_recorded(folder)
+    if recording.upkeep:
+        return [*problems, *map(str, recording.upkeep)]
+    build.joined(recording.records)
     for table in RECORDED:
-        problems += _table(folder / f"{table}.csv", table, found.records[table])
+        problems += _table(folder / f"{table}.csv", table, recording.records[table])
     try:
-        return [*problems, *_rows(found, folder)]
+        return [*problems, *_rows(recording, folder)]
     except UnreadableError as error:
         return [*problems, str(error)]
 
 
 def _table(path: Path, table: str, rows: list[Record]) -> Iterator[str]:
-    """Columns as they are today, joined ones as they follow from the others, and no ratio above 100
-    % unexplained."""
+    """Problems of a table: columns that are not current, joined values that do not follow from the
+    others, impossible values."""
     cells = read_csv(path, LARGEST)
     header = next(csv.reader(read_text(path).splitlines()))
     if header != columns(table):
@@ -54,8 +55,10 @@ def _table(path: Path, table: str, rows: list[Record]) -> Iterator[str]:
         return
     for line, row in zip(map(with_counters, cells), rows, strict=False):
         for name in computed(TABLES[table]):
-            text, value = line.get(name, ""), row[name]
-            is_same = text == ("" if value is None else str(value))
+            text = line.get(name, "")
+            value = row[name]
+            expected = "" if value is None else str(value)
+            is_same = text == expected
             with suppress(ValueError, TypeError):
                 is_same = is_same or math.isclose(float(text), value, rel_tol=RELATIVE)
             if not is_same:
@@ -65,8 +68,7 @@ def _table(path: Path, table: str, rows: list[Record]) -> Iterator[str]:
 
 
 def _impossible(row: Mapping[str, Any]) -> Iterator[str]:
-    # Reported, never clipped: MFU above 100 % must say so of itself. Others are measured shares of
-    # a whole.
+    # MFU above 100 % is reported, never clipped, but needs a note. Counters are shares of the time.
     for name, value in row.items():
         if name.endswith("_active_percent") and value is not None and value > 101:
             yield f"{name} is {value:.1f} %"
@@ -79,12 +81,11 @@ def _impossible(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"time_s={time} lies outside its interval {low} to {high}"
 
 
-def _rows(found: Collected, folder: Path) -> Iterator[str]:
-    """Every row is of this machine, of a known commit, and has its config, its count and its
+def _rows(recording: Collected, folder: Path) -> Iterator[str]:
+    """Problems of rows: another machine, an unknown commit, a missing config, FLOP count or
     ceiling."""
-    devices = {
-        row["device_name"] for row in found.records["environment"]
-    }  # one row for each number of threads
+    # one row per number of threads
+    devices = {row["device_name"] for row in recording.records["environment"]}
     if len(devices) != 1:
         yield f"environment.csv: {len(devices)} machines instead of one"
     configs = set()
@@ -102,39 +103,42 @@ def _rows(found: Collected, folder: Path) -> Iterator[str]:
         return
     if any(commit.endswith(DIRTY) for commit in commits) and not provenance["dirty_allowed"]:
         yield f"{ABOUT}: some rows were measured by changed code"
-    counted = {row["run"] for row in found.records["flops"]}
-    ceilings = {ceiling_name(row["run"]) for row in found.records["ceilings"]}
-    for table, rows in found.records.items():
+    counted = {row["run"] for row in recording.records["flops"]}
+    ceilings = {ceiling_name(row["run"]) for row in recording.records["ceilings"]}
+    for table, rows in recording.records.items():
         for row in rows:
-            named = f"{table}.csv: {row['run']}"
+            place = f"{table}.csv: {row['run']}"
             if row["hardware"] not in ("", folder.name.lstrip(".")):
-                yield f"{named} was measured on {row['hardware']}"
+                yield f"{place} was measured on {row['hardware']}"
             if row.get("flops_run") and row["flops_run"] not in counted:
-                yield f"{named}: its FLOP count {row['flops_run']} is missing"
+                yield f"{place}: its FLOP count {row['flops_run']} is missing"
             if table != "ceilings" and row.get("ceiling") and row["ceiling"] not in ceilings:
-                yield f"{named}: its ceiling {row['ceiling']} is missing"
+                yield f"{place}: its ceiling {row['ceiling']} is missing"
             if (table, row["run"]) not in configs:
                 yield f"{CONFIGS}: {table}/{row['run']} is missing"
             if not row["commit"]:
-                yield f"{named} names no commit"
+                yield f"{place} names no commit"
             elif row["commit"] not in commits:
-                yield f"{named}: {ABOUT} does not name its commit {row['commit']}"
-    runs = {(table, row["run"]) for table, rows in found.records.items() for row in rows}
-    yield from (
-        f"{CONFIGS}: {table}/{run} belongs to no row" for table, run in sorted(configs - runs)
-    )
+                yield f"{place}: {ABOUT} does not name its commit {row['commit']}"
+    runs = set[tuple[str, str]]()
+    for table, rows in recording.records.items():
+        runs.update((table, row["run"]) for row in rows)
+    for table, run in sorted(configs - runs):
+        yield f"{CONFIGS}: {table}/{run} belongs to no row"
 
 
 def main(hardware: list[str]) -> int:
-    """Checks the recordings of these machines, or all; 1 where one has a problem."""
-    folders = [
-        folder for name in (*hardware,) or (None,) for folder in recordings(Path("results"), name)
-    ]
-    problems = [f"{folder}: {problem}" for folder in folders for problem in check(folder)]
-    print(
-        "".join(f"{problem}\n" for problem in problems) or f"{len(folders)} recordings are valid\n",
-        end="",
-    )
+    """Checks the recordings of these machines, by default of all. Returns 1 if one has a
+    problem."""
+    folders: list[Path] = []
+    names: list[str | None] = [*hardware] or [None]
+    for name in names:
+        folders += recordings(Path("results"), name)
+    problems: list[str] = []
+    for folder in folders:
+        problems += [f"{folder}: {problem}" for problem in check(folder)]
+    lines = problems or [f"{len(folders)} recordings are valid"]
+    print("\n".join(lines))
     return int(bool(problems))
 
 

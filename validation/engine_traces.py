@@ -1,10 +1,10 @@
-"""FLOPs of serving engines' public traces by hand, from their models' configurations, beside what
-`mfulab trace` reads.
+"""Compares FLOPs that `mfulab trace` reads in public traces of serving engines with those by hand,
+from the models' configurations.
 
     git clone https://github.com/AMD-AGI/TraceLens && python validation/engine_traces.py TraceLens/tests
 
-Two files of FLUX.1 with AITER stand in that repository's history alone; what is not there is left out.
-Devices without a name get a stated peak, in TFLOP/s of bf16.
+Two files of FLUX.1 with AITER exist only in that repository's history; missing files are skipped.
+Devices without a name get a stated peak in TFLOP/s of bf16.
 """
 
 import os
@@ -29,24 +29,26 @@ def linear(rows: float, inputs: float, outputs: float) -> float:
 
 
 def attention(pairs: float, width: float) -> float:
-    """FLOPs of attention of all heads, `width` wide together, in so many pairs of query and key."""
+    """FLOPs of attention over this many pairs of query and key, for all heads with a total width of
+    `width`."""
     return 4 * pairs * width
 
 
 def gpt_oss(tokens: int, pairs: float, sampled: int, layers: int, gpus: int, experts: int) -> float:
-    """gpt-oss: width 2,880, 64 heads of 64, 8 of keys, 4 experts a token, 201,088 words."""
+    """FLOPs of gpt-oss: width 2,880, 64 heads of 64, 8 KV heads, 4 experts per token, 201,088
+    words."""
     width, heads, keys = 2880, 64 * 64, 8 * 64
-    # Experts alone by the model's width: others by that in the operators, of which vLLM pads it.
-    attended = linear(tokens, width, (heads + 2 * keys) / gpus) + linear(
-        tokens, heads / gpus, width
-    )
+    # Experts with the model's own width, although vLLM pads it for them.
+    attended = linear(tokens, width, (heads + 2 * keys) / gpus)
+    attended += linear(tokens, heads / gpus, width)
     routed = linear(tokens, width, experts) + 3 * linear(4 * tokens, width, width / gpus)
     layer = attended + attention(pairs, heads / gpus) + routed
     return layers * layer + linear(sampled, width, 201_088 / gpus)
 
 
 def qwen3_8b(tokens: int, pairs: float, sampled: int) -> float:
-    """Qwen3-8B: 36 layers of width 4,096, 32 heads of 128, 8 of keys, 12,288, 151,936 words."""
+    """FLOPs of Qwen3-8B: 36 layers of width 4,096, 32 heads of 128, 8 KV heads, 12,288 wide MLP,
+    151,936 words."""
     width = 4096
     layer = linear(tokens, width, width + 2 * 1024) + linear(tokens, width, width)
     layer += attention(pairs, width) + 3 * linear(tokens, width, 12_288)
@@ -54,19 +56,20 @@ def qwen3_8b(tokens: int, pairs: float, sampled: int) -> float:
 
 
 def t5_xxl(tokens: int) -> float:
-    """T5-XXL's encoder: 24 layers of width 4,096, gated to 10,240."""
+    """FLOPs of T5-XXL's encoder: 24 layers of width 4,096 with gated MLPs of 10,240."""
     layer = 4 * linear(tokens, 4096, 4096) + 3 * linear(tokens, 4096, 10_240)
     return 24 * (layer + attention(tokens**2, 4096))
 
 
 def clip(layers: int, width: int, projected: int = 0, tokens: int = 77) -> float:
-    """A text encoder of CLIP, widened four times; a last projection where it is asked for."""
+    """FLOPs of a CLIP text encoder with MLPs of 4 × width, and an optional final projection."""
     layer = linear(tokens, width, 12 * width) + attention(tokens**2, width)
     return layers * layer + linear(1, width, projected)
 
 
 def vae_decoder(side: int) -> float:
-    """The decoder of an image's autoencoder: 16 channels of latents, 512, 512, 256 and 128 wide."""
+    """FLOPs of an image autoencoder's decoder: 16 latent channels, then widths of 512, 512, 256 and
+    128."""
     small = side // 8
 
     def convolution(scale: int, inputs: int, outputs: int, kernel: int = 3) -> float:
@@ -86,7 +89,8 @@ def vae_decoder(side: int) -> float:
 
 
 def flux(side: int, steps: int) -> float:
-    """FLUX.1: 19 double and 38 single blocks of width 3,072, 512 words; T5, CLIP, the decoder."""
+    """FLOPs of FLUX.1: 19 double and 38 single blocks of width 3,072, 512 words, with T5, CLIP and
+    the decoder."""
     width, words = 3072, 512
     pixels = (side // 16) ** 2
     tokens = pixels + words
@@ -101,12 +105,13 @@ def flux(side: int, steps: int) -> float:
 
 
 def stable_diffusion_3_5_large(side: int, steps: int) -> float:
-    """Stable Diffusion 3.5 Large: 38 blocks of width 2,432 with and without the prompt, 333 words."""
+    """FLOPs of Stable Diffusion 3.5 Large: 38 blocks of width 2,432, with and without the prompt of
+    333 words."""
     width, words = 2432, 333
     pixels = (side // 16) ** 2
     image, text = 2 * pixels, 2 * words
     blocks = 38 * (linear(image, width, 12 * width) + linear(2, width, 6 * width))
-    # The last block gives the text nothing: it needs its keys and values alone, and queries.
+    # The last block has no output for the text, and only needs its queries, keys and values.
     blocks += 37 * (linear(text, width, 12 * width) + linear(2, width, 6 * width))
     blocks += linear(text, width, 3 * width) + linear(2, width, 2 * width)
     blocks += 38 * attention(2 * (pixels + words) ** 2, width)
@@ -118,14 +123,15 @@ def stable_diffusion_3_5_large(side: int, steps: int) -> float:
 
 
 def jax_attention() -> float:
-    """Two of a layer's loss with gradients: 2 × 2,048 tokens of width 2,048, 16 heads of 128."""
+    """FLOPs of two layers' loss with gradients: 2 × 2,048 tokens of width 2,048, 16 heads of
+    128."""
     product = linear(2 * 2048, 2048, 3 * 2048)
     return 2 * 3 * (product + attention(2 * 2048**2, 2048))
 
 
 @dataclass(frozen=True)
 class Case:
-    """One public trace, and the FLOPs of its step."""
+    """Public trace, with the FLOPs of its step by hand."""
 
     engine: str
     what: str
@@ -137,7 +143,7 @@ class Case:
     options: list[str] = field(default_factory=list)
 
     def read(self, folder: Path) -> dict[str, Any]:
-        """The row that `mfulab trace` prints."""
+        """Row that `mfulab trace` prints for the trace."""
         command = [sys.executable, "-m", "mfulab", "trace", str(folder / self.trace), "--json"]
         if self.capture:
             command += ["--capture", str(folder / self.capture)]
@@ -206,7 +212,7 @@ CASES = (
 
 
 def main() -> int:
-    """Prints a line a trace; 1 where FLOPs or MFU are apart by more than 2 %."""
+    """Prints a line per trace. Returns 1 if FLOPs differ by more than 2 %, or MFU is unknown."""
     folder = Path(sys.argv[1])
     failures = 0
     print("| engine | trace | by hand, TFLOP | read | known | ms | MFU |")

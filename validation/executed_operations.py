@@ -1,10 +1,13 @@
-"""Operations that tensor cores executed, by Nsight Compute, beside those that mfulab counts: a matmul, attention, a
-convolution. This is the check of HFU's numerator. Three more cases execute more than is counted: the check of what
-mfulab reads of that in shapes and kernels' names.
+"""Compares the operations that tensor cores executed, by Nsight Compute, with those that mfulab
+counts.
+
+A matmul, attention and a convolution check the numerator of HFU. Three more cases execute more than
+is counted; they check what mfulab derives of that from shapes and kernel names.
 
     python validation/executed_operations.py [--out executed.json]
 
-Needs `ncu` and the right to read counters (as root, or with NVreg_RestrictProfilingToAdminUsers=0).
+Needs `ncu` and permission to read counters (as root, or with
+NVreg_RestrictProfilingToAdminUsers=0).
 """
 
 import argparse
@@ -25,18 +28,18 @@ from mfulab.flops.count import count
 from mfulab.tracing.operators import trace_steps
 
 FORMAT = torch.bfloat16
-# One count a source format and instruction; where the chip has none of these, one a source format.
+# Counters per source format and instruction; for chips without these, counters per source format.
 BY_INSTRUCTION = re.compile(r"^sm__ops_path_tensor_op_\w+_src_(?!int)\w+_sparsity_off$")
 BY_FORMAT = re.compile(r"^sm__ops_path_tensor_src_(bf16|fp16|tf32|fp8|fp64)(_dst_\w+)?$")
 LIMIT_S = 120
 
 
 class NotMeasurableError(Exception):
-    """Nsight Compute gave no counts; the message says why."""
+    """Raised if Nsight Compute returns no counts. The message says why."""
 
 
 class Product(torch.nn.Linear):
-    """[4096, 4096] · [4096, 4096]."""
+    """Matmul of [4096, 4096] · [4096, 4096]."""
 
     def __init__(self) -> None:
         super().__init__(4096, 4096, bias=False)
@@ -46,8 +49,8 @@ class Product(torch.nn.Linear):
 
 
 class Attention(torch.nn.Module):
-    """8 × 16 heads over 2048 tokens of 128, all with all; its backward pass recomputes the
-    scores."""
+    """Attention of 8 × 16 heads over 2048 tokens of width 128, without mask. Its backward pass
+    recomputes the scores."""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v)
@@ -57,7 +60,7 @@ class Attention(torch.nn.Module):
 
 
 class Convolution(torch.nn.Conv2d):
-    """3×3 over 64 images of 256 × 56 × 56."""
+    """3×3 convolution of 64 images of 256 × 56 × 56."""
 
     def __init__(self) -> None:
         super().__init__(256, 256, 3, padding=1, bias=False)
@@ -69,7 +72,7 @@ class Convolution(torch.nn.Conv2d):
 
 
 class Patches(torch.nn.Conv2d):
-    """ViT-B/16's convolution of 64 images: three channels, which the kernel pads."""
+    """Patch embedding of ViT-B/16 for 64 images. The kernel pads its three channels."""
 
     def __init__(self) -> None:
         super().__init__(3, 768, 16, stride=16)
@@ -79,14 +82,14 @@ class Patches(torch.nn.Conv2d):
 
 
 class ShortAttention(Attention):
-    """ViT-B/16's: 197 tokens, which the kernel pads to 256."""
+    """Attention of ViT-B/16. The kernel pads its 197 tokens to 256."""
 
     def inputs(self, **where: Any) -> tuple[torch.Tensor, ...]:
         return tuple(torch.randn(64, 12, 197, 64, **where) for _ in range(3))
 
 
 class Head(torch.nn.Linear):
-    """GPT-2's over 50,257 words: rows that no wide load may begin at."""
+    """Output layer of GPT-2 over 50,257 words. Its rows are not aligned for wide loads."""
 
     def __init__(self) -> None:
         super().__init__(768, 50257, bias=False)
@@ -104,8 +107,7 @@ CASES |= {"patches": Patches, "short_attention": ShortAttention, "head": Head}
 
 
 def counted_flops(case: str) -> int:
-    """FLOPs that mfulab says are executed: forward, and backward where an input asks for
-    gradients."""
+    """Executed FLOPs according to mfulab: forward, and backward if an input requires gradients."""
     with torch.device("meta"):
         model = CASES[case]().to(FORMAT)
     model.requires_grad_(False)
@@ -115,10 +117,9 @@ def counted_flops(case: str) -> int:
 
 
 def step_of(case: str) -> Callable[[], None]:
-    """The case on the GPU: forward, and backward where an input asks for gradients."""
-    model = CASES[case]().to(
-        "cuda", FORMAT, memory_format=torch.channels_last if case == "convolution" else None
-    )
+    """Step of a case on the GPU: forward, and backward if an input requires gradients."""
+    layout = torch.channels_last if case == "convolution" else None
+    model = CASES[case]().to("cuda", FORMAT, memory_format=layout)
     model.requires_grad_(False)
     inputs = model.inputs(device="cuda", dtype=FORMAT)
 
@@ -131,7 +132,8 @@ def step_of(case: str) -> Callable[[], None]:
 
 
 def run_once(case: str) -> None:
-    """The case between the marks that Nsight Compute profiles from and to; once before them."""
+    """Runs a case once to warm up, and once between the marks that Nsight Compute uses to start and
+    stop."""
     step = step_of(case)
     for profiled in (False, True):
         torch.cuda.synchronize()
@@ -142,51 +144,44 @@ def run_once(case: str) -> None:
     torch.cuda.profiler.stop()
 
 
-def told_ratio(case: str) -> float:
-    """Operations executed ÷ counted, as mfulab reads it in a trace; 1 without a GPU or where no
-    name tells."""
+def traced_ratio(case: str) -> float:
+    """Executed ÷ counted operations according to mfulab's trace. 1 without a GPU, or if no kernel
+    name determines it."""
     if not torch.cuda.is_available():
         return 1.0
-    return (
-        trace_steps(step_of(case), torch.device("cuda"), 1).analysis.ratios()["executed_ratio"]
-        or 1.0
-    )
+    traced = trace_steps(step_of(case), torch.device("cuda"), 1)
+    return traced.analysis.ratios()["executed_ratio"] or 1.0
 
 
 def tensor_metrics(listing: str) -> list[str]:
-    """Metrics of `ncu --query-metrics` that together count each operation of the tensor cores
+    """Metrics in the output of `ncu --query-metrics` that together count each tensor core operation
     once."""
-    names = {
-        line.split()[0] for line in listing.splitlines() if line.startswith("sm__ops_path_tensor")
-    }
-    chosen = [name for name in names if BY_INSTRUCTION.match(name)] or [
-        name for name in names if BY_FORMAT.match(name)
-    ]
+    lines = listing.splitlines()
+    names = {line.split()[0] for line in lines if line.startswith("sm__ops_path_tensor")}
+    chosen = list(filter(BY_INSTRUCTION.match, names))
+    if not chosen:
+        chosen = list(filter(BY_FORMAT.match, names))
     return sorted(f"{name}.sum" for name in chosen)
 
 
 def summed(report: str, metrics: Sequence[str]) -> int:
-    """The sum of `metrics` over all kernels of a raw CSV report, whose second line holds the
-    units."""
+    """Sum of `metrics` over all kernels in a raw CSV report, whose second line holds the units."""
     lines = [line for line in report.splitlines() if line and not line.startswith("==")]
     kernels = list(csv.DictReader(lines))[1:]
     if not kernels:
-        raise NotMeasurableError(
-            f"ncu profiled no kernel: {report.strip().splitlines()[-1] if report.strip() else ''}"
-        )
-    cells = [
-        kernel[metric].replace(",", "")
-        for kernel in kernels
-        for metric in metrics
-        if kernel.get(metric)
-    ]
-    if not cells:
+        last_line = "".join(report.strip().splitlines()[-1:])
+        raise NotMeasurableError(f"ncu profiled no kernel: {last_line}")
+    numbers: list[float] = []
+    for kernel in kernels:
+        cells = [kernel[metric] for metric in metrics if kernel.get(metric)]
+        numbers += [float(cell.replace(",", "")) for cell in cells]
+    if not numbers:
         raise NotMeasurableError(f"ncu reported none of {', '.join(metrics)}")
-    return round(sum(float(cell) for cell in cells))
+    return round(sum(numbers))
 
 
 def executed_operations(case: str) -> int:
-    """Operations of the tensor cores as the hardware counted them (a multiply-add is two).
+    """Tensor core operations counted by the hardware (a multiply-add is two). Raises
     NotMeasurableError."""
     ncu = find_ncu()
     metrics = tensor_metrics(_output([ncu, "--query-metrics"]))
@@ -195,21 +190,15 @@ def executed_operations(case: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "report.csv"
         command = [ncu, "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)]
-        command += [
-            "--profile-from-start",
-            "off",
-            "--clock-control",
-            "none",
-            "--metrics",
-            ",".join(metrics),
-        ]
+        command += ["--profile-from-start", "off", "--clock-control", "none"]
+        command += ["--metrics", ",".join(metrics)]
         _output([*command, sys.executable, __file__, "--run", case])
         return summed(log.read_text(), metrics)
 
 
 def find_ncu() -> str:
-    """Path of Nsight Compute: on the PATH or in its installer's folder. Raises
-    NotMeasurableError."""
+    """Path of Nsight Compute, on the PATH or in its default folders. Raises NotMeasurableError if
+    it is not installed."""
     places = [
         *Path("/opt/nvidia/nsight-compute").glob("*/ncu"),
         *Path("/usr/local").glob("cuda*/bin/ncu"),
@@ -227,37 +216,32 @@ def _output(command: list[str]) -> str:
         raise NotMeasurableError(f"{Path(command[0]).name} took longer than {LIMIT_S} s") from None
     text = done.stdout + done.stderr
     if done.returncode:
-        errors = [
-            line for line in text.splitlines() if "==ERROR==" in line
-        ] or text.strip().splitlines()[-1:]
-        raise NotMeasurableError(
-            " ".join(errors) or f"{command[0]} ended with status {done.returncode}"
-        )
+        errors = [line for line in text.splitlines() if "==ERROR==" in line]
+        errors = errors or text.strip().splitlines()[-1:]
+        message = " ".join(errors) or f"{command[0]} ended with status {done.returncode}"
+        raise NotMeasurableError(message)
     return text
 
 
 def compare(case: str) -> dict[str, Any]:
-    """One case: FLOPs counted, operations executed, and why these are not known."""
+    """Row of one case: counted FLOPs, executed operations, and the reason if those are unknown."""
     row = {
         "case": case,
         "counted_flops": counted_flops(case),
         "executed_operations": None,
         "reason": "",
     }
-    row["executed_ratio"] = told_ratio(case)
+    row["executed_ratio"] = traced_ratio(case)
     try:
         row["executed_operations"] = executed_operations(case)
-    except (
-        NotMeasurableError,
-        OSError,
-        ValueError,
-    ) as error:  # no report, or one with words for numbers
+    except (NotMeasurableError, OSError, ValueError) as error:
+        # without a report, or if it has text in place of numbers
         row["reason"] = str(error)
     return row
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints one line a case; with --run it is the program that Nsight Compute looks at."""
+    """Prints one line per case. With --run, runs one case, for Nsight Compute to profile."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -271,12 +255,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for case in CASES:
         row = compare(case)
         executed = row["executed_operations"]
-        said = row["reason"]
+        result = row["reason"]
         if executed is not None:
-            said = f"{executed:.6g} ({executed / row['counted_flops']:.4f} of it, {row['executed_ratio']:.4f} told)"
-        print(f"{row['case']:15} counted {row['counted_flops']:.6g} executed {said}")
+            result = f"{executed:.6g} ({executed / row['counted_flops']:.4f} of it, {row['executed_ratio']:.4f} told)"
+        print(f"{row['case']:15} counted {row['counted_flops']:.6g} executed {result}")
         rows.append(row)
-        if options.out:  # after each: what is cut off leaves what it has
+        if options.out:  # after each case, so that an interruption keeps earlier results
             options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,10 +1,12 @@
-"""Predicted peaks of `mfulab.fits` beside what torch's CPU allocator had alive, by its profiler.
+"""Compares the predicted peaks of `mfulab.fits` with the allocations of torch's CPU allocator, by
+its profiler.
 
     python validation/fits_on_cpu.py [--models simple_cnn resnet18] [--batch-sizes 8]
 
-The resident set holds the libraries too, and what the C library keeps: only the allocator's own events say what a step
-needs. Building, casting and one step come first, inside the profile; the peak is that of the second step. oneDNN's
-scratch memory does not go through this allocator, and is in neither number.
+The resident set also holds libraries and memory kept by the C library, so only the allocator's own
+events show what a step needs. The profile also covers building, casting and a first step; the peak
+is that of the second step. oneDNN's scratch memory does not use this allocator, and is in neither
+number.
 """
 
 import argparse
@@ -19,7 +21,7 @@ from mfulab.models.build import build, loss, make_batch
 
 MODELS = "simple_cnn", "resnet18", "resnet50", "vit_b_16", "gpt2"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-DEVICE = "NVIDIA A100-SXM4-40GB"  # of which no workspace is added
+DEVICE = "NVIDIA A100-SXM4-40GB"  # for which no workspace is added
 
 
 def measured(name: str, batch_size: int, precision: str, length: int | None, training: bool) -> int:
@@ -52,27 +54,30 @@ def measured(name: str, batch_size: int, precision: str, length: int | None, tra
 
 
 def main() -> None:
-    """Prints a row a step."""
-    options = argparse.ArgumentParser(
+    """Prints a row per step."""
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("--models", nargs="+", default=MODELS)
-    options.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8])
-    options.add_argument("--length", type=int, default=256, help="tokens a sample")
-    asked = options.parse_args()
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--length", type=int, default=256, help="tokens a sample")
+    options = parser.parse_args()
     print(
         "| model | step | precision | batch | allocated, MB | predicted, MB | off |\n|---|---|---|---|---|---|---|"
     )
-    cases = itertools.product(asked.models, ("training", "inference"), DTYPES, asked.batch_sizes)
+    cases = itertools.product(
+        options.models, ("training", "inference"), DTYPES, options.batch_sizes
+    )
     for name, mode, precision, batch_size in cases:
-        length = asked.length if model_config(name).vocabulary_size else None
-        got = measured(name, batch_size, precision, length, mode == "training")
-        about: dict[str, Any] = {"precision": precision, "sequence_length": length, "mode": mode}
-        told = mfulab.fits(name, batch_size, device=DEVICE, optimizer="adam", **about).peak_bytes
-        off = 100 * (told / got - 1)
-        print(
-            f"| `{name}` | {mode} | {precision} | {batch_size} | {got / 1e6:.1f} | {told / 1e6:.1f} | {off:+.1f} % |"
-        )
+        length = options.length if model_config(name).vocabulary_size else None
+        allocated = measured(name, batch_size, precision, length, mode == "training")
+        step: dict[str, Any] = {"precision": precision, "sequence_length": length, "mode": mode}
+        predicted = mfulab.fits(
+            name, batch_size, device=DEVICE, optimizer="adam", **step
+        ).peak_bytes
+        off = 100 * (predicted / allocated - 1)
+        bytes_mb = f"{allocated / 1e6:.1f} | {predicted / 1e6:.1f}"
+        print(f"| `{name}` | {mode} | {precision} | {batch_size} | {bytes_mb} | {off:+.1f} % |")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""First facts about a GPU, in under two minutes: which counters answer, how fast copies and large matmuls are.
+"""Basic facts about a GPU in under two minutes: which counters answer, and the speed of copies and
+large matmuls.
 
     python validation/gpu_facts.py [--out facts.json] [--quick]
 
-Every fact comes from the samplers and products that the measurements use. One that fails says why and hides no other.
-On a machine without a GPU it tells what can be told, and says so.
+Every fact comes from the samplers and products that the measurements use. A failing probe reports
+why, and the others continue. Without a GPU it says so, and reports facts about the CPU.
 """
 
 import argparse
@@ -43,7 +44,7 @@ from mfulab.tracing.operators import trace_readings, trace_steps
 
 Facts = dict[str, Any]
 SIZE = 8192
-# Five windows that together hold more than the 5 s that the energy counter needs.
+# Five windows that together exceed the 5 s that the energy counter needs.
 PACE = Pace(windows=5, window_s=1.05, warm_up_s=2.0, tolerance=0.02)
 QUICK = Pace(windows=2, window_s=0.3, warm_up_s=0.3, tolerance=0.05)
 PRECISIONS = ("bf16", "tf32", "fp32")
@@ -51,7 +52,7 @@ COPIED_BYTES = 1 << 30
 
 
 def watched(step: Step, device: torch.device, pace: Pace) -> Observation:
-    """The step over steady windows with every sampler of the device, as profile_step watches it."""
+    """Runs a step over steady windows with every sampler of the device, like profile_step."""
     with tempfile.TemporaryDirectory() as folder:
         series = Series(device, Path(folder) / "series.csv").open()
         try:
@@ -62,18 +63,18 @@ def watched(step: Step, device: torch.device, pace: Pace) -> Observation:
             series.close()
 
 
-def told(readings: Readings) -> Facts:
-    """Readings as values with unit and source, or as the reason why there is none."""
-    return {
-        name: {"value": reading.value, "unit": reading.unit, "source": reading.origin}
-        if reading.value is not None
-        else {"value": None, "reason": str(reading.reason)}
-        for name, reading in sorted(readings.items())
-    }
+def as_facts(readings: Readings) -> Facts:
+    """Readings as values with unit and source, or with the reason why there is no value."""
+    facts: Facts = {}
+    for name, reading in sorted(readings.items()):
+        facts[name] = {"value": reading.value, "unit": reading.unit, "source": reading.origin}
+        if reading.value is None:
+            facts[name] = {"value": None, "reason": str(reading.reason)}
+    return facts
 
 
 def software(device: torch.device) -> Facts:
-    """Versions, driver, and where the tools are."""
+    """Versions, driver, and paths of tools."""
     return {
         "commit": commit(),
         "packages": environment.packages(),
@@ -89,7 +90,7 @@ def software(device: torch.device) -> Facts:
 
 
 def properties(device: torch.device) -> Facts:
-    """The GPU as the driver reports it, and the peak that follows for each precision."""
+    """Description of the GPU by its driver, and its peak in each precision."""
     peaks = {
         name: peak_of(device, 1, name, DeviceConfig())
         for name in ("fp64", "fp32", "tf32", "bf16", "fp8", "int8")
@@ -104,8 +105,8 @@ def properties(device: torch.device) -> Facts:
 
 
 def rate(precision: str, pace: Pace) -> Callable[[torch.device], Facts]:
-    """Measures the product of 8192³ in a precision, with everything that the samplers read
-    meanwhile."""
+    """Returns a probe that measures a matmul of 8192³ in a precision, with the readings of all
+    samplers."""
 
     def measure(device: torch.device) -> Facts:
         allow_tf32(precision == "tf32")
@@ -121,15 +122,15 @@ def rate(precision: str, pace: Pace) -> Callable[[torch.device], Facts]:
             "share_of_peak_at_its_clock_percent": shares.mfu_actual_clock_percent,
             "spread_of_windows_percent": 100 * (max(medians) - min(medians)) / seen.time_s,
             "steady": seen.warm_up.steady,
-            **told(seen.readings),
+            **as_facts(seen.readings),
         }
 
     return measure
 
 
 def copies(device: torch.device) -> Facts:
-    """Bandwidths in 10⁹ byte/s: to and from the host, inside the device (read plus written), and
-    the triad's."""
+    """Bandwidths in 10⁹ byte/s: to and from the host, inside the device (read plus written), and of
+    the triad."""
     source = torch.randn(COPIED_BYTES // 4, device=device)
     target = torch.empty_like(source)
     times = time_transfers([source], target)
@@ -146,23 +147,24 @@ def copies(device: torch.device) -> Facts:
 
 
 def profiler(device: torch.device) -> Facts:
-    """Kernels that torch.profiler sees of a small matmul, with its readings."""
+    """Kernels of a small matmul in torch.profiler, with the readings from its trace."""
     step = matmul_of("bf16", 2048, 2048, 2048, device)
     readings, analysis = trace_readings(trace_steps(step, device, 10), device)
     return {
         "kernels": [row["kernel"] for row in analysis.kernels] if analysis else [],
-        **told(readings),
+        **as_facts(readings),
     }
 
 
 def counters(device: torch.device) -> Facts:
-    """Result of Nsight Compute's tensor-core counters for one matmul, counted and executed."""
+    """Comparison of counted and executed operations of one matmul, with the version of Nsight
+    Compute."""
     found = executed_operations.compare("product")
-    where = executed_operations.find_ncu() if found["executed_operations"] else None
-    version = (
-        subprocess.run([where, "--version"], capture_output=True, text=True).stdout if where else ""
-    )
-    return {"ncu": where, "version": version.strip().splitlines()[-1:] or None, **found}
+    if not found["executed_operations"]:
+        return {"ncu": None, "version": None, **found}
+    ncu = executed_operations.find_ncu()
+    version = subprocess.run([ncu, "--version"], capture_output=True, text=True).stdout
+    return {"ncu": ncu, "version": version.strip().splitlines()[-1:] or None, **found}
 
 
 def collect(
@@ -170,18 +172,17 @@ def collect(
     device: torch.device,
     out: Path | None = None,
 ) -> Facts:
-    """Every probe's facts with the seconds that it took; one that fails leaves its error instead.
+    """Facts from every probe, with the seconds that it took. A failing probe leaves its error
+    instead.
 
-    Written to `out` after each, so that what is cut off leaves what it has.
+    Writes `out` after each probe, so that an interruption keeps earlier results.
     """
     found: Facts = {}
     for name, probe in probes.items():
         began = time.perf_counter()
         try:
             facts = probe(device)
-        except (
-            Exception
-        ) as error:  # whatever it is belongs into the record, and the next probe may still work
+        except Exception as error:  # any error is recorded, and the next probe may still work
             facts = {"error": f"{type(error).__name__}: {error}"}
         found[name] = {**facts, "took_s": round(time.perf_counter() - began, 1)}
         print(f"\n{name}\n{describe(found[name])}", flush=True)
@@ -191,7 +192,7 @@ def collect(
 
 
 def describe(facts: Facts) -> str:
-    """Facts for people, one a line."""
+    """Facts as text, one per line."""
     return "\n".join(f"  {name:38} {_words(value)}" for name, value in facts.items())
 
 
@@ -208,13 +209,13 @@ def _words(value: Any) -> str:
 
 
 def on_cpu(device: torch.device) -> Facts:
-    """Facts of a machine without a GPU: the rate of one matmul and the CPU's readings."""
+    """Facts about a machine without a GPU: the rate of one matmul and the CPU's readings."""
     seen = watched(matmul_of("fp32", 1024, 1024, 1024, device), device, CPU_PACE)
-    return {"fp32_1024_tflop_s": 2 * 1024**3 / seen.time_s / 1e12, **told(seen.readings)}
+    return {"fp32_1024_tflop_s": 2 * 1024**3 / seen.time_s / 1e12, **as_facts(seen.readings)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the facts as they are found and writes them as JSON."""
+    """Prints the facts as they are found, and writes them as JSON."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,10 +1,11 @@
-"""Checks of what was measured on a GPU: each says ok, differs or not measurable, and why.
+"""Checks the measurements of a GPU. Each check reports ok, differs or not measurable, and why.
 
     python validation/gpu_validity.py [--tables results/tables] [--hardware SLUG] [--executed executed.json]
         [--clocks clocks.json]
 
-Reads the tables of the experiments `validity` and any other, and what validation/executed_operations.py and
-validation/second_clock.py wrote. Ends with status 1 where something differs.
+Reads the tables of the experiment `validity` or any other, and the output of
+validation/executed_operations.py and validation/second_clock.py. Exit status 1 means that something
+differs.
 """
 
 import argparse
@@ -24,27 +25,27 @@ from mfulab.mfu.causes import CROSS_CHECK
 
 Row = Mapping[str, Any]
 OK, DIFFERS, NOT_MEASURABLE = "ok", "differs", "not measurable"
-# Dense TFLOP/s of large matmuls that others have published for a device, as a range.
+# Published dense TFLOP/s of large matmuls by device, as a range.
 PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
     "nvidia-h100-80gb-hbm3": {"bf16": (789, 797), "tf32": (372, 402), "fp32": (51.9, 52)},
     "nvidia-h200": {"bf16": (769, 798)},  # 8192³ by torch 2.11 on random data, on several cards
 }
 PRODUCT_MODEL, PRODUCT_KERNEL = "large_product", "torch"
 TENSOR_FORMATS = ("tf32", "bf16", "fp16", "fp8")
-AGREE = 0.02  # of executed and counted operations
-SAME = 0.01  # of the same product through two paths
+AGREE = 0.02  # between executed and counted operations
+SAME = 0.01  # between two ways to measure the same product
 CEILING = 0.03
-# percent: steps in which the tensor pipe does less are not dominated by products
+# percent: steps with a less active tensor pipe are not dominated by matmuls
 LEAST_ACTIVE = 20.0
 SPREAD = 0.01
-LEAST_POLLED = 10  # samples: two seconds
-ENERGY = 0.05  # between the energy counter and polled power; some cards' counters are further off
+LEAST_POLLED = 10  # samples, which take two seconds
+ENERGY = 0.05  # between the energy counter and polled power; some cards differ by more
 CLOCKS = 0.03  # between CUDA events and Proton
 
 
 @dataclass(frozen=True)
 class Line:
-    """One check of one subject."""
+    """Result of one check for one subject."""
 
     check: str
     subject: str
@@ -61,7 +62,7 @@ def known(value: Any) -> TypeGuard[float]:
 
 
 def products_agree(profile: Sequence[Row], matmul: Sequence[Row]) -> Iterator[Line]:
-    """One product as a model's step and as a matmul: TFLOP/s within SAME of the matmul's."""
+    """Compares the same product as a model's step and as a matmul: TFLOP/s within SAME."""
     check = "profile_step against bench_matmul"
     steps = [row for row in profile if row["model"] == PRODUCT_MODEL and known(row["tflop_s"])]
     if not steps:
@@ -72,14 +73,14 @@ def products_agree(profile: Sequence[Row], matmul: Sequence[Row]) -> Iterator[Li
             "no such step was measured: run experiment=validity",
         )
     for row in steps:
-        same = [
-            other["tflop_s"]
-            for other in matmul
-            if other["kernel"] == PRODUCT_KERNEL
-            and (other["precision"], other["flops"]) == (row["precision"], row["flops"])
-            and known(other["tflop_s"])
+        speeds = [
+            product["tflop_s"]
+            for product in matmul
+            if product["kernel"] == PRODUCT_KERNEL
+            and (product["precision"], product["flops"]) == (row["precision"], row["flops"])
+            and known(product["tflop_s"])
         ]
-        if not same:
+        if not speeds:
             yield Line(
                 check,
                 row["run"],
@@ -87,24 +88,24 @@ def products_agree(profile: Sequence[Row], matmul: Sequence[Row]) -> Iterator[Li
                 f"no product of {PRODUCT_KERNEL} with as many FLOPs",
             )
             continue
-        other = sorted(same)[len(same) // 2]
-        ratio = row["tflop_s"] / other
+        by_matmul = sorted(speeds)[len(speeds) // 2]
+        ratio = row["tflop_s"] / by_matmul
         verdict = OK if abs(ratio - 1) <= SAME else DIFFERS
         yield Line(
             check,
             row["run"],
             verdict,
-            f"{row['tflop_s']:.4g} against {other:.4g} TFLOP/s: {ratio:.4f}",
+            f"{row['tflop_s']:.4g} against {by_matmul:.4g} TFLOP/s: {ratio:.4f}",
         )
 
 
 def ceilings_as_published(
     ceilings: Sequence[Row], published: Mapping[str, tuple[float, float]]
 ) -> Iterator[Line]:
-    """Measured ceilings within CEILING of the published range.
+    """Compares measured ceilings with the published range, within CEILING.
 
-    One below it is explained where a clock gave as much as the published rate has of the spec
-    clock: then what is missing is clock, which power or heat took.
+    A lower ceiling is explained if the TFLOP/s per clock match the published rate at the spec
+    clock. Then only the clock was lower, because of power or heat.
     """
     check = "ceiling against published"
     if not published:
@@ -118,36 +119,32 @@ def ceilings_as_published(
         if not known(measured):
             yield Line(check, precision, NOT_MEASURABLE, "this ceiling was not measured")
             continue
-        words = f"{measured:.4g} TFLOP/s, published {low:g} to {high:g}"
-        clock, spec_clock = row.get("clock_mhz"), row.get("computed_clock_mhz")
+        description = f"{measured:.4g} TFLOP/s, published {low:g} to {high:g}"
+        clock = row.get("clock_mhz")
+        spec_clock = row.get("computed_clock_mhz")
+        is_slower = known(clock) and known(spec_clock) and clock < spec_clock
         if known(clock):
-            words += f", mean SM clock {clock:.0f} MHz"
+            description += f", mean SM clock {clock:.0f} MHz"
         if low * (1 - CEILING) <= measured <= high * (1 + CEILING):
-            yield Line(check, precision, OK, words)
-        elif (
-            known(clock) and known(spec_clock) and clock < spec_clock and _as_fast_a_clock(row, low)
-        ):
-            yield Line(
-                check,
-                precision,
-                OK,
-                f"{words}: explained by a clock under the {spec_clock:.0f} MHz of its peak",
-            )
+            yield Line(check, precision, OK, description)
+        elif is_slower and _as_fast_a_clock(row, low):
+            why = f"explained by a clock under the {spec_clock:.0f} MHz of its peak"
+            yield Line(check, precision, OK, f"{description}: {why}")
         else:
-            yield Line(check, precision, DIFFERS, f"{words}: the clock does not explain it")
+            yield Line(check, precision, DIFFERS, f"{description}: the clock does not explain it")
 
 
 def _as_fast_a_clock(row: Row, published: float) -> bool:
-    own = row["measured_tflop_s"] / row["clock_mhz"]
+    rate_per_mhz = row["measured_tflop_s"] / row["clock_mhz"]
     return (
         row["measured_tflop_s"] < published
-        and own >= (1 - CEILING) * published / row["computed_clock_mhz"]
+        and rate_per_mhz >= (1 - CEILING) * published / row["computed_clock_mhz"]
     )
 
 
 def executed_as_counted(cases: Sequence[Row]) -> Iterator[Line]:
-    """Operations that the hardware counted within AGREE of HFU's FLOPs × what kernels execute
-    beyond them."""
+    """Compares operations counted by the hardware with HFU's FLOPs × the executed ratio, within
+    AGREE."""
     check = "executed operations against counted FLOPs"
     if not cases:
         yield Line(
@@ -157,10 +154,8 @@ def executed_as_counted(cases: Sequence[Row]) -> Iterator[Line]:
             "give --executed, from validation/executed_operations.py",
         )
     for case in cases:
-        executed, counted = (
-            case["executed_operations"],
-            case["counted_flops"] * case.get("executed_ratio", 1.0),
-        )
+        executed = case["executed_operations"]
+        counted = case["counted_flops"] * case.get("executed_ratio", 1.0)
         if not known(executed):
             yield Line(check, case["case"], NOT_MEASURABLE, case["reason"])
             continue
@@ -174,19 +169,17 @@ def executed_as_counted(cases: Sequence[Row]) -> Iterator[Line]:
 
 
 def tensor_pipe_as_hfu(profile: Sequence[Row], ceilings: Sequence[Row]) -> Iterator[Line]:
-    """Tensor active × mean clock ÷ the peak's clock within CROSS_CHECK of issued instructions, or
-    else of HFU."""
+    """Compares tensor active × mean clock ÷ the peak's clock with issued instructions, or else with
+    HFU. They may differ by a factor of CROSS_CHECK."""
     check = "tensor active × clock against HFU"
     clocks = {row["ceiling"]: row.get("computed_clock_mhz") for row in ceilings}
     found = False
     for row in profile:
-        active, clock, spec_clock = (
-            row["tensor_active_percent"],
-            row["clock_mhz"],
-            clocks.get(row["ceiling"]),
-        )
-        # Issued instructions where the trace tells them; HFU includes recomputation, which keeps
-        # the pipe active, too.
+        active = row["tensor_active_percent"]
+        clock = row["clock_mhz"]
+        spec_clock = clocks.get(row["ceiling"])
+        # Issued instructions, if the trace has them. Otherwise HFU, as it includes recomputation,
+        # which also keeps the pipe active.
         name, hfu = "issued", row.get("issued_percent")
         if not known(hfu):
             name, hfu = "HFU", row["hfu_percent"]
@@ -200,16 +193,16 @@ def tensor_pipe_as_hfu(profile: Sequence[Row], ceilings: Sequence[Row]) -> Itera
         found = True
         expected = active * clock / spec_clock
         verdict = OK if hfu > 0 and 1 / CROSS_CHECK <= expected / hfu <= CROSS_CHECK else DIFFERS
-        words = f"{active:.1f} % × {clock:.0f} ÷ {spec_clock:.0f} MHz = {expected:.1f} %, {name} {hfu:.1f} %"
-        yield Line(check, row["run"], verdict, words)
+        description = f"{active:.1f} % × {clock:.0f} ÷ {spec_clock:.0f} MHz = {expected:.1f} %, {name} {hfu:.1f} %"
+        yield Line(check, row["run"], verdict, description)
     if not found:
         because = f"no step has GPM's tensor pipe active for {LEAST_ACTIVE:g} % or more"
         yield Line(check, "all steps", NOT_MEASURABLE, because)
 
 
 def runs_repeat(rows: Sequence[Row]) -> Iterator[Line]:
-    """(largest − smallest) ÷ median of the times of runs that differ in their seed alone, at most
-    SPREAD."""
+    """Checks that times of runs that differ only in their seed have (largest − smallest) ÷ median
+    of at most SPREAD."""
     check = "run-to-run spread"
     found = False
     timed = sorted(
@@ -233,8 +226,8 @@ def runs_repeat(rows: Sequence[Row]) -> Iterator[Line]:
 
 
 def counter_as_power(profile: Sequence[Row], series: Sequence[Row]) -> Iterator[Line]:
-    """Mean power by the energy counter, which rows hold, within ENERGY of that of polled power in
-    the same window."""
+    """Compares mean power from the energy counter with polled power in the same window, within
+    ENERGY."""
     check = "energy counter against integrated power"
     polled: dict[str, list[float]] = {}
     for sample in series:
@@ -264,7 +257,7 @@ def counter_as_power(profile: Sequence[Row], series: Sequence[Row]) -> Iterator[
 
 
 def clocks_agree(cases: Sequence[Row]) -> Iterator[Line]:
-    """A kernel's time by CUDA events within CLOCKS of Proton's."""
+    """Compares kernel times by CUDA events and by Proton, within CLOCKS."""
     check = "CUDA events against Proton"
     if not cases:
         yield Line(
@@ -282,14 +275,14 @@ def clocks_agree(cases: Sequence[Row]) -> Iterator[Line]:
 
 
 def without_seed(run: str) -> str:
-    """A run's name without its seed: equal for repetitions."""
+    """Name of a run without its seed, which is equal for repetitions."""
     return re.sub(r",seed=\d+", "", run)
 
 
 def judge(
     tables: frames.Tables, hardware: str, executed: Sequence[Row], clocks: Sequence[Row] = ()
 ) -> list[Line]:
-    """Every check of one machine's rows."""
+    """Results of all checks for one machine."""
     rows = {name: _of(tables[name], hardware) for name in ("ceilings", "profile", "matmul")}
     series = tables["series"][tables["series"]["hardware"] == hardware].to_dict("records")
     return [
@@ -305,12 +298,15 @@ def judge(
 
 def _of(table: pd.DataFrame, hardware: str) -> list[Row]:
     here = table[(table["hardware"] == hardware) & (table["status"] == "ok")]
-    # Where a machine is both measured and recorded, what was measured is judged.
-    return here[here["recorded"] == here["recorded"].min()].to_dict("records") if len(here) else []
+    if not len(here):
+        return []
+    # If a machine is both measured and recorded, only the measured rows are checked.
+    return here[here["recorded"] == here["recorded"].min()].to_dict("records")
 
 
 def only_machine(tables: frames.Tables) -> str:
-    """The machine to judge where none is named: the GPU of the tables, or whatever is there."""
+    """Default machine to check: the only GPU in the tables, or the only machine. Exits if there are
+    several."""
     machines = tables["environment"]
     gpus = machines[machines["device"] == "cuda"]
     names = list(dict.fromkeys((gpus if len(gpus) else machines)["hardware"]))
@@ -319,8 +315,15 @@ def only_machine(tables: frames.Tables) -> str:
     return names[0]
 
 
+def _cases(path: Path | None) -> list[Row]:
+    if path is None:
+        return []
+    cases: list[Row] = json.loads(path.read_text(encoding="utf-8"))
+    return cases
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints a line a check."""
+    """Prints a line per check. Returns 1 if any differs."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -332,10 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--clocks", type=Path, help="what validation/second_clock.py --out wrote")
     options = parser.parse_args(arguments)
     tables, _ = frames.read(options.tables)
-    executed, clocks = (
-        json.loads(path.read_text(encoding="utf-8")) if path else []
-        for path in (options.executed, options.clocks)
-    )
+    executed, clocks = map(_cases, (options.executed, options.clocks))
     lines = judge(tables, options.hardware or only_machine(tables), executed, clocks)
     print("\n".join(map(str, lines)))
     return int(any(line.verdict == DIFFERS for line in lines))

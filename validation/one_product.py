@@ -1,4 +1,5 @@
-"""Multiplies once by one implementation and checks the result: what a profiler or a sanitizer is to look at.
+"""Runs one matmul with one kernel and checks the result. Meant to be run under a profiler or
+sanitizer.
 
 python validation/one_product.py cuda_hopper_hilbert bf16 256x512x1024
 """
@@ -20,7 +21,7 @@ CONFIG = Path(__file__).parents[1] / "config"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints how far the result is from the float64 matmul; 1 where it is too far."""
+    """Prints the error against the float64 matmul. Returns 1 if it is too large."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -29,12 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("size", help="N, MxNxK or BATCHxMxNxK")
     options = parser.parse_args(arguments)
     sides = [int(side) for side in options.size.split("x")]
-    shape = Shape(*{1: [1, *sides * 3], 3: [1, *sides], 4: sides}[len(sides)])
-    module, _, name = keys.content(CONFIG, "kernel", options.kernel)["_target_"].rpartition(".")
-    kernel, form = (
-        getattr(importlib.import_module(module), name)(options.precision),
-        FORMATS[options.precision],
-    )
+    if len(sides) == 1:
+        sides = sides * 3
+    if len(sides) == 3:
+        sides = [1, *sides]
+    shape = Shape(*sides)
+    target = keys.content(CONFIG, "kernel", options.kernel)["_target_"]
+    module, _, name = target.rpartition(".")
+    kernel = getattr(importlib.import_module(module), name)(options.precision)
+    form = FORMATS[options.precision]
     device = "cuda" if "cuda" in kernel.devices and torch.cuda.is_available() else "cpu"
     kernel.require(device, shape)
     operands = random_operands(shape, form, device, seed=1)
@@ -43,12 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     returned = kernel.run(*prepared, launch=kernel.launch(shape))
     if device == "cuda":
         torch.cuda.synchronize()
-    result = check(
-        operands.c if returned is None else returned.view_as(operands.c),
-        exact_product(operands.a, operands.b),
-        form,
-        shape.k,
-    )
+    product = operands.c if returned is None else returned.view_as(operands.c)
+    result = check(product, exact_product(operands.a, operands.b), form, shape.k)
     print(f"{options.kernel} {options.precision} {shape} on {device}: {result}")
     return int(not result.correct)
 

@@ -1,12 +1,12 @@
-"""Holds the tables of peaks inside libraries against ours, device by device and format by format.
+"""Compares the tables of peaks inside libraries with ours, by device and format.
 
     python validation/peaks_audit.py [--library torch_inductor] [--sources clones/] [--out peaks.csv]
 
-Libraries are asked where they are installed. Frameworks of `peer_tables` are read where their
-sources are, in `--sources`: clones/torchtitan, clones/trl and so on. With --names a line tells each
-device that is off, and by how much.
+Installed libraries are called. Frameworks of `peer_tables` are read from their sources in
+`--sources`: clones/torchtitan, clones/trl and so on. With --names, prints a line for each figure
+that is off.
 
-Prints how many of each library's figures agree and what the others are: sparse for dense, another
+Prints how many of each library's figures agree, and what the others are: sparse for dense, another
 format, a guess.
 """
 
@@ -29,11 +29,11 @@ from mfulab.device.peaks import UNITS, peak
 from mfulab.peaks.rates import computed
 
 WITHIN = 0.02
-"""Share by which two figures of one peak differ through rounding."""
+"""Relative difference that rounding may cause between two figures of one peak."""
 NOBODY = "NVIDIA Nonesuch 9000"
-"""A device that nobody makes: what a library takes for it, it takes for every device that it does not know."""
+"""Device that does not exist: shows which peak a library assumes for unknown devices."""
 VENDORS = ("NVIDIA", "AMD")
-# libraries with a table of peaks, each by what pip calls it, here or as part of another
+# Names of the pip packages that contain each library.
 PACKAGES = {
     "torch_inductor": ("torch",),
     "lightning": ("pytorch-lightning", "lightning-fabric", "lightning"),
@@ -49,16 +49,15 @@ Verdict = Literal[
     "different",
     "missing",
 ]
-# Gives dense TFLOP/s of a device, in a format of ours, or None; `memory` is bandwidth in 10⁹
-# byte/s.
+# Dense TFLOP/s of a device in one of our formats, or bandwidth in 10⁹ byte/s for `memory`.
 Answer = float | None
 Ask = Callable[[str, Datasheet, str], Answer]
 MEMORY = "memory"
 
 
 def torch_inductor(device: str, sheet: Datasheet, precision: str) -> Answer:
-    """torch._inductor.analysis.device_info: by name, divided by its own sparsity factor as
-    `datasheet_tops` does."""
+    """Calls torch._inductor.analysis.device_info by name. Divides by its own sparsity factor, like
+    `datasheet_tops`."""
     info = import_module("torch._inductor.analysis.device_info").lookup_device_info(device)
     if info is None or precision == MEMORY:
         return info and info.dram_bw_gbs
@@ -68,8 +67,8 @@ def torch_inductor(device: str, sheet: Datasheet, precision: str) -> Answer:
 
 
 def lightning(device: str, sheet: Datasheet, precision: str) -> Answer:
-    """lightning.fabric.utilities.throughput.get_available_flops, told that CUDA's device has this
-    name."""
+    """Calls lightning.fabric.utilities.throughput.get_available_flops with a patched name of the
+    CUDA device."""
     module = import_module("lightning_fabric.utilities.throughput")
     torch = import_module("torch")
     if precision == MEMORY:
@@ -82,18 +81,17 @@ def lightning(device: str, sheet: Datasheet, precision: str) -> Answer:
     ):
         try:
             found = module.get_available_flops(torch.device("cuda"), key)
-        except IndexError:  # it takes names apart by their spaces
+        except IndexError:  # it splits names at spaces
             return None
     return None if found is None else found / 1e12
 
 
 def triton_proton(device: str, sheet: Datasheet, precision: str) -> Answer:
-    """triton.profiler.specs: by architecture, number of SMs and clock, which its profiler reads
-    from the device."""
+    """Calls triton.profiler.specs with architecture, number of SMs and clock, which its profiler
+    reads from the device."""
     specs = import_module("triton.profiler.specs")
-    width = {"fp8": 8, "int8": 8, "fp16": 16, "bf16": 16, "tf32": 32, "fp32": 32, "fp64": 64}.get(
-        precision
-    )
+    widths = {"fp8": 8, "int8": 8, "fp16": 16, "bf16": 16, "tf32": 32, "fp32": 32, "fp64": 64}
+    width = widths.get(precision)
     kind = {"NVIDIA": "CUDA", "AMD": "HIP"}.get(sheet.vendor)
     arch = sheet.architecture.replace(".", "")
     clock_khz = (sheet.boost_mhz or 0) * 1e3
@@ -107,13 +105,12 @@ def triton_proton(device: str, sheet: Datasheet, precision: str) -> Answer:
 
 @dataclass(frozen=True)
 class Library:
-    """A library with a table of peaks, and how it is asked."""
+    """Library with a table of peaks, and the function that calls it."""
 
     ask: Ask
-    by_name: bool = True  # it looks devices up by name
-    also: tuple[
-        tuple[str, str], ...
-    ] = ()  # names of its table that no driver tells, each with the product it is of
+    by_name: bool = True  # whether it looks devices up by name
+    # names in its table that no driver reports, each with its product
+    also: tuple[tuple[str, str], ...] = ()
 
 
 LIBRARIES = {
@@ -143,11 +140,11 @@ def _dtype(precision: str) -> Any:
 
 @dataclass
 class Figure:
-    """A library's peak for one device in one format, in dense TFLOP/s or for `memory` in 10⁹
-    byte/s, beside ours."""
+    """Peak of a library for one device in one format, with ours. In dense TFLOP/s, or 10⁹ byte/s
+    for `memory`."""
 
     device: str
-    asked: str  # the name that a driver reports
+    asked: str  # name that the driver reports
     verdict: Verdict
     precision: str = ""
     theirs: float | None = None
@@ -156,7 +153,7 @@ class Figure:
 
 
 def installed_version(library: str) -> str | None:
-    """The version of a library, without importing it; None if it is not installed."""
+    """Version of a library, without importing it. None if it is not installed."""
     for distribution in PACKAGES[library]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(distribution)
@@ -164,18 +161,21 @@ def installed_version(library: str) -> str | None:
 
 
 def audit(library: Library) -> list[Figure]:
-    """A figure for each device and format that the library answers for, one for each device that it
-    does not know."""
-    asked = [
+    """Figures for each device and format that the library has, and one for each device that it does
+    not know."""
+    names = [
         (sheet.names[0], sheet) for sheet in datasheets() if sheet.vendor in VENDORS and sheet.names
     ]
-    asked += [(name, find(device)) for name, device in library.also]
-    return [figure for name, sheet in asked for figure in _device(library, name, sheet)]
+    names += [(name, find(device)) for name, device in library.also]
+    figures: list[Figure] = []
+    for name, sheet in names:
+        figures += _device(library, name, sheet)
+    return figures
 
 
 def _device(library: Library, name: str, sheet: Datasheet) -> Iterator[Figure]:
-    """The answers for a device as a driver names it; one figure, `missing`, without one in any
-    format."""
+    """Figures for a device under its driver's name. One figure with the verdict `missing` if the
+    library knows no format."""
     ours = {precision: peak(sheet.device, precision, sheet.units).spec for precision in UNITS}
     ours[MEMORY] = sheet.memory_gb_s
     answers = {precision: library.ask(name, sheet, precision) for precision in ours}
@@ -183,28 +183,29 @@ def _device(library: Library, name: str, sheet: Datasheet) -> Iterator[Figure]:
         yield Figure(sheet.device, name, "missing")
         return
     for precision, theirs in answers.items():
-        own = ours[precision]
+        our_peak = ours[precision]
         if theirs is not None:
             verdict, explanation = _verdict(library, sheet, precision, theirs, ours)
-            yield Figure(sheet.device, name, verdict, precision, theirs, own, explanation)
-        elif own is not None and precision != MEMORY:
-            yield Figure(sheet.device, name, "missing", precision, None, own)
+            yield Figure(sheet.device, name, verdict, precision, theirs, our_peak, explanation)
+        elif our_peak is not None and precision != MEMORY:
+            yield Figure(sheet.device, name, "missing", precision, None, our_peak)
 
 
 def _verdict(
     library: Library, sheet: Datasheet, precision: str, theirs: float, ours: dict[str, float | None]
 ) -> tuple[Verdict, str]:
-    """Explanation of their number: ours, a known mistake, or none."""
-    own = ours[precision]
-    if own is None:
+    """Verdict on a library's number and its explanation: it agrees, is a known mistake, or
+    differs."""
+    our_peak = ours[precision]
+    if our_peak is None:
         return "guessed", f"neither the datasheet nor the architecture has {precision}"
-    if _same(theirs, own):
+    if _same(theirs, our_peak):
         return "agreed", ""
     if library.by_name and library.ask(NOBODY, sheet, precision) == theirs:
         return "guessed", "what it takes for every device that it does not know"
     if precision != MEMORY:
         factor = peak(sheet.device, precision, sheet.units).sparse_factor
-        if factor != 1 and _same(theirs, factor * own):
+        if factor != 1 and _same(theirs, factor * our_peak):
             return "sparse for dense", f"{factor:g} times the dense peak"
         vector = computed(sheet, UNITS[precision][-1]) if len(UNITS[precision]) > 1 else None
         if vector and _same(theirs, vector):
@@ -212,7 +213,7 @@ def _verdict(
         for name, value in ours.items():
             if name != MEMORY and value and _same(theirs, value):
                 return "another format", f"that of {name}"
-        if _same(theirs, own / 2):
+        if _same(theirs, our_peak / 2):
             return "halved", "half of the dense peak"
     other = _whose(theirs, precision, sheet)
     return ("another device", f"that of {other}") if other else ("different", "")
@@ -225,18 +226,18 @@ def _same(some: float, other: float) -> bool:
 @cache
 def _all(precision: str) -> tuple[tuple[str, float], ...]:
     """Every device with its computed and its printed figure."""
-    found: list[tuple[str, float | None]] = []
+    found: list[tuple[str, float]] = []
     for sheet in datasheets():
-        of = peak(sheet.device, precision, sheet.units) if precision != MEMORY else None
-        found += [
-            (sheet.device, value)
-            for value in ((of.spec, of.datasheet) if of else (sheet.memory_gb_s,))
-        ]
-    return tuple((device, value) for device, value in found if value)
+        values: tuple[float | None, ...] = (sheet.memory_gb_s,)
+        if precision != MEMORY:
+            of_device = peak(sheet.device, precision, sheet.units)
+            values = (of_device.spec, of_device.datasheet)
+        found += [(sheet.device, value) for value in values if value]
+    return tuple(found)
 
 
 def _whose(theirs: float, precision: str, sheet: Datasheet) -> str | None:
-    """The device whose peak comes nearest, to one part in a thousand; None if none does."""
+    """Device whose peak is nearest, if it is within 0.1 %. Otherwise None."""
     near = [
         (abs(theirs / value - 1), device)
         for device, value in _all(precision)
@@ -247,7 +248,7 @@ def _whose(theirs: float, precision: str, sheet: Datasheet) -> str | None:
 
 
 def main() -> None:
-    """Audits each library and prints the counts of its verdicts."""
+    """Audits each library and prints the counts of verdicts."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -257,37 +258,44 @@ def main() -> None:
     )
     parser.add_argument("--names", action="store_true", help="a line for each peak that is off")
     parser.add_argument("--out", type=Path, help="every figure as CSV")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     lines: list[dict[str, Any]] = []
-    for name in asked.library:
-        if (version := installed_version(name)) is None:
+    for name in options.library:
+        version = installed_version(name)
+        if version is None:
             print(f"{name}: not installed: pip install {PACKAGES[name][0]}")
             continue
-        lines += told(name, version, audit(LIBRARIES[name]), asked.names)
-    for name, table in peer_tables.tables(asked.sources).items() if asked.sources else ():
+        lines += print_verdicts(name, version, audit(LIBRARIES[name]), options.names)
+    tables = peer_tables.tables(options.sources) if options.sources else {}
+    for name, table in tables.items():
         figures = audit(Library(peer_tables.ask(table)))
-        lines += told(name, "of its sources", in_bf16(figures), asked.names)
-    if asked.out:
-        write_csv(asked.out, lines)
+        lines += print_verdicts(name, "of its sources", in_bf16(figures), options.names)
+    if options.out:
+        write_csv(options.out, lines)
 
 
 def in_bf16(figures: list[Figure]) -> list[Figure]:
-    """Figures of a table that holds bf16 alone, without devices that have none."""
-    own = {sheet.device for sheet in datasheets() if peak(sheet.device, "bf16", sheet.units).spec}
-    whole = (figure for figure in figures if figure.precision in ("bf16", ""))
-    return [figure for figure in whole if figure.precision or figure.device in own]
+    """Figures of a table that only has bf16, without devices that have no peak in bf16."""
+    with_peak = {
+        sheet.device for sheet in datasheets() if peak(sheet.device, "bf16", sheet.units).spec
+    }
+    candidates = (figure for figure in figures if figure.precision in ("bf16", ""))
+    return [figure for figure in candidates if figure.precision or figure.device in with_peak]
 
 
-def told(name: str, version: str, figures: list[Figure], by_name: bool) -> list[dict[str, Any]]:
-    """Prints the counts of a library's verdicts, and by name each peak that is off; rows of CSV."""
+def print_verdicts(
+    name: str, version: str, figures: list[Figure], by_name: bool
+) -> list[dict[str, Any]]:
+    """Prints the counts of a library's verdicts, and with `by_name` each peak that is off. Returns
+    rows for the CSV file."""
     verdicts = Counter(figure.verdict for figure in figures)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
     print(f"{name} {version}: {counts}")
     for figure in figures if by_name else ():
         if figure.theirs and figure.ours and not _same(figure.theirs, figure.ours):
             times = f"{figure.theirs / figure.ours:.2f} times"
-            says = f"{figure.theirs:.4g}, {times} the dense {figure.ours:.4g}"
-            print(f"  {figure.asked}, {figure.precision}: {says} ({figure.verdict})")
+            description = f"{figure.theirs:.4g}, {times} the dense {figure.ours:.4g}"
+            print(f"  {figure.asked}, {figure.precision}: {description} ({figure.verdict})")
     return [{"library": name, "version": version, **asdict(figure)} for figure in figures]
 
 

@@ -1,7 +1,7 @@
-"""Tables of peaks in the sources of training frameworks, read and never run.
+"""Evaluates tables of peaks in the sources of training frameworks, without running them.
 
-A table is a function of conditions on a device's name. What it asks beside that, such as a process
-group, is taken to hold; a number that follows from more than constants is none.
+Such a table is a function with conditions on a device's name. Conditions on anything else, such as
+a process group, are assumed to hold. A number that depends on more than constants is unknown.
 """
 
 import ast
@@ -15,14 +15,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Peer:
-    """A framework's table: where it is, and the names that hold a device's name and the peak."""
+    """Location of a framework's table, and the names of its variables for the device's name and the
+    peak."""
 
     repository: str
     path: str
     function: str
-    peak: str = ""  # the variable, attribute or argument with the peak; else what is returned
+    peak: str = ""  # variable, attribute or argument with the peak; empty: the return value
     device: str = "device_name"
-    listed: str = ""  # the constant of pairs: a word of the name, and peaks by dtype
+    listed: str = ""  # constant with pairs of a word of the name, and peaks by dtype
 
 
 PEERS = {
@@ -58,11 +59,11 @@ METHODS = ("lower", "upper", "strip", "startswith", "endswith")
 
 
 class UnreadableError(Exception):
-    """A value that does not follow from constants and the device's name."""
+    """Raised for a value that depends on more than constants and the device's name."""
 
 
 class Table:
-    """A peer's table, as its source says it."""
+    """Table of a framework, evaluated from its source."""
 
     def __init__(self, source: str, peer: Peer) -> None:
         self.peer = peer
@@ -80,7 +81,7 @@ class Table:
         self._pairs = _pairs(module, peer) if peer.listed else None
 
     def peak(self, device: str) -> float | None:
-        """The bf16 peak in TFLOP/s that the table gives a device; None for none."""
+        """Peak in bf16 in TFLOP/s that the table returns for a device; None if it has none."""
         if self._pairs is not None:
             return _by_word(self._pairs, device)
         default = self._default()
@@ -89,12 +90,12 @@ class Table:
         known: dict[str, Any] = {self.peer.device: device}
         try:
             value = self._run(self.function.body, known)
-        except UnreadableError:  # of a condition on the name
+        except UnreadableError:  # in a condition on the name
             return None
         return None if value is None else value / 1e12
 
     def _default(self) -> float | None:
-        """The default of an argument that is the peak."""
+        """Default value of the argument that holds the peak; None if there is no such argument."""
         arguments = self.function.args
         named = arguments.args[len(arguments.args) - len(arguments.defaults) :]
         for argument, default in zip(named, arguments.defaults, strict=True):
@@ -110,7 +111,7 @@ class Table:
         return None
 
     def _step(self, statement: ast.stmt, known: dict[str, Any]) -> float | None:
-        """The peak, where this statement decides it."""
+        """Peak if this statement determines it; None otherwise."""
         if isinstance(statement, ast.If):
             holds = self._holds(statement.test, known)
             return self._run(statement.body if holds else statement.orelse, known)
@@ -123,7 +124,8 @@ class Table:
         return None
 
     def _holds(self, test: ast.expr, known: dict[str, Any]) -> bool:
-        """True if a condition holds; one on something else than the device's name does."""
+        """True if a condition holds, or cannot be evaluated. Raises UnreadableError if it depends
+        on the device's name but cannot be evaluated."""
         try:
             return bool(_value(test, known))
         except UnreadableError:
@@ -137,7 +139,7 @@ class Table:
         name = getattr(target, "attr", None) or getattr(target, "id", "")
         if name == self.peer.peak:
             return _number(statement.value, known)
-        if name and name != self.peer.device:  # what is asked of a device is its name
+        if name and name != self.peer.device:  # the device's name is given, not computed
             try:
                 known[name] = _value(statement.value, known)
             except UnreadableError:
@@ -146,7 +148,7 @@ class Table:
 
 
 def _pairs(module: ast.Module, peer: Peer) -> list[tuple[str, float | None]]:
-    """The words of a listed table with the bf16 peak of each, in its order."""
+    """Words of a table that is a list of pairs, each with its bf16 peak, in order."""
     for statement in module.body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == peer.listed:
             listed = ast.literal_eval(statement.value)
@@ -155,7 +157,8 @@ def _pairs(module: ast.Module, peer: Peer) -> list[tuple[str, float | None]]:
 
 
 def _by_word(pairs: Sequence[tuple[str, float | None]], device: str) -> float | None:
-    """The peak in TFLOP/s of the first whole word that is in the name; None for none."""
+    """Peak in TFLOP/s of the first word that occurs in the name as a whole word; None if there is
+    none."""
     for word, peak in pairs:
         if re.search(rf"\b{re.escape(word)}\b", device, re.IGNORECASE):
             return None if peak is None else peak / 1e12
@@ -163,8 +166,8 @@ def _by_word(pairs: Sequence[tuple[str, float | None]], device: str) -> float | 
 
 
 def tables(folder: Path) -> dict[str, Table]:
-    """Tables of the peers whose clones lie in `folder`, by name. Raises LookupError for a clone
-    without its table."""
+    """Tables of the frameworks whose clones are in `folder`, by name. Raises LookupError if a clone
+    has no table."""
     found = {}
     for name, peer in PEERS.items():
         path = folder / name / peer.path
@@ -185,7 +188,7 @@ def _number(node: ast.expr, known: dict[str, Any]) -> float | None:
 
 
 def _value(node: ast.expr, known: dict[str, Any]) -> Any:
-    """The value of an expression of constants and known names. Raises UnreadableError."""
+    """Value of an expression of constants and known names. Raises UnreadableError for any other."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name) and node.id in known:
@@ -223,7 +226,7 @@ def _called(node: ast.Call, known: dict[str, Any]) -> Any:
 
 
 def ask(table: Table) -> Callable[[str, Any, str], float | None]:
-    """A table as `peaks_audit` asks one: it holds bf16 alone."""
+    """Wraps a table as a function for `peaks_audit`. It only knows bf16."""
 
     def answer(device: str, sheet: Any, precision: str) -> float | None:
         return table.peak(device) if precision == "bf16" else None

@@ -1,11 +1,13 @@
-"""Loops on this device with FLOPs by hand: timed plainly, under `mfulab.measure`, and plainly again.
+"""Compares loops on this device with FLOPs by hand. Times each plainly, under `mfulab.measure`, and
+plainly again.
 
     python validation/plain_loops.py --out loops.json
     python validation/plain_loops.py --device cpu --small          a rehearsal
 
-`ratio` is the measured mean step ÷ the mean of both plain ones: what measuring does to a loop. MFU by hand takes the
-faster of these. `flops_ratio` is counted ÷ by hand. GPT-2 by hand follows the PaLM paper's appendix B
-(arXiv:2204.02311): 6 N + 12 L H T FLOPs a token, N without positions.
+`ratio` is the measured mean step ÷ the mean of both plain ones, which is the effect of measuring on
+the loop. MFU by hand uses the faster plain one. `flops_ratio` is counted ÷ by hand. FLOPs of GPT-2
+by hand follow appendix B of the PaLM paper (arXiv:2204.02311): 6 N + 12 L H T FLOPs per token, with
+N without positions.
 """
 
 import argparse
@@ -36,7 +38,8 @@ SHOWN = (
 
 
 def linear(device: str, rows: int, width: int) -> tuple[nn.Module, Callable[[], object], float]:
-    """Two layers without gradients: a step as short as the host can launch it."""
+    """Model, step and FLOPs of two layers without gradients. The step is as short as the host can
+    launch it."""
     model = nn.Sequential(
         nn.Linear(width, width, bias=False), nn.ReLU(), nn.Linear(width, width, bias=False)
     ).to(device)
@@ -52,13 +55,12 @@ def linear(device: str, rows: int, width: int) -> tuple[nn.Module, Callable[[], 
 def gpt2(
     device: str, rows: int, length: int, layers: int, *, compiled: bool = False
 ) -> tuple[nn.Module, Callable[[], object], float]:
-    """A training step of GPT-2 under bf16 autocast with fused AdamW."""
+    """Model, step and FLOPs of training GPT-2 under bf16 autocast with fused AdamW."""
     config = transformers.GPT2Config(n_layer=layers, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0)
     plain = transformers.GPT2LMHeadModel(config).to(device)
-    counted = (
-        sum(weight.numel() for weight in plain.parameters()) - config.n_positions * config.n_embd
-    )
-    flops = rows * length * (6 * counted + 12 * layers * config.n_embd * length)
+    parameters = sum(weight.numel() for weight in plain.parameters())
+    without_positions = parameters - config.n_positions * config.n_embd
+    flops = rows * length * (6 * without_positions + 12 * layers * config.n_embd * length)
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-4, fused=True)
     ids = torch.randint(0, config.vocab_size, (rows, length), device=device)
     model: nn.Module = torch.compile(plain) if compiled else plain  # type: ignore[assignment]
@@ -73,7 +75,7 @@ def gpt2(
     return model, step, flops
 
 
-LOOPS = {  # name: (a full one, its steps, a small one, its steps)
+LOOPS = {  # by name: (full size, its steps, small size, its steps)
     "linear_inference": (lambda d: linear(d, 8, 4096), 8000, lambda d: linear(d, 8, 256), 500),
     "gpt2_short": (lambda d: gpt2(d, 4, 256, 12), 150, lambda d: gpt2(d, 1, 16, 1), 8),
     "gpt2": (lambda d: gpt2(d, 16, 1024, 12), 40, lambda d: gpt2(d, 2, 16, 1), 8),
@@ -87,7 +89,7 @@ LOOPS = {  # name: (a full one, its steps, a small one, its steps)
 
 
 def plainly(step: Callable[[], object], steps: int, device: str) -> float:
-    """Mean seconds of a step, without anything of mfulab's."""
+    """Mean seconds of a step without mfulab."""
     _wait(device)
     began = time.perf_counter()
     for _ in range(steps):
@@ -97,7 +99,7 @@ def plainly(step: Callable[[], object], steps: int, device: str) -> float:
 
 
 def compared(name: str, device: str, *, small: bool) -> dict[str, object]:
-    """One loop's plain and measured times, and its MFU by hand beside the row's."""
+    """Plain and measured times of one loop, and its MFU by hand next to the row's."""
     full, full_steps, little, little_steps = LOOPS[name]
     model, step, flops = (little if small else full)(device)
     steps = little_steps if small else full_steps
@@ -113,20 +115,24 @@ def compared(name: str, device: str, *, small: bool) -> dict[str, object]:
         _wait(device)
         within = (time.perf_counter() - began) / steps
     after = plainly(step, steps, device)
-    row, plain = window.row, min(before, after)
-    peak = row.get("peak_tflop_s")
-    by_hand = flops / plain / (float(peak) * 1e12) * 100 if peak else None
-    return {
+    row = window.row
+    comparison: dict[str, object] = {
         "plain_ms": [before * 1e3, after * 1e3],
         "whole_loop_ms": within * 1e3,
-        "ratio": float(row["time_s"]) / statistics.mean([before, after])
-        if row.get("time_s")
-        else None,
-        "mfu_by_hand_percent": by_hand,
-        "flops_ratio": float(row["flops"]) / flops if row.get("flops") else None,
-        "cause": window.verdict.cause if window.verdict else None,
-        "flags": [str(flag) for flag in window.verdict.flags] if window.verdict else [],
-    } | {column: row.get(column) for column in SHOWN}
+        **dict.fromkeys(("ratio", "mfu_by_hand_percent", "flops_ratio", "cause")),
+        "flags": [],
+    }
+    if row.get("time_s"):
+        comparison["ratio"] = float(row["time_s"]) / statistics.mean([before, after])
+    if row.get("peak_tflop_s"):
+        flop_s = flops / min(before, after)
+        comparison["mfu_by_hand_percent"] = 100 * flop_s / (float(row["peak_tflop_s"]) * 1e12)
+    if row.get("flops"):
+        comparison["flops_ratio"] = float(row["flops"]) / flops
+    if window.verdict:
+        comparison["cause"] = window.verdict.cause
+        comparison["flags"] = [str(flag) for flag in window.verdict.flags]
+    return comparison | {column: row.get(column) for column in SHOWN}
 
 
 def _wait(device: str) -> None:
@@ -135,7 +141,7 @@ def _wait(device: str) -> None:
 
 
 def main() -> None:
-    """Prints each loop's line and writes them all."""
+    """Prints a line per loop and writes all of them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

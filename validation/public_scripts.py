@@ -1,11 +1,12 @@
-"""Public training scripts, unchanged, under `mfulab measure`: FLOPs of a step against those by hand.
+"""Runs unmodified public training scripts under `mfulab measure` and compares the FLOPs of a step
+with those by hand.
 
     python validation/public_scripts.py --list                    repositories and commits to clone
     python validation/public_scripts.py CLONES [--only mnist vae]
 
 CLONES holds a folder OWNER+NAME of each repository at its commit. Nothing is downloaded: images and
-tasks are the noise of `stand_ins/`, texts are made here. A script that would run on is interrupted
-once its row is written. `--table` prints the table of docs/loops.md from what was found.
+tasks are noise from `stand_ins/`, texts are generated. A script that would continue is interrupted
+once its row is written. `--table` prints the table of docs/loops.md.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from mfulab.core.json_text import parse_json
 HERE = Path(__file__).parent
 STEPS = 12
 LIMIT_S = 900
-# Scripts of before torch 2.6 load arrays by `torch.load`; here they load only what was made here.
+# Scripts from before torch 2.6 load arrays by `torch.load`. Here they only load generated files.
 OLDER = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1", "MPLBACKEND": "Agg"}
 
 COMMITS = {
@@ -45,55 +46,55 @@ COMMITS = {
 
 @dataclass(frozen=True)
 class Public:
-    """A script: its repository, the folder it runs in, its command, FLOPs of a step by hand."""
+    """Public script: repository, working folder, command, and FLOPs of a step by hand."""
 
     name: str
     repository: str
     folder: str
     command: str
-    by_hand: Callable[[], int] | None  # None: it calls no module, and one sentence says so
+    by_hand: Callable[[], int] | None  # None: it calls no module, which mfulab reports
     options: str = ""
-    step_of: str = ""  # the optimiser of its training, of a script that acts for long before it
+    step_of: str = ""  # optimiser of its training, if that begins long after the start
 
     @property
     def flops(self) -> int | None:
-        """FLOPs of a step by hand; None where nothing can be measured."""
+        """FLOPs of a step by hand; None if nothing can be measured."""
         return self.by_hand() if self.by_hand else None
 
 
 def forward(rows: int, *widths: int) -> int:
-    """FLOPs of linear layers one after the other."""
+    """FLOPs of a sequence of linear layers."""
     return sum(2 * rows * a * b for a, b in pairwise(widths))
 
 
 def trained(rows: int, *widths: int) -> int:
-    """FLOPs of linear layers and their gradients; what the first layer is given needs none."""
+    """FLOPs of linear layers with gradients. The first layer's input needs none."""
     return 3 * forward(rows, *widths) - forward(rows, *widths[:2])
 
 
-def conv(rows: int, side: int, kernel: int, given: int, made: int) -> int:
-    """FLOPs of a convolution that makes `side` × `side` pixels."""
-    return forward(rows * side**2, kernel**2 * given, made)
+def conv(rows: int, side: int, kernel: int, channels: int, filters: int) -> int:
+    """FLOPs of a convolution with `side` × `side` output pixels."""
+    return forward(rows * side**2, kernel**2 * channels, filters)
 
 
 def recurrent(
-    rows: int, steps: int, given: int, hidden: int, gates: int, is_first: bool = False
+    rows: int, steps: int, inputs: int, hidden: int, gates: int, is_first: bool = False
 ) -> int:
-    """A trained recurrent layer. The state before the first step needs no gradient, nor does what
-    the first layer is given."""
-    whole = forward(rows * steps, given + hidden, gates * hidden)
+    """FLOPs of a recurrent layer with gradients. The initial state needs none, nor does the first
+    layer's input."""
+    forward_flops = forward(rows * steps, inputs + hidden, gates * hidden)
     of_state = forward(rows * (steps - 1), hidden, gates * hidden)
-    of_given = 0 if is_first else forward(rows * steps, given, gates * hidden)
-    return 2 * whole + of_state + of_given
+    of_inputs = 0 if is_first else forward(rows * steps, inputs, gates * hidden)
+    return 2 * forward_flops + of_state + of_inputs
 
 
 def attention(rows: int, length: int, width: int) -> int:
-    """Scores and their product with the values, all pairs of places."""
+    """FLOPs of the scores and of their product with the values, over all pairs of positions."""
     return 2 * 2 * rows * length**2 * width
 
 
 def gpt(rows: int, length: int, width: int, layers: int, words: int) -> int:
-    """A trained GPT: its layers are given embeddings, which need gradients."""
+    """FLOPs of a GPT with gradients. Inputs of the layers are embeddings, which need gradients."""
     tokens = rows * length
     square = forward(tokens, width, width)
     layer = 12 * square + attention(rows, length, width)
@@ -112,14 +113,14 @@ def mnist_rnn() -> int:
 
 
 def autoencoder(rows: int) -> int:
-    """Encoder to means and deviations, and decoder."""
+    """FLOPs of the encoder to means and deviations, and of the decoder."""
     first = forward(rows, 784, 400)
     inner = 2 * forward(rows, 400, 20) + forward(rows, 20, 400, 784)
     return 3 * (first + inner) - first
 
 
 def dcgan() -> int:
-    """Two steps of the critic's losses, one of the generator through it."""
+    """FLOPs of the critic's two losses, and of the generator's loss through the critic."""
     seen = forward(64, 100, 16 * 64)
     generator = seen + conv(64, 4, 4, 64, 32) + conv(64, 8, 4, 32, 16)
     generator += conv(64, 16, 4, 16, 8) + conv(64, 32, 4, 8, 3)
@@ -130,33 +131,33 @@ def dcgan() -> int:
 
 
 def words(gates: int) -> int:
-    """Two recurrent layers over 35 × 20 words of 41 kinds."""
+    """FLOPs of two recurrent layers over 35 × 20 words from a vocabulary of 41."""
     return 2 * recurrent(20, 35, 200, 200, gates) + 3 * forward(700, 200, 41)
 
 
 def words_attended() -> int:
-    """Two encoder layers over 35 × 20 words of 41 kinds."""
+    """FLOPs of two encoder layers over 35 × 20 words from a vocabulary of 41."""
     layer = 6 * forward(700, 200, 200) + attention(20, 35, 200)
     return 3 * (2 * layer + forward(700, 200, 41))
 
 
 def regression() -> int:
-    """A layer, and the product that makes its targets."""
+    """FLOPs of a linear layer, and of the product that computes its targets."""
     return trained(32, 4, 1) + forward(32, 4, 1)
 
 
 def forward_forward() -> int:
-    """A layer on right and on wrong samples."""
+    """FLOPs of a layer on positive and on negative samples."""
     return 2 * trained(500, 784, 500)
 
 
 def reinforce() -> int:
-    """An episode of 20 actions, one sample each."""
+    """FLOPs of an episode of 20 actions, with one sample each."""
     return 20 * trained(1, 4, 128, 2)
 
 
 def actor_critic() -> int:
-    """An episode of a policy with a second head, for values."""
+    """FLOPs of an episode of a policy with a second head for values."""
     return 20 * (trained(1, 4, 128, 2) + 3 * forward(1, 128, 1))
 
 
@@ -167,7 +168,7 @@ def hogwild() -> int:
 
 
 def time_sequence() -> int:
-    """20 evaluations of L-BFGS, and a forecast by 1,000 steps of 3 sequences."""
+    """FLOPs of 20 evaluations of L-BFGS, and of a forecast over 1,000 steps of 3 sequences."""
     trained_cells = recurrent(97, 59, 1, 51, 4, is_first=True) + recurrent(97, 59, 51, 51, 4)
     trained_cells += 3 * forward(97 * 59, 51, 1)
     forecast = forward(3 * 1059, 52, 204) + forward(3 * 1059, 102, 204) + forward(3 * 1059, 51, 1)
@@ -200,13 +201,13 @@ def makemore_mlp() -> int:
 
 
 def makemore_rnn(cells: int) -> int:
-    """Cells that are given 64 letters' numbers and 64 of the state."""
+    """FLOPs of cells whose inputs are a letter's embedding of 64 and a state of 64."""
     return 3 * (cells * forward(512, 128, 64) + forward(512, 64, 27))
 
 
 def makemore_bow() -> int:
     """FLOPs of a step of this script."""
-    means = forward(32 * 16, 16, 64)  # whose weights are constants
+    means = forward(32 * 16, 16, 64)  # with constant weights
     return 2 * means + 3 * forward(512, 64, 64, 64, 27)
 
 
@@ -215,25 +216,27 @@ CRITIC = (784, 512, 256, 1)
 
 
 def gan() -> int:
-    """The generator through the critic, then the critic on real and made images."""
+    """FLOPs of the generator's loss through the critic, and of the critic on real and generated
+    images."""
     generator = trained(64, *GENERATOR)
     return generator + 3 * forward(64, *CRITIC) + 2 * trained(64, *CRITIC)
 
 
 def wgan() -> int:
-    """Five steps of the critic, one of the generator."""
+    """FLOPs of five steps of the critic and one of the generator."""
     critic_step = forward(64, *GENERATOR) + 2 * trained(64, *CRITIC)
     return 5 * critic_step + trained(64, *GENERATOR) + 3 * forward(64, *CRITIC)
 
 
 def cgan() -> int:
-    """Labels' embeddings are trained, so that every layer's input has a gradient."""
+    """FLOPs of a GAN with trained embeddings of labels, so that the input of every layer needs
+    gradients."""
     generator = forward(64, 110, *GENERATOR[1:])
     return 3 * generator + 9 * forward(64, 794, 512, 512, 512, 1)
 
 
 def aae() -> int:
-    """Encoder and decoder, then the critic of codes."""
+    """FLOPs of the encoder and decoder, and of the critic of codes."""
     encoder = trained(64, 784, 512, 512) + 2 * 3 * forward(64, 512, 10)
     decoder = 3 * forward(64, 10, 512, 512, 784)
     critic = (10, 512, 256, 1)
@@ -247,30 +250,30 @@ def cnn() -> int:
 
 
 def birnn() -> int:
-    """Two layers in both directions."""
+    """FLOPs of two bidirectional layers."""
     first = 2 * recurrent(100, 28, 28, 128, 4, is_first=True)
     return first + 2 * recurrent(100, 28, 256, 128, 4) + 3 * forward(100, 256, 10)
 
 
 def tutorial_gan() -> int:
-    """The critic's loss goes back through the generator too."""
+    """FLOPs of a GAN whose critic's loss is also propagated back through the generator."""
     generator, critic = (64, 256, 256, 784), (784, 256, 256, 1)
     both = trained(100, *generator) + 3 * forward(100, *critic)
     return trained(100, *critic) + 2 * both
 
 
 def tcn_adding() -> int:
-    """Three levels; a convolution also computes the padding that is cut off."""
+    """FLOPs of three levels. Each convolution also computes padding that is cut off."""
     total = 0
-    for level, given in enumerate((2, 30, 30)):
+    for level, channels in enumerate((2, 30, 30)):
         places = 32 * (50 + 6 * 2**level)
-        total += 3 * (forward(places, 7 * given, 30) + forward(places, 7 * 30, 30))
+        total += 3 * (forward(places, 7 * channels, 30) + forward(places, 7 * 30, 30))
     total += 3 * forward(32 * 50, 2, 30) + 3 * forward(32, 30, 1)
     return total - forward(32 * 56, 14, 30) - forward(32 * 50, 2, 30)
 
 
 def rl_dqn() -> int:
-    """Nothing stops the gradient at the target network, which goes backward too."""
+    """FLOPs of a step in which the gradient is also propagated through the target network."""
     return 2 * trained(32, 4, 128, 128, 2)
 
 
@@ -418,7 +421,7 @@ def write_data(folder: Path) -> None:
 
 
 def prepare(script: Public, folder: Path) -> None:
-    """Makes the one file that a script's own preparation would download or draw."""
+    """Creates the file that a script's own preparation would download or generate."""
     import numpy as np
     import torch
 
@@ -433,35 +436,29 @@ def prepare(script: Public, folder: Path) -> None:
 
 
 def measured(script: Public, clones: Path, data: Path) -> dict[str, object]:
-    """The row of a script that runs under mfulab, with its exit status and the end of what it
-    printed."""
+    """Runs a script under mfulab. Returns its row, with the exit status and the end of its error
+    output."""
     folder = clones / script.repository.replace("/", "+") / script.folder
     prepare(script, folder)
-    with tempfile.TemporaryDirectory() as place:
-        row = Path(place) / "row.json"
-        options = ["--ceiling", "0", "--steps", str(STEPS), "--json", str(row)]
+    with tempfile.TemporaryDirectory() as temporary:
+        out = Path(temporary) / "row.json"
+        options = ["--ceiling", "0", "--steps", str(STEPS), "--json", str(out)]
         command = script.command.replace("DATA", str(data)).split()
         path = [str(HERE / "stand_ins"), str(clones / script.repository.replace("/", "+"))]
         path.append(os.environ.get("PYTHONPATH", ""))
+        errors = Path(temporary) / "errors"
+        measuring = [sys.executable, "-m", "mfulab", "measure", *options, *script.options.split()]
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "mfulab",
-                "measure",
-                *options,
-                *script.options.split(),
-                *command,
-            ],
+            [*measuring, *command],
             cwd=folder,
             env={**os.environ, **OLDER, "PYTHONPATH": os.pathsep.join(path)},
             stdout=subprocess.DEVNULL,
-            stderr=(said := Path(place) / "said").open("w"),
+            stderr=errors.open("w"),
         )
         began = time.monotonic()
         while process.poll() is None and time.monotonic() - began < LIMIT_S:
             time.sleep(0.5)
-            if training(script, Path(place)) is not None:
+            if training(script, Path(temporary)) is not None:
                 time.sleep(1)
                 process.send_signal(signal.SIGINT)
                 break
@@ -469,36 +466,37 @@ def measured(script: Public, clones: Path, data: Path) -> dict[str, object]:
             process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
-        rows = sorted(Path(place).glob("row*.json"))
-        found = [parse_json(file.read_text()) for file in rows]
-        whole = next((one for one in found if one.get("flops")), found[0] if found else {})
-        whole |= training(script, Path(place)) or {}
-        return {**whole, "status": process.returncode, "said": said.read_text()[-1500:]}
+        files = sorted(Path(temporary).glob("row*.json"))
+        rows = [parse_json(file.read_text()) for file in files]
+        counted = [row for row in rows if row.get("flops")]
+        row = dict((counted or rows or [{}])[0])
+        row |= training(script, Path(temporary)) or {}
+        return {**row, "status": process.returncode, "said": errors.read_text()[-1500:]}
 
 
 def training(script: Public, place: Path) -> dict[str, object] | None:
-    """The training that a script is about, as the script or a process that it started measured it;
-    None until a window of it is told."""
+    """Row of the training that a script is about, from the script or a process that it started.
+    None until it is written."""
     for file in sorted(place.glob("row*.json")):
         row = parse_json(file.read_text())
         if not script.step_of:
             return row
-        for one in row.get("trainings", []):
-            if one["step_of"] == script.step_of and one["flops"]:
-                return one
+        for part in row.get("trainings", []):
+            if part["step_of"] == script.step_of and part["flops"]:
+                return part
     return None
 
 
-def told(script: Public, row: dict[str, object], is_right: bool) -> str:
-    """One line of what was found; where it is wrong, the end of what was printed follows."""
+def result_line(script: Public, row: dict[str, object], is_right: bool) -> str:
+    """Line for a script's result. If it is wrong, followed by the end of the error output."""
     verdict = "right" if is_right else "WRONG"
     line = f"{script.name}: {verdict}, {row.get('flops')} FLOPs, by hand {script.flops}"
-    about = f"{row.get('models')}, {row.get('step_of')}, samples/s {row.get('samples_per_s')}"
-    return f"{line}; {about}" if is_right else f"{line}; {about}\n{row['said']}"
+    details = f"{row.get('models')}, {row.get('step_of')}, samples/s {row.get('samples_per_s')}"
+    return f"{line}; {details}" if is_right else f"{line}; {details}\n{row['said']}"
 
 
 def table() -> str:
-    """The scripts with their commands and FLOPs, for the docs."""
+    """Table for the docs: scripts with their commands and FLOPs."""
     lines = [
         "| repository, folder | command | FLOPs of a step by hand | counted |",
         "|---|---|---|---|",
@@ -511,7 +509,7 @@ def table() -> str:
 
 
 def main() -> int:
-    """Prints a line a script; status 1 if one's FLOPs are not those by hand."""
+    """Prints a line per script. Returns 1 if the FLOPs of any differ from those by hand."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -539,7 +537,7 @@ def main() -> int:
                 rows[script.name] = row
                 is_right = row.get("flops") == script.flops
                 wrong += not is_right
-                print(told(script, row, is_right), flush=True)
+                print(result_line(script, row, is_right), flush=True)
             if options.out:
                 options.out.write_text(json.dumps(rows, indent=1, default=str))
     return int(wrong > 0)

@@ -1,10 +1,10 @@
-"""Stamps a recording anew with digests of the code that measured it, as that commit holds it.
+"""Recomputes the code digests in a recording from the commit that measured it.
 
     python validation/restamp.py HARDWARE COMMIT [--proven PART …]
 
-Digests are of normal forms of statements, so that formatting alone changes none. Where a later
-rewriting is proven to measure the same (its tests say so), `--proven` takes today's digests of the
-parts that it touched. recording.json then names the commit and what was proven.
+Digests are of normalised statements, so formatting does not change them. If a later change is
+proven to measure the same (by its tests), `--proven` uses the current digests of the parts that it
+touched. recording.json then names the commit and the proven parts.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from mfulab.lab.tables.recording import folder_of
 from mfulab.lab.tables.records import ABOUT
 
 PLANNING = Path(foundations.__file__).parent
-CARRIED = ("foundations.py", "sources.py", "statements.py")  # today's, which make the digests
+CARRIED = ("foundations.py", "sources.py", "statements.py")  # current code that makes the digests
 PROGRAM = """
 import json, sys
 from mfulab.lab.planning.foundations import foundations
@@ -32,15 +32,15 @@ print(json.dumps({name: foundations(name, sys.argv[2]) for name in json.loads(sy
 
 
 def at(commit: str, names: list[str], hardware: str) -> dict[str, dict[str, str]]:
-    """Digests of the parts that measurements rest on, as a commit's code has them."""
+    """Digests of the code that measurements depend on, by measurement and part, as of a commit."""
     with tempfile.TemporaryDirectory() as folder:
         archive = f"{folder}/src.tar"
         subprocess.run(["git", "archive", f"--output={archive}", commit, "src"], check=True)  # noqa: S607
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
-        place = Path(folder) / PLANNING.relative_to(Path.cwd())
+        planning = Path(folder) / PLANNING.relative_to(Path.cwd())
         for name in CARRIED:
-            (place / name).write_text(
+            (planning / name).write_text(
                 (PLANNING / name).read_text(encoding="utf-8"), encoding="utf-8"
             )
         environment = os.environ | {"PYTHONPATH": f"{folder}/src"}
@@ -51,23 +51,23 @@ def at(commit: str, names: list[str], hardware: str) -> dict[str, dict[str, str]
     return parse_json(done.stdout)  # type: ignore[no-any-return]
 
 
-def main(words: list[str]) -> None:
-    """Writes recording.json anew."""
+def main(arguments: list[str]) -> None:
+    """Rewrites recording.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("hardware")
     parser.add_argument("commit")
     parser.add_argument("--proven", nargs="*", default=[], choices=foundations.PARTS)
-    given = parser.parse_args(words)
-    path = folder_of(Path("results"), given.hardware) / ABOUT
-    about = read_json(path)
-    names = sorted(about["code"])
-    code = at(given.commit, names, given.hardware)
+    options = parser.parse_args(arguments)
+    path = folder_of(Path("results"), options.hardware) / ABOUT
+    recording = read_json(path)
+    names = sorted(recording["code"])
+    code = at(options.commit, names, options.hardware)
     for name in names:
-        today = foundations.foundations(name, given.hardware) if given.proven else {}
-        proven = {part: today[part] for part in given.proven if part in today}
+        today = foundations.foundations(name, options.hardware) if options.proven else {}
+        proven = {part: today[part] for part in options.proven if part in today}
         code[name] = dict(sorted({**code[name], **proven}.items()))
-    stamped = {"commit": given.commit, "proven": given.proven}
-    write_json(path, {**about, "code": code, "stamped": stamped}, indent=1)
+    stamped = {"commit": options.commit, "proven": options.proven}
+    write_json(path, {**recording, "code": code, "stamped": stamped}, indent=1)
 
 
 if __name__ == "__main__":

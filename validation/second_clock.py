@@ -1,8 +1,10 @@
-"""Times the Triton rungs by two clocks: CUDA events, as every measurement here, and Triton's profiler Proton (CUPTI).
+"""Times the Triton kernels by two clocks: CUDA events, like all measurements here, and Triton's
+profiler Proton (CUPTI).
 
     python validation/second_clock.py [--size 4096] [--out clocks.json]
 
-A kernel's time by Proton is that between its own start and end; events add what lies between two launches.
+Proton reports the time between start and end of the kernel itself. Events also include the gap
+between two launches.
 """
 
 import argparse
@@ -28,16 +30,16 @@ RUNGS = (
     ("triton_plain", "bf16"),
     ("triton_persistent", "bf16"),
     ("triton_plain", "tf32"),
-    ("triton_autotuned", "bf16"),  # last: it looks for its tile for half a minute
+    ("triton_autotuned", "bf16"),  # last, because tuning takes half a minute
 )
 PACE = Pace(windows=3, window_s=0.3, warm_up_s=0.5, tolerance=0.05)
-# 50 ended before the power limit held the clock: Proton then read 9 to 13 % less than events
+# 50 calls ended before the power limit acted on the clock: Proton then read 9 to 13 % less
 CALLS = 3000
 
 
 def kernel_seconds(database: Sequence[Mapping[str, Any]]) -> float | None:
-    """Seconds of all kernels in a profile of Proton's (its first tree, of metrics in ns); None if
-    it saw none."""
+    """Seconds of all kernels in a Proton profile, whose first tree has metrics in ns. None if there
+    are no kernels."""
 
     def nanoseconds(node: Mapping[str, Any]) -> Iterator[float]:
         if "time (ns)" in node.get("metrics", {}):
@@ -50,7 +52,7 @@ def kernel_seconds(database: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def by_proton(step: Callable[[], object], calls: int) -> float | None:
-    """Seconds a call by Proton; None if it saw no kernel."""
+    """Seconds per call by Proton; None if it saw no kernel."""
     from triton import profiler
 
     with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +66,7 @@ def by_proton(step: Callable[[], object], calls: int) -> float | None:
 
 
 def compare(name: str, precision: str, size: int) -> dict[str, Any]:
-    """Seconds of one product by both clocks, or the reason for there being none."""
+    """Seconds of one matmul by both clocks, or the reason why they are missing."""
     case: dict[str, Any] = {
         "case": f"{name} {precision} {size}³",
         "events_s": None,
@@ -73,13 +75,12 @@ def compare(name: str, precision: str, size: int) -> dict[str, Any]:
     }
     try:
         module, _, kind = keys.content(CONFIG, "kernel", name)["_target_"].rpartition(".")
-        kernel, shape = (
-            getattr(importlib.import_module(module), kind)(precision),
-            Shape(1, size, size, size),
-        )
+        kernel = getattr(importlib.import_module(module), kind)(precision)
+        shape = Shape(1, size, size, size)
         kernel.require("cuda", shape)
         operands = random_operands(shape, FORMATS[precision], "cuda", seed=1)
-        prepared, launch = kernel.prepare(operands.a, operands.b, operands.c), kernel.launch(shape)
+        prepared = kernel.prepare(operands.a, operands.b, operands.c)
+        launch = kernel.launch(shape)
 
         def step() -> object:
             return kernel.run(*prepared, launch=launch)
@@ -87,15 +88,13 @@ def compare(name: str, precision: str, size: int) -> dict[str, Any]:
         case["events_s"] = observe(step, clock_for(torch.device("cuda")), PACE).time_s
         case["proton_s"] = by_proton(step, CALLS)
         case["reason"] = "" if case["proton_s"] else "Proton saw no kernel"
-    except (
-        Exception
-    ) as error:  # whatever it is belongs into the record, and the next rung may still work
+    except Exception as error:  # any error is recorded, and the next kernel may still work
         case["reason"] = f"{type(error).__name__}: {error}"
     return case
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints both times of each rung and writes them as JSON."""
+    """Prints both times of each kernel and writes them as JSON."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -108,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         times = f"{case['events_s']} s by events, {case['proton_s']} s by Proton"
         print(f"{case['case']}: {case['reason'] or times}")
         cases.append(case)
-        if options.out:  # after each: what is cut off leaves what it has
+        if options.out:  # after each kernel, so that an interruption keeps earlier results
             options.out.write_text(json.dumps(cases, indent=2))
 
 

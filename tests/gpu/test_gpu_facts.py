@@ -61,7 +61,7 @@ def test_a_probe_that_is_cut_off_leaves_what_was_found_before(facts, tmp_path):
 
 
 def test_a_reading_is_its_value_or_its_reason(facts):
-    told = facts.told(
+    told = facts.as_facts(
         {
             "power_w": Reading(650.0, "W", "counter", 5.25),
             "x": Reading(None, "%", "GPM", reason=Said("no_gpm")),

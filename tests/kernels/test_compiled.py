@@ -8,7 +8,7 @@ from support import compiled
 from support.machine_code import needs_nvrtc
 from support.shape_classes import kernel_classes
 
-TOLD = compiled.told(compiled.DOCUMENT.read_text(encoding="utf-8"))
+TOLD = compiled.cells_of(compiled.DOCUMENT.read_text(encoding="utf-8"))
 CELLS = [
     (rung, arch)
     for rung in compiled.RUNGS
@@ -39,7 +39,7 @@ def test_no_rung_spills_on_any_card_that_it_takes(rung, arch):
     needs = list(compiled.needs_of(rung, arch))
     assert [each for each in needs if each.local_bytes or each.registers > 255] == []
     if compiled.compilers() in compiled.DOCUMENT.read_text(encoding="utf-8"):
-        assert TOLD[rung, arch] == compiled.said(rung, needs), "python -m support.compiled"
+        assert TOLD[rung, arch] == compiled.cell_text(rung, needs), "python -m support.compiled"
 
 
 @pytest.mark.slow

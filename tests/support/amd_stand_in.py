@@ -1,4 +1,4 @@
-"""A stand-in for `amdsmi` 7.0: names, dictionaries, units and refusals, with a clock."""
+"""Emulates `amdsmi` 7.0: names, dictionaries, units and errors, with a settable clock."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -9,7 +9,7 @@ NOT_REPORTED = "N/A"
 
 
 class AmdSmiException(Exception):  # noqa: N818
-    """As in the package, the base of what its functions raise."""
+    """Base of the package's exceptions."""
 
 
 class AmdSmiClkType(IntEnum):
@@ -26,7 +26,7 @@ class AmdSmiTemperatureMetric(IntEnum):
 
 @dataclass(eq=False)
 class Gpu:
-    """One GPU of the stand-in; violations accumulate one a sample of a millisecond."""
+    """Emulated GPU. Violations accumulate one sample per millisecond."""
 
     name: str = "AMD Instinct MI300X OAM"
     address: str = "0000:c1:00.0"
@@ -40,15 +40,13 @@ class Gpu:
 
 
 class StandIn:
-    """The package with some GPUs; `install` puts it where `import amdsmi` finds it, for one
-    test."""
+    """Emulated package with some GPUs. `install` makes `import amdsmi` find it during a test."""
 
     def __init__(self, *gpus: Gpu, fails: Exception | None = None) -> None:
         self.gpus, self.fails, self.now = list(gpus), fails, 100.0
 
     def install(self, monkeypatch: Any) -> "StandIn":
-        """Puts the stand-in under `mfulab.device.vendors.amd`, with no driver of NVIDIA's beside
-        it."""
+        """Installs the emulation for `mfulab.device.vendors.amd`, without an NVIDIA driver."""
         import sys
 
         from mfulab.device.vendors import amd, nvml
@@ -120,14 +118,14 @@ class StandIn:
 
     def amdsmi_get_violation_status(self, gpu: Gpu) -> dict[str, Any]:
         samples = round(self.now * 1000)
-        held = round(gpu.capped_share * samples)
+        capped = round(gpu.capped_share * samples)
         heat = {
             "acc_prochot_thrm": 0,
             "acc_socket_thrm": 0,
             "acc_vr_thrm": NOT_REPORTED,
             "acc_hbm_thrm": 0,
         }
-        return {"acc_counter": samples, "acc_ppt_pwr": held, **heat}
+        return {"acc_counter": samples, "acc_ppt_pwr": capped, **heat}
 
     def amdsmi_get_clock_info(self, gpu: Gpu, kind: AmdSmiClkType) -> dict[str, Any]:
         clock, highest = (1850, 2100) if kind is AmdSmiClkType.GFX else (1300, 1300)

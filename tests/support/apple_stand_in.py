@@ -1,4 +1,4 @@
-"""A Mac's GPU that is not there: `ioreg` and `torch.mps` answer, the CPU computes."""
+"""Emulates a Mac's GPU: fake `ioreg` and `torch.mps`, with computations on the CPU."""
 
 import platform
 import plistlib
@@ -14,7 +14,7 @@ from mfulab import device
 from mfulab.device import cpu, identity, system
 from mfulab.device.vendors import apple
 
-# Cells as ioreg(8) prints them on an M-series Mac.
+# Statistics as printed by ioreg(8) on an M-series Mac.
 TOLD = {
     "Device Utilization %": 87,
     "Renderer Utilization %": 80,
@@ -26,7 +26,8 @@ TOLD = {
 
 
 class Event:
-    """As torch.mps.event.Event, by the host's clock: the CPU has finished when a call returns."""
+    """Replaces torch.mps.event.Event with the host's clock, as the CPU has finished when a call
+    returns."""
 
     def __init__(self, enable_timing=False):
         assert enable_timing
@@ -35,14 +36,14 @@ class Event:
         self.at_s = time.perf_counter()
 
     def synchronize(self):
-        """Nothing to wait for."""
+        """Does nothing."""
 
     def elapsed_time(self, end):
         return (end.at_s - self.at_s) * 1e3
 
 
 def mac(monkeypatch, told=TOLD):
-    """A Mac with Apple silicon; `told` None: ioreg fails."""
+    """Emulates a Mac with Apple silicon. If `told` is None, ioreg fails."""
 
     real = subprocess.run
 
@@ -67,8 +68,8 @@ def mac(monkeypatch, told=TOLD):
 
 
 def ioreport(monkeypatch, counted):
-    """The package `zeus_apple_silicon`, whose windows hold so many mJ of the GPU; an error: there
-    is no monitor."""
+    """Installs a fake `zeus_apple_silicon` whose windows measure `counted` mJ of GPU energy. If
+    `counted` is an error, its monitor raises it."""
     package = types.ModuleType("zeus_apple_silicon")
     package.windows = []
 
@@ -90,8 +91,7 @@ def ioreport(monkeypatch, counted):
 
 
 def in_place_of_the_cpu(monkeypatch):
-    """Everything that asks for Apple's kind finds the CPU's: its code runs, on tensors that this
-    machine can hold."""
+    """Makes the CPU pass for Apple's GPU, so that its code runs on CPU tensors."""
     monkeypatch.setattr(device, "NO_GPU", (None, "auto", "meta"))
     monkeypatch.setattr(apple.Apple, "KIND", "cpu")
     monkeypatch.setattr(identity, "resolve", lambda _: "cpu")

@@ -1,4 +1,5 @@
-"""Texts that a reader of YAML must refuse in one sentence: too deep, too long, of other tags."""
+"""Texts that a YAML reader must refuse in one sentence: too deep, too long, or with unsupported
+tags."""
 
 from mfulab.core.yaml_text import DEEPEST, LONGEST, MOST
 

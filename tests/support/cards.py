@@ -1,6 +1,7 @@
-"""What each card gets, as the code answers stand-ins for it: the table of docs/gpu.md.
+"""Features available on each GPU, as determined by the code on emulated drivers: the table of
+docs/gpu.md.
 
-PYTHONPATH=src:tests python -m support.cards      writes the table anew
+PYTHONPATH=src:tests python -m support.cards rewrites the table
 """
 
 import re
@@ -15,7 +16,7 @@ from mfulab.core.said import Said, as_told
 from mfulab.device import emulation, identity, system
 from mfulab.device.peaks import peak
 from mfulab.device.vendors import amd, gpm, nvidia, nvml, torch_build
-from mfulab.kernels.base import Shape
+from mfulab.kernels.base import MatmulKernel, Shape
 from mfulab.kernels.devices import HOPPER
 
 from . import amd_stand_in, nvml_stand_in
@@ -34,17 +35,17 @@ on none of these cards but the H200 †. `CUDA C`, `Numba` and `Triton` count ru
 not refuse the card.
 """
 WHEEL = torch_build.Build("2.13.0+cu130", "13.0", "")
-CODE = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # of these wheels
+CODE = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # architectures of these wheels
 SAMPLED = "DCGM's page or cupti-python"
-SAMPLED_SINCE = (7, 5)  # by cupti-python
-CONSUMER = (12, 0)  # of which nobody has told whether GPM answers
+SAMPLED_SINCE = (7, 5)  # supported by cupti-python
+CONSUMER = (12, 0)  # not known whether GPM is supported
 NARROW = ("bf16", "tf32", "fp8")
 SQUARE = Shape(1, 4096, 4096, 4096)
 
 
 @dataclass(frozen=True)
 class Card:
-    """A card by its driver's name; `less` says what no question of the table shows."""
+    """GPU by its driver's name. `less` is a limitation that the code does not report itself."""
 
     name: str
     capability: tuple[int, int] = (0, 0)
@@ -81,7 +82,7 @@ AMDS = (
 
 
 def table() -> str:
-    """The table's text."""
+    """Text of the table."""
     lines = [*map(_of_nvidia, NVIDIAS), *map(_of_amd, AMDS), _of_apple(), _of_intel()]
     return HEAD + "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + FOOT
 
@@ -98,14 +99,24 @@ def _of_nvidia(card: Card) -> list[str]:
         patch.setattr("torch.cuda.get_device_capability", lambda *_: card.capability)
         patch.setattr("mfulab.kernels.triton_kernels.generation", lambda: card.capability)
         best = "fp16" if emulation.emulated_by_gpu("bf16", card.capability) else "bf16"
-        less = [str(why).partition(". To ")[0] for why in [identity.why_not("cuda")] if why]
-        lacking = [each for each in NARROW if emulation.emulated_by_gpu(each, card.capability)]
-        less += [f"its tensor cores have no {' or '.join(lacking)}"] if lacking else []
-        less += ["it has no wgmma: Hopper's rungs refuse it"] if card.capability > HOPPER else []
-        less += [card.less] if card.less else []
-        activity = (
-            "GPM" if card.capability < CONSUMER else f"GPM where its driver has it, else {SAMPLED}"
-        )
+        less = []
+        why_not = identity.why_not("cuda")
+        if why_not:
+            less.append(str(why_not).partition(". To ")[0])
+        lacking = [
+            precision
+            for precision in NARROW
+            if emulation.emulated_by_gpu(precision, card.capability)
+        ]
+        if lacking:
+            less.append(f"its tensor cores have no {' or '.join(lacking)}")
+        if card.capability > HOPPER:
+            less.append("it has no wgmma: Hopper's rungs refuse it")
+        if card.less:
+            less.append(card.less)
+        activity = "GPM"
+        if card.capability >= CONSUMER:
+            activity = f"GPM where its driver has it, else {SAMPLED}"
         if gpm.why_unsupported(next(iter(nvml.handles()))):
             since = card.capability >= SAMPLED_SINCE
             activity = SAMPLED if since else "DCGM's page"
@@ -118,7 +129,7 @@ def _of_nvidia(card: Card) -> list[str]:
             activity,
             *families,
             formats,
-            _said(less, card, best),
+            _limitations(less, card, best),
         ]
 
 
@@ -155,12 +166,12 @@ def _of_apple() -> list[str]:
 
 def _of_intel() -> list[str]:
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
-        place = Path(root) / "sys/bus/pci/devices/0000:03:00.0"
-        place.mkdir(parents=True)
-        (place / "vendor").write_text("0x8086")
-        (place / "class").write_text("0x030000")
+        pci_device = Path(root) / "sys/bus/pci/devices/0000:03:00.0"
+        pci_device.mkdir(parents=True)
+        (pci_device / "vendor").write_text("0x8086")
+        (pci_device / "class").write_text("0x030000")
         patch.setattr(system, "ROOT", root)
-        told = identity.unused()
+        message = identity.unused()
         return [
             "Intel Arc; Huawei Ascend",
             "",
@@ -169,7 +180,7 @@ def _of_intel() -> list[str]:
             "",
             "",
             "",
-            f"the CPU is measured, and told: {told}",
+            f"the CPU is measured, and told: {message}",
         ]
 
 
@@ -182,15 +193,16 @@ def _family(begin: str) -> str:
         and "seminar" not in name
         and not name.endswith("elementwise")
     ]
-    taken = [
-        kind for kind in kinds if any(not refused(kind(each), SQUARE) for each in kind.precisions)
-    ]
-    return f"{len(taken)} of {len(kinds)}"
+    supported = [kind for kind in kinds if _supported_formats(kind)]
+    return f"{len(supported)} of {len(kinds)}"
 
 
 def _formats(name: str) -> str:
-    kind = kernel_classes()[name]
-    return ", ".join(each for each in kind.precisions if not refused(kind(each), SQUARE))
+    return ", ".join(_supported_formats(kernel_classes()[name]))
+
+
+def _supported_formats(kind: type[MatmulKernel]) -> list[str]:
+    return [precision for precision in kind.precisions if not refused(kind(precision), SQUARE)]
 
 
 def _peak(card: Card, precision: str) -> Iterator[str]:
@@ -198,14 +210,14 @@ def _peak(card: Card, precision: str) -> Iterator[str]:
     yield "" if found.spec is None else f"{found.spec:.0f}"
 
 
-def _said(less: list[str], card: Card, best: str) -> str:
+def _limitations(less: list[str], card: Card, best: str) -> str:
     if peak(card.name, best, card.units).spec is None:
         less = [*less, "no datasheet prints its dense peak: MFU asks for `device.peak_tflop_s`"]
     return "; ".join(less)
 
 
 def written(document: str) -> str:
-    """The document with today's table."""
+    """Document with its table replaced by the current one."""
     return re.sub(f"{BEGIN}.*?{END}", lambda _: BEGIN + table() + END, document, flags=re.DOTALL)
 
 

@@ -1,6 +1,6 @@
-"""What each rung's machine code needs of each architecture: the table of docs/kernels.md.
+"""Registers and spills of each kernel's machine code by architecture: the table of docs/kernels.md.
 
-PYTHONPATH=src:tests python -m support.compiled      compiles all and writes the table anew
+PYTHONPATH=src:tests python -m support.compiled compiles all kernels and rewrites the table
 """
 
 import re
@@ -19,7 +19,7 @@ from .workflow_copy import ROOT
 
 DOCUMENT = ROOT / "docs/kernels.md"
 BEGIN, END = "<!-- compiled -->\n", "<!-- end of compiled -->"
-# From Turing to Blackwell, as the compiler names them, with their compute capability.
+# Compiler targets from Turing to Blackwell, with their compute capability.
 ARCHITECTURES = {
     "sm_75": (7, 5),
     "sm_80": (8, 0),
@@ -38,12 +38,12 @@ RUNGS = (
     *("cuda_hopper_deferred", "cuda_hopper_fp8", "cuda_hopper_fp8_deferred"),
     *("triton_plain", "triton_autotuned", "triton_persistent"),
 )
-# Whole tiles in 128-bit loads, and edges that need masks; of the second some rungs refuse the rows.
+# Whole tiles with 128-bit loads, and edges that need masks. Some kernels do not support the second.
 ALIGNED, ODD = Shape(1, 4096, 4096, 4096), Shape(1, 4095, 4097, 4095)
 SMALLEST = Shape(1 << 20, 1, 1, 1)
 NOT_TAKEN = "–"
-CHOSEN = "triton_autotuned"  # of whose candidates the fastest is taken
-# of its 54 candidates each takes a compiler seconds: one card a generation
+CHOSEN = "triton_autotuned"  # uses the fastest of its candidates
+# its 54 candidates take seconds each to compile: one architecture per generation
 CHOSEN_FOR = ("sm_75", "sm_80", "sm_90a", "sm_120")
 NOT_COMPILED = "not compiled"
 TRITON_TYPES = {
@@ -59,7 +59,7 @@ TRITON_RESULTS = {"fp8": "bf16", "int8": "i32"}
 
 @dataclass(frozen=True)
 class Needs:
-    """Registers of a thread, and its bytes in local memory, of one compiled kernel."""
+    """Registers per thread and bytes of local memory per thread of one compiled kernel."""
 
     precision: str
     registers: int
@@ -67,33 +67,33 @@ class Needs:
 
 
 def cell(rung: str, arch: str) -> str:
-    """A rung's cell of the table, compiled now."""
+    """Cell of the table for a kernel and an architecture, from compiling now."""
     if rung == CHOSEN and arch not in CHOSEN_FOR:
         return NOT_COMPILED
-    return said(rung, list(needs_of(rung, arch)))
+    return cell_text(rung, list(needs_of(rung, arch)))
 
 
-def said(rung: str, needs: list[Needs]) -> str:
-    """Registers of a rung over its formats and shapes, and what spills, as the table says it."""
+def cell_text(rung: str, needs: list[Needs]) -> str:
+    """Text of a cell: registers over the kernel's formats and shapes, and spills."""
     if not needs:
         return NOT_TAKEN
-    spilling = [each for each in needs if each.local_bytes]
+    spilling = [need for need in needs if need.local_bytes]
     if rung == CHOSEN:
-        kept = [each for each in needs if not each.local_bytes]
+        kept = [need for need in needs if not need.local_bytes]
         return f"{_range(kept)}; {len(spilling)} of {len(needs)} spill"
     if not spilling:
         return _range(needs)
-    worst = max(spilling, key=lambda each: each.local_bytes)
+    worst = max(spilling, key=lambda need: need.local_bytes)
     return f"{_range(needs)}, **{worst.local_bytes} B in {worst.precision}**"
 
 
 def _range(needs: list[Needs]) -> str:
-    least, most = (choice(each.registers for each in needs) for choice in (min, max))
+    least, most = (choice(need.registers for need in needs) for choice in (min, max))
     return str(least) if least == most else f"{least} to {most}"
 
 
 def needs_of(rung: str, arch: str) -> Iterator[Needs]:
-    """What each format of a rung needs where a GPU of the architecture does not refuse it."""
+    """Needs of a kernel in each format that a GPU of the architecture supports."""
     capability = ARCHITECTURES[arch]
     kind = kernel_class(rung)
     with pytest.MonkeyPatch.context() as patch:
@@ -130,12 +130,12 @@ def _of_triton(rung: str, kernel: MatmulKernel, capability: int) -> Iterator[byt
         tiling = config.kwargs | {"num_warps": config.num_warps, "num_stages": config.num_stages}
         try:
             yield triton_code(kernel, capability, tiling).asm["cubin"]
-        except CompilationError:  # the tuner leaves such a candidate out
+        except CompilationError:  # the tuner skips such a candidate
             continue
 
 
 def triton_code(kernel, capability, tiling=None, *, persistent=False):
-    """A Triton rung compiled for a compute capability, without a GPU."""
+    """Triton kernel compiled for a compute capability, without a GPU."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
@@ -161,7 +161,7 @@ def triton_code(kernel, capability, tiling=None, *, persistent=False):
 
 
 def compilers() -> str:
-    """The compilers and their versions, as the table names them."""
+    """Compilers with their versions, as named in the table."""
     found = []
     for name in COMPILERS:
         try:
@@ -172,7 +172,7 @@ def compilers() -> str:
 
 
 def table() -> str:
-    """The table's text; compiles every rung for every architecture, which takes minutes."""
+    """Text of the table. Compiles every kernel for every architecture, which takes minutes."""
     lines = [f"| rung | {' | '.join(ARCHITECTURES)} |", "|---|" + "---:|" * len(ARCHITECTURES)]
     for rung in RUNGS:
         cells = []
@@ -183,8 +183,8 @@ def table() -> str:
     return "\n".join(lines) + f"\n\nCompiled by {compilers()}.\n"
 
 
-def told(document: str) -> dict[tuple[str, str], str]:
-    """The document's cells by rung and architecture."""
+def cells_of(document: str) -> dict[tuple[str, str], str]:
+    """Cells of the document's table, by kernel and architecture."""
     part = document.partition(BEGIN)[2].partition(END)[0]
     cells = {}
     for line in part.splitlines():
@@ -197,7 +197,7 @@ def told(document: str) -> dict[tuple[str, str], str]:
 
 
 def written(document: str, text: str) -> str:
-    """The document with a table's text in place of its own."""
+    """Document with the text of its table replaced."""
     return re.sub(f"{BEGIN}.*?{END}", lambda _: BEGIN + text + END, document, flags=re.DOTALL)
 
 

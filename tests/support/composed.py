@@ -1,4 +1,4 @@
-"""Hydra's compositions, each made once in a process: tests ask for the same ones again."""
+"""Caches Hydra's compositions per process, because tests request the same ones repeatedly."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -12,13 +12,13 @@ from mfulab.lab.planning import keys
 
 
 def composed_once(compose: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
-    """`compose`, which answers from memory where the words, the files and what code adds to them
-    are those of an earlier call."""
+    """Wraps `compose` with a cache, keyed by its arguments and everything that a composition
+    depends on."""
     made: dict[str, DictConfig] = {}
 
     def once(name: str, overrides: Sequence[str], return_hydra_config: bool = False) -> DictConfig:
-        asked = [name, *overrides, return_hydra_config, *_read_by_hydra()]
-        key = json.dumps(asked, default=str)
+        depends_on = [name, *overrides, return_hydra_config, *_read_by_hydra()]
+        key = json.dumps(depends_on, default=str)
         if key not in made:
             made[key] = compose(name, overrides, return_hydra_config=return_hydra_config)
         return made[key]
@@ -27,10 +27,12 @@ def composed_once(compose: Callable[..., DictConfig]) -> Callable[..., DictConfi
 
 
 def _read_by_hydra() -> list[object]:
-    """All that a composition in the folder that Hydra was begun with depends on."""
+    """Everything that a composition in Hydra's current config folder depends on."""
     elements = GlobalHydra.instance().config_loader().get_search_path().get_path()
     (folder,) = (
-        Path(unquote(urlsplit(each.path).path)) for each in elements if each.provider == "main"
+        Path(unquote(urlsplit(element.path).path))
+        for element in elements
+        if element.provider == "main"
     )
     files = []
     for path in sorted(folder.rglob("*.yaml")):

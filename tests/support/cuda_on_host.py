@@ -1,5 +1,5 @@
-"""Compiles CUDA C by the C++ compiler and runs it on the host: its index arithmetic, masks and
-barriers."""
+"""Compiles CUDA C with the C++ compiler and runs it on the host, to test index arithmetic, masks
+and barriers."""
 
 import ctypes
 import functools
@@ -15,7 +15,7 @@ from mfulab.kernels.cuda_c import CudaC
 from mfulab.kernels.nvrtc import SOURCES
 
 HERE = Path(__file__).parent / "cuda_on_host"
-# A symbol that is unique in a process would be shared by kernels whose tiles differ in size.
+# -fno-gnu-unique: a process-wide unique symbol would be shared by kernels with other tile sizes.
 OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-w", "-fno-strict-aliasing", "-fno-gnu-unique")
 INCLUDED = ("<algorithm>", "<map>", '"device.h"', '"mma.h"')
 ENTRY = """
@@ -31,20 +31,20 @@ extern "C" const char* run(const int* grid, const int* block, const Operand* a, 
 
 
 class HostError(RuntimeError):
-    """An error that the hardware would hang on or forbid: a deadlock, an unaligned access, a
-    barrier's misuse."""
+    """Raised where the hardware would hang or fail: a deadlock, an unaligned access, misuse of a
+    barrier."""
 
 
 def build(entry: str, defines: Mapping[str, str], folder: Path):
-    """The function `run` of a C++ source, whose includes may lie in `folder`; a call raises
-    HostError."""
+    """Compiles a C++ source and returns its function `run`. Its includes may be in `folder`. A call
+    raises HostError."""
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler to run CUDA C on the host with")
-    # Not -D: what is precompiled would not be taken where a name of these, such as TYPE, stands in
-    # it.
-    given = "".join(f"#define {key} {value}\n" for key, value in defines.items())
-    (folder / "entry.cpp").write_text(given + entry)
+    # Not by -D: the compiler would not use the precompiled header if it contains one of these
+    # names, such as TYPE.
+    macros = "".join(f"#define {key} {value}\n" for key, value in defines.items())
+    (folder / "entry.cpp").write_text(macros + entry)
     command = [
         compiler,
         *OPTIONS,
@@ -64,8 +64,8 @@ def build(entry: str, defines: Mapping[str, str], folder: Path):
 
 @functools.cache
 def _precompiled(compiler: str) -> Path:
-    """A header with what every kernel includes, compiled once in each process: it takes a third of
-    a kernel's time."""
+    """Precompiled header with the common includes, built once per process. Saves a third of each
+    kernel's compile time."""
     header = Path(tempfile.mkdtemp()) / "all.h"
     header.write_text("".join(f"#include {name}\n" for name in INCLUDED))
     subprocess.run([compiler, *OPTIONS, f"-I{HERE}", "-x", "c++-header", str(header)], check=True)
@@ -88,14 +88,15 @@ def _rung(source: str, call: str, defines: tuple[tuple[str, str], ...]):
 
 
 def copy_sources(folder: Path) -> None:
-    """Copies the CUDA C into a folder, but for the headers that have a counterpart for the host."""
+    """Copies the CUDA C sources into a folder, except headers that have a replacement for the
+    host."""
     for path in SOURCES.iterdir():
         if not (HERE / path.name).exists():
             shutil.copy(path, folder)
 
 
 def run_on_host(kernel: CudaC, a, b, c, shape) -> None:
-    """Writes A·B into C; torch CPU tensors. Raises HostError."""
+    """Writes A·B into C for CPU tensors. Raises HostError."""
     launch = kernel.launch(shape)
     call = f"{kernel.entry}(a, b, c, {'m, n, k' if kernel.entry == 'matmul' else 'batch'})"
     run = _rung(kernel.source, call, tuple(sorted(kernel.defines().items())) + launch.defines)

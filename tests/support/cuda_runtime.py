@@ -1,4 +1,4 @@
-"""A stand-in of CUDA's runtime: memory of the host, and a call that fails."""
+"""Emulates CUDA's runtime with host memory, and a call that can fail."""
 
 # ruff: noqa: N802, N815 (names of CUDA)
 
@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 
 class Runtime:
-    """CUDA's calls that move memory by hand, in this machine's memory; `fails` names one that
-    fails."""
+    """CUDA's memory functions, on host memory. `fails` names a function that returns an error."""
 
     cudaError_t = SimpleNamespace(cudaSuccess=SimpleNamespace(name="cudaSuccess"))
     cudaMemcpyKind = SimpleNamespace(cudaMemcpyHostToDevice=1, cudaMemcpyDeviceToHost=2)
@@ -21,7 +20,7 @@ class Runtime:
         failed = name == self.fails
         return (
             self.failed if failed else self.cudaError_t.cudaSuccess,
-            *(None if failed else one for one in result),
+            *(None if failed else value for value in result),
         )
 
     def cudaMalloc(self, size):

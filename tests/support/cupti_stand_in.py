@@ -1,4 +1,5 @@
-"""A stand-in for `cupti-python` 13.3: who may call what, and what a chip samples in one pass."""
+"""Emulates `cupti-python` 13.3: the order of calls that it allows, and what a chip can sample in
+one pass."""
 
 import enum
 import sys
@@ -22,8 +23,8 @@ ALL = {
         "sm__pipe_fma_cycles_active",
     ),
 }
-# What NVIDIA's libnvperf_host 13.3 says of these chips: metrics that they know, those that take two
-# passes, and pairs that do together.
+# Per chip, according to NVIDIA's libnvperf_host 13.3: known metrics, those that need two passes, and
+# pairs that need two passes together.
 CHIPS = {
     "TU104": (ALL | {"sm__inst_executed_pipe_fp16"}, {"dram__cycles_active"}, ()),
     "GA100": (ALL | {"sm__inst_executed_pipe_fp16"}, set(), ()),
@@ -45,8 +46,8 @@ class Sample:
 
 
 class Machine:
-    """What its GPU does: `values` of a metric's samples in turn, each of so many ns; `refuses`:
-    what enable raises."""
+    """Machine with one GPU. `values(metric, index)` is a sample's value, `spans` are their lengths
+    in ns, and `refuses` is raised by enable."""
 
     def __init__(self, chip, values, spans=(1_000_000,) * 20, refuses=None):
         self.chip, self.values, self.spans, self.refuses = chip, values, spans, refuses

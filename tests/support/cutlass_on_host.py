@@ -1,4 +1,4 @@
-"""Runs CUTLASS's own kernel on the host, with plain C++ where its templates have PTX."""
+"""Runs CUTLASS's kernel on the host, with plain C++ in place of the PTX in its templates."""
 
 import ctypes
 import functools
@@ -22,7 +22,7 @@ HERE = Path(__file__).parent / "cutlass_on_host"
 
 @functools.cache
 def _built(precision: str) -> Callable[..., None]:
-    """The function `run` of a precision; a call raises HostError. Skips the test without a
+    """Function `run` for a precision; a call raises HostError. Skips the test without a
     compiler."""
     compiler = shutil.which("g++")
     if compiler is None:
@@ -30,7 +30,7 @@ def _built(precision: str) -> Callable[..., None]:
     folder = Path(tempfile.mkdtemp())
     defines = [f"#define {name} {value}" for name, value in Cutlass(precision).defines().items()]
     (folder / "entry.cpp").write_text("\n".join([*defines, '#include "run.cpp"']))
-    # the host's own headers first: they stand for CUTLASS's of the same names
+    # the host's headers first, as they replace CUTLASS's of the same names
     folders = [HERE, cuda_on_host.HERE, SOURCES, headers(), *toolkit_headers()]
     library = folder / "entry.so"
     included = [f"-I{path}" for path in folders]
@@ -45,7 +45,7 @@ def _built(precision: str) -> Callable[..., None]:
 def run_on_host(
     precision: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, shape: Shape
 ) -> None:
-    """Writes A·B into C by the rung of a precision; CPU tensors. Raises HostError."""
+    """Writes A·B into C with the kernel of a precision, for CPU tensors. Raises HostError."""
     launch = Cutlass(precision).launch(shape)
     three = ctypes.c_int * 3
     pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (a, b, c)]

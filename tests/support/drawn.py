@@ -1,4 +1,4 @@
-"""Tables for a figure, its texts once it is drawn, and which of them cover one another."""
+"""Tables for figures, and the texts of drawn figures, including overlaps between them."""
 
 import itertools
 from collections.abc import Iterable
@@ -29,27 +29,27 @@ STEP = {
 
 
 def step(mode: str = "training", **columns: object) -> dict[str, object]:
-    """A planted row: an eager step in fp32 on the invented machine."""
+    """Row of an eager step in fp32 on the invented machine."""
     return {**STEP, "mode": mode, "workload": mode, **columns}
 
 
 def tables(folder: Path, *profile: dict, **others: Iterable[dict]) -> frames.Tables:
-    """The tables of one invented machine as they are read, from rows as dictionaries."""
-    given = {"profile": profile, "environment": [ENVIRONMENT], **others}
-    for name, rows in given.items():
+    """Tables of the invented machine, read back from rows given as dictionaries."""
+    rows_by_table = {"profile": profile, "environment": [ENVIRONMENT], **others}
+    for name, rows in rows_by_table.items():
         pd.DataFrame(list(rows) or [{"run": ""}]).to_csv(folder / f"{name}.csv", index=False)
     return frames.read(folder)[0]
 
 
 def texts(figure: Figure) -> list[tuple[str, Bbox]]:
-    """Every text that is drawn, with its place in pixels; slanted ones are left out, as their boxes
-    are too large."""
+    """Every drawn text with its bounding box in pixels. Omits slanted texts, whose boxes are too
+    large."""
     drawn: list[tuple[str, Bbox]] = []
     original = Text.draw
 
     def draw(self: Text, renderer: object) -> None:
         if self.get_visible() and self.get_text().strip() and self.get_rotation() % 90 == 0:
-            # Not the method of an annotation, whose extent includes its leader.
+            # Text's method, as the extent of an annotation includes its leader line.
             drawn.append((self.get_text(), Text.get_window_extent(self, renderer)))
         original(self, renderer)
 
@@ -60,8 +60,10 @@ def texts(figure: Figure) -> list[tuple[str, Bbox]]:
 
 
 def overlaps(figure: Figure, drawn: list[tuple[str, Bbox]] | None = None) -> list[tuple[str, str]]:
-    """Pairs of texts that cover one another; `drawn` are its `texts` where they are known."""
+    """Pairs of overlapping texts. `drawn` are the figure's `texts`, if known."""
     placed = [(words, box.padded(-1)) for words, box in drawn or texts(figure)]
     return [
-        (a, b) for (a, one), (b, other) in itertools.combinations(placed, 2) if one.overlaps(other)
+        (a, b)
+        for (a, box_a), (b, box_b) in itertools.combinations(placed, 2)
+        if box_a.overlaps(box_b)
     ]

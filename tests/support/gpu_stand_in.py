@@ -1,12 +1,12 @@
-"""A GPU that is not there: a whole sweep on its clock, from planning to the page; the device's
-answers are recorded.
+"""Emulates a GPU for a whole sweep, from planning to the page, with a simulated clock and recorded
+answers.
 
-An H200 answers with its own recorded rows. Others answer with rows of that recording, or of the
-H100's where it has none, scaled to the device: by its own datasheet and shares that were reported,
-which `figures` says. Seconds come from a sweep on the H200 (26 November 2026, 16 cores, cold disk).
-`FAULTS` names what is to go wrong. The clock stands still but for what is
-charged: a run's parts as recorded, at the pace that planning gave it, and of tables, figures and
-page the processor time that they take here.
+An H200 answers with its own recorded rows. Other devices answer with rows of that recording, or of
+the H100's, scaled by their datasheet and by reported shares; `figures` names the basis. Durations
+come from a sweep on the H200 (26 November 2026, 16 cores, cold disk). The environment variable in
+`FAULTS` names faults to inject. The clock only advances by what is charged: for a run its recorded
+parts at the pace that planning chose. For tables, figures and page it is their actual processor
+time.
 """
 
 import csv
@@ -32,22 +32,22 @@ from support.nvml_stand_in import Gpu, StandIn
 from support.workflow_copy import ROOT, copy_workflow, draw_only
 
 REFERENCE = ROOT / "results/reference"
-RECORDED = ("nvidia-h200", "nvidia-h100-80gb-hbm3")  # where a row is looked for, in this order
-# KIND:KERNEL with commas between: a `spill`, a failed `compile`, a `sticky` CUDA error, an unsteady `clock`
+RECORDED = ("nvidia-h200", "nvidia-h100-80gb-hbm3")  # searched for a row in this order
+# Comma-separated KIND:KERNEL: a `spill`, a failed `compile`, a `sticky` CUDA error, an unsteady `clock`
 FAULTS = "MFULAB_STAND_IN_FAULTS"
 DEVICE = "MFULAB_STAND_IN"  # the name of one of DEVICES
 CORES = 16
-HOST = 1.8  # seconds of that machine's cores for one of this one's, as its figures took
-WORKER_S, JOB_S = 19.6, 0.12  # the worker's imports from a cold disk, and a job's part
-FIRST_FONTS_S = 4.0  # the first drawing reads fonts
-# Seconds of a process beside warm-up, windows and first call: context, probe, model; then of each
-# step traced.
+HOST = 1.8  # CPU seconds on that machine per CPU second here, from drawing its figures
+WORKER_S, JOB_S = 19.6, 0.12  # the worker's imports from a cold disk, and the overhead of a job
+FIRST_FONTS_S = 4.0  # reading fonts for the first drawing
+# Seconds of a process without warm-up, windows and first call: context, probe, model. Then of each
+# traced step.
 CONTEXT_S = 0.7
 TRACED_S = {"tiny_kernels": 0.01, "resnet50": 0.2, "gpt2": 0.12}
-TRACED_TRAINING = 3.7  # times as many operators
+TRACED_TRAINING = 3.7  # factor on the number of operators
 COUNTED_S = {"resnet50": 1.0, "gpt2": 2.7}
 COMPILE_S = 9.0
-# Of a matmul: context, operands, checks; then what its first call compiles.
+# Seconds of a matmul's process: context, operands, checks, and compiling in the first call.
 MATMUL_S = {
     "torch": 0.5,
     "cublas": 1.0,
@@ -60,45 +60,45 @@ MATMUL_S = {
 
 @dataclass(frozen=True)
 class Device:
-    """What tells one stand-in from another: what its driver says, and how fast it is."""
+    """Properties of an emulated device: what its driver reports, and its speed."""
 
     name: str
     capability: tuple[int, int] | None  # None: AMD's
     memory_bytes: int
     sms: int
-    clock_mhz: int  # the highest that its driver allows
+    clock_mhz: int  # maximum clock of its driver
     memory_mhz: int
     bus_bits: int
     gb_s: float  # of its best triad
-    # share of its peak that its best matmul has, by format
+    # share of the peak that its best matmul reaches, by format
     reached: Mapping[str, float] = field(default_factory=dict)
-    # the best matmul's, of a card without a datasheet here
+    # TFLOP/s of the best matmul, for a card without a datasheet
     tflop_s: Mapping[str, float] = field(default_factory=dict)
     cores: int = CORES
-    slower_host: float = 1.0  # than the recorded one, a core
+    slower_host: float = 1.0  # slowdown of a core against the recorded machine
     gpm: bool = False
-    recording: str = ""  # its own folder of results/reference/
-    figures: str = "datasheet and reported shares"  # what its speed is computed of
-    cards: int = 1  # equal ones in the machine
-    slow_card: int = 0  # which of them takes SLOWED times as long, counted from one; 0: none
-    mig: str = ""  # the instance's name, where torch sees one of the GPU
-    # calls of NVML's that its driver answers with NOT_SUPPORTED
+    recording: str = ""  # its own folder in results/reference/
+    figures: str = "datasheet and reported shares"  # basis of its speed
+    cards: int = 1  # number of equal cards in the machine
+    slow_card: int = 0  # card that takes SLOWED times as long, counted from one; 0: none
+    mig: str = ""  # name of the MIG instance, if torch sees one
+    # NVML calls that its driver answers with NOT_SUPPORTED
     refused: frozenset[str] = frozenset()
 
     @property
     def shown(self) -> str:
-        """The name that torch shows."""
+        """Name that torch shows."""
         return self.mig or self.name
 
     def spec(self, precision: str) -> Any:
-        """The peak that mfulab computes for it."""
+        """Peak that mfulab computes for the device."""
         from mfulab.device.peaks import peak
 
         return peak(self.shown, precision, self.sms, max_clock_mhz=self.clock_mhz)
 
     def best_tflop_s(self, precision: str) -> float:
-        """TFLOP/s of its best matmul: of its peak as large a share as the H100's, where nothing
-        else is known."""
+        """TFLOP/s of its best matmul. Unless known otherwise, the same share of its peak as on the
+        H100."""
         if precision in self.tflop_s:
             return self.tflop_s[precision]
         return float(
@@ -120,8 +120,8 @@ _INSTANCE = (
     ),
     *("nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"),
 )
-# Shares reached: what cards limited to 72 W are reported to hold (24 TFLOP/s of a T4's 65; an L4's
-# 54 to 59 of 121).
+# Shares reached are those reported of cards limited to 72 W (24 of a T4's 65 TFLOP/s, 54 to 59 of
+# an L4's 121).
 DEVICES = {
     "h200": Device(
         "NVIDIA H200", (9, 0), 150_754_820_096, 132, 1980, 3201, 6016, 4317.5,
@@ -170,12 +170,12 @@ MIG_BYTES = 10_200_547_328
 
 
 def device() -> Device:
-    """The one that this process stands for."""
+    """Device that this process emulates."""
     return DEVICES[os.environ[DEVICE]]
 
 
 def uuid_of(card: int) -> str:
-    """The identifier of a card, counted from one."""
+    """Identifier of a card, counted from one."""
     return f"GPU-00000000-0000-0000-0000-{card:012}"
 
 
@@ -185,8 +185,8 @@ class _Patch:
 
 @functools.cache
 def install() -> Any:
-    """Puts the device under its vendor's library, where planning and runs ask for it; gives the
-    library's clock."""
+    """Installs the device under its vendor's library for planning and runs. Returns the emulated
+    library, which has the clock."""
     from mfulab.device.vendors import nvidia, torch_build
     from mfulab.device.vendors.gpm import METRICS
     from mfulab.device.vendors.nvml_sampler import nvml_sampler
@@ -217,8 +217,8 @@ def install() -> Any:
 
 
 def _readings(window_s: float) -> dict[str, Any]:
-    """What the vendor's own samplers read in a window: which values the device has, and why it
-    lacks the others."""
+    """Readings of the vendor's samplers over a window. They show which values the device has, and
+    why others are missing."""
     from mfulab.device import identity, vendors
     from mfulab.device.samplers.reading import first_available, sampling
 
@@ -230,7 +230,7 @@ def _readings(window_s: float) -> dict[str, Any]:
 
 @functools.cache
 def _recorded(table: str) -> list[dict[str, str]]:
-    """Rows of both recordings that were measured, the H200's first; counters are cells, too."""
+    """Measured rows of both recordings, the H200's first. Counters are separate cells."""
     from mfulab.lab.tables.columns import with_counters
 
     rows: list[dict[str, str]] = []
@@ -242,8 +242,8 @@ def _recorded(table: str) -> list[dict[str, str]]:
 
 
 def own(table: str, **wanted: Any) -> dict[str, str] | None:
-    """The row that the device itself recorded of a run; None where it has none. The quickstart's
-    comes first."""
+    """Row of a run that the device itself recorded, preferably from the quickstart. None if there
+    is none."""
     texts = {name: str(value) for name, value in wanted.items()}
     found = [
         row
@@ -255,7 +255,7 @@ def own(table: str, **wanted: Any) -> dict[str, str] | None:
 
 @functools.cache
 def _rates(hardware: str) -> dict[str, float]:
-    """The best rate that a recording has, by format in TFLOP/s, and of `memory` in GB/s."""
+    """Best recorded rate by format in TFLOP/s, and for `memory` in GB/s."""
     measured = {
         row["ceiling"]: float(row["measured_tflop_s"] or row["measured_gb_s"])
         for row in _recorded("ceilings")
@@ -265,19 +265,19 @@ def _rates(hardware: str) -> dict[str, float]:
 
 
 def _measured(cells: Mapping[str, str], kind: Any) -> dict[str, Any]:
-    """The values of a recorded row that a run of it reports."""
+    """Values of a recorded row that a run itself reports."""
     names = kind.model_fields.keys() - OF_A_RUN
     return {name: cells[name] for name in names if cells.get(name)}
 
 
 def _faults() -> set[tuple[str, str]]:
-    """(kind, kernel) of what is to go wrong."""
+    """Faults to inject, as (kind, kernel)."""
     words = filter(None, os.environ.get(FAULTS, "").split(","))
     return {tuple(word.split(":")) for word in words}  # type: ignore[misc]
 
 
 def measure(step: str, config: Any, folder: Path) -> Any:
-    """What the device answers to a run, after as many of its seconds as that takes."""
+    """Result of a run on the device. Charges the time that it would take."""
     from mfulab.core.measurement import Measured
 
     row, seconds = {
@@ -290,7 +290,7 @@ def measure(step: str, config: Any, folder: Path) -> Any:
 
 
 def is_slow() -> bool:
-    """True in a process that sees the slow card alone."""
+    """True in a process that only sees the slow card."""
     from mfulab.device import identity
 
     here = device()
@@ -363,7 +363,7 @@ def _ceiling(config: Any) -> tuple[Any, float]:
 def step_s(
     model: str, workload: str, batch_size: int, precision: str, execution: str = "eager"
 ) -> tuple[dict[str, str], float]:
-    """The recorded row nearest to a step, and the seconds of that step on this device."""
+    """Recorded row nearest to a step, and the seconds of that step on this device."""
     names = {"model": model, "workload": workload, "precision": precision, "execution": execution}
     if row := own("profile", batch_size=batch_size, **names):
         return row, float(row["time_s"])
@@ -375,11 +375,12 @@ def step_s(
     alike = [row for row in alike if row["hardware"] == alike[0]["hardware"]]
     nearest = min(alike, key=lambda row: abs(math.log(int(row["batch_size"]) / batch_size)))
     full = max(alike, key=lambda row: int(row["batch_size"]))
-    if model == "spinning":  # waits for a clock, and multiplies nothing to speak of
+    if model == "spinning":  # waits for a clock, with negligible matmuls
         return nearest, float(nearest["time_s"])
     here = device()
     rates = _rates(full["hardware"])
-    # Matmuls by the formats' rates, all else by the memory's; wide formats move twice the bytes.
+    # Scales matmuls by the formats' rates, and all else by the memory's. Wide formats move twice
+    # the bytes.
     is_wider = precision not in (full["precision"], "fp16")
     multiplying = min(1.0, float(full["matmul_percent"]) / 100)
     matmuls = multiplying * rates[full["precision"]] / here.best_tflop_s(precision)
@@ -407,18 +408,12 @@ def _step(config: Any) -> tuple[Any, float]:
     require_devices(config.parallel, len(identity.gpus()), "a GPU")
     mode = config.execution.mode
     recorded, time_s = step_s(model, workload, config.batch_size, config.precision.name, mode)
-    # Where it was recorded in half of the bytes a number, as much again.
-    held_bytes = (
-        float(recorded["memory_bytes"] or 0) * config.batch_size / int(recorded["batch_size"])
-    )
-    held_bytes *= 2 if (config.precision.name, recorded["precision"]) == ("fp32", "bf16") else 1
     memory_bytes = MIG_BYTES if here.mig else here.memory_bytes
-    if held_bytes + CUDA_BYTES > memory_bytes:
+    if _needed_bytes(config, recorded) > memory_bytes:
         stand_in_clock.advance(CONTEXT_S + JOB_S)
         raise RuntimeError(
             f"CUDA out of memory. GPU 0 has a total capacity of {memory_bytes / 2**30:.2f} GiB"
         )
-    compiled = mode == "compile"
     names = {
         name for name in ProfileRow.model_fields if name.endswith("_percent") or name in COPIED
     }
@@ -440,28 +435,45 @@ def _step(config: Any) -> tuple[Any, float]:
     row.windows, row.steps, row.window_s = pace.windows, round(window_s / time_s), window_s
     row.warm_up_s, row.first_call_s = warm_up_s, float(recorded["first_call_s"])
     row.measured_s = warm_up_s + window_s
-    asked = {"model": model, "workload": workload, "precision": config.precision.name}
-    if measured := own("profile", batch_size=config.batch_size, execution=mode, **asked):
+    wanted = {"model": model, "workload": workload, "precision": config.precision.name}
+    if measured := own("profile", batch_size=config.batch_size, execution=mode, **wanted):
         row = ProfileRow.of(config, **_measured(measured, ProfileRow))
         traced_s = CONTEXT_S + 3 * (TRACED_S.get(model, 0.0) + time_s)
         return row, traced_s + warm_up_s + window_s
-    row.utilization_source = (
-        readings["utilization_percent"].origin if "utilization_percent" in values else None
-    )
-    row.sources_answered = sources_answered(
-        {**readings, "kernel_busy_percent": Reading(1.0, "%", "trace")}
-    )
+    if "utilization_percent" in values:
+        row.utilization_source = readings["utilization_percent"].origin
+    traced = {"kernel_busy_percent": Reading(1.0, "%", "trace")}
+    row.sources_answered = sources_answered({**readings, **traced})
     row.reasons = json.dumps(absent)
-    traced = max(1, min(10, round(pace.traced_s / time_s))) + (0 if pace.is_traced_once else 1)
-    each_s = TRACED_S.get(model, 0.0) * (TRACED_TRAINING if workload == "training" else 1)
-    around_s = (
-        CONTEXT_S
-        + traced * (each_s + 1.5 * time_s)
-        + (pace.window_s if workload == "training" else 0)
-    )
-    if compiled:
+    seconds = row.measured_s + _unmeasured_s(config, pace, time_s)
+    if mode == "compile":
         row.compile_s = COMPILE_S
-    return row, around_s + row.measured_s + (COMPILE_S if compiled else 0)
+        seconds += COMPILE_S
+    return row, seconds
+
+
+def _needed_bytes(config: Any, recorded: Mapping[str, str]) -> float:
+    """Device memory of a step, scaled from its recorded row, with CUDA's own."""
+    step_bytes = float(recorded["memory_bytes"] or 0)
+    step_bytes *= config.batch_size / int(recorded["batch_size"])
+    if (config.precision.name, recorded["precision"]) == ("fp32", "bf16"):
+        step_bytes *= 2
+    return step_bytes + CUDA_BYTES
+
+
+def _unmeasured_s(config: Any, pace: Any, time_s: float) -> float:
+    """Seconds of a step's process outside of its warm-up and windows."""
+    is_training = config.workload.name == "training"
+    traced_steps = max(1, min(10, round(pace.traced_s / time_s)))
+    if not pace.is_traced_once:
+        traced_steps += 1
+    read_s = TRACED_S.get(config.model.name, 0.0)
+    if is_training:
+        read_s *= TRACED_TRAINING
+    seconds = CONTEXT_S + traced_steps * (read_s + 1.5 * time_s)
+    if is_training:
+        seconds += pace.window_s
+    return seconds
 
 
 COPIED = {
@@ -486,14 +498,14 @@ COPIED = {
 }
 
 
-CUDA_BYTES = 600 << 20  # of a context and the libraries' workspaces
-# capability, as the kernels say
+CUDA_BYTES = 600 << 20  # for a context and the libraries' workspaces
+# minimum compute capability, as in the kernels
 LEAST = {"numba_cuda": (5, 0), "cublas": (5, 0), "cuda_wmma": (7, 0), "cuda_": (7, 0)}
 
 
-# What a rung's recorded row tells of it on every device.
+# Columns of a recorded kernel that are the same on every device.
 OF_A_RUNG = ("family", "after", "adds", "relative_error", "tolerance", "reference_name")
-# What belongs to one run, or is made of several processes by the tables.
+# Columns that belong to one run, or are computed from several processes by the tables.
 OF_A_RUN = {
     *("hardware", "run", "status", "message", "commit", "started_at", "device_uuid", "process_s"),
     *("replicates", "left_out_replicates", "between_spread_percent", "process_times_s"),
@@ -503,7 +515,7 @@ OF_A_RUN = {
 
 
 def _nearest(kernel: str, precision: str, side: int) -> dict[str, str]:
-    """The recorded row of a kernel, or of torch, in a format and nearest in size."""
+    """Recorded row of a kernel (or of torch) in a format that is nearest in size."""
     rows = [
         row for row in _recorded("matmul") if row["batch"] == "1" and row["precision"] == precision
     ]
@@ -531,15 +543,15 @@ def _matmul(config: Any) -> tuple[Any, float]:
         raise RuntimeError(
             "CUDA error: an illegal memory access was encountered (cudaErrorIllegalAddress)"
         )
-    asked = {"kernel": name, "size": config.size, "precision": config.precision.name}
-    recorded = own("matmul", **asked) or _nearest(name, precision, n)
+    wanted = {"kernel": name, "size": config.size, "precision": config.precision.name}
+    recorded = own("matmul", **wanted) or _nearest(name, precision, n)
     flops = 2 * batch * m * n * k
     if recorded["hardware"] == here.recording and recorded["size"] == config.size:
         row = MatmulRow.of(config, **_measured(recorded, MatmulRow))
     else:
         row = MatmulRow.of(
             config,
-            **{each: recorded[each] for each in OF_A_RUNG if recorded[each]},
+            **{key: recorded[key] for key in OF_A_RUNG if recorded[key]},
             batch=batch,
             m=m,
             n=n,
@@ -553,8 +565,8 @@ def _matmul(config: Any) -> tuple[Any, float]:
         row.median_time_s = row.hot_time_s = row.time_s
         row.cold_time_s = 1.01 * row.time_s
         row.reference_time_s = row.time_s
-        if beside := recorded.get("reference_time_s"):
-            row.reference_time_s *= float(beside) / float(recorded["time_s"])
+        if reference_s := recorded.get("reference_time_s"):
+            row.reference_time_s *= float(reference_s) / float(recorded["time_s"])
         row.clock_mhz = row.reference_clock_mhz = 0.85 * here.clock_mhz
     if ("spill", name) in wrong:
         row.spill_bytes = 512
@@ -566,22 +578,21 @@ def _matmul(config: Any) -> tuple[Any, float]:
     group_s, settle_s = config.timing.window_time_s or 0.1, config.timing.warm_up_time_s or 0.3
     contestants = (time_s, beside_s) if row.reference_name else (time_s,)
     rounds = max(row.repetitions, len(contestants))
-    round_s = sum(settle_s * (each < settle_s) + max(group_s, each) + each for each in contestants)
+    round_s = 0.0
+    for call_s in contestants:
+        if call_s < settle_s:
+            round_s += settle_s
+        round_s += max(group_s, call_s) + call_s
     row.measured_s = settle_s + rounds * round_s
-    started = next(
-        (
-            MATMUL_S[each]
-            for each in sorted(MATMUL_S, key=len, reverse=True)
-            if name.startswith(each)
-        ),
-        1.0,
-    )
-    return row, started + 2 * time_s + row.measured_s
+    longest_first = sorted(MATMUL_S, key=len, reverse=True)
+    prefix = next((prefix for prefix in longest_first if name.startswith(prefix)), None)
+    started_s = MATMUL_S[prefix] if prefix else 1.0
+    return row, started_s + 2 * time_s + row.measured_s
 
 
 IMPORT = "from mfulab.lab.runtime import stand_in_clock as time"
 INSTALLED = "from support import gpu_stand_in\ngpu_stand_in.install()"
-# Modules that tell the time of a sweep.
+# Modules that measure the time of a sweep.
 CLOCKED = (
     "lab/runtime/budget",
     "lab/runtime/run",
@@ -589,8 +600,8 @@ CLOCKED = (
     "lab/planning/workflow",
     "cli/refine",
 )
-# Edits of a copy of the project: its clock, and what of this machine is the stand-in's. (file,
-# pattern, text)
+# Edits of a copy of the project, as (file, pattern, replacement): use the clock and the emulated
+# device's number of cores.
 EDITS = (
     *((f"src/mfulab/{name}.py", r"(?m)^import time$", IMPORT) for name in CLOCKED),
     (
@@ -623,8 +634,8 @@ gpu_stand_in.command()
 
 
 def main(step: str) -> None:
-    """Runs a step in the place of scripts/run.py: what needs no device is counted here, as recorded
-    in time."""
+    """Replaces scripts/run.py. Steps that need no device run for real, but are charged their
+    recorded time."""
     install()
     import types
 
@@ -632,7 +643,7 @@ def main(step: str) -> None:
 
     if "--failed" in sys.argv:
         stand_in_clock.advance(JOB_S)
-    # the first run waits for the worker, which is no part of what it took
+    # the first run also waits for the worker, which does not count as its own time
     elif step == "environment":
         stand_in_clock.advance(WORKER_S * device().slower_host)
     if step == "count_flops":
@@ -645,28 +656,27 @@ def main(step: str) -> None:
         module = types.ModuleType(f"mfulab.measurements.{step}.measure")
         module.measure = functools.partial(measure, step)  # type: ignore[attr-defined]
         sys.modules[module.__name__] = module
-    given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+    arguments = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
     try:
         run.main(step)
     finally:
-        if "--failed" not in given:
-            _note(f"{step} {Path(given['--config']).parent.name}")
+        if "--failed" not in arguments:
+            _note(f"{step} {Path(arguments['--config']).parent.name}")
 
 
 def _note(words: str) -> None:
-    """Notes what was done, and when by the clock."""
+    """Records an event with the time of the clock."""
     with Path(f"{os.environ[stand_in_clock.CLOCK]}.events").open("a", encoding="utf-8") as file:
         file.write(json.dumps([stand_in_clock.time(), words]) + "\n")
 
 
 def command() -> None:
-    """Runs a command in the place of scripts/command.py, and charges the processor time that it
-    took."""
+    """Replaces scripts/command.py. Charges the processor time of the command."""
     install()
     from mfulab.cli.main import main as mfulab
     from mfulab.lab.runtime.server import REPORT
 
-    for name in REPORT:  # which the worker has imported before it forks a command
+    for name in REPORT:  # the worker imports these before it forks a command
         importlib.import_module(name)
 
     status: Any = 0
@@ -679,7 +689,7 @@ def command() -> None:
     own = now.user + now.system - before.user - before.system
     others = now.children_user + now.children_system - before.children_user - before.children_system
     is_first = not Path("reports/report.html").exists() and sys.argv[1] == "page"
-    if sys.argv[1] != "refine":  # which charges by its runs
+    if sys.argv[1] != "refine":  # its runs charge for it
         took_s = HOST * (own + others / device().cores) + FIRST_FONTS_S * is_first
         stand_in_clock.advance(JOB_S + device().slower_host * took_s)
     _note(sys.argv[1])
@@ -688,17 +698,17 @@ def command() -> None:
 
 @dataclass(frozen=True)
 class Swept:
-    """What a sweep left: Unix seconds are the stand-in's, counted from the command."""
+    """Result of a sweep. Times are simulated seconds since the command began."""
 
     folder: Path
     output: str
     total_s: float
-    events: list[tuple[float, str]]  # when each job was done, and its words
+    events: list[tuple[float, str]]  # time at which each job ended, and its name
 
 
 def prepare(folder: Path, figures: tuple[str, ...] = ()) -> Path:
-    """A copy of the project in `folder` that measures on the stand-in; with `figures` it has no
-    others."""
+    """Copies the project into `folder` so that it measures on the emulated device. `figures` limits
+    the figures of the page."""
     copy_workflow(folder, with_source=True)
     if figures:
         draw_only(folder, figures)
@@ -718,8 +728,8 @@ def prepare(folder: Path, figures: tuple[str, ...] = ()) -> Path:
 def sweep(
     folder: Path, name: str, *config: str, target: str = "report", options: Sequence[str] = ()
 ) -> Swept:
-    """Runs the main command in a copy that `prepare` made, on the stand-in `name`; on several cards
-    by Snakemake's `options`."""
+    """Runs the main command in a copy made by `prepare`, on the device `name`. Snakemake's
+    `options` are for several cards."""
     began = 1_790_000_000.0
     clock = folder / "clock"
     if not clock.exists():
@@ -737,10 +747,10 @@ def sweep(
         DEVICE: name,
         "MFULAB_LOCKS": str(folder),
     }
-    given = ["--config", *config] if config else []
-    words = [sys.executable, "-m", "snakemake", target, "--cores", "1", *options, *given]
+    overrides = ["--config", *config] if config else []
+    command_line = [sys.executable, "-m", "snakemake", target, "--cores", "1", *options, *overrides]
     done = subprocess.run(
-        words,
+        command_line,
         cwd=folder,
         env=environment,
         text=True,
@@ -749,17 +759,17 @@ def sweep(
     )
     assert done.returncode == 0, done.stdout
     ended = struct.unpack("d", clock.read_bytes())[0]
-    noted = map(json.loads, Path(f"{clock}.events").read_text(encoding="utf-8").splitlines())
+    events = map(json.loads, Path(f"{clock}.events").read_text(encoding="utf-8").splitlines())
     return Swept(
         folder,
         done.stdout,
         ended - before,
-        [(at - before, words) for at, words in noted if at >= before],
+        [(at - before, label) for at, label in events if at >= before],
     )
 
 
 def rows(folder: Path, step: str) -> list[dict[str, str]]:
-    """First processes' rows of a step that were measured."""
+    """Measured rows of a step, of each run's first process."""
     found = []
     for path in sorted(folder.glob(f"results/*/{step}/*/row.csv")):
         with path.open(newline="", encoding="utf-8") as file:
@@ -772,7 +782,7 @@ def rows(folder: Path, step: str) -> list[dict[str, str]]:
 
 
 def sentence(folder: Path) -> str:
-    """The page's first sentence."""
+    """First sentence of the page."""
     page = (folder / "reports/report.html").read_text(encoding="utf-8")
     found = re.search(r"<h1>(.*?)</h1>", page, re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]*>", "", found[1] if found else "")).split())

@@ -1,4 +1,4 @@
-"""Servers that would keep a client waiting, or fill its memory: one a way to do so."""
+"""Servers that keep a client waiting or fill its memory, one for each way to do so."""
 
 import contextlib
 import socketserver
@@ -18,14 +18,15 @@ BLOCK = b"x" * (1 << 16)
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server sends: at once, and then again and again, with a pause where it drips."""
+    """Bytes that a server sends: `at_once`, and then `then` repeatedly, slowly or as fast as
+    possible."""
 
     at_once: bytes
     then: bytes
     is_slow: bool = True
 
 
-# Each begins as a proper answer, and never ends it.
+# Each begins as a valid answer, but never ends.
 DRIPS = {
     "nothing": Answer(b"", b""),
     "status": Answer(b"HTTP/1.1 2", b"0"),
@@ -54,7 +55,7 @@ FLOODS = {
 }
 
 
-# What stands for a handshake of TLS: a record's head announces 16,384 bytes of a message.
+# Sent in place of a TLS handshake: the head of a record announces 16,384 bytes of a message.
 HANDSHAKES = {
     "of nothing": Answer(b"", b""),
     "of a head": Answer(b"\x16\x03\x03\x40", b"\x00"),
@@ -64,7 +65,7 @@ HANDSHAKES = {
 
 
 class Servers:
-    """Starts servers on the loopback; `sent` counts the bytes that they got rid of."""
+    """Starts servers on the loopback interface. `sent` counts the bytes that they sent."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -72,26 +73,26 @@ class Servers:
         self._started = list[socketserver.ThreadingTCPServer]()
 
     def start(self, answer: Callable[[Any, str], None], greets: bool = True) -> str:
-        """Serves connections by `answer`, which gets the connection and the server's own place. The
-        client's first bytes are read before unless `greets` is false."""
+        """Starts a server that calls `answer` with each connection and its own address, after
+        reading the client's first bytes if `greets`. Returns its address."""
         server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), None)  # type: ignore[arg-type]
         server.daemon_threads = True
         server.block_on_close = False
-        place = f"127.0.0.1:{server.server_address[1]}"
+        address = f"127.0.0.1:{server.server_address[1]}"
 
         def finish(connection: Any, *_: Any) -> None:
             with contextlib.suppress(OSError):
                 if greets:
                     connection.recv(1 << 16)
-                answer(connection, place)
+                answer(connection, address)
 
         server.finish_request = finish  # type: ignore[method-assign, assignment]
         threading.Thread(target=server.serve_forever, daemon=True).start()
         self._started.append(server)
-        return place
+        return address
 
     def endless(self, answer: Answer) -> str:
-        """Serves an answer without end."""
+        """Starts a server whose answer never ends."""
 
         def send(connection: Any, _: str) -> None:
             connection.sendall(answer.at_once)
@@ -102,21 +103,22 @@ class Servers:
         return self.start(send)
 
     def redirecting(self) -> str:
-        """Serves redirects to itself, each to another page."""
+        """Starts a server that redirects to itself, each time to another page."""
         count = iter(range(10**9))
 
-        def send(connection: Any, place: str) -> None:
+        def send(connection: Any, address: str) -> None:
             self.sent += 1  # before the client can have read it
-            connection.sendall(MOVED % (place.encode(), next(count)) + b"\r\n")
+            connection.sendall(MOVED % (address.encode(), next(count)) + b"\r\n")
 
         return self.start(send)
 
     def plain(self, answer: bytes) -> str:
-        """Serves these bytes."""
+        """Starts a server that sends these bytes."""
         return self.start(lambda connection, _: connection.sendall(answer))
 
     def by_tls(self, answer: Answer, certificate: Path) -> str:
-        """Serves an answer without end by TLS; the file holds the certificate and its key."""
+        """Starts a TLS server whose answer never ends. The file holds the certificate and its
+        key."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
 
@@ -130,7 +132,7 @@ class Servers:
         return self.start(send, greets=False)
 
     def stop(self) -> None:
-        """Ends all of them."""
+        """Stops all servers."""
         self.over.set()
         for server in self._started:
             server.shutdown()
@@ -139,7 +141,7 @@ class Servers:
 
 @contextlib.contextmanager
 def servers() -> Iterator[Servers]:
-    """Servers that end with the block."""
+    """Servers that are stopped at the end of the `with` block."""
     started = Servers()
     try:
         yield started
@@ -148,9 +150,9 @@ def servers() -> Iterator[Servers]:
 
 
 def signed_by_itself(path: Path, name: str = "IP:127.0.0.1") -> Path:
-    """Writes a certificate for a name, and its key, which nobody else has signed."""
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    made += [
+    """Writes a self-signed certificate for a name, with its key."""
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += [
         "-nodes",
         "-days",
         "2",
@@ -160,6 +162,8 @@ def signed_by_itself(path: Path, name: str = "IP:127.0.0.1") -> Path:
         f"subjectAltName={name}",
     ]
     key = path.with_suffix(".key")
-    subprocess.run([*made, "-keyout", str(key), "-out", str(path)], check=True, capture_output=True)
+    subprocess.run(
+        [*command, "-keyout", str(key), "-out", str(path)], check=True, capture_output=True
+    )
     path.write_text(path.read_text() + key.read_text())
     return path

@@ -1,8 +1,9 @@
-"""One rank of a small training by Hugging Face or Lightning over gloo, that can be killed and resumes from checkpoints.
+"""One rank of a small training by Hugging Face or Lightning over gloo, which can be killed and
+resumes from checkpoints.
 
     RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=… python -m support.killed_job huggingface FOLDER
 
-A stopwatch of its own notes each begin and end in FOLDER/watch, with no part of the package.
+A separate stopwatch, independent of the package, records each begin and end in FOLDER/watch.
 """
 
 import os
@@ -18,7 +19,7 @@ STEPS, EVERY, WIDTH, ROWS = 160, 20, 256, 256
 
 
 class Stopwatch:
-    """Appends `name nanoseconds` lines; what it measures is compared with the journal."""
+    """Appends lines of `name nanoseconds`, to compare with the journal."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -30,16 +31,16 @@ class Stopwatch:
 
 
 def read(folder: Path) -> dict[str, float]:
-    """Seconds between each `begin x` and `end x`, over all attempts; `exit` is when the last rank
-    came to its end."""
+    """Total seconds between each `begin x` and `end x`, over all attempts. `exit` is the time at
+    which the last rank ended."""
     found: dict[str, float] = {"exit": 0.0}
     for file in folder.iterdir():
         open_since: dict[str, int] = {}
         for line in file.read_text().splitlines():
-            what, name, now = line.split()
+            edge, name, now = line.split()
             if name == "exit":
                 found[name] = max(found[name], int(now) / 1e9)
-            elif what == "begin":
+            elif edge == "begin":
                 open_since[name] = int(now)
             elif name in open_since:
                 found[name] = found.get(name, 0.0) + (int(now) - open_since.pop(name)) / 1e9

@@ -1,4 +1,4 @@
-"""The ladders of kernels that tests climb: CUDA C, Numba CUDA, and all that run on a CPU."""
+"""Ladders of kernels under test: CUDA C, Numba CUDA, and all that run on a CPU."""
 
 from support.shape_classes import kernel_classes
 
@@ -47,8 +47,8 @@ LADDER = (
     CudaWmma,
 )
 
-# (block, tile of C and depth that the shapes are awkward for); the simulator runs a Python thread
-# for each CUDA thread.
+# (block, tile of C, depth): tests use shapes around this tile and depth. Small, because the
+# simulator runs a Python thread per CUDA thread.
 KINDS = {
     NumbaCudaNaive: ((8, 4), 8, 8),
     NumbaCudaTransposed: ((8, 4), 8, 8),
@@ -61,7 +61,7 @@ KINDS = {
     NumbaCudaWide: (None, 128, 8),
 }
 
-# As the seminar writes them: on the ladders they would be mistakes.
+# Kernels as written in the seminar, which would be mistakes on the ladders.
 SEMINAR = {
     NumbaCudaSeminar: ((8, 4), 8, 8),
     NumbaCudaSeminarTransposed: ((8, 4), 8, 8),

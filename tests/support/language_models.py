@@ -1,4 +1,4 @@
-"""Language models of a few thousand parameters, of transformers."""
+"""Language models from transformers with a few thousand parameters."""
 
 from mfulab.core.groups import ModelConfig
 

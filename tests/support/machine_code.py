@@ -1,4 +1,4 @@
-"""Disassembles a cubin with the tool of pip's nvidia-cuda-nvdisasm or of an installed toolkit."""
+"""Disassembles a cubin with nvdisasm, from pip's nvidia-cuda-nvdisasm or an installed toolkit."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ from cuda.pathfinder import find_nvidia_binary_utility
 
 
 def disassembled(cubin: bytes) -> str:
-    """Machine code as text; skips the test where there is no disassembler."""
+    """Machine code as text. Skips the test without a disassembler."""
     tool = find_nvidia_binary_utility("nvdisasm")
     if tool is None:
         pytest.skip("no nvdisasm: pip install nvidia-cuda-nvdisasm")
@@ -23,7 +23,7 @@ def disassembled(cubin: bytes) -> str:
 
 
 def needs_nvrtc() -> None:
-    """Skips the test where NVRTC cannot be loaded."""
+    """Skips the test if NVRTC cannot be loaded."""
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
     try:
@@ -33,7 +33,7 @@ def needs_nvrtc() -> None:
 
 
 def instructions(text: str) -> list[tuple[int, str, str]]:
-    """(address, opcode with its modifiers, the rest) of each instruction, predicates left out."""
+    """(address, opcode with modifiers, operands) of each instruction, without predicates."""
     found = re.findall(
         r"^\s+/\*([0-9a-f]+)\*/\s+(?:@!?U?P\d\s+)?([A-Z][\w.]+)\s*([^;]*);", text, re.MULTILINE
     )
@@ -41,8 +41,11 @@ def instructions(text: str) -> list[tuple[int, str, str]]:
 
 
 def loops(text: str) -> list[list[str]]:
-    """The opcodes between each backward branch's target and itself, longest loop first."""
-    code, labels, address = instructions(text), {}, 0
+    """Opcodes of each loop, from the target of a backward branch to the branch. Longest loop
+    first."""
+    code = instructions(text)
+    labels: dict[str, int | None] = {}
+    address = 0
     for line in text.splitlines():
         if label := re.match(r"\s*(\.L_x_\d+):", line):
             labels[label[1]] = None
@@ -59,7 +62,7 @@ def loops(text: str) -> list[list[str]]:
 
 
 def main_loops(text: str, multiplication: str) -> list[list[str]]:
-    """The innermost loops that multiply."""
+    """Innermost loops that contain the multiplication."""
     multiplying = [
         body for body in loops(text) if any(re.match(multiplication, opcode) for opcode in body)
     ]
@@ -67,15 +70,15 @@ def main_loops(text: str, multiplication: str) -> list[list[str]]:
 
 
 def resource_usage(cubin: bytes) -> dict[str, int]:
-    """REG, STACK, SHARED, LOCAL of a cubin's one kernel, by cuobjdump; skips the test without
-    one."""
+    """REG, STACK, SHARED and LOCAL of a cubin's only kernel, by cuobjdump. Skips the test without
+    cuobjdump."""
     tool = find_nvidia_binary_utility("cuobjdump")
     if tool is None:
         pytest.skip("no cuobjdump: pip install nvidia-cuda-cuobjdump")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
-        said = subprocess.run(
+        output = subprocess.run(
             [tool, "-res-usage", str(path)], capture_output=True, text=True, check=True
         ).stdout
-    return {key: int(value) for key, value in re.findall(r"\b([A-Z]+):(\d+)", said)}
+    return {key: int(value) for key, value in re.findall(r"\b([A-Z]+):(\d+)", output)}

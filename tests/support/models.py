@@ -1,4 +1,4 @@
-"""Shipped model configs, and what their publishers say of them."""
+"""Shipped model configs, and the published numbers of parameters."""
 
 import yaml
 from support.workflow_copy import ROOT
@@ -7,7 +7,7 @@ from mfulab.core.groups import ModelConfig
 
 CONFIGS = ROOT / "config" / "model"
 
-# The publishers' own numbers; where they round ("124M"), the sum over the published shapes.
+# Published numbers. If those are rounded ("124M"), the sum over the published shapes.
 PARAMETERS = {
     "resnet18": 11_689_512,
     "resnet50": 25_557_032,

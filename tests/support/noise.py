@@ -1,4 +1,4 @@
-"""Which columns of a row are times and which are rates of them, for tests that make rows slower."""
+"""Finds the columns of a row that are times or rates, for tests that make rows slower."""
 
 import re
 
@@ -12,7 +12,7 @@ TIME = re.compile(r"_(s|ms)$")
 
 
 def slower(rows: pd.DataFrame, factor: np.ndarray) -> pd.DataFrame:
-    """The rows with their times longer by a factor each, and their rates lower by it."""
+    """Rows with their times multiplied by one factor each, and their rates divided by it."""
     changed = {}
     for column in rows.select_dtypes("number"):
         if RATE.search(column):

@@ -1,13 +1,12 @@
-"""Compiles a Numba CUDA rung to PTX, and that to machine code, for an architecture without a
-GPU."""
+"""Compiles a Numba CUDA kernel to PTX and to machine code for an architecture, without a GPU."""
 
 from cuda.core import Program, ProgramOptions
 from numba import cuda
 
 
 def ptx_of(dispatcher, argument_types, capability=(9, 0)) -> str:
-    """PTX of a cuda.jit function for arguments of the given Numba types, its register limit
-    included."""
+    """PTX of a cuda.jit function for arguments of these Numba types, including its register
+    limit."""
     text, _ = cuda.compile(
         dispatcher.py_func, argument_types, cc=capability, output="ptx", device=False, abi="numba"
     )
@@ -18,5 +17,5 @@ def ptx_of(dispatcher, argument_types, capability=(9, 0)) -> str:
 
 
 def assembled(ptx: str, arch: str = "sm_90") -> bytes:
-    """Machine code by the compiler's own assembler."""
+    """Machine code from PTX, by the compiler's own assembler."""
     return bytes(Program(ptx, "ptx", ProgramOptions(arch=arch)).compile("cubin").code)

@@ -1,8 +1,8 @@
-"""Run with NUMBA_ENABLE_CUDASIM=1: every Numba CUDA rung on CPU tensors, its errors printed as
+"""Runs Numba CUDA kernels on CPU tensors with NUMBA_ENABLE_CUDASIM=1, and prints their errors as
 JSON.
 
-The simulator runs no inline PTX: each intrinsic is replaced by what the PTX ISA says that it does.
-Copies end as late as the next wait allows.
+The simulator does not run inline PTX, so each intrinsic is replaced by its behaviour in the PTX
+ISA. Copies finish as late as the next wait allows.
 """
 
 import importlib
@@ -19,12 +19,12 @@ from mfulab.kernels.base import Shape
 from mfulab.kernels.verification import check, exact_product, random_operands
 
 WARPS = 8
-# Fragments by warp, in two places that take turns: one barrier a product is enough.
+# Fragments by warp, double-buffered, so that one barrier per product is enough.
 _a, _b = np.empty((2, WARPS, 16, 8), np.float32), np.empty((2, WARPS, 8, 8), np.float32)
 _turn = [0] * WARPS * 32
-_rows = np.zeros((2, WARPS, 32), int)  # places that the lanes of a warp give for a matrix load
-_groups = defaultdict(lambda: [[]])  # each thread's copies that have not ended, the open group last
-_running = []  # the module of the kernel that runs, where the simulator puts its thread's `cuda`
+_rows = np.zeros((2, WARPS, 32), int)  # row indices of a warp's lanes for a matrix load
+_groups = defaultdict(lambda: [[]])  # unfinished copies of each thread, the open group last
+_running = []  # module of the running kernel, where the simulator puts its thread's `cuda`
 
 
 def rounded_to_tf32(value):
@@ -33,8 +33,8 @@ def rounded_to_tf32(value):
 
 
 def warp_product(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-    """`mma.sync.m16n8k8` after the PTX ISA: every lane lays down its fragments, then computes its
-    own four results."""
+    """`mma.sync.m16n8k8` as in the PTX ISA: every lane writes its fragments, then computes its own
+    four results."""
     cuda = _running[-1].cuda
     thread = cuda.threadIdx.x
     warp, g, t = thread // 32, thread % 32 // 4, thread % 4
@@ -81,8 +81,8 @@ def end_all_but_one():
 
 
 def warp_load(tile, at):
-    """`ldmatrix.x4` after the PTX ISA: of matrix i a lane gets element lane % 4 of the row that lane
-    8·i + lane / 4 gives."""
+    """`ldmatrix.x4` as in the PTX ISA. From matrix i, a lane receives element lane % 4 of the row
+    given by lane 8·i + lane / 4."""
     cuda = _running[-1].cuda
     thread = cuda.threadIdx.x
     warp, lane = thread // 32, thread % 32
@@ -104,7 +104,7 @@ def error_of(module: str, name: str, precision: str, block, shape: Shape) -> dic
     _running.append(found)
     try:
         kernel.run(*kernel.prepare(operands.a, operands.b, operands.c), launch=kernel.launch(shape))
-    except IndexError as outside:  # on a GPU nothing would be said
+    except IndexError as outside:  # a GPU would not report it
         return {"correct": False, "effective": None, "said": str(outside)}
     result = check(operands.c, exact_product(operands.a, operands.b), form, shape.k)
     return {"correct": result.correct, "effective": result.effective_precision, "said": str(result)}

@@ -1,9 +1,8 @@
-"""A stand-in for libnvidia-ml below pynvml's own code: C functions in Python, with what is known to
-go wrong.
+"""Emulates libnvidia-ml below pynvml: C functions in Python, including known defects.
 
-It answers as the library does: through pointers to C structures, with error codes, an energy
-counter that ticks each 100 ms, a ring buffer that keeps stale samples, counters of 32 bits that
-wrap, and GPM values that are not numbers.
+Answers like the library: through pointers to C structures, with error codes and an energy counter
+that ticks every 100 ms. Its ring buffer keeps stale samples, 32-bit counters wrap, and GPM values
+may not be numbers.
 """
 
 import ctypes
@@ -20,7 +19,7 @@ NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
 
 @dataclass
 class Gpu:
-    """One device of the stand-in; times are seconds since the library was loaded."""
+    """Emulated device. Times are in seconds since the library was loaded."""
 
     name: str = "NVIDIA H100 80GB HBM3"
     uuid: str = "GPU-00000000-0000-0000-0000-000000000001"
@@ -47,18 +46,18 @@ class Gpu:
     gpm_values: dict[int, float] = field(
         default_factory=lambda: {2: 90.0, 3: 25.0, 5: 60.0, 10: 30.0, 20: 100.0}
     )
-    mig_instances: list["Gpu"] | None = None  # without MIG mode
+    mig_instances: list["Gpu"] | None = None  # None: MIG mode is off
     parent: "Gpu | None" = None
-    units: int | None = None  # SMs of a MIG instance; None: the library does not tell
-    pcie_lanes: tuple[int, int] = (16, 16)  # now, and the most
+    units: int | None = None  # SMs of a MIG instance; None: not reported
+    pcie_lanes: tuple[int, int] = (16, 16)  # now, and at most
     pcie_generation: tuple[int, int] = (5, 5)
-    nvlinks: tuple[int, ...] = ()  # 1 for each that is up
+    nvlinks: tuple[int, ...] = ()  # 1 for each link that is up
     virtualization: int = pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE
 
 
 class StandIn:
-    """The library with some GPUs and a clock of its own; `calls` counts what was allocated and
-    freed."""
+    """Emulated library with some GPUs and its own clock. `samples_alive` counts allocated GPM
+    samples."""
 
     def __init__(self, *gpus: Gpu, unix_s: float = 1_700_000_000.0) -> None:
         self.gpus, self.unix_s, self.now = list(gpus), unix_s, 30.0
@@ -72,7 +71,7 @@ class StandIn:
                 self._register(instance)
 
     def install(self, monkeypatch: Any) -> "StandIn":
-        """Puts the stand-in under pynvml for one test."""
+        """Installs the emulation under pynvml for one test."""
         from mfulab.device.vendors import nvml
 
         monkeypatch.setattr(pynvml, "_LoadNvmlLibrary", lambda: None)
@@ -81,11 +80,11 @@ class StandIn:
         return self
 
     def time(self) -> float:
-        """The Unix time of the stand-in."""
+        """Unix time of the emulation."""
         return self.unix_s + self.now
 
     def pointer(self, name: str) -> Callable[..., int]:
-        """The C function of this name; absent ones fail as in an old driver."""
+        """C function of this name. Raises as an old driver does if it does not exist."""
         function = getattr(self, name, None)
         if function is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
@@ -169,12 +168,10 @@ class StandIn:
         return self._number(count, 7)
 
     def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, index: Any, instance: Any) -> int:  # noqa: N802
-        own = self._gpu(handle).mig_instances
-        return (
-            self._give(instance, own[index.value])
-            if index.value < len(own)
-            else pynvml.NVML_ERROR_NOT_FOUND
-        )
+        instances = self._gpu(handle).mig_instances
+        if index.value >= len(instances):
+            return pynvml.NVML_ERROR_NOT_FOUND
+        return self._give(instance, instances[index.value])
 
     def nvmlDeviceIsMigDeviceHandle(self, handle: Any, answer: Any) -> int:  # noqa: N802
         return self._number(answer, self._gpu(handle).parent is not None)
@@ -250,17 +247,16 @@ class StandIn:
         return OK
 
     def nvmlDeviceGetSamples(self, handle, kind, since, value_type, count, samples) -> int:  # noqa: N802
-        """The whole ring buffer, stale samples included: some drivers do not heed the time they are
-        given."""
+        """Returns the whole ring buffer including stale samples, as some drivers ignore the
+        requested time."""
         gpu = self._gpu(handle)
-        held = [n * gpu.sample_period_s for n in range(int(self.now / gpu.sample_period_s) + 1)][
-            -100:
-        ]
+        taken = int(self.now / gpu.sample_period_s) + 1
+        stamps = [number * gpu.sample_period_s for number in range(taken)][-100:]
         self._number(value_type, gpu.sample_type)
-        self._number(count, len(held))
-        for place, stamp in enumerate(held if samples is not None else ()):
-            samples[place].timeStamp = round((self.unix_s + stamp) * 1e6)
-            samples[place].sampleValue.uiVal = gpu.busy(stamp)
+        self._number(count, len(stamps))
+        for index, stamp in enumerate(stamps if samples is not None else ()):
+            samples[index].timeStamp = round((self.unix_s + stamp) * 1e6)
+            samples[index].sampleValue.uiVal = gpu.busy(stamp)
         return OK
 
     def nvmlDeviceGetFieldValues(self, handle: Any, count: Any, values: Any) -> int:  # noqa: N802
@@ -294,8 +290,8 @@ class StandIn:
         if processes is None:
             self._number(count, len(pids))
             return pynvml.NVML_ERROR_INSUFFICIENT_SIZE if pids else OK
-        for place, pid in enumerate(pids):
-            processes[place].pid = pid
+        for index, pid in enumerate(pids):
+            processes[index].pid = pid
         return self._number(count, len(pids))
 
     def nvmlGpmQueryDeviceSupport(self, handle: Any, support: Any) -> int:  # noqa: N802
@@ -320,11 +316,11 @@ class StandIn:
         return OK if instance == 3 and self._gpu(handle).mig_instances else NOT_SUPPORTED
 
     def nvmlGpmMetricsGet(self, request: Any) -> int:  # noqa: N802
-        asked = request._obj
-        if asked.version != 1:
+        structure = request._obj
+        if structure.version != 1:
             return pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
-        for place in range(asked.numMetrics):
-            metric = asked.metrics[place]
+        for index in range(structure.numMetrics):
+            metric = structure.metrics[index]
             known = self.gpus[0].gpm_values.get(metric.metricId)
             metric.nvmlReturn, metric.value = (NOT_SUPPORTED, 0.0) if known is None else (OK, known)
         return OK

@@ -1,4 +1,4 @@
-"""What may stand in place of a file: it leads nowhere, has no end or is none."""
+"""Objects that may exist in place of a file: a folder, a FIFO, a device, broken links."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A workflow on GPUs that are not there: all is real but the measurements."""
+"""Workflow on fake GPUs. Everything is real except the measurements."""
 
 import json
 import os
@@ -16,8 +16,8 @@ from support.workflow_copy import ROOT, copy_workflow, fake_steps
 from mfulab.lab.runtime.client import SOCKET
 
 HARDWARE = "nvidia-pretend"
-# A measurement notes where and when it was made. While a file `hold` is there, only the first ends;
-# with a file `together`, each waits up to a minute until as many have begun as it says.
+# A measurement records its place and times. While a file `hold` exists, only the first one ends. If
+# a file `together` holds a number, each waits up to a minute until this many have begun.
 MEASURE = """
 import json, os, time
 from mfulab.device import identity
@@ -58,7 +58,7 @@ RUNS = [
 
 
 class Measurement(NamedTuple):
-    """One that was made: by which GPU, job (with how many cores) and worker, when, and for which
+    """Finished measurement: its GPU, job, job's cores, worker, begin and end in Unix seconds, and
     folder."""
 
     gpu: str
@@ -71,7 +71,7 @@ class Measurement(NamedTuple):
 
 
 def make(folder: Path) -> Path:
-    """The workflow's files in `folder`, with pretending steps and an experiment of RUNS."""
+    """Creates the workflow's files in `folder`, with fake steps and an experiment of RUNS."""
     copy_workflow(folder)
     fake_steps(folder, MEASURE)
     (folder / "config/experiment/pretend.yaml").write_text(EXPERIMENT)
@@ -84,14 +84,15 @@ def command(
     hardware: str = HARDWARE,
     snakemake: Sequence[str] = ("-m", "snakemake"),
 ) -> list[str]:
-    """Snakemake for the rows of `runs`; `snakemake` is how Python is to start it."""
+    """Snakemake command for the rows of `runs`. `snakemake` are the arguments with which Python
+    starts it."""
     rows = [f"results/{hardware}/{run}/row.csv" for run in runs]
     config = ["--config", "experiment=pretend", f"hardware={hardware}"]
     return [sys.executable, *snakemake, *arguments, *config, "--", *rows]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's, with the checkout's package and without a worker."""
+    """Environment of this process, with the checkout's package and without a worker."""
     return {
         **{key: value for key, value in os.environ.items() if key != SOCKET},
         "PYTHONPATH": str(ROOT / "src"),
@@ -100,7 +101,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def start(tree: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
-    """Snakemake in `tree`, its output to be read by `finish`."""
+    """Starts Snakemake in `tree`. Its output is read by `finish`."""
     return subprocess.Popen(
         command(*arguments, **options),  # type: ignore[arg-type]
         cwd=tree,
@@ -112,7 +113,7 @@ def start(tree: Path, *arguments: str, **options: object) -> subprocess.Popen[st
 
 
 def finish(process: subprocess.Popen[str], status: int = 0, timeout_s: float = HANGS_S) -> str:
-    """The output of a process, once it ended with `status`."""
+    """Waits for a process, asserts its exit status, and returns its output."""
     try:
         output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired as late:
@@ -124,7 +125,7 @@ def finish(process: subprocess.Popen[str], status: int = 0, timeout_s: float = H
 
 
 def told(tree: Path) -> list[Measurement]:
-    """Each measurement that was finished."""
+    """All finished measurements."""
     path = tree / "told"
     return (
         [Measurement(*json.loads(line)) for line in path.read_text().splitlines()]
@@ -134,12 +135,12 @@ def told(tree: Path) -> list[Measurement]:
 
 
 def begun(tree: Path) -> int:
-    """Runs that have begun, the finished ones among them."""
+    """Number of runs that have begun, including finished ones."""
     return len(list(tree.glob("results/*/*/*/began")))
 
 
 def rows(tree: Path) -> set[str]:
-    """The runs that have a row."""
+    """Runs that have a row."""
     folder = tree / "results" / HARDWARE
     return {str(path.parent.relative_to(folder)) for path in folder.glob("*/*/row.csv")}
 
@@ -152,7 +153,8 @@ def assert_all_measured_once(tree: Path, runs: Collection[str] = RUNS) -> None:
 
 
 def assert_one_at_a_time_on_each_gpu(tree: Path, gpus: Collection[str]) -> None:
-    """Of `gpus`, and on no other device nor without one."""
+    """Asserts that measurements used only these GPUs, and none at the same time as another on the
+    same GPU."""
     assert {made.gpu for made in told(tree)} <= set(gpus)
     for gpu in gpus:
         spans = sorted((made.began, made.ended) for made in told(tree) if made.gpu == gpu)

@@ -1,4 +1,4 @@
-"""Waiting for what other processes do, and whether they still run (from /proc: Linux)."""
+"""Waits for other processes, and checks whether they still run (through /proc on Linux)."""
 
 import time
 from collections.abc import Callable
@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-HANGS_S = 300  # a test ends after it instead of never; a machine that is slow or busy needs less
+HANGS_S = 300  # so that a test does not hang; enough for a slow or busy machine
 
 
 def until(
     condition: Callable[[], T], timeout_s: float = HANGS_S, failure: str = "waited in vain"
 ) -> T:
-    """The value of `condition()` once it is true. Raises TimeoutError, saying `failure`, if it is
-    not in time."""
+    """Value of `condition()` once it is true. Raises TimeoutError with the message `failure` after
+    `timeout_s`."""
     end = time.monotonic() + timeout_s
     while not (answer := condition()):
         if time.monotonic() > end:
@@ -23,7 +23,7 @@ def until(
 
 
 def is_running(pid: int) -> bool:
-    """True if there is such a process, and it has not ended yet."""
+    """True if this process exists and has not ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -31,5 +31,5 @@ def is_running(pid: int) -> bool:
 
 
 def pid_in(path: Path) -> int:
-    """The process that a file names, once it does."""
+    """Process id in a file, waiting until it is written."""
     return int(until(lambda: path.exists() and path.read_text()))

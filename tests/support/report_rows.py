@@ -1,4 +1,4 @@
-"""Invented rows of invented machines, for the tests of the report alone."""
+"""Invented rows of invented machines, for tests of the report."""
 
 import csv
 import hashlib
@@ -29,19 +29,19 @@ from mfulab.measurements.serve_requests import ServingRow
 from mfulab.measurements.split_model import SplitRow
 
 CPU, GPU = "invented-cpu-4c", "invented-gpu-80gb"
-PEAKS = {  # TFLOP/s: (measured, computed)
+PEAKS = {  # (measured, computed) TFLOP/s
     CPU: {"fp32": (0.55, 0.48), "bf16": (0.11, 0.48)},
     GPU: {"fp32": (52.0, 67.0), "bf16": (789.0, 989.4)},
 }
 BANDWIDTH = {CPU: (24.0, None), GPU: (3020.0, 3350.0)}
 DTYPE = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 DTYPE |= {"fp8": "float8_e4m3fn", "int8": "int8"}
-MODELS = {  # forward FLOPs a sample, parameters, tokens a sample
+MODELS = {  # forward FLOPs per sample, parameters, tokens per sample
     "simple_cnn": (29_704_192, 4_015_000, None),
     "resnet18": (3_628_146_688, 11_689_512, None),
     "gpt2": (36_500_000_000, 124_439_808, 128),
 }
-# Texts of others that would run if the page did not escape them; a run's name holds no slash.
+# Texts that would run as code if the page did not escape them. A run's name has no slash.
 EVIL = '<script>alert("x")</script>'
 EVIL_NAME = """<img src=x onerror="document.title='broken'">"""
 PHASES = {"forward": 0.3, "backward": 0.45, "optimiser": 0.2, "other": 0.05}
@@ -54,7 +54,7 @@ KERNELS[GPU] |= {"triton": 0.93, "cublas": 1.0}
 
 
 def write_run(root: Path, hardware: str, step: str, row: Row, config: dict[str, Any]) -> str:
-    """Lays out one run as the runner does; gives its folder relative to `root`."""
+    """Writes one run's files as the runner does. Returns its folder relative to `root`."""
     level = f"{hardware}/" if MEASUREMENTS[step].on_device else ""
     folder = f"results/{level}{step}/{row.run}"
     path = root / folder
@@ -81,12 +81,11 @@ def write_run(root: Path, hardware: str, step: str, row: Row, config: dict[str, 
 
 
 def classroom(tables: dict[str, Any]) -> dict[str, Any]:
-    """The same machines as three participants measured them, each a little slower than the one
-    before."""
-    given = dict(tables)
+    """Same machines as measured by three participants, each slower than the one before."""
+    changed = dict(tables)
     for name in ("profile", "matmul"):
         table = tables[name].dropna(subset=["time_s"])
-        each = [
+        participants = [
             table.assign(
                 hardware=table["hardware"] + f"--{who}",
                 recorded=False,
@@ -94,32 +93,33 @@ def classroom(tables: dict[str, Any]) -> dict[str, Any]:
             )
             for who, factor in (("ann", 1.0), ("bob", 1.08), ("chen", 1.6))
         ]
-        given[name] = pd.concat(each, ignore_index=True)
-    return given
+        changed[name] = pd.concat(participants, ignore_index=True)
+    return changed
 
 
 SLOW_CARD = "GPU-00000003"
 
 
 def cards(tables: dict[str, Any], slowed: float = 1.2, hardware: str = GPU) -> dict[str, Any]:
-    """The same runs as eight cards of the machine with a GPU measured them, of which SLOW_CARD is
-    slower."""
+    """Same runs as measured by eight equal cards of a machine, of which SLOW_CARD is slower."""
     names = [f"GPU-{place:08x}-0000-0000-0000-00000000000{place}" for place in range(1, 9)]
-    given = dict(tables)
+    changed = dict(tables)
     for name in ("profile", "matmul"):
         table = tables[name].dropna(subset=["time_s"])
         table = table[table["hardware"] == hardware].assign(recorded=False)
         times = []
         for number, time_s in enumerate(table["time_s"]):
-            each = []
+            times_of_run = []
             for place, card in enumerate(names):
                 factor = slowed if card.startswith(SLOW_CARD) else 1.0
-                each.append(time_s * factor * (1 + 0.004 * math.sin(5 * number + 3 * place)))
-            times.append(json.dumps(each))
-        given[name] = table.assign(
+                times_of_run.append(
+                    time_s * factor * (1 + 0.004 * math.sin(5 * number + 3 * place))
+                )
+            times.append(json.dumps(times_of_run))
+        changed[name] = table.assign(
             device_uuid=" ".join(names), process_cards=json.dumps(names), process_times_s=times
         )
-    return given
+    return changed
 
 
 def _samples(time: float | None) -> list[str]:
@@ -235,7 +235,7 @@ def flops(model: str, batch_size: int) -> FlopsRow:
 
 
 def published() -> list[PublishedRow]:
-    """Public runs of two models from 8 to 4,096 devices, one of them above the 16-bit peak."""
+    """Public runs of two models on 8 to 4,096 devices, one of them above the 16-bit peak."""
     rows = []
     for model, framework in (("gpt2", "papers"), ("llama", "torchtitan")):
         for place, devices in enumerate((8, 16, 64, 512, 4096)):
@@ -254,7 +254,7 @@ def published() -> list[PublishedRow]:
 
 
 def traces() -> list[TraceRow]:
-    """Three steps of invented length, busy from a tenth to nearly always."""
+    """Three steps of invented length, busy between a tenth and nearly all of the time."""
     rows = []
     for place, (name, busy) in enumerate({"prefill": 92, "classifier": 40, "tiny_bert": 8}.items()):
         others, products = 1_000_000 * busy // 2, 1_000_000 * (busy - busy // 2)
@@ -310,7 +310,7 @@ def number_formats() -> list[NumberFormatsRow]:
 
 
 def quality(hardware: str) -> list[QualityRow]:
-    """Ways that become faster and worse one after another."""
+    """Compressions of increasing speed and decreasing quality."""
     return [
         QualityRow(
             **common(hardware, f"compression={way}"),
@@ -332,7 +332,8 @@ def quality(hardware: str) -> list[QualityRow]:
 
 
 def serving(hardware: str) -> list[ServingRow]:
-    """One by one the queue grows beyond a load of 1; batches keep up, and waiting costs latency."""
+    """Serving where the queue grows above a load of 1 without batching. Batches keep up, but
+    waiting costs latency."""
     rows = []
     for load in (0.5, 2.0, 4.0):
         for largest, wait_ms in ((1, 0.0), (16, 0.0), (16, 20.0)):
@@ -356,7 +357,7 @@ def serving(hardware: str) -> list[ServingRow]:
 
 
 def split(hardware: str) -> list[SplitRow]:
-    """A pipeline that idles a tenth more than its bubble; tensor parallelism is the faster."""
+    """A pipeline that idles a tenth more than its bubble, and faster tensor parallelism."""
     rows = []
     for way, ranks, count in (
         ("none", 1, 1),
@@ -386,7 +387,7 @@ def split(hardware: str) -> list[SplitRow]:
 
 
 def memory(hardware: str) -> list[MemoryRow]:
-    """Steps where invented caches end; columns cost four times as much as rows."""
+    """Latencies that rise where invented caches end; columns cost four times as much as rows."""
     factor = {"random": 8.0, "strided": 3.0, "sequential": 1.0, "rows": 1.1, "columns": 4.4}
     return [
         MemoryRow(
@@ -404,8 +405,8 @@ def memory(hardware: str) -> list[MemoryRow]:
 
 
 def readings(hardware: str) -> list[ReadingRow]:
-    """Loads of known utilization; the machine's counters read a neighbour too, nvidia-smi a spin as
-    if it were all."""
+    """Loads of known utilization. The machine's counters also count a neighbour, and nvidia-smi
+    takes a spinning thread for full use."""
     gpu = hardware == GPU
     truths = {"idle": 0.0, "copies": 25.0, "spin_one": 25.0}
     truths |= {"duty_50": 51.0, "bursty": 21.0, "steady": 99.5}
@@ -441,7 +442,7 @@ def readings(hardware: str) -> list[ReadingRow]:
 def profile(
     hardware: str, model: str, workload: str, batch_size: int, precision: str, status: str = "ok"
 ) -> ProfileRow:
-    """Speed grows with batch size and saturates, as on real machines."""
+    """Step whose speed grows with batch size and saturates, as on real machines."""
     forward, parameters, tokens = MODELS.get(model, MODELS["resnet18"])
     work = forward * batch_size * (3 if workload == "training" else 1)
     measured, _ = PEAKS[hardware][precision]
@@ -485,17 +486,17 @@ def profile(
 
 
 def repeated(time: float) -> dict[str, Any]:
-    """Reports of three processes and the probe for a time; of every seventh run that the machine
-    was slow."""
+    """Columns of three processes and the probe for a time. For every seventh run they report a slow
+    machine."""
     # the same each time
     drawn = int.from_bytes(hashlib.sha256(f"{time:.6e}".encode()).digest()[:2], "big") / 2**16
     slow = 2.1 if drawn > 6 / 7 else 1.0
-    at = [1.79e9 + 300 * drawn + 2 * number for number in range(3)]
-    states = {"threads": 2, "at_s": at, "product_s": [3e-4 * slow * (1 + 0.1 * drawn)] * 3}
+    times_unix = [1.79e9 + 300 * drawn + 2 * number for number in range(3)]
+    states = {"threads": 2, "at_s": times_unix, "product_s": [3e-4 * slow * (1 + 0.1 * drawn)] * 3}
     states |= {"copy_s": [1e-3] * 3}
     times = [time * (1 + drawn * shift) for shift in (-0.05, 0.0, 0.04)]
-    told = {"replicates": 3, "process_times_s": json.dumps(times), "probes": json.dumps(states)}
-    return told | {
+    columns = {"replicates": 3, "process_times_s": json.dumps(times), "probes": json.dumps(states)}
+    return columns | {
         "probe_s": 0.02,
         "disturbed_replicates": 3 if slow > 1 else 0,
         "slowdown": slow,
@@ -561,7 +562,8 @@ def lay_out(
     models: tuple[str, ...] = tuple(MODELS),
     sizes: tuple[int, ...] = (256, 512, 1024),
 ) -> Path:
-    """A whole measured experiment under `root`, one row of it out of memory; gives its manifest."""
+    """Writes a complete measured experiment under `root`, with one row out of memory. Returns its
+    manifest."""
     runs: list[dict[str, Any]] = []
 
     def links(precision: str) -> dict[str, str]:
@@ -691,17 +693,18 @@ def lay_out(
 
 
 def tabled(root: Path, *manifests: Path, reference: Path | None = None) -> Path:
-    """Builds the tables of laid-out experiments, beside recorded ones if any; gives their folder."""
+    """Builds the tables of experiments written by `lay_out`, optionally with recorded ones. Returns
+    their folder."""
     out = root / "tables"
     planned = ["--manifest", *map(str, manifests)]
-    beside = ["--reference", str(reference)] if reference else []
-    main(["tables", "--root", str(root), "--out", str(out), *planned, *beside])
+    recorded = ["--reference", str(reference)] if reference else []
+    main(["tables", "--root", str(root), "--out", str(out), *planned, *recorded])
     return out
 
 
 def add_runs(manifest: Path, count: int) -> None:
-    """Adds `count` profiled steps to a laid-out experiment, each in a folder of its own, that differ
-    in seed alone."""
+    """Adds `count` profiled steps to an experiment, each in its own folder, that differ only in
+    their seed."""
     root = manifest.parents[3]
     plan = json.loads(manifest.read_text())
     first = next(run for run in plan["runs"] if run["step"] == "profile_step")
@@ -718,8 +721,8 @@ def add_runs(manifest: Path, count: int) -> None:
 
 
 def multiply(tables: Path, folder: Path, count: int, axis: str = "seed") -> None:
-    """Copies tables to `folder`, the profile table grown to `count` rows that differ in an axis, a
-    column or not, and a little in time."""
+    """Copies tables to `folder` and extends the profile table to `count` rows. They differ in
+    `axis`, which may be a column or not, and slightly in time."""
     folder.mkdir(parents=True)
     for path in tables.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Sentences as tests read them: keys and numbers, never words."""
+"""Reads the keys and numbers of sentences for tests, so that they do not depend on wording."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ Told = Said | BaseException | Mapping | str
 
 
 class Heard(Texts):
-    """Texts that keep what they were asked to say, by key."""
+    """Texts that record the values of each requested key."""
 
     def __init__(self, section: str):
         super().__init__("en", section)
@@ -28,20 +28,20 @@ class Heard(Texts):
 
 
 def heard(module: ModuleType, tables: Tables) -> dict[str, list[dict[str, Any]]]:
-    """Texts of a figure's sentence on tables, by key, each with its values."""
+    """Values of the texts in a figure's sentence on these tables, by key."""
     return heard_of(module, module.rows(tables))
 
 
 def heard_of(module: ModuleType, rows: DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """Texts of a figure's sentence on its rows, by key, each with its values."""
+    """Values of the texts in a figure's sentence on these rows, by key."""
     text = Heard(module.__name__.rpartition(".")[2])
     module.finding(rows, text)
     return dict(text.heard)
 
 
 def parts(said: Told) -> Iterator[Said]:
-    """A sentence and all within it, outermost first; of an error what it carries, of a cell what
-    stands in it."""
+    """A Said and all nested ones, outermost first. Accepts an error, JSON, or the text of a cell
+    too."""
     if isinstance(said, BaseException):
         said = getattr(said, "said", None) or said_by(said)
     elif isinstance(said, Mapping):
@@ -56,20 +56,21 @@ def parts(said: Told) -> Iterator[Said]:
 
 
 def keys(said: Told) -> set[str]:
-    """Keys of a sentence and of all within it."""
+    """Keys of a Said and of all nested ones."""
     return {part.key for part in parts(said)}
 
 
 def numbers(said: Told, key: str) -> Mapping:
-    """Numbers of the sentence of a key; raises StopIteration where there is none."""
+    """Numbers of the Said with this key. Raises StopIteration if there is none."""
     return next(part.numbers for part in parts(said) if part.key == key)
 
 
 @contextmanager
 def refused(kind: type[Exception], key: str, /, **expected: object) -> Iterator[None]:
-    """A block that must end in an error which says `key` with these numbers, and may say more."""
+    """Asserts that the `with` block raises an error containing the Said `key` with at least these
+    numbers."""
     with pytest.raises(kind) as raised:
         yield
-    told = {part.key: part.numbers for part in parts(raised.value)}
-    assert key in told, str(raised.value)
-    assert expected.items() <= dict(told[key]).items()
+    numbers_by_key = {part.key: part.numbers for part in parts(raised.value)}
+    assert key in numbers_by_key, str(raised.value)
+    assert expected.items() <= dict(numbers_by_key[key]).items()

@@ -1,4 +1,4 @@
-"""Every implementation, and the classes of shapes that each takes or refuses."""
+"""All matmul implementations, and classes of shapes that each supports or refuses."""
 
 import importlib
 
@@ -13,22 +13,21 @@ KERNELS = {name: keys.content(CONFIG, "kernel", name) for name in keys.choices(C
 
 
 def kernel_class(name: str) -> type[MatmulKernel]:
-    """The class of a kernel. Raises ModuleNotFoundError if it needs a package that is not
-    installed."""
+    """Class of a kernel. Raises ModuleNotFoundError if it needs a package that is not installed."""
     module, _, kind = KERNELS[name]["_target_"].rpartition(".")
     return getattr(importlib.import_module(module), kind)
 
 
 def kernel_classes() -> dict[str, type[MatmulKernel]]:
-    """Every implementation by its name."""
+    """Classes of all kernels by name."""
     return {name: kernel_class(name) for name in KERNELS}
 
 
 def shape_classes(tile: int, depth: int) -> dict[str, Shape]:
-    """By name, around a tile of tile × tile of C in steps of `depth`.
+    """Shapes by name, around a tile of tile × tile of C in steps of `depth`.
 
-    With multiples of 16 n and k are such too, but for one under and one over: who needs that is
-    tested as well.
+    If these are multiples of 16, so are n and k, except in one_under and one_over. So kernels that
+    need such multiples are tested too.
     """
     return {
         "square": Shape(1, tile, tile, depth),
@@ -43,7 +42,7 @@ def shape_classes(tile: int, depth: int) -> dict[str, Shape]:
 
 
 def refused(kernel: MatmulKernel, shape: Shape) -> str:
-    """Reason why a kernel cannot multiply a shape on the GPU at hand; empty where it can."""
+    """Reason why a kernel does not support a shape on the current GPU; empty if it does."""
     try:
         kernel.require("cuda", shape)
     except UnsupportedError as reason:

@@ -1,4 +1,4 @@
-"""A small model, and the ways to spread it over two ranks."""
+"""Small model, and ways to shard it over two ranks."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ PRODUCT = 2 * ROWS * WIDTH * HIDDEN
 
 
 class Block(nn.Module):
-    """Two products and what lies between them, recomputed where asked."""
+    """Two matmuls with an activation in between. With `again`, recomputes the first part."""
 
     def __init__(self, again: bool = False) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Block(nn.Module):
 
 
 def stage_of(rank: int) -> nn.Module:
-    """The part of a block that is one of a pipeline's two stages."""
+    """Part of a block that is one of two pipeline stages."""
     block = Block()
     return block.down if rank else nn.Sequential(block.up, nn.ReLU())
 

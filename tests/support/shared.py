@@ -1,4 +1,4 @@
-"""What takes long to make and no test changes: made once for all of pytest's processes."""
+"""Expensive objects that no test changes, made once for all pytest processes."""
 
 import fcntl
 import os
@@ -10,8 +10,7 @@ import pytest
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """The folder `name`, filled by `make` in the first process that asks for it; the others
-    wait."""
+    """Folder `name`, filled by `make` in the first process that needs it, while others wait."""
     shared = factory.getbasetemp()
     shared = shared.parent if os.environ.get("PYTEST_XDIST_WORKER") else shared
     folder, finished = shared / name, shared / f"{name}.finished"
@@ -26,12 +25,12 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 
 def leave_the_headline(patch: pytest.MonkeyPatch) -> None:
-    """Leaves the first figure alone in all pages that are written while `patch` holds."""
+    """Limits all pages to the first figure while `patch` is active."""
     leave_figures(patch, ("mfu_versus_utilization",))
 
 
 def leave_figures(patch: pytest.MonkeyPatch, names: Iterable[str]) -> None:
-    """Leaves these figures alone in all that is drawn and written while `patch` holds."""
+    """Limits all pages to these figures while `patch` is active."""
     from mfulab.lab.report import figures
 
     known = figures.modules()

@@ -1,9 +1,9 @@
-"""A SLURM of one node with two pretend GPUs, of Debian's packages, for tests: slurmctld, slurmd and
-munged for real.
+"""A real SLURM cluster of one node with two fake GPUs for tests, from Debian's packages: slurmctld,
+slurmd and munged.
 
-Its config has to be /etc/slurm/slurm.conf, as jobs see no SLURM_CONF; one that is already there is
-left alone. So a machine has one such cluster at a time: who tests beside it waits, and what a
-killed test run has left is ended first.
+Its config must be /etc/slurm/slurm.conf, because jobs do not see SLURM_CONF. An existing foreign
+config is left alone. A machine therefore has only one such cluster: concurrent test runs wait, and
+leftovers of a killed test run are ended first.
 """
 
 import fcntl
@@ -25,14 +25,14 @@ FILES = (CONFIG / "slurm.conf", CONFIG / "gres.conf")
 OURS = "# mfulab's test cluster\n"
 STATE = Path("/tmp/mfulab-slurm")
 LOCK = Path("/tmp/mfulab-slurm-tests.lock")
-LOCK_S = 600  # the longest that another test run is waited for
+LOCK_S = 600  # maximum wait for another test run
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "squeue", "scancel")
-# a device file each, as SLURM wants; what CUDA_VISIBLE_DEVICES then says
+# device file of each GPU, which SLURM needs, by its value in CUDA_VISIBLE_DEVICES
 GPUS = {"0": "/dev/null", "1": "/dev/zero"}
 
 
 def why_not() -> str | None:
-    """The reason why no cluster can be made here; None if one can."""
+    """Reason why no cluster can be started here; None if one can."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
         return f"SLURM is not installed: no {', '.join(missing)} (apt-get install slurm-wlm munge)"
@@ -46,17 +46,15 @@ def why_not() -> str | None:
 
 
 class Cluster:
-    """Starts with `start`, ends with `stop`; `kill_slurmd` and `start_slurmd` are for tests of
-    failing nodes."""
+    """Test cluster. `kill_slurmd` and `start_slurmd` are for tests of failing nodes."""
 
     def __init__(self) -> None:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._undo = ExitStack()
 
     def start(self) -> None:
-        """Starts the daemons and waits until the node is idle; leaves nothing behind where that
-        fails."""
-        with ExitStack() as undo:  # in the opposite order, each whatever the others raise
+        """Starts the daemons and waits until the node is idle. Cleans up if that fails."""
+        with ExitStack() as undo:  # undoes in reverse order, even if a step raises
             undo.enter_context(_alone())
             _end_leftovers()
             undo.callback(_remove_files)
@@ -75,21 +73,21 @@ class Cluster:
             self._undo = undo.pop_all()
 
     def stop(self) -> None:
-        """Ends jobs and daemons and takes the config away."""
+        """Ends jobs and daemons and removes the config."""
         self._undo.close()
 
     def start_slurmd(self) -> None:
-        """Starts the node and waits until it is ready for jobs."""
+        """Starts the node's daemon and waits until it is ready for jobs."""
         self._spawn("slurmd", "slurmd", "-D", "-N", "localhost")
         self._until(lambda: self.state() in ("idle", "mixed", "allocated"))
 
     def kill_slurmd(self) -> None:
-        """The node's daemon dies."""
+        """Kills the node's daemon."""
         self._end("slurmd", signal.SIGKILL)
 
     @contextmanager
     def silent(self) -> Iterator[None]:
-        """The scheduler takes calls and answers none, until the block ends."""
+        """Suspends the scheduler inside the `with` block: it accepts calls, but does not answer."""
         self._processes["slurmctld"].send_signal(signal.SIGSTOP)
         try:
             yield
@@ -97,7 +95,7 @@ class Cluster:
             self._processes["slurmctld"].send_signal(signal.SIGCONT)
 
     def state(self) -> str:
-        """The node's state as sinfo says it."""
+        """State of the node according to sinfo."""
         shown = subprocess.run(
             ["sinfo", "-h", "-o", "%T"], capture_output=True, text=True
         ).stdout.strip()
@@ -132,16 +130,16 @@ class Cluster:
                 process.kill()
 
     def _until(self, condition: Callable[[], object]) -> None:
-        """Waits for an answer of this cluster: where one of its daemons has ended, another
-        cluster's would be heard."""
+        """Waits for a condition of this cluster. Raises RuntimeError if one of its daemons has
+        ended, because another cluster might answer."""
 
         def holds() -> object:
             ended = [
                 name for name, process in self._processes.items() if process.poll() is not None
             ]
             if ended:
-                said = (STATE / f"{ended[0]}.out").read_text()[-2000:]
-                raise RuntimeError(f"the test cluster's {ended[0]} has ended: {said}")
+                output = (STATE / f"{ended[0]}.out").read_text()[-2000:]
+                raise RuntimeError(f"the test cluster's {ended[0]} has ended: {output}")
             return condition()
 
         until(holds, 30, f"the test cluster does not answer: {STATE}/*.log say why")
@@ -149,7 +147,7 @@ class Cluster:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Holds the lock on this machine's one test cluster. Raises TimeoutError if another test run
+    """Holds the lock on this machine's only test cluster. Raises TimeoutError if another test run
     keeps it."""
     with LOCK.open("a") as file:
 
@@ -171,15 +169,15 @@ def _alone() -> Iterator[None]:
 
 
 def _end_leftovers() -> None:
-    """Ends the jobs and daemons of a test run that was killed, and forgets its files."""
+    """Ends jobs and daemons of a killed test run, and removes its files."""
     for name in ("slurmctld", "slurmd", "munged"):
         with suppress(FileNotFoundError, ProcessLookupError, ValueError):
             pid = int((STATE / f"{name}.pid").read_text())
             if Path(f"/proc/{pid}/comm").read_text().strip() != name:
-                continue  # numbers are given anew
+                continue  # the process id was reused
             if name == "slurmctld":
                 subprocess.run(["scancel", "--user", "root"], capture_output=True)
-                time.sleep(2)  # the node ends them while it still can
+                time.sleep(2)  # so that the node can still end them
             os.kill(pid, signal.SIGTERM)
             until(
                 partial(_has_ended, pid), 20, f"{name} of a test run that was killed does not end"

@@ -1,7 +1,7 @@
-"""A clock in the place of the module `time`: Unix seconds that a file holds, the same for all
-processes of a sweep.
+"""Replaces the module `time` with a clock of Unix seconds in a file, shared by all processes of a
+sweep.
 
-It stands still but for what is charged. A copy of the project has it as
+The clock only advances by what is charged. A copy of the project has it as
 `mfulab.lab.runtime.stand_in_clock`.
 """
 
@@ -11,12 +11,12 @@ import struct
 from time import sleep
 
 __all__ = ["advance", "monotonic", "perf_counter", "process_time", "sleep", "time"]
-CLOCK = "MFULAB_STAND_IN_CLOCK"  # the file
-START_S = 14.0  # of Snakemake, on a disk that has read nothing
+CLOCK = "MFULAB_STAND_IN_CLOCK"  # environment variable with the path of the file
+START_S = 14.0  # start of Snakemake from a cold disk
 
 
 def time() -> float:
-    """The clock's time."""
+    """Current time of the clock."""
     with open(os.environ[CLOCK], "rb") as file:
         return struct.unpack("d", file.read())[0]  # type: ignore[no-any-return]
 
@@ -25,12 +25,12 @@ monotonic = perf_counter = time
 
 
 def process_time() -> float:
-    """What the command has taken when it plans."""
+    """Seconds that the command has taken when it plans."""
     return START_S
 
 
 def advance(seconds: float) -> None:
-    """Charges seconds."""
+    """Advances the clock."""
     with open(os.environ[CLOCK], "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         now = struct.unpack("d", file.read())[0] + seconds

@@ -1,4 +1,4 @@
-"""Traces as torch.profiler writes them, small enough to be worked out by hand; times in µs."""
+"""Builds traces as torch.profiler writes them, small enough to check by hand. Times are in µs."""
 
 import gzip
 import json
@@ -35,19 +35,19 @@ def event(
 def operator(
     name: str, begin: float, duration: float, shapes: Any = (), kind: str = "float", **args: Any
 ) -> Event:
-    """An operator on the host's thread 1; one type for all its tensors."""
-    held = {
+    """Operator on the host's thread 1, with one dtype for all tensors."""
+    tensor_args = {
         "Input Dims": shapes,
         "Input type": [kind if shape else "Scalar" for shape in shapes],
         **args,
     }
-    return event("cpu_op", name, begin, duration, 1, **(held if shapes else args))
+    return event("cpu_op", name, begin, duration, 1, **(tensor_args if shapes else args))
 
 
 def launched(
     name: str, at: float, begin: float, duration: float, number: int, call: str = "", **args: Any
 ) -> list[Event]:
-    """A launch on the host's thread 1 at a time, and the kernel that it queued."""
+    """Launch on the host's thread 1 at a time, and the kernel that it queued."""
     return [
         event("cuda_runtime", call or "cudaLaunchKernel", at, 1, 1, correlation=number),
         event("kernel", name, begin, duration, 7, correlation=number, device=0, stream=7, **args),
@@ -55,7 +55,7 @@ def launched(
 
 
 def steps(*spans: tuple[float, float], first: int = 3) -> list[Event]:
-    """ProfilerStep annotations from begin to end."""
+    """ProfilerStep annotations for spans from begin to end."""
     return [
         event("user_annotation", f"ProfilerStep#{first + place}", begin, end - begin, 1)
         for place, (begin, end) in enumerate(spans)
@@ -63,19 +63,21 @@ def steps(*spans: tuple[float, float], first: int = 3) -> list[Event]:
 
 
 def trace(*events: Event | list[Event], **metadata: Any) -> dict[str, Any]:
-    """Events, lists of them flattened, in a trace of an H100 where nothing else is said."""
-    flat = [one for given in events for one in (given if isinstance(given, list) else [given])]
+    """Trace with these events (lists are flattened), by default of an H100."""
+    flat: list[Event] = []
+    for item in events:
+        flat += item if isinstance(item, list) else [item]
     return {"schemaVersion": 1, "deviceProperties": [H100], **metadata, "traceEvents": flat}
 
 
 def write(path: Path, content: Any) -> Path:
-    """A trace, or any text, as a file; gzipped where its name ends in .gz."""
+    """Writes a trace, or any bytes, to a file; gzipped if its name ends in .gz."""
     data = content if isinstance(content, bytes) else json.dumps(content, indent=1).encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
 
 
-# 100 µs of two steps: 40 of compute, 20 of communication, 10 of copies that nothing covers, 30
+# 100 µs of two steps: 40 of compute, 20 of communication, 10 of copies that are not hidden, 30
 # idle.
 TRACE = {
     "traceEvents": [

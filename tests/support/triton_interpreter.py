@@ -1,4 +1,4 @@
-"""Run with TRITON_INTERPRET=1: the Triton rungs on CPU tensors, their errors printed as JSON."""
+"""Runs Triton kernels on CPU tensors with TRITON_INTERPRET=1, and prints their errors as JSON."""
 
 import importlib
 import json

@@ -1,4 +1,5 @@
-"""Run by two processes over gloo: prints, as JSON, what each wrapper's step costs each rank."""
+"""Run by two processes over gloo. Prints as JSON the FLOPs of a step of each wrapper on each
+rank."""
 
 import json
 import os
@@ -15,7 +16,7 @@ from mfulab.flops.layers import LayerTracker
 
 
 def main(rank: int, store: str) -> None:
-    """Takes part in the job as `rank` of 2."""
+    """Runs the job as `rank` of 2."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.FileStore(store, 2))
     found = {}
@@ -24,14 +25,14 @@ def main(rank: int, store: str) -> None:
         model = wrap()
         with OperatorCounter(LayerTracker(model), memory=False) as counter:
             model(torch.randn(ROWS, WIDTH)).sum().backward()
-        found[name] = told(counter.operations)
+        found[name] = flops_by_pass(counter.operations)
     found["pipeline"], measured = pipeline(rank)
     print(json.dumps({"found": found, "measured": measured}))
     dist.destroy_process_group()
 
 
-def told(operations: Operations) -> dict[str, object]:
-    """A step's FLOPs by pass, and the forward ones of both ranks."""
+def flops_by_pass(operations: Operations) -> dict[str, object]:
+    """FLOPs of a step by pass, and the forward FLOPs of both ranks."""
     job = torch.tensor(operations.sum("forward").flops)
     dist.all_reduce(job)
     return {
@@ -46,7 +47,8 @@ def told(operations: Operations) -> dict[str, object]:
 def pipeline(rank: int) -> tuple[dict[str, object], float | None]:
     """A stage's step in two micro-batches, by the counter and by `mfulab.measure`.
 
-    The first step runs each stage once more, to learn its shapes: it is warm-up."""
+    The first step runs each stage once more to learn its shapes, so it is a warm-up.
+    """
     stage, batch = stage_of(rank), torch.randn(ROWS, WIDTH)
     schedule = Schedule1F1B(
         PipelineStage(stage, rank, 2, torch.device("cpu")),
@@ -55,7 +57,10 @@ def pipeline(rank: int) -> tuple[dict[str, object], float | None]:
     )
 
     def step() -> None:
-        schedule.step(target=batch) if rank else schedule.step(batch)
+        if rank == 0:
+            schedule.step(batch)
+        else:
+            schedule.step(target=batch)
 
     step()
     with OperatorCounter(LayerTracker(stage), memory=False) as counter:
@@ -64,7 +69,7 @@ def pipeline(rank: int) -> tuple[dict[str, object], float | None]:
         for _ in range(3):
             step()
             window.step()
-    return told(counter.operations), window.row["flops"]
+    return flops_by_pass(counter.operations), window.row["flops"]
 
 
 if __name__ == "__main__":

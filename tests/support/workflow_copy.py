@@ -1,4 +1,4 @@
-"""A copy of the workflow, which tests and benchmarks may change; needs Python alone."""
+"""Copies of the workflow that tests and benchmarks may change. Needs only the standard library."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIATURE = ("--config", "experiment=miniature", "device=cpu")
-# Of the miniature's report: one of each topic that tests of the workflow look at.
+# Figures of the miniature's report: one for each topic that workflow tests check.
 FEW_FIGURES = (
     "mfu_versus_utilization",
     "utilization_ladder",
@@ -54,8 +54,8 @@ main(step)
 
 
 def fake_steps(folder: Path, code: str, steps: Iterable[str] = STEPS) -> None:
-    """Gives `steps` another measurement: `code` defines `measure(config, folder)`; the app and the
-    runner are real.
+    """Replaces the measurement of `steps`: `code` defines `measure(config, folder)`. App and runner
+    are real.
 
     `measure` may use `step`, `MEASUREMENTS` and `Measured`.
     """
@@ -64,14 +64,14 @@ def fake_steps(folder: Path, code: str, steps: Iterable[str] = STEPS) -> None:
 
 
 def copy_workflow(folder: Path, with_source: bool = False) -> Path:
-    """The workflow's files in `folder`, without results; with the package too where a test edits
-    it."""
+    """Copies the workflow's files into `folder`, without results. `with_source` also copies the
+    package, for tests that edit it."""
     folder.mkdir(exist_ok=True)
     names = ["Snakefile", "workflow", "config", "scripts", *(["src"] if with_source else [])]
     for name in names:
         source = ROOT / name
         if source.is_dir():
-            # Its bytecode too, which need not be made again.
+            # Includes bytecode, which saves compiling it again.
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("*.egg-info"))
         else:
             shutil.copy(source, folder / name)
@@ -82,13 +82,13 @@ def copy_workflow(folder: Path, with_source: bool = False) -> Path:
 
 
 def draw_all(folder: Path) -> None:
-    """Gives a copy the figures back that `draw_only` took."""
-    place = "src/mfulab/lab/report/figures/__init__.py"
-    shutil.copy(ROOT / place, folder / place)
+    """Restores the figures of a copy after `draw_only`."""
+    path = "src/mfulab/lab/report/figures/__init__.py"
+    shutil.copy(ROOT / path, folder / path)
 
 
 def draw_only(folder: Path, figures: tuple[str, ...]) -> None:
-    """Leaves a copy with its source no other figures: drawing them all takes longest."""
+    """Limits the figures of a copy with source, because drawing all takes longest."""
     path = folder / "src/mfulab/lab/report/figures/__init__.py"
     text = path.read_text(encoding="utf-8")
     listed = "pick_all(loaded, order)"
@@ -97,7 +97,7 @@ def draw_only(folder: Path, figures: tuple[str, ...]) -> None:
 
 
 def deploy_workflow(folder: Path, origin: Path = ROOT) -> Path:
-    """A folder as `snakedeploy deploy-workflow` leaves it: config, profiles, and the workflow of
+    """Creates a folder as `snakedeploy deploy-workflow` does: config, profiles, and the workflow of
     `origin` as a module."""
     (folder / "workflow").mkdir(parents=True)
     shutil.copytree(ROOT / "config", folder / "config")
@@ -108,8 +108,8 @@ def deploy_workflow(folder: Path, origin: Path = ROOT) -> Path:
 
 @dataclass(frozen=True)
 class Project:
-    """A copy of the workflow's files; code is imported from it where it holds the package, else
-    from `origin`."""
+    """Copy of the workflow. Code is imported from the copy if it has the package, else from
+    `origin`."""
 
     folder: Path
     origin: Path = ROOT
@@ -117,8 +117,7 @@ class Project:
     def run(
         self, *command: str, check: bool = True, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command of this Python's environment in the copy; output and errors come back
-        together."""
+        """Runs a command of this Python environment in the copy. Output and errors are combined."""
         bin_folder = Path(sys.executable).parent
         paths = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
         source = self.folder / "src" if (self.folder / "src").exists() else self.origin / "src"
@@ -143,7 +142,8 @@ class Project:
     def snakemake(
         self, *arguments: str, check: bool = True, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Runs Snakemake; without a target and experiment it is the miniature's report."""
+        """Runs Snakemake on one core. The default target and experiment are those of the copy's
+        config."""
         return self.run("snakemake", "--cores", "1", *arguments, check=check, **environment)
 
     def rows(self) -> dict[str, float]:

@@ -1,3 +1,3 @@
-"""The older name of gymnasium."""
+"""Older name of gymnasium."""
 
 from gymnasium import *  # noqa: F403 (the older name)

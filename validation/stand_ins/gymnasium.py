@@ -1,5 +1,5 @@
-"""Stands in for gymnasium and gym: a task with CartPole's four numbers and two actions, whose
-episodes all have the same length."""
+"""Replaces gymnasium and gym with a task like CartPole: four numbers, two actions. All episodes
+have the same length."""
 
 import numpy as np
 
@@ -7,13 +7,13 @@ EPISODE = 20
 
 
 class Spec:
-    """Facts of the task."""
+    """Properties of the task."""
 
     reward_threshold = 1e9
 
 
 class Task:
-    """Answers with noise; an episode has EPISODE steps."""
+    """Returns noise; an episode has EPISODE steps."""
 
     spec = Spec()
 
@@ -25,19 +25,20 @@ class Task:
         return self._drawn.standard_normal(4, dtype=np.float32)
 
     def reset(self, seed: int | None = None) -> tuple[np.ndarray, dict[str, object]]:
-        """Begins an episode."""
+        """Starts an episode."""
         self._step = 0
         return self._state(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
-        """One step: state, reward, whether the episode is over, whether it was cut, and nothing."""
+        """Returns state, reward, whether the episode is over, whether it was truncated, and an
+        empty dict."""
         self._step += 1
         return self._state(), 1.0, self._step >= EPISODE, False, {}
 
     def close(self) -> None:
-        """Ends the task."""
+        """Does nothing."""
 
 
 def make(name: str, **_: object) -> Task:
-    """The task, whatever its name is."""
+    """Returns the task, regardless of its name."""
     return Task()

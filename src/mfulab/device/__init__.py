@@ -1,5 +1,5 @@
-"""Kind of a device, torch's name of it, which is asked here and compared nowhere else. Needs no
-torch."""
+"""Kinds of devices, as torch names them. Other modules ask here instead of comparing device types
+themselves. Does not import torch."""
 
 import re
 from collections.abc import Sequence
@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 if TYPE_CHECKING:
     import torch
 
-Device: TypeAlias = "torch.device | str | None"  # or its kind
+Device: TypeAlias = "torch.device | str | None"  # a str is a device kind
 Value = TypeVar("Value")
-# the kind of GPUs with CUDA's streams and counters, or with HIP's, which torch calls the same
+# torch's device type for NVIDIA's GPUs, and also for AMD's under HIP
 GPU = "cuda"
-OF_CPUS = r"-\d+c$"  # how the slugs of CPUs end
+OF_CPUS = r"-\d+c$"  # end of a CPU's slug: its core count
 NO_GPU = (None, "", "auto", "cpu", "meta")
 OF_GPUS = (
     "mfulab.device.vendors",
     "mfulab.timing.device_timer",
-)  # code that does nothing for a CPU
+)  # modules that have no effect on a CPU
 
 
 def is_gpu(device: "Device") -> bool:
-    """True for a GPU, given as a torch.device or as a kind, which may be None; false for torch's
-    meta device."""
+    """True for any GPU, given as a torch.device or as its kind. False for the CPU, torch's meta
+    device and None."""
     return getattr(device, "type", device) not in NO_GPU
 
 
 def kind_of(hardware: str) -> str:
-    """The kind of the device that a slug names, such as `nvidia-h100-80gb-hbm3`: a CPU's ends with
-    its cores. Of a GPU whose name tells no maker the driver here is asked."""
+    """Device kind for a hardware slug such as `nvidia-h100-80gb-hbm3`. A CPU's slug ends with its
+    core count. If a GPU's slug names no vendor, looks for it among the GPUs of this machine."""
     from mfulab.device.identity import slug
     from mfulab.device.vendors import makers
 
@@ -44,16 +44,17 @@ def kind_of(hardware: str) -> str:
 
 
 def visible(devices: Sequence[str]) -> dict[str, str]:
-    """The variable that shows the GPUs of these identifiers alone."""
+    """Environment variable that makes only these GPUs visible, such as `{"CUDA_VISIBLE_DEVICES":
+    …}`. Empty if a machine can have only one."""
     from mfulab.device import vendors
 
     return vendors.of(next(iter(devices), "")).visible(devices)
 
 
 def require_cuda(device: "Device", what: str) -> None:
-    """Raises UnsupportedError for a GPU of another kind than CUDA's, as `what` is written with
-    CUDA's own functions."""
-    # Not above: each run's client imports this module, and errors would double what it takes.
+    """Raises UnsupportedError for a GPU that is not a CUDA device, because `what` calls CUDA
+    functions directly."""
+    # Imported here: each run's client imports this module, and the errors would double its start.
     from mfulab.core.errors import UnsupportedError
     from mfulab.core.said import Said, of_source
 
@@ -63,20 +64,21 @@ def require_cuda(device: "Device", what: str) -> None:
 
 
 def synchronise(device: "torch.device | str") -> None:
-    """Waits until a device, or the current one of a kind, has done what was enqueued; a CPU has."""
+    """Waits until all work queued on a device has finished. Returns at once on a CPU."""
     import torch
 
     torch.get_device_module(device).synchronize(*named(device))
 
 
 def named(device: "torch.device | str") -> "tuple[torch.device | str, ...]":
-    """The arguments that choose a torch.device in functions of its module: none where there is but
-    one, as of MPS."""
+    """Arguments that select a device in its torch module, such as `torch.cuda`. Empty if the module
+    has only one device, such as `torch.mps`."""
     return (device,) if getattr(device, "type", device) == GPU else ()
 
 
 class ByKind(dict[str, Value]):
-    """A value for a CPU and one for GPUs of every kind: `ByKind(cpu=3, gpu=2)[device.type]`."""
+    """Mapping with one value for the CPU and one for GPUs of every kind: `ByKind(cpu=3,
+    gpu=2)[device.type]`."""
 
     def __missing__(self, kind: str) -> Value:
         return self["gpu"]

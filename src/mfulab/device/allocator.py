@@ -1,7 +1,7 @@
-"""State of the C library's allocator, which decides whether a step's tensors lie in new pages each
-time. glibc (malloc/malloc.c, mallopt(3)) maps a block above its threshold anew and unmaps it when
-it is freed. The threshold begins at 128 KiB and becomes the size of the largest mapped block freed,
-up to 32 MiB; twice that, free, is given back."""
+"""State of the C allocator, which decides whether a step's tensors get new pages each time. glibc
+(malloc/malloc.c, mallopt(3)) maps a block above its mmap threshold anew, and unmaps it when freed.
+The threshold starts at 128 KiB and grows to the largest mapped block freed so far, up to 32 MiB.
+Free memory at the heap's top beyond twice the threshold is returned to the system."""
 
 import contextlib
 import ctypes
@@ -15,7 +15,7 @@ import torch
 
 MIB = 1 << 20
 DYNAMIC_MAXIMUM = 32 * MIB  # DEFAULT_MMAP_THRESHOLD_MAX of 64-bit glibc
-ALIGNMENT = MIB >> 4  # more than torch's alignment and malloc's header add to a block
+ALIGNMENT = MIB >> 4  # upper bound on what torch's alignment and malloc's header add to a block
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 M_MMAP_MAX = -4  # malloc.h
@@ -25,15 +25,15 @@ TIMED = 5
 
 
 def settle() -> None:
-    """Brings thresholds to their dynamic maximum, where training brings them, by a block whose
-    pages stay untouched."""
+    """Raises glibc's dynamic thresholds to their maximum, where training would bring them anyway.
+    Frees one large block whose pages are never touched."""
     torch.empty(DYNAMIC_MAXIMUM - ALIGNMENT, dtype=torch.uint8, device="cpu")
 
 
 @contextlib.contextmanager
 def kept_memory() -> Iterator[bool]:
-    """Serves every block from the heap and gives none back; afterwards as declared. Yields False
-    without mallopt."""
+    """Keeps freed memory in the heap and allocates no block by mmap inside the `with` block. Yields
+    False if mallopt is missing or refuses. Then restores the settings of `settle`."""
     library = ctypes.CDLL(None)
     mallopt, malloc_trim = (getattr(library, name, None) for name in ("mallopt", "malloc_trim"))
     if mallopt is None:
@@ -45,14 +45,13 @@ def kept_memory() -> Iterator[bool]:
         mallopt(M_MMAP_MAX, MMAP_MAX)
         mallopt(M_MMAP_THRESHOLD, DYNAMIC_MAXIMUM)
         mallopt(M_TRIM_THRESHOLD, 2 * DYNAMIC_MAXIMUM)
-        # else a heap below the threshold stays, and serves blocks that would be mapped
+        # otherwise the free heap would still serve blocks that should be mapped
         if malloc_trim is not None:
             malloc_trim(0)
 
 
 def mapped(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor on the CPU in a mapping of its own, of ones: malloc, and its thresholds, see nothing
-    of it."""
+    """CPU tensor of ones in its own mmap, so that malloc and its thresholds do not see it."""
     held = mmap.mmap(
         -1, math.prod(shape, start=dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     )
@@ -60,13 +59,13 @@ def mapped(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def page_faults() -> int:
-    """Faults of this process so far that needed no disk, of all its threads."""
+    """Minor page faults (no disk access) of all threads of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def page_fault_s() -> float | None:
-    """Seconds of one page fault now: arrival, clearing and return, the least of `TIMED`; None if it
-    cannot be told."""
+    """Current cost of one page fault in seconds, including clearing and returning the page.
+    Computed from the minimum of `TIMED` trials; None if it cannot be measured."""
     times = []
     for _ in range(TIMED):
         began = time.perf_counter()

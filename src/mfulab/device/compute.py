@@ -1,5 +1,5 @@
-"""The torch device of a run, made ready: threads and precision switches set; the rank that speaks
-for a job."""
+"""Prepares the torch device of a run: threads, precision switches, and the rank that reports for a
+job."""
 
 import contextlib
 import os
@@ -18,8 +18,8 @@ from mfulab.device.emulation import emulated_by_cpu, emulated_by_gpu
 
 
 def prepare(device: DeviceConfig, settled: bool = True) -> tuple[torch.device, int]:
-    """The device, its allocator settled unless told not to, and the CPU threads; NoDeviceError for
-    an unusable GPU."""
+    """Returns the torch device of a run and the number of CPU threads. Settles the C allocator
+    unless `settled` is False. Raises NoDeviceError for an unusable GPU."""
     threads = device.threads or cpu.usable_cores()
     torch.set_num_threads(threads)
     if settled:
@@ -33,14 +33,14 @@ def prepare(device: DeviceConfig, settled: bool = True) -> tuple[torch.device, i
 
 
 def cores_filled() -> int:
-    """The CPU cores that this process's threads can fill: the whole of which its CPU time is a
-    share."""
+    """Number of CPU cores that this process's torch threads can fill. CPU utilization is relative
+    to it."""
     return min(torch.get_num_threads(), cpu.usable_cores())
 
 
 def effective_precision(precision: PrecisionConfig, device: torch.device) -> str:
-    """The format that matmuls use: autocast's, or TF32 where allowed. UnsupportedError where the
-    device lacks it."""
+    """Number format that matmuls use: autocast's, or TF32 if allowed for float32. Raises
+    UnsupportedError if the device does not support it."""
     name = BY_DTYPE[precision.dtype].name
     formats = _formats(device)
     if formats and name not in formats:
@@ -53,20 +53,22 @@ def effective_precision(precision: PrecisionConfig, device: torch.device) -> str
 
 
 def require_float64(device: torch.device) -> None:
-    """Raises UnsupportedError for a device that has no float64 to compare a profile's losses with."""
+    """Raises UnsupportedError if the device has no float64, which a profile's losses are compared
+    with."""
     if (formats := _formats(device)) and "fp64" not in formats:
         reason = Said("no_float64", {"device": device.type})
         raise UnsupportedError(of_source("profile.exact and profile.losses", reason))
 
 
 def _formats(device: torch.device) -> tuple[str, ...]:
-    """The number formats of a GPU whose vendor lists them; empty where torch has all."""
+    """Number formats that torch supports on a GPU, if the vendor restricts them. Empty if torch
+    supports all."""
     return vendors.of_device(device).FORMATS if is_gpu(device) else ()
 
 
 def use_precision(precision: PrecisionConfig, device: torch.device) -> str:
-    """Sets torch's switches, and gives the format that matmuls now use; UnsupportedError where the
-    device lacks it."""
+    """Sets torch's precision switches and returns the format that matmuls now use. Raises
+    UnsupportedError if the device does not support it."""
     effective = effective_precision(precision, device)
     if precision.tf32 and effective != "tf32":
         raise UnsupportedError(Said("tf32_needs_nvidia"))
@@ -75,8 +77,8 @@ def use_precision(precision: PrecisionConfig, device: torch.device) -> str:
 
 
 def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bool) -> str:
-    """The format that matmuls of `dtype`, or convolutions, use as torch's switches stand: one
-    switch for each."""
+    """Format that matmuls of `dtype`, or convolutions, use under torch's current switches. Each has
+    its own switch for TF32."""
     name = format_name(str(dtype).removeprefix("torch.")) or "fp32"
     switch = torch.backends.cudnn.conv if convolutions else torch.backends.cuda.matmul  # type: ignore[attr-defined]
     if name == "fp32" and switch.fp32_precision == "tf32" and not emulated("tf32", device):
@@ -85,7 +87,8 @@ def allowed_precision(dtype: torch.dtype, device: torch.device, convolutions: bo
 
 
 def emulated(precision: str, device: torch.device) -> Said | None:
-    """Says why `device` emulates a format, converting its operands; None where it computes it."""
+    """Reason why `device` emulates a format by converting its operands. None if the hardware
+    computes in it."""
     if is_gpu(device):
         if precision == "tf32" and not vendors.of_device(device).HAS_TF32:
             return Said("tf32_is_nvidias")
@@ -94,16 +97,16 @@ def emulated(precision: str, device: torch.device) -> Said | None:
 
 
 def allow_tf32(allowed: bool) -> None:
-    """Sets torch's switches for TF32 by their older names, as its compiler raises where these
-    contradict the newer."""
+    """Sets torch's TF32 switches through the older names, as torch.compile raises if old and new
+    names disagree."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
 
 
 @contextlib.contextmanager
 def matmuls_in(precision: str) -> Iterator[None]:
-    """Makes float32 matmuls TF32 or not, as `precision` says, convolutions untouched; restores the
-    switch after it."""
+    """Uses TF32 for float32 matmuls inside the `with` block if `precision` is `tf32`, else full
+    precision. Leaves convolutions alone and restores the switch."""
     switch = torch.backends.cuda.matmul
     before = switch.fp32_precision
     switch.fp32_precision = "tf32" if precision == "tf32" else "ieee"
@@ -114,14 +117,14 @@ def matmuls_in(precision: str) -> Iterator[None]:
 
 
 def is_first_rank() -> bool:
-    """True if this process speaks for its job: the only one, or rank 0."""
+    """True if this process reports for its job: rank 0, or the only process."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank() == 0
     return os.environ.get("RANK", "0") == "0"
 
 
 def agreed(value: float) -> float:
-    """The largest of all processes' values; the value itself without others."""
+    """Maximum of a value over all ranks; the value itself without torch.distributed."""
     if not dist.is_available() or not dist.is_initialized():
         return value
     shared = torch.tensor(

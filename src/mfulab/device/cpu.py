@@ -1,5 +1,5 @@
-"""The CPU and the part of it that this process may use, read from the system without heavy
-imports."""
+"""Describes the CPU and the part of it that this process may use. Reads system files and needs no
+heavy imports."""
 
 import functools
 import os
@@ -26,24 +26,23 @@ ARM = {
 
 @dataclass(frozen=True)
 class Cpu:
-    """One CPU as this process sees it."""
+    """CPU as seen by this process."""
 
     name: str
     vendor: str
-    family: int | None  # x86's (CPUID), as `model`; None elsewhere
+    family: int | None  # of CPUID, like `model`; None on CPUs other than x86
     model: int | None
     flags: frozenset[str]
-    clock_mhz: (
-        float | None
-    )  # the highest that cpufreq reports, else /proc/cpuinfo's: of a virtual machine the nominal
+    # cpufreq's maximum, else the clock in /proc/cpuinfo: in a virtual machine the nominal one
+    clock_mhz: float | None
     clock_source: str
     last_level_cache_bytes: int | None
-    virtual: bool | None  # None where the CPU reports no hypervisor, be there one or not, as Arm's
+    virtual: bool | None  # None if the CPU never reports a hypervisor, such as Arm's
 
 
 @functools.cache
 def cpu() -> Cpu:
-    """The CPU of this machine, described by the /proc and /sys trees; by sysctl on macOS."""
+    """CPU of this machine, as described by /proc and /sys, or by sysctl on macOS."""
     block = (system.text("proc/cpuinfo") or "").split("\n\n")[0]  # of the first processor
     pairs = (line.split(":", 1) for line in block.splitlines() if ":" in line)
     facts = {key.strip(): value.strip() for key, value in pairs}
@@ -73,33 +72,33 @@ def _vendor(facts: Mapping[str, str]) -> str:
 
 
 def _is_virtual(facts: Mapping[str, str], flags: frozenset[str]) -> bool | None:
-    """True in a virtual machine; None on a CPU whose flags do not say."""
+    """True in a virtual machine; None if the CPU's flags do not say."""
     if "hypervisor" in flags or system.text("sys/hypervisor/type") is not None:
         return True
     return False if "flags" in facts or not facts else None
 
 
 def logical_cpus() -> frozenset[int]:
-    """The logical CPUs that this process's affinity allows."""
+    """Logical CPUs in this process's affinity mask."""
     return system.affinity() or frozenset(range(os.cpu_count() or 1))
 
 
 def cpu_limit() -> float | None:
-    """CPUs granted by the tightest cgroup quota above this process (version 1 or 2), None without
-    one."""
+    """Tightest CPU quota, in CPUs, of the cgroups of this process (version 1 or 2). None without a
+    quota."""
     limits = []
     for folder in _cgroup_folders("cpu"):
         words = (system.text(folder / "cpu.max") or "").split()
         older = (system.text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
         quota, period = map(_integer, words if len(words) == 2 else older)
-        if quota and period and quota > 0:  # "max" is no number
+        if quota and period and quota > 0:  # "max" is parsed as None
             limits.append(quota / period)
     return min(limits, default=None)
 
 
 def cgroup_cpu_seconds() -> tuple[float | None, float | None]:
-    """CPU seconds that this process's cgroup has used, and that its quota kept from it; None if not
-    reported."""
+    """CPU seconds used by this process's cgroup, and seconds of throttling by its quota. Each is
+    None if not reported."""
     counters: dict[str, int] = {}
     for folder in _cgroup_folders("cpu") + _cgroup_folders("cpuacct"):
         lines = (line.split() for line in (system.text(folder / "cpu.stat") or "").splitlines())
@@ -118,7 +117,7 @@ def cgroup_cpu_seconds() -> tuple[float | None, float | None]:
 
 
 def memory_limit_bytes() -> int | None:
-    """Bytes granted by the tightest cgroup above this process, None if there is no limit."""
+    """Tightest memory limit of this process's cgroups in bytes; None without a limit."""
     names = ("memory.max", "memory.limit_in_bytes")
     limits = (
         _integer(system.text(folder / name))
@@ -131,7 +130,7 @@ def memory_limit_bytes() -> int | None:
 
 @dataclass(frozen=True)
 class SystemSeconds:
-    """Running totals, in CPU seconds, of every process on the CPUs that this one may use."""
+    """Running totals over all processes, in CPU seconds, for the CPUs that this process may use."""
 
     busy: float
     steal: float | None
@@ -139,15 +138,15 @@ class SystemSeconds:
 
 
 def system_seconds() -> SystemSeconds:
-    """Counters of the system until now; `steal` is None if it is not reported."""
+    """Current totals of the system; `steal` is None if not reported."""
     import psutil
 
     every = psutil.cpu_times(percpu=True)
     times = [every[number] for number in sorted(logical_cpus()) if number < len(every)] or every
     idle = sum(core.idle + getattr(core, "iowait", 0.0) for core in times)
     steal = sum(core.steal for core in times) if hasattr(times[0], "steal") else None
-    # A sum of parts that never fall: total - idle would fall by rounding, and utilization be below
-    # 0 %.
+    # Adds the busy parts, which never decrease: total - idle may decrease by rounding, which would
+    # give a utilization below 0 %.
     others = (
         "idle",
         "iowait",
@@ -162,8 +161,8 @@ def system_seconds() -> SystemSeconds:
 
 
 def governor() -> str | None:
-    """The frequency governor of the CPUs that this process may use, several if they differ; None if
-    not reported."""
+    """Frequency governor of the CPUs that this process may use, joined by commas if they differ.
+    None if not reported."""
     paths = (
         f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor"
         for number in sorted(logical_cpus())
@@ -173,8 +172,7 @@ def governor() -> str | None:
 
 
 def turbo() -> bool | None:
-    """True if the clock may rise above its nominal rate; None if it is not reported, as in a
-    virtual machine."""
+    """True if turbo clocks are enabled. None if not reported, as in a virtual machine."""
     if off := system.text("sys/devices/system/cpu/intel_pstate/no_turbo"):
         return off == "0"
     boost = system.text("sys/devices/system/cpu/cpufreq/boost")
@@ -182,15 +180,14 @@ def turbo() -> bool | None:
 
 
 def huge_pages() -> str | None:
-    """The kernel's choice for transparent huge pages: always, madvise or never; None if it is not
-    reported."""
+    """Setting of transparent huge pages: always, madvise or never. None if not reported."""
     match = re.search(r"\[(\w+)\]", system.text("sys/kernel/mm/transparent_hugepage/enabled") or "")
     return match[1] if match else None
 
 
 def physical_cores(logical: frozenset[int]) -> int:
-    """Distinct physical cores among `logical` CPUs; their number where the topology is not
-    reported."""
+    """Number of physical cores behind these logical CPUs. Without a reported topology, each counts
+    as a core."""
     siblings = {
         system.text(f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
         or str(number)
@@ -200,15 +197,15 @@ def physical_cores(logical: frozenset[int]) -> int:
 
 
 def usable_cores() -> int:
-    """Physical cores that affinity and quota let this process keep busy, at least 1; second threads
-    do not count."""
+    """Number of physical cores that this process can keep busy under its affinity and quota, at
+    least 1. SMT siblings count once."""
     if count := _sysctl("hw.physicalcpu"):
         return int(count)
     return max(1, min(physical_cores(logical_cpus()), int(cpu_limit() or 1 << 30)))
 
 
 def vector_flags(flags: frozenset[str]) -> tuple[str, ...]:
-    """The CPU's feature flags that decide how wide it computes, sorted."""
+    """Feature flags that concern vector and matrix units, sorted."""
     wide = re.compile(r"avx\w*|fma|f16c|amx_\w+|sse4_2|asimd\w*|sve\w*|bf16|i8mm|neon")
     return tuple(sorted(filter(wide.fullmatch, flags)))
 
@@ -233,8 +230,7 @@ def _clock(facts: Mapping[str, str]) -> tuple[float | None, str]:
 
 
 def caches() -> dict[str, int]:
-    """Bytes of each cache that data pass through on their way to the first core: `L1`, `L2`,
-    `L3`."""
+    """Size in bytes of each data cache of the first core, by level: `L1`, `L2`, `L3`."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     sizes = {}
     for path in Path(system.ROOT, "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
@@ -257,8 +253,8 @@ def _cgroup_folders(controller: str) -> list[Path]:
     lines = [
         line.split(":", 2)[1:] for line in (system.text("proc/self/cgroup") or "").splitlines()
     ]
-    # A controller belongs to one version: where both are mounted, the other one counts the whole
-    # machine.
+    # Each controller belongs to one cgroup version. If both versions are mounted, the other one
+    # counts the whole machine.
     mounts = [line for line in lines if controller in line[0].split(",")] or [
         line for line in lines if not line[0]
     ]

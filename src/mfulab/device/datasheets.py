@@ -1,5 +1,5 @@
-"""Datasheets of accelerators as this project's commands ask for them: what is wrong is one sentence
-to the user. The facts are those of `mfulab.peaks`."""
+"""Accelerator datasheets for this package's commands, with errors that the command line can show.
+The facts come from `mfulab.peaks`."""
 
 from mfulab import peaks
 from mfulab.core.errors import ConfigurationError, shortened
@@ -9,16 +9,16 @@ from mfulab.peaks.facts import datasheets as datasheets
 from mfulab.peaks.names import normalised as normalised
 from mfulab.peaks.names import typed_names as typed_names
 
-MOST = 8  # products that a message names
+MOST = 8  # products listed in a message
 
 
 class UnknownDeviceError(ConfigurationError, LookupError):
-    """No datasheet here is this device's, or several could be; the message lists the choices."""
+    """Raised if no datasheet, or more than one, matches a device. The message lists the choices."""
 
 
 def find(device: str, units: int | None = None, pci_id: str | None = None) -> Datasheet:
-    """The datasheet of a driver's name (`NVIDIA H200`) or PCI id (`10de:2330`); UnknownDeviceError
-    if unsure."""
+    """Datasheet for a driver's device name (`NVIDIA H200`) or PCI id (`10de:2330`). Raises
+    UnknownDeviceError if none or several match."""
     try:
         return peaks.find(device, units, pci_id)
     except peaks.UnknownDeviceError as error:
@@ -26,9 +26,9 @@ def find(device: str, units: int | None = None, pci_id: str | None = None) -> Da
 
 
 def _said(device: str, choices: tuple[Datasheet, ...]) -> Said:
-    """Says what is wrong with a device's name, for a language that the peaks' package lacks."""
-    named = {"device": shortened(device)}
+    """Error message for an unknown device, translatable, unlike that of the peaks package."""
+    numbers = {"device": shortened(device)}
     if not choices:
-        return Said("no_datasheet", named)
+        return Said("no_datasheet", numbers)
     products = ", ".join(sheet.device for sheet in choices[:MOST])
-    return Said("no_datasheet_near", named | {"near": products})
+    return Said("no_datasheet_near", numbers | {"near": products})

@@ -1,15 +1,15 @@
-"""Tells formats that a device computes, by CPU flags or compute capability, from those it converts
-to fp32."""
+"""Decides which number formats a device computes in hardware and which it emulates in fp32. Uses
+CPU flags or the compute capability."""
 
 import os
 
 from mfulab.core.said import Said
 from mfulab.device import cpu, identity, vendors
 
-# Instructions that multiply a format, by their CPU flag, best first, and their multiply-adds a
-# clock: of a core with AMX (16×16 results a tile instruction, 16 clocks: Intel SDM, TDPBF16PS and
-# TDPBUSD), else of each 32-bit lane (VDPBF16PS 2, VPDPBUSD 4); None for Arm's, whose rate differs
-# by core.
+# Per format: the CPU flags whose instructions multiply it, fastest first, and their multiply-adds
+# per clock. With AMX they are per core (16×16 results per tile instruction, 16 clocks: Intel SDM,
+# TDPBF16PS and TDPBUSD), otherwise per 32-bit lane (VDPBF16PS 2, VPDPBUSD 4). None for Arm, where
+# the rate differs between cores.
 CPU_UNITS: dict[str, dict[str, int | None]] = {
     "bf16": {"amx_bf16": 512, "avx512_bf16": 2, "bf16": None},
     "fp16": {"amx_fp16": 512, "avx512_fp16": 2, "asimdhp": None},
@@ -17,10 +17,10 @@ CPU_UNITS: dict[str, dict[str, int | None]] = {
     "tf32": {},
     "fp8": {},
 }
-# Compute capability from which tensor cores multiply a format; of int8 from which DP4A does.
+# Lowest compute capability whose tensor cores multiply a format; for int8, the lowest with DP4A.
 GPU_SINCE = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9), "int8": (6, 1)}
 
-# ONEDNN_MAX_CPU_ISA's values, and the instructions that each allows beyond the ones before it:
+# Values of ONEDNN_MAX_CPU_ISA in ascending order, each with the CPU flags that it adds:
 # https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
 _ADDED: dict[str, frozenset[str]] = {
     **dict.fromkeys(("SSE41", "AVX", "AVX2", "AVX512_CORE"), frozenset()),
@@ -34,8 +34,8 @@ _ALIKE = {"AVX10_1_512": "AVX512_CORE_FP16", "AVX10_1_512_AMX": "AVX512_CORE_AMX
 
 
 def emulated_by_cpu(precision: str, flags: frozenset[str] | None = None) -> Said | None:
-    """Says why a CPU, this one without `flags`, emulates a format; None where it does not, or
-    reports no flags."""
+    """Reason why a CPU emulates a format; None if it does not, or its flags are unknown. `flags`
+    defaults to those of this machine."""
     flags = usable(cpu.cpu().flags) if flags is None else flags
     units = CPU_UNITS.get(precision)
     if units is None or (units and (not flags or flags & units.keys())):
@@ -48,7 +48,7 @@ def emulated_by_cpu(precision: str, flags: frozenset[str] | None = None) -> Said
 
 
 def usable(flags: frozenset[str]) -> frozenset[str]:
-    """The flags without those that ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA) keeps from torch's
+    """Drops the CPU flags that ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA) disables for torch's
     matmuls."""
     level = (
         os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
@@ -62,8 +62,8 @@ def usable(flags: frozenset[str]) -> frozenset[str]:
 
 
 def emulated_by_gpu(precision: str, capability: tuple[int, int] | None) -> Said | None:
-    """Says why a GPU of a compute capability emulates a format; None where it computes it, or
-    reports none."""
+    """Reason why a GPU of this compute capability emulates a format. None if it does not, or the
+    capability is unknown."""
     since = GPU_SINCE.get(precision)
     if since is None or capability is None or tuple(capability) >= since:
         return None
@@ -72,7 +72,8 @@ def emulated_by_gpu(precision: str, capability: tuple[int, int] | None) -> Said 
 
 
 def emulated_here(device: str) -> dict[str, Said]:
-    """Formats that this machine's device emulates, each with the reason; `device` is its kind."""
+    """Formats that this machine's device emulates, each with the reason. `device` is a device
+    kind."""
     if device == "cpu":
         reasons = {name: emulated_by_cpu(name) for name in CPU_UNITS}
     else:

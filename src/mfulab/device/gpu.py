@@ -1,5 +1,4 @@
-"""The GPU that torch computes on, known by its vendor's identifier, and what the vendor's library
-says of it."""
+"""Properties of the GPU behind a torch.device, as its vendor's library reports them."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -12,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def uuid_of(device: "torch.device") -> str:
-    """The identifier by which a vendor's module knows a torch.device."""
+    """Identifier of a torch.device in its vendor's module."""
     return vendors.of_device(device).uuid_of(device)
 
 
 def capability_of(device: "torch.device | None" = None) -> tuple[int, int] | None:
-    """Compute capability of a torch CUDA device or the current one; None of AMD's, whose numbers
-    mean others."""
+    """Compute capability of a CUDA device, by default the current one. None for other GPUs,
+    including AMD's, whose numbering differs."""
     import torch
 
     if torch.version.hip or getattr(device, "type", GPU) != GPU:
@@ -27,7 +26,8 @@ def capability_of(device: "torch.device | None" = None) -> tuple[int, int] | Non
 
 
 def clock_reader(device: "torch.device") -> Callable[[], float | None]:
-    """A function that reads the GPU's clock in MHz now; None if it is not reported, as on a CPU."""
+    """Returns a function that reads the GPU's current clock in MHz. The function returns None if
+    there is no clock to read, as on a CPU."""
     if not is_gpu(device):
         return lambda: None
     uuid = uuid_of(device)
@@ -35,15 +35,14 @@ def clock_reader(device: "torch.device") -> Callable[[], float | None]:
 
 
 def restriction_of(device: "torch.device") -> str:
-    """Restriction that hides some of a torch.device's values: `MIG instance`, `vGPU` or nothing."""
+    """`MIG instance` or `vGPU` if a torch.device hides some of its values, else empty."""
     if is_gpu(device):
         return vendors.of(uuid := uuid_of(device)).restriction(uuid)
     return ""
 
 
 def properties_of(device: "torch.device") -> GpuProperties:
-    """Properties that decide a GPU's peaks; clocks and bus width are None if the vendor hides
-    them."""
+    """Properties that determine a GPU's peaks. Clocks and bus width are None if not reported."""
     vendor = vendors.of_device(device)
     uuid = uuid_of(device)
     name, units = vendor.name_and_units(device)

@@ -1,5 +1,5 @@
 """Identity of the device: the slug that names its results, and the GPUs that torch would see.
-Planning imports it."""
+Planning imports this module, so it does not import torch."""
 
 import os
 import re
@@ -12,8 +12,8 @@ from mfulab.device.vendors import Gpu, NoDeviceError, torch_build
 
 
 def resolve(device_type: str) -> str:
-    """The kind to measure: `auto` is the first usable GPU that it takes, else the CPU.
-    NoDeviceError if unusable."""
+    """Device kind to measure. `auto` selects the first usable kind of GPU, else the CPU. Raises
+    NoDeviceError if the requested kind is not usable."""
     check(device_type)
     for kind in _automatic() if device_type == "auto" else [device_type]:
         if is_gpu(kind) and not (reason := why_not(kind)):
@@ -24,9 +24,9 @@ def resolve(device_type: str) -> str:
 
 
 def unused() -> Said | None:
-    """Says which GPU `device=auto` leaves, and why; None where it takes one, where none is, or the
-    user hides them."""
-    with suppress(NoDeviceError):  # which whoever asks for a GPU is told
+    """Reason why `device=auto` does not use a GPU that is present. None if it uses one, or none is
+    present or visible."""
+    with suppress(NoDeviceError):  # reported when a GPU is requested
         for kind in _automatic():
             if devices := gpus(kind):
                 reason = why_not(kind)
@@ -35,7 +35,8 @@ def unused() -> Said | None:
 
 
 def _why_silent(asked: Iterable[vendors.Vendor]) -> Said | None:
-    """The first reason of a vendor whose driver is loaded and shows no GPU."""
+    """First reason, over these vendors, why a loaded driver shows no GPU; None if no vendor has
+    one."""
     return next(filter(None, (vendor.why_silent() for vendor in asked)), None)
 
 
@@ -44,21 +45,21 @@ def _automatic() -> list[str]:
 
 
 def check(device_type: str) -> None:
-    """Raises NoDeviceError for a kind that no vendor has."""
+    """Raises NoDeviceError for an unknown device type."""
     choices = ("auto", "cpu", *vendors.kinds())
     if device_type not in choices:
         raise NoDeviceError(f"device.type={device_type}: no such kind; choose {', '.join(choices)}")
 
 
 def gpus(kind: str = GPU, environment: Mapping[str, str] | None = None) -> list[Gpu]:
-    """The GPUs of a kind that torch would see, in its order, those of the first vendor that has
-    any."""
+    """GPUs of a kind that torch would see, in torch's order. They are those of the first vendor
+    that has any."""
     environment = os.environ if environment is None else environment
     return next(filter(None, (vendor.gpus(environment) for vendor in vendors.of_kind(kind))), [])
 
 
 def why_not(kind: str) -> Said | None:
-    """Reason why torch would see no GPU of a kind; None where it would see one."""
+    """Reason why torch cannot use a GPU of this kind; None if it can."""
     if devices := gpus(kind):
         fits = torch_build.installed() is not None
         if fits:
@@ -76,22 +77,22 @@ def why_not(kind: str) -> Said | None:
 
 
 def hardware_slug(device_type: str = "auto") -> str:
-    """The device's name as a folder: `nvidia-h100-80gb-hbm3`, or `amd-epyc-4c` with the cores that
-    may be used."""
+    """Device name as a folder name, such as `nvidia-h100-80gb-hbm3`. A CPU's ends with its usable
+    cores: `amd-epyc-4c`."""
     if devices := gpus(resolve(device_type)):
         return slug(devices[0].name)
     return f"{slug(cpu.cpu().name)}-{cpu.usable_cores()}c"
 
 
 def memory_bytes(kind: str) -> float | None:
-    """Memory of the first GPU, or MIG instance, of a kind in bytes; None for a CPU, and where
-    nobody tells."""
+    """Memory in bytes of the first GPU or MIG instance of a kind. None for a CPU, or if not
+    reported."""
     uuid = next((gpu.uuid for gpu in gpus(kind)), "")
     return vendors.of(uuid).memory_bytes(uuid) if uuid else None
 
 
 def slug(name: str) -> str:
-    """`name` in lower case with hyphens, without trademarks, clocks and words that say nothing.
+    """Lower-case name with hyphens, without trademarks, clocks and filler words.
 
     >>> slug("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz")
     'intel-xeon-platinum-8481c'

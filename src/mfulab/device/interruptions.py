@@ -1,6 +1,6 @@
-"""Interruptions of a process that measures: pauses (SIGSTOP, or Ctrl-Z, and SIGCONT after it),
-and other CPUs than it began on. The kernel counts no time of a pause, but a process hears when it
-goes on."""
+"""Detects interruptions of a measuring process: pauses (SIGSTOP or Ctrl-Z, then SIGCONT) and
+changed CPU affinity. The kernel does not count paused time, but a process receives SIGCONT when it
+resumes."""
 
 import signal
 import threading
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from mfulab.core.said import Said, joined
 from mfulab.device import system
 
-_continued = 0  # times that this process went on, while `heard`
+_continued = 0  # SIGCONTs received within `heard`
 
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Counts pauses within the block; in a thread other than the main one, which hears no signal,
-    nothing."""
+    """Counts pauses inside the `with` block. Counts none outside the main thread, which cannot
+    handle signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -29,7 +29,7 @@ def heard() -> Iterator[None]:
 
 
 def pauses() -> int:
-    """Pauses of this process so far that were heard."""
+    """Number of pauses counted so far in this process."""
     return _continued
 
 
@@ -40,13 +40,13 @@ def _count(number: int, frame: object) -> None:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """State of this process that must not change while something is measured."""
+    """State of this process that must not change during a measurement."""
 
     pauses: int
     cpus: frozenset[int] | None
 
     def changes(self) -> Said | None:
-        """Changes since then; None where nothing has changed."""
+        """Describes the changes since this was taken; None if there were none."""
         now = circumstances()
         changed = list[Said]()
         if now.pauses > self.pauses:
@@ -58,12 +58,12 @@ class Circumstances:
 
 
 def circumstances() -> Circumstances:
-    """Pauses so far, and the CPUs that the calling thread may use."""
+    """Current pause count and CPU affinity of the calling thread."""
     return Circumstances(_continued, system.affinity())
 
 
 def _listed(cpus: frozenset[int] | None) -> str:
-    """Numbers of CPUs, ranges joined.
+    """CPU numbers as text, with ranges joined.
 
     >>> _listed(frozenset({0, 1, 2, 5}))
     '0-2,5'

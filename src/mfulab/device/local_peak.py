@@ -1,7 +1,7 @@
-"""Computed peaks of local devices; apart, so that an edited table of peaks re-runs only what holds
-peaks. A CPU's is physical cores × clock × vector units × lanes × 2. In virtual machines the turbo
-clock is invisible, so a thread may exceed this by a fifth: a CPU's MFU is reported against the
-measured ceiling."""
+"""Computed peaks of local devices. Kept separate, so that an edited table of peaks re-runs only
+what uses peaks. A CPU's peak is physical cores × clock × vector units × lanes × 2. Virtual machines
+hide the turbo clock, so one thread may exceed the result by a fifth. A CPU's MFU is therefore
+reported against the measured ceiling."""
 
 import csv
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ from mfulab.device.peaks import Peak, gpu_peak, to_be_given
 if TYPE_CHECKING:
     import torch
 
-_BITS = {"fp64": 64, "fp32": 32}  # that an element takes of a vector
+_BITS = {"fp64": 64, "fp32": 32}  # width of an element in a vector
 
 
 def local_name() -> str:
-    """The name of the device that `local_peak` is of."""
+    """Name of the device that `local_peak` describes."""
     try:
         gpus = identity.gpus()
     except vendors.NoDeviceError:
@@ -35,8 +35,7 @@ def local_name() -> str:
 
 
 def local_peak(precision: str) -> Peak:
-    """The computed dense peak in TFLOP/s of the first GPU that CUDA would see, if that is known,
-    else of the CPU."""
+    """Computed dense peak in TFLOP/s of the first visible GPU, or of the CPU if there is no GPU."""
     try:
         gpus = identity.gpus()
     except vendors.NoDeviceError as error:
@@ -47,9 +46,9 @@ def local_peak(precision: str) -> Peak:
 
 
 def peak_of(device: "torch.device", threads: int, precision: str, config: DeviceConfig) -> Peak:
-    """The computed peak of a torch.device in an effective precision; a CPU's with the cores that
-    `threads` can fill."""
-    if tflop_s := config.peak_tflop_s.get(precision):  # what the user states comes first
+    """Computed peak of a torch.device in an effective precision. A CPU's counts only cores that
+    `threads` can fill. A peak from the config takes precedence."""
+    if tflop_s := config.peak_tflop_s.get(precision):  # the user's value takes precedence
         return Peak(tflop_s, formula=f"{tflop_s} TFLOP/s", source="device.peak_tflop_s")
     if is_gpu(device):
         return gpu_peak(properties_of(device), precision)
@@ -57,8 +56,8 @@ def peak_of(device: "torch.device", threads: int, precision: str, config: Device
 
 
 def cpu_peak(chip: cpu.Cpu, cores: int, precision: str) -> Peak:
-    """The computed peak of `cores` physical cores in TFLOP/s (TOP/s for int8), None with the reason
-    where unknown."""
+    """Computed peak of `cores` physical cores in TFLOP/s (TOP/s for int8). `spec` is None, with a
+    reason, if unknown."""
     if precision in ("tf32", "fp8", "fp4"):
         return Peak(None, reason=Said("format_of_gpus", {"precision": precision}))
     if chip.clock_mhz is None:
@@ -82,7 +81,7 @@ def cpu_peak(chip: cpu.Cpu, cores: int, precision: str) -> Peak:
 
 @cache
 def _cores() -> list[dict[str, str]]:
-    """Vector units of CPU cores, by vendor, family and model."""
+    """Table of vector units of CPU cores, by vendor, family and model."""
     path = Path(__file__).with_name("fma_per_clock_per_core.csv")
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

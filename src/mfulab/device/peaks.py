@@ -1,6 +1,5 @@
-"""Dense peaks of accelerators, as `mfulab.peaks` computes them, beside what is known of the device at
-hand. Needs no torch. A device without a datasheet here has no peak, but a reason, never that of a
-similar product."""
+"""Dense peaks of accelerators from `mfulab.peaks`, adjusted to the device at hand. Does not import
+torch. A device without a datasheet gets a reason, never the peak of a similar product."""
 
 import html
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Peak:
-    """One dense peak with its origin, in TFLOP/s (TOP/s for int8); None if it is unknown, and
+    """Dense peak in TFLOP/s (TOP/s for int8), with its origin. `spec` is None if unknown, and
     `reason` says why."""
 
     spec: float | None  # at the datasheet's clock for these units
@@ -30,17 +29,18 @@ class Peak:
     reason: Said | None = None
     device: str = ""  # the product whose datasheet was used
     memory_gb_s: float | None = None  # the datasheet's bandwidth in 10⁹ byte/s
-    sparse_factor: float = 1.0  # what 2:4 sparsity multiplies it by in the vendor's marketing
+    sparse_factor: float = 1.0  # factor by which the vendor's marketing raises it for 2:4 sparsity
     note: str = ""
-    texts: str = ""  # that were read for the datasheet's figures
+    texts: str = ""  # documents that the datasheet's figures were checked against
 
     @property
     def tflop_s(self) -> float | None:
-        """The peak in TFLOP/s, at the datasheet's clock: `spec`."""
+        """Peak in TFLOP/s at the datasheet's clock, the same as `spec`."""
         return self.spec
 
     def __str__(self) -> str:
-        """The peak in TFLOP/s, of what, and where it is from; or why there is none."""
+        """One line with the peak, device, formula and source, or the reason why there is no
+        peak."""
         if self.spec is None:
             return f"no peak: {self.reason}"
         parts = (f"{self.spec:g} TFLOP/s dense", self.device, self.formula, self.source)
@@ -50,7 +50,7 @@ class Peak:
         return f"<pre>{html.escape(str(self))}</pre>"
 
     def __float__(self) -> float:
-        """Gives the peak in TFLOP/s; raises TypeError with the reason if it is unknown."""
+        """Returns the peak in TFLOP/s. Raises TypeError with the reason if it is unknown."""
         if self.spec is None:
             raise TypeError(f"no peak: {self.reason}")
         return self.spec
@@ -63,22 +63,23 @@ def peak(
     pci_id: str | None = None,
     max_clock_mhz: float | None = None,
 ) -> Peak:
-    """The dense peak of a device by its name.
+    """Dense peak of a device, looked up by its name.
 
     Args:
-        device: what a driver, framework or trace calls it (`NVIDIA H100 80GB HBM3`, `AMD
+        device: its name in a driver, framework or trace (`NVIDIA H100 80GB HBM3`, `AMD
             Instinct MI300X`), or its PCI id (`10de:2330`). Case, hyphens and the vendor's
             name do not matter; everything else does.
         precision: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8: the format that matmuls
-            use. A GPU whose tensor cores lack the format has no peak in it.
-        units: its SMs or compute units, where known: they tell products of one name apart,
-            and a slice's share.
-        pci_id: its PCI id, where known beside the name, for the same purpose.
-        max_clock_mhz: the highest clock that the device at hand allows, of which
-            `Peak.max_clock` is.
+            use. A GPU whose tensor cores do not support the format has no peak in it.
+        units: number of SMs or compute units, if known. Distinguishes products of the same
+            name, and scales the peak of a slice.
+        pci_id: PCI id, if known in addition to the name. Distinguishes products of the same
+            name.
+        max_clock_mhz: highest clock that the device at hand allows. `Peak.max_clock` is the
+            peak at this clock.
 
-    Returns a `Peak`: `.tflop_s`, also as `float(peak)`, or None with `.reason`; `.memory_gb_s`,
-    `.spec_clock_mhz`, `.source`.
+    Returns a `Peak`. `.tflop_s`, or `float(peak)`, is the peak; it is None if unknown, and
+    `.reason` says why. See also `.memory_gb_s`, `.spec_clock_mhz` and `.source`.
     >>> peak("NVIDIA H100 80GB HBM3", "bf16").datasheet
     989.4
     """
@@ -108,14 +109,14 @@ def peak(
 
 
 def gpu_peak(gpu: "GpuProperties", precision: str) -> Peak:
-    """The dense peak of this GPU (with fewer SMs a slice) in the *effective* precision, not the
-    parameters' dtype."""
+    """Dense peak of a GPU, scaled by its SMs if it is a slice. `precision` is the *effective* one,
+    not the parameters' dtype."""
     return peak(gpu.name, precision, gpu.sms, gpu.pci_id, gpu.max_sm_clock_mhz)
 
 
 def memory_peak_gb_s(gpu: "GpuProperties") -> float | None:
-    """Memory clock × bus width × 2 (transfers a clock) in 10⁹ byte/s; None where hidden, and of a
-    MIG instance."""
+    """Memory bandwidth in 10⁹ byte/s: clock × bus width × 2 transfers per clock. None if not
+    reported, or for a MIG instance."""
     clock_mhz = gpu.max_memory_clock_mhz
     bits = gpu.bus_bits
     if clock_mhz and bits and not SLICE.search(gpu.name):
@@ -124,5 +125,5 @@ def memory_peak_gb_s(gpu: "GpuProperties") -> float | None:
 
 
 def to_be_given(why: Said, precision: str) -> Said:
-    """Reason that a peak is unknown, and the key by which to give it."""
+    """Extends the reason for an unknown peak by the config key that sets the peak."""
     return Said("peak_to_be_given", {"why": why, "precision": precision})

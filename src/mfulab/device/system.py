@@ -1,7 +1,6 @@
-"""Features that Linux alone has, each with its stand-in on macOS: None, or nothing done, where
-there is no answer. No other module but `lab/runtime/processes.py` asks which system it is. Each
-run's client starts with it, so that it imports no errors: with them that start took twice as
-long."""
+"""Features that only Linux has, each with a fallback on macOS: None, or no effect. Only this module
+and `lab/runtime/processes.py` check the operating system. Every run's client imports this module,
+so it does not import the errors, which would double the start time."""
 
 import os
 import resource
@@ -11,16 +10,15 @@ from contextlib import suppress
 
 IS_LINUX = sys.platform == "linux"
 IS_MACOS = sys.platform == "darwin"
-# of torch: macOS's frameworks start threads, after which a fork may hang
+# after importing torch: macOS's frameworks start threads, and a later fork may hang
 CAN_FORK_AFTER_IMPORTS = IS_LINUX
 ROOT = "/"  # /proc and /sys stand below it
 PR_SET_PDEATHSIG = 1  # of prctl(2)
-LONGEST_NUMBER = 9  # digits of a device's number
+LONGEST_NUMBER = 9  # digits of a device index
 
 
 def text(path: str | os.PathLike[str]) -> str | None:
-    """The content of a file below `ROOT`, such as `proc/stat`; None if it is missing or may not be
-    read."""
+    """Content of a file below `ROOT`, such as `proc/stat`. None if it is missing or unreadable."""
     try:
         with open(os.path.join(ROOT, path), encoding="ascii", errors="replace") as file:
             return file.read().strip()
@@ -29,14 +27,14 @@ def text(path: str | os.PathLike[str]) -> str | None:
 
 
 def names(path: str) -> list[str]:
-    """Names in a folder below `ROOT`, in order; nothing where it is missing."""
+    """Sorted names in a folder below `ROOT`; empty if it is missing."""
     with suppress(OSError):
         return sorted(os.listdir(os.path.join(ROOT, path)))
     return []
 
 
 def check_processes() -> None:
-    """Raises UnsupportedError where Linux hides the processes that psutil and the samplers read."""
+    """Raises UnsupportedError if Linux hides /proc, which psutil and the samplers read."""
     from mfulab.core.errors import UnsupportedError
     from mfulab.core.said import Said
 
@@ -45,13 +43,13 @@ def check_processes() -> None:
 
 
 def write(path: str, content: str) -> None:
-    """Writes to a file below /proc if this process may."""
+    """Writes to a file below `ROOT`, such as one in /proc. Ignores errors."""
     with suppress(OSError), open(os.path.join(ROOT, path), "w", encoding="ascii") as file:
         file.write(content)
 
 
 def prctl(option: int, value: int) -> None:
-    """Asks Linux to treat this process differently."""
+    """Calls prctl(2) on Linux; no effect elsewhere."""
     import ctypes
 
     if IS_LINUX:
@@ -59,16 +57,16 @@ def prctl(option: int, value: int) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Ends this process with `parent`, which began it, however that ends; at once where it has
-    ended already."""
+    """Makes the kernel kill this process when `parent` ends, however it ends. Exits at once if it
+    has already ended."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def has_semaphores() -> bool:
-    """True where processes can share semaphores, which their pools and queues take; Linux keeps
-    them in /dev/shm."""
+    """True if processes can share semaphores, which pools and queues need. Linux keeps them in
+    /dev/shm."""
     from multiprocessing import get_context
 
     try:
@@ -79,8 +77,8 @@ def has_semaphores() -> bool:
 
 
 def place_in(entry: str, count: int) -> int:
-    """Number that an entry of a variable such as CUDA_VISIBLE_DEVICES names; `count` where it names
-    none of so many devices."""
+    """Device index in an entry of a variable such as CUDA_VISIBLE_DEVICES. Returns `count` if the
+    entry is not a valid index."""
     number = entry.strip()
     if not number.isdecimal() or len(number) > LONGEST_NUMBER:
         return count
@@ -88,18 +86,17 @@ def place_in(entry: str, count: int) -> int:
 
 
 def affinity() -> frozenset[int] | None:
-    """The logical CPUs that this process may use; None if a process cannot be bound to some
-    (macOS)."""
+    """Logical CPUs that this process may use. None if the system has no affinity (macOS)."""
     return frozenset(os.sched_getaffinity(0)) if IS_LINUX else None
 
 
 def boot() -> str:
-    """A name of this start of the kernel, also in a container; empty if it is not reported."""
+    """Identifier of the current boot, also inside a container. Empty if not reported."""
     return text("proc/sys/kernel/random/boot_id") or ""
 
 
 def peak_memory_bytes() -> int | None:
-    """The most memory of this process that was resident, in bytes: VmHWM, on macOS getrusage's."""
+    """Peak resident memory of this process in bytes (VmHWM; on macOS from getrusage)."""
     peak = _status_bytes("VmHWM")
     if peak is None and IS_MACOS:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes there, KiB on Linux
@@ -107,8 +104,7 @@ def peak_memory_bytes() -> int | None:
 
 
 def file_pages_bytes() -> int:
-    """Resident pages of files, in bytes: above all libraries' code that has run so far. 0 where it
-    is not reported."""
+    """Resident bytes of mapped files, mostly code of libraries. 0 if not reported."""
     return _status_bytes("RssFile") or 0
 
 

@@ -1,5 +1,4 @@
-"""Accelerators that are there and that mfulab does not measure: the CPU is measured in their place,
-and this says so."""
+"""Detects accelerators that mfulab does not support, to explain why the CPU is measured instead."""
 
 from mfulab.core.said import Said
 from mfulab.device import system
@@ -12,12 +11,12 @@ MAKERS = {
     "0x1e52": "Tenstorrent",
 }  # PCI vendor identifiers (pci.ids)
 DISPLAY = "0x03"
-ACCELERATOR = "0x12"  # how the PCI class of a device begins
-INTEGRATED = "0000:00:"  # the bus of a CPU's own graphics, which nobody trains on
+ACCELERATOR = "0x12"  # first byte of a device's PCI class
+INTEGRATED = "0000:00:"  # PCI bus of integrated graphics, which are not used for training
 
 
 def found() -> Said | None:
-    """Says which accelerator of another maker is there; None without one."""
+    """Message that names an unsupported accelerator of this machine; None if there is none."""
     for address in system.names(DEVICES):
         maker = MAKERS.get(system.text(f"{DEVICES}/{address}/vendor") or "")
         kind = system.text(f"{DEVICES}/{address}/class") or ""

@@ -1,1 +1,1 @@
-"""Matmul implementations, one file each."""
+"""Implementations of matmul, one file each."""

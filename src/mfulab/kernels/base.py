@@ -1,6 +1,6 @@
-"""Base of every matmul implementation: C[batch,m,n] = A[batch,m,k] · B[batch,k,n]. A new one is a
-file, `NAME.py`, with a `MatmulKernel` called as the file in capitals; others are named by
-`config/kernel/NAME.yaml`."""
+"""Base classes of matmul implementations: C[batch,m,n] = A[batch,m,k] · B[batch,k,n]. To add one,
+write `NAME.py` with a `MatmulKernel` whose class name is the file's name in CamelCase. Other names
+need a `config/kernel/NAME.yaml`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ FP8_CAPABILITY = (8, 9)  # the first GPUs with fp8 matmuls
 
 
 class Shape(NamedTuple):
-    """C[batch,m,n] = A[batch,m,k] · B[batch,k,n]."""
+    """Shape of a batched matmul: C[batch,m,n] = A[batch,m,k] · B[batch,k,n]."""
 
     batch: int
     m: int
@@ -24,17 +24,18 @@ class Shape(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """FLOPs of the matmul, two for each multiply-add."""
+        """FLOPs of the matmul, counting two per multiply-add."""
         return 2 * self.batch * self.m * self.n * self.k
 
     def bytes_moved(self, operand_bytes: int, output_bytes: int) -> int:
-        """The least that must move: A and B read once, C written once."""
+        """Minimum memory traffic in bytes: A and B read once, C written once."""
         return self.batch * (
             (self.m + self.n) * self.k * operand_bytes + self.m * self.n * output_bytes
         )
 
     def grid(self, rows: int, columns: int) -> tuple[int, int, int]:
-        """Blocks of rows × columns of C: across, down, and those of each matrix of the batch."""
+        """Grid of blocks that each compute rows × columns of C: (blocks across, blocks down,
+        batch)."""
         return ceil_div(self.n, columns), ceil_div(self.m, rows), self.batch
 
     def __str__(self) -> str:
@@ -43,13 +44,13 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch configuration, x first. A CPU implementation has no grid; its block is a tile of the
+    """Launch configuration, x first. On a CPU the grid is empty, and `block` is a tile of the
     loops."""
 
     block: tuple[int, ...] = ()
     grid: tuple[int, ...] = ()
     shared_memory_bytes: int = 0
-    defines: tuple[tuple[str, str], ...] = ()  # macros by which the compiled code suits the shape
+    defines: tuple[tuple[str, str], ...] = ()  # macros that depend on the shape
 
     def __str__(self) -> str:
         return f"grid={self.grid} block={self.block} shared={self.shared_memory_bytes} B"
@@ -57,30 +58,30 @@ class Launch:
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of one thread or block, as the compiler reports them; None if it reports
-    nothing."""
+    """Resources per thread or block, as reported by the compiler. None if it does not report
+    them."""
 
     registers: int | None = None
     shared_memory_bytes: int | None = None
     spill_bytes: int | None = None
-    threads: int | None = None  # a block, where the launch's block is a tile instead
+    threads: int | None = None  # per block, if the launch's `block` is a tile
 
 
 class MatmulKernel(ABC):
-    """One implementation for one precision of `core.formats.FORMATS`; `block` is its thread block
-    or tile, or None."""
+    """Matmul implementation in one precision of `core.formats.FORMATS`. `block` is its thread block
+    or tile; None selects the default."""
 
     family: ClassVar[str]
-    # the rung below on its family's ladder, by its name; none: the lowest
+    # name of the previous kernel in the family's ladder; empty for the first
     after: ClassVar[str] = ""
-    adds: ClassVar[str]  # what this rung does that the one below does not, in a line
+    adds: ClassVar[str]  # one line on what this kernel adds to the previous one
     devices: ClassVar[tuple[str, ...]]
     precisions: ClassVar[tuple[str, ...]]
-    least_capability: ClassVar[tuple[int, int]] = (0, 0)  # of a GPU
-    # in fp8: sums over all of k stay in the tensor cores, which round them
+    least_capability: ClassVar[tuple[int, int]] = (0, 0)  # lowest compute capability
+    # in fp8: accumulates over all of k in the tensor cores, with reduced precision
     accumulates_fast: ClassVar[bool] = False
-    block_sides: ClassVar[int] = 0  # how many numbers `block` has; 0: it cannot be chosen
-    tile: ClassVar[tuple[int, ...]] = ()  # the block where none is chosen
+    block_sides: ClassVar[int] = 0  # length of `block`; 0: the block cannot be chosen
+    tile: ClassVar[tuple[int, ...]] = ()  # default block
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
         if precision not in self.precisions:
@@ -110,12 +111,12 @@ class MatmulKernel(ABC):
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Sides of the thread block or tile."""
+        """Sides of the thread block or tile: `block`, or the default."""
         return self.block or self.tile
 
     def require(self, device: str, shape: Shape) -> None:
-        """Raises UnsupportedError if this cannot be done on the device ("cpu" or "cuda") or for the
-        shape."""
+        """Raises UnsupportedError if the kernel does not support the device ("cpu" or "cuda") or
+        the shape."""
         if device not in self.devices:
             raise UnsupportedError(
                 Said(
@@ -135,31 +136,31 @@ class MatmulKernel(ABC):
             require_grid(f"{self}: {shape}", self.launch(shape).grid)
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        """Arrays for `run` from C-contiguous torch tensors on the device, untimed; c must be
-        written in place."""
+        """Converts C-contiguous torch tensors on the device into the operands of `run`. Not timed.
+        C must be written in place."""
         return a, b, c
 
     def launch(self, shape: Shape) -> Launch:
-        """The launch configuration for a shape."""
+        """Launch configuration for a shape."""
         return Launch(self.sides)
 
     @abstractmethod
     def run(self, *operands: Any, launch: Launch) -> Any:
-        """Writes A·B into C, or returns it where the library must; on a GPU only enqueues it on the
-        current stream."""
+        """Writes A·B into C, or returns it if the library cannot. On a GPU it only enqueues the
+        work on the current stream."""
 
     def resources(self) -> Resources:
-        """Resources that the compiler reported; read after the first run."""
+        """Resources that the compiler reported. Empty before the first run."""
         return Resources()
 
 
 class ThreadAnElement(MatmulKernel):
-    """Base of kernels on a GPU with a thread an element of C; `block` is (columns, rows) of C, or
-    (rows, columns)."""
+    """Base of GPU kernels with one thread per element of C. `block` is (columns, rows) of C, or
+    (rows, columns) if `rows_first`."""
 
     block_sides = 2
     rows_first: ClassVar[bool] = False
-    is_square: ClassVar[bool] = False  # whether a block is a tile whose sides must be equal
+    is_square: ClassVar[bool] = False  # whether the sides of the block must be equal
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
         super().__init__(precision, block)
@@ -175,8 +176,8 @@ class ThreadAnElement(MatmulKernel):
 
 
 class CpuKernel(MatmulKernel):
-    """Base of the CPU rungs: `function` takes a[batch,m,k], b[batch,k,n], c[batch,m,n], then
-    `launch.block`."""
+    """Base of the CPU kernels. `function` takes a[batch,m,k], b[batch,k,n], c[batch,m,n], and then
+    the sides in `launch.block`."""
 
     family = "CPU"
     devices = ("cpu",)
@@ -191,7 +192,8 @@ class CpuKernel(MatmulKernel):
 
 
 class ElementWise(MatmulKernel):
-    """A batch of 1×1×1 products, c[i] = a[i]·b[i]: memory's bandwidth is its ceiling."""
+    """Element-wise product c[i] = a[i]·b[i], as a batch of 1×1×1 matmuls. It is limited by memory
+    bandwidth."""
 
     def require(self, device: str, shape: Shape) -> None:
         super().require(device, shape)
@@ -202,5 +204,5 @@ class ElementWise(MatmulKernel):
 
 
 def ceil_div(numerator: int, denominator: int) -> int:
-    """Number of tiles that cover a length."""
+    """Quotient rounded up: the number of tiles that cover a length."""
     return -(-numerator // denominator)

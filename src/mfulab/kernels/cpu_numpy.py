@@ -1,4 +1,4 @@
-"""NumPy: the BLAS that it was built with (OpenBLAS in the wheels)."""
+"""NumPy's matmul, by the BLAS that NumPy was built with (OpenBLAS in the wheels)."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from mfulab.kernels.base import CpuKernel, Launch
 
 
 class Numpy(CpuKernel):
-    """`numpy.matmul` into an array that exists already."""
+    """Calls `numpy.matmul` with an existing output array."""
 
     after = "numba_cpu_blocked"
     adds = "OpenBLAS: hand-written assembly for this processor"

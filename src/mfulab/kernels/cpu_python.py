@@ -1,4 +1,4 @@
-"""Pure Python: three loops over lists. What the interpreter costs."""
+"""Pure Python: three nested loops over lists, to show the cost of the interpreter."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from mfulab.core.errors import UnsupportedError
 from mfulab.core.said import Said
 from mfulab.kernels.base import CpuKernel, Launch, Shape
 
-LARGEST = 2**27  # multiply-adds: about ten seconds
+LARGEST = 2**27  # multiply-adds, which take about ten seconds
 
 
 class Python(CpuKernel):
-    """Accumulates in float64, which Python's floats are; A and B are turned into lists
+    """Accumulates in float64, because Python's floats are. A and B are converted to lists
     beforehand."""
 
     adds = "three nested loops in the interpreter"

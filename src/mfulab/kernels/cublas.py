@@ -11,10 +11,10 @@ from mfulab.core.said import Said
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
 from mfulab.kernels.devices import current_stream
 
-WORKSPACE_BYTES = 32 << 20  # NVIDIA's advice for Hopper; a larger one lets more algorithms run
+WORKSPACE_BYTES = 32 << 20  # recommended by NVIDIA for Hopper; larger ones allow more algorithms
 
-# (operand type, output type, compute type, type of alpha and beta); cuBLAS itself has no fp8,
-# cuBLASLt has it
+# (operand type, output type, compute type, type of alpha and beta). cuBLASLt supports fp8, cuBLAS
+# does not.
 TYPES = {
     "fp64": ("CUDA_R_64F", "CUDA_R_64F", "COMPUTE_64F", np.float64),
     "fp32": ("CUDA_R_32F", "CUDA_R_32F", "COMPUTE_32F", np.float32),
@@ -27,15 +27,15 @@ TYPES = {
 
 
 class Cublas(MatmulKernel):
-    """`cublasGemmStridedBatchedEx`. cuBLAS thinks in columns: it is asked for Cᵀ = Bᵀ·Aᵀ, which is
-    C in rows. int8's B is transposed beforehand, untimed: fast kernels for it read both operands
-    along k."""
+    """Calls `cublasGemmStridedBatchedEx`. cuBLAS is column-major, so it computes Cᵀ = Bᵀ·Aᵀ, which
+    is C in row-major order. For int8, B is transposed beforehand (untimed), because the fast
+    kernels read both operands along k."""
 
     family = "library"
     after = "torch"
     adds = "cuBLAS called directly, without the framework"
     devices = ("cuda",)
-    least_capability = (5, 0)  # below, neither the library nor Numba runs
+    least_capability = (5, 0)  # neither the library nor Numba supports older GPUs
     precisions = ("fp64", "fp32", "tf32", "fp16", "bf16", "int8")
 
     def require(self, device: str, shape: Shape) -> None:
@@ -70,9 +70,8 @@ class Cublas(MatmulKernel):
                 *(c.data_ptr(), kind_c, n, m * n),
                 *(batch, cublas.ComputeType[compute], cublas.GemmAlgo.DEFAULT),
             )
-        except (
-            cublas.cuBLASError
-        ) as error:  # of B along n, k of 72 was taken with n of 128 and not of 136
+        except cublas.cuBLASError as error:
+            # with B along n, k = 72 was accepted for n = 128, but not for n = 136
             if "NOT_SUPPORTED" not in str(error):
                 raise
             raise UnsupportedError(
@@ -87,7 +86,7 @@ def _scalars(kind: Any) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def workspace(device: Any) -> Any:
-    """Scratch memory on a torch.device for cuBLAS and cuBLASLt, allocated once."""
+    """Scratch memory on a torch.device for cuBLAS and cuBLASLt, allocated once per device."""
     return torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
 
 

@@ -1,5 +1,5 @@
-"""cuBLASLt through `nvmath.bindings.cublasLt`: chosen algorithms, fp8, and work fused into the end
-of the matmul."""
+"""cuBLASLt through `nvmath.bindings.cublasLt`: selection of algorithms, fp8, and fused
+epilogues."""
 
 import functools
 from typing import Any, ClassVar
@@ -18,14 +18,14 @@ _ZERO = np.zeros(1, np.float32)
 
 
 class CublasLt(MatmulKernel):
-    """The heuristic's first algorithm for up to 32 MiB of workspace; fp8's B is transposed
-    beforehand, untimed."""
+    """Uses the heuristic's first algorithm for up to 32 MiB of workspace. For fp8, B is transposed
+    beforehand (untimed)."""
 
     family = "library"
     after = "cublas"
     adds = "cuBLASLt: the algorithm chosen by its heuristic; fp8"
     devices = ("cuda",)
-    least_capability = (5, 0)  # below, neither the library nor Numba runs
+    least_capability = (5, 0)  # neither the library nor Numba supports older GPUs
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "fp16", "bf16", "fp8")
     epilogue = "DEFAULT"
 
@@ -53,8 +53,8 @@ class CublasLt(MatmulKernel):
 
 
 class CublasLtBias(CublasLt):
-    """cuBLASLt with a bias in the matmul's epilogue: zero, so the result is still A·B and shows
-    what fusing costs."""
+    """Adds a bias in the matmul's epilogue, to show the cost of fusion. The bias is zero, so the
+    result is still A·B."""
 
     after = "cublaslt"
     adds = "a bias added in the matmul's own epilogue: what fusing costs"
@@ -63,7 +63,7 @@ class CublasLtBias(CublasLt):
 
 
 class _Plan:
-    """Descriptors and algorithm for Cᵀ = Bᵀ·Aᵀ: the library thinks in columns."""
+    """Descriptors and algorithm for Cᵀ = Bᵀ·Aᵀ, because the library is column-major."""
 
     def __init__(
         self, precision: str, epilogue: str, a: Any, b: Any, c: Any, bias: Any, transposed: bool
@@ -126,8 +126,8 @@ class _Plan:
         return layout
 
     def _choose(self) -> np.ndarray:
-        """The heuristic's first result; cublasLtMatmulHeuristicResult_t begins with the
-        algorithm."""
+        """Returns the first result of the heuristic. A cublasLtMatmulHeuristicResult_t begins with
+        the algorithm."""
         preference = self._lt.matmul_preference_create()
         attribute = self._lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
         self._set("matmul_preference", preference, {attribute: np.uint64(WORKSPACE_BYTES)})

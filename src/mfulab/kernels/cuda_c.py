@@ -1,5 +1,5 @@
-"""Base of the CUDA C rungs: compiled for the GPU at hand, loaded once, launched on torch's current
-stream."""
+"""Base of the CUDA C kernels: compiled for the current GPU, loaded once, launched on torch's
+current stream."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -11,15 +11,16 @@ from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 from mfulab.kernels.devices import STATIC_SHARED_BYTES, current_stream
 from mfulab.kernels.nvrtc import Compiled, compile_source
 
-LEGACY_STREAM = 1  # cudaStreamLegacy, the default stream by a handle of its own
+LEGACY_STREAM = 1  # cudaStreamLegacy, the explicit handle of the default stream
 
 
 class LaunchError(RuntimeError):
-    """A CUDA error by its name, with the launch configuration that met it."""
+    """CUDA error, with its name and the launch configuration."""
 
 
 class CudaC(MatmulKernel):
-    """A kernel `matmul(a, b, c, m, n, k)` in a file of `cuda/`; blockIdx.z counts the batch."""
+    """Kernel `matmul(a, b, c, m, n, k)` from a file in `cuda/`. blockIdx.z is the index into the
+    batch."""
 
     family = "CUDA C"
     devices = ("cuda",)
@@ -35,11 +36,11 @@ class CudaC(MatmulKernel):
         self._loaded: dict[Launch, Any] = {}
 
     def defines(self) -> dict[str, str]:
-        """Macros that the source is compiled with."""
+        """Macros for compiling the source."""
         return {"REAL": self.types[self.precision]}
 
     def compile(self, arch: str, shape: Shape) -> Compiled:
-        """Machine code for an architecture and a shape, on any machine that has NVRTC."""
+        """Compiles the kernel for an architecture and a shape. Needs NVRTC, but no GPU."""
         return self._compile(arch, self.launch(shape))
 
     def _compile(self, arch: str, launch: Launch) -> Compiled:
@@ -48,7 +49,7 @@ class CudaC(MatmulKernel):
         )
 
     def architecture(self, capability: tuple[int, int]) -> str:
-        """The compiler's target for a compute capability."""
+        """Compiler target for a compute capability, such as `sm_90`."""
         return f"sm_{capability[0]}{capability[1]}"
 
     def run(self, *operands: Any, launch: Launch) -> None:
@@ -56,8 +57,8 @@ class CudaC(MatmulKernel):
         self.enqueue(launch, operands, *map(np.int32, (c.shape[-2], c.shape[-1], a.shape[-1])))
 
     def enqueue(self, launch: Launch, tensors: Sequence[Any], *numbers: Any) -> None:
-        """Launches on torch's current stream, with the tensors' addresses and numbers of NumPy's
-        types."""
+        """Launches on torch's current stream. The arguments are the addresses of the tensors,
+        followed by NumPy scalars."""
         from cuda.core import LaunchConfig
         from cuda.core import launch as cuda_launch
 
@@ -71,7 +72,7 @@ class CudaC(MatmulKernel):
             raise LaunchError(f"{error} ({self.source}, {launch})") from error
 
     def loaded(self, launch: Launch) -> Any:
-        """The kernel on the current GPU, allowed the dynamic shared memory that it needs."""
+        """Kernel loaded on the current GPU, with the dynamic shared memory that it needs."""
         if launch not in self._loaded:
             compiled = self._compile(self.architecture(torch.cuda.get_device_capability()), launch)
             self._resources = compiled.resources
@@ -87,7 +88,7 @@ class _TorchStream:
         return 0, current_stream() or LEGACY_STREAM
 
 
-_MODULES: list[Any] = []  # a module that is unloaded takes its kernels with it
+_MODULES: list[Any] = []  # keeps modules alive, as unloading one would invalidate its kernels
 
 
 def _load(compiled: Compiled, entry: str, shared_memory_bytes: int) -> Any:
@@ -111,12 +112,14 @@ def _load(compiled: Compiled, entry: str, shared_memory_bytes: int) -> Any:
 
 
 def handle_of(kernel: Any) -> int:
-    """The driver's CUkernel behind a kernel of cuda.core, which has had it by two names."""
+    """The driver's CUkernel of a cuda.core kernel. Versions of cuda.core name the attribute
+    differently."""
     return int(kernel.handle if hasattr(kernel, "handle") else kernel._handle)
 
 
 def check(answer: tuple[Any, ...]) -> Any:
-    """The values of a driver call; raises LaunchError with the error's name."""
+    """Returns the values of a driver call. Raises LaunchError with the error's name if it
+    failed."""
     error, *values = answer
     if int(error) != 0:
         raise LaunchError(error.name)

@@ -1,12 +1,12 @@
-"""CUDA C, coalesced: neighbouring threads in neighbouring columns, so a warp reads B in one
-transaction."""
+"""CUDA C, coalesced: neighbouring threads compute neighbouring columns, so that a warp reads B in
+one transaction."""
 
 from mfulab.kernels.base import ThreadAnElement
 from mfulab.kernels.cuda_c import CudaC
 
 
 class CudaCoalesced(ThreadAnElement, CudaC):
-    """The naive kernel with its indices swapped. `block` is (columns, rows) of C."""
+    """Naive kernel with its indices swapped. `block` is (columns, rows) of C."""
 
     after = "cuda_naive"
     adds = "indices swapped: a warp reads 32 neighbours of B in one access"

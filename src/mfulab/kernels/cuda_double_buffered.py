@@ -1,10 +1,10 @@
-"""CUDA C, double-buffered: the next tiles are loaded while the present ones are multiplied."""
+"""CUDA C, double-buffered: loads the next tiles while multiplying the current ones."""
 
 from mfulab.kernels.cuda_tiled import Quads
 
 
 class CudaDoubleBuffered(Quads):
-    """One barrier a step instead of two."""
+    """Needs one barrier per step instead of two."""
 
     after = "cuda_vectorised"
     adds = "the next tiles load while these are multiplied; one barrier a step"

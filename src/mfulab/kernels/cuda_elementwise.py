@@ -1,5 +1,4 @@
-"""The smallest custom kernel: the element-wise product c[i] = a[i]·b[i], the first thing to write
-in CUDA C."""
+"""Element-wise product c[i] = a[i]·b[i], the simplest CUDA C kernel."""
 
 from typing import Any
 
@@ -12,7 +11,7 @@ BLOCK = 256
 
 
 class CudaElementwise(ElementWise, CudaC):
-    """One multiplication for 12 bytes in float32."""
+    """Does one multiplication per 12 bytes in float32."""
 
     after = ""
     adds = "one thread an element, nothing shared: the smallest kernel"

@@ -1,10 +1,10 @@
-"""CUDA C for Hopper, clusters: two blocks load half of their common B each, for both."""
+"""CUDA C for Hopper, clusters: two blocks each load half of the B tile that they share."""
 
 from mfulab.kernels.cuda_hopper_stores import CudaHopperStores
 
 
 class CudaHopperCluster(CudaHopperStores):
-    """A cluster of two blocks computes 256×256 of C."""
+    """Computes 256×256 of C per cluster of two blocks."""
 
     after = "cuda_hopper_stores"
     adds = "clusters of two blocks: each loads half of B's tile for both by multicast"

@@ -1,5 +1,5 @@
-"""CUDA C for Hopper, fp8: the best kernel of 16-bit elements with half the bytes and twice the
-products."""
+"""CUDA C for Hopper in fp8: the fastest 16-bit kernel, with half the bytes and twice the
+multiply-adds per clock."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from mfulab.kernels.hopper import BOX, ROW_BYTES, View
 
 
 class CudaHopperFp8(CudaHopperHilbert):
-    """e4m3 in, bf16 out. wgmma takes 8-bit elements along k alone: B is transposed beforehand,
-    untimed."""
+    """Multiplies e4m3 operands into bf16. wgmma takes 8-bit operands only along k, so B is
+    transposed beforehand (untimed)."""
 
     after = "cuda_hopper_hilbert"
     adds = "fp8: twice the products a clock, half the bytes; B transposed beforehand"

@@ -1,4 +1,4 @@
-"""CUDA C for Hopper, Hilbert order: the tiles that are computed at one time lie in a nearly square
+"""CUDA C for Hopper, Hilbert order: tiles that are computed at the same time form a nearly square
 patch of C."""
 
 from typing import Any
@@ -12,7 +12,8 @@ from mfulab.kernels.hopper import TILE_M, TILE_N
 
 
 class CudaHopperHilbert(CudaHopperCluster):
-    """The order is a table on the device, made beforehand: that is in the end-to-end time only."""
+    """Reads the order of tiles from a table on the device. Creating the table counts only in the
+    end-to-end time."""
 
     after = "cuda_hopper_cluster"
     adds = "tiles along a Hilbert curve: the L2 cache serves most loads, whatever the size"
@@ -26,8 +27,8 @@ class CudaHopperHilbert(CudaHopperCluster):
 
 
 def hilbert_order(rows: int, columns: int) -> np.ndarray:
-    """int32 (row << 16 | column) of every cell of a grid along the Hilbert curve of a square around
-    it."""
+    """Cells of a grid as int32 (row << 16 | column), in the order of a Hilbert curve over a square
+    that contains the grid."""
     y, x = (
         side.ravel() for side in np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
     )
@@ -38,8 +39,7 @@ def hilbert_order(rows: int, columns: int) -> np.ndarray:
         right = (x & side) > 0
         down = (y & side) > 0
         distance += side * side * ((3 * right) ^ down)
-        # The quadrant is turned so that the curve enters and leaves it at the corners that its
-        # neighbours expect.
+        # Rotates the quadrant so that the curve is continuous at its corners.
         turned = ~down & right
         x, y = (np.where(turned, side - 1 - axis & side - 1, axis & side - 1) for axis in (x, y))
         x, y = np.where(down, x, y), np.where(down, y, x)

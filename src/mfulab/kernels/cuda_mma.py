@@ -1,5 +1,5 @@
-"""CUDA C, tensor cores by mma.sync: asynchronous copies and matrix loads, for every GPU since
-Ampere."""
+"""CUDA C on tensor cores by mma.sync, with asynchronous copies and matrix loads. Runs on every GPU
+since Ampere."""
 
 from typing import ClassVar
 
@@ -15,11 +15,12 @@ DEPTH = 32
 STAGES = 4
 THREADS = 256
 ITEM_BYTES = 2
-ROW = 8  # elements of a copy of 16 bytes
+ROW = 8  # elements per copy of 16 bytes
 
 
 class CudaMma(CudaC):
-    """A warp's 64×64 of C takes 64 products of eight matrix loads; WMMA's 64×32 takes 16 of six."""
+    """Computes 64×64 of C per warp with 64 products and eight matrix loads. WMMA's 64×32 takes 16
+    products and six loads."""
 
     after = "cuda_wmma"
     adds = (

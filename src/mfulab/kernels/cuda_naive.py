@@ -1,10 +1,10 @@
-"""CUDA C, naive: one thread an element of C, neighbouring threads in neighbouring rows."""
+"""CUDA C, naive: one thread per element of C, neighbouring threads in neighbouring rows."""
 
 from mfulab.kernels.cuda_coalesced import CudaCoalesced
 
 
 class CudaNaive(CudaCoalesced):
-    """A warp reads A down a column: 32 transactions for one instruction. `block` is (rows, columns)
+    """Reads A column-wise in each warp: 32 transactions per instruction. `block` is (rows, columns)
     of C."""
 
     after = ""

@@ -1,12 +1,12 @@
-"""CUDA C, prefetched fragments: the next values come from shared memory while these are
-multiplied."""
+"""CUDA C, prefetched fragments: reads the next values from shared memory while multiplying the
+current ones."""
 
 from mfulab.kernels.cuda_tiled import AsyncTiles
 
 
 class CudaPrefetched(AsyncTiles):
-    """Fragments alternate between two sets of registers, so BK must be even, as the loads of four
-    demand anyway."""
+    """Alternates between two sets of registers, so BK must be even. The loads of four elements
+    already require that."""
 
     after = "cuda_async_copies"
     adds = "the next fragments are read while these are multiplied, also across the barrier"

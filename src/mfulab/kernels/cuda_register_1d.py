@@ -4,7 +4,7 @@ from mfulab.kernels.cuda_tiled import Tiled
 
 
 class CudaRegister1D(Tiled):
-    """Each value of B read from shared memory is used eight times from a register."""
+    """Uses each value of B eight times from a register after reading it from shared memory."""
 
     after = "cuda_shared"
     adds = "eight elements a thread: a value of B serves eight multiply-adds"

@@ -4,7 +4,7 @@ from mfulab.kernels.cuda_register_1d import CudaRegister1D
 
 
 class CudaRegister2D(CudaRegister1D):
-    """Sixteen reads from shared memory for 64 multiply-adds."""
+    """Needs 16 reads from shared memory for 64 multiply-adds."""
 
     after = "cuda_register_1d"
     adds = "8×8 elements a thread: 16 shared-memory reads for 64 multiply-adds"

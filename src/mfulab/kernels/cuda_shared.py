@@ -1,5 +1,5 @@
-"""CUDA C, shared-memory tiles: each value is read from device memory once for a row or column of
-the tile."""
+"""CUDA C, shared-memory tiles: each value is read from device memory once per row or column of
+tiles."""
 
 from mfulab.kernels.base import ThreadAnElement
 from mfulab.kernels.cuda_c import CudaC
@@ -7,7 +7,8 @@ from mfulab.kernels.devices import thread_block
 
 
 class CudaShared(ThreadAnElement, CudaC):
-    """A TILE-th of the device-memory traffic of the rung below. `block` is (TILE, TILE)."""
+    """Reduces traffic to device memory by a factor of TILE, compared with the coalesced kernel.
+    `block` is (TILE, TILE)."""
 
     after = "cuda_coalesced"
     adds = "tiles in shared memory: a 32nd of the device-memory traffic"

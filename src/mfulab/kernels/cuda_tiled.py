@@ -1,5 +1,5 @@
-"""Base of the tiled CUDA C rungs: a block of threads computes BM×BN of C, BK of the inner dimension
-at a time."""
+"""Base of the tiled CUDA C kernels: a block of threads computes BM×BN of C, in steps of BK along
+the inner dimension."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,18 +13,17 @@ from mfulab.kernels.devices import DYNAMIC_SHARED_BYTES, STATIC_SHARED_BYTES, re
 
 
 class Tiled(CudaC):
-    """`block` is (BM, BN, BK)."""
+    """Tiled kernel; `block` is (BM, BN, BK)."""
 
     block_sides = 3
-    run_m: ClassVar[int] = 8  # elements of C that a thread computes down …
-    run_n: ClassVar[int] = 8  # … and across
-    group_rows: ClassVar[int] = 1  # rows of tiles that are walked together
-    load: ClassVar[int] = 1  # neighbouring elements that a thread loads at once
+    run_m: ClassVar[int] = 8  # rows of C that a thread computes …
+    run_n: ClassVar[int] = 8  # … and columns
+    group_rows: ClassVar[int] = 1  # rows of tiles that are processed together
+    load: ClassVar[int] = 1  # adjacent elements that a thread loads at once
     stages: ClassVar[int] = 1  # pairs of tiles in shared memory
-    pad: ClassVar[int] = 0  # elements behind each row of A's tile, which is stored transposed
-    warp: ClassVar[
-        tuple[int, ...]
-    ] = ()  # rows and columns of C that a warp owns; none: rows of the block's threads
+    pad: ClassVar[int] = 0  # padding of each row of A's tile, which is stored transposed
+    # rows and columns of C per warp; empty: warps are consecutive threads of the block
+    warp: ClassVar[tuple[int, ...]] = ()
     most_shared_bytes: ClassVar[int] = STATIC_SHARED_BYTES
 
     def __init__(self, precision: str, block: Sequence[int] | None = None):
@@ -54,7 +53,7 @@ class Tiled(CudaC):
 
     @property
     def tiles_bytes(self) -> int:
-        """Shared memory of all pairs of tiles."""
+        """Shared memory of all stages of tiles in bytes."""
         tile_m, tile_n, tile_k = self.sides
         elements = self.stages * (tile_m + self.pad + tile_n) * tile_k
         return elements * (8 if self.precision == "fp64" else 4)
@@ -80,7 +79,7 @@ class Tiled(CudaC):
 
 
 class Quads(Tiled):
-    """Tiles moved four float32 at a time."""
+    """Tiled kernel that moves four float32 at a time."""
 
     precisions = ("fp32",)
     load = 4
@@ -92,7 +91,7 @@ class Quads(Tiled):
 
 
 class AsyncTiles(Quads):
-    """Tiles that are copied to shared memory asynchronously, three pairs deep."""
+    """Tiled kernel with asynchronous copies to shared memory, in three stages."""
 
     tile = (128, 128, 8)
     warp = (64, 32)

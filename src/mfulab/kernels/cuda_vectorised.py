@@ -1,10 +1,11 @@
-"""CUDA C, vectorised: 128-bit loads and stores, A's tile transposed on its way to shared memory."""
+"""CUDA C, vectorised: 128-bit loads and stores; A's tile is transposed on its way to shared
+memory."""
 
 from mfulab.kernels.cuda_tiled import Quads
 
 
 class CudaVectorised(Quads):
-    """Rows whose length is no multiple of four elements are read one by one."""
+    """Reads elements one by one if the row length is not a multiple of four."""
 
     after = "cuda_register_2d"
     adds = "128-bit loads from device and shared memory"

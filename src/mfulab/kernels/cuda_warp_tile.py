@@ -1,10 +1,11 @@
-"""CUDA C, warp tile: each warp owns 64×32 of C, so its lanes share more of what they read."""
+"""CUDA C, warp tile: each warp computes 64×32 of C, so that its lanes share more of what they
+read."""
 
 from mfulab.kernels.cuda_double_buffered import CudaDoubleBuffered
 
 
 class CudaWarpTile(CudaDoubleBuffered):
-    """The double-buffered rung's code, with its lanes 8×4 to a warp."""
+    """Same code as the double-buffered kernel, with the lanes of a warp arranged 8×4."""
 
     after = "cuda_double_buffered"
     adds = "a warp owns 64×32: fewer distinct shared-memory reads a multiply-add"

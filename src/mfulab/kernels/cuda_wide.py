@@ -1,11 +1,11 @@
-"""CUDA C, wide lanes: each computes 8×16 of a warp's 64×64, so that 128 multiply-adds need six
+"""CUDA C, wide lanes: each lane computes 8×16 of a warp's 64×64, so that 128 multiply-adds need six
 128-bit reads."""
 
 from mfulab.kernels.cuda_grouped import CudaGrouped
 
 
 class CudaWide(CudaGrouped):
-    """A block of 128×256 in steps of 16: one block an SM, and half as many barriers and copies a
+    """Blocks of 128×256 in steps of 16: one block per SM, and half as many barriers and copies per
     multiply-add."""
 
     after = "cuda_grouped"

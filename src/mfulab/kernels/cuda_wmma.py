@@ -1,4 +1,4 @@
-"""CUDA C, tensor cores through nvcuda::wmma: fp16, bf16, tf32 and int8."""
+"""CUDA C on tensor cores through nvcuda::wmma, in fp16, bf16, tf32 and int8."""
 
 from collections.abc import Sequence
 
@@ -19,18 +19,15 @@ _MORE = {
     "bf16": {"SHARED_LOAD": "m16n16k16.shared.bf16"},
     "tf32": {"ROUND_TO_TF32": "1", "SHARED_LOAD": "m16n16k8.shared.tf32"},
 }
-_SINCE = {
-    "int8": (7, 2),
-    "bf16": (8, 0),
-    "tf32": (8, 0),
-}  # compute capability; fp16's fragments are the first
+# lowest compute capability with fragments of a format; the others have them since 7.0
+_SINCE = {"int8": (7, 2), "bf16": (8, 0), "tf32": (8, 0)}
 _ITEM_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "int8": 1}
-_DEPTH_BYTES = 64  # of a tile's row of A
+_DEPTH_BYTES = 64  # bytes in a row of A's tile
 
 
 class CudaWmma(CudaC):
-    """Tensor cores as the CUDA C++ programming guide offers them. `block` is (BM, BN): multiples of
-    a warp's 64×32."""
+    """Uses the tensor core interface of the CUDA C++ programming guide. `block` is (BM, BN),
+    multiples of a warp's 64×32."""
 
     after = "cuda_grouped"
     adds = "tensor cores: a warp multiplies 16×16 fragments in one instruction"
@@ -60,12 +57,12 @@ class CudaWmma(CudaC):
 
     @property
     def depth(self) -> int:
-        """Elements of a tile's row of A."""
+        """Elements in one row of A's tile."""
         return _DEPTH_BYTES // _ITEM_BYTES[self.precision]
 
     @property
     def pack(self) -> int:
-        """Elements of a 128-bit access."""
+        """Elements per 128-bit access."""
         return 16 // _ITEM_BYTES[self.precision]
 
     def defines(self) -> dict[str, str]:

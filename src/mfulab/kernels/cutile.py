@@ -1,5 +1,5 @@
-"""cuTile Python (`cuda-tile`): a program a tile, whose threads, shared memory and copies the
-compiler chooses."""
+"""cuTile Python (`cuda-tile`): one program per tile. The compiler chooses threads, shared memory
+and copies."""
 
 import functools
 from typing import Any
@@ -11,13 +11,14 @@ from mfulab.core.formats import FORMATS
 from mfulab.core.said import Said
 from mfulab.kernels.base import Launch, MatmulKernel, Shape
 
-# Where sums need more registers, the largest tiles that cuTile 1.7 compiles for Hopper without
-# spills.
+# Formats whose sums need more registers: the largest tiles that cuTile 1.7 compiles for Hopper
+# without spills.
 UNSPILLED = {"fp32": (64, 64, 16), "fp8": (64, 128, 128)}
 
 
 class CuTile(MatmulKernel):
-    """`block` is (tile_m, tile_n, tile_k), powers of two. Edges are read as zeros."""
+    """`block` is (tile_m, tile_n, tile_k), powers of two. Elements outside the matrices are read as
+    zeros."""
 
     family = "tile language"
     after = ""
@@ -29,7 +30,7 @@ class CuTile(MatmulKernel):
 
     @property
     def sides(self) -> tuple[int, ...]:
-        # A row of an operand in a tile takes 128 bytes, the widest swizzle of Hopper's copy engine.
+        # A row of an operand's tile takes 128 bytes, the widest swizzle of Hopper's copy engine.
         default = (128, 128, 128 // FORMATS[self.precision].bytes)
         return self.block or UNSPILLED.get(self.precision, default)
 
@@ -47,7 +48,7 @@ class CuTile(MatmulKernel):
                 kernel(self.precision),
                 (*operands, *self.sides),
             )
-        except FileNotFoundError as missing:  # the compiler is a package of its own
+        except FileNotFoundError as missing:  # the compiler is a separate package
             raise UnsupportedError(
                 Said("kernel_missing", {"kernel": str(self), "error": str(missing)})
             ) from None
@@ -55,8 +56,8 @@ class CuTile(MatmulKernel):
 
 @functools.cache
 def kernel(precision: str) -> Any:
-    """C[batch,m,n] = A[batch,m,k] · B[batch,k,n] in a precision; raises ModuleNotFoundError without
-    cuda-tile."""
+    """Compiled kernel for C[batch,m,n] = A[batch,m,k] · B[batch,k,n] in a precision. Raises
+    ModuleNotFoundError without cuda-tile."""
     import cuda.tile as ct
 
     sum_type = ct.int32 if precision == "int8" else ct.float32
@@ -72,7 +73,7 @@ def kernel(precision: str) -> Any:
         matrix = ct.bid(2)
         total = ct.full((tile_m, tile_n), 0, dtype=sum_type)
         for step in range(ct.num_tiles(a, axis=2, shape=(1, tile_m, tile_k))):
-            # Two dimensions: matmuls of three do not become Hopper's own instruction.
+            # In two dimensions, because 3-D matmuls are not compiled to Hopper's wgmma.
             part_a = ct.load(
                 a, index=(matrix, row, step), shape=(1, tile_m, tile_k), padding_mode=zero
             )

@@ -1,4 +1,4 @@
-"""CUTLASS: NVIDIA's templates of matmuls, compiled from the headers of its Python package."""
+"""CUTLASS: NVIDIA's matmul templates, compiled from the headers of its Python package."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ THREADS = 32 * (TILE_M // WARP_SIDE) * (TILE_N // WARP_SIDE)
 
 @dataclass(frozen=True)
 class Template:
-    """One of the library's own configurations of a tile of 128×256, by its generator's list."""
+    """Configuration of a 128×256 tile, from the list of CUTLASS's own generator."""
 
     operand: str
-    units: str  # that multiply, as CUTLASS names them
+    units: str  # CUTLASS's name of the units that multiply
     instruction: tuple[int, int, int]
     depth: int
     stages: int
     item_bytes: int
-    pack: int  # elements of a copy
+    pack: int  # elements per copy
 
     @property
     def shared_memory_bytes(self) -> int:
-        """Bytes of a block's stages of A and B."""
+        """Shared memory per block in bytes, for all stages of A and B."""
         return self.stages * (TILE_M + TILE_N) * self.depth * self.item_bytes
 
 
@@ -47,7 +47,8 @@ TEMPLATES = {
 
 
 class Cutlass(CudaC):
-    """CUTLASS's kernel for Ampere, which later GPUs run too: none of its templates for wgmma."""
+    """CUTLASS's kernel for Ampere, which also runs on later GPUs. Does not use its templates for
+    wgmma."""
 
     family = "library"
     after = "torch_compiled"
@@ -58,7 +59,7 @@ class Cutlass(CudaC):
 
     @property
     def template(self) -> Template:
-        """The configuration of this rung's precision."""
+        """Configuration for this kernel's precision."""
         return TEMPLATES[self.precision]
 
     def require(self, device: str, shape: Shape) -> None:
@@ -90,7 +91,7 @@ class Cutlass(CudaC):
         }
         for name, three in sides.items():
             values[name] = ", ".join(map(str, three))
-        # a name without the prefix may be one of the headers' own
+        # prefixed, because the headers define some of these names
         return {f"RUNG_{name}": str(value) for name, value in values.items()}
 
     def launch(self, shape: Shape) -> Launch:
@@ -105,8 +106,8 @@ class Cutlass(CudaC):
 
 
 def columns_together(across: int) -> int:
-    """Columns of tiles that are multiplied before the next row of tiles, as CUTLASS chooses them
-    for a matrix of so many."""
+    """Width of the groups of tile columns that are processed together, as CUTLASS chooses it for
+    `across` columns."""
     if across >= 6:
         return MOST_TOGETHER
     if across >= 3:
@@ -115,7 +116,7 @@ def columns_together(across: int) -> int:
 
 
 def headers() -> str:
-    """The folder of CUTLASS's headers. Raises UnsupportedError where its package lacks."""
+    """Folder of CUTLASS's headers. Raises UnsupportedError if its package is not installed."""
     package = importlib.util.find_spec(PACKAGE)
     if package is None or not package.submodule_search_locations:
         raise UnsupportedError(Said("needs_cutlass"))

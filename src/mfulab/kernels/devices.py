@@ -1,4 +1,4 @@
-"""Block sizes from device properties, and what a block may not be."""
+"""Properties of the current GPU, default block sizes, and checks of blocks and grids."""
 
 import functools
 import math
@@ -15,37 +15,37 @@ AMPERE = (8, 0)
 HOPPER = (9, 0)
 # CUDA C++ programming guide, "Technical specifications per compute capability"
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
-# a block may have more of its SM only where it asks for it at launch
+# a block gets more shared memory only if the launch requests it
 STATIC_SHARED_BYTES = 48 << 10
-DYNAMIC_SHARED_BYTES = 99 << 10  # what every GPU since 8.0 gives a block that asks
+DYNAMIC_SHARED_BYTES = 99 << 10  # maximum on request on every GPU since 8.0
 
 
 @functools.cache
 def properties() -> Any:
-    """The current GPU's properties, as torch reports them; None without one, where a kernel is only
-    compiled."""
+    """Properties of the current GPU, as torch reports them. None without a GPU, where kernels are
+    only compiled."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_properties(torch.cuda.current_device())
     return None
 
 
 def generation() -> tuple[int, int]:
-    """Compute capability of the current GPU: Hopper's without one, where a kernel is only compiled,
-    and (0, 0) of AMD's."""
+    """Compute capability of the current GPU, (0, 0) for AMD's. Without a GPU, where kernels are
+    only compiled, that of Hopper."""
     if torch.cuda.is_available():
         return gpu.capability_of() or (0, 0)
     return HOPPER
 
 
 def most_threads() -> int:
-    """Threads that a block of the current GPU may have; 1024, as on all since 2.0, if torch does
-    not report it."""
+    """Maximum threads per block of the current GPU. 1024 if torch does not report it, as on all
+    GPUs since 2.0."""
     return getattr(properties(), "max_threads_per_block", 1024)
 
 
 def thread_block(block: tuple[int, ...] | None) -> tuple[int, int]:
-    """The chosen block, else the largest square in whole warps; raises UnsupportedError for too
-    many threads."""
+    """Returns the chosen block, or by default the largest square of whole warps. Raises
+    UnsupportedError if it has too many threads."""
     side = math.isqrt(most_threads())
     first, second = block or (side // WARP * WARP or side,) * 2
     if first * second > most_threads():
@@ -63,12 +63,13 @@ def thread_block(block: tuple[int, ...] | None) -> tuple[int, int]:
 
 
 def current_stream() -> int:
-    """The handle of torch's current stream; 0 is the default one's."""
+    """Handle of torch's current stream; 0 is the default stream."""
     return torch.cuda.current_stream().cuda_stream
 
 
 def require_capability(name: str, least: tuple[int, int]) -> None:
-    """Raises UnsupportedError on a GPU of a lower compute capability, or of none: not NVIDIA's."""
+    """Raises UnsupportedError on a GPU with a lower compute capability, or without one (not
+    NVIDIA's)."""
     if least == (0, 0):
         return
     have = gpu.capability_of()
@@ -82,7 +83,7 @@ def require_capability(name: str, least: tuple[int, int]) -> None:
 
 
 def require_grid(name: str, grid: tuple[int, ...]) -> None:
-    """Raises UnsupportedError for more blocks along a side than any GPU launches."""
+    """Raises UnsupportedError if a side of the grid exceeds CUDA's limit."""
     if any(blocks > most for blocks, most in zip(grid, LARGEST_GRID, strict=False)):
         raise UnsupportedError(
             Said("grid_too_large", {"name": name, "grid": str(grid), "most": str(LARGEST_GRID)})
@@ -96,8 +97,8 @@ def require_block(
     shared_bytes: int,
     most_bytes: int = STATIC_SHARED_BYTES,
 ) -> None:
-    """Raises UnsupportedError for a tiled block that cannot be: its threads, their loads of each
-    tile, its bytes."""
+    """Raises UnsupportedError for an invalid tiled block: number of threads, loads that do not
+    divide evenly, or too much shared memory."""
     if not 0 < threads <= most_threads() or threads % WARP:
         raise UnsupportedError(
             Said(

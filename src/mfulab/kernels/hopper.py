@@ -1,5 +1,4 @@
-"""Base of the Hopper rungs: views of the matrices for the bulk copy engine (TMA), and the
-launch."""
+"""Base of the Hopper kernels: tensor maps for the bulk copy engine (TMA), and the launch."""
 
 import ctypes
 from typing import Any, ClassVar, NamedTuple
@@ -14,17 +13,18 @@ from mfulab.kernels.devices import current_stream, properties
 TILE_M = 128
 TILE_N = 256
 STAGES = 4
-BOX = 64  # columns of B, and of C, in one box
-ROW_BYTES = 128  # of a box: the widest swizzle
+BOX = 64  # columns of B or C per box
+ROW_BYTES = 128  # per row of a box: the widest swizzle
 THREADS = 3 * 128
 H100_SMS = 132
 RING_BYTES = STAGES * (TILE_M + TILE_N) * ROW_BYTES
-ALIGNMENT = 1024  # a swizzle repeats after as many bytes
-PATCH_BYTES = BOX * ROW_BYTES  # of C on its way out
+ALIGNMENT = 1024  # period of the swizzle in bytes
+PATCH_BYTES = BOX * ROW_BYTES  # buffer for a patch of C that is stored
 
 
 class View(NamedTuple):
-    """Descriptor of a contiguous tensor for the copy engine; extents and box innermost first."""
+    """Description of a contiguous tensor for the copy engine. `extents` and `box` are innermost
+    first."""
 
     tensor: Any
     extents: tuple[int, int, int]
@@ -32,20 +32,21 @@ class View(NamedTuple):
 
 
 class Hopper(CudaC):
-    """fp16 and bf16 with float32 accumulation. Rows of A and B must be multiples of 16 bytes."""
+    """fp16 and bf16 kernels with float32 accumulation. Rows of A and B must be multiples of 16
+    bytes."""
 
     precisions: ClassVar[tuple[str, ...]] = ("fp16", "bf16")
     least_capability = (9, 0)
-    cluster: ClassVar[int] = 1  # blocks, one tile above the other
+    cluster: ClassVar[int] = 1  # blocks per cluster, with tiles one below the other
     shared_memory_bytes: ClassVar[int] = RING_BYTES + 2 * STAGES * 8 + ALIGNMENT
     item_bytes: ClassVar[int] = 2
     source = "hopper.cu"
-    stores: ClassVar[bool] = False  # whether C leaves by the copy engine
-    ordered: ClassVar[bool] = False  # whether tiles are taken along a curve
-    deferred: ClassVar[bool] = False  # whether C leaves while the next tile is multiplied
+    stores: ClassVar[bool] = False  # whether the copy engine stores C
+    ordered: ClassVar[bool] = False  # whether tiles are processed along a curve
+    deferred: ClassVar[bool] = False  # whether C is stored while the next tile is multiplied
 
     def architecture(self, capability: tuple[int, int]) -> str:
-        return "sm_90a"  # wgmma exists for this one target only
+        return "sm_90a"  # the only target with wgmma
 
     def defines(self) -> dict[str, str]:
         name = "f16" if self.precision == "fp16" else "bf16"
@@ -84,7 +85,8 @@ class Hopper(CudaC):
         return Launch((THREADS, 1, 1), (blocks, 1, 1), self.shared_memory_bytes)
 
     def views(self, a: Any, b: Any, c: Any) -> list[View]:
-        """Tensors that the copy engine loads and stores, in the order of the kernel's arguments."""
+        """Tensors that the copy engine loads and stores, in the order of the kernel's
+        parameters."""
         batch, m, k = a.shape
         depth = ROW_BYTES // self.item_bytes
         n = c.shape[2]
@@ -96,7 +98,7 @@ class Hopper(CudaC):
         ]
 
     def order(self, c: Any) -> Any:
-        """The order of tiles as a tensor on the device; where none is asked for, any tensor."""
+        """Order of tiles as a tensor on the device. If the kernel does not use one, any tensor."""
         return c
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
@@ -116,8 +118,8 @@ class Hopper(CudaC):
 
         arguments, _ = operands
         kernel = self.loaded(launch)
-        # cuda.core's launch takes no tensor map by value; the driver's does, and takes a CUkernel
-        # for a CUfunction.
+        # cuda.core's launch cannot pass a tensor map by value. The driver's can, and accepts a
+        # CUkernel as a CUfunction.
         function = driver.CUfunction(handle_of(kernel))
         stream = driver.CUstream(current_stream())
         try:
@@ -128,8 +130,8 @@ class Hopper(CudaC):
 
 
 class TensorMap:
-    """128 bytes that describe a tensor to the copy engine, at a multiple of 64; cuda.bindings' own
-    lie at 16."""
+    """Memory for a tensor map of 128 bytes, aligned to 64. Those of cuda.bindings are aligned to 16
+    only."""
 
     def __init__(self) -> None:
         self._memory = ctypes.create_string_buffer(128 + 63)
@@ -137,8 +139,8 @@ class TensorMap:
 
 
 def tensor_map(view: View) -> TensorMap:
-    """A view as the driver encodes it: zeros outside the extents, the 128-byte swizzle that
-    hopper.cuh names."""
+    """Encodes a view by the driver, with the 128-byte swizzle that hopper.cuh expects. Elements
+    outside the extents read as zeros."""
     from cuda.bindings import driver
 
     library = ctypes.CDLL("libcuda.so.1")

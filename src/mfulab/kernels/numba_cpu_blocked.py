@@ -1,21 +1,21 @@
-"""Numba on the CPU, blocked, parallel, vectorised: 4×4 of A stay in registers while rows of B
-stream into rows of C."""
+"""Numba on the CPU, blocked, parallel and vectorised: 4×4 values of A stay in registers while rows
+of B are added to rows of C."""
 
 import numpy as np
 from numba import njit, prange
 
 from mfulab.kernels.base import CpuKernel
 
-DEPTH = 64  # of a block of B, which stays in the L2 cache: DEPTH × columns
-# elements: rows of a tile 4 KB apart, or 32 bytes less, slow a matmul of 1024 or 1000 by a tenth or
-# more
+DEPTH = 64  # rows of a block of B; the block, DEPTH × columns, stays in the L2 cache
+# elements between rows of a tile: rows that are (nearly) 4 KB apart slow a matmul of 1024 or 1000
+# down by a tenth or more
 PADDING = 64
 
 
 @njit(fastmath={"contract"})
 def _four_rows_four_deep(a, b, tile, row, top, k, first, width):
-    """tile[row:row+4] += a[top+row:top+row+4, k:k+4] @ b[k:k+4, first:first+width]: 16 FMAs, 8
-    loads, 4 stores."""
+    """Computes tile[row:row+4] += a[top+row:top+row+4, k:k+4] @ b[k:k+4, first:first+width]. 16
+    FMAs per 8 loads and 4 stores."""
     own = top + row
     last = first + width
     a00 = a[own, k]
@@ -55,7 +55,8 @@ def _four_rows_four_deep(a, b, tile, row, top, k, first, width):
 
 @njit(fastmath={"contract"})
 def _edge(a, b, tile, rows, top, depth, first, width):
-    """Sums what is left over beside the fours: `rows` and `depth` are (first, end)."""
+    """Adds the remainder of a block whose sides are not multiples of four. `rows` and `depth` are
+    (first, end)."""
     for row in range(*rows):
         c_row = tile[row]
         for k in range(*depth):
@@ -96,7 +97,7 @@ def _matmul(a, b, c, rows, columns):
 
 
 class NumbaCpuBlocked(CpuKernel):
-    """Blocked loops on all allowed threads. `block` is (rows of C a task, columns of C)."""
+    """Blocked loops on all allowed threads. `block` is (rows of C per task, columns of C)."""
 
     after = "numba_cpu_reordered"
     adds = "blocks that fit the caches, 4×4 register tiles, every core"

@@ -1,5 +1,5 @@
-"""The seminar's element-wise product on the CPU by Numba: c[i] = a[i]·b[i], the smallest kernel
-there is."""
+"""The seminar's element-wise product on the CPU with Numba: c[i] = a[i]·b[i], the simplest
+kernel."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def _multiply(a, b, c):
 
 
 class NumbaCpuElementwise(ElementWise, CpuKernel):
-    """Element-wise product of two arrays on the CPU; `cuda_elementwise` is its peer on a GPU."""
+    """Element-wise product of two arrays on the CPU. `cuda_elementwise` is the same on a GPU."""
 
     family = "element-wise"
     after = ""

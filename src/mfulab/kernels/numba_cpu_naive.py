@@ -1,5 +1,5 @@
-"""Numba on the CPU, naive: the textbook's three loops, compiled. Walks B down its columns, a cache
-line an element."""
+"""Numba on the CPU, naive: the three textbook loops, compiled. Reads B column-wise, one cache line
+per element."""
 
 from numba import njit
 
@@ -18,7 +18,7 @@ def _matmul(a, b, c):
 
 
 class NumbaCpuNaive(CpuKernel):
-    """One core, loops in the order row, column, k; accumulates in the operands' own format."""
+    """Runs on one core with the loop order row, column, k. Accumulates in the operands' format."""
 
     after = "python"
     adds = "the same loops compiled to machine code"

@@ -1,5 +1,5 @@
-"""Numba on the CPU, loops reordered: the innermost walks along rows of B and C, so it is contiguous
-and vectorises."""
+"""Numba on the CPU, loops reordered: the innermost loop runs along rows of B and C, so it is
+contiguous and vectorises."""
 
 from numba import njit
 
@@ -20,8 +20,8 @@ def _matmul(a, b, c):
 
 
 class NumbaCpuReordered(CpuKernel):
-    """One core, loops in the order row, k, column. `contract` permits fused multiply-adds, nothing
-    else."""
+    """Runs on one core with the loop order row, k, column. The fastmath flag `contract` only
+    permits fused multiply-adds."""
 
     after = "numba_cpu_naive"
     adds = "loop order row, k, column: contiguous, so it vectorises"

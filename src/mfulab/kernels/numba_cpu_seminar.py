@@ -1,5 +1,5 @@
-"""Numba on the CPU, as the seminar writes it: the naive loops with `tmp = 0.0`, which Numba takes
-for float64."""
+"""Numba on the CPU, as written in the seminar: naive loops with `tmp = 0.0`, which Numba types as
+float64."""
 
 from numba import njit
 
@@ -18,8 +18,8 @@ def _matmul(a, b, c):
 
 
 class NumbaCpuSeminar(CpuKernel):
-    """One core; products in float32, their sum in float64. `numba_cpu_naive` is the same with a
-    float32 sum."""
+    """Runs on one core. Products are float32, their sum float64. `numba_cpu_naive` differs only in
+    its float32 sum."""
 
     family = "seminar, CPU"
     after = ""

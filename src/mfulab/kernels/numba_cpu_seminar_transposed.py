@@ -1,5 +1,5 @@
-"""Numba on the CPU, as the seminar writes it, with B transposed: both operands are read along their
-rows."""
+"""Numba on the CPU, as written in the seminar, with B transposed: both operands are read
+row-wise."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def _matmul(a, b_transposed, c):
 
 
 class NumbaCpuSeminarTransposed(NumbaCpuSeminar):
-    """Transposing B is not in the kernel's time, but in the end-to-end time."""
+    """Transposing B counts only in the end-to-end time."""
 
     after = "numba_cpu_seminar"
     adds = "as written: B transposed, so that a core reads both operands in order"

@@ -1,5 +1,5 @@
-"""Base of the Numba CUDA rungs: torch tensors seen as device arrays, launched on torch's current
-stream."""
+"""Base of the Numba CUDA kernels: torch tensors are passed as device arrays, and launches go to
+torch's current stream."""
 
 import functools
 from typing import Any, ClassVar
@@ -11,24 +11,22 @@ from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape
 
 
 class NumbaCuda(MatmulKernel):
-    """`function` is a `cuda.jit` dispatcher over a[batch,m,k], b[batch,k,n], c[batch,m,n];
-    simulated on a CPU."""
+    """Base of kernels whose `function` is a `cuda.jit` dispatcher over a[batch,m,k], b[batch,k,n],
+    c[batch,m,n]. Runs in Numba's simulator for CPU tensors."""
 
     family = "Numba CUDA"
     devices = ("cuda",)
     least_capability = (5, 0)
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
     function: ClassVar[Any]
-    side: ClassVar[
-        int
-    ]  # rows and columns of C that a block of `threads` computes, where no thread is an element's
+    # rows and columns of C per block, for kernels without one thread per element
+    side: ClassVar[int]
     threads: ClassVar[int]
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        vars(np).setdefault(
-            "row_stack", np.vstack
-        )  # dropped by NumPy 2.5; numba-cuda 0.30.4 asks for it
+        # removed in NumPy 2.5, but needed by numba-cuda 0.30.4
+        vars(np).setdefault("row_stack", np.vstack)
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         return device_array(a), device_array(b), device_array(c)
@@ -40,12 +38,12 @@ class NumbaCuda(MatmulKernel):
         self.dispatcher()[launch.grid, launch.block, current_stream()](*operands)
 
     def dispatcher(self) -> Any:
-        """The jitted function for this precision and block."""
+        """Compiled function for this precision and block."""
         return type(self).function
 
     def resources(self) -> Resources:
         kernel = next(iter(getattr(self.dispatcher(), "overloads", {}).values()), None)
-        if kernel is None:  # in the simulator, and before the first call
+        if kernel is None:  # in the simulator, or before the first call
             return Resources()
         return Resources(
             kernel.regs_per_thread, kernel.shared_mem_per_block, kernel.local_mem_per_thread
@@ -53,8 +51,8 @@ class NumbaCuda(MatmulKernel):
 
 
 def device_array(tensor: Any) -> Any:
-    """A torch tensor's memory as Numba takes it: a device array, or in the simulator a NumPy
-    view."""
+    """Numba device array over a torch tensor's memory; in the simulator, a view of its NumPy
+    array."""
     if not tensor.is_cuda:
         from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
@@ -65,7 +63,7 @@ def device_array(tensor: Any) -> Any:
 
 
 def current_stream() -> Any:
-    """torch's current stream for Numba; the simulator's only one is 0."""
+    """Numba stream for torch's current stream; 0 in the simulator."""
     if torch.cuda.is_initialized():
         return _external_stream(torch.cuda.current_stream().cuda_stream)
     return 0

@@ -1,9 +1,10 @@
-"""Numba CUDA, asynchronous copies and matrix loads by inline PTX: a warp owns 64×64 of C, in tf32.
+"""Numba CUDA, asynchronous copies and matrix loads through inline PTX: a warp computes 64×64 of C,
+in tf32.
 
-Copies pass the registers by, three stages deep (PTX ISA, "cp.async"). `ldmatrix` moves rows of 16
-bytes, four float32: lane l gives the address of row l % 8 of matrix l / 8, and gets element l % 4
-of row l / 4 of each. So a lane has what `mma.m16n8k8` asks of A as it lies, and of B if its inner
-dimension is innermost.
+Copies bypass the registers, in three stages (PTX ISA, "cp.async"). `ldmatrix` loads rows of 16
+bytes, which is four float32. Lane l supplies the address of row l % 8 of matrix l / 8, and receives
+element l % 4 of row l / 4 of each matrix. This is the layout that `mma.m16n8k8` needs for A, and
+for B if its inner dimension is innermost.
 """
 
 from typing import Any
@@ -23,26 +24,26 @@ TILE = uint32(128)
 DEPTH = uint32(16)
 THREADS = uint32(128)
 STAGES = uint32(3)
-PACK = uint32(4)  # elements of a copy, and of a row of a matrix
-PACKS = uint32(4)  # of a tile's row
-STEP = uint32(8)  # of the inner dimension, that a product takes
+PACK = uint32(4)  # elements per copy, and per row of a matrix
+PACKS = uint32(4)  # packs per row of a tile
+STEP = uint32(8)  # steps of the inner dimension per product
 EIGHT = uint32(8)
-ROWS = uint32(32)  # that all threads copy at once: THREADS / PACKS
+ROWS = uint32(32)  # rows that all threads copy at once: THREADS / PACKS
 STAGE = uint32(2048)  # TILE · DEPTH elements
-SHARED = 6144  # of three stages
-PLACES_A = 4  # products down, of 16 rows
-PLACES_B = 4  # matrix loads across, of 16 columns
+SHARED = 6144  # elements of three stages
+PLACES_A = 4  # products down, of 16 rows each
+PLACES_B = 4  # matrix loads across, of 16 columns each
 WORD = ir.IntType(32)
 
 
 def _pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
-    """Address of an element of a flat array."""
+    """Address of an element in a flat array."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.gep(data, [index])
 
 
 def _shared(builder: Any, pointer: Any) -> Any:
-    """A generic address as one of shared memory, which has 32 bits."""
+    """Converts a generic address to a 32-bit address in shared memory."""
     wide = builder.ptrtoint(pointer, ir.IntType(64))
     signature = ir.FunctionType(WORD, [ir.IntType(64)])
     text = "{ .reg .u64 place; cvta.to.shared.u64 place, $1; cvt.u32.u64 $0, place; }"
@@ -50,8 +51,8 @@ def _shared(builder: Any, pointer: Any) -> Any:
 
 
 def _copy_of(elements: int, cache: str) -> Any:
-    """Code of an asynchronous copy of so many float32, by way of `cache`: `cg` passes the L1 cache
-    by, `ca` alone takes fewer than 16 bytes."""
+    """Code generator of an asynchronous copy of some float32. `cache` is `cg` to bypass the L1
+    cache, or `ca`, which fewer than 16 bytes need."""
 
     def generate(context, builder, signature, arguments):
         tile, to, source, start, is_inside = arguments
@@ -71,26 +72,26 @@ def _copy_of(elements: int, cache: str) -> Any:
 
 @intrinsic
 def copy_pack(typing_context, tile, to, source, start, is_inside):
-    """Begins to copy four elements of `source` into `tile`; zeros where outside, and then nothing
-    is read."""
+    """Starts to copy four elements of `source` into `tile`. Writes zeros, and reads nothing, if not
+    `is_inside`."""
     return types.void(tile, types.uint32, source, types.uint32, types.boolean), _copy_of(4, "cg")
 
 
 @intrinsic
 def copy_element(typing_context, tile, to, source, start, is_inside):
-    """Begins to copy one element as `copy_pack` does four."""
+    """Starts to copy one element, otherwise like `copy_pack`."""
     return types.void(tile, types.uint32, source, types.uint32, types.boolean), _copy_of(1, "ca")
 
 
 @intrinsic
 def commit_copies(typing_context):
-    """Ends a group of copies."""
+    """Closes the current group of copies."""
     return types.void(), _instruction("cp.async.commit_group;")
 
 
 @intrinsic
 def wait_for_all_but_one(typing_context):
-    """Returns once at most one of this thread's groups is unfinished."""
+    """Waits until at most one of this thread's groups of copies is unfinished."""
     return types.void(), _instruction("cp.async.wait_group 1;")
 
 
@@ -105,7 +106,8 @@ def _instruction(text: str) -> Any:
 
 @intrinsic
 def load_matrices(typing_context, tile, at):
-    """Four matrices of 8×4 float32, of which a lane gives a row's place and gets four elements."""
+    """Loads four matrices of 8×4 float32. Each lane passes the index of one row and receives four
+    elements."""
     result = types.UniTuple(types.float32, 4)
 
     def generate(context, builder, signature, arguments):
@@ -123,14 +125,15 @@ def load_matrices(typing_context, tile, at):
 
 @cuda.jit(device=True, inline="always")
 def _place(row, pack):
-    """Place of a pack in its tile: eight rows that are read together use eight different groups of
-    banks."""
+    """Index of a pack in its tile. Swizzled, so that eight rows that are read together use eight
+    different groups of banks."""
     return row * DEPTH + (pack ^ (row >> uint32(1) & uint32(3))) * PACK
 
 
 @cuda.jit(device=True, inline="always")
 def _copy(tile, stage, source, first, rows, k, inner):
-    """A thread's copies of a tile: its pack of every 32nd row from `first` on, of `rows` in all."""
+    """Starts a thread's copies of a tile: one pack of every 32nd row from `first` on, below
+    `rows`."""
     thread = uint32(cuda.threadIdx.x)
     row = thread // PACKS
     pack = thread % PACKS
@@ -143,7 +146,7 @@ def _copy(tile, stage, source, first, rows, k, inner):
 
 @cuda.jit(device=True, inline="always")
 def _multiply(tile_a, tile_b, stage, row_a, row_b, pack_a, pack_b, total):
-    """total += 64×8 of A times 8×64 of B, by a warp."""
+    """Adds 64×8 of A times 8×64 of B to `total`, per warp."""
     part_a = cuda.local.array((PLACES_A, 4), float32)
     for p in range(uint32(PLACES_A)):
         at = stage * STAGE + _place(row_a + p * uint32(16), pack_a)
@@ -167,7 +170,8 @@ def _multiply(tile_a, tile_b, stage, row_a, row_b, pack_a, pack_b, total):
 
 @cuda.jit(device=True, inline="always")
 def _write_place(c, batch, rows, columns, top, left, total, first):
-    """Writes a lane's part of 16×64 of C, whose sums begin at `first`, masked at the edges."""
+    """Writes a lane's part of 16×64 of C, masked at the edges. Its sums start at index `first` of
+    `total`."""
     for q in range(EIGHT):
         for i in range(FOUR):
             row = top + i // uint32(2) * EIGHT
@@ -178,8 +182,8 @@ def _write_place(c, batch, rows, columns, top, left, total, first):
 
 @cuda.jit(device=True, inline="always")
 def _write(c, batch, rows, columns, top, left, total):
-    """Writes a lane's part of its warp's 64×64. By hand: where a compiler leaves this loop rolled,
-    all sums lie in memory."""
+    """Writes a lane's part of its warp's 64×64. Unrolled by hand, because a loop that the compiler
+    does not unroll keeps all sums in memory."""
     _write_place(c, batch, rows, columns, top, left, total, uint32(0))
     _write_place(c, batch, rows, columns, top + uint32(16), left, total, uint32(32))
     _write_place(c, batch, rows, columns, top + uint32(32), left, total, uint32(64))
@@ -201,8 +205,8 @@ def _matmul(a, b, c, rows, columns, inner):
     lane = thread % uint32(32)
     warp_top = warp // uint32(2) * uint32(64)
     warp_left = warp % uint32(2) * uint32(64)
-    # A's four matrices: two of eight rows, then the same of the next pack. B's: two packs of eight
-    # columns, then those of the next eight.
+    # Four matrices of A: two times eight rows of one pack, then of the next pack. Of B: two packs of
+    # eight columns, then of the next eight columns.
     row_a = warp_top + lane % uint32(16)
     pack_a = lane // uint32(16)
     row_b = warp_left + lane % EIGHT + lane // uint32(16) * EIGHT
@@ -223,7 +227,7 @@ def _matmul(a, b, c, rows, columns, inner):
     while done < inner:
         wait_for_all_but_one()
         cuda.syncthreads()
-        # The stage that is filled now was last read before this barrier.
+        # Safe, because the stage that is filled now was last read before this barrier.
         _copy(tile_a, coming, a, first_a, last_a, k, inner)
         _copy(tile_b, coming, b, first_b, last_b, k, inner)
         commit_copies()
@@ -241,8 +245,8 @@ def _matmul(a, b, c, rows, columns, inner):
 
 
 class NumbaCudaAsync(NumbaCudaUnrolled):
-    """float32 in and out, rounded to tf32 on the way to the multiplier. B is transposed beforehand,
-    in the end-to-end time only."""
+    """float32 in and out, rounded to tf32 before the multiplication. B is transposed beforehand,
+    which counts only in the end-to-end time."""
 
     after = "numba_cuda_tensor_core"
     adds = "cp.async and ldmatrix by intrinsics of inline PTX: three stages, 64×64 of C a warp"

@@ -1,5 +1,5 @@
-"""Numba CUDA, coalesced by swapped indices: neighbouring threads in neighbouring columns, nothing
-transposed."""
+"""Numba CUDA, coalesced by swapped indices: neighbouring threads compute neighbouring columns.
+Nothing is transposed."""
 
 from numba import cuda
 
@@ -18,7 +18,7 @@ def _matmul(a, b, c):
 
 
 class NumbaCudaCoalesced(ThreadAnElement, NumbaCuda):
-    """`block` is (columns, rows) of C."""
+    """Naive kernel with its indices swapped. `block` is (columns, rows) of C."""
 
     after = "numba_cuda_transposed"
     adds = "indices swapped: a warp reads 32 neighbours of B in one access"

@@ -1,4 +1,4 @@
-"""Numba CUDA, naive: one thread an element of C, neighbouring threads in neighbouring rows."""
+"""Numba CUDA, naive: one thread per element of C, neighbouring threads in neighbouring rows."""
 
 from numba import cuda
 
@@ -12,14 +12,14 @@ def _matmul(a, b, c):
     column = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
     batch = cuda.blockIdx.z
     if row < c.shape[1] and column < c.shape[2]:
-        total = c.dtype.type(0)  # a plain 0. would accumulate in float64
+        total = c.dtype.type(0)  # 0.0 would accumulate in float64
         for k in range(a.shape[2]):
             total += a[batch, row, k] * b[batch, k, column]
         c[batch, row, column] = total
 
 
 class NumbaCudaNaive(ThreadAnElement, NumbaCuda):
-    """A warp reads A down a column: 32 transactions for one instruction. `block` is (rows, columns)
+    """Reads A column-wise in each warp: 32 transactions per instruction. `block` is (rows, columns)
     of C."""
 
     after = ""

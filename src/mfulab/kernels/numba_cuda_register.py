@@ -1,5 +1,5 @@
-"""Numba CUDA, register tile: a block computes 128×128 of C, a thread 8×8 of that, from values held
-in local arrays."""
+"""Numba CUDA, register tile: a block computes 128×128 of C, and each thread 8×8 of it in local
+arrays."""
 
 from numba import cuda, float32
 
@@ -10,7 +10,7 @@ DEPTH = 8
 RUN = 8
 COLUMNS = TILE // RUN
 THREADS = COLUMNS * COLUMNS
-PADDED = TILE + 4  # stores of a transposed tile then meet different banks
+PADDED = TILE + 4  # so that stores of the transposed tile use different banks
 
 
 @cuda.jit
@@ -61,7 +61,7 @@ def _matmul(a, b, c):
 
 
 class NumbaCudaRegister(NumbaCuda):
-    """The local arrays become registers only because every index into them is known once the loops
+    """Local arrays become registers only because every index into them is constant once the loops
     are unrolled."""
 
     after = "numba_cuda_shared"

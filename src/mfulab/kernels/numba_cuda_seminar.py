@@ -1,5 +1,5 @@
-"""Numba CUDA, naive as the seminar writes it: `tmp = 0.0` is float64, and neighbouring threads lie
-in one column."""
+"""Numba CUDA, naive, as written in the seminar: `tmp = 0.0` is float64, and neighbouring threads
+compute one column."""
 
 from numba import cuda
 
@@ -18,7 +18,8 @@ def _matmul(a, b, c):
 
 
 class NumbaCudaSeminar(ThreadAnElement, NumbaCuda):
-    """`numba_cuda_naive` is the same with a float32 sum. `block` is (rows, columns) of C."""
+    """Sums in float64; `numba_cuda_naive` differs only in its float32 sum. `block` is (rows,
+    columns) of C."""
 
     family = "seminar, CUDA"
     after = ""
@@ -26,6 +27,5 @@ class NumbaCudaSeminar(ThreadAnElement, NumbaCuda):
     function = _matmul
 
     def launch(self, shape: Shape) -> Launch:
-        return super().launch(
-            shape._replace(m=shape.n, n=shape.m)
-        )  # the grid's first side counts rows
+        # the first side of this grid counts rows
+        return super().launch(shape._replace(m=shape.n, n=shape.m))

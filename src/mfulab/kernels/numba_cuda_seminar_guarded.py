@@ -1,4 +1,4 @@
-"""Numba CUDA, the seminar's shared-memory tiles with guards: beyond an edge a tile holds zeros."""
+"""Numba CUDA, the seminar's shared-memory tiles with guards: elements beyond an edge are zeros."""
 
 import functools
 from typing import Any
@@ -11,11 +11,11 @@ from mfulab.kernels.numba_cuda_seminar import NumbaCudaSeminar
 
 @functools.cache
 def compiled(tile: int) -> Any:
-    """The kernel for tiles of tile×tile elements."""
+    """Kernel for tiles of tile×tile elements."""
 
     @cuda.jit
     def matmul(a, b, c):
-        # The simulator tells shared arrays apart by source line: one declaration a line.
+        # On separate lines, as the simulator identifies shared arrays by source line.
         shared_a = cuda.shared.array((tile, tile), float32)
         shared_b = cuda.shared.array((tile, tile), float32)
         x, y, batch = cuda.grid(3)
@@ -41,7 +41,8 @@ def compiled(tile: int) -> Any:
 
 
 class NumbaCudaSeminarGuarded(NumbaCudaSeminar):
-    """Right for all sides; its reads stay strided as the text has them. `block` is (TILE, TILE)."""
+    """Correct for all shapes. Its reads stay strided, as in the seminar. `block` is (TILE,
+    TILE)."""
 
     after = "numba_cuda_seminar_shared"
     adds = "guards: where a tile of the text overhangs, it holds zeros"

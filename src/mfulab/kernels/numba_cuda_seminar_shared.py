@@ -1,5 +1,5 @@
-"""Numba CUDA, shared-memory tiles as the seminar writes them: `shared_A[tx, ty]`, no guard where a
-tile overhangs."""
+"""Numba CUDA, shared-memory tiles as written in the seminar: `shared_A[tx, ty]`, without guards at
+the edges."""
 
 import functools
 from typing import Any
@@ -12,7 +12,7 @@ from mfulab.kernels.numba_cuda_seminar import NumbaCudaSeminar
 
 @functools.cache
 def compiled(tile: int) -> Any:
-    """The kernel for tiles of tile×tile elements."""
+    """Kernel for tiles of tile×tile elements."""
 
     @cuda.jit
     def matmul(a, b, c):
@@ -23,7 +23,7 @@ def compiled(tile: int) -> Any:
         ty = cuda.threadIdx.y
         tmp = 0.0
         for i in range((a.shape[2] + tile - 1) // tile):
-            # Beyond the edge this reads the next row, and beyond the last row whatever lies there.
+            # Beyond the edge this reads the next row, and beyond the last row arbitrary memory.
             shared_a[tx, ty] = a[batch, x, ty + i * tile]
             shared_b[tx, ty] = b[batch, tx + i * tile, y]
             cuda.syncthreads()
@@ -37,8 +37,8 @@ def compiled(tile: int) -> Any:
 
 
 class NumbaCudaSeminarShared(NumbaCudaSeminar):
-    """Right where the sides are multiples of TILE alone. `block` is (TILE, TILE);
-    `numba_cuda_shared` is corrected."""
+    """Correct only if all sides are multiples of TILE; `numba_cuda_shared` has no such limit.
+    `block` is (TILE, TILE)."""
 
     after = "numba_cuda_seminar_transposed"
     adds = "as written: tiles in shared memory, each filled by strided reads and without guards"

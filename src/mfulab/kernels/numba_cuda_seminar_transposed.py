@@ -1,5 +1,5 @@
-"""Numba CUDA, as the seminar writes it, with B transposed: A is what a warp reads with a stride, so
-nothing is won."""
+"""Numba CUDA, as written in the seminar, with B transposed. This does not help, because it is A
+that a warp reads with a stride."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ def _matmul(a, b_transposed, c):
 
 
 class NumbaCudaSeminarTransposed(NumbaCudaSeminar):
-    """All threads of a warp share a column: they read one element of B either way.
-    `numba_cuda_transposed` turns A."""
+    """Threads of a warp share a column, so they read one element of B in either layout.
+    `numba_cuda_transposed` transposes A instead."""
 
     after = "numba_cuda_seminar"
     adds = "as written: B transposed, though a warp reads it at one place in any case"

@@ -1,5 +1,5 @@
-"""Numba CUDA, shared-memory tiles: each block loads a tile of A and of B once and reuses it TILE
-times."""
+"""Numba CUDA, shared-memory tiles: each block loads a tile of A and of B once and uses each value
+TILE times."""
 
 import functools
 from typing import Any
@@ -13,11 +13,11 @@ from mfulab.kernels.numba_cuda import NumbaCuda
 
 @functools.cache
 def compiled(tile: int, real: Any) -> Any:
-    """The kernel for tiles of tile×tile elements of a Numba type."""
+    """Kernel for tiles of tile×tile elements of a Numba type."""
 
     @cuda.jit
     def matmul(a, b, c):
-        # The simulator tells shared arrays apart by source line: one declaration a line.
+        # On separate lines, as the simulator identifies shared arrays by source line.
         tile_a = cuda.shared.array((tile, tile), real)
         tile_b = cuda.shared.array((tile, tile), real)
         column, row = cuda.grid(2)
@@ -46,7 +46,7 @@ def compiled(tile: int, real: Any) -> Any:
 
 
 class NumbaCudaShared(ThreadAnElement, NumbaCuda):
-    """Device memory is read a TILE-th as often as in the rung below. `block` is (TILE, TILE)."""
+    """Reads device memory a TILE-th as often as the coalesced kernel. `block` is (TILE, TILE)."""
 
     after = "numba_cuda_coalesced"
     adds = "tiles in shared memory: a 32nd of the device-memory traffic"

@@ -1,9 +1,10 @@
-"""Numba CUDA, tensor cores by inline PTX: a warp owns 64×32 of C as 4×4 products of 16×8, in tf32.
+"""Numba CUDA, tensor cores through inline PTX: a warp computes 64×32 of C as 4×4 products of 16×8,
+in tf32.
 
-Numba has no public call for `mma.sync.m16n8k8`: it is an intrinsic of inline PTX here. Fragments by
-PTX ISA, "Matrix fragments for mma.m16n8k8", .tf32, for lane = 4·g + t: A[16×8]: a0 (g, t), a1 (g+8,
-t), a2 (g, t+4), a3 (g+8, t+4); B[8×8]: b0 (t, g), b1 (t+4, g) as (k, column); C[16×8]: c0 (g, 2t),
-c1 (g, 2t+1), c2 (g+8, 2t), c3 (g+8, 2t+1).
+Numba has no public function for `mma.sync.m16n8k8`, so this module defines an intrinsic. Layout of
+fragments in lane 4·g + t, from the PTX ISA, "Matrix fragments for mma.m16n8k8", .tf32: A[16×8]: a0
+(g, t), a1 (g+8, t), a2 (g, t+4), a3 (g+8, t+4); B[8×8]: b0 (t, g), b1 (t+4, g) as (k, column);
+C[16×8]: c0 (g, 2t), c1 (g, 2t+1), c2 (g+8, 2t), c3 (g+8, 2t+1).
 """
 
 from llvmlite import ir
@@ -13,7 +14,7 @@ from mfulab.kernels.numba_cuda_unrolled import FOUR, LIMIT, NumbaCudaUnrolled
 
 try:
     from numba.cuda.extending import intrinsic
-except ImportError:  # the simulator of numba itself, where numba-cuda is not installed
+except ImportError:  # numba's own simulator, if numba-cuda is not installed
     from numba.core.extending import intrinsic
 
 TILE = uint32(128)
@@ -21,11 +22,11 @@ DEPTH = uint32(16)
 THREADS = uint32(256)
 LOADS = uint32(8)
 ROW_A = uint32(20)
-ROW_B = uint32(136)  # DEPTH + 4, TILE + 8: a warp's fragments then lie in 32 different banks
+ROW_B = uint32(136)  # DEPTH + 4, TILE + 8: so that a warp's fragments lie in 32 different banks
 BUFFER_A = uint32(2560)
 BUFFER_B = uint32(2176)  # TILE · ROW_A, DEPTH · ROW_B
 SHARED_A = 5120
-SHARED_B = 4352  # two buffers each
+SHARED_B = 4352  # two buffers for each operand
 DOWN_A = uint32(16)
 DOWN_B = uint32(2)  # rows between a thread's loads: THREADS / DEPTH and THREADS / TILE
 EIGHT = uint32(8)
@@ -37,7 +38,7 @@ _PRODUCT = (
 
 @intrinsic
 def to_tf32(typing_context, value):
-    """A float32 rounded to nearest for the multiplier, which by itself would cut bits off."""
+    """Rounds a float32 to the nearest tf32. The tensor core would truncate it."""
 
     def generate(context, builder, signature, arguments):
         real = ir.FloatType()
@@ -50,7 +51,8 @@ def to_tf32(typing_context, value):
 
 @intrinsic
 def product(typing_context, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-    """A·B + C of a warp's fragments, ten float32 a lane; returns the lane's four of the result."""
+    """Multiplies and adds a warp's fragments: A·B + C. A lane passes ten float32 and receives four
+    of the result."""
     result = types.UniTuple(types.float32, 4)
 
     def generate(context, builder, signature, arguments):
@@ -70,8 +72,8 @@ def product(typing_context, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
 
 @cuda.jit(device=True, inline="always")
 def _fetch(coming_a, coming_b, a, b, at_a, at_b, row_a, k_a, k_b, column_b, rows, columns, inner):
-    """All of a thread's loads of the next tiles, on their way before any is waited for; zeros
-    outside."""
+    """Loads a thread's elements of the next tiles. All loads are issued before any is waited for.
+    Elements outside are zeros."""
     for i in range(LOADS):
         inside_a = row_a + i * DOWN_A < rows and k_a < inner
         inside_b = k_b + i * DOWN_B < inner and column_b < columns
@@ -81,15 +83,14 @@ def _fetch(coming_a, coming_b, a, b, at_a, at_b, row_a, k_a, k_b, column_b, rows
 
 @cuda.jit(device=True, inline="always")
 def _keep(tile, at, step, coming):
-    """Stores what was fetched into shared memory, `step` elements apart, rounded for the
-    multiplier."""
+    """Stores the fetched elements into shared memory, `step` elements apart, rounded to tf32."""
     for i in range(LOADS):
         tile[at + i * step] = to_tf32(coming[i])
 
 
 @cuda.jit(device=True, inline="always")
 def _eight_deep(tile_a, tile_b, at_a, at_b, total):
-    """total += 64×8 of A times 8×32 of B, by a warp."""
+    """Adds 64×8 of A times 8×32 of B to `total`, per warp."""
     part_b = cuda.local.array((4, 2), float32)
     for q in range(FOUR):
         part_b[q, 0] = tile_b[at_b + q * EIGHT]
@@ -144,8 +145,8 @@ def _matmul(a, b, c, rows, columns, inner):
             for i in range(FOUR):
                 total[p, q, i] = float32(0)
 
-    # This thread loads A at (row_a, k_a) and each 16 rows further down, B at (k_b, column_b) and
-    # each 2 rows below.
+    # This thread loads A at (row_a, k_a) and every 16 rows further down, B at (k_b, column_b) and
+    # every 2 rows further down.
     row_a = top + thread // DEPTH
     k_a = thread % DEPTH
     k_b = thread // TILE
@@ -174,7 +175,7 @@ def _matmul(a, b, c, rows, columns, inner):
         _eight_deep(tile_a, tile_b, at, bt, total)
         _eight_deep(tile_a, tile_b, at + EIGHT, bt + EIGHT * ROW_B, total)
         here = uint32(1) - here
-        # The other buffer was last read before the previous barrier.
+        # Safe, because the other buffer was last read before the previous barrier.
         _keep(tile_a, here * BUFFER_A + to_a, DOWN_A * ROW_A, coming_a)
         _keep(tile_b, here * BUFFER_B + to_b, DOWN_B * ROW_B, coming_b)
         cuda.syncthreads()

@@ -1,5 +1,5 @@
-"""Numba CUDA, coalesced by a transposed operand: the naive thread order, A stored so that a warp
-reads it in a row."""
+"""Numba CUDA, coalesced by a transposed operand: the naive order of threads, with A stored so that
+a warp reads it contiguously."""
 
 from typing import Any
 
@@ -21,8 +21,7 @@ def _matmul(a_transposed, b, c):
 
 
 class NumbaCudaTransposed(NumbaCudaNaive):
-    """Transposing A is not in the kernel's time, but in the end-to-end time. `block` is (rows,
-    columns) of C."""
+    """Transposing A counts only in the end-to-end time. `block` is (rows, columns) of C."""
 
     after = "numba_cuda_naive"
     adds = "A transposed beforehand: the same threads now read it in one access"

@@ -1,5 +1,5 @@
-"""Numba CUDA, unrolled register tile: 32-bit indices into flat arrays, inner loop unrolled, next
-tile on its way."""
+"""Numba CUDA, unrolled register tile: 32-bit indices into flat arrays, an unrolled inner loop, and
+prefetch of the next tile."""
 
 from typing import Any
 
@@ -19,27 +19,26 @@ THREADS = uint32(256)
 LOADS = uint32(4)  # TILE · DEPTH / THREADS
 DOWN_A = uint32(32)
 DOWN_B = uint32(2)  # rows between a thread's loads: THREADS / DEPTH and THREADS / TILE
-HALF = uint32(
-    64
-)  # a thread's rows and columns lie in two fours, half a tile apart: its neighbours use other banks
-ROW = uint32(
-    132
-)  # of A's tile, which is stored transposed; the padding keeps those stores in different banks
+# distance between the two groups of four of a thread's rows and columns, so that neighbouring
+# threads use different banks
+HALF = uint32(64)
+# length of a row of A's tile, which is stored transposed; padded so that stores use different banks
+ROW = uint32(132)
 BUFFER_A = uint32(1056)
 BUFFER_B = uint32(1024)  # DEPTH · ROW, DEPTH · TILE
 SHARED_A = 2112
-SHARED_B = 2048  # two buffers each
+SHARED_B = 2048  # two buffers for each operand
 FOUR = uint32(4)
-# The simulator knows neither: an alignment that lets four loads become one of 128 bits, and two
-# blocks on an SM.
+# An alignment that lets four loads become one of 128 bits, and a register limit for two blocks per
+# SM. The simulator supports neither.
 ALIGNMENT = None if config.ENABLE_CUDASIM else 16
 LIMIT = {} if config.ENABLE_CUDASIM else {"max_registers": 128}
 
 
 @cuda.jit(device=True, inline="always")
 def _fetch_a(coming, a, matrix, row, k, rows, inner):
-    """A thread's loads of A's tile: beyond `inner` zeros, beyond the last row that row, whose sums
-    nobody writes."""
+    """Loads a thread's elements of A's tile. Beyond `inner` they are zeros. Beyond the last row,
+    they repeat that row, and their sums are not stored."""
     for i in range(LOADS):
         at = (matrix * rows + min(row + i * DOWN_A, rows - uint32(1))) * inner + k
         coming[i] = a[at] if k < inner else float32(0)
@@ -47,7 +46,7 @@ def _fetch_a(coming, a, matrix, row, k, rows, inner):
 
 @cuda.jit(device=True, inline="always")
 def _fetch_b(coming, b, matrix, k, column, inner, columns):
-    """A thread's loads of B's tile as `_fetch_a` does A's, but down the inner dimension."""
+    """Loads a thread's elements of B's tile, like `_fetch_a`, but down the inner dimension."""
     at = (matrix * inner + k) * columns + min(column, columns - uint32(1))
     for i in range(LOADS):
         coming[i] = b[at + i * DOWN_B * columns] if k + i * DOWN_B < inner else float32(0)
@@ -55,14 +54,14 @@ def _fetch_b(coming, b, matrix, k, column, inner, columns):
 
 @cuda.jit(device=True, inline="always")
 def _keep(tile, at, step, coming):
-    """Stores what was fetched into shared memory, `step` elements apart."""
+    """Stores the fetched elements into shared memory, `step` elements apart."""
     for i in range(LOADS):
         tile[at + i * step] = coming[i]
 
 
 @cuda.jit(device=True, inline="always")
 def _multiply_once(tile_a, tile_b, at_a, at_b, total):
-    """total += a column of A's tile times a row of B's: 64 multiply-adds."""
+    """Adds a column of A's tile times a row of B's to `total`: 64 multiply-adds."""
     from_a = cuda.local.array(4, float32)
     from_b = cuda.local.array(8, float32)
     for i in range(FOUR):
@@ -78,7 +77,8 @@ def _multiply_once(tile_a, tile_b, at_a, at_b, total):
 
 @cuda.jit(device=True, inline="always")
 def _multiply_four(tile_a, tile_b, at_a, at_b, total):
-    """Four of the inner dimension, unrolled by hand: LLVM leaves a loop of this size rolled."""
+    """Multiplies four steps of the inner dimension, unrolled by hand because LLVM does not unroll a
+    loop of this size."""
     _multiply_once(tile_a, tile_b, at_a, at_b, total)
     _multiply_once(tile_a, tile_b, at_a + ROW, at_b + TILE, total)
     _multiply_once(tile_a, tile_b, at_a + uint32(2) * ROW, at_b + uint32(2) * TILE, total)
@@ -87,7 +87,7 @@ def _multiply_four(tile_a, tile_b, at_a, at_b, total):
 
 @cuda.jit(device=True, inline="always")
 def _write(c, batch, rows, columns, top, left, total):
-    """Writes a thread's 8×8 of C, four quads half a tile apart, masked at the edges."""
+    """Writes a thread's 8×8 of C, in four quads half a tile apart, masked at the edges."""
     for p in range(RUN):
         row = top + p % FOUR + p // FOUR * HALF
         for q in range(RUN):
@@ -112,8 +112,8 @@ def _matmul(a, b, c, rows, columns, inner):
     for i in range(uint32(64)):
         total[i] = float32(0)
 
-    # This thread loads A at (row_a, k_a) and each 32 rows further down, B at (k_b, column_b) and
-    # each 2 rows below.
+    # This thread loads A at (row_a, k_a) and every 32 rows further down, B at (k_b, column_b) and
+    # every 2 rows further down.
     row_a = top + thread // DEPTH
     k_a = thread % DEPTH
     k_b = thread // TILE
@@ -133,7 +133,7 @@ def _matmul(a, b, c, rows, columns, inner):
         _multiply_four(tile_a, tile_b, from_row, from_column, total)
         _multiply_four(tile_a, tile_b, from_row + FOUR * ROW, from_column + FOUR * TILE, total)
         here = uint32(1) - here
-        # The other buffer was last read before the previous barrier.
+        # Safe, because the other buffer was last read before the previous barrier.
         _keep(tile_a, here * BUFFER_A + to_a, DOWN_A, coming_a)
         _keep(tile_b, here * BUFFER_B + thread, THREADS, coming_b)
         cuda.syncthreads()
@@ -141,7 +141,7 @@ def _matmul(a, b, c, rows, columns, inner):
 
 
 class NumbaCudaUnrolled(NumbaCuda):
-    """Arrays of 2³² elements and more are unsupported: the indices have 32 bits."""
+    """Does not support arrays of 2³² or more elements, because indices have 32 bits."""
 
     after = "numba_cuda_register"
     adds = "32-bit indices, unrolled inner loop, the next tile loads while this one is multiplied"

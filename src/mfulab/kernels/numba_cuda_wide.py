@@ -1,7 +1,8 @@
-"""Numba CUDA, wide lanes: asynchronous copies in fp32, and 8×16 of a warp's 64×64 a thread.
+"""Numba CUDA, wide lanes: asynchronous copies in fp32; a thread computes 8×16 of a warp's 64×64.
 
-A's tile is transposed on its way, by copies of single elements; B's rows come in fours. A thread's
-rows and columns lie in fours, as far apart as its neighbours' first fours reach.
+A's tile is transposed on the way, by copies of single elements; B is copied four elements at a
+time. The rows and columns of a thread lie in groups of four, with those of its neighbours in
+between.
 """
 
 from numba import cuda, float32, uint32
@@ -27,22 +28,23 @@ from mfulab.kernels.numba_cuda_unrolled import (
 
 THREADS = uint32(128)
 STAGES = uint32(3)
-WIDTH = uint32(16)  # elements of C that a thread has across; down it has RUN
-BUFFER_A = uint32(1056)  # of a stage: DEPTH · ROW elements
+WIDTH = uint32(16)  # columns of C per thread; it computes RUN rows
+BUFFER_A = uint32(1056)  # per stage: DEPTH · ROW elements
 BUFFER_B = uint32(1024)
 SHARED_A = 3168
-SHARED_B = 3072  # of three stages
-LOADS_A = uint32(8)  # elements of A that a thread copies a step …
-DOWN_A = uint32(16)  # … so many rows apart: THREADS / DEPTH
-LOADS_B = uint32(2)  # fours of B …
-DOWN_B = uint32(4)  # … so many rows apart: THREADS · 4 / TILE
-APART_A = uint32(32)  # rows between a thread's two fours
-APART_B = uint32(16)  # columns between its four fours
+SHARED_B = 3072  # three stages
+LOADS_A = uint32(8)  # elements of A that a thread copies per step …
+DOWN_A = uint32(16)  # … and the rows between them: THREADS / DEPTH
+LOADS_B = uint32(2)  # groups of four elements of B …
+DOWN_B = uint32(4)  # … and the rows between them: THREADS · 4 / TILE
+APART_A = uint32(32)  # distance of a thread's two groups of four rows
+APART_B = uint32(16)  # distance of its four groups of four columns
 
 
 @cuda.jit(device=True, inline="always")
 def _copy_a(tile, stage, a, first, last, k, inner):
-    """A thread's copies of A's tile, whose row `first` lies at the top of the matrix's `last`."""
+    """Starts a thread's copies of A's tile, from row `first` on; rows from `last` on are outside
+    the matrix."""
     thread = uint32(cuda.threadIdx.x)
     down = thread // DEPTH
     to = stage * BUFFER_A + thread % DEPTH * ROW + down
@@ -54,8 +56,8 @@ def _copy_a(tile, stage, a, first, last, k, inner):
 
 @cuda.jit(device=True, inline="always")
 def _copy_b(tile, stage, b, first, k, inner, column, columns):
-    """A thread's copies of B's tile; the matrix begins in row `first`, and `columns` is its row's
-    length."""
+    """Starts a thread's copies of B's tile. The matrix begins at row `first`, and `columns` is the
+    length of its rows."""
     thread = uint32(cuda.threadIdx.x)
     to = stage * BUFFER_B + thread * FOUR
     for i in range(LOADS_B):
@@ -66,8 +68,8 @@ def _copy_b(tile, stage, b, first, k, inner, column, columns):
 
 @cuda.jit(device=True, inline="always")
 def _multiply_once(tile_a, tile_b, at_a, at_b, total):
-    """total += a column of A's tile times a row of B's: 128 multiply-adds for six reads of 128
-    bits."""
+    """Adds a column of A's tile times a row of B's to `total`: 128 multiply-adds for six 128-bit
+    reads."""
     from_a = cuda.local.array(8, float32)
     from_b = cuda.local.array(16, float32)
     for i in range(FOUR):
@@ -83,7 +85,8 @@ def _multiply_once(tile_a, tile_b, at_a, at_b, total):
 
 @cuda.jit(device=True, inline="always")
 def _multiply_four(tile_a, tile_b, at_a, at_b, total):
-    """Four of the inner dimension, unrolled by hand: LLVM leaves a loop of this size rolled."""
+    """Multiplies four steps of the inner dimension, unrolled by hand because LLVM does not unroll a
+    loop of this size."""
     _multiply_once(tile_a, tile_b, at_a, at_b, total)
     _multiply_once(tile_a, tile_b, at_a + ROW, at_b + TILE, total)
     _multiply_once(tile_a, tile_b, at_a + uint32(2) * ROW, at_b + uint32(2) * TILE, total)
@@ -92,7 +95,8 @@ def _multiply_four(tile_a, tile_b, at_a, at_b, total):
 
 @cuda.jit(device=True, inline="always")
 def _write_row(c, batch, rows, columns, row, left, total, first):
-    """Writes a row of a thread's part of C, whose sums begin at `first`, masked at the edges."""
+    """Writes a row of a thread's part of C, masked at the edges. Its sums start at index `first` of
+    `total`."""
     for q in range(WIDTH):
         column = left + q % FOUR + q // FOUR * APART_B
         if row < rows and column < columns:
@@ -101,8 +105,8 @@ def _write_row(c, batch, rows, columns, row, left, total, first):
 
 @cuda.jit(device=True, inline="always")
 def _write(c, batch, rows, columns, top, left, total):
-    """Writes a thread's 8×16 of C. By hand: where a compiler leaves this loop rolled, all sums lie
-    in memory."""
+    """Writes a thread's 8×16 of C. Unrolled by hand, because a loop that the compiler does not
+    unroll keeps all sums in memory."""
     below = top + APART_A
     _write_row(c, batch, rows, columns, top, left, total, uint32(0))
     _write_row(c, batch, rows, columns, top + uint32(1), left, total, WIDTH)
@@ -127,7 +131,8 @@ def _matmul(a, b, c, rows, columns, inner):
     left = uint32(cuda.blockIdx.x) * TILE
     warp = thread // uint32(32)
     lane = thread % uint32(32)
-    # 8×4 lanes: l and l^1 share rows, l and l^2 columns, so that either is read in two requests.
+    # 8×4 lanes: l and l^1 share rows, l and l^2 share columns, so that each is read in two
+    # requests.
     lane_row = (lane >> uint32(1) & uint32(1)) | (lane >> uint32(3) & uint32(3)) << uint32(1)
     lane_column = (lane & uint32(1)) | (lane >> uint32(2) & uint32(1)) << uint32(1)
     y = warp // uint32(2) * uint32(64) + lane_row * FOUR
@@ -150,7 +155,7 @@ def _matmul(a, b, c, rows, columns, inner):
     while done < inner:
         wait_for_all_but_one()
         cuda.syncthreads()
-        # The stage that is filled now was last read before this barrier.
+        # Safe, because the stage that is filled now was last read before this barrier.
         _copy_a(tile_a, coming, a, first_a, last_a, k_a, inner)
         _copy_b(tile_b, coming, b, first_b, k_b, inner, column, columns)
         commit_copies()
@@ -167,7 +172,7 @@ def _matmul(a, b, c, rows, columns, inner):
 
 
 class NumbaCudaWide(NumbaCudaUnrolled):
-    """Rows of B must be multiples of 16 bytes."""
+    """Needs rows of B that are multiples of 16 bytes."""
 
     after = "numba_cuda_unrolled"
     adds = "cp.async by inline PTX, three stages; 8×16 elements a thread: six reads of 128 bits for 128 multiply-adds"

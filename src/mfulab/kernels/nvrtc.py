@@ -1,5 +1,5 @@
-"""CUDA C to machine code by NVRTC, without needing a GPU: the code, and what ptxas says about
-registers and spills."""
+"""Compiles CUDA C to machine code with NVRTC, without a GPU, and reads registers and spills from
+ptxas's output."""
 
 import functools
 import io
@@ -16,7 +16,7 @@ SOURCES = Path(__file__).parent / "cuda"
 
 @dataclass(frozen=True)
 class Compiled:
-    """Machine code (cubin) for one architecture."""
+    """Machine code (cubin) for one architecture, with its resources and the compiler's log."""
 
     code: bytes
     resources: Resources
@@ -30,9 +30,10 @@ def compile_source(
     defines: tuple[tuple[str, str], ...] = (),
     library: str = "",
 ) -> Compiled:
-    """Machine code of a file of `cuda/` for `arch` ("sm_90a"): newer PTX loads on no older driver.
-    `library` is a folder of further headers, whose functions are for the device where they do not
-    say for which. Raises UnsupportedError."""
+    """Compiles a file of `cuda/` to machine code for `arch`, such as "sm_90a". It is not PTX,
+    because older drivers cannot load newer PTX. `library` is a folder of further headers, whose
+    unmarked functions are compiled for the device. Raises UnsupportedError if that is not
+    possible."""
     try:
         from cuda.core import Program, ProgramOptions
     except ImportError:
@@ -66,8 +67,8 @@ def compile_source(
 
 
 def parse_resources(log: str) -> Resources:
-    """Registers a thread, static shared memory and spilled bytes, from what `ptxas -v` printed for
-    one kernel."""
+    """Registers per thread, static shared memory and spilled bytes from the output of `ptxas -v`
+    for one kernel."""
 
     def number(pattern: str) -> int | None:
         match = re.search(pattern, log)
@@ -84,7 +85,7 @@ def parse_resources(log: str) -> Resources:
 
 @functools.cache
 def toolkit_headers() -> tuple[str, ...]:
-    """Folders of the headers of CUDA and of its C++ library, where they are installed."""
+    """Folders with the headers of CUDA and of its C++ library, if installed."""
     from cuda.pathfinder import find_nvidia_header_directory
 
     folders = (find_nvidia_header_directory(library) for library in ("nvcc", "cudart", "cccl"))

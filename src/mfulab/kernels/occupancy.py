@@ -1,4 +1,4 @@
-"""Theoretical occupancy: resident warps ÷ the most an SM holds, from registers, shared memory and
+"""Theoretical occupancy: resident warps ÷ the maximum per SM, from registers, shared memory and
 block size."""
 
 from dataclasses import dataclass
@@ -7,39 +7,38 @@ from math import prod
 from mfulab.kernels.base import Launch, Resources, ceil_div
 from mfulab.kernels.devices import WARP, properties
 
-REGISTER_UNIT = 256  # registers are given to a warp in units of this many …
-PARTS = 4  # … by the part of the SM that it runs on, each with a share of them (cuda_occupancy.h)
-SHARED_UNIT = 128  # bytes
-# bytes that the system keeps of each block from compute capability 8.0 on, and none before
+REGISTER_UNIT = 256  # granularity of registers per warp (cuda_occupancy.h)
+PARTS = 4  # parts of an SM, each with a quarter of the registers
+SHARED_UNIT = 128  # granularity of shared memory in bytes
+# bytes reserved by the system per block, since compute capability 8.0
 SHARED_RESERVED = 1024
 
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """Resources of one SM, from the device's properties."""
+    """Limits of one SM, from the device's properties."""
 
     threads: int
     blocks: int
     registers: int
     shared_memory_bytes: int
-    reserved_bytes: int = SHARED_RESERVED  # of shared memory, for each block
+    reserved_bytes: int = SHARED_RESERVED  # of shared memory per block
 
 
-# CUDA C++ programming guide, "Technical specifications per compute capability": most resident
-# blocks of an SM; else 32.
+# Maximum resident blocks per SM, if not 32 (CUDA C++ programming guide, "Technical specifications
+# per compute capability").
 _BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (11, 0): 24, (12, 0): 24, (12, 1): 24}
 
 
 def multiprocessor() -> Multiprocessor | None:
-    """Resources of one SM of the current GPU; None without a GPU."""
+    """Limits of one SM of the current GPU; None without a GPU."""
     if (device := properties()) is None:
         return None
     return Multiprocessor(
         threads=device.max_threads_per_multi_processor,
         blocks=_BLOCKS.get((device.major, device.minor), 32),
-        registers=getattr(
-            device, "regs_per_multiprocessor", 65536
-        ),  # as many on every one since 5.2
+        # 65536 on every GPU since 5.2
+        registers=getattr(device, "regs_per_multiprocessor", 65536),
         shared_memory_bytes=device.shared_memory_per_multiprocessor,
         reserved_bytes=SHARED_RESERVED if device.major >= 8 else 0,
     )
@@ -48,13 +47,13 @@ def multiprocessor() -> Multiprocessor | None:
 def occupancy_percent(
     resources: Resources, launch: Launch, sm: Multiprocessor | None = None
 ) -> float | None:
-    """Percent of an SM's warps that can be resident at once; None if the compiler reports no
+    """Theoretical occupancy of an SM in percent. None without a GPU, or if the compiler reports no
     registers."""
     if resources.registers is None or not (launch.block or resources.threads):
         return None
     if (sm := sm or multiprocessor()) is None:
         return None
-    # Warps of as many blocks as fit by threads, blocks, registers and shared memory.
+    # The number of blocks is limited by threads, blocks, registers and shared memory.
     warps = ceil_div(resources.threads or prod(launch.block), WARP)
     registers = ceil_div(max(1, resources.registers) * WARP, REGISTER_UNIT) * REGISTER_UNIT
     by_registers = sm.registers // PARTS // registers * PARTS // warps

@@ -1,5 +1,5 @@
-"""torch.compile: the matmul as Inductor chooses it, `max-autotune` among generated Triton kernels
-and cuBLAS's."""
+"""torch.compile: matmul compiled by Inductor with `max-autotune`, which chooses between generated
+Triton kernels and cuBLAS."""
 
 import functools
 import importlib
@@ -13,8 +13,8 @@ from mfulab.kernels.torch_matmul import Torch, round_to_tf32
 
 
 class TorchCompiled(MatmulKernel):
-    """Returns a new tensor at each call, as the compiled function does; autotuning is in the first
-    call's time."""
+    """Returns a new tensor per call, like the compiled function. Autotuning happens in the first
+    call."""
 
     family = "library"
     after = "torch_scaled_fast"
@@ -28,7 +28,7 @@ class TorchCompiled(MatmulKernel):
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         round_to_tf32(self.precision == "tf32")
-        _compiled()  # so that the first call's time is without imports
+        _compiled()  # so that the first call's time does not include imports
         return (a[0], b[0]) if len(a) == 1 else (a, b)
 
     def run(self, *operands: Any, launch: Launch) -> Any:
@@ -39,8 +39,8 @@ class TorchCompiled(MatmulKernel):
 def _compiled() -> Any:
     import platformdirs
 
-    # Inductor runs the code that it finds in its cache, by default a folder in /tmp that anybody
-    # may have made before.
+    # Inductor runs code from its cache, by default a folder in /tmp that another user may have
+    # created.
     os.environ.setdefault(
         "TORCHINDUCTOR_CACHE_DIR", str(platformdirs.user_cache_path("mfulab") / "inductor")
     )

@@ -1,5 +1,5 @@
-"""torch: `torch.matmul`, which calls MKL or oneDNN on a CPU and cuBLAS on a GPU. The reference of
-every other rung."""
+"""torch: `torch.matmul`, which calls MKL or oneDNN on a CPU and cuBLAS on a GPU. Reference for all
+other kernels."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from mfulab.kernels.base import Launch, MatmulKernel, Shape
 
 
 class Torch(MatmulKernel):
-    """float32 matmuls use TF32 only where the precision is tf32; the switch is process-wide and set
-    at each run. int8's B is laid out by columns beforehand, untimed."""
+    """Uses TF32 for float32 matmuls only if the precision is tf32. The switch is process-wide, and
+    set at each run. For int8, B is made column-major beforehand (untimed)."""
 
     family = "library"
     after = ""
@@ -32,9 +32,9 @@ class Torch(MatmulKernel):
             raise UnsupportedError(Said("int_mm_needs", {"shape": str(shape)}))
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
-        if self.precision == "int8":  # fast kernels for it read both operands along k
+        if self.precision == "int8":  # the fast kernels read both operands along k
             b = b.transpose(1, 2).contiguous().transpose(1, 2)
-        # A batch of one as plain matrices: bmm would take another path.
+        # A batch of one becomes plain matrices, because bmm uses different kernels.
         return (a[0], b[0], c[0]) if len(a) == 1 else (a, b, c)
 
     def run(self, *operands: Any, launch: Launch) -> None:
@@ -53,15 +53,15 @@ class Torch(MatmulKernel):
                     ) from error
             return
         round_to_tf32(self.precision == "tf32")
-        # A batch of single numbers is an element-wise product, for which nobody would ask bmm.
+        # A batch of 1×1 matrices is an element-wise product, for which nobody would use bmm.
         (torch.mul if a.ndim == 3 and a[0].numel() == b[0].numel() == 1 else torch.matmul)(
             a, b, out=c
         )
 
 
 def round_to_tf32(allowed: bool) -> None:
-    """Lets float32 matmuls on a GPU round to TF32, or forbids it; setting torch's older switch sets
-    both."""
+    """Allows or forbids float32 matmuls on a GPU to round to TF32. Setting torch's older switch
+    sets both."""
     switch = torch.backends.cuda.matmul
     if (switch.fp32_precision == "tf32") != allowed:  # type: ignore[attr-defined]
         switch.allow_tf32 = allowed

@@ -1,5 +1,5 @@
-"""torch: `torch._scaled_mm`, the framework's fp8 matmul (cuBLASLt underneath), and the reference of
-every kernel."""
+"""torch: `torch._scaled_mm`, its fp8 matmul (cuBLASLt underneath). Reference for all fp8
+kernels."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from mfulab.kernels.torch_matmul import Torch
 
 
 class TorchScaled(MatmulKernel):
-    """e4m3 operands with scales of one, bfloat16 result; B is laid out by columns beforehand,
-    untimed."""
+    """Multiplies e4m3 operands with scales of one into bfloat16. B is made column-major beforehand
+    (untimed)."""
 
     family = "library"
     after = "cublaslt_bias"
@@ -39,8 +39,8 @@ class TorchScaled(MatmulKernel):
 
 
 class TorchScaledFast(TorchScaled):
-    """torch's fp8 matmul with fast accumulation: the peer of kernels whose `wgmma` adds up all of k
-    by itself."""
+    """torch's fp8 matmul with fast accumulation, the counterpart of kernels whose `wgmma`
+    accumulates over all of k."""
 
     after = "torch_scaled"
     adds = "sums that stay in the tensor cores, with fewer bits"
@@ -50,8 +50,8 @@ class TorchScaledFast(TorchScaled):
 def reference_for(
     measured: MatmulKernel, device: str, shape: Shape
 ) -> tuple[str, MatmulKernel] | None:
-    """torch's matmul and its name, on a GPU the library's beneath; None without. In fp8 it
-    accumulates as `measured`."""
+    """Name and kernel of torch's matmul for the same device and shape. None if torch does not
+    support it. In fp8 it accumulates as `measured` does."""
     scaled = TorchScaledFast if measured.accumulates_fast else TorchScaled
     kind = scaled if measured.precision == "fp8" else Torch
     try:

@@ -1,4 +1,4 @@
-"""Triton, autotuned: the fastest tile, warps and stages of a list, found at the first call."""
+"""Triton, autotuned: the fastest of a list of tiles, warps and stages, found in the first call."""
 
 import functools
 from typing import Any
@@ -25,7 +25,7 @@ CANDIDATES = [
 
 
 class TritonAutotuned(TritonKernel):
-    """Tuned anew for each shape; the time that takes is in the first call's."""
+    """Tunes for each shape. The tuning time is part of the first call."""
 
     after = "triton_plain"
     adds = "tile, warps and stages tuned for this shape on this device"
@@ -36,7 +36,7 @@ class TritonAutotuned(TritonKernel):
         require_grid(f"{self}: {shape}", (1, shape.batch))
 
     def launch(self, shape: Shape) -> Launch:
-        """Tile and grid of the winner; empty before the first call has found it."""
+        """Tile and grid of the fastest configuration. Empty before the first call."""
         best = getattr(autotuned(FORMATS[self.precision].bytes), "best_config", None)
         if best is None:
             return Launch()
@@ -58,7 +58,7 @@ def _grid(choice: dict[str, int]) -> tuple[int, int]:
 
 @functools.cache
 def autotuned(item_bytes: int) -> Any:
-    """The plain kernel with its candidates for elements of so many bytes."""
+    """The plain kernel with autotuning over the candidates, for elements of `item_bytes`."""
     configs = [
         triton.Config(
             {"tile_m": m, "tile_n": n, "tile_k": max(16, k // item_bytes)},

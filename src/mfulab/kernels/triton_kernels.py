@@ -1,4 +1,5 @@
-"""Kernels of the Triton rungs, one program a tile and one program for many, and their launch."""
+"""Triton kernels, one with a program per tile and a persistent one, and the base class of the
+Triton implementations."""
 
 from typing import Any, ClassVar
 
@@ -9,13 +10,13 @@ from mfulab.core.formats import FORMATS
 from mfulab.kernels.base import Launch, MatmulKernel, Resources, Shape, ceil_div
 from mfulab.kernels.devices import AMPERE, HOPPER, generation, require_capability
 
-# rows of tiles that are walked together, so that their operands are found in the L2 cache
+# rows of tiles that are processed together, so that their operands stay in the L2 cache
 GROUP = 8
 
 
 @triton.jit
 def place_of(tile, rows, columns, group_rows: tl.constexpr):
-    """(row, column) of a tile when groups of rows are walked column by column."""
+    """(row, column) of a tile in grouped order: within a group of rows, column by column."""
     first = tile // (group_rows * columns) * group_rows
     height = tl.minimum(rows - first, group_rows)
     within = tile % (group_rows * columns)
@@ -24,8 +25,7 @@ def place_of(tile, rows, columns, group_rows: tl.constexpr):
 
 @triton.jit
 def store_tile(c, total, batch, row, column, m, n, tile_m: tl.constexpr, tile_n: tl.constexpr):
-    """Writes a tile of sums into C in C's own type, masked at the edges; offsets may exceed 31
-    bits."""
+    """Writes a tile of sums into C in its element type, masked at the edges. Offsets are 64-bit."""
     rows = row * tile_m + tl.arange(0, tile_m)
     columns = column * tile_n + tl.arange(0, tile_n)
     to = c + batch.to(tl.int64) * m * n + rows[:, None].to(tl.int64) * n + columns[None, :]
@@ -38,7 +38,7 @@ def matmul_tiles(
     tile_m: tl.constexpr, tile_n: tl.constexpr, tile_k: tl.constexpr,
     group_rows: tl.constexpr, sum_type: tl.constexpr, rounding: tl.constexpr, b_along_k: tl.constexpr,
 ):  # fmt: skip
-    """Multiplies by a program a tile, through pointers; any shape."""
+    """Computes one tile per program, through pointers. Supports any shape."""
     row, column = place_of(tl.program_id(0), tl.cdiv(m, tile_m), tl.cdiv(n, tile_n), group_rows)
     matrix = tl.program_id(1)
     rows = row * tile_m + tl.arange(0, tile_m)
@@ -67,8 +67,8 @@ def matmul_persistent(
     tile_m: tl.constexpr, tile_n: tl.constexpr, tile_k: tl.constexpr,
     group_rows: tl.constexpr, sum_type: tl.constexpr, rounding: tl.constexpr, b_along_k: tl.constexpr,
 ):  # fmt: skip
-    """Multiplies by as many programs as SMs; a[batch·m,k] and b[batch·k,n] (b[batch·n,k]) are
-    tensor descriptors."""
+    """Computes all tiles with a fixed number of programs. a[batch·m,k] and b[batch·k,n] (or
+    b[batch·n,k]) are tensor descriptors."""
     rows = tl.cdiv(m, tile_m)
     columns = tl.cdiv(n, tile_n)
     for tile in range(tl.program_id(0), batch * rows * columns, tl.num_programs(0)):
@@ -87,14 +87,15 @@ def matmul_persistent(
 
 WARPS = 8
 STAGES = 3
-ROW_BYTES = 128  # of a tile's row of A
-SINCE = dict.fromkeys(("bf16", "tf32", "int8"), AMPERE)  # Triton has no such product on older GPUs
+ROW_BYTES = 128  # bytes per row of A's tile
+SINCE = dict.fromkeys(("bf16", "tf32", "int8"), AMPERE)  # not supported by Triton on older GPUs
 
 
 def tile_for(precision: str, capability: tuple[int, int]) -> tuple[int, int, int]:
-    """(tile_m, tile_n, tile_k) that spills on no GPU. 256 columns read less of shared memory; all
-    stages then hold 144 KiB of Hopper's 227. Elsewhere wide 8-bit and tf32 tiles spill. On Turing
-    fp16 has no tensor cores here, and a quarter of the tile."""
+    """Default (tile_m, tile_n, tile_k), chosen not to spill on any GPU. 256 columns need fewer
+    reads of shared memory; all stages then take 144 of Hopper's 227 KiB. On other GPUs, wide 8-bit
+    and tf32 tiles would spill. On Turing, Triton does not use tensor cores for fp16, and the tile
+    is a quarter."""
     item = FORMATS[precision].bytes
     if item == 2 and (0, 0) < capability < AMPERE:
         return 64, 64, 32
@@ -103,17 +104,16 @@ def tile_for(precision: str, capability: tuple[int, int]) -> tuple[int, int, int
 
 
 class TritonKernel(MatmulKernel):
-    """`block` is (tile_m, tile_n, tile_k), powers of 2; Triton's interpreter (TRITON_INTERPRET=1)
-    takes CPU tensors. wgmma takes 8-bit and tf32 operands along k alone: B is transposed
-    beforehand, in the end-to-end time only."""
+    """Base of the Triton kernels. `block` is (tile_m, tile_n, tile_k), powers of 2. With
+    TRITON_INTERPRET=1 they run on CPU tensors. wgmma takes 8-bit and tf32 operands only along k: B
+    is transposed beforehand, which counts only in the end-to-end time."""
 
     accumulates_fast = True  # Triton's default for fp8 on Hopper
     family = "Triton"
     devices = ("cuda",)
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
     block_sides = 3
-    # Multiply and add in one rounding, as every other implementation does; Triton 3.10 will not by
-    # default.
+    # Fused multiply-adds, as in all other implementations; not the default from Triton 3.10 on.
     OPTIONS: ClassVar[dict[str, Any]] = {"enable_fp_fusion": True}
 
     def __init__(self, precision: str, block: Any = None):
@@ -137,7 +137,7 @@ class TritonKernel(MatmulKernel):
         )
 
     def constants(self) -> dict[str, Any]:
-        """Compile-time parameters that follow from the precision."""
+        """Compile-time parameters that depend on the precision."""
         summed = tl.int32 if self.precision == "int8" else tl.float32
         rounding = "tf32" if self.precision == "tf32" else "ieee"
         return {
@@ -148,13 +148,13 @@ class TritonKernel(MatmulKernel):
         }
 
     def tiling(self) -> dict[str, Any]:
-        """Tile, warps and pipeline stages."""
+        """Compile-time sides of the tile, and the numbers of warps and pipeline stages."""
         sides = dict(zip(("tile_m", "tile_n", "tile_k"), self.sides, strict=True))
         return {**sides, "num_warps": WARPS, "num_stages": STAGES}
 
     @property
     def b_along_k(self) -> bool:
-        """True where B is multiplied with its inner dimension innermost."""
+        """True if B is passed with its inner dimension innermost."""
         return self.precision in ("tf32", "fp8", "int8")
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:

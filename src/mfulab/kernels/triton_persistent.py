@@ -1,5 +1,4 @@
-"""Triton, persistent: as many programs as SMs, each taking tile after tile, fed by the bulk copy
-engine."""
+"""Triton, persistent: one program per SM processes tile after tile, fed by the bulk copy engine."""
 
 from typing import Any
 
@@ -10,24 +9,24 @@ from mfulab.kernels.base import Launch, Shape, ceil_div
 from mfulab.kernels.devices import HOPPER, generation, properties
 from mfulab.kernels.triton_kernels import TritonKernel, matmul_persistent
 
-# Without tensor cores the compiler holds both operands' tiles in registers.
+# Without tensor cores, the compiler keeps both operands' tiles in registers.
 FP32_SIDES = (64, 128, 16)
 CONSUMER_BLACKWELL = (12, 0)
-NARROW = 128  # columns of a tile there
+NARROW = 128  # maximum columns of a tile on it
 
 
 class TritonPersistent(TritonKernel):
-    """Tensor descriptors need rows of multiples of 16 bytes, and no tile of B that reaches into the
-    next matrix."""
+    """Needs rows that are multiples of 16 bytes for the tensor descriptors. No tile of B may extend
+    into the next matrix."""
 
     after = "triton_autotuned"
     adds = "programs that stay, one an SM, and whole tiles by the bulk copy engine"
-    # Before Hopper a descriptor is taken apart into loads of single elements.
+    # Before Hopper, descriptors are lowered to loads of single elements.
     least_capability = HOPPER
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """The plain rung's tile, but smaller where the descriptors' addresses leave it no
+        """Same tile as the plain kernel, but smaller if the descriptors' addresses need
         registers."""
         sides = super().sides
         if self.block is not None:
@@ -59,7 +58,7 @@ class TritonPersistent(TritonKernel):
     def launch(self, shape: Shape) -> Launch:
         tile_m, tile_n, _ = self.sides
         tiles = shape.batch * ceil_div(shape.m, tile_m) * ceil_div(shape.n, tile_n)
-        # In the interpreter one program walks over every tile.
+        # In the interpreter, one program processes all tiles.
         return Launch(self.sides, (min(tiles, getattr(properties(), "multi_processor_count", 1)),))
 
     def prepare(self, a: Any, b: Any, c: Any) -> tuple[Any, ...]:

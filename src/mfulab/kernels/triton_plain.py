@@ -1,4 +1,4 @@
-"""Triton, plain: one program a tile, a fixed tile."""
+"""Triton, plain: one program per tile, with a fixed tile size."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from mfulab.kernels.triton_kernels import TritonKernel, matmul_tiles
 
 
 class TritonPlain(TritonKernel):
-    """The tutorial's kernel: tiles in grouped order, masked edges."""
+    """Kernel of Triton's tutorial: tiles in grouped order, masked at the edges."""
 
     after = ""
     adds = "tiles instead of threads: the compiler places shared memory and tensor cores"

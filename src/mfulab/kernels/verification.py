@@ -1,5 +1,5 @@
-"""Random operands in a format, the float64 matmul of what was quantised, and how far a result is
-from it."""
+"""Random operands in a format, their exact product in float64, and the error of a result against
+it."""
 
 import math
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ import torch
 from mfulab.core.formats import FORMATS, Format
 from mfulab.kernels.base import Shape
 
-# What an implementation might secretly do with operands of a type, and the error that would show
-# it. Of types that are not here nothing but their own rounding is expected.
+# Formats in which an implementation might silently compute operands of a type, and the resulting
+# error. Other types are only expected to have their own rounding.
 _SUSPECTS = {
     "float64": {"fp64": 1.1e-15, "fp32": 5.7e-7, "tf32": 2.9e-4, "bf16": 2.4e-3},
     "float32": {"fp32": 5.7e-7, "tf32": 2.9e-4, "bf16": 2.4e-3},
@@ -21,20 +21,21 @@ _SUSPECTS = {
 
 @dataclass(frozen=True)
 class Operands:
-    """A[batch,m,k], B[batch,k,n] in the format's operand type, C[batch,m,n] in its output type; all
-    C-contiguous."""
+    """A[batch,m,k] and B[batch,k,n] in the format's operand type, C[batch,m,n] in its output type.
+    All are C-contiguous."""
 
     a: torch.Tensor
     b: torch.Tensor
     c: torch.Tensor
 
     def poison(self) -> None:
-        """Makes every element of C one that no matmul gives, so that an unwritten one is seen."""
+        """Fills C with a value that no matmul produces, so that elements that are not written are
+        detected."""
         self.c.fill_(float("nan") if self.c.is_floating_point() else torch.iinfo(self.c.dtype).min)
 
     def refresh(self, exact: torch.Tensor, seed: int) -> None:
-        """Changes signs of A's rows, B's columns and `exact` in place; poisons C: a result kept
-        before is wrong now."""
+        """Flips signs of rows of A, columns of B and `exact` in place, and poisons C. A result kept
+        from before is then wrong."""
         generator = torch.Generator(device=self.a.device).manual_seed(seed)
         for matrix, shape in (
             (self.a, (*self.a.shape[:2], 1)),
@@ -54,7 +55,7 @@ class Operands:
 
 
 def random_operands(shape: Shape, form: Format, device: Any, seed: int) -> Operands:
-    """Standard normal values, for int8 all 255 values alike; never zeros, on which a GPU runs
+    """Standard normal values; for int8, uniform over -127 … 127. Never zeros, which make a GPU
     faster."""
     generator = torch.Generator(device=device).manual_seed(seed)
     batch, m, n, k = shape
@@ -75,13 +76,13 @@ def random_operands(shape: Shape, form: Format, device: Any, seed: int) -> Opera
 
 
 def exact_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The float64 matmul of the operands as they were quantised; exact for int8 up to k = 5e11."""
+    """Product of the quantised operands in float64. Exact for int8 up to k = 5e11."""
     return torch.matmul(a.to(torch.float64), b.to(torch.float64))
 
 
 def effective_precision(form: Format, relative_error: float, k: int) -> str | None:
-    """The format whose rounding the error shows, whatever was asked for; None if it fits none: 3e-4
-    is tf32's."""
+    """Format whose rounding matches the error, regardless of the requested one: 3e-4 is tf32's.
+    None if no format fits."""
     if not math.isfinite(relative_error):
         return None
     if form.error == 0:
@@ -96,7 +97,7 @@ def effective_precision(form: Format, relative_error: float, k: int) -> str | No
 
 @dataclass(frozen=True)
 class Check:
-    """Distance of a result from the float64 matmul."""
+    """Error of a result against the float64 matmul."""
 
     relative_error: float  # ‖C−R‖F / ‖R‖F
     max_absolute_error: float
@@ -113,10 +114,12 @@ class Check:
 
 
 def check(c: torch.Tensor, exact: torch.Tensor, form: Format, k: int) -> Check:
-    """Compares a result with `exact_product`; a NaN or infinity anywhere is an infinite error."""
+    """Compares a result with `exact_product`. A NaN or infinity anywhere gives an infinite
+    error."""
     difference = c.to(torch.float64) - exact
     wrong, right = (float(torch.linalg.vector_norm(tensor)) for tensor in (difference, exact))
-    relative = wrong / right if wrong and right else wrong  # of integers a matmul may be all zero
+    # an integer matmul may be all zeros
+    relative = wrong / right if wrong and right else wrong
     if not bool(torch.isfinite(difference).all()):
         relative = math.inf
     return Check(

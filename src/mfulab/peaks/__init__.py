@@ -1,6 +1,8 @@
-"""Dense peaks of accelerators: what stands under an MFU, with its basis and source, or a refusal.
+"""Dense peaks of accelerators, the denominators of MFU, each with its basis and source. Raises an
+error rather than guess.
 
-Needs nothing but Python. Facts are CSV beside this module; `as_json` has them for other languages.
+Needs only the standard library. The facts are CSV files in this folder; `as_json` exports them for
+other languages.
 
 >>> peak("NVIDIA H100 80GB HBM3", "bf16").value
 989...
@@ -31,7 +33,7 @@ __all__ = [
     "peak",
 ]
 
-# What a look-up by name needs none of is imported once it is asked for.
+# Imported on first use, as a look-up by name does not need them.
 _LATER = {"Device": "detection", "detect": "detection", "FORMAT": "export", "as_json": "export"}
 
 

@@ -1,4 +1,4 @@
-"""`python -m mfulab_peaks`."""
+"""Runs the command, as `python -m mfulab_peaks`."""
 
 import sys
 

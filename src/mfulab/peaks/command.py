@@ -1,4 +1,4 @@
-"""The command: the peaks of a device, or of this machine's, as text or JSON."""
+"""Command that prints the peaks of a device, by default of this machine's, as text or JSON."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ HEALTHY, REFUSED = 0, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints peaks; the status is 2 where there is none, and the standard error says why."""
-    given = _parser().parse_args(arguments)
-    if given.list:
-        _say("\n".join(sheet.device for sheet in datasheets()))
+    """Prints peaks. Returns 0, or 2 if there is no peak, with the reason on standard error."""
+    options = _parser().parse_args(arguments)
+    if options.list:
+        _print("\n".join(sheet.device for sheet in datasheets()))
         return HEALTHY
-    if given.all_json:
+    if options.all_json:
         from .export import as_json
 
-        _say(as_json().rstrip("\n"))
+        _print(as_json().rstrip("\n"))
         return HEALTHY
     try:
-        name, found = _asked(given.device, given.dtype, given.sparse, given.units)
+        name, found = _look_up(options.device, options.dtype, options.sparse, options.units)
     except (UnknownDeviceError, NoPeakError) as refusal:
-        if given.json:
-            _print_answer(given.device, None, "", {}, str(refusal))
-        _say(f"mfulab-peaks: {refusal}", sys.stderr)
+        if options.json:
+            _print_answer(options.device, None, "", {}, str(refusal))
+        _print(f"mfulab-peaks: {refusal}", sys.stderr)
         return REFUSED
-    if given.json:
+    if options.json:
         _print_json(name, found)
         return HEALTHY
     _show(found)
     return HEALTHY
 
 
-def _say(text: str, stream: TextIO | None = None) -> None:
-    """Prints a text: what would command a terminal as its escape, letters that the stream lacks as
-    `?`."""
+def _print(text: str, stream: TextIO | None = None) -> None:
+    """Prints a text. Control characters are escaped, and characters that the stream cannot encode
+    become `?`."""
     stream = stream or sys.stdout
     shown = "".join(
         letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
@@ -50,11 +50,11 @@ def _say(text: str, stream: TextIO | None = None) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors repeat a user's words as text."""
+    """Argument parser that escapes control characters in its error messages."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        _say(f"{self.prog}: error: {message}", sys.stderr)
+        _print(f"{self.prog}: error: {message}", sys.stderr)
         sys.exit(REFUSED)
 
 
@@ -75,10 +75,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _asked(
+def _look_up(
     device: str | None, dtype: str | None, sparse: bool, units: int | None
 ) -> tuple[str, list[Peak]]:
-    """The device's name, and its peak in `dtype` or in each format that it has."""
+    """Returns the name of the device, and its peak in `dtype`, or in every format that it
+    supports."""
     pci_id = None
     if device is None:
         from .detection import detect
@@ -106,12 +107,13 @@ def _asked(
 
 
 def _print_json(device: str, found: Sequence[Peak]) -> None:
-    """Prints a line a format: its answer as mfulab's commands give theirs, and the peak."""
+    """Prints a line of JSON per format, with the same answer fields as mfulab's commands, and the
+    peak."""
     from .export import of_peak
 
-    for one in found:
-        peaks = {one.dtype: of_peak(one)}
-        _print_answer(device, one.tflop_s, _unit(one.dtype), peaks, None)
+    for answer in found:
+        peaks = {answer.dtype: of_peak(answer)}
+        _print_answer(device, answer.tflop_s, _unit(answer.dtype), peaks, None)
 
 
 def _print_answer(
@@ -129,7 +131,7 @@ def _print_answer(
         "reason": None if reason is None else {"refused": {"because": reason}},
         "doubt": {},
     }
-    _say(json.dumps({"answer": answer, "device": device, "peaks": peaks, "reason": reason}))
+    _print(json.dumps({"answer": answer, "device": device, "peaks": peaks, "reason": reason}))
 
 
 def _unit(dtype: str) -> str:
@@ -139,12 +141,16 @@ def _unit(dtype: str) -> str:
 
 
 def _show(found: Sequence[Peak]) -> None:
-    _say(found[0].device)
-    for one in found:
-        _say(f"  {one.dtype:5} {one.tflop_s:>9,.4g} {_unit(one.dtype):7}  {one.basis}")
+    _print(found[0].device)
+    for answer in found:
+        _print(
+            f"  {answer.dtype:5} {answer.tflop_s:>9,.4g} {_unit(answer.dtype):7}  {answer.basis}"
+        )
     if found[0].memory_bytes_s:
-        _say(f"memory: {found[0].memory_bytes_s / 1e9:g} GB/s")
-    for line in dict.fromkeys([*(f"source: {one.source}" for one in found), found[0].checked]):
-        _say(line)
+        _print(f"memory: {found[0].memory_bytes_s / 1e9:g} GB/s")
+    for line in dict.fromkeys(
+        [*(f"source: {answer.source}" for answer in found), found[0].checked]
+    ):
+        _print(line)
     if found[0].note:
-        _say(f"note: {found[0].note}")
+        _print(f"note: {found[0].note}")

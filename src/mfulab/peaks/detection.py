@@ -1,5 +1,5 @@
-"""Accelerators of this machine, as torch, NVML or the system tells them; each is asked only if it is
-there already."""
+"""Finds the accelerators of this machine through torch, NVML or the system. Uses only what is
+already installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .facts import datasheets
 from .lookup import Peak, peak
 
 _PCI = "/sys/bus/pci/devices"
-# PCI classes of displays (03) and of processing accelerators (12), and who makes those that compute.
+# PCI classes of displays (03) and processing accelerators (12), and the vendors whose devices count.
 _CLASSES = ("0x03", "0x12")
 _VENDORS = ("10de", "1002")
 
@@ -19,23 +19,24 @@ _VENDORS = ("10de", "1002")
 class Device(NamedTuple):
     """An accelerator of this machine."""
 
-    name: str  # what torch or the driver calls it, or its PCI id
+    name: str  # its name in torch or the driver, or its PCI id
     found_by: str  # torch, NVML, sysfs or the system
     units: int | None = None
     pci_id: str | None = None
 
     def peak(self, dtype: object, sparse: bool = False) -> Peak:
-        """Gives its peak in a format. Raises as `peak` does."""
+        """Returns its peak in a format. Raises the same errors as `peak`."""
         return peak(self.name, dtype, sparse, self.units, self.pci_id)
 
 
 def detect() -> list[Device]:
-    """Accelerators of this machine, in the order of whoever tells them; empty if none is told.
+    """Accelerators of this machine, in the order of the first source that finds any. Empty if there
+    are none.
 
-    A torch that the program has imported is asked first. NVML, Linux's sysfs and the name of Apple's
-    chip follow, and last a torch that has to be imported.
+    Asks torch first if the program has already imported it, then NVML, Linux's sysfs and the name
+    of Apple's chip. Imports torch only if these find nothing.
     """
-    from importlib.util import find_spec  # here, as an answer by name needs none of it
+    from importlib.util import find_spec  # imported here, as a look-up by name does not need it
 
     sources = [_by_nvml, _by_sysfs, _by_apple]
     if "torch" in sys.modules:
@@ -45,7 +46,7 @@ def detect() -> list[Device]:
     for source in sources:
         try:
             found = list(source())
-        except Exception:  # noqa: S112 (a driver, a library or a file that fails tells nothing)
+        except Exception:  # noqa: S112 (a failing driver, library or file counts as no answer)
             continue
         if found:
             return found
@@ -73,7 +74,7 @@ def _by_nvml() -> Iterator[Device]:
         for index in range(pynvml.nvmlDeviceGetCount()):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             name = pynvml.nvmlDeviceGetName(handle)
-            # Device in the upper half, vendor in the lower.
+            # device id in the upper half, vendor id in the lower
             packed = pynvml.nvmlDeviceGetPciInfo(handle).pciDeviceId
             pci_id = f"{packed & 0xFFFF:04x}:{packed >> 16:04x}"
             text = name.decode() if isinstance(name, bytes) else name
@@ -107,16 +108,17 @@ def _by_apple() -> Iterator[Device]:
 
 
 def _apple_cores() -> int | None:
-    """Cores of Apple's GPU, of which chips of one name have different numbers; None where untold."""
+    """Number of cores of Apple's GPU, which differs between chips of the same name. None if not
+    reported."""
     import re
     import subprocess
 
     command = ["/usr/sbin/ioreg", "-r", "-c", "AGXAccelerator", "-d", "1"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'"gpu-core-count" = (\d+)', told)
+    found = re.search(r'"gpu-core-count" = (\d+)', output)
     if found is None:
         return None
     return int(found[1])

@@ -1,5 +1,5 @@
-"""All peaks as one JSON document, for other languages; `packages/peaks/peaks.schema.json` describes
-it."""
+"""Exports all peaks as one JSON document for other languages. `packages/peaks/peaks.schema.json`
+describes it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from .facts import Datasheet, checked_by, datasheets
 from .lookup import Peak, known, peak
 
-# Raised where a reader of an older document would misread a newer one.
+# Increased when a reader of the older format would misread the newer one.
 FORMAT = 1
 
 
 def as_json() -> str:
-    """Every device with its names, PCI ids and peaks, as JSON with a line a device."""
+    """All devices with their names, PCI ids and peaks, as JSON with one line per device."""
     lines = [json.dumps(_device(sheet), ensure_ascii=False) for sheet in datasheets()]
     units = {"value": "FLOP/s; int8: operations a second", "memory_bytes_s": "byte/s"}
     head = json.dumps({"format": FORMAT, "units": units})
@@ -23,7 +23,7 @@ def as_json() -> str:
 
 
 def of_peak(found: Peak) -> dict[str, Any]:
-    """One peak as JSON holds it."""
+    """One peak as a JSON object."""
     return {
         "value": round(found.value),
         "sparse": found.sparse,

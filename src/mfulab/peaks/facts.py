@@ -1,4 +1,5 @@
-"""Datasheets of accelerators, as their vendors print them, with the texts that were read for them."""
+"""Datasheets of accelerators as published by their vendors, and the documents that they were
+checked against."""
 
 from __future__ import annotations
 
@@ -11,42 +12,43 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 class Datasheet(NamedTuple):
-    """One accelerator as its vendor describes it: dense figures in TFLOP/s (TOP/s for int8), clocks
-    in MHz."""
+    """Accelerator as described by its vendor: dense figures in TFLOP/s (TOP/s for int8), clocks in
+    MHz."""
 
     device: str
     names: tuple[str, ...]
     pci_ids: tuple[str, ...]
     vendor: str
     architecture: str
-    units: int | None  # what a framework counts: SMs, compute units, cores
-    rate: str  # of the row of FMA per clock and unit; `printed`: the figures follow from none
+    units: int | None  # SMs, compute units or cores, as frameworks count them
+    rate: str  # selects the architecture's row of FMA per clock; `printed` if no row fits
     boost_mhz: float | None
     tensor_mhz: float | None
     memory_gb: float | None
     memory_gb_s: float | None
-    source: str  # who prints the figures
-    checked: tuple[str, ...]  # texts of `checked_texts.csv` that were read and state the same
+    source: str  # publication of the figures
+    checked: tuple[str, ...]  # keys of the documents in `checked_texts.csv` that state the same
     note: str
     figures: Mapping[str, str]  # the printed numbers as text, by unit
 
 
 @functools.lru_cache(maxsize=None)
 def datasheets() -> tuple[Datasheet, ...]:
-    """Lists all datasheets of `datasheets.csv`."""
+    """All datasheets of `datasheets.csv`."""
     return tuple(map(_datasheet, table("datasheets.csv")))
 
 
 def texts_read(sheet: Datasheet) -> str:
-    """Says which texts were read for a datasheet's figures, or that none was."""
+    """Documents that a datasheet's figures were checked against, as text; `unchecked: …` if there
+    are none."""
     if not sheet.checked:
         return "unchecked: no text that states these figures was read"
     return f"checked: {named_texts(sheet)}"
 
 
 def named_texts(sheet: Datasheet) -> str:
-    """Names the texts that were read for a datasheet's figures, what each states and when; empty if
-    none was."""
+    """Documents that a datasheet's figures were checked against: title, URL, statement and date.
+    Empty if there are none."""
     return "; ".join(
         f"{text['states']} in {text['title']}, {text['url']} ({text['by']}, read {text['read']})"
         for text in _texts(sheet)
@@ -54,7 +56,8 @@ def named_texts(sheet: Datasheet) -> str:
 
 
 def checked_by(sheet: Datasheet) -> str:
-    """Tells whose texts were read for a datasheet's figures: `vendor`, `third party` or `nobody`."""
+    """Publisher of the documents that a datasheet was checked against: `vendor`, `third party`, or
+    `nobody` without documents."""
     if not sheet.checked:
         return "nobody"
     writers = {text["by"] for text in _texts(sheet)}
@@ -70,7 +73,7 @@ def _texts(sheet: Datasheet) -> list[dict[str, str]]:
 
 @functools.lru_cache(maxsize=None)
 def table(name: str) -> list[dict[str, str]]:
-    """Reads a table of facts that stands beside this module."""
+    """Rows of a CSV file in this folder."""
     with open(os.path.join(_FOLDER, name), encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 

@@ -1,4 +1,5 @@
-"""`peak`: what stands under an MFU, with its basis and source, or a refusal that says why."""
+"""Looks up the peak of a device with its basis and source, or raises an error that says why there
+is none."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from .facts import Datasheet, texts_read
 from .names import SLICE, UnknownDeviceError, find
 from .rates import UNITS, by_formula, clock_mhz, computed, printed, rates, sparse_factor, unit_of
 
-# What frameworks call a format. fp32 is without TF32, which torch allows by a switch of its own.
+# Names of formats in frameworks. fp32 is without TF32, which torch enables by a separate switch.
 ALIASES = {
     **{"float64": "fp64", "double": "fp64", "float32": "fp32", "float": "fp32", "single": "fp32"},
     **{"tfloat32": "tf32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"},
@@ -18,16 +19,17 @@ ALIASES = {
 }
 
 
-# What units are: RDNA's are work-group processors of two compute units, as HIP counts them.
+# Names of units. RDNA's are work-group processors of two compute units, as HIP counts them.
 _COUNTED = {"NVIDIA": "SMs", "AMD": "CUs", "gfx11": "WGPs", "gfx12": "WGPs"}
 
 
 class NoPeakError(LookupError):
-    """A device is known and has no peak as asked for; the message says why and what there is."""
+    """Raised if a known device has no peak as requested. The message says why, and what is
+    available."""
 
     def __init__(self, message: str, may_exist: bool = False) -> None:
         super().__init__(message)
-        self.may_exist = may_exist  # the device may have the format; nobody prints the figure
+        self.may_exist = may_exist  # the device may support the format, but no figure is published
 
 
 class Peak(NamedTuple):
@@ -37,15 +39,15 @@ class Peak(NamedTuple):
     dtype: str
     value: float  # FLOP/s, integer operations a second for int8
     basis: str  # dense or sparse, and the factors or that it is a printed figure
-    source: str  # who states the factors
-    checked: str  # which texts were read for its figures
+    source: str  # publication of the factors
+    checked: str  # documents that the figures were checked against
     sparse: bool
     units: int | None  # SMs, compute units, cores
-    clock_mhz: float | None  # the datasheet's, of these units; None where the printed figure counts
+    clock_mhz: float | None  # datasheet's clock of these units; None if the printed figure is used
     formula: str
-    printed: float | None  # the datasheet's own dense figure, of the whole product
-    memory_bytes_s: float | None  # the datasheet's bandwidth, of the whole product
-    sparse_factor: float  # what 2:4 sparsity multiplies the dense peak by in marketing
+    printed: float | None  # the datasheet's dense figure for the whole product, in TFLOP/s
+    memory_bytes_s: float | None  # the datasheet's bandwidth for the whole product
+    sparse_factor: float  # factor by which marketing raises the dense peak for 2:4 sparsity
     note: str
 
     @property
@@ -54,7 +56,7 @@ class Peak(NamedTuple):
         return self.value / 1e12
 
     def __float__(self) -> float:
-        """Gives the value in FLOP/s."""
+        """Returns the value in FLOP/s."""
         return self.value
 
 
@@ -65,20 +67,21 @@ def peak(
     units: int | None = None,
     pci_id: str | None = None,
 ) -> Peak:
-    """The peak of a device by its name, dense unless `sparse`.
+    """Peak of a device, looked up by its name. Dense unless `sparse`.
 
     Args:
-        name: what a driver or framework calls it (`NVIDIA H100 80GB HBM3`), or its PCI id
+        name: its name in a driver or framework (`NVIDIA H100 80GB HBM3`), or its PCI id
             (`10de:2330`). Case, hyphens and the vendor's name do not matter; everything else does.
         dtype: the format that matmuls use: fp64, fp32, tf32, fp16, bf16, fp8, fp4 or int8, or a
             dtype of torch, JAX or NumPy.
-        sparse: with 2:4 sparsity, as marketing prints it. An MFU of a dense model is over False.
-        units: its SMs or compute units, where known: they tell products of one name apart, and a
-            slice's share.
-        pci_id: its PCI id beside the name, for the same purpose.
+        sparse: returns the peak with 2:4 sparsity, as in marketing. The MFU of a dense model
+            needs the dense peak.
+        units: number of SMs or compute units, if known. Distinguishes products of the same name,
+            and scales the peak of a slice.
+        pci_id: PCI id, if known in addition to the name. Distinguishes products of the same name.
 
-    Raises UnknownDeviceError for a device that is unknown or could be several, NoPeakError for a
-    format that it has not. Both are LookupErrors, and their message lists the choices.
+    Raises UnknownDeviceError if the device is unknown or ambiguous, and NoPeakError if it does not
+    support the format. Both are LookupErrors whose messages list the choices.
 
     >>> peak("NVIDIA H100 80GB HBM3", "bfloat16").tflop_s
     989.4...
@@ -86,14 +89,14 @@ def peak(
     sheet = find(name, units, pci_id)
     plain = format_of(dtype)
     if SLICE.search(name) and not units:
-        of = f" of its {sheet.units}" if sheet.units else ""
-        hidden = f"its name does not say how many{of} SMs it has; give them as units"
-        raise NoPeakError(f"this is a slice of {sheet.device}, and {hidden}")
+        of_how_many = f" of its {sheet.units}" if sheet.units else ""
+        hint = f"its name does not say how many{of_how_many} SMs it has; give them as units"
+        raise NoPeakError(f"this is a slice of {sheet.device}, and {hint}")
     if units is not None and units < 0:
         raise NoPeakError(f"{sheet.device} cannot have {units} SMs; give their number, or none")
     if units and sheet.units and units > sheet.units:
-        has = f"the device has {units} SMs and the datasheet of {sheet.device} {sheet.units}"
-        raise NoPeakError(f"{has}: it is another product", may_exist=True)
+        difference = f"the device has {units} SMs and the datasheet of {sheet.device} {sheet.units}"
+        raise NoPeakError(f"{difference}: it is another product", may_exist=True)
     unit = unit_of(sheet, plain)
     if unit is None:
         raise _missing(sheet, plain)
@@ -104,8 +107,8 @@ def peak(
 
 
 def format_of(dtype: object) -> str:
-    """Name of a format here: `torch.bfloat16` is `bf16`. Raises NoPeakError with the
-    choices."""
+    """Short name of a format: `torch.bfloat16` is `bf16`. Raises NoPeakError, with the choices, if
+    it is unknown."""
     name = getattr(dtype, "__name__", None) or str(dtype)
     name = name.rpartition(".")[2].strip().lower()
     plain = ALIASES.get(name, name)
@@ -117,7 +120,7 @@ def format_of(dtype: object) -> str:
 
 
 def known(sheet: Datasheet) -> list[str]:
-    """Formats in which a datasheet has a peak."""
+    """Formats for which a datasheet has a peak."""
     found = []
     for dtype in UNITS:
         if unit_of(sheet, dtype):
@@ -172,18 +175,19 @@ def _formula(sheet: Datasheet, unit: str, units: int | None, clock: float | None
 
 
 def _missing(sheet: Datasheet, dtype: str) -> NoPeakError:
-    """Tells a format that a device lacks from one whose figure nobody prints."""
+    """Error for a missing peak. Distinguishes a format that the device does not support from one
+    whose figure is not published."""
     choices = ""
     if known(sheet):
         choices = f"; it has {', '.join(known(sheet))}"
     if rates(sheet):
-        lacks = f"neither the datasheet of {sheet.device} nor its architecture has {dtype}"
-        return NoPeakError(lacks + choices)
+        message = f"neither the datasheet of {sheet.device} nor its architecture has {dtype}"
+        return NoPeakError(message + choices)
     note = ""
     if sheet.note:
         note = f" ({sheet.note})"
-    prints = f"the datasheet of {sheet.device} prints no dense figure in {dtype}"
-    unknown = f"{prints}, and none can be computed{note}: the peak is unknown"
+    message = f"the datasheet of {sheet.device} prints no dense figure in {dtype}"
+    unknown = f"{message}, and none can be computed{note}: the peak is unknown"
     return NoPeakError(f"{unknown}, whether or not the device has the format", may_exist=True)
 
 

@@ -1,5 +1,5 @@
-"""The datasheet of a device by what a driver or framework calls it, or by its PCI id: that very
-product's, or an error with the choices."""
+"""Finds a device's datasheet from its name in a driver or framework, or from its PCI id. Returns
+exactly that product, or raises an error with the choices."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from typing import Iterable
 from .facts import Datasheet, datasheets
 from .rates import figure
 
-# Words that some drivers put into a name and others leave out; no two products differ in them
-# alone. A virtual function (VF) is a whole device where its units are the product's, else a part of
-# it.
+# Words that some drivers put into a name and others leave out; no two products differ only in
+# these. A virtual function (VF) is a whole device if it has all of the product's units.
 _DECORATION = {
     *("nvidia", "amd", "intel", "aws", "google", "tesla", "geforce", "instinct"),
     *("r", "tm", "generation", "oam", "vf"),
 }
-# Whose a product is that has one of these words in its name: a Tesla M4 is no Apple M4.
+# Vendor of a product with one of these words in its name: a Tesla M4 is not an Apple M4.
 _VENDORS = {
     **dict.fromkeys(("nvidia", "tesla", "geforce", "quadro", "titan", "jetson"), "NVIDIA"),
     **dict.fromkeys(("amd", "radeon", "instinct"), "AMD"),
     **{"intel": "Intel", "apple": "Apple", "google": "Google", "aws": "Amazon", "huawei": "Huawei"},
 }
-# What people leave out, as no other line has such a number: A6000, 4090, M2.
+# Product lines that people leave out, as the number is unambiguous: A6000, 4090, M2.
 _LINES = ("", "rtx ", "apple ", "radeon ", "arc ")
 _PCI_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
-# A word that names a model: h100, v3, 4090; none of a memory's size.
+# Word that names a model, such as h100, v3 or 4090, but not a memory size.
 _MODEL = re.compile(r"(?!\d+gb?$)(?:[a-z]+\d|\d{3})[a-z0-9]*")
-SLICE = re.compile(r"\s+MIG\s+\d+[cg].*$")  # of a MIG instance, a part of the product named
-LONGEST = 80  # letters of a name that a message repeats
-# The command that lists all products, of this package alone or as a part of mfulab.
+SLICE = re.compile(r"\s+MIG\s+\d+[cg].*$")  # end of a MIG instance's name, after the product
+LONGEST = 80  # characters of a name that a message repeats
+# Command that lists all products, depending on whether this package is installed alone.
 LISTS = "mfulab-peaks --list" if __package__ == "mfulab_peaks" else "mfulab peak --list"
-NEAR = 3  # choices that a message names all, and of more those that are near
+NEAR = 3  # number of similar products that a message suggests
 
 
 class UnknownDeviceError(LookupError):
-    """No datasheet here is this device's, or several could be; the message lists the choices."""
+    """Raised if no datasheet, or more than one, matches a device. The message lists the choices."""
 
     def __init__(self, message: str, choices: tuple[Datasheet, ...] = ()) -> None:
         super().__init__(message)
@@ -44,11 +43,11 @@ class UnknownDeviceError(LookupError):
 
 
 def find(device: str, units: int | None = None, pci_id: str | None = None) -> Datasheet:
-    """The datasheet of a driver's name (`NVIDIA H200`) or PCI id (`10de:2330`); UnknownDeviceError
-    if unsure."""
-    asked = device.strip().lower()
-    is_id = bool(_PCI_ID.fullmatch(asked))
-    matching = _of_id(asked) if is_id else _of_name(SLICE.sub("", device))
+    """Datasheet for a driver's device name (`NVIDIA H200`) or PCI id (`10de:2330`). Raises
+    UnknownDeviceError if none or several match."""
+    text = device.strip().lower()
+    is_id = bool(_PCI_ID.fullmatch(text))
+    matching = _of_id(text) if is_id else _of_name(SLICE.sub("", device))
     if pci_id:
         matching = [sheet for sheet in matching if pci_id.lower() in sheet.pci_ids] or matching
     if units:
@@ -59,11 +58,11 @@ def find(device: str, units: int | None = None, pci_id: str | None = None) -> Da
 
 
 def variants(device: str) -> tuple[Datasheet, ...]:
-    """The products that a short name or a PCI id may mean: of `H100` three. One for a product's own
-    name, none for an unknown one."""
-    asked = device.strip().lower()
-    if _PCI_ID.fullmatch(asked):
-        return tuple(_of_id(asked))
+    """Products that a short name or a PCI id may refer to, such as three for `H100`. One for a full
+    product name, none for an unknown name."""
+    text = device.strip().lower()
+    if _PCI_ID.fullmatch(text):
+        return tuple(_of_id(text))
     plain = SLICE.sub("", device)
     same = _of_name(plain)
     words = normalised(plain).split()
@@ -77,42 +76,43 @@ def variants(device: str) -> tuple[Datasheet, ...]:
 
 
 def _means(words: Iterable[str], name: str) -> bool:
-    """True if a name has each of the words, of which the name may add a letter: MI300 is MI300X."""
+    """True if a name contains all of the words. A word may omit the last letter of a model: MI300
+    matches MI300X."""
     parts = name.split()
     known = {*parts, *(part[:-1] for part in parts if part[-2:-1].isdigit() and part[-1].isalpha())}
     return known.issuperset(words)
 
 
 def _ambiguous(device: str, is_id: bool, matching: list[Datasheet]) -> UnknownDeviceError:
-    """The error for a name or an id that several products have, with what tells them apart."""
+    """Error for a name or id that several products share. Lists what distinguishes them."""
     choices = ", ".join(f"{sheet.device} ({_numbers(sheet, True)})" for sheet in matching)
-    how = "name one of these" if is_id else "name one of these, or its PCI id"
-    says = f"{_short(device)} could be one of {choices}: {how}"
-    return UnknownDeviceError(says, tuple(matching))
+    advice = "name one of these" if is_id else "name one of these, or its PCI id"
+    message = f"{_short(device)} could be one of {choices}: {advice}"
+    return UnknownDeviceError(message, tuple(matching))
 
 
 def _unknown(device: str) -> UnknownDeviceError:
     near = _near(device)
-    says = (
+    message = (
         f"there is no datasheet of {_short(device)} here, so its peak is unknown{_suggested(near)}"
     )
-    return UnknownDeviceError(says, near)
+    return UnknownDeviceError(message, near)
 
 
 def _short(name: str) -> str:
-    """A name as a message repeats it: its beginning, where it is long."""
+    """Quotes a name for a message, shortened if it is long."""
     return repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}…")
 
 
 def normalised(name: str) -> str:
-    """Lowers `name` to words and numbers without vendors and trademarks: `Tesla V100-SXM2-16GB` to
-    `v100 sxm2 16gb`."""
+    """Lower-case words and numbers of a name, without vendors and trademarks: `Tesla
+    V100-SXM2-16GB` becomes `v100 sxm2 16gb`."""
     words = re.findall(r"[a-z0-9.]+", name.lower())
     return " ".join(word for word in words if word not in _DECORATION)
 
 
 def typed_names() -> list[str]:
-    """Lists products as people type them, in one word: `MI250X`, `RTX-4090`."""
+    """Product names as people type them, in one word: `MI250X`, `RTX-4090`."""
     result = []
     for sheet in datasheets():
         words = re.findall(r"[\w.]+", sheet.device.partition(" (")[0])
@@ -138,10 +138,10 @@ def _of_name(device: str) -> list[Datasheet]:
 
 
 def _of_its_vendor(device: str, sheets: Iterable[Datasheet]) -> list[Datasheet]:
-    """Datasheets of the vendor that a name says; all where it says none."""
+    """Keeps the datasheets of the vendor that a name mentions; all of them if it mentions none."""
     words = re.findall(r"[a-z]+", device.lower())
-    said = {_VENDORS[word] for word in words if word in _VENDORS}
-    return [sheet for sheet in sheets if not said or sheet.vendor in said]
+    vendors = {_VENDORS[word] for word in words if word in _VENDORS}
+    return [sheet for sheet in sheets if not vendors or sheet.vendor in vendors]
 
 
 @functools.lru_cache(maxsize=None)
@@ -154,8 +154,8 @@ def _by_name() -> dict[str, tuple[Datasheet, ...]]:
 
 
 def _near(device: str) -> tuple[Datasheet, ...]:
-    """Products whose names hold all words of `device`; else those of its model or architecture;
-    else those with similar names."""
+    """Products whose names contain all words of `device`. Otherwise those of its model, with
+    similar names, or of its architecture."""
     name = normalised(device)
     words = set(name.split())
     if not words:
@@ -176,26 +176,26 @@ def _with_all(words: set[str]) -> list[str]:
 
 
 def _shortest(name: str) -> tuple[int, str]:
-    """Key that sorts names by the products that have them, the shortest first."""
+    """Sort key of a name: the length of its product's name, then that name."""
     device = _by_name()[name][0].device
     return len(device), device
 
 
-def _with_model(asked: str) -> list[str]:
-    """Names with the first word of `asked` that is a known model's; those that share most words
-    first."""
-    words = asked.split()
-    known = {word for name in _by_name() for word in name.split()}
+def _with_model(name: str) -> list[str]:
+    """Names that share the first word of `name` that is a known model, those with most words in
+    common first."""
+    words = name.split()
+    known = {word for other in _by_name() for word in other.split()}
     model = next((word for word in words if word in known and _MODEL.fullmatch(word)), None)
-    names = [name for name in _by_name() if model in name.split()]
-    shared = {name: len(set(words) & set(name.split())) for name in names}
-    return sorted(names, key=lambda name: (-shared[name], *_shortest(name)))
+    names = [other for other in _by_name() if model in other.split()]
+    shared = {other: len(set(words) & set(other.split())) for other in names}
+    return sorted(names, key=lambda other: (-shared[other], *_shortest(other)))
 
 
-def _similar(asked: str) -> list[str]:
+def _similar(name: str) -> list[str]:
     import difflib
 
-    return difflib.get_close_matches(asked, _by_name(), n=5, cutoff=0.6)
+    return difflib.get_close_matches(name, _by_name(), n=5, cutoff=0.6)
 
 
 def _suggested(near: tuple[Datasheet, ...]) -> str:
@@ -211,7 +211,7 @@ def _suggested(near: tuple[Datasheet, ...]) -> str:
 
 
 def _numbers(sheet: Datasheet, with_units: bool = False) -> str:
-    """Numbers that tell products apart: units, and the dense peak in the format that training takes."""
+    """Units and dense peak of a product, which distinguish it from others of the same name."""
     parts = []
     if with_units and sheet.units:
         parts = [f"{sheet.units} units"]

@@ -1,26 +1,26 @@
-"""Peak of a datasheet in a format: units × FMA per clock and unit × 2 × clock, for fp32 accumulation
-and dense matrices. Where that is more than 1 % off the printed figure, and no rounding explains it,
-the printed one counts."""
+"""Computes a datasheet's peak in a format as units × FMA per clock per unit × 2 × clock, for dense
+matrices with fp32 accumulation. The printed figure takes precedence if the two differ by more than
+1 % and by more than rounding."""
 
 from __future__ import annotations
 
 from .facts import Datasheet, table
 
-# Formats of which a datasheet prints both vector and tensor figures; of the others there is but
-# one.
+# Formats for which a datasheet prints both a vector and a tensor figure.
 BOTH = ("fp64", "fp32")
-# Which units compute a format, best first; tensor units run at the tensor clock where the device
-# has two.
+# Kinds of units that compute a format, fastest first. Tensor units run at the tensor clock, if
+# the device has a separate one.
 UNITS: dict[str, tuple[str, ...]] = {
     **{name: (f"{name}_tensor", name) for name in BOTH},
     **{name: (f"{name}_tensor",) for name in ("tf32", "fp16", "bf16", "fp8", "fp4", "int8")},
 }
-# The highest share by which a printed figure may differ from the product of its factors.
+# Largest relative difference between a printed figure and the product of its factors.
 TOLERANCE = 0.01
 
 
 def unit_of(sheet: Datasheet, dtype: str) -> str | None:
-    """The kind of unit that computes a format best, such as `bf16_tensor`; None if none is known."""
+    """Fastest kind of unit that computes a format, such as `bf16_tensor`. None if no figure is
+    known."""
     for unit in UNITS[dtype]:
         if computed(sheet, unit) or printed(sheet, unit):
             return unit
@@ -28,8 +28,7 @@ def unit_of(sheet: Datasheet, dtype: str) -> str | None:
 
 
 def figure(sheet: Datasheet, dtype: str) -> float | None:
-    """The dense peak of the whole product in a format, in TFLOP/s (TOP/s for int8); None if
-    unknown."""
+    """Dense peak of the whole product in a format, in TFLOP/s (TOP/s for int8). None if unknown."""
     unit = unit_of(sheet, dtype)
     if unit is None:
         return None
@@ -39,8 +38,8 @@ def figure(sheet: Datasheet, dtype: str) -> float | None:
 
 
 def computed(sheet: Datasheet, unit: str) -> float | None:
-    """Units × FMA per clock and unit × 2 × clock of one kind of unit, in TFLOP/s; None if a factor
-    is unknown."""
+    """Peak of one kind of unit in TFLOP/s: units × FMA per clock per unit × 2 × clock. None if a
+    factor is unknown."""
     rate = rates(sheet).get(unit)
     clock = clock_mhz(sheet, unit)
     if rate and clock and sheet.units:
@@ -49,7 +48,7 @@ def computed(sheet: Datasheet, unit: str) -> float | None:
 
 
 def printed(sheet: Datasheet, unit: str) -> float | None:
-    """The datasheet's figure of one kind of unit, in TFLOP/s; None if it prints none."""
+    """Datasheet's figure for one kind of unit in TFLOP/s. None if it prints none."""
     text = sheet.figures.get(_column(unit))
     if text:
         return float(text)
@@ -57,8 +56,8 @@ def printed(sheet: Datasheet, unit: str) -> float | None:
 
 
 def agrees(sheet: Datasheet, unit: str) -> bool:
-    """True if the computed and the printed figure differ by at most 1 %, or by the printed one's
-    rounding, or one of them is missing."""
+    """True if the computed and the printed figure differ by at most 1 % or by rounding, or if one
+    of them is missing."""
     product = computed(sheet, unit)
     figure = printed(sheet, unit)
     if product is None or figure is None:
@@ -68,12 +67,12 @@ def agrees(sheet: Datasheet, unit: str) -> bool:
 
 
 def by_formula(sheet: Datasheet, unit: str) -> bool:
-    """True where the computed figure counts, and not the printed one."""
+    """True if the computed figure is used rather than the printed one."""
     return computed(sheet, unit) is not None and agrees(sheet, unit)
 
 
 def rates(sheet: Datasheet) -> dict[str, str]:
-    """FMA per clock and unit of a datasheet's architecture, by kind of unit; empty if unknown."""
+    """FMA per clock per unit of a datasheet's architecture, by kind of unit. Empty if unknown."""
     for row in table("fma_per_clock_per_unit.csv"):
         if (row["architecture"], row["rate"]) == (sheet.architecture, sheet.rate):
             return row
@@ -81,14 +80,15 @@ def rates(sheet: Datasheet) -> dict[str, str]:
 
 
 def clock_mhz(sheet: Datasheet, unit: str) -> float | None:
-    """The datasheet's clock of a kind of unit."""
+    """Datasheet's clock in MHz for a kind of unit. None if unknown."""
     if unit.endswith("_tensor") and unit != "fp64_tensor":
         return sheet.tensor_mhz
     return sheet.boost_mhz
 
 
 def sparse_factor(sheet: Datasheet, dtype: str) -> float:
-    """Factor by which 2:4 sparsity raises a peak in the vendor's marketing; 1 without such units."""
+    """Factor by which the vendor's figure for 2:4 sparsity exceeds the dense peak; 1 if there is
+    none."""
     if dtype in BOTH:
         return 1.0
     return float(rates(sheet).get("sparse_factor") or 1)

@@ -1,1 +1,1 @@
-"""Windows, repetitions, clocks and statistics of timed work."""
+"""Measures time: windows, repetitions, clocks and statistics."""

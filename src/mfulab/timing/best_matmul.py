@@ -1,5 +1,5 @@
-"""Rates of the simplest work at full size: matmuls over growing shapes, and a memory triad, bounded
-in time."""
+"""Measures the best rates of a device: matmuls over growing shapes, and a memory triad, within a
+time limit."""
 
 import math
 import time
@@ -20,8 +20,8 @@ from mfulab.device.gpu import clock_reader
 from mfulab.timing.clocks import Clock, clock_for
 from mfulab.timing.statistics import Stats
 
-# M×N×K, growing: a shape is left out once the rate seen so far says that it does not fit into the
-# time.
+# M×N×K in ascending order. A shape is skipped if, at the rate so far, it would exceed the time
+# limit.
 CPU_SHAPES = [(n, n, n) for n in (128, 256, 512, 1024, 2048, 3072, 4096)] + [
     (2048, 2048, 512),
     (1024, 4096, 1024),
@@ -30,32 +30,31 @@ CUDA_SHAPES = [(n, n, n) for n in (1024, 2048, 4096, 8192, 16384)] + [
     (8192, 8192, 2048),
     (16384, 8192, 4096),
 ]
-MIDDLE = ByKind(
-    cpu=(512, 512, 512), gpu=(4096, 4096, 4096)
-)  # where the ways to multiply are compared
+# shape at which the ways to multiply are compared
+MIDDLE = ByKind(cpu=(512, 512, 512), gpu=(4096, 4096, 4096))
 BURST_S = 0.01
 
 
 @dataclass(frozen=True)
 class Search:
-    """Extent of a search for the fastest matmul: shapes (M×N×K), ways to multiply, seconds and
-    samples."""
+    """Parameters of a search for the fastest matmul: shapes (M×N×K), number of ways to multiply,
+    seconds and samples."""
 
     shapes: Sequence[tuple[int, int, int]]
-    limit_s: float  # of each way
+    limit_s: float  # per way
     sample_s: float
-    samples: int = 4  # of each shape
-    # of back-to-back work before a shape: a GPU's clock falls to one that it can hold
+    samples: int = 4  # per shape
+    # back-to-back work before each shape, in which a GPU's clock falls to a sustainable one
     settle_s: float = 0.0
-    ways: int = 2  # the fastest at a middle shape, which are sampled at every shape
-    triads: int = 20  # samples of the memory's bandwidth
+    ways: int = 2  # number of ways, the fastest at a middle shape, to sample at every shape
+    triads: int = 20  # samples of the memory bandwidth
 
 
 CAREFUL = ByKind(
     cpu=Search(CPU_SHAPES, 2.0, 0.05), gpu=Search(CUDA_SHAPES, 15.0, 0.2, settle_s=0.5)
 )
-# Of a GPU in a sweep of minutes: two shapes, 0.3 s each once settled. A faster run of the sweep
-# raises the ceiling.
+# For a GPU in a sweep of minutes: two shapes, 0.3 s each once settled. A faster run of the sweep
+# raises the ceiling later.
 QUICK = Search(
     [(4096, 4096, 4096), (8192, 8192, 8192)], 1.2, 0.1, samples=3, settle_s=0.2, ways=1, triads=5
 )
@@ -65,8 +64,8 @@ Matmul = Callable[[], object]
 
 
 class Best(NamedTuple):
-    """The fastest matmul: in which of WAYS, of which shape (MxNxK), at how many TFLOP/s, and before
-    a clock settled."""
+    """Fastest matmul: its way (a key of WAYS), shape (MxNxK) and TFLOP/s, and TFLOP/s before the
+    clock settled."""
 
     library: str
     shape: str
@@ -80,9 +79,9 @@ def sweep_matmuls(
     search: Search | None = None,
     only: tuple[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Samples of C = A·B over growing shapes in TFLOP/s, by the WAYS that are fastest at a middle
-    shape, or `only` one way and shape. A GPU's hold the clock; a `burst` is from before it
-    settled."""
+    """Measures C = A·B over growing shapes in TFLOP/s, with the fastest of WAYS at a middle shape.
+    `only` selects one way and one shape. On a GPU, samples are taken once the clock has settled;
+    those marked `burst` are from before."""
     search = search or CAREFUL[device.type]
     with threadpoolctl.threadpool_limits(torch.get_num_threads()):
         if only is not None:
@@ -104,7 +103,7 @@ def _fastest_ways(precision: str, device: torch.device) -> list[str]:
             matmuls.pop(way, None)
     clock = clock_for(device)
     seconds = dict.fromkeys(matmuls, math.inf)
-    for _ in range(3):  # apart in time: a neighbour slows one round down, not every one
+    for _ in range(3):  # spread over time, so that a neighbour slows down only some rounds
         for way, matmul in matmuls.items():
             seconds[way] = min(
                 seconds[way], *(sample.time_s for sample in _repeat(matmul, clock, 0.01, 2))
@@ -119,20 +118,17 @@ def _sweep(
     read_mhz = clock_reader(device)
     began = time.perf_counter()
     samples: list[dict[str, Any]] = []
-    slowest = 0.0  # seconds a FLOP, as the latest shape ran
+    slowest = 0.0  # seconds per FLOP of the latest shape
     for m, n, k in search.shapes:
         flops = 2 * m * n * k
         left = search.limit_s - (time.perf_counter() - began)
-        # Its samples; the few calls that come before them take the little that a limit of about so
-        # long allows.
+        # Counts only the samples: the few calls before them may exceed the limit slightly.
         if samples and left < search.samples * max(flops * slowest, search.sample_s):
             continue
         burst: list[Sample] = []
         try:
             matmul = WAYS[library](precision, m, n, k, device)
-            if is_gpu(
-                device
-            ):  # a sample at the clock that it begins with, then work until it is the one it holds
+            if is_gpu(device):  # one sample at the initial clock, then work until the clock settles
                 burst = _repeat(matmul, clock, BURST_S, 1, read_mhz)
                 _repeat(matmul, clock, search.settle_s, 1)
             held = _repeat(matmul, clock, search.sample_s, search.samples, read_mhz)
@@ -155,8 +151,8 @@ def _sweep(
 def matmul_of(
     precision: str, m: int, n: int, k: int, device: torch.device, layout: str = "nn"
 ) -> Matmul:
-    """A function that multiplies (m, k) by (k, n): `layout` nn row-major, nt the right, tn the left
-    transposed."""
+    """Returns a function that multiplies (m, k) by (k, n). `layout` is nn for row-major operands,
+    nt for a transposed right one, tn for a transposed left one."""
     # Random normal data: a matmul of zeros draws less power and runs faster.
     a = torch.randn(m, k, device=device)
     b = torch.randn(k, n, device=device)
@@ -195,7 +191,8 @@ def matmul_of(
 
 
 def cast_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
-    """A matmul of 16-bit operands, cast up to fp32 first and the result back."""
+    """Returns a function that casts 16-bit operands to fp32, multiplies them and casts the result
+    back."""
     if precision not in ("bf16", "fp16"):
         raise UnsupportedError(Said("not_cast_up", {"precision": precision}))
     left, right = _drawn(precision, device, (m, k), (k, n))
@@ -203,7 +200,8 @@ def cast_matmul(precision: str, m: int, n: int, k: int, device: torch.device) ->
 
 
 def convolution(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
-    """A convolution of as many FLOPs: m places, n filters, k = channels × 2 × 2."""
+    """Returns a convolution with the FLOPs of an m×n×k matmul: m output positions, n filters, k =
+    channels × 2 × 2."""
     width = 1 << (m.bit_length() // 2)
     if k % 4 or m % width:
         raise UnsupportedError(Said("no_convolution_of", {"m": m, "n": n, "k": k}))
@@ -214,7 +212,8 @@ def convolution(precision: str, m: int, n: int, k: int, device: torch.device) ->
 
 
 def attention(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
-    """Fused attention of as many FLOPs: m queries, n keys, k = 2 × heads × 64."""
+    """Returns a fused attention with the FLOPs of an m×n×k matmul: m queries, n keys, k = 2 × heads
+    × 64."""
     if k % 128:
         raise UnsupportedError(Said("no_attention_of", {"m": m, "n": n, "k": k}))
     queries, keys = _drawn(precision, device, *((1, k // 128, length, 64) for length in (m, n)))
@@ -224,7 +223,7 @@ def attention(precision: str, m: int, n: int, k: int, device: torch.device) -> M
 
 
 def numpy_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
-    """A matmul by NumPy, which computes fp32 and fp64 on the CPU."""
+    """Returns a matmul by NumPy, for fp32 and fp64 on the CPU."""
     if device.type != "cpu" or precision not in ("fp32", "fp64"):
         raise UnsupportedError(Said("numpy_lacks", {"precision": precision, "device": device.type}))
     left, right = (operand.numpy() for operand in _drawn(precision, device, (m, k), (k, n)))
@@ -233,7 +232,8 @@ def numpy_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -
 
 
 def onednn_matmul(precision: str, m: int, n: int, k: int, device: torch.device) -> Matmul:
-    """A matmul by oneDNN, as a linear layer without bias, of tensors in its own layout."""
+    """Returns a matmul by oneDNN, as a linear layer without bias on tensors in oneDNN's own
+    layout."""
     if (
         device.type != "cpu"
         or precision not in ("fp32", "bf16")
@@ -256,7 +256,7 @@ def _drawn(precision: str, device: torch.device, *shapes: tuple[int, ...]) -> li
     return [torch.randn(*sides, device=device).to(_dtype(precision)) for sides in shapes]
 
 
-# Ways to multiply, by the name that `measured_with` gives them.
+# Ways to multiply, by their name in the column `measured_with`.
 WAYS: dict[str, Callable[..., Matmul]] = {
     "torch": matmul_of,
     "torch_nt": partial(matmul_of, layout="nt"),
@@ -270,8 +270,8 @@ WAYS: dict[str, Callable[..., Matmul]] = {
 
 
 def fastest_matmul(samples: list[dict[str, Any]], device: torch.device) -> Best:
-    """The way and shape with the highest rate: on a CPU the best sample's, on a GPU the median's,
-    bursts apart."""
+    """Way and shape with the highest rate, bursts not counted. A CPU's rate is that of its best
+    sample, a GPU's the median."""
     rates: dict[tuple[str, str], list[float]] = {}
     bursts: dict[tuple[str, str], list[float]] = {}
     for sample in samples:
@@ -285,7 +285,7 @@ def fastest_matmul(samples: list[dict[str, Any]], device: torch.device) -> Best:
 
 
 def best_bandwidth(samples: list[dict[str, Any]], device: torch.device) -> float:
-    """The triad's bandwidth in 10⁹ byte/s, chosen as a shape's rate is."""
+    """Bandwidth of the triad in 10⁹ byte/s: a CPU's best sample, or a GPU's median."""
     return _typical([sample["gb_s"] for sample in samples], device)
 
 
@@ -296,11 +296,11 @@ def _typical(rates: list[float], device: torch.device) -> float:
 def sweep_triad(
     device: torch.device, search: Search | None = None, limit_s: float = math.inf
 ) -> list[dict[str, Any]]:
-    """Samples of the bandwidth of a[i] = b[i] + s·c[i] in 10⁹ byte/s, three streams counted; none
-    after `limit_s`."""
+    """Measures the bandwidth of a[i] = b[i] + s·c[i] in 10⁹ byte/s, counting three streams. Starts
+    no sample after `limit_s`, except the first."""
     search = search or CAREFUL[device.type]
     length = triad_length(device)
-    # Drawing a gigabyte takes a CPU seconds, and what it adds takes no other time for it.
+    # On a CPU, a gigabyte of random numbers takes seconds, and the values do not affect its speed.
     a, b, c = (
         (torch.randn if is_gpu(device) else torch.ones)(length, device=device) for _ in range(3)
     )
@@ -317,13 +317,13 @@ def sweep_triad(
 
 
 def triad_length(device: torch.device) -> int:
-    """Elements of each of the triad's three fp32 arrays: each is 4 times the last-level cache, at
-    least 64 MiB."""
+    """Number of fp32 elements in each of the triad's three arrays. An array has 4 times the
+    last-level cache's size, but at least 64 MiB."""
     return max(4 * last_cache_bytes(device), 64 << 20) // 4
 
 
 def last_cache_bytes(device: torch.device) -> int:
-    """Bytes of a device's last-level cache; 32 MiB for a CPU that does not tell."""
+    """Size of a device's last-level cache in bytes; 32 MiB for a CPU that does not report it."""
     of_cpu = cpu.cpu().last_level_cache_bytes or 32 << 20
     if is_gpu(device):
         return vendors.of_device(device).last_cache_bytes(device)
@@ -331,7 +331,7 @@ def last_cache_bytes(device: torch.device) -> int:
 
 
 class Sample(NamedTuple):
-    """Seconds a call, and the device's clock in MHz while the calls ran."""
+    """Seconds per call, and the device's clock in MHz during the calls."""
 
     time_s: float
     clock_mhz: float | None
@@ -354,12 +354,12 @@ def _repeat(
         once = time.perf_counter() - began
     taken: list[Sample] = []
     while len(taken) < samples and (not taken or time.perf_counter() < until):
-        # Where a neighbour came meanwhile, as many calls as before would take many times as long.
+        # Adapted to the latest sample, as the same number of calls takes longer beside a neighbour.
         calls = max(1, round(sample_s / max(taken[-1].time_s if taken else once, 1e-7)))
         clock.mark()
         for _ in range(calls):
             action()
         clock.mark()
-        during = frequency_mhz()  # a GPU is still at work
+        during = frequency_mhz()  # read while a GPU is still busy
         taken.append(Sample(clock.intervals()[0] / calls, during))
     return taken

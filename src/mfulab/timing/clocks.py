@@ -1,4 +1,4 @@
-"""Clocks that mark the ends of steps: on the host, and on the GPU without making the host wait."""
+"""Clocks that mark the ends of steps: on the host, or on a GPU without blocking the host."""
 
 import itertools
 import time
@@ -11,38 +11,38 @@ if TYPE_CHECKING:
 
 
 class HostClock:
-    """Clock of devices that have finished a call when it returns: the CPU."""
+    """Clock for devices that have finished a call when it returns: the CPU."""
 
     name = "host clock"
-    # Shortest time between marks: tiny steps would otherwise make samples by the hundred thousand.
+    # Shortest time between marks: otherwise tiny steps would create hundreds of thousands of marks.
     resolution_s = 1e-4
 
     def __init__(self) -> None:
         self._marks: list[Any] = []
 
     def synchronise(self) -> None:
-        """Waits for the device; the host has finished when it asks."""
+        """Waits for the device. On the CPU nothing is pending."""
 
     def mark(self) -> None:
-        """Notes a moment in the device's own order of work."""
+        """Records a time stamp in the order of the device's work."""
         self._marks.append(time.perf_counter())
 
     def wait_until_near_end(self, marks: int) -> None:
-        """Waits until the device has that many marks before it; nothing is in flight on the
-        host."""
+        """Waits until at most `marks` marks are still pending on the device. On the CPU none
+        are."""
 
     def intervals(self) -> list[float]:
-        """Seconds between the marks, once."""
+        """Returns the seconds between consecutive marks and clears the marks."""
         marks = self._marks
         self._marks = []
         return [after - before for before, after in itertools.pairwise(marks)]
 
 
 class EventClock(HostClock):
-    """Events on the current stream of one GPU: the time between two includes the gaps in which it
-    waited for work."""
+    """Events on the current stream of a GPU. Intervals include gaps in which the GPU waited for
+    work."""
 
-    # a hundred times what marking takes: recording an event costs the host some microseconds
+    # a hundred times the cost of a mark: recording an event takes the host some microseconds
     resolution_s = 1e-3
 
     def __init__(self, device: "torch.device") -> None:
@@ -58,8 +58,7 @@ class EventClock(HostClock):
 
     def mark(self) -> None:
         event = self._torch.Event(enable_timing=True)
-        # Without a stream it would lie on that of the process's current device, whichever is
-        # watched.
+        # Without a stream, the event would be recorded on the process's current device.
         event.record(*(self._torch.current_stream(device) for device in named(self._device)))
         self._marks.append(event)
 
@@ -77,5 +76,5 @@ Clock = HostClock
 
 
 def clock_for(device: "torch.device") -> Clock:
-    """The clock of a torch.device."""
+    """Returns the clock for a torch.device."""
     return EventClock(device) if is_gpu(device) else HostClock()

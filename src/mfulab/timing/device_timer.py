@@ -1,5 +1,5 @@
-"""Times launches on a GPU by events, with the stream held back while the host queues: no launch
-waits for the host."""
+"""Times launches on a GPU with events. The stream is held back while the host queues the launches,
+so that none of them waits for the host."""
 
 import time
 from collections.abc import Callable
@@ -11,21 +11,20 @@ from mfulab.device.gpu import clock_reader
 from mfulab.timing.repetitions import Call, HostTimer, Timed
 
 LONGEST_HOLD_S = 0.2
-# of back-to-back work before a group: the power limit acts as it does on a model's steps …
+# back-to-back work before a group, so that the power limit acts as it does on a model's steps
 SUSTAINED_S = 0.3
-MOST_SUSTAINED = 8  # … and as often again as the clock still falls by more than FALLS meanwhile
-FALLS = 0.004
+MOST_SUSTAINED = 8  # repeats that at most this often, while the clock still falls by more than …
+FALLS = 0.004  # … this share
 MOST_VOIDS = 3
-# calls; the launch queue holds about 1000, and a full one would make the host wait for the held
-# stream
+# calls in the launch queue, which holds about 1000. If it is full, the host waits for the stream.
 QUEUED = 500
 BETWEEN_MARKS = QUEUED // 2
-SPIN_CLOCKS = 1_000_000  # 0.5 ms of an SM, 10 ms of a counter of 100 MHz
+SPIN_CLOCKS = 1_000_000  # 0.5 ms of SM clocks, 10 ms of a 100 MHz counter
 
 
 def spin_clocks_per_s() -> float:
-    """Clocks a second of torch's spinning kernel: the SM's on an NVIDIA GPU, on AMD's RDNA3 a
-    counter of 100 MHz."""
+    """Clock rate of torch's spinning kernel in Hz. It counts SM clocks on NVIDIA GPUs, and a 100
+    MHz counter on AMD's RDNA3."""
     torch.cuda._sleep(SPIN_CLOCKS)
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
@@ -37,19 +36,20 @@ def spin_clocks_per_s() -> float:
 
 
 class DeviceTimer(HostTimer):
-    """CUDA events on the current stream, held by a spinning kernel a little longer than the host
-    took to queue as many launches. Of a longer group the first `QUEUED` calls are held; marks
-    between later ones show that the device never caught up. A group whose hold ended early, or that
-    was caught up, is void: the next hold is longer, calibrated anew. After three a group is of
-    `QUEUED` calls at most; after three such it is timed as it is, and not `held`."""
+    """Times a group of calls with CUDA events. A spinning kernel holds the stream slightly longer
+    than the host needs to queue the launches. In a longer group only the first `QUEUED` calls are
+    held; marks between later calls show whether the device caught up. A group is void if its hold
+    ended too early or the device caught up. It is repeated with a longer, recalibrated hold. After
+    three void groups, a group has at most `QUEUED` calls. After three more it is timed anyway, with
+    `held` False."""
 
-    most_calls = 100_000  # as many as a kernel of 1 µs needs
+    most_calls = 100_000  # fills a group with a kernel of 1 µs
 
     def __init__(
         self, device: torch.device, group_s: float = 0.1, sustained_s: float = SUSTAINED_S
     ) -> None:
-        """`group_s` is the least that a group of calls takes; `settle` works for `sustained_s`
-        before it."""
+        """Creates a timer whose groups take at least `group_s`. `settle` works for `sustained_s`
+        before each group."""
         self.resolution_s = group_s
         self._sustained_s = sustained_s
         cache_bytes = vendors.of_device(device).last_cache_bytes(device)
@@ -58,7 +58,7 @@ class DeviceTimer(HostTimer):
         )
         self._clock_mhz = clock_reader(device)
         self._spin_per_s = spin_clocks_per_s()
-        self.during: Callable[[], object] = lambda: None  # called once in each group, while it runs
+        self.during: Callable[[], object] = lambda: None  # called once per group, while it runs
         self._hold_s: dict[tuple[Call, int], float] = {}
         self._voids: dict[tuple[Call, int], int] = {}
 
@@ -66,15 +66,14 @@ class DeviceTimer(HostTimer):
         return self._timed(call, calls, lambda: None)
 
     def burst(self, call: Call, calls: int, rest_s: float) -> Timed:
-        """Times calls that follow `rest_s` of rest: no power limit acts yet."""
+        """Times calls after `rest_s` of idle time, when the power limit does not yet act."""
         return self._timed(call, calls, lambda: time.sleep(rest_s))
 
     def cold(self, call: Call) -> Timed:
         return self._timed(call, 1, self._scratch.zero_)
 
     def settle(self, call: Call, calls: int, best_s: float) -> None:
-        """Keeps the device at this call alone until its clock falls no more, and leaves a little of
-        it queued."""
+        """Repeats the call until the device's clock stops falling. Leaves some calls queued."""
         if best_s > self._sustained_s:
             return
         clock = self._clock_mhz()

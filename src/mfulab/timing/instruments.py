@@ -1,4 +1,4 @@
-"""Instruments that watch one device while something is measured on it."""
+"""Instruments that observe one device during a measurement."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class Instruments(AbstractContextManager["Instruments"]):
-    """Clock, probe, peak memory, samplers and time series (`folder`/`name`) of a device, each made
-    when first used."""
+    """Clock, probe, peak memory, samplers and time series of a device, each created on first use.
+    The series is written to `folder`/`name`."""
 
     def __init__(
         self,
@@ -37,32 +37,31 @@ class Instruments(AbstractContextManager["Instruments"]):
 
     @cached_property
     def frequency_mhz(self) -> Callable[[], float | None]:
-        """Reads the device's clock frequency in MHz."""
+        """Function that reads the device's clock frequency in MHz."""
         return clock_reader(self.device)
 
     @cached_property
     def clock(self) -> Clock:
-        """Marks the ends of steps."""
+        """Clock that marks the ends of steps."""
         return clock_for(self.device)
 
     @cached_property
     def probe(self) -> Probe:
-        """Asks for the machine's state; holds memory of its own from its first use on."""
+        """Probe of the machine's state. Keeps memory of its own from its first use on."""
         return Probe(self.device, self.frequency_mhz)
 
     @cached_property
     def best(self) -> Best:
-        """The machine's best state, as the environment's row has it."""
+        """Best state of the machine, from the environment's row."""
         return known_best(self.folder)
 
     @cached_property
     def memory(self) -> Memory:
-        """Peak memory beyond what the process held at the first use."""
+        """Peak memory beyond what the process used at the first use of this property."""
         return peak_memory(self.device)
 
     def samplers(self, *, polled: bool = True) -> list[Sampler]:
-        """Starts the poller where `polled`, and gives every sampler of the device, the strictest
-        first."""
+        """All samplers of the device, the most direct first. Starts the poller if `polled`."""
         return samplers_for(self.device, [self.series.open()] if polled else [])
 
     def __exit__(self, *_: object) -> None:

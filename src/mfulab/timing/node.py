@@ -1,4 +1,4 @@
-"""One device of this node in under a minute: matmuls of each format, memory, the way to a GPU,
+"""Checks one device of a node in under a minute: matmuls of each format, memory, copies to a GPU,
 clock and throttling."""
 
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ from mfulab.timing.best_matmul import (
 from mfulab.timing.transfers import time_transfers
 
 FORMATS = ByKind(cpu=("fp32", "bf16"), gpu=("fp32", "tf32", "bf16", "fp16", "fp8"))
-# Two products a format, by the fastest way.
+# Two shapes per format, with the fastest way.
 SEARCH = ByKind(
     cpu=Search([(1024, 1024, 1024), (2048, 2048, 2048)], 3.0, 0.05, ways=1, triads=5), gpu=QUICK
 )
-TRIADS_S = 5.0  # after which no sample of the memory is begun, where neighbours take the machine
-SIDE = 8192  # of the matrices that go to a GPU and back, in bf16
-NEIGHBOURS = "other_processes_percent"  # of a CPU's time, meanwhile
+TRIADS_S = 5.0  # starts no memory sample after this, in case neighbours slow the machine
+SIDE = 8192  # of the bf16 matrices that are copied to a GPU and back
+NEIGHBOURS = "other_processes_percent"  # of the CPU time during the measurement
 THROTTLES = (
     "software_thermal_percent",
     "hardware_thermal_percent",
@@ -40,8 +40,8 @@ THROTTLES = (
 
 
 def readings_of(device: torch.device) -> Readings:
-    """Reads what a device does now, by name with its unit; what it cannot do is empty and says
-    why."""
+    """Measures a device's current rates, by column name. What the device cannot do is empty, with
+    the reason."""
     with sampling(samplers_for(device)) as watched:
         readings = dict(_products(device))
     rate = best_bandwidth(sweep_triad(device, SEARCH[device.type], TRIADS_S), device)
@@ -59,8 +59,8 @@ def readings_of(device: torch.device) -> Readings:
 
 
 def links_of(device: torch.device) -> dict[str, vendors.Link]:
-    """A GPU's ways to its host and to other GPUs, to be asked right after copies, while they are
-    awake; none of a CPU."""
+    """Links of a GPU to its host and to other GPUs; empty for a CPU. To be read right after copies,
+    as idle links drop to a lower speed."""
     if not is_gpu(device):
         return {}
     vendor = vendors.of_device(device)

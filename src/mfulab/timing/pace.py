@@ -1,5 +1,5 @@
-"""Lengths of a measurement: of its warm-up, its windows and its patience. Needs no torch, since
-planning reads them."""
+"""Durations of a measurement: warm-up, windows and patience. Does not import torch, since planning
+uses it."""
 
 from dataclasses import dataclass, replace
 
@@ -9,32 +9,32 @@ from mfulab.device import ByKind, is_gpu
 
 @dataclass(frozen=True)
 class Pace:
-    """Length of a measurement, in seconds."""
+    """Durations of a measurement, in seconds."""
 
     windows: int
     window_s: float
     warm_up_s: float
-    tolerance: float  # relative spread at which step times are steady
-    # for further windows: where some were disturbed, or their median is not precise yet
+    tolerance: float  # relative spread up to which step times are steady
+    # for further windows, if some were disturbed or the median is not precise yet
     patience_s: float = 0.0
-    # relative half-width of the median's confidence interval; None: not asked for
+    # required relative half-width of the median's confidence interval; None: no requirement
     precision: float | None = None
-    # steps timed as one: processes of a loader deliver in turn, and each nth step waits
+    # steps timed as one: the workers of a DataLoader deliver in turn, so every nth step waits
     turn: int = 1
-    # of steps under the profiler, whose events take a hundred times as long to read
+    # length of the traced steps, whose events take a hundred times as long to read
     traced_s: float = 0.3
-    # one traced pass tells operators and modules, where two would cost more than the rest
+    # one traced pass for operators and modules, if two would take longer than all else
     is_traced_once: bool = False
 
 
-# Of each process. The energy counter ticks each 100 ms and GPM wants more than that between
-# samples: 3 s on a GPU.
+# Per process. The energy counter ticks every 100 ms, and GPM needs more than that between samples:
+# 3 s on a GPU.
 CPU_PACE = Pace(windows=2, window_s=0.4, warm_up_s=1.0, tolerance=0.05, patience_s=1.0)
 CUDA_PACE = Pace(windows=3, window_s=1.1, warm_up_s=5.0, tolerance=0.02, patience_s=3.0)
 PACE = ByKind(cpu=CPU_PACE, gpu=CUDA_PACE)
-# Seconds of the section timing of a process that is one of many. A GPU's three windows are 1.2 s: a
-# second for NVML's samples and GPM together, and an energy that says why it is empty. A matmul's
-# window is one group of its calls.
+# Values of the config section `timing` for one of many processes. A GPU's three windows take 1.2 s,
+# which is enough for NVML's samples and GPM; the energy is empty with the reason. A matmul's window
+# is one group of its calls.
 _ON_A_CPU = {"window_time_s": 0.1, "warm_up_time_s": 0.3, "patience_s": 0.2}
 SHORT: ByKind[dict[str, dict[str, float]]] = ByKind(
     cpu={"profile_step": _ON_A_CPU, "bench_matmul": _ON_A_CPU},
@@ -48,14 +48,13 @@ SHORT: ByKind[dict[str, dict[str, float]]] = ByKind(
         },
     },
 )
-# Of a launch-bound step each millisecond holds a hundred operators: 50 ms of reading them. A GPU's
-# shares are its kernels' time ÷ the untraced step, which one traced step tells.
+# A launch-bound step has a hundred operators per millisecond, which take 50 ms to read. One traced
+# step is enough for a GPU's shares: they are kernel time ÷ the untraced step.
 TRACED_SHORT_S = 0.006
 
 
 def is_short(device: str, timing: TimingConfig) -> bool:
-    """True where a GPU's windows are shorter than the device's own: what goes around them is then
-    short, too."""
+    """True if a GPU's windows are shorter than its usual ones. Tracing is then shortened too."""
     return (
         is_gpu(device)
         and timing.window_time_s is not None
@@ -64,7 +63,7 @@ def is_short(device: str, timing: TimingConfig) -> bool:
 
 
 def pace_for(device: str, timing: TimingConfig, usual: ByKind[Pace] = PACE) -> Pace:
-    """The pace of `cpu` or `cuda`, with what the config sets in place of what is usual."""
+    """Pace of a device kind, with values set in the config in place of the usual ones."""
     pace = usual[device]
     return replace(
         pace,

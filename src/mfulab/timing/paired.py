@@ -1,5 +1,5 @@
-"""Two things measured in turn, A B B A: the ratio judged pair by pair, which the machine's drift
-cancels in."""
+"""Measures two things in turn (A B B A). Comparing the ratio of each pair cancels drift of the
+machine."""
 
 import math
 import statistics
@@ -14,34 +14,33 @@ from mfulab.core.said import Numbers, Said
 from mfulab.timing.statistics import Stats, relative_half_width, usual_variance
 
 Run = tuple[str, str]  # measurement, name
-Pair = tuple[
-    float | None, float | None
-]  # seconds of the old and of the new; None where a process had none
-# relative: times that are known to lie this close together are the same for every purpose
+# seconds of the old and the new version; None if a process has no time
+Pair = tuple[float | None, float | None]
+# relative difference below which times count as the same
 NOTICEABLE = 0.02
-# Two one-sided tests at 5 % tell equivalence, each by the end of a 90 % interval (Schuirmann,
-# 1987): 1.645 ÷ 1.96.
+# Equivalence is tested by two one-sided tests at 5 %, each at an end of the 90 % interval
+# (Schuirmann, 1987). The factor is 1.645 ÷ 1.96.
 ONE_SIDED = 0.839
 FEWEST_PAIRS = 2
-RANKED = 8  # pairs from which on the interval needs no normal distribution
-EXACT = 60  # pairs up to which the signed ranks' quantile is counted out
+RANKED = 8  # pairs from which on the interval assumes no normal distribution
+EXACT = 60  # pairs up to which the quantile of the signed ranks is exact
 # Rounds after which a verdict may end a run. Each look at growing data may call an unchanged run
-# different, so one before the last must hold with an interval that many times as wide (as
-# Haybittle, 1971, and Peto, 1976, ask for more).
+# different. So a verdict before the last look must also hold with an interval EARLY times as wide
+# (Haybittle, 1971, and Peto, 1976, require even more).
 LOOKS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
 EARLY = 1.3
 MOST_PAIRS = 1000
-SAMPLE_S = 0.02  # of a callable, repeated: far above what a clock resolves
+SAMPLE_S = 0.02  # of a repeated callable: far above the clock's resolution
 
 
-# Of verdicts, where code is reviewed.
+# Marks of verdicts in comments on code reviews.
 MARKS = {"slower": "❌", "ambiguous": "❔", "faster": "✅", "same": "✅", "not comparable": "➖"}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One run in both sets; times are None if a set lacks them, bounds also if a time has no
-    interval."""
+    """Comparison of one run in two sets. Times are None if a set lacks them; bounds also if there
+    is no interval."""
 
     step: str
     run: str
@@ -49,20 +48,20 @@ class Compared:
     old_s: float | None = None
     new_s: float | None = None
     ratio: float | None = None  # new ÷ old: below 1 is faster
-    ratio_low: float | None = None  # of its 95 % interval
+    ratio_low: float | None = None  # end of the 95 % interval
     ratio_high: float | None = None
-    # smallest slowdown that would have been called one, with bounds as wide
+    # smallest slowdown that would have been detected with an interval as wide
     detects_percent: float | None = None
     because: Said | None = None  # why there is no verdict
 
     def row(self) -> dict[str, object]:
-        """The fields by name; the reason in English, empty where there is none."""
+        """Fields by name, with the reason in English, or empty if there is none."""
         row = {field.name: getattr(self, field.name) for field in fields(self)}
         return row | {"because": str(self.because or "")}
 
     @property
     def answer(self) -> Answer:
-        """The change of the time in %."""
+        """Relative change of the time, in percent."""
         because: dict[str, float | str | None] = {"detects_percent": self.detects_percent}
         if self.because:
             because["because"] = str(self.because)
@@ -77,20 +76,19 @@ def gate(
     noticeable: float = NOTICEABLE,
     sample_s: float = SAMPLE_S,
 ) -> Compared:
-    """Compares two Python callables in turn, until there is a verdict or the minutes are over.
+    """Compares two Python callables, called in turn, until there is a verdict or time is over.
 
     Args:
-        old: takes no argument, and returns when the work is done: one that uses a GPU must
-            synchronise it.
-        new: does what `old` does; a ratio above 1 says that it is slower.
-        minutes: after which no pair is begun.
-        noticeable: the relative difference that matters, 0.02 for 2 %.
-        sample_s: seconds of one sample, in which a shorter callable is called several
-            times.
+        old: takes no arguments, and returns when the work is done. If it uses a GPU, it must
+            synchronise.
+        new: does the same work as `old`. A ratio above 1 means that it is slower.
+        minutes: no pair begins after this time.
+        noticeable: relative difference that matters, 0.02 for 2 %.
+        sample_s: seconds per sample. A shorter callable is called several times.
 
-    Returns the `verdict` (faster, slower, same or ambiguous), `old_s` and `new_s` a call, and
-    `ratio` with the ends of the 95 % interval. `detects_percent` is the smallest slowdown that
-    would have been called one.
+    Returns the `verdict` (faster, slower, same or ambiguous), seconds per call as `old_s` and
+    `new_s`, and `ratio` with the ends of its 95 % interval. `detects_percent` is the smallest
+    slowdown that would have been detected.
     >>> gate(lambda: sum(range(2000)), lambda: sum(range(4000)), minutes=0.1).verdict
     'slower'
     """
@@ -113,7 +111,8 @@ def in_turn(
     say: Callable[[Said], object] = lambda _: None,
     name: str = "new against old",
 ) -> Compared:
-    """Compares what `timed(0)` and `timed(1)` give, asked in turn as `in_rounds` does."""
+    """Compares the times returned by `timed(0)` and `timed(1)`, called alternately as in
+    `in_rounds`."""
 
     def pair(_: Run, swapped: bool) -> Pair:
         times = {side: timed(side) for side in ((1, 0) if swapped else (0, 1))}
@@ -124,7 +123,8 @@ def in_turn(
 
 
 def _calls(call: Callable[[], object], sample_s: float) -> int:
-    """Calls that fill a sample, by the second one: the first may compile or fill caches."""
+    """Number of calls that fill a sample, judged by the second call. The first may compile or fill
+    caches."""
     call()
     began = time.perf_counter()
     call()
@@ -141,11 +141,11 @@ def in_rounds(
     now: Callable[[], float] = time.monotonic,
     say: Callable[[Said], object] = lambda _: None,
 ) -> list[Compared]:
-    """Verdicts on pairs measured in rounds, of runs that lack one; no pair begins that would end
-    after the minutes.
+    """Measures runs in rounds of pairs until each has a verdict. Starts no pair that would end
+    after `minutes`.
 
-    `measure` takes a run, and whether the new goes first; `now` tells seconds, and `say` gets a
-    line a round.
+    `measure` takes a run, and whether the new version goes first. `now` is a clock in seconds, and
+    `say` receives one line per round.
     """
     taken = _Rounds(runs, measure, 60 * minutes, now)
     left = list(runs)
@@ -168,7 +168,7 @@ def in_rounds(
 
 
 class _Rounds:
-    """Pairs that were measured so far, and the seconds that the longest of each run took."""
+    """Pairs measured so far, and the longest duration of a pair of each run."""
 
     def __init__(
         self,
@@ -189,7 +189,8 @@ class _Rounds:
         return self._now() - self._began
 
     def round(self, runs: Sequence[Run], number: int) -> bool:
-        """Measures a pair of each run for which there is time; says whether there was for any."""
+        """Measures one pair of each run for which there is time. Returns False if there was time
+        for none."""
         measured = False
         for run in sorted(runs, key=lambda run: turn("/".join(run), number)):
             start_s = self.spent_s()
@@ -201,7 +202,8 @@ class _Rounds:
 
 
 def _left(compared: Sequence[Compared], noticeable: float, *, is_first: bool) -> list[Run]:
-    """Runs without a verdict. One that cannot be measured stays so after the first round."""
+    """Runs that still need a verdict. Runs that cannot be compared are retried only after the first
+    round."""
     left = list[Run]()
     for outcome in compared:
         is_lacking = outcome.verdict == "not comparable" and is_first
@@ -215,11 +217,10 @@ def judge(
     reasons: Mapping[Run, Said] | None = None,
     noticeable: float = NOTICEABLE,
 ) -> list[Compared]:
-    """A verdict on each run from its ratio new ÷ old and the 95 % confidence interval of that
-    (`ratio_of`).
+    """Verdict on each run, from its ratio new ÷ old and the 95 % confidence interval of `ratio_of`.
 
-    `pairs` are both times in seconds, measured in turn; a pair that lacks one does not count.
-    `reasons` say why a run has no time; `noticeable` is the relative difference that matters.
+    `pairs` holds both times in seconds, measured in turn; incomplete pairs do not count. `reasons`
+    say why a run has no times; `noticeable` is the relative difference that matters.
     """
     both: dict[Run, list[tuple[float, float]]] = {}
     spreads = []
@@ -253,11 +254,12 @@ def _judged(
 
 
 def ratio_of(ratios: Sequence[float], usual: float | None = None) -> tuple[float, float, float]:
-    """The ratio that two or more pairs give, and the ends of its 95 % interval.
+    """Returns the estimated ratio of two or more pairs, and the ends of its 95 % interval.
 
-    Hodges and Lehmann's (1963): the median of the mean logarithms of every two pairs; one pair in
-    four may be far off. From RANKED pairs on the interval is Wilcoxon's of signed ranks; of fewer
-    Student's, which borrows from `usual`, the variance of most runs' logarithms.
+    The estimate is that of Hodges and Lehmann (1963): the median of the means of every two
+    logarithms. It tolerates outliers in up to a quarter of the pairs. From RANKED pairs on, the
+    interval is Wilcoxon's signed-rank interval. With fewer it is Student's, with `usual`, the
+    typical variance of the logarithms of other runs, as prior.
     """
     logarithms = [math.log(ratio) for ratio in ratios]
     count = len(logarithms)
@@ -268,13 +270,14 @@ def ratio_of(ratios: Sequence[float], usual: float | None = None) -> tuple[float
         return ratio, math.exp(means.values[outside]), math.exp(means.values[-1 - outside])
     half = relative_half_width(ratios, usual)
     assert half is not None
-    factor = math.exp(half * math.sqrt(2 / 3))  # of a median it is √(π/2)·s/√n, of this √(π/3)·s/√n
+    # the median's standard error is √(π/2)·s/√n, this estimator's √(π/3)·s/√n
+    factor = math.exp(half * math.sqrt(2 / 3))
     return ratio, ratio / factor, ratio * factor
 
 
 @cache
 def _outside(count: int) -> int:
-    """The number of means outside of the interval on either side: the signed ranks' 2.5 % quantile
+    """Number of means outside the interval on each side: the 2.5 % quantile of the signed-rank sum
     under no change."""
     if count > EXACT:  # normal, with mean n(n+1)/4 and variance n(n+1)(2n+1)/24
         return int(
@@ -282,7 +285,7 @@ def _outside(count: int) -> int:
             - 1.96 * math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
             - 0.5
         )
-    ways = [1]  # to reach each sum of the ranks so far
+    ways = [1]  # number of ways to reach each sum of the ranks so far
     for rank in range(1, count + 1):
         ways = [a + b for a, b in zip(ways + [0] * rank, [0] * rank + ways, strict=True)]
     below = 0
@@ -293,8 +296,7 @@ def _outside(count: int) -> int:
 
 
 def is_open(compared: Compared, noticeable: float) -> bool:
-    """True for a run that further pairs may decide: as `judge` says, with the interval that an
-    early look asks for."""
+    """True if further pairs may decide a run. Uses the wider interval that early looks require."""
     ratio = compared.ratio
     ends = (compared.ratio_low, compared.ratio_high)
     if ratio is None or None in ends:
@@ -311,8 +313,8 @@ def decided(
     bounds: tuple[float, float],
     noticeable: float,
 ) -> Compared:
-    """A run's verdict by the interval of its ratio, and the smallest change that would have had
-    one."""
+    """Verdict from a ratio and its interval, and the smallest slowdown that would have been
+    detected."""
     says, because = verdict_of(ratio, *bounds, noticeable)
     detects = 100 * ((1 + noticeable) * ratio / bounds[0] - 1)
     return Compared(*run, says, old_s, new_s, ratio, *bounds, detects, because)
@@ -321,7 +323,7 @@ def decided(
 def verdict_of(
     ratio: float, low: float, high: float, noticeable: float = NOTICEABLE
 ) -> tuple[str, Said | None]:
-    """(verdict, reason) of a ratio new ÷ old and its 95 % interval, as of two times."""
+    """Returns (verdict, reason) for a ratio new ÷ old of two times and its 95 % interval."""
     if high < 1 / (1 + noticeable):
         return "faster", None
     if low > 1 + noticeable:
@@ -332,6 +334,6 @@ def verdict_of(
 
 
 def one_sided(ratio: float, end: float) -> float:
-    """The end of the 90 % interval on the side of `end`, of the 95 % one: what a one-sided test at
-    5 % rests on."""
+    """End of the 90 % interval, from the `end` of the 95 % interval on the same side. One-sided
+    tests at 5 % use it."""
     return ratio * (end / ratio) ** ONE_SIDED

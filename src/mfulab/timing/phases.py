@@ -1,5 +1,5 @@
-"""Times the phases of a step, in separate steps: marking would disturb the windows in which speed
-is measured."""
+"""Times the phases of a step in separate steps, because marks would disturb the windows that
+measure speed."""
 
 import math
 from collections import Counter, defaultdict
@@ -12,17 +12,11 @@ from mfulab.timing.clocks import Clock
 from mfulab.timing.statistics import Stats
 
 FEWEST = 4
-LONGEST_S = 2.0  # pairs of steps, where so many fit into these seconds
-BLOCKS = (
-    48,
-    12,
-    4,
-    2,
-    1,
-)  # pairs; in a block, each place of a period that divides it meets as many marks as none
-FEW = 8
-# blocks beyond which they grow longer; a block's time ÷ the median one's, if it is left out
-DISTURBED = 1.25
+LONGEST_S = 2.0  # FEWEST pairs of steps are only required if they fit into these seconds
+# pairs per block: if a period divides it, each of its steps is marked as often as not
+BLOCKS = (48, 12, 4, 2, 1)
+FEW = 8  # with more blocks than this, the blocks become longer instead
+DISTURBED = 1.25  # a block that takes this many times the median does not count
 Phase = Literal["forward", "backward", "optimiser", "other"]
 Mark = Callable[[Phase], object]
 """Called at the end of each phase, with its name."""
@@ -35,11 +29,11 @@ def phase_readings(
     length_s: float,
     estimate_s: float,
 ) -> Readings:
-    """Mean ms of each phase of a step, over about `length_s` of steps of `estimate_s`; their sum ÷
-    the step. `marked` does the step and calls what it is given as each phase ends; a sentence says
-    why it has none. As many steps without marks lie between: their quotient says what marking costs. A
-    loader's processes deliver in turn, so that every nth step is slow: both kinds meet as many.
-    Disturbed blocks do not count."""
+    """Mean ms of each phase of a step, and the sum of the phases relative to an unmarked step.
+    `marked` runs a step and calls its argument at the end of each phase; a Said is the reason why
+    there are no phases. Runs steps for about `length_s`, given steps of `estimate_s`. Half of them
+    are unmarked, so that the ratio shows the cost of marking. Both halves see equally many slow
+    steps of a data loader with several workers. Disturbed blocks do not count."""
     if isinstance(marked, Said):
         return missing(
             dict.fromkeys((f"{phase}_ms" for phase in get_args(Phase)), "ms"),
@@ -50,9 +44,8 @@ def phase_readings(
     wanted = max(1, fitting, math.ceil(length_s / 2 / max(estimate_s, 1e-9)))
     least = next(pairs for pairs in BLOCKS if pairs <= wanted)
     block = least * max(1, wanted // least // FEW)
-    ended: list[
-        tuple[int, str]
-    ] = []  # block and phase of each interval; a step without marks has the phase ""
+    # block and phase of each interval; an unmarked step has the phase ""
+    ended: list[tuple[int, str]] = []
 
     def mark(phase: str = "") -> None:
         clock.mark()
@@ -61,9 +54,8 @@ def phase_readings(
     clock.synchronise()
     clock.mark()
     for pair in range(block * round(wanted / block)):
-        is_turned = (
-            2 * pair // block + 1
-        ) // 2 % 2 == 1  # which comes first turns at half blocks: 0 1 1 0
+        # the order within a pair changes every half block: 0 1 1 0
+        is_turned = (2 * pair // block + 1) // 2 % 2 == 1
         for is_marked in (not is_turned, is_turned):
             if is_marked:
                 marked(mark)

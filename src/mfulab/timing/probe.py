@@ -1,5 +1,5 @@
-"""State of the machine between windows: the time of a fixed matmul and of a copy ÷ the machine's
-best."""
+"""State of the machine between windows: the time of a fixed matmul and a fixed copy, relative to
+the machine's best."""
 
 import json
 import math
@@ -19,17 +19,17 @@ from mfulab.timing.clocks import clock_for
 if TYPE_CHECKING:
     import torch
 
-DISTURBED = 1.3  # times as slow as the machine's best: above what the probe itself varies by
-PLACED = 1.4  # a copy varies so much between processes of an idle machine, by where their pages lie
-OTHERS = 0.2  # of the CPUs' time, taken by other processes
-REPEATED = 7  # the first brings what was measured out of the caches, and does not count
-MOST_COST = 1 / 33  # of the time: between two probes lies this many times what one took
-SIDE = ByKind(cpu=256, gpu=2048)  # of a matmul; 256³ takes under a millisecond
+DISTURBED = 1.3  # slowdown against the machine's best, above the probe's own variation
+PLACED = 1.4  # variation of a copy between processes of an idle machine, due to page placement
+OTHERS = 0.2  # share of the CPU time that other processes take
+REPEATED = 7  # the first repetition evicts the step's data from the caches and does not count
+MOST_COST = 1 / 33  # share of the time: after a probe, the next one waits 33 times its duration
+SIDE = ByKind(cpu=256, gpu=2048)  # of the matmul; 256³ takes less than a millisecond
 COPIED_BYTES = ByKind(cpu=8 << 20, gpu=64 << 20)
 
 
 class Best(NamedTuple):
-    """Seconds of both parts at the best that is known of this machine."""
+    """Best known seconds of both parts of a probe on this machine."""
 
     product_s: float = math.inf
     copy_s: float = math.inf
@@ -40,18 +40,19 @@ UNKNOWN = Best()
 
 @dataclass(frozen=True)
 class State:
-    """One probe of the machine."""
+    """Result of one probe of the machine."""
 
     at_s: float  # Unix time
-    product_s: float  # of its matmul
+    product_s: float  # of the matmul
     copy_s: float
-    clock_mhz: float | None = None  # a GPU's
-    others_s: float = 0.0  # running total of other processes' CPU time; of a GPU 0, as the next
-    total_s: float = 0.0  # running total of all time of the CPUs that this process may use
+    clock_mhz: float | None = None  # of a GPU
+    # running totals of other processes' CPU time, and of the usable CPUs' time; 0 for a GPU
+    others_s: float = 0.0
+    total_s: float = 0.0
 
     def slowdown(self, best: Best) -> float:
-        """Slowdown of the slower part against its best, 1 or more; a copy's beyond what processes
-        differ by."""
+        """Slowdown of the slower part relative to its best, at least 1. For the copy, only what
+        exceeds the variation between processes."""
         return max(1.0, self.product_s / best.product_s, self.copy_s / best.copy_s / PLACED)
 
 
@@ -60,13 +61,14 @@ Watch = Callable[[], State]
 
 
 def best_of(states: Iterable[State], best: Best = UNKNOWN) -> Best:
-    """The fastest of each part, `best` included."""
+    """Fastest time of each part over all states and `best`."""
     seen: list[Best | State] = [best, *states]
     return Best(min(state.product_s for state in seen), min(state.copy_s for state in seen))
 
 
 def is_disturbed(before: State, after: State, best: Best) -> bool:
-    """True if what ran between two probes met a slower state of the machine, or other processes."""
+    """True if either probe met a slow machine, or other processes took at least OTHERS of the CPU
+    time between them."""
     if max(before.slowdown(best), after.slowdown(best)) >= DISTURBED:
         return True
     total = after.total_s - before.total_s
@@ -74,8 +76,8 @@ def is_disturbed(before: State, after: State, best: Best) -> bool:
 
 
 class Probe:
-    """Probes a torch.device in at most MOST_COST of the time, else gives its latest state;
-    `spent_s` is its cost."""
+    """Probes a torch.device. Returns its latest state if a new probe would take more than MOST_COST
+    of the time. `spent_s` is the total cost."""
 
     def __init__(
         self, device: "torch.device", clock_mhz: Callable[[], float | None] = lambda: None
@@ -92,13 +94,11 @@ class Probe:
         )
         side = SIDE[device.type]
         size = COPIED_BYTES[device.type]
-        generator = torch.Generator().manual_seed(
-            0
-        )  # the model's own random numbers stay as they are
-        # a GPU's float32 would follow the switch for TF32
+        # a generator of its own, so that the model's random numbers do not change
+        generator = torch.Generator().manual_seed(0)
+        # on a GPU, float32 would depend on the TF32 switch
         dtype = torch.float32 if self._on_cpu else torch.float16
-        # In mappings of their own: freed or not, they move no threshold of malloc and leave no hole
-        # in the heap.
+        # In separate mappings, so that they affect neither malloc's thresholds nor the heap.
         left, out = (mapped(side, side, dtype=torch.float32) for _ in range(2))
         left = torch.randn(side, side, generator=generator, out=left).to(device, dtype)
         out = out.to(device, dtype)
@@ -111,7 +111,7 @@ class Probe:
     def __call__(self) -> State:
         now = time.perf_counter()
         if self._latest is None:
-            self.again()  # libraries start: not before the step has been warmed up without them
+            self.again()  # starts libraries: only after the step was warmed up without them
         if self._latest is None or now >= self._next:
             self._latest = self.again()
             ended = time.perf_counter()
@@ -120,7 +120,7 @@ class Probe:
         return self._latest
 
     def again(self) -> State:
-        """The state now, whatever it costs."""
+        """Probes the machine now, regardless of cost."""
         with self._inference_mode():
             product_s, copy_s = (min(self._timed(part)[1:]) for part in self._parts)
         others_s = total_s = 0.0
@@ -141,7 +141,7 @@ class Probe:
 
 
 def best_now(device: "torch.device", limit_s: float) -> Best:
-    """The best of a torch.device within `limit_s` seconds, as it is now."""
+    """Best state of a torch.device over `limit_s` seconds from now."""
     probe = Probe(device)
     deadline = time.perf_counter() + limit_s
     best = UNKNOWN
@@ -151,8 +151,8 @@ def best_now(device: "torch.device", limit_s: float) -> Best:
 
 
 def packed(states: Sequence[State], threads: int) -> str | None:
-    """Probes as JSON, for a row: Unix times, seconds of each part, a GPU's clocks, once each; None
-    without any."""
+    """Probes as JSON for a row, without duplicates: Unix times, seconds of each part, and clocks of
+    a GPU. None without probes."""
     distinct = list(dict.fromkeys(states))
     if not distinct:
         return None
@@ -167,8 +167,8 @@ def packed(states: Sequence[State], threads: int) -> str | None:
 
 
 def known_best(folder: Path) -> Best:
-    """The machine's best as its environment's row has it, of the run whose folder this is; unknown
-    without one."""
+    """Best state of the machine from the environment's row; `folder` is that of a run. UNKNOWN if
+    there is no such row."""
     try:
         (row,) = read_csv(folder.parents[1] / "environment/all/row.csv")
         return Best(float(row["probe_product_s"]), float(row["probe_copy_s"]))

@@ -1,7 +1,7 @@
-"""Times short calls, hot and cold, contestants interleaved so that drift hits all alike, until the
-spread settles. The stopping rule is nvbench's: noise under 0.5 %, or falling no longer. One
-repetition is a group of calls long enough for its clock; a cold one is a single call after the
-caches were flushed."""
+"""Times short calls, hot and cold, until their spread settles. Contestants are interleaved, so that
+drift affects all alike. The stopping rule is nvbench's: noise below 0.5 %, or no longer falling. A
+hot repetition is a group of calls that is long enough for its clock. A cold one is a single call
+after flushing the caches."""
 
 import math
 import statistics
@@ -17,9 +17,9 @@ from mfulab.timing.statistics import Stats
 from mfulab.timing.statistics import undisturbed as undisturbed_time
 
 Call = Callable[[], Any]
-# Each library computes with threads of its own, which spin for a while once they have nothing to
-# do: OpenBLAS's for 0.1 s, OpenMP's for some milliseconds. They hold the cores meanwhile, and the
-# next library runs ten times slower.
+# Each library has its own threads, which spin for a while when they run out of work: OpenBLAS's for
+# 0.1 s, OpenMP's for some milliseconds. They occupy the cores meanwhile, and the next library runs
+# ten times slower.
 LONGEST_SPIN_S = 0.3
 AS_USUAL = 1.25
 
@@ -28,8 +28,8 @@ Temperature = Literal["hot", "cold"]
 
 
 class Timed(NamedTuple):
-    """Seconds that one of some calls took, the device's clock meanwhile, and whether no launch
-    waited for the host."""
+    """Mean seconds per call over some calls, and the device's clock meanwhile. `held` is False if a
+    launch may have waited for the host."""
 
     time_s: float
     calls: int
@@ -38,33 +38,33 @@ class Timed(NamedTuple):
 
 
 class HostTimer:
-    """`time.perf_counter`; the caches are flushed by writing twice the last-level cache's bytes."""
+    """Times calls with `time.perf_counter`. Flushes caches by writing twice the size of the
+    last-level cache."""
 
     resolution_s = 5e-3  # a group of calls shorter than this is not worth timing
-    most_calls = 50_000  # in one group, of 0.1 µs each; nothing is queued that could overflow
+    most_calls = 50_000  # per group: fills it with calls of 0.1 µs; there is no queue to overflow
 
     def __init__(self, last_level_cache_bytes: int | None) -> None:
         self._scratch: Any = np.zeros(2 * (last_level_cache_bytes or 32 << 20), np.uint8)
 
     def time(self, call: Call, calls: int) -> Timed:
-        """Times `calls` back-to-back calls, or fewer where the device's queue cannot be kept
-        full."""
+        """Times `calls` back-to-back calls, or fewer if the device's queue cannot be kept full."""
         started = time.perf_counter()
         for _ in range(calls):
             call()
-        # No clock: a virtual machine shows its nominal one, not the one it runs at.
+        # Without the clock: a virtual machine shows its nominal one, not the actual one.
         return Timed((time.perf_counter() - started) / calls, calls)
 
     def cold(self, call: Call) -> Timed:
-        """Times one call after the caches were flushed."""
+        """Times one call after flushing the caches."""
         self._scratch += 1
         return self.time(call, 1)
 
     def settle(self, call: Call, calls: int, best_s: float) -> None:
-        """Brings the device to the state in which it does nothing but this call; `best_s` is its
-        best so far."""
+        """Repeats the call until it runs undisturbed by threads of other libraries. `best_s` is its
+        best time so far."""
         if best_s > LONGEST_SPIN_S:
-            return  # what spins at first is a small part of such a call
+            return  # spinning threads are a small part of such a call
         deadline = time.perf_counter() + LONGEST_SPIN_S
         while self.time(call, calls).time_s > AS_USUAL * best_s and time.perf_counter() < deadline:
             pass
@@ -72,7 +72,7 @@ class HostTimer:
 
 @dataclass(frozen=True)
 class Repetition:
-    """One timed repetition; `time_s` is seconds a call."""
+    """One timed repetition; `time_s` is in seconds per call."""
 
     implementation: str
     temperature: str  # "hot" or "cold"
@@ -81,13 +81,13 @@ class Repetition:
     calls: int
     clock_mhz: float | None
     held: bool = True
-    # the machine was in a slow state around this round, or other processes computed
+    # the machine was slow around this round, or other processes computed
     disturbed: bool = False
 
 
 class Interleaved(NamedTuple):
-    """Repetitions that count, the machine's states between the rounds, and the rounds that do not
-    count."""
+    """Repetitions that count, states of the machine between rounds, and the number of rounds that
+    do not count."""
 
     repetitions: list[Repetition]
     states: list[State]
@@ -96,8 +96,8 @@ class Interleaved(NamedTuple):
 
 @dataclass
 class Settling:
-    """nvbench's rule: noise (relative standard deviation) under `noise`, or its history flat to
-    within `flat`."""
+    """Stopping rule of nvbench: noise (relative standard deviation) below `noise`, or its history
+    flat to within `flat`."""
 
     noise: float = 0.005
     flat: float = 0.05
@@ -107,13 +107,14 @@ class Settling:
     _noises: list[float] = field(default_factory=list)
 
     def add(self, time_s: float) -> None:
-        """Takes one repetition's time in seconds."""
+        """Adds the time of one repetition in seconds."""
         self._times.append(time_s)
         if len(self._times) > 1:
             self._noises.append(statistics.stdev(self._times) / statistics.fmean(self._times))
 
     def is_precise(self, precision: float | None) -> bool:
-        """True if the standard error of the mean, as known so far, is at most `precision` of it."""
+        """True if the relative standard error of the mean is at most `precision`, or `precision` is
+        None."""
         if precision is None:
             return True
         return len(self._times) >= self.least and self._noises[-1] <= precision * math.sqrt(
@@ -132,20 +133,20 @@ class Settling:
 
 @dataclass(frozen=True)
 class Budget:
-    """Length of a measurement, in seconds of wall time over all contestants."""
+    """Limits of a measurement, in seconds of wall time over all contestants."""
 
     warm_up_s: float
-    time_s: float  # at most, unless `least_rounds` take longer; less once everything has settled
-    limit_s: float  # for those, too
+    time_s: float  # maximum, unless `least_rounds` take longer; ends earlier if all have settled
+    limit_s: float  # maximum for `least_rounds`, too
     least_rounds: int = 5
-    # added where fewer of them were undisturbed, or a contestant's mean is not precise yet
+    # extra time if too few rounds were undisturbed, or a mean is not precise yet
     patience_s: float = 0.0
-    precision: float | None = None  # the standard error of each mean, relative, that is asked for
+    precision: float | None = None  # required relative standard error of each mean
 
 
 class Contestant:
-    """A call that is timed beside others: warm, with its number of calls a repetition, and the
-    trends of its hot and cold times."""
+    """Call that is timed against others: warmed up, with its calls per repetition and the trends of
+    its hot and cold times."""
 
     def __init__(self, name: str, call: Call, timer: HostTimer, warm_up_s: float) -> None:
         self._name = name
@@ -155,7 +156,7 @@ class Contestant:
         self.trends: dict[Temperature, Settling] = {"hot": Settling(), "cold": Settling()}
 
     def repeat(self, round_number: int) -> list[Repetition]:
-        """One hot and one cold repetition."""
+        """Times one hot and one cold repetition."""
         self._timer.settle(self._call, self._calls, self._best_s)
         hot = self._noted("hot", round_number, self._timer.time(self._call, self._calls))
         cold = self._noted("cold", round_number, self._timer.cold(self._call))
@@ -175,10 +176,10 @@ def interleave(
     watch: Watch | None = None,
     best: Best = UNKNOWN,
 ) -> Interleaved:
-    """Warms every contestant up, then times one hot and one cold repetition of each a round, until
-    all have settled. Rounds begin with each contestant in turn: at a power limit the first was up
-    to 11 % faster on an H100. `refresh` gives other inputs before each round, untimed. Disturbed
-    rounds do not count where `least_rounds` others were timed."""
+    """Warms up every contestant, then times one hot and one cold repetition of each per round,
+    until all settle. Every other round runs in reverse order: at a power limit the first contestant
+    was up to 11 % faster on an H100. `refresh` sets new inputs before each round, untimed.
+    Disturbed rounds do not count if `least_rounds` others were timed."""
     share_s = budget.warm_up_s / len(contestants)
     warm = [Contestant(name, call, timer, share_s) for name, call in contestants.items()]
     trends = [trend for contestant in warm for trend in contestant.trends.values()]
@@ -218,8 +219,8 @@ def _without(
 def _may_end(
     trends: Collection[Settling], budget: Budget, elapsed: float, finished: int, contestants: int
 ) -> bool:
-    """True after enough rounds, in which each contestant was first as often as any other; always
-    beyond the limit."""
+    """True once all have settled or time is over, after enough rounds in a multiple of the number
+    of contestants. Always True beyond the limit."""
     if elapsed > budget.limit_s:
         return True
     if finished % contestants or finished < budget.least_rounds:
@@ -228,8 +229,8 @@ def _may_end(
 
 
 def disturbed_rounds(states: Sequence[State], best: Best) -> set[int]:
-    """Rounds between two states, equal ones being one, if either was disturbed; there is a state
-    more than rounds."""
+    """Rounds during which the machine was disturbed. `states` has one more entry than there are
+    rounds; identical entries count as one probe."""
     disturbed: set[int] = set()
     first = 0
     for last in range(1, len(states)):
@@ -243,8 +244,8 @@ def disturbed_rounds(states: Sequence[State], best: Best) -> set[int]:
 def undisturbed(
     repetitions: Sequence[Repetition], disturbed: set[int], least_rounds: int
 ) -> list[Repetition]:
-    """Repetitions of undisturbed rounds if there are `least_rounds` of them; otherwise all,
-    marked."""
+    """Repetitions of undisturbed rounds, if there are at least `least_rounds` such rounds.
+    Otherwise all, with disturbed ones marked."""
     kept = [repetition for repetition in repetitions if repetition.round not in disturbed]
     if len({repetition.round for repetition in kept}) >= least_rounds:
         return kept
@@ -254,8 +255,7 @@ def undisturbed(
 
 
 def _warm_up(call: Call, timer: HostTimer, warm_up_s: float) -> tuple[int, float]:
-    """Calls that make one hot repetition, and the best call's seconds; a call alone takes longer
-    than one of many."""
+    """Returns the number of calls in one hot repetition, and the best seconds per call."""
     started = time.perf_counter()
     best_s = timer.time(call, 1).time_s
     while time.perf_counter() - started < warm_up_s:
@@ -270,8 +270,8 @@ def _repetition(timer: HostTimer, call_s: float) -> int:
 
 
 def drop_slow_clocks(repetitions: Sequence[Repetition]) -> list[Repetition]:
-    """Repetitions without those at a clock below three quarters of its median; all where no clock can be
-    read."""
+    """Drops repetitions whose clock was below three quarters of the median clock. Keeps all if no
+    clock was read."""
     clocks = [repetition.clock_mhz for repetition in repetitions if repetition.clock_mhz]
     if not clocks:
         return list(repetitions)
@@ -285,7 +285,7 @@ def drop_slow_clocks(repetitions: Sequence[Repetition]) -> list[Repetition]:
 
 @dataclass(frozen=True)
 class Summary:
-    """Median, undisturbed time and interquartile range in seconds; None if there are too few
+    """Median, undisturbed time and interquartile range in seconds. None if there are too few
     repetitions."""
 
     median_s: float | None
@@ -295,7 +295,7 @@ class Summary:
 
 
 def summarise(repetitions: Sequence[Repetition], implementation: str, temperature: str) -> Summary:
-    """Summary of one implementation's hot or cold repetitions; times in seconds."""
+    """Summarises one implementation's hot or cold repetitions, in seconds."""
     times = [
         r.time_s
         for r in repetitions

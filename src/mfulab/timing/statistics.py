@@ -1,36 +1,35 @@
-"""Few numbers that describe many: median, spread, and how sure the median is over independent
+"""Statistics of repeated measurements: median, spread, and confidence intervals over independent
 windows."""
 
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-# 97.5 % quantiles of Student's t by degrees of freedom 1 … 30; beyond, the normal distribution's is
-# close enough.
+# 97.5 % quantiles of Student's t for 1 … 30 degrees of freedom. Beyond, the normal distribution is
+# used.
 _T_975 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 
-# Fewer windows say little about their spread: Student's t of two makes an interval thirteen times
+# With fewer windows their spread is hardly known: for two, Student's t makes the interval six times
 # as wide.
 FEWEST_WINDOWS = 5
 
-# Of the processes that measured a run: the share below which their undisturbed time lies, in
-# percent.
+# Percentile over the processes of a run that is taken as the undisturbed time.
 UNDISTURBED = 10
-FEWEST_FAST = 5  # where half of all processes are slow, as many are all slow once in 32 times
-# Standard error of that quantile of n normal values, in standard deviations ÷ √n: √(p·(1−p)) ÷ the
-# density there.
+FEWEST_FAST = 5  # if half of all processes are slow, this many are all slow once in 32 times
+# Standard error of that quantile of n normal values, relative to deviation ÷ √n: √(p·(1−p)) ÷ the
+# density at the quantile.
 QUANTILE_ERROR = 0.3 / 0.1755
 
-# Weight of the machine's usual spread beside a run's own, in degrees of freedom, and the fewest
-# runs that tell it.
+# Weight of the machine's usual variance against a run's own, in degrees of freedom, and the fewest
+# runs to estimate it from.
 PRIOR_DEGREES = 4
 FEWEST_RUNS = 8
-# Median of χ² with d degrees of freedom, ÷ d: a median of sample variances ÷ this is their common
-# variance.
+# Median of χ² with d degrees of freedom, ÷ d. Dividing the median of sample variances by it
+# estimates their common variance.
 MEDIAN_OF_CHI_SQUARE = {1: 0.4549, 2: 0.6931, 3: 0.7887, 4: 0.8392}
 
 
@@ -45,8 +44,7 @@ class Stats:
             raise ValueError("statistics of values that are not finite")
 
     def percentile(self, percent: float) -> float:
-        """The value below which `percent` of the values lie, interpolated linearly between
-        ranks."""
+        """Value below which `percent` of the values lie, interpolated linearly between ranks."""
         place = (len(self.values) - 1) * percent / 100
         below = self.values[math.floor(place)]
         above = self.values[math.ceil(place)]
@@ -58,7 +56,7 @@ class Stats:
 
     @cached_property
     def standard_deviation(self) -> float | None:
-        """Standard deviation of the population that the values sample; None for a single value."""
+        """Sample standard deviation (n − 1); None for a single value."""
         if len(self.values) < 2:
             return None
         mean = math.fsum(self.values) / len(self.values)
@@ -68,8 +66,8 @@ class Stats:
 
 
 def relative_half_width(values: Sequence[float], usual: float | None = None) -> float | None:
-    """Half the 95 % confidence interval of the median of positive values, as a logarithm:
-    t·√(π/2)·s/√n; None for one. `usual` is a variance known from elsewhere."""
+    """Half-width of the 95 % confidence interval of the median, on a log scale: t·√(π/2)·s/√n. None
+    for a single value. Values must be positive. `usual` is a prior variance from other runs."""
     if any(value <= 0 for value in values):
         raise ValueError("a confidence interval of times that are not positive")
     spread = Stats(map(math.log, values)).standard_deviation
@@ -81,22 +79,23 @@ def relative_half_width(values: Sequence[float], usual: float | None = None) -> 
 
 
 def usual_variance(spreads: Sequence[tuple[float, int]]) -> float | None:
-    """The variance between processes that most runs of a machine have, by (variance, degrees of
-    freedom) of each."""
+    """Typical variance between processes on a machine, from the (variance, degrees of freedom) of
+    each run. None for fewer than FEWEST_RUNS runs."""
     if len(spreads) < FEWEST_RUNS:
         return None
     scaled = [variance / _median_of_chi_square(degrees) for variance, degrees in spreads]
-    return Stats(scaled).median  # which a few disturbed runs do not move
+    return Stats(scaled).median  # robust against a few disturbed runs
 
 
 def _median_of_chi_square(degrees: int) -> float:
-    """Median of χ² ÷ its degrees of freedom; of many by Wilson and Hilferty's approximation, 1931."""
+    """Median of χ² divided by its degrees of freedom. Uses the approximation of Wilson and Hilferty
+    (1931) for more than 4 degrees."""
     return MEDIAN_OF_CHI_SQUARE.get(degrees, (1 - 2 / (9 * degrees)) ** 3)
 
 
 def mean_half_width(values: Sequence[float]) -> float | None:
-    """Half the 95 % confidence interval of the mean of independent values, in their unit; None for
-    one value."""
+    """Half-width of the 95 % confidence interval of the mean of independent values, in their unit.
+    None for a single value."""
     spread = Stats(values).standard_deviation
     if spread is None:
         return None
@@ -104,14 +103,14 @@ def mean_half_width(values: Sequence[float]) -> float | None:
 
 
 def undisturbed(times: Iterable[float]) -> float:
-    """The time that processes take where nothing slows them down: a low quantile, since neighbours
-    only add to it."""
+    """Estimated time without disturbance: a low quantile, since neighbours only add time."""
     return Stats(times).percentile(UNDISTURBED)
 
 
 def fast_variance(times: Sequence[float]) -> tuple[float, int]:
-    """(variance, degrees of freedom) of the logarithms of two times or more, by the half below
-    their median, as slow ones say nothing of it; of fewer than `FEWEST_FAST` the whole."""
+    """Returns (variance, degrees of freedom) of the logarithms of two or more times. Uses only the
+    half below the median, because slow times are disturbed. Uses all if there are fewer than
+    `FEWEST_FAST`."""
     logarithms = Stats(map(math.log, times))
     if len(times) < FEWEST_FAST:
         return (logarithms.standard_deviation or 0.0) ** 2, len(times) - 1
@@ -122,8 +121,8 @@ def fast_variance(times: Sequence[float]) -> tuple[float, int]:
 
 
 def undisturbed_half_width(times: Sequence[float], usual: float | None = None) -> float | None:
-    """Half-width as `relative_half_width`, of the undisturbed time: from the faster half and a
-    quantile's error."""
+    """Half-width of the 95 % interval of the `undisturbed` time, on a log scale. None for fewer
+    than two times."""
     if len(times) < 2:
         return None
     return interval_half_width(*fast_variance(times), len(times), QUANTILE_ERROR, usual)
@@ -136,8 +135,9 @@ def interval_half_width(
     error: float = 1.0,
     usual: float | None = None,
 ) -> float:
-    """Half the 95 % interval by Student's t: t·error·√(variance/count); `error` is the standard
-    error ÷ (deviation ÷ √count). `usual` is a variance of `PRIOR_DEGREES` degrees of freedom."""
+    """Half-width of a 95 % interval by Student's t: t·error·√(variance/count). `error` is the
+    estimator's standard error relative to deviation ÷ √count. `usual` is a prior variance with
+    `PRIOR_DEGREES` degrees of freedom."""
     if usual is not None:
         own = degrees * variance
         degrees += PRIOR_DEGREES
@@ -147,8 +147,8 @@ def interval_half_width(
 
 
 def median_interval(window_medians: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of the median of independent windows' medians: median · exp(± half width); None
-    for too few."""
+    """95 % interval of the median of independent windows' medians: median · exp(± half-width). None
+    for fewer than FEWEST_WINDOWS windows."""
     half = relative_half_width(window_medians)
     if half is None or len(window_medians) < FEWEST_WINDOWS:
         return None

@@ -1,4 +1,4 @@
-"""Times the way of arrays to a GPU and back, from pageable and from pinned memory."""
+"""Times copies of tensors to a GPU and back, from pageable and pinned memory."""
 
 import statistics
 import time
@@ -10,8 +10,8 @@ from mfulab.device import synchronise
 
 
 def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor) -> dict[str, float]:
-    """Median seconds, by column, of `inputs` to the device and `output` back, into memory that
-    exists already."""
+    """Median seconds, by column, of copying `inputs` to the device and `output` back, into memory
+    that is already allocated."""
     pageable = [tensor.cpu() for tensor in inputs]
     pinned = [tensor.pin_memory() for tensor in pageable]
     targets = [torch.empty_like(tensor) for tensor in inputs]
@@ -34,8 +34,8 @@ def time_transfers(inputs: Sequence[torch.Tensor], output: torch.Tensor) -> dict
 def median_wall_s(
     call: Callable[[], object], device: torch.device | str, least: int, time_s: float = 0.0
 ) -> float:
-    """Median seconds until the device is done, of `least` calls and all that fit `time_s`, after an
-    uncounted one."""
+    """Median wall seconds of a call, including waiting for the device. Makes at least `least` calls
+    and continues for `time_s`. The first call is not counted."""
     times: list[float] = []
     began = time.perf_counter()
     while len(times) <= least or time.perf_counter() - began < time_s:

@@ -1,7 +1,7 @@
-"""Runs a step until it is steady, then over independent windows: the only place where speed is
-measured. Each window is: wait for the device, take the time, run N steps without waiting, wait,
-take the time. Samplers bracket all windows together. A window that met a disturbed machine is
-measured again while patience lasts."""
+"""Runs a step until it is steady, then measures it over independent windows. Speed is measured only
+here. A window synchronises, starts the clock, runs N steps without waiting, synchronises and stops
+the clock. Samplers enclose all windows together. Windows that met a disturbed machine are repeated
+while patience lasts."""
 
 import math
 import time
@@ -19,48 +19,47 @@ from mfulab.timing.statistics import FEWEST_WINDOWS, Stats, relative_half_width
 Step = Callable[[], object]
 
 
-# A device that ramps up doubles its clock; one that holds still moves it by some percent.
+# A clock that ramps up may double; a settled one varies by a few percent.
 CLOCK_TOLERANCE = 0.1
 
-# of work that is left as a window's second sample is taken: several times what taking one costs
+# remaining work when a window's second sample is taken: several times the cost of a sample
 IN_FLIGHT_S = 0.02
-FAULT_S = 2.5e-7  # the least that a page fault takes
-ATTEMPTS = 2  # at windows in which no process is stopped
-NOTICED = 0.01  # of a step: page faults that take less make no difference
+FAULT_S = 2.5e-7  # minimum cost of a page fault
+ATTEMPTS = 2  # to measure windows in which no process is paused
+NOTICED = 0.01  # share of a step above which page faults count
 
 
 def are_noticed(faults: float, step_s: float) -> bool:
-    """True if that many page faults take a share of the step that can
-    be measured."""
+    """True if this many page faults take a measurable share of a step."""
     return faults * FAULT_S >= NOTICED * step_s
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """The warm-up."""
+    """Results of the warm-up."""
 
-    first_call_s: float  # compilation and autotuning included
+    first_call_s: float  # includes compilation and autotuning
     total_s: float
     steady: bool
     chunks_s: tuple[float, ...]  # step time of later chunks
-    unsettled_s: float  # of a step before the process was settled, as its page faults
+    unsettled_s: float  # time and page faults of a step before the process was settled
     unsettled_faults: float
 
 
 @dataclass(frozen=True)
 class WindowTimes:
-    """One measured window: its length on the host's clock, the seconds of its steps, the probes
-    before and after."""
+    """Measured window: its length in wall seconds, the seconds of its steps, and the probes before
+    and after it."""
 
     length_s: float
     steps: int
     step_times_s: tuple[float, ...]
     states: tuple[State, State] | None = None
-    pauses: int = 0  # of this process within it
+    pauses: int = 0  # of this process within the window
 
     def is_disturbed(self, best: Best) -> bool:
-        """True if the machine was slower around it than at its `best`, other processes computed
-        meanwhile, or this one was stopped."""
+        """True if the machine was slower around the window than at `best`, other processes
+        computed, or this process was paused."""
         if self.pauses and self.states is not None:
             return True
         return self.states is not None and is_disturbed(*self.states, best)
@@ -75,19 +74,19 @@ Windows = tuple[WindowTimes, ...]
 
 @dataclass(frozen=True)
 class Observation:
-    """All windows of one step, what warmed it up, and what the samplers read over the windows."""
+    """All windows of one step, its warm-up, and the samplers' readings over the windows."""
 
     warm_up: WarmUp
-    windows: Windows  # those that count
+    windows: Windows  # windows that count
     readings: Readings = field(default_factory=dict)
-    discarded: Windows = ()  # those that met a disturbed machine and were measured again
+    discarded: Windows = ()  # disturbed windows that were measured again
     best: Best = UNKNOWN
-    # the slowest process's time of a step, the same in all processes of a job
+    # step time of the slowest process, the same in all processes of a job
     agreed_s: float = math.nan
 
     @property
     def steps(self) -> int:
-        """Steps that the samplers saw: of every window."""
+        """Number of steps that the samplers observed, in all windows."""
         return sum(window.steps for window in (*self.windows, *self.discarded))
 
     @property
@@ -96,29 +95,30 @@ class Observation:
 
     @property
     def disturbed(self) -> int:
-        """Windows that count although they met a disturbed machine: patience was over."""
+        """Number of windows that count although they were disturbed, because patience was
+        exhausted."""
         return sum(window.is_disturbed(self.best) for window in self.windows)
 
     @property
     def states(self) -> list[State]:
-        """Every probe, in order."""
+        """All probes in order of time."""
         both = [window.states for window in (*self.windows, *self.discarded) if window.states]
         return sorted({state for pair in both for state in pair}, key=lambda state: state.at_s)
 
     @property
     def time_s(self) -> float:
-        """The median of the windows' median step times."""
+        """Median of the windows' median step times."""
         return Stats(window.median_s for window in self.windows).median
 
     @property
     def fastest_s(self) -> float:
-        """The median step time of the fastest window: what the process held for that long, not one
+        """Median step time of the fastest window. A speed sustained over a window, rather than one
         lucky step."""
         return min(window.median_s for window in self.windows)
 
     @property
     def spread_percent(self) -> float | None:
-        """Standard deviation of the windows' medians, relative to their median; None for a single
+        """Standard deviation of the windows' medians, relative to their median. None for a single
         window."""
         medians = Stats(window.median_s for window in self.windows)
         return medians.standard_deviation and 100 * medians.standard_deviation / medians.median
@@ -139,11 +139,11 @@ def observe(
     agree: Callable[[float], float] = float,
     settle: Callable[[], object] = lambda: None,
 ) -> Observation:
-    """Warms up, then measures; `samplers` come in the order in which their values are preferred.
-    `settle` brings the process to the state in which it is measured. `watch` asks the machine's
-    state around each window, `best` is its undisturbed one. `agree` gives all processes of a job
-    one number, so that they run the same steps. If one was stopped, all windows are measured
-    again: readings cover every window."""
+    """Warms up and measures a step. `samplers` are in order of preference. `settle` prepares the
+    process after the first warm-up steps. `watch` returns the machine's state around each window,
+    `best` its undisturbed one. `agree` reduces a number over all processes of a job, so that all
+    run the same steps. If a process was paused, all windows are measured again, because readings
+    cover every window."""
     warm = warm_up(step, clock, pace, frequency_mhz, agree, settle)
     estimate_s = min(warm.chunks_s)
 
@@ -153,13 +153,12 @@ def observe(
     def window() -> WindowTimes:
         nonlocal estimate_s
         window = measure_window(step, clock, pace.window_s, estimate_s, in_flight, pace.turn)
-        estimate_s = min(
-            estimate_s, agree(window.median_s)
-        )  # a disturbed warm-up shortens the first window alone
+        # corrects an estimate from a disturbed warm-up for all windows but the first
+        estimate_s = min(estimate_s, agree(window.median_s))
         return window
 
     if watch is not None:
-        watch()  # what its libraries allocate is not the step's
+        watch()  # lets its libraries allocate memory before the windows
     for _ in range(ATTEMPTS):
         pauses_before = pauses()
         with sampling(samplers) as readings:
@@ -175,8 +174,8 @@ def observe(
 def collect(
     window: Callable[[], WindowTimes], pace: Pace, watch: Watch | None = None, best: Best = UNKNOWN
 ) -> list[WindowTimes]:
-    """Measures windows until `pace.windows` are undisturbed and precise, or further ones have used
-    up the patience."""
+    """Measures windows until `pace.windows` of them are undisturbed and precise, or patience is
+    exhausted."""
     made: list[WindowTimes] = []
     spent_s = 0.0
     before = watch() if watch else None
@@ -197,7 +196,7 @@ def collect(
 
 
 def _is_enough(made: Sequence[WindowTimes], pace: Pace, best: Best) -> bool:
-    """True if as many windows as wanted are undisturbed, and their median is precise."""
+    """True if enough windows are undisturbed and their median is precise."""
     quiet = [times.median_s for times in made if not times.is_disturbed(best)]
     if len(quiet) < pace.windows:
         return False
@@ -210,8 +209,8 @@ def _is_enough(made: Sequence[WindowTimes], pace: Pace, best: Best) -> bool:
 
 
 def counted(made: Sequence[WindowTimes], wanted: int, best: Best) -> tuple[Windows, Windows]:
-    """The windows that count, and those that do not: disturbed ones, beyond the `wanted` that stay
-    in any case."""
+    """Splits windows into those that count and those that do not. Drops the most disturbed ones, as
+    long as `wanted` windows remain."""
 
     def slowest(place: int) -> float:
         return max(state.slowdown(best) for state in made[place].states or ())
@@ -233,9 +232,9 @@ def warm_up(
     settle: Callable[[], object] = lambda: None,
 ) -> WarmUp:
     """Runs `step` until its time and the device's clock are flat, at most about `pace.warm_up_s`
-    after the first call. A chunk is a tenth of that, at least one step; steady means that the last
-    three, or the only two, differ by at most `pace.tolerance`. `settle` follows the first chunk,
-    which counts if its page faults make no difference."""
+    after the first call. A chunk of steps takes a tenth of that, at least one step. Steady means
+    that the last three chunks (two if time is over) differ by at most `pace.tolerance`. `settle` is
+    called after the first chunk, which counts unless its page faults took a noticeable time."""
     began = time.perf_counter()
     first_call_s = _timed(step, clock, 1)
     before = page_faults()
@@ -256,9 +255,8 @@ def warm_up(
         clocks.append(frequency_mhz())
         left_s = agree(deadline - time.perf_counter())
         wanted = 3 if left_s > 0 else 2
-        read_mhz = [
-            mhz for mhz in clocks[-wanted:] if mhz
-        ]  # a device that reports no clock is judged by time alone
+        # if the device reports no clock, only the time counts
+        read_mhz = [mhz for mhz in clocks[-wanted:] if mhz]
         stands_still = not read_mhz or _flat(read_mhz, 1, CLOCK_TOLERANCE)
         flat = _flat(chunks[-wanted:], wanted, pace.tolerance) and stands_still
         steady = agree(float(not flat)) == 0
@@ -273,9 +271,9 @@ def measure_window(
     in_flight: Callable[[], object] | None = None,
     turn: int = 1,
 ) -> WindowTimes:
-    """One window of about `length_s` or more, its times means of `turn` steps or a multiple;
-    `in_flight` is called behind its first steps and shortly before the last end."""
-    # Marks are no denser than the clock allows.
+    """Measures one window of at least about `length_s`. Step times are means over `turn` steps or a
+    multiple. `in_flight` is called after the first steps and shortly before the end."""
+    # Limits the marks to the clock's resolution.
     stride = turn * max(1, math.ceil(clock.resolution_s / max(turn * estimate_s, 1e-9)))
     strides = max(1, math.ceil(length_s / max(estimate_s * stride, 1e-9)))
     clock.synchronise()

@@ -1,4 +1,4 @@
-"""Stands in for torchvision where public scripts only want images: they are noise, nothing is
+"""Replaces torchvision for public scripts that only need images. The images are noise, nothing is
 downloaded."""
 
 from . import datasets, transforms, utils

@@ -9,7 +9,7 @@ TRAINING, TEST = 6400, 640
 
 
 class Noise(Dataset):
-    """Images of noise, always the same ones."""
+    """Images of noise, the same ones each time."""
 
     shape = (1, 28, 28)
     classes = 10
@@ -44,10 +44,10 @@ class MNIST(Noise):
 
 
 class CIFAR10(Noise):
-    """Small pictures."""
+    """Images in colour."""
 
     shape = (3, 32, 32)
 
 
 class FakeData(Noise):
-    """Noise that torchvision itself offers for trying a script."""
+    """Noise, which torchvision offers for trying a script."""

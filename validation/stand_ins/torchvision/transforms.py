@@ -1,4 +1,4 @@
-"""Transforms of images that are tensors already; they can be pickled for processes that a script
+"""Transforms of images that are already tensors. They can be pickled for processes that a script
 spawns."""
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ Transform = Callable[[torch.Tensor], torch.Tensor]
 
 
 def Compose(parts: Sequence[Transform]) -> Transform:  # noqa: N802 (torchvision's name)
-    """One after the other."""
+    """Applies transforms in order."""
     return partial(_composed, parts)
 
 
@@ -21,12 +21,12 @@ def _composed(parts: Sequence[Transform], image: torch.Tensor) -> torch.Tensor:
 
 
 def Lambda(function: Transform) -> Transform:  # noqa: N802
-    """The function itself."""
+    """Returns the function itself."""
     return function
 
 
 def Resize(size: int) -> Transform:  # noqa: N802
-    """To a square."""
+    """Resizes to a square."""
     return partial(_resized, size)
 
 
@@ -35,7 +35,7 @@ def _resized(size: int, image: torch.Tensor) -> torch.Tensor:
 
 
 def Normalize(mean: Sequence[float], std: Sequence[float]) -> Transform:  # noqa: N802
-    """Each channel by its mean and deviation."""
+    """Normalises each channel by its mean and standard deviation."""
     return partial(_normalised, torch.tensor(mean), torch.tensor(std))
 
 
@@ -48,12 +48,12 @@ def _same(image: torch.Tensor) -> torch.Tensor:
 
 
 def ToTensor() -> Transform:  # noqa: N802
-    """Nothing: images are tensors already."""
+    """Does nothing, because images are already tensors."""
     return _same
 
 
 def Pad(padding: int) -> Transform:  # noqa: N802
-    """Zeros around, cut off again."""
+    """Does nothing: the padding would be cut off again."""
     return _same
 
 
@@ -61,5 +61,5 @@ RandomCrop = CenterCrop = Pad
 
 
 def RandomHorizontalFlip() -> Transform:  # noqa: N802
-    """No flip: images are noise."""
+    """Does nothing, because images are noise."""
     return _same

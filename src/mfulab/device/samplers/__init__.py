@@ -1,1 +1,1 @@
-"""Readings of what the device did: NVML, GPM, RAPL, CPU time, the input pipeline."""
+"""Samplers of device activity: NVML, GPM, RAPL, CPU time, the input pipeline."""

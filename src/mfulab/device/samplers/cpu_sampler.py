@@ -1,5 +1,5 @@
-"""CPU utilization of process, cgroup and machine; the hypervisor's and a quota's share; page
-faults; energy."""
+"""CPU utilization of the process, its cgroup and the machine; steal and throttling; page faults;
+energy."""
 
 import resource
 import time
@@ -21,25 +21,25 @@ UNREPORTED = {
     SYSTEM: Said("no_tick"),
     CGROUP: Said("no_cgroup"),
 }
-RAPL = "RAPL package counters"  # which bare metal shows and virtual machines do not
+RAPL = "RAPL package counters"  # available on bare metal, but not in virtual machines
 
 
-# Running totals: seconds, and counts of context switches and of page faults that needed no disk;
-# None: not reported.
+# Running totals: seconds, and counts of context switches and minor page faults. None if not
+# reported.
 Counters = dict[str, float | None]
 
 
 @sampler
 def cpu_sampler(cores: float) -> Watched:
-    """CPU utilization of this process: 100 % where each of `cores` worked, or spun, all the
-    time."""
+    """CPU utilization of this process, where 100 % means that all of `cores` were busy (or
+    spinning) all the time."""
     begin = counters()
     yield
     return between(begin, counters(), cores)
 
 
 def counters() -> Counters:
-    """The counters now."""
+    """Current values of all counters."""
     every, own, (used, throttled) = (
         system_seconds(),
         resource.getrusage(resource.RUSAGE_SELF),
@@ -64,8 +64,8 @@ def counters() -> Counters:
 
 
 def children_seconds() -> float:
-    """CPU seconds of this process's children and theirs, ended ones included: loaders, the poller,
-    a compiler."""
+    """CPU seconds of this process's descendants, including ended ones: data loaders, the poller,
+    compilers."""
     own = psutil.Process()
     ended = own.cpu_times()
     seconds = ended.children_user + ended.children_system
@@ -77,8 +77,8 @@ def children_seconds() -> float:
 
 
 def between(begin: Counters, end: Counters, cores: float) -> Readings:
-    """The readings between two states of the counters, for a process whose threads fill `cores`
-    cores."""
+    """Readings for the interval between two calls of `counters`. Utilization is relative to
+    `cores`, the cores that the process's threads fill."""
 
     def passed(name: str) -> float | None:
         before = begin[name]
@@ -94,11 +94,11 @@ def between(begin: Counters, end: Counters, cores: float) -> Readings:
     busy = passed("system_busy_s")
     used = passed("cgroup_used_s")
     others = None
-    if busy is not None:  # the system's ticks are of 10 ms, ours finer
+    if busy is not None:  # may be below 0: the system counts ticks of 10 ms, getrusage is finer
         others = max(0.0, busy - own - children)
     stopped = passed("cgroup_throttled_s")
-    # Linux adds up what each CPU was stopped for: the sum may exceed the wall time, and belongs to
-    # the time wanted.
+    # Linux adds up the throttled time of all CPUs, so it may exceed the wall time: the share is of
+    # the CPU time that was wanted.
     wanted = None
     if used is not None and stopped is not None:
         wanted = used + stopped
@@ -120,7 +120,8 @@ def between(begin: Counters, end: Counters, cores: float) -> Readings:
 
 
 def _share(part: float | None, whole: float | None, source: str, wall: float) -> Reading:
-    """A part in percent; of a system that reports no such time, the reason."""
+    """Reading of `part` as a percentage of `whole`; empty, with a reason, if the system does not
+    report it."""
     if part is None or whole is None or not (whole or source == CGROUP):
         return Reading(None, "%", source, wall, UNREPORTED.get(source))
     return Reading(100 * part / (whole or 1.0), "%", source, wall)
@@ -128,9 +129,10 @@ def _share(part: float | None, whole: float | None, source: str, wall: float) ->
 
 @sampler
 def rapl_sampler(root: Path | None = None, now: Callable[[], float] = time.perf_counter) -> Watched:
-    """Energy and mean power of all CPU packages between start and stop, this process's or not."""
+    """Energy and mean power of all CPU packages over the window, including what other processes
+    used."""
     folders = (root or Path(system.ROOT, "sys/class/powercap")).glob("intel-rapl:*")
-    # Sub-domains (cores, DRAM) have a second colon and are part of, or beside, their package.
+    # Sub-domains (cores, DRAM) have a second colon; they are not packages.
     domains = sorted(path for path in folders if path.name.count(":") == 1)
     packages = [path for path in domains if _named(path).startswith("package")]
     refusal = None if packages else Said("no_rapl")
@@ -152,7 +154,7 @@ def rapl_sampler(root: Path | None = None, now: Callable[[], float] = time.perf_
     yield
     end = microjoules("energy_uj")
     window_s = now() - began_s
-    # A counter wraps at a range of its own, after a minute or more of full load.
+    # Each counter wraps at its own range, after a minute or more of full load.
     wraps = not refusal and any(after < before for before, after in zip(begin, end, strict=True))
     ranges = microjoules("max_energy_range_uj") if wraps else [0] * len(packages)
     if refusal:

@@ -1,5 +1,5 @@
-"""Time for which the loop waited for its input: inside `iter()` and `next()` of every torch
-DataLoader here."""
+"""Time that the training loop waits for input, inside `iter()` and `next()` of every torch
+DataLoader in this process."""
 
 import time
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from mfulab.device.samplers.reading import Reading, Watched, sampler
 SOURCE = "time inside the DataLoader's iter() and next()"
 _Loader: Any = dataloader.DataLoader
 _Iterator: Any = dataloader._BaseDataLoaderIter
-_running: list[list[float]] = []  # batches and seconds of each sampler that runs
-_untimed: list[Callable[[Any], Any]] = []  # torch's own methods, back as soon as none does
+_running: list[list[float]] = []  # [batches, seconds] of each running sampler
+_untimed: list[Callable[[Any], Any]] = []  # torch's methods, restored when no sampler runs
 
 
 def _timed(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -36,8 +36,8 @@ def _timed(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @sampler
 def input_sampler() -> Watched:
-    """Times every DataLoader of this process. On a GPU it is the host that waits: queued kernels
-    may hide it."""
+    """Times every DataLoader of this process. On a GPU this is waiting time of the host, which
+    queued kernels may hide."""
     if not _running:
         _untimed[:] = _Loader.__iter__, _Iterator.__next__
         _Loader.__iter__, _Iterator.__next__ = map(_timed, _untimed)

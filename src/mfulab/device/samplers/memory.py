@@ -1,4 +1,5 @@
-"""Peak memory of a stretch of work: a GPU's allocator's, or the process's resident set on a CPU."""
+"""Peak memory over an interval: a GPU's from torch's allocator, a CPU's from the process's resident
+set."""
 
 from typing import TYPE_CHECKING
 
@@ -14,31 +15,31 @@ if TYPE_CHECKING:
 
 
 def peak_memory(device: "torch.device") -> Memory:
-    """The most memory held on a torch.device from now on, beyond what is held now."""
+    """Starts to track the peak memory of a torch.device, beyond what is allocated now."""
     if is_gpu(device):
         return vendors.of_device(device).memory(device)
     return ResidentMemory()
 
 
 class ResidentMemory(Memory):
-    """Peak of the process's resident set, beyond what it was when this was made."""
+    """Peak resident memory of the process, beyond its resident memory when this object was
+    created."""
 
     def __init__(self) -> None:
         self.forget()
         self._baseline, self._files = psutil.Process().memory_info().rss, system.file_pages_bytes()
 
     def forget(self) -> None:
-        system.write(
-            "proc/self/clear_refs", "5"
-        )  # elsewhere than on Linux the peak is the whole life's
+        # resets VmHWM; on other systems the peak covers the whole life of the process
+        system.write("proc/self/clear_refs", "5")
 
     def read(self) -> Reading:
         peak = system.peak_memory_bytes()
         if peak is None:
             return Reading(None, "B", "peak RSS", reason=Said("no_peak_rss"))
         source = "peak RSS above the RSS before the model was built, without pages of files"
-        # A step's first calls bring in its libraries' code: 80 MB of torch's for a small
-        # convolutional network.
+        # A step's first calls page in library code: 80 MB of torch for a small convolutional
+        # network.
         grown = peak - max(0, system.file_pages_bytes() - self._files) - self._baseline
         if grown > 0:
             return Reading(grown, "B", source)

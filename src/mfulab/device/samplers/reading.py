@@ -1,5 +1,5 @@
-"""One measured value with its source, window and unit, or the reason why it is missing; and what
-samplers are."""
+"""A measured value with unit, source and window, or the reason why it is missing; and the protocol
+of samplers."""
 
 import functools
 import itertools
@@ -19,8 +19,8 @@ REFUSED_BY_DRIVER = Said("refused_by_driver")
 
 @dataclass(frozen=True)
 class Reading:
-    """A value over `window_s` seconds, reported by `source`; None if it could not be had, for
-    `reason`."""
+    """Value over `window_s` seconds, as reported by `source`. None if it could not be measured,
+    with the reason."""
 
     value: float | None
     unit: str
@@ -36,28 +36,28 @@ class Reading:
 
     @property
     def origin(self) -> str:
-        """Source and window, for people."""
+        """Source and window as text."""
         if self.window_s is None:
             return self.source
         return f"{self.source} over {self.window_s:.2f} s"
 
 
-# A reading for each name; a name is a column of the row it ends in, its unit included
-# (`sm_active_percent`).
+# Readings by name. Each name is a column of the row, with its unit (`sm_active_percent`).
 Readings = dict[str, Reading]
-Watched = Generator[None, None, Readings]  # yields once, for the window, and returns what it read
+Watched = Generator[None, None, Readings]  # yields once, for the window, and returns its readings
 
 
 class Sampler(Protocol):
-    """Watches the device between `start` and `stop`, both called with the device idle, and reads
-    what it did."""
+    """Observes the device between `start` and `stop` and returns its readings. Both are called
+    while the device is idle."""
 
     def start(self) -> None: ...
     def stop(self) -> Readings: ...
 
 
 class Watching:
-    """The sampler that a generator describes: begun at `start`, ended at `stop`."""
+    """Sampler made from a generator function, which runs to its `yield` at `start` and to its end
+    at `stop`."""
 
     def __init__(self, begin: Callable[[], Watched]) -> None:
         self._begin = begin
@@ -78,7 +78,8 @@ class Watching:
 
 
 def sampler(watch: Callable[P, Watched]) -> Callable[P, Watching]:
-    """Makes samplers of a generator function, whose one `yield` stands for the window."""
+    """Turns a generator function into a sampler factory. The function's only `yield` stands for the
+    window."""
 
     @functools.wraps(watch)
     def made(*arguments: P.args, **named: P.kwargs) -> Watching:
@@ -89,8 +90,9 @@ def sampler(watch: Callable[P, Watched]) -> Callable[P, Watching]:
 
 @contextmanager
 def sampling(samplers: Sequence[Sampler]) -> Iterator[list[Readings]]:
-    """Starts samplers and stops each in reverse order, also after an error; then the list holds
-    their readings. They are empty if the process was stopped meanwhile or moved to other CPUs."""
+    """Runs samplers around the `with` block and stops them in reverse order, also after an error.
+    The yielded list then holds their readings. The readings are empty if the process was paused or
+    its CPU affinity changed meanwhile."""
     readings: list[Readings] = [{} for _ in samplers]
     before = circumstances()
     with ExitStack() as stack:
@@ -105,7 +107,7 @@ def sampling(samplers: Sequence[Sampler]) -> Iterator[list[Readings]]:
 
 
 def _refused(readings: Readings, reason: Said) -> Readings:
-    """The readings without values, each for its own reason or this one."""
+    """Copies readings without their values. Each keeps its own reason, or gets this one."""
     return {
         name: replace(reading, value=None, reason=reading.reason or reason)
         for name, reading in readings.items()
@@ -113,14 +115,15 @@ def _refused(readings: Readings, reason: Said) -> Readings:
 
 
 def missing(names: Mapping[str, str], source: str, reason: Said) -> Readings:
-    """Empty readings for `names` (name → unit), all for one reason."""
+    """Empty readings for `names` (name → unit), all with the same reason."""
     return {name: Reading(None, unit, source, reason=reason) for name, unit in names.items()}
 
 
 def energy(
     joule: float | None, source: str, window_s: float, reason: Said | None = None
 ) -> Readings:
-    """Energy of a window and its mean power; both are empty for `reason` where `joule` is None."""
+    """Readings of a window's energy and mean power. Both are empty, with `reason`, if `joule` is
+    None."""
     watt = None if joule is None else joule / window_s
     return {
         "window_energy_j": Reading(joule, "J", source, window_s, reason),
@@ -129,7 +132,8 @@ def energy(
 
 
 def largest(readings: Readings, source: str) -> Reading:
-    """The largest of shares of one window; empty for the first one's reason where none is known."""
+    """Largest of several shares of one window. Empty if none is known, with the first one's
+    reason."""
     values = [reading.value for reading in readings.values() if reading.value is not None]
     first = next(iter(readings.values()))
     reason = None if values else first.reason
@@ -137,8 +141,8 @@ def largest(readings: Readings, source: str) -> Reading:
 
 
 def first_available(candidates: Iterable[Readings]) -> Readings:
-    """The first candidate with a value for each name, its source saying why those before had none;
-    else all reasons."""
+    """For each name, the first candidate with a value. Its source mentions why earlier candidates
+    had none. Without any value, all reasons are joined."""
     offers: dict[str, list[Reading]] = {}
     for readings in candidates:
         for name, reading in readings.items():

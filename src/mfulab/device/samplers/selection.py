@@ -1,5 +1,4 @@
-"""The rungs from busy to useful: which samplers a device gets, in order of preference, and how they
-fill a row."""
+"""Selects the samplers of a device in order of preference, and writes their readings into a row."""
 
 import json
 from collections.abc import Sequence
@@ -24,8 +23,7 @@ from mfulab.device.vendors.gpm import UNITS
 if TYPE_CHECKING:
     import torch
 
-# What a source that answered is worth, strictest first: a column that only it can fill, and its
-# name.
+# Kinds of sources, the most direct first: a column that only this kind can fill, and its name.
 _LEVELS = (
     ("sm_active_percent", "hardware counters"),
     ("kernel_busy_percent", "trace"),
@@ -36,14 +34,15 @@ _LEVELS = (
 
 @sampler
 def absent(reason: Said) -> Watched:
-    """Stands where a device's samplers would, and says why there are none."""
+    """Sampler for a device whose library does not answer: all readings are empty, with the
+    reason."""
     yield
     names = {"utilization_percent": "%", "power_w": "W", "window_energy_j": "J", "clock_mhz": "MHz"}
     return missing({**names, **UNITS}, "the vendor's library", reason)
 
 
 def samplers_for(device: "torch.device", series: Sequence[Sampler] = ()) -> list[Sampler]:
-    """The samplers of a torch.device, the strictest first: a GPU's vendor knows which."""
+    """Samplers of a torch.device, the most direct first. A GPU's vendor selects its own."""
     if not is_gpu(device):
         return [cpu_sampler(cores_filled()), rapl_sampler(), input_sampler(), *series]
     uuid = gpu.uuid_of(device)
@@ -54,8 +53,8 @@ def samplers_for(device: "torch.device", series: Sequence[Sampler] = ()) -> list
 
 
 def set_readings(row: Any, readings: Readings, steps: int) -> None:
-    """Writes readings into the row's columns of their names; sources and reasons become JSON beside
-    them."""
+    """Writes readings into the row's columns of the same names, and their sources and reasons as
+    JSON columns."""
     step_readings = per_step(readings, steps)
     sources = fill(row, step_readings)
     row.utilization_source, row.memory_source = (
@@ -66,8 +65,8 @@ def set_readings(row: Any, readings: Readings, steps: int) -> None:
 
 
 def fill(row: Any, readings: Readings) -> dict[str, str]:
-    """Writes readings into the columns of their names; gives the sources, and writes reasons of
-    empty columns."""
+    """Writes readings into the row's columns of the same names, and the reasons of the empty ones.
+    Returns the source of each value."""
     sources = dict[str, str]()
     reasons = dict[str, object]()
     for name, reading in readings.items():
@@ -82,7 +81,7 @@ def fill(row: Any, readings: Readings) -> dict[str, str]:
 
 
 def per_step(readings: Readings, steps: int) -> Readings:
-    """Readings with the window's energy shared among its steps."""
+    """Readings with the window's energy divided by its number of steps."""
     shared = dict(readings)
     if total := shared.pop("window_energy_j", None):
         energy = None if total.value is None else total.value / steps
@@ -91,7 +90,8 @@ def per_step(readings: Readings, steps: int) -> Readings:
 
 
 def sources_answered(readings: Readings) -> str:
-    """Sources that answered, strictest first: the ladder lacks what is missing at the front."""
+    """Kinds of sources that returned values, the most direct first; `utilization only` or `counted
+    only` if there were none."""
     columns = {column for column, reading in readings.items() if reading.value is not None}
     answered = [name for column, name in _LEVELS if column in columns]
     return ", ".join(answered) or (

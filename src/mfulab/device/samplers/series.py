@@ -1,7 +1,6 @@
-"""The time series: a process of its own that writes CSV each interval until its input is closed,
-and means over it. A thread would take the interpreter's lock from steps that are bound by launches.
-Run as `python -m mfulab.device.samplers.series cpu PID CORES SECONDS` or `… gpu PID UUID
-SECONDS`."""
+"""Time series of device readings, written as CSV by a separate process until its stdin is closed.
+In a thread, polling would take the GIL from launch-bound steps. Run as `python -m
+mfulab.device.samplers.series cpu PID CORES SECONDS` or `… gpu PID UUID SECONDS`."""
 
 import csv
 import os
@@ -28,23 +27,23 @@ INTERVAL_S = 0.2
 Line = dict[str, float | None]
 Probe = Callable[[], Line]
 SOURCE = "polled each 0.2 s by a process of its own"
-# Means over the window that nothing else tells better; utilization is left to stricter sources
-# where they have it.
+# Columns averaged over the window, for which there is no better source. Utilization is left to
+# more direct sources.
 AVERAGED = {
     "clock_mhz": "MHz",
     "memory_clock_mhz": "MHz",
     "temperature_c": "°C",
     "power_w": "W",
     "device_memory_bytes": "B",
-    "other_processes": "",  # the most in one poll
+    "other_processes": "",  # the maximum over the polls, not the mean
 }
-# Fewer samples than this are an anecdote.
+# A mean over fewer samples is not reported.
 MINIMUM_SAMPLES = 3
 
 
 class Series:
-    """A time series polled from `open` to `close`: the poller's start disturbs the warm-up, not
-    `start` to `stop`."""
+    """Time series that is polled from `open` to `close`. `start` and `stop` mark the measured
+    window, so that starting the poller disturbs only the warm-up."""
 
     def __init__(self, device: "torch.device", path: Path, interval_s: float = INTERVAL_S) -> None:
         self._device = device
@@ -52,9 +51,8 @@ class Series:
         self._interval_s = interval_s
         self._process: subprocess.Popen[bytes] | None = None
         self._began_s = self._ended_s = 0.0
-        self._inside: list[
-            float
-        ] = []  # moments at which steps were in flight: begin and end of each window
+        # times at which steps were in flight: begin and end of each window
+        self._inside: list[float] = []
 
     def open(self) -> "Series":
         """Starts the poller."""
@@ -82,12 +80,12 @@ class Series:
         return self
 
     def polls(self) -> int:
-        """Complete lines so far."""
+        """Number of complete lines written so far."""
         return len(read_series(self._path))
 
     def start(self) -> None:
-        self._began_s = time.monotonic()
-        self._inside = []  # one clock for all processes, which nobody sets
+        self._began_s = time.monotonic()  # the poller's clock, and never set
+        self._inside = []
 
     def in_flight(self) -> None:
         self._inside.append(time.monotonic())
@@ -96,7 +94,7 @@ class Series:
         self._ended_s = time.monotonic()
         lines = read_series(self._path)
         readings = means(lines, [(self._began_s, self._ended_s)], self._device.type)
-        # Between windows the device rests, and its clock is another.
+        # Between windows the device is idle, and its clock differs.
         working = means(
             lines, list(zip(self._inside[::2], self._inside[1::2], strict=False)), self._device.type
         )
@@ -105,10 +103,11 @@ class Series:
         }
 
     def close(self) -> None:
-        """Ends the poller and writes the series again with the column `in_window`."""
+        """Stops the poller and rewrites the series with the column `in_window`."""
         if self._process is None:
             return
-        # a loader's processes may hold its input open; each line is there once written
+        # DataLoader workers may keep the poller's stdin open, so closing it is not enough. Each
+        # line is flushed when written, so none is lost.
         self._process.terminate()
         self._process.communicate()
         self._process = None
@@ -125,7 +124,7 @@ class Series:
 
 
 def read_series(path: Path) -> list[Line]:
-    """The poller's complete lines so far; empty cells are None."""
+    """Complete lines that the poller has written so far, with None for empty cells."""
     if not path.exists():
         return []
     text = path.read_text()
@@ -137,7 +136,8 @@ def read_series(path: Path) -> list[Line]:
 
 
 def means(lines: list[Line], spans: list[tuple[float, float]], device: str) -> Readings:
-    """Means over the lines inside the spans, and the most other processes seen in one of them."""
+    """Mean of each averaged column over the lines inside the spans; for other processes the
+    maximum. Empty for a CPU."""
     if not is_gpu(device):
         return {}
     inside = []
@@ -164,8 +164,8 @@ def means(lines: list[Line], spans: list[tuple[float, float]], device: str) -> R
 
 
 def cpu_probe(pid: int, cores: float) -> Probe:
-    """Reads the CPU since the previous call: process `pid`'s share of `cores`, every process's, the
-    hypervisor's."""
+    """Returns a function that reads CPU use since its previous call: of process `pid` relative to
+    `cores`, of all processes, and the steal time."""
     process = psutil.Process(pid)
     before: dict[str, float] = {}
 
@@ -205,8 +205,8 @@ def poll(
     output: TextIO,
     now: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Writes a line of `probe` after each `wait`, until `wait` says that it is over, by the
-    monotonic clock."""
+    """Writes a CSV line of `probe` after each call of `wait`, until `wait` returns True. Time
+    stamps are monotonic."""
     writer = None
     while not wait():
         line = {"monotonic_s": f"{now():.3f}", **probe()}
@@ -223,7 +223,7 @@ def _input_closed(interval_s: float) -> bool:
 
 
 def main(arguments: list[str]) -> None:
-    """`cpu PID CORES SECONDS` or `gpu PID UUID SECONDS`."""
+    """Runs the poller with `cpu PID CORES SECONDS` or `gpu PID UUID SECONDS`."""
     kind, pid, what, interval_s = arguments
     probe = (
         cpu_probe(int(pid), float(what))

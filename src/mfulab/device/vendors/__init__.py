@@ -1,5 +1,5 @@
-"""GPUs by vendor: one module each in this folder, found by its subclass of `Vendor`; an edit
-measures no CPU again."""
+"""GPU vendors, one module each, found through the subclasses of `Vendor`. A CPU's runs do not
+depend on them, so an edit here does not re-run them."""
 
 import pkgutil
 import time
@@ -23,7 +23,7 @@ AT_END |= {"clock_mhz": "MHz", "temperature_c": "°C"}
 
 @sampler
 def at_end(line: Callable[[], Mapping[str, float | None]], source: str, reason: Said) -> Watched:
-    """Values of a vendor's `line` at the end of the window, for lack of means over it; `reason`:
+    """Values of `line` at the end of the window, for drivers without means over it. `reason` says
     why some are empty."""
     yield
     now = line()
@@ -32,17 +32,18 @@ def at_end(line: Callable[[], Mapping[str, float | None]], source: str, reason: 
 
 
 class NoDeviceError(ConfigurationError, ValueError):
-    """The device that was asked for is ambiguous or missing; the message says what to do."""
+    """Raised if the requested device is ambiguous or missing. The message says what to do."""
 
 
 class RefusedError(SaidError):
-    """A value that a vendor's library did not give; the message says which call and why."""
+    """Raised if a vendor's library does not return a value. The message names the call and the
+    reason."""
 
 
 @dataclass(frozen=True)
 class GpuProperties:
-    """Properties that decide a GPU's peaks, as the driver reports them. Clocks in MHz; `bus_bits`:
-    memory bus width."""
+    """Properties that determine a GPU's peaks, as the driver reports them. Clocks are in MHz,
+    `bus_bits` is the memory bus width in bits."""
 
     name: str
     sms: int | None
@@ -54,8 +55,8 @@ class GpuProperties:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, or one MIG instance of it, that torch would see; its vendor's module knows it by
-    `uuid`."""
+    """GPU, or one MIG instance of a GPU, that torch would see. `uuid` is its identifier in its
+    vendor's module."""
 
     name: str
     uuid: str
@@ -63,15 +64,15 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Link:
-    """Width of a GPU's way to its host or to other GPUs: now, and at most."""
+    """Width of a GPU's link to the host or to other GPUs, now and at most."""
 
     now: float
     most: float
 
 
 class Memory:
-    """Peak of torch's caching allocator on a device, beyond what was allocated when this was
-    made."""
+    """Peak memory of torch's caching allocator, beyond what was allocated when this object was
+    created."""
 
     def __init__(self, device: "torch.device") -> None:
         import torch
@@ -81,11 +82,11 @@ class Memory:
         self._baseline = self._torch.memory_allocated(device)
 
     def forget(self) -> None:
-        """Begins anew: the peak is from now on."""
+        """Resets the peak to the current allocation."""
         self._torch.reset_peak_memory_stats(self._device)
 
     def read(self) -> Reading:
-        """The peak in bytes so far."""
+        """Reading of the peak so far, in bytes."""
         held = self._torch.max_memory_allocated(self._device) - self._baseline
         return Reading(held, "B", f"{self._device.type.upper()} caching allocator, peak allocated")
 
@@ -94,91 +95,95 @@ Now = Callable[[], float]
 
 
 class Vendor(ABC):
-    """Questions that a vendor's module answers: of the identifier that `gpus` gives a GPU, or of a
-    torch.device."""
+    """Interface of a vendor's module. Methods take a torch.device, or the identifier that `gpus`
+    assigns to a GPU."""
 
     KIND: str  # torch's name of the vendor's devices
-    PREFIX: str  # how identifiers begin; empty for the vendor of all others
-    SLUG: str  # regular expression of the slugs of its devices
-    SOURCE: str  # what its readings come from
-    IS_AUTOMATIC = True  # whether device=auto takes its GPUs
-    FORMATS: tuple[str, ...] = ()  # number formats that torch computes in on them; empty: all
+    PREFIX: str  # prefix of identifiers; empty for the vendor of all other identifiers
+    SLUG: str  # regular expression that matches the start of its devices' slugs
+    SOURCE: str  # source of its readings
+    IS_AUTOMATIC = True  # whether device=auto may select its GPUs
+    FORMATS: tuple[str, ...] = ()  # number formats that torch supports on its GPUs; empty: all
     HAS_TF32 = True
 
     @abstractmethod
     def owns(self, device: "torch.device") -> bool:
-        """True for a torch.device of this vendor."""
+        """True if a torch.device is of this vendor."""
 
     @abstractmethod
     def why_absent(self) -> Said | None:
-        """Reason why no GPU of the vendor can be asked; None where its library answers."""
+        """Reason why the vendor's library cannot be used; None if it answers."""
 
     @abstractmethod
     def gpus(self, environment: Mapping[str, str]) -> list[Gpu]:
-        """The GPUs that torch would see in this environment, in its order. Makes no context."""
+        """GPUs that torch would see with these environment variables, in torch's order. Does not
+        create a context."""
 
     @abstractmethod
     def why_unusable(self, uuid: str) -> Said | None:
-        """Reason why torch cannot compute on a GPU that is there; None where it can. Imports
+        """Reason why torch cannot compute on a GPU that is present; None if it can. Imports
         torch."""
 
     @abstractmethod
     def uuid_of(self, device: "torch.device") -> str:
-        """The identifier of a torch.device."""
+        """Identifier of a torch.device."""
 
     @abstractmethod
     def samplers(
         self, uuid: str, between: Sequence[Sampler], now: Now = time.perf_counter
     ) -> list[Sampler]:
-        """Samplers of a window, the strictest first; raises RefusedError where the library does not
-        know the GPU."""
+        """Samplers for a window, the most direct first, with `between` before those read at its
+        end. Raises RefusedError if the library does not know the GPU."""
 
     @abstractmethod
     def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
-        """A function that reads the device now; refused values are empty, and `own` is no other
-        process."""
+        """Returns a function that reads the device now; values that the driver refuses are None.
+        `own` is the process that does not count among `other_processes`."""
 
     @abstractmethod
     def properties(self, uuid: str, name: str, sms: int | None = None) -> GpuProperties:
-        """Properties that decide peaks, None if hidden; `sms`: SMs or compute units where known."""
+        """Properties that determine peaks, None if not reported. `sms` is the number of SMs or
+        compute units, if known."""
 
     @abstractmethod
     def describe_all(self) -> list[dict[str, Any]]:
-        """Columns of the environment's table for each GPU of this machine; empty without its
+        """Columns of the environment table for each GPU of this machine. Empty without the vendor's
         library."""
 
     def why_silent(self) -> Said | None:
-        """Reason why a driver that is loaded shows no GPU; None where none is, or the user hides
-        them."""
+        """Reason why a loaded driver shows no GPU. None if no driver is loaded, or the user hides
+        the GPUs."""
         return None
 
     def why_unfit(self, uuid: str) -> Said | None:
-        """Reason why the installed torch cannot compute on a GPU; None where none is known without
-        importing it."""
+        """Reason why the installed torch cannot compute on a GPU. None if no reason is known
+        without importing torch."""
         return None
 
     def visible(self, uuids: Sequence[str]) -> dict[str, str]:
-        """The variable that shows these GPUs alone; none for a machine's only one."""
+        """Environment variable that makes only these GPUs visible. Empty if a machine can have only
+        one."""
         return {}
 
     def clock_reader(self, uuid: str) -> Callable[[], float | None]:
-        """A function that reads the clock in MHz now; None where it is not told."""
+        """Returns a function that reads the current clock in MHz, or None if it is not reported."""
         return lambda: None
 
     def restriction(self, uuid: str) -> str:
-        """`MIG instance`, `vGPU`, or nothing."""
+        """`MIG instance` or `vGPU` if the GPU is one, else empty."""
         return ""
 
     def capability(self, uuid: str) -> tuple[int, int] | None:
-        """Compute capability, where the vendor has one."""
+        """Compute capability; None if the vendor has none."""
         return None
 
     def links(self, uuid: str) -> dict[str, Link]:
-        """A GPU's ways to its host and to other GPUs, by name; those that are told."""
+        """Links of a GPU to its host and to other GPUs, by name. Omits those that are not
+        reported."""
         return {}
 
     def memory_bytes(self, uuid: str) -> float | None:
-        """Bytes of a GPU's memory; None where it is not told."""
+        """Memory of a GPU in bytes; None if not reported."""
         return next(
             (
                 facts.get("memory_bytes")
@@ -189,30 +194,31 @@ class Vendor(ABC):
         )
 
     def driver(self) -> str | None:
-        """The driver's version; None without one."""
+        """Version of the driver; None if there is no driver."""
         return None
 
     def name_and_units(self, device: "torch.device") -> tuple[str, int | None]:
-        """Name of a torch.device and its number of SMs or compute units, where torch tells it."""
+        """Name of a torch.device, and its number of SMs or compute units if torch reports it."""
         import torch
 
         facts = torch.cuda.get_device_properties(device)
         return facts.name, facts.multi_processor_count
 
     def last_cache_bytes(self, device: "torch.device") -> int:
-        """Bytes of the last cache before the memory."""
+        """Size in bytes of the last-level cache."""
         import torch
 
         return int(torch.cuda.get_device_properties(device).L2_cache_size)
 
     def memory(self, device: "torch.device") -> Memory:
-        """Watches the peak of memory on a torch.device from now on."""
+        """Starts to track the peak memory of a torch.device."""
         return Memory(device)
 
 
 @cache
 def makers() -> tuple[Vendor, ...]:
-    """Every vendor; the one without a prefix, which knows all other identifiers, comes last."""
+    """One instance of each vendor. The vendor without a prefix is last, as it matches every
+    identifier."""
     for _, name, _ in pkgutil.iter_modules(__path__):
         import_module(f"mfulab.device.vendors.{name}")
     return tuple(
@@ -223,25 +229,25 @@ def makers() -> tuple[Vendor, ...]:
 
 
 def of(uuid: str) -> Vendor:
-    """The vendor of a GPU, by the identifier that `gpus` gives it."""
+    """Vendor of a GPU, from its identifier."""
     return next(vendor for vendor in makers() if uuid.startswith(vendor.PREFIX))
 
 
 def of_device(device: "torch.device") -> Vendor:
-    """The vendor of a torch.device."""
+    """Vendor of a torch.device."""
     return next(vendor for vendor in makers() if vendor.owns(device))
 
 
 def of_kind(kind: str) -> list[Vendor]:
-    """Vendors of a kind; the one without a prefix comes first."""
+    """Vendors of a device kind. The vendor without a prefix is first."""
     return [vendor for vendor in reversed(makers()) if kind == vendor.KIND]
 
 
 def kinds() -> list[str]:
-    """Kinds of GPUs, each once."""
+    """Device kinds of all vendors, without duplicates."""
     return list(dict.fromkeys(vendor.KIND for vendor in makers()))
 
 
 def choices() -> list[str]:
-    """Kinds of device that a command can be asked for; `auto` takes a GPU where one can be used."""
+    """Device types that a command accepts. `auto` uses a GPU if one is usable."""
     return ["auto", "cpu", *kinds()]

@@ -1,6 +1,6 @@
-"""AMD's GPUs, through AMD SMI (package `amdsmi`, of ROCm's release), known as `HIP-<number>-<bus
-address>`. HIP_VISIBLE_DEVICES takes the number, AMD SMI finds the address. Run against a stand-in
-that answers as amdsmi 7.0 does; no AMD GPU has been met."""
+"""AMD's GPUs through AMD SMI (package `amdsmi` of the ROCm release), identified as
+`HIP-<number>-<bus address>`. The number is for HIP_VISIBLE_DEVICES, the address for AMD SMI. Tested
+against a stand-in for amdsmi 7.0, not yet on a real AMD GPU."""
 
 import functools
 import itertools
@@ -36,8 +36,7 @@ NOT_REPORTED = "N/A"
 # HIP reports the L2 of one die. Behind it lies the Infinity Cache: 256 MiB on MI300X and MI355X (rocminfo's L3 of
 # 262144 KB), less on all others.
 INFINITY_CACHE_BYTES = 256 << 20
-# Each column of throttling, and the accumulators of `amdsmi_get_violation_status` whose largest it
-# is.
+# Throttling column → accumulators of `amdsmi_get_violation_status`. The column is the largest.
 VIOLATIONS = {
     "power_capped_percent": ("acc_ppt_pwr",),
     "hardware_thermal_percent": (
@@ -57,15 +56,15 @@ def _opened() -> tuple[Any, Said | None]:
         amdsmi.amdsmi_init()
     except ImportError:
         return None, Said("no_amdsmi")
-    except Exception as error:  # a KeyError without ROCm's library, its own without a driver
-        told = f"{type(error).__name__}: {error}"
-        return None, Said("does_not_answer", {"source": SOURCE, "error": told})
+    except Exception as error:  # KeyError without ROCm's library, amdsmi's own without a driver
+        message = f"{type(error).__name__}: {error}"
+        return None, Said("does_not_answer", {"source": SOURCE, "error": message})
     return amdsmi, None
 
 
 def ask(name: str, *arguments: Any, cell: str = "") -> Any:
-    """The answer of a function of `amdsmi`, or a cell of it; raises RefusedError where it gives
-    none."""
+    """Calls a function of `amdsmi` and returns its answer, or one field of it. Raises RefusedError
+    if there is none."""
     smi, absent = _opened()
     if absent:
         raise RefusedError(absent)
@@ -80,7 +79,7 @@ def ask(name: str, *arguments: Any, cell: str = "") -> Any:
 
 
 def optional(name: str, *arguments: Any, cell: str = "") -> Any:
-    """The answer of `ask`; None if it is refused."""
+    """Same as `ask`, but returns None if the call is refused."""
     with suppress(RefusedError):
         return ask(name, *arguments, cell=cell)
     return None
@@ -94,7 +93,7 @@ def _numbers(listed: str | None, count: int) -> list[int]:
 
 
 def handle_of(uuid: str) -> Any:
-    """AMD SMI's handle of a GPU; raises RefusedError where it knows none at its address."""
+    """AMD SMI's handle for a GPU. Raises RefusedError if there is none at the GPU's bus address."""
     address = uuid.removeprefix(Amd.PREFIX).partition("-")[2]
     for handle in ask("amdsmi_get_processor_handles"):
         if optional("amdsmi_get_gpu_device_bdf", handle) == address:
@@ -104,8 +103,8 @@ def handle_of(uuid: str) -> Any:
 
 @sampler
 def accumulators(handle: Any, now: Now) -> Watched:
-    """Energy and violations between two moments; what AMD SMI does not count is missing, with the
-    reason."""
+    """Energy and throttling over the window. Readings that AMD SMI does not count are empty, with
+    the reason."""
     counted = ("amdsmi_get_energy_count", "amdsmi_get_violation_status")
     began_s = now()
     before = [optional(name, handle) for name in counted]
@@ -121,7 +120,7 @@ def accumulators(handle: Any, now: Now) -> Watched:
 
 
 def _energy(before: Any, after: Any, window_s: float) -> Readings:
-    """Energy and mean power: `energy_accumulator` × `counter_resolution` µJ (amdsmi.h,
+    """Energy and mean power from `energy_accumulator` × `counter_resolution` µJ (amdsmi.h,
     amdsmi_get_energy_count)."""
     source = f"{SOURCE} energy counter"
     joule = None
@@ -172,14 +171,14 @@ def _clock(handle: Any, kind: str, cell: str = "clk") -> float | None:
 
 
 class Amd(Vendor):
-    """GPUs that AMD SMI finds by the bus address in their identifier."""
+    """AMD's GPUs, which AMD SMI finds by the bus address in their identifier."""
 
     KIND = "cuda"
     PREFIX = "HIP-"
     SLUG = r"amd-(instinct|radeon|gpu)|radeon|instinct|mi\d+|gfx\d"
     SOURCE = SOURCE
     HAS_TF32 = False
-    why_unusable = Nvidia.why_unusable  # torch answers for both as for CUDA
+    why_unusable = Nvidia.why_unusable  # torch.cuda serves both vendors
 
     def why_absent(self) -> Said | None:
         return _opened()[1]
@@ -208,11 +207,11 @@ class Amd(Vendor):
         import torch
 
         place = torch.cuda.current_device() if device.index is None else device.index
-        return self.gpus(os.environ)[place].uuid  # HIP's UUIDs are not AMD SMI's
+        return self.gpus(os.environ)[place].uuid  # HIP's UUIDs differ from AMD SMI's
 
     def gpus(self, environment: Mapping[str, str]) -> list[Gpu]:
-        # ROCR_VISIBLE_DEVICES hides and numbers anew, then HIP_VISIBLE_DEVICES, or
-        # CUDA_VISIBLE_DEVICES in its place.
+        # ROCR_VISIBLE_DEVICES filters and renumbers first, then HIP_VISIBLE_DEVICES, or
+        # CUDA_VISIBLE_DEVICES if that is not set.
         processes = []
         for place, handle in enumerate(optional("amdsmi_get_processor_handles") or ()):
             number = optional("amdsmi_get_gpu_enumeration_info", handle, cell="hip_id")
@@ -242,9 +241,8 @@ class Amd(Vendor):
 
         def now() -> dict[str, float | None]:
             memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_used")
-            power = optional(
-                "amdsmi_get_power_info", handle, cell="current_socket_power"
-            )  # others than Instinct: mean
+            # only Instinct reports the current power, others a mean
+            power = optional("amdsmi_get_power_info", handle, cell="current_socket_power")
             listed = optional("amdsmi_get_gpu_process_list", handle)
             pids = None if listed is None else [process["pid"] for process in listed]
             return {
@@ -280,25 +278,24 @@ class Amd(Vendor):
             name=name,
             sms=sms or optional("amdsmi_get_gpu_asic_info", handle, cell="num_compute_units"),
             max_sm_clock_mhz=_clock(handle, "GFX", "max_clk"),
-            max_memory_clock_mhz=_clock(
-                handle, "MEM", "max_clk"
-            ),  # no bus: transfers a clock differ by memory
+            # no bus width: the number of transfers per clock depends on the type of memory
+            max_memory_clock_mhz=_clock(handle, "MEM", "max_clk"),
         )
 
     def describe_all(self) -> list[dict[str, Any]]:
         described: list[dict[str, Any]] = []
         for gpu in self.gpus({}):
             handle = handle_of(gpu.uuid)
-            about = self.properties(gpu.uuid, gpu.name)
+            properties = self.properties(gpu.uuid, gpu.name)
             cap = optional("amdsmi_get_power_cap_info", handle, cell="power_cap")
             memory = optional("amdsmi_get_gpu_vram_usage", handle, cell="vram_total")
             clocks = {
-                "max_sm_clock_mhz": about.max_sm_clock_mhz,
-                "max_memory_clock_mhz": about.max_memory_clock_mhz,
+                "max_sm_clock_mhz": properties.max_sm_clock_mhz,
+                "max_memory_clock_mhz": properties.max_memory_clock_mhz,
             }
-            held = {"memory_bytes": memory and memory << 20, "power_limit_w": cap and cap / 1e6}
+            limits = {"memory_bytes": memory and memory << 20, "power_limit_w": cap and cap / 1e6}
             described.append(
-                {"name": gpu.name, "uuid": gpu.uuid, "sms": about.sms, **clocks, **held}
+                {"name": gpu.name, "uuid": gpu.uuid, "sms": properties.sms, **clocks, **limits}
             )
         return described
 

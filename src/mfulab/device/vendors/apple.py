@@ -1,6 +1,6 @@
-"""Apple's GPU, one a machine, `MPS-0`, through torch.mps, the I/O registry and zeus-apple-silicon;
-without root or trace. Run against stand-ins that answer as torch.mps, ioreg(8) and
-zeus_apple_silicon do; no Apple GPU has been met."""
+"""Apple's GPU, one per machine, identified as `MPS-0`. Read through torch.mps, the I/O registry and
+zeus-apple-silicon, without root. Tested against stand-ins for torch.mps, ioreg(8) and
+zeus_apple_silicon, not yet on a real Apple GPU."""
 
 import platform
 import plistlib
@@ -25,7 +25,7 @@ _ASK = ("ioreg", "-r", "-a", "-d", "1", "-c", "IOAccelerator")
 
 
 class _Memory(Memory):
-    """Says why there is no peak: torch.mps counts none."""
+    """Always an empty reading, because torch.mps does not track a peak."""
 
     def __init__(self, device: "torch.device") -> None: ...
 
@@ -40,8 +40,8 @@ class _Memory(Memory):
 
 @sampler
 def energy_sampler(now: Now = time.perf_counter) -> Watched:
-    """The GPU's energy over the window, which IOReport counts; hardware counters are missing, with
-    the reason."""
+    """Energy of the GPU over the window, from IOReport. Hardware counters are empty, with the
+    reason."""
     monitor = None
     reason = Said("ioreport_counts_none")
     try:
@@ -50,7 +50,7 @@ def energy_sampler(now: Now = time.perf_counter) -> Watched:
         monitor = AppleEnergyMonitor()
     except ImportError:
         reason = Said("install", {"package": "zeus-apple-silicon"})
-    except RuntimeError as error:  # of a Mac that shows no energy
+    except RuntimeError as error:  # on a Mac that does not report energy
         reason = of_source("IOReport", str(error))
     began_s = now()
     if monitor is not None:
@@ -63,9 +63,9 @@ def energy_sampler(now: Now = time.perf_counter) -> Watched:
 
 
 def _line() -> dict[str, float | None]:
-    """Readings of the registry now. Memory is that of all processes; busy time is a mean that the
-    driver keeps."""
-    told = accelerator().get("PerformanceStatistics", {})
+    """Current readings of the registry. Memory is that of all processes; utilization is a mean kept
+    by the driver."""
+    statistics = accelerator().get("PerformanceStatistics", {})
     names = {
         "utilization_percent": "Device Utilization %",
         "device_memory_bytes": "In use system memory",
@@ -79,7 +79,7 @@ def _line() -> dict[str, float | None]:
     )
     return {
         **{
-            column: None if (cell := told.get(name)) is None else float(cell)
+            column: None if (cell := statistics.get(name)) is None else float(cell)
             for column, name in names.items()
         },
         **dict.fromkeys((*hidden, "other_processes")),
@@ -87,20 +87,19 @@ def _line() -> dict[str, float | None]:
 
 
 def accelerator() -> Mapping[str, Any]:
-    """The registry's entry of the first accelerator with statistics; empty where ioreg does not
-    answer."""
+    """First registry entry of an accelerator that has statistics. Empty if ioreg fails."""
     try:
-        told = plistlib.loads(
+        entries = plistlib.loads(
             subprocess.run(_ASK, capture_output=True, check=True, timeout=5).stdout
         )
     except (OSError, subprocess.SubprocessError, ValueError, ExpatError):
         return {}
-    return next((entry for entry in told if "PerformanceStatistics" in entry), {})
+    return next((entry for entry in entries if "PerformanceStatistics" in entry), {})
 
 
 class Apple(Vendor):
-    """The GPU of a Mac with Apple silicon; clocks need root, and its driver is of macOS's
-    version."""
+    """GPU of a Mac with Apple silicon. Reading its clocks needs root. Its driver version is that of
+    macOS, so none is reported."""
 
     KIND = "mps"
     PREFIX = "MPS-"
@@ -108,7 +107,7 @@ class Apple(Vendor):
     SOURCE = SOURCE
     IS_AUTOMATIC = False
     HAS_TF32 = False
-    FORMATS = ("fp32", "fp16", "bf16")  # no float64: what is compared with it cannot be had
+    FORMATS = ("fp32", "fp16", "bf16")  # no float64, so nothing can be compared with it
 
     def owns(self, device: "torch.device") -> bool:
         return bool(device.type == self.KIND)
@@ -139,7 +138,7 @@ class Apple(Vendor):
         return _Memory(device)
 
     def last_cache_bytes(self, device: "torch.device") -> int:
-        # of the largest system-level cache, an M2 Ultra's: macOS does not report it
+        # macOS does not report it: this is the largest system-level cache, an M2 Ultra's
         return 96 << 20
 
     def samplers(
@@ -151,7 +150,7 @@ class Apple(Vendor):
         return _line
 
     def properties(self, uuid: str, name: str, sms: int | None = None) -> GpuProperties:
-        # Apple prints no clock, and of few chips the rate of all cores in fp32.
+        # Apple publishes no clocks, and fp32 rates of few chips only.
         return GpuProperties(
             name.removesuffix(" GPU"), sms or accelerator().get("gpu-core-count"), None
         )

@@ -1,5 +1,5 @@
-"""The GPUs that CUDA itself lists, asked in a process of its own: once the driver was woken, no
-fork could use it."""
+"""GPUs that the CUDA driver lists. A separate process asks, because a process that has initialised
+the driver cannot fork users of it."""
 
 import ctypes
 import functools
@@ -12,7 +12,7 @@ from typing import Any
 from mfulab.core.json_text import parse_json
 
 LIBRARY = "libcuda.so.1"
-PATIENCE_S = 60.0  # a driver that no process holds takes seconds a GPU to start
+PATIENCE_S = 60.0  # a driver that is not in use takes seconds per GPU to start
 ORDERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 SMS = 16
 MAJOR = 75
@@ -44,13 +44,13 @@ print(json.dumps([version, found]))
 
 
 def devices(environment: Mapping[str, str] = os.environ) -> list[dict[str, Any]]:
-    """Name, UUID, memory, SMs and compute capability of each device; empty where CUDA does not
+    """Name, UUID, memory, SMs and compute capability of each device. Empty if CUDA does not
     answer."""
     return _asked(*(environment.get(name) for name in ORDERS))[1]
 
 
 def version() -> int | None:
-    """The newest CUDA that the driver runs, such as 12040 for 12.4; None where it does not
+    """Newest CUDA version that the driver supports, such as 12040 for 12.4. None if CUDA does not
     answer."""
     return _asked(*(os.environ.get(name) for name in ORDERS))[0]
 
@@ -58,13 +58,13 @@ def version() -> int | None:
 @functools.cache
 def _asked(*values: str | None) -> tuple[int | None, list[dict[str, Any]]]:
     try:
-        ctypes.CDLL(LIBRARY)  # most machines end here
-        given = {
+        ctypes.CDLL(LIBRARY)  # raises OSError on machines without CUDA
+        chosen = {
             name: value for name, value in zip(ORDERS, values, strict=True) if value is not None
         }
         environment = {
             name: value for name, value in os.environ.items() if name not in ORDERS
-        } | given
+        } | chosen
         command = [sys.executable, "-S", "-E", "-c", _ASK]
         answer = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True

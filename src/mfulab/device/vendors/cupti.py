@@ -1,7 +1,7 @@
-"""Counters of NVIDIA's GPUs before Hopper, sampled by CUPTI in this process (package
-`cupti-python`, 13.3 and later). The GPU writes counters into a buffer each 10 ms; a value is the
-mean over the window's samples. Turing and later can, where the driver lets this user read them; not
-beside a dcgm-exporter. † Run against a stand-in."""
+"""Hardware counters of NVIDIA GPUs before Hopper, sampled by CUPTI in this process (package
+`cupti-python` 13.3 or later). The GPU writes counters to a buffer every 10 ms; a reading is the
+mean over the window's samples. Needs Turing or later, a driver that allows this user, and no
+dcgm-exporter. † Tested against a stand-in only."""
 
 import math
 import sys
@@ -16,26 +16,27 @@ from mfulab.device.vendors import RefusedError
 from mfulab.device.vendors.gpm import UNITS
 
 SOURCE = "CUPTI, samples each 10 ms"
-INTERVAL = 10_000_000  # ns; on Turing and GA100, which know no time, cycles of the system clock
+INTERVAL = 10_000_000  # ns; on Turing and GA100, which cannot use time, system clock cycles
 BUFFER_BYTES = 128 << 20
 LEAST = 10  # samples
 SHARE = "avg.pct_of_peak_sustained_elapsed"
-# What fills a column, best first; columns that one pass has no room for are those further down.
+# Column → candidate metrics, best first. If one pass cannot hold all columns, later ones are left
+# out.
 METRICS = {
     "sm_active_percent": ("sm__cycles_active",),
     "tensor_active_percent": ("sm__pipe_tensor_cycles_active",),
-    "dram_active_percent": ("dram__cycles_active", "fbpa__dram_sectors"),  # the second of Turing
+    "dram_active_percent": ("dram__cycles_active", "fbpa__dram_sectors"),  # the second for Turing
     "occupancy_percent": ("sm__warps_active",),
     "graphics_active_percent": ("gr__cycles_active",),
     "fp32_active_percent": ("sm__pipe_fma_cycles_active",),
-    "fp64_active_percent": ("sm__pipe_fp64_cycles_active",),  # from GA102 on not beside fp32's
+    "fp64_active_percent": ("sm__pipe_fp64_cycles_active",),  # since GA102 not along with fp32's
     "fp16_active_percent": ("sm__inst_executed_pipe_fp16",),
 }
 
 
 class PmSampler:
-    """Means of what the GPU sampled in the window; `refusal`: why CUPTI cannot; `without`: why no
-    stricter source."""
+    """Means over the samples that the GPU took in the window. `refusal` is the reason why CUPTI
+    cannot; `without` is why no more direct source is used."""
 
     def __init__(
         self, uuid: str, without: Said, now: Callable[[], float] = time.perf_counter
@@ -67,8 +68,8 @@ class PmSampler:
                 self._collector.stop()
                 samples = self._collector.decode(max_samples=100 + int(4e9 * window_s / INTERVAL))
         if self._collector is not None:
-            with suppress(Exception):  # one that could not be enabled
-                self._collector.disable()  # what traces kernels afterwards finds CUPTI unused
+            with suppress(Exception):  # if it could not be enabled
+                self._collector.disable()  # leaves CUPTI free for later kernel traces
             self._collector = None
         if self.refusal:
             reasons = {"why": self._without, "refusal": self.refusal}
@@ -100,14 +101,14 @@ class PmSampler:
         self._configure(self._columns)
 
     def _choose(self, trigger: Any) -> bool:
-        """Takes each column's first metric with which one pass still holds all; the first decides
-        on `trigger`."""
+        """Adds each column's first metric that still fits into one pass. Returns False if the first
+        column has none under `trigger`."""
         self._trigger = trigger
         for column, metrics in METRICS.items():
             for metric in metrics:
                 try:
                     self._configure(self._columns | {column: metric})
-                except ValueError:  # unknown to the chip, or one too many for a pass
+                except ValueError:  # the chip does not have it, or the pass is full
                     continue
                 self._columns[column] = metric
                 break
@@ -125,7 +126,7 @@ class PmSampler:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Keeps what CUPTI refuses, by many kinds of errors, as the reason."""
+        """Stores any error of CUPTI, of which there are many types, as `refusal`."""
         try:
             yield
         except ImportError:

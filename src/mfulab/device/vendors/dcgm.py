@@ -1,5 +1,5 @@
-"""Counters of a data center GPU without GPM: means on a dcgm-exporter's page, 30 s each unless `-c`
-says otherwise."""
+"""Hardware counters of data center GPUs without GPM, from the page of a dcgm-exporter. Each value
+is a mean over 30 s, unless the exporter's `-c` sets another interval."""
 
 import os
 import re
@@ -11,33 +11,33 @@ from mfulab.core.said import Said
 from mfulab.device.samplers.reading import Reading, Readings, Watched, missing, sampler
 from mfulab.device.vendors.gpm import UNITS
 
-ADDRESS = "MFULAB_DCGM"  # of the page, where it is not the usual one
+ADDRESS = "MFULAB_DCGM"  # environment variable with the page's URL, if not the usual one
 USUAL = "http://localhost:9400/metrics"
 PATIENCE_S = 0.5
 INTERVAL_S = 1.0
 MOST_BYTES = 4 << 20
-LEAST = 2  # values that must have appeared in a window
-# What follows DCGM_FI_PROF_ in a counter's name.
+LEAST = 2  # minimum number of new values in a window
+# Counter names without the prefix DCGM_FI_PROF_ → columns.
 FIELDS = {
     **{"GR_ENGINE_ACTIVE": "graphics_active_percent", "SM_ACTIVE": "sm_active_percent"},
     **{"SM_OCCUPANCY": "occupancy_percent", "PIPE_TENSOR_ACTIVE": "tensor_active_percent"},
     **{"DRAM_ACTIVE": "dram_active_percent", "PIPE_FP64_ACTIVE": "fp64_active_percent"},
     **{"PIPE_FP32_ACTIVE": "fp32_active_percent", "PIPE_FP16_ACTIVE": "fp16_active_percent"},
 }
-LONGEST = 4096  # letters of a line; an exporter's are some hundred
+LONGEST = 4096  # characters per line; an exporter's lines have a few hundred
 _LINE = re.compile(r'DCGM_FI_PROF_(\w+)\{[^}]*\bUUID="([^"]+)"[^}]*\} (\S+)')
 
 
 def address() -> str:
-    """The address at which an exporter's page would be."""
+    """URL of the exporter's page."""
     return os.environ.get(ADDRESS) or USUAL
 
 
 def page(uuid: str) -> dict[str, float] | None:
-    """Columns of one GPU as the page shows them now, in percent; None where no exporter counts for
-    it there."""
+    """Current values of one GPU on the exporter's page, in percent by column. None if no exporter
+    reports this GPU."""
     try:
-        # a proxy sees another machine
+        # behind a proxy, localhost would be another machine
         text = web.fetched(address(), PATIENCE_S, MOST_BYTES, by_proxy=False)
         shown = _counters(text.decode(errors="replace"), uuid)
     except (web.WebError, ValueError):  # another service may listen there
@@ -59,8 +59,8 @@ def _counters(text: str, uuid: str) -> dict[str, float]:
 
 @sampler
 def dcgm_sampler(uuid: str, without: Said, interval_s: float = INTERVAL_S) -> Watched:
-    """Means of what the page showed anew in the window; `without` says why there is no stricter
-    source."""
+    """Means over the values that were new on the page in the window. `without` is why no more
+    direct source is used."""
     first = page(uuid)
     if first is None:
         yield
@@ -84,9 +84,8 @@ def dcgm_sampler(uuid: str, without: Said, interval_s: float = INTERVAL_S) -> Wa
     thread.join()
     readings: Readings = {}
     for name, unit in UNITS.items():
-        new = [
-            values[name] for values in seen[1:] if name in values
-        ]  # the first is of the time before
+        # without the first value, which is from before the window
+        new = [values[name] for values in seen[1:] if name in values]
         reason: Said | None = None
         if name not in seen[-1]:
             reason = Said("not_exported", {"why": without})

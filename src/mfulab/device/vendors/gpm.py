@@ -1,5 +1,5 @@
-"""NVIDIA's GPU performance monitoring (Hopper and later): true averages between two hardware
-samples, no daemon."""
+"""NVIDIA's GPU performance monitoring (GPM), on Hopper and later. Returns true averages between two
+hardware samples and needs no daemon."""
 
 import time
 from collections.abc import Callable
@@ -23,8 +23,8 @@ PERCENTS = (
     *("dmma_tensor_active_percent", "imma_tensor_active_percent", "dram_active_percent"),
     *("fp64_active_percent", "fp32_active_percent", "fp16_active_percent"),
 )
-# Metric id → column, unit, factor to that unit. Ids of 248 and above are not known to every driver:
-# none is asked for.
+# Metric id → column, unit, factor to that unit. Ids from 248 on are left out, as not every driver
+# has them.
 METRICS: dict[int, tuple[str, str, float]] = {
     **{number: (name, "%", 1) for number, name in enumerate(PERCENTS, start=1)},
     20: ("pcie_transmitted_gb_s", "GB/s", MIB / 1e9),
@@ -39,15 +39,16 @@ SOURCE = "GPM"
 
 
 class Taken(NamedTuple):
-    """A hardware sample and the moment at which it was taken."""
+    """Hardware sample with the time at which it was taken."""
 
     at_s: float
     sample: Any
 
 
 class GpmSampler:
-    """Means between two hardware samples, taken `in_flight` at the begin and end of each window, so
-    that no idle time counts. Where windows are too short, `start` and `stop` take them."""
+    """Means between pairs of hardware samples. `in_flight` takes them at the begin and end of each
+    window, so idle time does not count. If all windows are too short, uses the samples of `start`
+    and `stop`."""
 
     def __init__(
         self,
@@ -89,8 +90,8 @@ class GpmSampler:
                 nvml.optional(pynvml.nvmlGpmSampleFree, taken.sample)
 
     def _take(self, taken: list[Taken]) -> None:
-        """Appends a hardware sample taken now; some devices claim support and then refuse the first
-        one."""
+        """Takes a hardware sample and appends it. Some devices claim support, but then refuse the
+        first sample."""
         if self._refusal:
             return
         try:
@@ -110,7 +111,7 @@ class GpmSampler:
 
 
 def why_unsupported(handle: nvml.Handle) -> Said | None:
-    """The reason why the device has no GPM; None if it claims it."""
+    """Reason why the device does not support GPM; None if it claims to."""
     try:
         support = nvml.ask(pynvml.nvmlGpmQueryDeviceSupport, nvml.parent(handle))
     except RefusedError as refusal:
@@ -143,7 +144,7 @@ def _metrics(pairs: list[tuple[Taken, Taken]], source: str) -> Readings:
                 error = str(pynvml.NVMLError(answer.nvmlReturn))
                 reasons[name] = of_source(f"metric {metric}", error)
             sums[name] += answer.value * factor * length / whole
-    # A value that is not finite becomes an empty reading by itself.
+    # Reading itself replaces values that are not finite by None.
     return {
         name: Reading(
             None if name in reasons else sums[name], unit, source, whole, reasons.get(name)

@@ -37,23 +37,21 @@ from mfulab.device.vendors.nvml_sampler import fields, nvml_at_end, nvml_sampler
 if TYPE_CHECKING:
     import torch
 
-# What the default wheels run on: CUDA 13, and compute capabilities from Turing's on; those for CUDA
-# 12.6 have older, and run on every driver of CUDA 12.
+# torch's default wheels need CUDA 13 and a compute capability of at least Turing's. Wheels for
+# CUDA 12.6 also support older GPUs, and run on every driver for CUDA 12.
 NEW_CUDA = 13000
 OLD_CUDA = 12000
 TURING = (7, 5)
 NEWEST = (12, 1)
 NEWEST_OF_OLD = (9, 0)
-FIRST_FOR_BLACKWELL = (
-    2,
-    7,
-)  # the release of torch whose wheels for CUDA 12.8 have its code, and run on its drivers
+# first release of torch with wheels for CUDA 12.8, which contain code for Blackwell
+FIRST_FOR_BLACKWELL = (2, 7)
 WHEELS = " --index-url https://download.pytorch.org/whl"
 OLD_WHEELS = f"{WHEELS}/cu126"
 MIDDLE_WHEELS = f"{WHEELS}/cu128"
 MIDDLE_CUDA = 12080
-# What asks for a GPU's PCIe as it is, and for the most that GPU and slot allow. An idle one sleeps
-# in a lower generation.
+# NVML calls for the current PCIe link, and for the maximum of GPU and slot. An idle link drops to
+# a lower generation.
 PCIE: Mapping[str, tuple[Callable[..., int], Callable[..., int]]] = {
     "pcie_lanes": (
         pynvml.nvmlDeviceGetCurrPcieLinkWidth,
@@ -73,10 +71,10 @@ def _listed_by_cuda(environment: Mapping[str, str]) -> list[Gpu]:
 def seen(
     gpus: Sequence[tuple[Gpu, list[Gpu]]], visible: str | None, in_bus_order: bool
 ) -> list[Gpu]:
-    """CUDA's rules of `gpus` with their MIG instances: indices or UUID prefixes, up to the first
-    that is not valid."""
-    # A GPU in MIG mode is only seen through its instances, and without a list only through the
-    # first.
+    """GPUs and MIG instances that CUDA would see among `gpus`, by its rules for
+    CUDA_VISIBLE_DEVICES. The variable lists indices or UUID prefixes; CUDA stops at the first
+    invalid one."""
+    # CUDA sees a GPU in MIG mode only through its instances, and by index only the first one.
     shown = [(*own, gpu)[0] for gpu, own in gpus]
     entries = (
         list(map(str, range(len(shown))))
@@ -113,8 +111,8 @@ def _named(handle: object) -> Gpu:
 
 @dataclass(frozen=True)
 class _Fit:
-    """A GPU's compute capability, None if unknown, and the CUDA that its driver `runs`, as 1000 ·
-    major + 10 · minor."""
+    """Compute capability of a GPU (None if unknown), and the CUDA version `runs` that its driver
+    supports, as 1000 · major + 10 · minor."""
 
     have: tuple[int, int] | None
     runs: int
@@ -134,7 +132,8 @@ class _Fit:
         return OLD_CUDA <= self.runs < NEW_CUDA or (self.have or TURING) < TURING
 
     def packages(self) -> tuple[str, str]:
-        """(conda's pattern, index of wheels, empty for the usual one) of builds that fit."""
+        """Builds of torch that fit: conda's version pattern, and the URL of the wheel index (empty
+        for the default one)."""
         if self.is_old:
             return "cuda126*", OLD_WHEELS
         if self.is_new and MIDDLE_CUDA <= self.runs < NEW_CUDA:
@@ -142,28 +141,30 @@ class _Fit:
         return "cuda*", ""
 
     def needs_driver_alone(self, built: int) -> bool:
-        """True where no other build than that for CUDA `built` helps."""
+        """True if only a newer driver helps, because no build other than that for CUDA `built`
+        would work."""
         if self.is_new and self.runs < MIDDLE_CUDA:
             return True
         return self.is_ancient and not (self.is_old and built >= NEW_CUDA)
 
     @staticmethod
     def built(build: torch_build.Build) -> int:
-        """The CUDA, without its minor version, that a build is for; 0 for none."""
+        """Major CUDA version of a build, times 1000; 0 if it has none."""
         return int((build.cuda or "0").split(".")[0]) * 1000
 
     def has_code_in_every(self, build: torch_build.Build) -> bool:
-        """True where all builds for the CUDA of `build` have code for the GPU."""
+        """True if every build for this CUDA version contains code for the GPU."""
         newest = NEWEST if self.built(build) >= NEW_CUDA else NEWEST_OF_OLD
         return self.have is None or TURING <= self.have <= newest
 
     def remedy(self, build: torch_build.Build) -> Said:
-        """Advice that makes the GPU measurable: another build, of an ancient driver also a newer one."""
+        """Advice to install another build of torch, and a newer driver too if the driver is older
+        than CUDA 12."""
         key = "driver_and_torch" if self.is_ancient else "other_torch"
         return Said(key, {"command": self._command(build)})
 
     def remedy_of_driver(self, build: torch_build.Build) -> Said:
-        """Advice that makes the GPU measurable where the driver is too old for `build`."""
+        """Advice for a driver that is too old for `build`."""
         if self.needs_driver_alone(self.built(build)):
             return Said("newer_driver")
         if self.is_ancient:
@@ -177,15 +178,15 @@ class _Fit:
 
 
 def _cuda_of_driver() -> int:
-    """The newest CUDA that the driver runs, as 1000 · major + 10 · minor."""
-    told = nvml.optional(pynvml.nvmlSystemGetCudaDriverVersion_v2)
-    return told or cuda_driver.version() or NEW_CUDA
+    """Newest CUDA version that the driver supports, as 1000 · major + 10 · minor."""
+    version = nvml.optional(pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    return version or cuda_driver.version() or NEW_CUDA
 
 
 @functools.cache
 def _asked_of_torch(uuid: str) -> Said | None:
-    """Reason of `why_unusable` from a process that imports torch; None where that fails, as each
-    run then says why."""
+    """Result of `why_unusable` from a separate process that imports torch. None if that process
+    fails, as each run then reports the reason."""
     program = f"from mfulab.device.vendors import nvidia; nvidia.tell_whether_usable({uuid!r})"
     answer = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
@@ -196,20 +197,20 @@ def _asked_of_torch(uuid: str) -> Said | None:
 
 
 def tell_whether_usable(uuid: str) -> None:
-    """Prints the reason of `why_unusable` as JSON; an empty object where torch can use the GPU."""
+    """Prints the result of `why_unusable` as JSON: an empty object if torch can use the GPU."""
     reason = Nvidia().why_unusable(uuid)
     sys.stdout.write(json.dumps(as_json(reason) if reason else {}))
 
 
 def has_code(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
-    """True if one of torch's architectures runs on a GPU: machine code of its generation, or PTX of
-    any before it."""
+    """True if one of torch's architectures runs on a GPU. That is machine code for its generation,
+    or PTX for it or an earlier one."""
     matches = (re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name) for name in architectures)
     for kind, major, minor, suffix in (match.groups() for match in matches if match):
-        of = (int(major), int(minor))
+        built_for = (int(major), int(minor))
         is_ptx = kind == "compute" and not suffix
-        if of == capability or (
-            of < capability and suffix != "a" and (is_ptx or of[0] == capability[0])
+        if built_for == capability or (
+            built_for < capability and suffix != "a" and (is_ptx or built_for[0] == capability[0])
         ):
             return True
     return False
@@ -226,19 +227,19 @@ def _handle(uuid: str) -> nvml.Handle | None:
 
 
 def _described(handle: nvml.Handle) -> dict[str, Any]:
-    asked = _asker(handle)
-    capability = asked(pynvml.nvmlDeviceGetCudaComputeCapability)
-    memory = asked(pynvml.nvmlDeviceGetMemoryInfo)
-    limit = asked(pynvml.nvmlDeviceGetPowerManagementLimit)
-    mig = asked(pynvml.nvmlDeviceGetMigMode)
-    mode = asked(pynvml.nvmlDeviceGetVirtualizationMode)
+    ask_device = _asker(handle)
+    capability = ask_device(pynvml.nvmlDeviceGetCudaComputeCapability)
+    memory = ask_device(pynvml.nvmlDeviceGetMemoryInfo)
+    limit = ask_device(pynvml.nvmlDeviceGetPowerManagementLimit)
+    mig = ask_device(pynvml.nvmlDeviceGetMigMode)
+    mode = ask_device(pynvml.nvmlDeviceGetVirtualizationMode)
     return {
-        "name": asked(pynvml.nvmlDeviceGetName),
-        "uuid": asked(pynvml.nvmlDeviceGetUUID),
+        "name": ask_device(pynvml.nvmlDeviceGetName),
+        "uuid": ask_device(pynvml.nvmlDeviceGetUUID),
         "compute_capability": capability and ".".join(map(str, capability)),
-        "max_sm_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
-        "max_memory_clock_mhz": asked(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
-        "memory_bus_bits": asked(pynvml.nvmlDeviceGetMemoryBusWidth),
+        "max_sm_clock_mhz": ask_device(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+        "max_memory_clock_mhz": ask_device(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
+        "memory_bus_bits": ask_device(pynvml.nvmlDeviceGetMemoryBusWidth),
         "memory_bytes": memory and memory.total,
         "power_limit_w": limit and limit / 1e3,
         "mig": mig and bool(mig[0]),
@@ -247,9 +248,9 @@ def _described(handle: nvml.Handle) -> dict[str, Any]:
 
 
 class Nvidia(Vendor):
-    """GPUs that NVML knows by their UUID, with or without its prefix (GPU or MIG)."""
+    """NVIDIA GPUs and MIG instances, identified by UUID with or without its prefix (GPU or MIG)."""
 
-    # NVML still calls some by their line alone, such as Tesla T4.
+    # NVML names some without the vendor, such as Tesla T4.
     KIND = "cuda"
     PREFIX = ""
     SLUG = r"nvidia|tesla|quadro|geforce|titan|grid|orin|thor|xavier|jetson|gh200|gb\d+"
@@ -267,14 +268,14 @@ class Nvidia(Vendor):
         if nvml.why_absent():
             return _listed_by_cuda(environment)
         pairs = ((handle, nvml.mig_instances(handle)) for handle in nvml.handles())
-        # CUDA shows nothing of a GPU in MIG mode that has no instance.
+        # CUDA does not show a GPU in MIG mode that has no instance.
         seen_by_cuda = [
             (_named(handle), [*map(_named, own or ())]) for handle, own in pairs if own != []
         ]
         in_bus_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
         try:
             return seen(seen_by_cuda, environment.get("CUDA_VISIBLE_DEVICES"), in_bus_order)
-        except NoDeviceError:  # CUDA's own order of several different GPUs, "fastest first"
+        except NoDeviceError:  # different GPUs in CUDA's own order, "fastest first": ask CUDA
             if listed := _listed_by_cuda(environment):
                 return listed
             raise
@@ -324,9 +325,9 @@ class Nvidia(Vendor):
             architectures = torch.cuda.get_arch_list()
             if have is None or not architectures or has_code(architectures, have):
                 return None
-            named = f"compute capability {have[0]}.{have[1]}"
+            capability = f"compute capability {have[0]}.{have[1]}"
             codes = ", ".join(architectures)
-            numbers = {"torch": torch.__version__, "codes": codes, "capability": named}
+            numbers = {"torch": torch.__version__, "codes": codes, "capability": capability}
             return Said("no_code_for_gpu", numbers)
         needs = f"HIP {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
         return Said("torch_cannot_use", {"torch": torch.__version__, "needs": needs})
@@ -349,22 +350,24 @@ class Nvidia(Vendor):
         if absent := nvml.why_absent():
             raise RefusedError(Said("nvml_silent", {"why": absent}))
         handle = nvml.handle_by_uuid(uuid)
-        named = nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or uuid
+        full_uuid = nvml.optional(pynvml.nvmlDeviceGetUUID, handle) or uuid
         counters: Sampler
         if without := gpm.why_unsupported(handle):
-            counters = dcgm.dcgm_sampler(named, without)
-            if dcgm.page(named) is None:
+            counters = dcgm.dcgm_sampler(full_uuid, without)
+            if dcgm.page(full_uuid) is None:
                 absent = Said("no_exporter", {"why": without, "address": dcgm.address()})
-                counters = cupti.PmSampler(named, absent, now)
-        else:  # two that read the same counters disturb one another
-            beside = (
-                f"{gpm.SOURCE}, disturbed by a dcgm-exporter" if dcgm.page(named) else gpm.SOURCE
+                counters = cupti.PmSampler(full_uuid, absent, now)
+        else:  # two readers of the same counters disturb each other
+            source = (
+                f"{gpm.SOURCE}, disturbed by a dcgm-exporter"
+                if dcgm.page(full_uuid)
+                else gpm.SOURCE
             )
-            counters = gpm.GpmSampler(handle, now, beside)
+            counters = gpm.GpmSampler(handle, now, source)
         return [counters, nvml_sampler(handle), *between, nvml_at_end(handle)]
 
     def clock_reader(self, uuid: str) -> Callable[[], float | None]:
-        whole = nvml.parent(_handle(uuid))  # NVML tells no clock of a MIG instance
+        whole = nvml.parent(_handle(uuid))  # NVML has no clock for a MIG instance
         return lambda: nvml.optional(pynvml.nvmlDeviceGetClockInfo, whole, pynvml.NVML_CLOCK_SM)
 
     def restriction(self, uuid: str) -> str:
@@ -394,13 +397,13 @@ class Nvidia(Vendor):
         )
 
     def capability(self, uuid: str) -> tuple[int, int] | None:
-        told = nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, nvml.parent(_handle(uuid)))
-        if told is None:
+        found = nvml.optional(pynvml.nvmlDeviceGetCudaComputeCapability, nvml.parent(_handle(uuid)))
+        if found is None:
             listed = cuda_driver.devices() if uuid else []
-            told = next(
+            found = next(
                 (device["capability"] for device in listed if device["uuid"].endswith(uuid)), None
             )
-        return None if told is None else (told[0], told[1])
+        return None if found is None else (found[0], found[1])
 
     def links(self, uuid: str) -> dict[str, Link]:
         whole = nvml.parent(_handle(uuid))
@@ -414,23 +417,22 @@ class Nvidia(Vendor):
             nvml.optional(pynvml.nvmlDeviceGetNvLinkState, whole, number)
             for number in range(pynvml.NVML_NVLINK_MAX_LINKS)
         ]
-        told_states = [state for state in states if state is not None]
-        if told_states:
-            found["nvlinks"] = Link(sum(told_states), len(told_states))
+        known_states = [state for state in states if state is not None]
+        if known_states:
+            found["nvlinks"] = Link(sum(known_states), len(known_states))
         return found
 
     def describe_all(self) -> list[dict[str, Any]]:
-        told = [_described(handle) for handle in nvml.handles()]
-        listed = () if told else cuda_driver.devices()
-        return told or [
+        described = [_described(handle) for handle in nvml.handles()]
+        listed = () if described else cuda_driver.devices()
+        return described or [
             {**entry, "compute_capability": ".".join(map(str, entry["capability"]))}
             for entry in listed
         ]
 
     def memory_bytes(self, uuid: str) -> float | None:
-        memory = nvml.optional(
-            pynvml.nvmlDeviceGetMemoryInfo, _handle(uuid)
-        )  # of a MIG instance its own
+        # for a MIG instance, that of the instance
+        memory = nvml.optional(pynvml.nvmlDeviceGetMemoryInfo, _handle(uuid))
         return memory.total if memory else super().memory_bytes(uuid)
 
     def driver(self) -> str | None:
@@ -438,23 +440,23 @@ class Nvidia(Vendor):
 
     def probe(self, uuid: str, own: int | None) -> Callable[[], dict[str, float | None]]:
         handle = nvml.handle_by_uuid(uuid)
-        asked = _asker(handle)
-        of_whole = _asker(nvml.parent(handle))
+        ask_device = _asker(handle)
+        ask_whole = _asker(nvml.parent(handle))
 
         def now() -> dict[str, float | None]:
-            rates = asked(pynvml.nvmlDeviceGetUtilizationRates)
-            memory = asked(pynvml.nvmlDeviceGetMemoryInfo)
+            rates = ask_device(pynvml.nvmlDeviceGetUtilizationRates)
+            memory = ask_device(pynvml.nvmlDeviceGetMemoryInfo)
             (instant,) = fields(handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])
-            power = asked(pynvml.nvmlDeviceGetPowerUsage)
+            power = ask_device(pynvml.nvmlDeviceGetPowerUsage)
             return {
                 "utilization_percent": rates and rates.gpu,
                 "memory_utilization_percent": rates and rates.memory,
-                "clock_mhz": of_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-                "memory_clock_mhz": of_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
+                "clock_mhz": ask_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+                "memory_clock_mhz": ask_whole(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
                 "power_w": power and power / 1e3,
-                "instant_power_w": instant.value
-                and instant.value / 1e3,  # the other is a mean, on Hopper over 1 s
-                "temperature_c": of_whole(
+                # power_w is a mean, over 1 s on Hopper
+                "instant_power_w": instant.value and instant.value / 1e3,
+                "temperature_c": ask_whole(
                     pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU
                 ),
                 "device_memory_bytes": memory and memory.used,

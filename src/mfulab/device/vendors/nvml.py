@@ -1,5 +1,4 @@
-"""The boundary to NVML: opens the library, finds a GPU by UUID, and turns refused calls into
-reasons."""
+"""Wraps NVML: opens the library, finds a GPU by UUID, and turns errors into reasons."""
 
 import contextlib
 import functools
@@ -13,25 +12,25 @@ from mfulab.device.vendors import RefusedError
 
 T = TypeVar("T")
 Handle = NewType("Handle", object)  # of a GPU or a MIG instance; pynvml has no types
-# The ways in which a driver inside a virtual machine shares one GPU; passing a whole one through is
-# not among them.
+# Modes in which virtual machines share a GPU. A GPU that is passed through as a whole is not shared.
 VIRTUAL = (pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU, pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU)
 
 
 def ask(call: Callable[..., T], *arguments: object) -> T:
-    """`call(*arguments)`, or RefusedError with the library's reason where it answers with an
-    error."""
+    """Returns `call(*arguments)`. Raises RefusedError with the library's reason if the call
+    fails."""
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:
         name = getattr(call, "__name__", "NVML")
         raise RefusedError(of_source(name, str(error))) from error
-    except (AttributeError, ValueError) as error:  # a call younger than the wheel, a malformed UUID
+    except (AttributeError, ValueError) as error:  # a call newer than the wheel, a malformed UUID
         raise RefusedError(of_source("NVML", str(error))) from error
 
 
 def optional(call: Callable[..., T], *arguments: object) -> T | None:
-    """`call(*arguments)`, None if NVML refuses, or if the first of them, a handle, is None."""
+    """Same as `ask`, but returns None if NVML refuses, or if the first argument (a handle) is
+    None."""
     if arguments[:1] == (None,):
         return None
     try:
@@ -42,8 +41,8 @@ def optional(call: Callable[..., T], *arguments: object) -> T | None:
 
 @functools.cache
 def why_absent() -> Said | None:
-    """Reason why NVML cannot be used in this process, or None. Initialises the library once; makes
-    no context."""
+    """Reason why NVML cannot be used in this process; None if it can. Initialises the library once
+    and does not create a context."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -52,8 +51,8 @@ def why_absent() -> Said | None:
 
 
 def handle_by_uuid(uuid: str) -> Handle:
-    """The NVML handle of the GPU or MIG instance `uuid` (with or without its prefix). CUDA's index
-    is not NVML's."""
+    """NVML handle of the GPU or MIG instance with this UUID, with or without its prefix. Not by
+    index, because CUDA's indices differ from NVML's. Raises RefusedError if there is none."""
     if reason := why_absent():
         raise RefusedError(reason)
     for candidate in (
@@ -65,13 +64,13 @@ def handle_by_uuid(uuid: str) -> Handle:
 
 
 def handles() -> Iterator[Handle]:
-    """The handles of all GPUs in NVML's order (that of the PCI bus); none without a driver."""
+    """Handles of all GPUs in NVML's order, which is that of the PCI bus. Empty without a driver."""
     count = None if why_absent() else optional(pynvml.nvmlDeviceGetCount)
     return _each(count, pynvml.nvmlDeviceGetHandleByIndex)
 
 
 def mig_instances(handle: Handle) -> list[Handle] | None:
-    """The handles of a GPU's MIG instances; None where MIG is off or unknown to it."""
+    """Handles of a GPU's MIG instances; None if MIG is off or not supported."""
     mode = optional(pynvml.nvmlDeviceGetMigMode, handle)
     if not mode or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return None
@@ -93,7 +92,7 @@ def is_mig(handle: Handle | None) -> bool:
 
 
 def parent(handle: Handle | None) -> Handle | None:
-    """The whole GPU that `handle` is, or is a MIG instance of."""
+    """Handle of the whole GPU: `handle` itself, or the GPU of a MIG instance."""
     return (
         optional(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
         if is_mig(handle)
@@ -102,7 +101,7 @@ def parent(handle: Handle | None) -> Handle | None:
 
 
 def restriction(handle: Handle | None) -> str:
-    """Restriction that hides some of a device's values: `MIG instance`, `vGPU`, or nothing."""
+    """`MIG instance` or `vGPU` if the device hides some values, else empty."""
     if is_mig(handle):
         return "MIG instance"
     if optional(pynvml.nvmlDeviceGetVirtualizationMode, handle) in VIRTUAL:

@@ -1,4 +1,4 @@
-"""NVML's readings of a GPU between two moments: utilization, energy, throttling, temperature, other
+"""NVML readings of a GPU over a window: utilization, energy, throttling, temperature, other
 processes."""
 
 import os
@@ -23,21 +23,21 @@ from mfulab.device.samplers.reading import (
 )
 from mfulab.device.vendors import RefusedError, nvml
 
-# NVML's utilization lags by its sample period (1/6 s to 1 s, by product): a window's first samples
-# tell of the past.
-LAG_S = 1.0  # where the samples do not tell their period
-# by which the wall clock may drift from the steady one in a window: it is being slewed
+# NVML's utilization lags by its sample period (1/6 s to 1 s, depending on the product): the first
+# samples of a window cover time before it.
+LAG_S = 1.0  # if the period cannot be derived from the samples
+# Tolerated drift of the wall clock from the monotonic one in a window, as it may be slewed.
 CLOCK_TOLERANCE_S = 0.1
-# The energy counter ticks each 100 ms: over 5 s its edges make 2 % at most.
+# The energy counter ticks every 100 ms: over 5 s that is an error of at most 2 %.
 ENERGY_WINDOW_S = 5.0
-# Field → the column it feeds. All count nanoseconds since the driver was loaded.
+# Field → column. All count nanoseconds since the driver was loaded.
 THROTTLE_FIELDS = {
     pynvml.NVML_FI_DEV_PERF_POLICY_POWER: "power_capped_percent",
     pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN: "software_thermal_percent",
     pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN: "hardware_thermal_percent",
     pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN: "power_brake_percent",
 }
-# By NVML_VALUE_TYPE_…, which count from 0.
+# Indexed by NVML_VALUE_TYPE_…, which count from 0.
 _MEMBER = dict(enumerate(("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")))
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Counter:
-    """A running total as one call gave it, or the reason why it was not given."""
+    """Running total from one call, or the reason why it is missing."""
 
     value: int | None
     wraps: bool = False  # at 32 bits
@@ -58,8 +58,8 @@ def nvml_sampler(
     now: Callable[[], float] = time.time,
     elapsed: Callable[[], float] = time.perf_counter,
 ) -> Watched:
-    """Reads a GPU; what the driver refuses is empty, in its words. `now` is NVML's clock, `elapsed`
-    one nobody sets."""
+    """Reads utilization, energy and throttling of a GPU. Values that the driver refuses are empty,
+    with its reason. `now` is NVML's clock (wall time), `elapsed` a monotonic one."""
     before = _totals(handle)
     began_s = now()
     began = elapsed()
@@ -75,14 +75,14 @@ def nvml_sampler(
 
 
 def _totals(handle: nvml.Handle) -> list[Counter]:
-    """Running totals: energy in mJ, then the nanoseconds of THROTTLE_FIELDS, in their order."""
+    """Running totals: energy in mJ, then nanoseconds for each of THROTTLE_FIELDS in order."""
     energy_mj, reason = _asked(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
     return [Counter(energy_mj, reason=reason), *fields(handle, list(THROTTLE_FIELDS))]
 
 
 def _utilization(handle: nvml.Handle, begin_s: float, end_s: float, window_s: float) -> Reading:
-    """Mean of NVML's samples in the window; without them, in a window long enough, the last sample
-    period's."""
+    """Mean of NVML's utilization samples in the window. Without samples, NVML's latest rate if the
+    window is long enough."""
     source = "NVML utilization samples"
     if abs(was_set_s := end_s - begin_s - window_s) > CLOCK_TOLERANCE_S:
         because = Said("clock_set", {"seconds": was_set_s})
@@ -96,7 +96,8 @@ def _utilization(handle: nvml.Handle, begin_s: float, end_s: float, window_s: fl
             stamped = [
                 (sample.timeStamp / 1e6, getattr(sample.sampleValue, member)) for sample in samples
             ]
-            stamps = sorted(stamp for stamp, _ in stamped)  # the ring buffer also holds stale ones
+            # sorted, as NVML's ring buffer also holds stale samples
+            stamps = sorted(stamp for stamp, _ in stamped)
             since = begin_s + min(
                 [LAG_S, *([median(map(sub, stamps[1:], stamps))] if len(stamps) > 2 else [])]
             )
@@ -115,7 +116,7 @@ def _utilization(handle: nvml.Handle, begin_s: float, end_s: float, window_s: fl
 
 @sampler
 def nvml_at_end(handle: nvml.Handle) -> Watched:
-    """NVML's values at the end of the window, for lack of means over it."""
+    """NVML values at the end of the window, for which there is no mean over it."""
     yield
     others, reason = other_processes(handle, os.getpid())
     readings = {
@@ -128,7 +129,7 @@ def nvml_at_end(handle: nvml.Handle) -> Watched:
         ("clock_mhz", "MHz", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
         ("temperature_c", "°C", pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
     ):
-        # A MIG instance has no clock or temperature but its GPU's.
+        # A MIG instance has no clock or temperature of its own, so its GPU is asked.
         value, reason = _asked(call, nvml.parent(handle) if which else handle, *which)
         value = getattr(value, "used", value)
         readings[name] = Reading(value, unit, f"{call.__name__} at the window's end", reason=reason)
@@ -136,7 +137,7 @@ def nvml_at_end(handle: nvml.Handle) -> Watched:
 
 
 def difference(before: Counter, after: Counter) -> tuple[int | None, Said | None]:
-    """Increase of a counter, which may wrap once if it has 32 bits, or None with the reason."""
+    """Increase of a counter, and None; or None with the reason. A 32-bit counter may wrap once."""
     if before.value is None or after.value is None:
         return None, before.reason or after.reason
     if after.value >= before.value:
@@ -147,12 +148,12 @@ def difference(before: Counter, after: Counter) -> tuple[int | None, Said | None
 
 
 def energy_of(before: Counter, after: Counter, window_s: float) -> Readings:
-    """Energy and mean power of the window, from the counter in millijoules."""
+    """Energy and mean power over the window, from counters in millijoules."""
     used_mj, reason = difference(before, after)
     if used_mj is not None and window_s < ENERGY_WINDOW_S:
         used_mj = None
         reason = Said("window_below_energy", {"least": ENERGY_WINDOW_S})
-    elif used_mj == 0:  # no GPU that answers draws nothing
+    elif used_mj == 0:  # a GPU that answers always draws some power
         used_mj = None
         reason = Said("energy_stood_still", {"seconds": window_s})
     joule = None if used_mj is None else used_mj / 1e3
@@ -160,8 +161,8 @@ def energy_of(before: Counter, after: Counter, window_s: float) -> Readings:
 
 
 def throttling(before: Sequence[Counter], after: Sequence[Counter], window_s: float) -> Readings:
-    """Exact shares of the window that each cause held the clock back, and the largest of them, as
-    causes overlap."""
+    """Share of the window for which each cause held the clock down. `throttled_percent` is the
+    largest of them, as causes overlap."""
     readings = {}
     for (field, name), start, end in zip(THROTTLE_FIELDS.items(), before, after, strict=True):
         held_ns, reason = difference(start, end)
@@ -172,8 +173,9 @@ def throttling(before: Sequence[Counter], after: Sequence[Counter], window_s: fl
 
 
 def other_processes(handle: nvml.Handle, own: int | None) -> tuple[int | None, Said | None]:
-    """Processes besides `own` (all where None) that compute on the GPU, without those that draw,
-    too. In a container NVML tells the host's ids: one is taken for `own`."""
+    """Number of processes other than `own` that compute on the GPU, not counting those that also
+    render graphics. None with the reason if unknown. All count if `own` is None. In a container
+    NVML reports host process ids, so one process is taken for `own`."""
     processes, reason = _asked(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     if processes is None:
         return None, reason
@@ -186,7 +188,7 @@ def other_processes(handle: nvml.Handle, own: int | None) -> tuple[int | None, S
 
 
 def count_others(pids: Sequence[int], own: int | None) -> int:
-    """Number of `pids` other than `own`, which is one of them even if it goes by another number."""
+    """Number of `pids` other than `own`. One of them is taken for `own`, even if its id differs."""
     return len(pids) if own is None else max(0, len(pids) - 1)
 
 
@@ -198,7 +200,7 @@ def _asked(call: Callable[..., T], *arguments: object) -> tuple[T | None, Said |
 
 
 def fields(handle: nvml.Handle, numbers: list[int]) -> list[Counter]:
-    """The values of NVML's fields of these numbers now."""
+    """Current values of NVML fields, by field number."""
     answers, refusal = _asked(pynvml.nvmlDeviceGetFieldValues, handle, numbers)
     if answers is None:
         return [Counter(None, reason=refusal)] * len(numbers)

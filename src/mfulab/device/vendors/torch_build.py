@@ -1,5 +1,5 @@
-"""The build of torch that is installed, read from its files: importing it takes seconds, and
-planning does without."""
+"""Installed build of torch, read from its files. Importing torch takes seconds, and planning does
+not need it."""
 
 import functools
 import re
@@ -14,8 +14,8 @@ _VERSION = re.compile(r"^(cuda|hip)\b[^=\n]*= *(?:None|'([^']*)'|\"([^\"]*)\")",
 
 @dataclass(frozen=True)
 class Build:
-    """Version of torch, and the CUDA and HIP that it is built for: empty without, None where it
-    does not say."""
+    """Version of torch, and the CUDA and HIP versions it was built for. Those are empty for no
+    support, and None if unknown."""
 
     version: str
     cuda: str | None = None
@@ -24,18 +24,18 @@ class Build:
 
     @property
     def is_for_cpus(self) -> bool:
-        """True if it knows no GPU of NVIDIA's or AMD's."""
+        """True if the build supports neither CUDA nor HIP."""
         return self.cuda == self.hip == ""
 
     @property
     def release(self) -> tuple[int, ...]:
-        """Major and minor version; (0, 0) where it has none."""
+        """Major and minor version; (0, 0) if the version cannot be parsed."""
         found = re.match(r"(\d+)\.(\d+)", self.version)
         return tuple(map(int, found.groups())) if found else (0, 0)
 
     def replaced(self, conda: str, pip: str = "", newer: bool = False) -> str:
-        """A command that installs another build, which `conda` or the options of `pip` choose: of
-        the same version, or the newest."""
+        """Command that installs another build of the same version, or of the newest. `conda` is a
+        build pattern, `pip` holds options."""
         release = self.version.partition("+")[0]
         if self.by_conda:
             chosen = f"'pytorch=*={conda}'" if newer else f"'pytorch={release}={conda}'"
@@ -46,17 +46,17 @@ class Build:
 
 @functools.cache
 def installed() -> Build | None:
-    """The build; None where torch is not installed. A conda package bears no `+cpu`, but all name
-    their CUDA."""
+    """Installed build of torch; None without torch. A conda build's version has no `+cpu`, but
+    `version.py` names CUDA in every build."""
     try:
         package = metadata.distribution("torch")
     except metadata.PackageNotFoundError:
         return None
-    told: dict[str, str] = {}
+    versions: dict[str, str] = {}
     with suppress(OSError, ValueError, ImportError):
         spec = find_spec("torch")
         folder = (spec.submodule_search_locations or [""])[0] if spec else ""
         text = (Path(folder) / "version.py").read_text(encoding="utf-8")
-        told = {name: single or double for name, single, double in _VERSION.findall(text)}
+        versions = {name: single or double for name, single, double in _VERSION.findall(text)}
     is_conda = (package.read_text("INSTALLER") or "").strip() == "conda"
-    return Build(package.version, told.get("cuda"), told.get("hip"), is_conda)
+    return Build(package.version, versions.get("cuda"), versions.get("hip"), is_conda)
