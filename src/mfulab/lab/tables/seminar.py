@@ -1,7 +1,8 @@
-"""Numbers and statements of the seminar's material (`seminar.yaml`), computed anew by this
-project's own code."""
+"""Recomputes the numbers and statements of the seminar's material (`seminar.yaml`) with this
+project's code."""
 
 import importlib.util
+import itertools
 import json
 import struct
 import warnings
@@ -33,10 +34,10 @@ Values = Iterator[tuple[str, Any]]
 
 
 def recompute() -> list[Record]:
-    """The whole table, in the material's order; each value is held against the printed number, to
-    its digits."""
+    """Returns the whole table, in the material's order. Each value is compared with the printed
+    number, rounded to its digits."""
     parts = (_counts(), _gpt2(), _hardware(), _numbers(), _practice(), statements.values())
-    values = dict(pair for part in parts for pair in part)
+    values = dict(itertools.chain.from_iterable(parts))
     table = []
     for line in seminar_texts.lines():
         value = values.get(line.get("value", ""))
@@ -44,7 +45,9 @@ def recompute() -> list[Record]:
         agrees = printed is True
         if value is not None and not isinstance(printed, bool):
             scaled = value / line.get("scale", 1)
-            agrees = (round(scaled, line["digits"]) if "digits" in line else scaled) == printed
+            if "digits" in line:
+                scaled = round(scaled, line["digits"])
+            agrees = scaled == printed
         known = values | {"value": value}
         row = {name: line.get(name, "") for name in ("key", "source", "place", "case", "printed")}
         used = Record()
@@ -63,17 +66,19 @@ def save(out: Path) -> None:
 
 
 def _operations(model: nn.Module, *shape: int) -> Operations:
-    """Counts one training step on the meta device, the sum of outputs for a loss."""
+    """Counts one training step on the meta device, with the sum of outputs as loss."""
     return count(
         model.to("meta"), lambda: model(torch.randn(shape, device="meta")).sum()
     ).operations
 
 
 def _forward(model: nn.Module, *shape: int) -> int:
+    """FLOPs of a forward pass on inputs of this shape."""
     return _operations(model, *shape).sum("forward").flops
 
 
 def _step(operations: Operations, layer: str = "") -> int:
+    """FLOPs of forward and backward, of one layer if named."""
     return sum(operations.sum(part, layer=layer or None).flops for part in ("forward", "backward"))
 
 
@@ -235,7 +240,8 @@ def _numbers() -> Values:
 
 
 class _LayerNorm(nn.Module):
-    """The listing's layer norm: eight calls of seven kinds, the sum twice."""
+    """Layer norm written out as in the listing: eight calls of seven operators, of which the sum
+    occurs twice."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -258,6 +264,7 @@ def _quantised_statically() -> None:
 
 
 def _raised(call: Callable[[], object]) -> str:
+    """Name of the exception that a call raises, or `none`."""
     with warnings.catch_warnings(action="ignore"):
         try:
             call()
@@ -271,11 +278,9 @@ def _practice() -> Values:
     layer = nn.Linear(64, 64)
     prune.l1_unstructured(layer, "weight", amount=0.5)
     yield "pruned_rows", int((layer.weight == 0).all(dim=1).sum())
-    for name, operator in (("old", "self_cuda_time_total"), ("new", "self_device_time_total")):
-        yield (
-            f"{name}_attribute",
-            "exists" if hasattr(FunctionEventAvg(), operator) else "does not exist",
-        )
+    for name, attribute in (("old", "self_cuda_time_total"), ("new", "self_device_time_total")):
+        exists = hasattr(FunctionEventAvg(), attribute)
+        yield f"{name}_attribute", "exists" if exists else "does not exist"
     for name, call in (("update", lambda: layer.bias.sub_(0.1)), ("static", _quantised_statically)):
         answer = _raised(call)
         yield from ((f"{name}_raises", int(answer != "none")), (f"{name}_answer", answer))
@@ -291,8 +296,10 @@ def _practice() -> Values:
 
 
 def _cuda_python() -> Values:
-    """Says what cuda-python has of cuBLAS, and whether it raises for a device that is not there."""
-    raised, answer, module = None, *["cuda-python is not installed"] * 2
+    """Yields whether cuda-python has a cuBLAS module, and whether it raises for a device that does
+    not exist."""
+    raised = None
+    answer = module = "cuda-python is not installed"
     if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings"):
         from cuda.bindings import runtime
 
@@ -303,7 +310,7 @@ def _cuda_python() -> Values:
 
 
 def _soft_gradient() -> float:
-    """Gradient of distillation at temperature 4 ÷ that at 1."""
+    """Ratio of the gradient norm of distillation at temperature 4 to that at 1."""
     generator = torch.Generator().manual_seed(0)
     teacher, start = (
         1e-3 * torch.randn(10, generator=generator, dtype=torch.float64) for _ in range(2)
@@ -318,21 +325,20 @@ def _soft_gradient() -> float:
 
 
 def _deprecated() -> int:
+    """Number of calls in the material that PyTorch warns are deprecated."""
     linear = nn.Linear(2, 2)
     amp = torch.cuda.amp
     deprecated = 0
-    old: list[Callable[[], object]] = [
+    calls: list[Callable[[], object]] = [
         lambda: amp.autocast(enabled=False),
         lambda: amp.GradScaler(enabled=False),
-    ]
-    old += [
         lambda: torch.quantization.quantize_dynamic(linear, {nn.Linear}),
         lambda: torch.jit.script(linear),
     ]
-    for use in old:
+    for call in calls:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            use()
+            call()
         deprecated += any(
             issubclass(warning.category, FutureWarning | DeprecationWarning) for warning in caught
         )
