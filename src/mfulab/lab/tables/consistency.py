@@ -103,7 +103,7 @@ def _updates(rows: pd.DataFrame) -> pd.Series:
 
 
 def _levels(rows: pd.DataFrame) -> pd.Series:
-    """True where accesses within a cache are slower than the same pattern in a larger cache or in
+    """True for a walk within a cache that is slower than the same walk through a larger cache or
     memory."""
     keys = ["hardware", "recorded", "pattern"]
     placed = rows.assign(
