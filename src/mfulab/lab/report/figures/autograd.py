@@ -1,4 +1,4 @@
-"""The cost of autograd where nobody wants gradients: time beside no_grad, and the memory of graphs
+"""Cost of autograd when no gradients are needed: time relative to no_grad, and memory of graphs
 that are kept."""
 
 from mfulab.core.groups import LEAKED_STEPS
@@ -19,8 +19,8 @@ MOST = 8  # cases that get a line each
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Eager inference in ways beside no_grad, `relative` to its time in percent; a leak keeps
-    `graph_bytes` a step."""
+    """Selects eager inference in each way, with its time relative to no_grad in percent
+    (`relative`). For leaks, `graph_bytes` is the memory kept by each step."""
     timed = steps(tables, "time_s", mode="inference", execution="eager", autograd=WAYS)
     timed = one_each(timed, [*CASE, "autograd"])
     timed = against(timed, timed[timed["autograd"] == "no_grad"], CASE, "_no_grad")
@@ -41,8 +41,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The case where recording costs most time, beyond what processes differ by, and the graph that
-    holds most."""
+    """Sentences on the case in which recording costs most time, if beyond the spread of processes,
+    and on the largest kept graph."""
     sentences = []
     off = (rows["relative"] - 100).where(rows["apart"], 0)
     for way, key, none, sign in (
@@ -64,8 +64,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """For each machine, a line a case: time relative to no_grad on the left, peak memory on the
-    right."""
+    """Draws a row of panels for each machine, with a line for each case: time relative to no_grad,
+    and peak memory."""
     shown = rows.assign(memory_mib=rows["memory_bytes"] / 2**20)
     shown["case"] = [
         text("case", model=row.model, batch=int(row.batch_size)) for row in shown.itertuples()

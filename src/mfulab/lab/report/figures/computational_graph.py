@@ -1,4 +1,4 @@
-"""Autograd's graph of a small network: its operators forward, what each saves, and the nodes of the
+"""Autograd's graph of a small network: forward operators, what each saves, and the nodes of the
 backward pass."""
 
 from matplotlib.axes import Axes
@@ -25,8 +25,8 @@ APART = 5.5  # of a box, and from the left edge of one pass to that of the other
 
 
 def rows(tables: Tables) -> DataFrame:
-    """A row a node, forward, of the shortest graph in which most kinds of layers multiply, for its
-    largest batch."""
+    """Selects a graph and returns a row for each node, in forward order. It is the shortest of
+    those with the most kinds of layers with FLOPs, at its largest batch."""
     counted = ok(tables["flops"], "activation_bytes")
     counted = selection.pick(counted[counted["graph"].fillna("") != ""], "recorded")
     counted = counted.assign(nodes=counted["graph"].map(parse_json))
@@ -46,8 +46,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The backward pass's FLOPs beside the forward pass's, the layer that multiplies once, and what
-    is held."""
+    """Sentences on FLOPs of the backward and forward pass, on a layer whose backward pass
+    multiplies once, and on saved memory."""
     forward = rows["forward_flops"].sum()
     backward = rows["backward_flops"].sum()
     sentences = [
@@ -66,8 +66,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """Forward boxes from above on the left, backward ones from below on the right; saved shapes
-    between the two."""
+    """Draws forward nodes downwards on the left, backward nodes upwards on the right, and saved
+    shapes between them."""
     style.resize(figure, 1.4 + 0.62 * len(rows))
     axes = figure.subplots()
     numbered = rows.assign(width=WIDE, name=list(map(str, range(len(rows)))))
@@ -138,7 +138,7 @@ def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> 
 
 
 def _leaves(names: list[str]) -> str:
-    """Names of parameters with their module once, above them."""
+    """Names of parameters, grouped below the name of their module."""
     of_module: dict[str, list[str]] = {}
     for name in names:
         module, _, own = name.rpartition(".")

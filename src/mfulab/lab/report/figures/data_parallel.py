@@ -1,5 +1,4 @@
-"""Scaling of several processes, and what each of them spends on communication that compute does not
-hide."""
+"""Scaling over several processes, and their communication that is not hidden by compute."""
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, style
@@ -28,8 +27,8 @@ MOST = 12  # jobs a machine
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Jobs of several processes beside the same step in one: `efficiency` is their speed ÷
-    (processes × its speed)."""
+    """Selects jobs of several processes with the same step in one process. `efficiency` is their
+    speed ÷ (processes × its speed), in percent."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s", "time_s"))
     timed = timed[(timed["mode"] == "training") & (timed["execution"] == "eager")]
     timed = one_each(timed, [*ALIKE, *OWN])
@@ -42,7 +41,7 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def job(row: Series, text: Texts) -> str:
-    """A job's name: its wrapper, processes and batch, its bucket or its slowed rank."""
+    """Name of a job: wrapper, processes and batch, with its bucket or slowed rank."""
     name = text("job", job=row)
     if row["wrapper"] == "ddp":
         name += text("bucket", job=row)
@@ -52,8 +51,8 @@ def job(row: Series, text: Texts) -> str:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Best and worst scaling, its exposed communication, FSDP2 against DDP, bytes against formula,
-    who is slow."""
+    """Sentences on best and worst scaling, exposed communication, FSDP2 relative to DDP, sent bytes
+    relative to the formula, and the slow rank."""
     plain = preferred(rows, rows["slowed_rank"].isna())
     best = plain.loc[plain["efficiency"].idxmax()]
     worst = plain.loc[plain["efficiency"].idxmin()]
@@ -109,8 +108,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """For each machine efficiency by job, and beside it the step with the communication that
-    compute does not hide."""
+    """Draws for each machine the efficiency of jobs, and their step divided into compute and
+    exposed communication."""
     rows = (
         rows.sort_values("efficiency", ascending=False, kind="stable")
         .groupby("machine", sort=False)

@@ -1,4 +1,4 @@
-"""Energy: FLOPs per joule against MFU."""
+"""Energy: FLOPs per joule over MFU."""
 
 from matplotlib.axes import Axes
 
@@ -9,7 +9,7 @@ TOPIC = "energy"
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs whose energy was measured."""
+    """Selects runs whose energy was measured."""
     needed = ("flops_per_j", "mfu_percent", "samples_per_j")
     measured = with_machine(tables, ok(tables["profile"], *needed))
     measured = measured[measured["flops_per_j"] > 0]  # without FLOPs nothing is compared

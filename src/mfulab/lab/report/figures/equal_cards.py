@@ -23,7 +23,8 @@ RATIOS = (0.1, 0.2, 0.5, 0.67, 0.8, 0.9, 0.95, 0.98, 1, 1.02, 1.05, 1.1, 1.2, 1.
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs that two cards or more of one machine measured alone: a row a card, with `relative`."""
+    """Selects runs that at least two cards of one machine measured, with a row for each card and
+    its time relative to the median (`relative`)."""
     parts = [
         ok(trust.with_doubts(tables[name])[[*RUN, *BY_PROCESS, *ABOUT]], "time_s")
         for name in cards.TIMED
@@ -41,8 +42,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Names the card that is slower than the others, by its median over runs; or tells how far all
-    are apart. Nothing where too few runs are shared."""
+    """Sentence on the card that is slower than the others, by its median over runs, or on the
+    largest difference. Empty if too few runs are shared."""
     lines = rows[list(cards.Compared._fields)].itertuples(index=False)
     found = cards.each(cards.Compared(*line) for line in lines)
     if not found:
@@ -60,7 +61,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _order(rows: DataFrame) -> list[str]:
-    """The cards that differ most, the slowest above."""
+    """Labels of the cards that differ most, the slowest at the top."""
     middles = rows.groupby("label")["relative"].median()
     furthest = np.log(middles).abs().nlargest(MOST).index
     return list(middles[furthest].sort_values().index)

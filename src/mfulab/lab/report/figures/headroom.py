@@ -1,4 +1,4 @@
-"""Milliseconds of a step that are lost between the peak and MFU, each part once."""
+"""Milliseconds of a step lost between the peak and MFU, without counting any twice."""
 
 from collections.abc import Hashable
 
@@ -35,8 +35,8 @@ CLAIM = claims.largest([part for part in PARTS if part != "useful"])
 
 
 def rows(tables: Tables) -> DataFrame:
-    """The budget of the busiest run of each model on each machine, in points of MFU; steps read from
-    recorded traces only where no others are."""
+    """Selects the busiest run of each model on each machine, with its losses in percentage points
+    of MFU. Steps from recorded traces are included only if there is nothing else."""
     timed = with_machine(tables, ok(with_traces(tables), "time_s", "mfu_percent", "useful_ms"))
     timed = selection.pick(timed, "recorded_trace")
     if timed.empty:
@@ -59,8 +59,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def _spread(ordered: DataFrame, most: int, first: Hashable) -> DataFrame:
-    """At most so many runs of a machine, from the highest MFU to the lowest: trusted ones, and of
-    models before synthetic loads, with the run of the page's first sentence."""
+    """Selects at most `most` runs of a machine, evenly spread by MFU, including the `first` run of
+    the page. Trusted runs and real models are preferred."""
     ordered = preferred(ordered, ~selection.is_synthetic(ordered) | (ordered.index == first))
     ordered = preferred(ordered, ~trust.doubtful(ordered) | (ordered.index == first))
     others = ordered.index.drop(first, errors="ignore")
@@ -70,7 +70,7 @@ def _spread(ordered: DataFrame, most: int, first: Hashable) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The part that takes most off the run that loses most to it."""
+    """Sentence on the largest loss, of the run that has it."""
     place, part = rows[[part for part in PARTS if part != "useful"]].astype(float).stack().idxmax()
     worst = rows.loc[place]
     named = {"part": text.within("trace")(part)}
@@ -85,7 +85,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A bar a run, cut into the parts of its step; the runs of a machine below its name."""
+    """Draws a bar for each run, divided into the parts of its step. Runs of a machine are below its
+    name."""
     axes = style.panels(figure, [""], [""])[0, 0]
     style.resize(figure, 1.7 + LINE * (len(rows) + rows["machine"].nunique()))
     colors = {}
@@ -127,7 +128,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
 
 
 def _named(row: Row, text: Texts) -> str:
-    """A run in two lines: its model and MFU, and below what sets it apart; none for the line of a
+    """Label of a run in two lines: model and MFU, then its settings. Empty for the line of a
     machine's name."""
     if row["name"] == "":
         return ""

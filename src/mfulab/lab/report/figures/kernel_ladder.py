@@ -1,4 +1,4 @@
-"""The ladder of implementations: each rung's share of the library's speed in the same run."""
+"""The ladder of implementations: speed of each rung relative to the library in the same run."""
 
 import textwrap
 
@@ -26,8 +26,8 @@ TITLE = 29  # letters a line, of two panels beside one another
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Square matmuls of each machine in the formats with most rungs, at the largest size that nearly
-    all share; `elsewhere` names those that were measured at other sizes alone."""
+    """Selects square matmuls of each machine in the formats with most rungs, at the largest size
+    that nearly all have. `elsewhere` names implementations measured only at other sizes."""
     measured = with_machine(tables, ok(tables["matmul"], SHARE))
     measured = measured[matmuls.cube(measured)]
     measured = measured[measured["machine"].isin(style.machines(measured, MOST_MACHINES))]
@@ -44,7 +44,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def _of_tallest_formats(square: DataFrame) -> DataFrame:
-    """Rows of each machine's format with most rungs, and of a second one with FEW_RUNGS or more."""
+    """Rows of each machine in the format with most rungs, and in a second one with at least
+    FEW_RUNGS."""
     if square.empty:
         return square
     rungs = square[square["family"] != "library"].groupby(LADDER)["kernel"].nunique()
@@ -59,8 +60,8 @@ def _of_tallest_formats(square: DataFrame) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """From the lowest rung to the highest in the machine's format with most rungs; the highest of
-    another format."""
+    """Sentences on the lowest and highest rung in the format with most rungs, on the highest in
+    another, and on rungs out of order."""
     here = selection.largest(rows, LADDER).sort_values(SHARE)
     here = preferred(here, here["family"] != "library")  # a library is no rung below itself
     low = here.iloc[0]
@@ -101,8 +102,8 @@ def _reasons(below: Series, rung: Series, text: Texts) -> list[str]:
 
 
 def out_of_order(here: DataFrame) -> list[tuple[Series, Series]]:
-    """Pairs (below, rung) on one machine of a rung that is no faster than the one below it;
-    libraries are beside."""
+    """Pairs (below, rung) on one machine in which a rung is not faster than the one below it.
+    Libraries are not rungs."""
     rungs = {rung["kernel"]: rung for _, rung in here[here["family"] != "library"].iterrows()}
     pairs = []
     for rung in rungs.values():
@@ -116,8 +117,8 @@ def out_of_order(here: DataFrame) -> list[tuple[Series, Series]]:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Machines below one another, a panel a format, a bar a rung on one logarithmic scale, slowest
-    below, each with its share; of a single ladder also what each rung adds."""
+    """Draws a row of panels for each machine, one for each format, with a bar for each rung on a
+    logarithmic scale. A single ladder also shows what each rung adds."""
     machines = {}
     for name in style.machines(rows):
         here = rows[rows["machine"] == name]
@@ -158,7 +159,7 @@ def _tallest(here: DataFrame) -> DataFrame:
 
 
 def _write_shares(axes: Axes, here: DataFrame, text: Texts) -> None:
-    """Writes each share behind its bar; behind the line at 100 % where it would lie on that."""
+    """Writes each share after its bar, or after the line at 100 % if it would overlap it."""
     anchor = {"textcoords": "offset points", "va": "center", "fontsize": 9}
     for height, share in enumerate(here[SHARE]):
         end = max(share, 100.0) if share > NEAR else share
@@ -175,7 +176,7 @@ def _title(here: DataFrame, text: Texts, across: int) -> str:
 
 
 def _say_what_is_added(axes: Axes, here: DataFrame, text: Texts) -> None:
-    """Writes to the right of each bar what its rung does that the one below does not."""
+    """Writes to the right of each bar what its rung adds to the one below."""
     for height, (kernel, adds) in enumerate(zip(here["kernel"], here["adds"], strict=True)):
         word = text.name("adds", kernel)
         if word != kernel:

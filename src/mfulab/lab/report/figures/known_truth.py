@@ -1,5 +1,4 @@
-"""Readings of each counter of loads whose utilization is known, and of one moment: the calibration
-of all else."""
+"""Readings of each counter for loads of known utilization: the calibration of all other figures."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -39,8 +38,7 @@ APART = 0.1  # of a line: tools that agree stand below one another
 
 
 def rows(tables: Tables) -> DataFrame:
-    """One row a load of one machine, the one with the most loads; medians where one was run more
-    than once."""
+    """Selects a row for each load on one machine, with medians over repeated runs."""
     measured = with_machine(tables, ok(tables["readings"], "truth_percent"))
     measured = measured[measured[list(COUNTERS)].notna().any(axis=1)]
     loads = one_each(selection.one_machine(measured), ["load"])
@@ -48,14 +46,14 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def errors(rows: DataFrame, columns: Sequence[str] = COUNTERS) -> DataFrame:
-    """Points by which each counter that read anything is off, a row a load."""
+    """Deviation in percentage points of each counter with readings, with a row for each load."""
     loads = rows.set_index("load")
     return loads[[*columns]].dropna(axis="columns", how="all").sub(loads["truth_percent"], axis=0)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """A reading after the load; of counters that read during it, the worst and the one whose worst
-    is the least. What else ran meanwhile is told, too."""
+    """Sentences on a reading after the load, on the worst counter, and on the one whose largest
+    error is smallest. Other processes are mentioned if they disturbed the loads."""
     load, worst = (off := errors(rows)).abs().stack().idxmax()
     row = rows.set_index("load").loc[load]
     sentences = []
@@ -90,8 +88,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A line a load with an upright stroke at its true utilization, and a point a tool at what it
-    read."""
+    """Draws a line for each load, with a vertical stroke at its true utilization and a point at
+    each counter's reading."""
     style.fit(figure, len(rows))
     axes = figure.subplots()
     columns = [*errors(rows, (*COUNTERS, *SINGLE))]

@@ -26,7 +26,7 @@ PRINTED = {
 
 
 def rows(tables: Tables) -> DataFrame:
-    """The fastest working set of each level on one machine, the nearest level first."""
+    """Selects the fastest working set of each level on one machine, the nearest level first."""
     walked = memory_hierarchy.rows(tables)
     walked = walked[walked["pattern"].isin(DEPENDENT) & (walked["level"] != "")].sort_values(
         "time_per_access_s"
@@ -35,7 +35,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The nearest level against the farthest, and the largest step between two neighbours."""
+    """Sentences that compare the nearest level with the farthest, and on the largest step between
+    neighbours."""
     first = rows.iloc[0]
     last = rows.iloc[-1]
     if len(rows) == 1:
@@ -70,7 +71,7 @@ def _name(row: Series, text: Texts) -> str:
 
 
 def _cost(row: Series, text: Texts) -> str:
-    """Cycles and time of an access, the time alone where no clock was read."""
+    """Cycles and time of an access; only the time if no clock was read."""
     cycles = row["cycles_per_access"]
     key = "cost"
     if cycles != cycles:
@@ -79,7 +80,7 @@ def _cost(row: Series, text: Texts) -> str:
 
 
 def _beside(row: Series, text: Texts) -> str:
-    """The cost of an access, and below it what the text prints for its level."""
+    """Label of a level: the cost of an access, and below it the value that the text prints."""
     printed = PRINTED.get(str(row["level"]))
     cost = _cost(row, text)
     if printed:
@@ -88,8 +89,8 @@ def _beside(row: Series, text: Texts) -> str:
 
 
 def _registers(axes: Axes, text: Texts) -> None:
-    """A line above the nearest level: what the text prints of registers, and that it is not
-    measured."""
+    """Adds a line for registers above the nearest level: the value that the text prints, and that
+    it is not measured."""
     axes.set_ylim(axes.get_ylim()[0], -1.4)
     axes.set_yticks([-1, *axes.get_yticks()], [text("registers"), *_labels(axes)])
     words = text("registers_unmeasured", cycles=PRINTED["registers"])
@@ -101,8 +102,8 @@ def _labels(axes: Axes) -> list[str]:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A bar a level about one middle, as long as the logarithm of its time; behind it its numbers and
-    the text's."""
+    """Draws a centred bar for each level, with the logarithm of its time as width, and its numbers
+    and the text's after it."""
     style.fit(figure, len(rows))
     axes = figure.subplots()
     fastest = rows["time_per_access_s"].min()

@@ -1,4 +1,4 @@
-"""Memory by what holds it: weights, gradients, optimiser state, activations, cache, technique by
+"""Memory by what occupies it: weights, gradients, optimiser state, activations and cache, for each
 technique."""
 
 from collections.abc import Mapping
@@ -63,8 +63,8 @@ NEEDED = ("parameters", "trainable_parameters", "activation_bytes", "checkpointe
 
 
 def rows(tables: Tables) -> DataFrame:
-    """A row a model and way: bytes of each part, their `total`, and `measured_bytes` where that
-    step was measured."""
+    """Returns a row for each model and technique: bytes of each part, their `total`, and
+    `measured_bytes` if that step was measured."""
     counted = (
         ok(tables["flops"], *NEEDED, "batch_size").sort_values("recorded").drop_duplicates("run")
     )
@@ -119,7 +119,7 @@ def _training(
 
 
 def _are(measured: DataFrame, options: Mapping[str, Any]) -> Series:
-    """True for each measured step of a way: of its format, optimiser and checkpointing, on one
+    """True for measured steps of a technique: with its format, optimiser and checkpointing, on one
     device."""
     settings = {
         "element_bytes": measured["dtype"]
@@ -138,8 +138,8 @@ def _are(measured: DataFrame, options: Mapping[str, Any]) -> Series:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The largest model: what fp32 with Adam holds, what the leanest way holds, and cards that
-    suffice; deviations."""
+    """Sentences on the largest model: memory for fp32 with Adam, for the leanest technique,
+    sufficient cards, and deviation from measured peaks."""
     largest = rows[rows["model"] == rows.loc[rows["total"].idxmax(), "model"]].set_index("way")
     plain = largest.loc["fp32_adam"]
     ways = largest.drop(index=INFERENCE, errors="ignore")
@@ -158,13 +158,13 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _fits_smallest(needed: float) -> bool:
-    """True for bytes that the smallest of the cards holds."""
+    """True if the smallest card has this many bytes."""
     return needed <= CAPACITIES[0][0] * 1e9
 
 
 def _needed(needed: float, text: Texts) -> dict[str, str]:
-    """Four digits of the memory needed, as a card's memory has three, and the smallest card that
-    holds it."""
+    """Values for a sentence: the memory needed, with four digits, as cards are given with three,
+    and the smallest sufficient card."""
     if _fits_smallest(needed):
         fits = text("fits_all", gigabytes=CAPACITIES[0][0])
         return {"needed": quantity(needed, "B", 4), "fits": fits}
@@ -177,8 +177,8 @@ def _needed(needed: float, text: Texts) -> dict[str, str]:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A panel a model, a stacked bar a way; lines are capacities of cards, diamonds measured
-    peaks."""
+    """Draws a panel for each model with a stacked bar for each technique. Lines are capacities of
+    cards, diamonds measured peaks."""
     rows = rows.assign(
         name=specs.names("memory_way", rows["way"], text),
         place=rows["way"].map([*WAYS, INFERENCE].index),
@@ -202,7 +202,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
 
 
 def _titles(rows: DataFrame, text: Texts) -> dict[str, str]:
-    """Titles of panels by model: its batch, in tokens where it reads sequences."""
+    """Titles of panels by model, with its batch, in tokens if it reads sequences."""
     titles = {}
     for row in rows.drop_duplicates("model").itertuples():
         reads_tokens = row.sequence_length == row.sequence_length
@@ -216,7 +216,7 @@ def _titles(rows: DataFrame, text: Texts) -> dict[str, str]:
 def _bars_and_peaks(
     axes: Axes, here: DataFrame, colors: Mapping[str, str], order: list[str], bytes_a_unit: float
 ) -> None:
-    """Bars of what the formulas say, in units, and diamonds of what was measured."""
+    """Draws bars of computed bytes, in units, and diamonds of measured ones."""
     parts = {f"{part} ": color for part, color in colors.items()}
     shown = here[[*colors]].div(bytes_a_unit).add_suffix(" ")
     formulas = here.assign(doubtful=False).join(shown)
@@ -232,8 +232,8 @@ def _bars_and_peaks(
 
 
 def _cards(axes: Axes, bytes_a_unit: float) -> None:
-    """A line at the memory of each card that lies in view, named along it, none closer to another
-    than is read."""
+    """Draws a line at the memory of each card in view, with its name along it. Cards too close to
+    the previous one are skipped."""
     end = axes.get_xlim()[1]
     last = 0.0
     paper = {"facecolor": style.PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5}

@@ -1,5 +1,5 @@
-"""MFU beside device utilization: a line a run from the one to the other, whose colour is what takes
-the gap."""
+"""MFU and device utilization: a line for each run from one to the other, coloured by the largest
+cause of the gap."""
 
 import numpy as np
 import pandas as pd
@@ -30,21 +30,21 @@ MOST = 18  # lines of all panels; `mfu_by_utilization` draws the best of a large
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs of this machine with both measures; where there is none, of recorded ones, of GPUs alone
-    if any is one."""
+    """Selects runs of this machine with both measures. If there are none, recorded runs, preferably
+    of GPUs."""
     return selection.pick(of_all_machines(tables), "recorded", "recorded_cpu")
 
 
 def of_all_machines(tables: Tables) -> DataFrame:
-    """Runs with both measures; steps that were read from recorded traces only where nothing was
-    measured."""
+    """Selects runs with both measures on all machines. Steps from recorded traces are included only
+    if there is nothing else."""
     measured = with_machine(tables, ok(with_traces(tables), "mfu_percent", "utilization_percent"))
     return selection.pick(measured, "recorded_trace")
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Time and arithmetic that the first screen's run used of its device, beside the
-    best run on that machine."""
+    """Sentences on MFU and utilization of the first screen's run, and on the best run of that
+    machine."""
     above = int(above_peak(rows).sum())
     worst = selection.first_run(rows)
     ahead = selection.best_runs(rows, worst)
@@ -74,8 +74,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _what_is_best(rows: DataFrame, ahead: DataFrame, text: Texts) -> str:
-    """Words for the best run, the first of those `ahead`: of all reliable ones here, or of those
-    that are no synthetic load; one of several where their order could turn."""
+    """Words for the best run, the first of those `ahead`: whether the best of all reliable runs or
+    only of real models, and whether others could be as good."""
     told = selection.select(rows, ("uncounted", "emulated", "doubtful", "unsure")).told
     beside = told.loc[told["machine"] == ahead["machine"].iloc[0], "mfu_percent"]
     is_highest = ahead["mfu_percent"].iloc[0] >= beside.max()
@@ -90,8 +90,8 @@ def _what_is_best(rows: DataFrame, ahead: DataFrame, text: Texts) -> str:
 
 
 def _device(row: Series, rows: DataFrame) -> str:
-    """The machine by its name where several are drawn or it is another's, else what was measured of
-    it."""
+    """Words for the device: the machine's name if several are drawn or it is recorded, else what
+    was measured of it."""
     if rows["machine"].nunique() > 1 or row["recorded"]:
         return str(row["machine"])
     return three_lines.device_of(row.to_dict())
@@ -105,15 +105,14 @@ def _what(rows: DataFrame, total: int, text: Texts) -> str:
 
 
 def _named(ends: DataFrame, text: Texts) -> list[str]:
-    """Names two runs by their models; if these are equal, with what sets the runs apart in
-    parentheses."""
+    """Names two runs by their models; if these are equal, what differs is added in parentheses."""
     names = curves.apart(ends, text) if ends["model"].nunique() == 1 else ends["model"]
     return [name.replace(", ", " (", 1) + ")" * (", " in name) for name in names]
 
 
 def because(row: Series, text: Texts) -> str:
-    """Sentence on why a run's MFU is that low, after what disturbed it; empty where nothing
-    explains it."""
+    """Sentence on why a run's MFU is low, after what disturbed it; empty if there is no
+    explanation."""
     reason = verdicts.columns(row.to_dict(), language=text.language)["verdict_reason"]
     if not reason:
         return ""
@@ -125,8 +124,8 @@ def because(row: Series, text: Texts) -> str:
 
 
 def shown(rows: DataFrame, text: Texts) -> DataFrame:
-    """At most MOST runs by falling MFU, spread evenly, those of the sentences too, with `name`,
-    `cause` and `color`."""
+    """Selects at most MOST runs, evenly spread by MFU, including those of the sentences. Adds
+    `name`, `cause` and `color`."""
     machines = style.machines(rows)
     worst = selection.first_run(rows)
     named = {worst.name, selection.best_runs(rows, worst).index[0]}
@@ -164,21 +163,21 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
 
 
 def name_of(cause: str, text: Texts) -> str:
-    """Words for the largest loss of a run, which its colour stands for."""
+    """Words for the largest loss of a run, which its colour shows."""
     if cause in COLORS:
         return text.within("trace")(cause)
     return text("untold")
 
 
 def share(percent: float, text: Texts) -> str:
-    """A percentage in words; what is too small to be seen is no longer told apart."""
+    """A percentage as text; values too small to see are all the same."""
     if 0 < percent < three_lines.LEAST:
         return text("too_small")
     return text("share_of", share=percent)
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine, one below the other, a line a run."""
+    """Draws a panel for each machine, below each other, with a line for each run."""
     rows = shown(rows, text)
     machines = dict([*rows.groupby("machine", sort=False)])
     heights = [len(here) + 1 for here in machines.values()]

@@ -1,4 +1,5 @@
-"""A model split over ranks: the share of a step that a pipeline idles, and the speed of each split."""
+"""A model split over ranks: the share of a step that a pipeline idles, and the speed of each
+split."""
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, percent, style, ticks
@@ -14,7 +15,8 @@ WORDS = ("none", "tensor", "pipeline")  # ways to split a model
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Splits of one model on one machine, each once, the pipeline's by micro-batches."""
+    """Selects splits of one model on one machine, without duplicates; pipelines are sorted by
+    micro-batches."""
     split = with_machine(tables, ok(tables["split"], "time_s", "speedup"))
     if split.empty:
         return split
@@ -25,14 +27,14 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def name(row: Series, text: Texts) -> str:
-    """A split's name, of a pipeline with its micro-batches."""
+    """Name of a split; for a pipeline, with its micro-batches."""
     way = row["split"]
     return text(way, row=row)
 
 
 def _pipelines(rows: DataFrame) -> DataFrame:
-    """Pipelines whose idle share is known, by micro-batches, with the bubble of the rank that
-    computes most, `bubble_percent`: (p − 1) ÷ (m + p − 1) of p equal stages."""
+    """Pipelines with a known idle share, sorted by micro-batches. `bubble_percent` is the bubble of
+    the busiest rank: (p − 1) ÷ (m + p − 1) for p equal stages."""
     known = (rows["split"] == "pipeline") & rows["idle_percent"].notna()
     pipelines = rows[known].sort_values("micro_batches")
     share = pipelines["rank_flops"] / pipelines["flops"]
@@ -44,8 +46,8 @@ def _pipelines(rows: DataFrame) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The pipeline's idle share with fewest and most micro-batches, beside its bubble; the fastest
-    split; what a rank of tensor parallelism sends."""
+    """Sentences on the idle share with the fewest and with the best number of micro-batches, the
+    fastest split, and bytes sent in tensor parallelism."""
     pipelines = _pipelines(rows)
     if len(pipelines) < 2:
         return ""
@@ -63,7 +65,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _fastest(rows: DataFrame) -> Series | None:
-    """The fastest split, where it is ahead of each other one and of one rank."""
+    """The fastest split; None unless it is clearly faster than all others and than one rank."""
     split = rows[rows["split"] != "none"].sort_values("speedup", ascending=False)
     first = split.iloc[0]
     is_ahead = first["speedup"] > ALIKE
@@ -76,8 +78,8 @@ def _fastest(rows: DataFrame) -> Series | None:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """Idle share by micro-batches beside the bubble; speed of each split against one
-    rank."""
+    """Draws the idle share and the bubble over micro-batches, and the speed of each split relative
+    to one rank."""
     left, right = style.panels(figure, [""], [text("idle"), text("speed")])[0]
     pipelines = _pipelines(rows)
     color = style.PALETTE[0]

@@ -1,5 +1,4 @@
-"""Gain of number formats: samples per second relative to fp32, each model at its largest batch that
-has both."""
+"""Speedup of number formats relative to fp32, for each model at the largest batch that has both."""
 
 from functools import partial
 
@@ -15,7 +14,7 @@ FEWEST = 1  # a row holds two runs against one another
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs of models in another format than fp32 beside the same run in fp32."""
+    """Selects runs of models in other formats than fp32, paired with the same run in fp32."""
     timed = with_machine(tables, ok(tables["profile"], "samples_per_s"))
     return selection.pick(relative.against(timed, "precision", "fp32"), selection.SYNTHETIC)
 

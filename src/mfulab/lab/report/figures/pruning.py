@@ -1,5 +1,4 @@
-"""Time of pruned models against the same model before, beside the share of the weights that is
-left."""
+"""Time of pruned models relative to the same model before, and the share of weights left."""
 
 from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Figure, Texts, kinds, runs, specs, style
@@ -14,8 +13,8 @@ MOST = 3  # batch sizes that get a panel each
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Pruned steps in percent of the whole model's time (`relative`), weights (`left`) and FLOPs
-    (`executed`)."""
+    """Selects pruned steps, in percent of the whole model's time (`relative`), weights (`left`) and
+    FLOPs (`executed`)."""
     timed = steps(tables, "time_s")
     whole = one_each(timed[timed["pruning"] == "none"], ALIKE)
     pruned = one_each(timed[timed["pruning"].isin(COLORS)], [*ALIKE, "pruning", "pruned_share"])
@@ -35,8 +34,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """For each way, its most pruned and then fastest case: time, weights that are left, and FLOPs
-    by both counts."""
+    """Sentences on the most pruned case of each way, the fastest if there are several: time,
+    weights left, and FLOPs."""
     order = rows.sort_values(["pruned_share", "apart", "relative"], ascending=[False, False, True])
     order = order.drop_duplicates("pruning").sort_values(
         "pruning", key=lambda way: way.map([*COLORS].index)
@@ -58,8 +57,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """A panel a machine and batch size: time over the pruned share, and the line on which weights
-    left decide it."""
+    """Draws time over the pruned share, in a panel for each machine and batch size. The dashed line
+    is time proportional to the weights left."""
     shown = rows[rows["machine"].isin(style.machines(rows, 2))].sort_values("pruned_share")
     batches = {
         batch: text("batch", batch=int(batch))

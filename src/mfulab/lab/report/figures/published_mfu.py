@@ -1,5 +1,5 @@
-"""MFU of public training runs by number of accelerators, one panel a model, and where one's own run
-of it stands."""
+"""MFU of public training runs over the number of accelerators, one panel for each model, with one's
+own runs."""
 
 import textwrap
 
@@ -22,8 +22,8 @@ SIXTEEN_BITS = [form.name for form in FORMATS.values() if form.bits == 16]
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Public runs of the models with most of them, and training steps of the same models measured
-    here in 16 bits."""
+    """Selects public runs of the models with most of them, and training steps of the same models
+    measured here in 16 bits."""
     public = ok(tables["published"], "mfu_bf16_percent", "accelerators")
     # The models that ran on the most devices, of those with several sizes of machine, if any.
     ranked = selection.pick(public, "little_scaled")
@@ -49,8 +49,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The widest fall from few to many devices of one kind, and how many runs exceed the 16-bit
-    peak."""
+    """Sentences on the largest fall from few to many devices of one kind, and on how many runs
+    exceed the 16-bit peak."""
     public = rows[rows["family"] != OWN]
     above = int((public["mfu_bf16_percent"] > FULL).sum())
     key = "none_above"
@@ -74,8 +74,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A point a run; the dashed line is the 16-bit peak, above which matmuls ran in a faster
-    format."""
+    """Draws a point for each run. The dashed line is the 16-bit peak, above which matmuls used a
+    faster format."""
     present = set(rows["family"])
     public = []
     for name in dict.fromkeys([*FAMILIES.values(), *rows["family"]]):

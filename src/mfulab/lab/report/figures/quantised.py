@@ -1,5 +1,5 @@
-"""Speed of quantised models against the same step before, with the bytes of their weights and their
-error."""
+"""Speed of quantised models relative to the same step before, with the bytes of their weights and
+their error."""
 
 from mfulab.lab.report import claims
 from mfulab.lab.report.drawing import Legend, Texts, significant, specs, style
@@ -12,8 +12,8 @@ ORDER_OF_SCHEMES = ("dynamic_int8", "static_int8", "weight_int8", "weight_int4")
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Quantised steps, each beside the eager step that it was: `relative` is their speed in percent
-    of that."""
+    """Selects quantised steps, paired with the same eager step before. `relative` is their speed in
+    percent of it."""
     timed = steps(tables, "samples_per_s", "time_s")
     before = one_each(timed[timed["execution"] == "eager"], ALIKE)
     fewer = timed[~timed["quantisation"].isin(["", "none"]) & timed["weight_bytes"].notna()]
@@ -36,8 +36,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The fastest and the slowest scheme beyond the intervals, the bandwidth of decoding, and the
-    largest error."""
+    """Sentences on the fastest and slowest scheme beyond the intervals, the bandwidth of decoding,
+    and the largest error."""
     beyond = rows[rows["apart"]]
     faster = beyond[beyond["relative"] > 100]
     slower = beyond[beyond["relative"] < 100]
@@ -82,8 +82,7 @@ def _case(row: Series, text: Texts) -> dict[str, object]:
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
-    """Rows of two machines with the words of their cases, schemes and bars, in the schemes'
-    order."""
+    """Keeps two machines, sorts rows by scheme, and adds labels of cases, schemes and bars."""
     rows = rows[rows["machine"].isin(style.machines(rows, 2))]
     rows = rows.sort_values("quantisation", key=lambda name: name.map(ORDER_OF_SCHEMES.index))
     schemes = {}

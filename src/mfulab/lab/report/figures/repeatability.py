@@ -1,5 +1,5 @@
-"""Trust in these numbers: the spread of each run between its processes, and what repeated measuring
-says."""
+"""Trust in the numbers: the spread of each run between processes, and what repeated measurements
+show."""
 
 from functools import lru_cache
 
@@ -33,7 +33,7 @@ MOST = 24  # groups of runs: models, kernels; the last of more holds all others
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Runs that two processes or more measured; `what` is a run's model or kernel."""
+    """Selects runs measured by at least two processes. `what` is a run's model or kernel."""
     parts = [
         ok(trust.with_doubts(tables[name])[[*SHARED, runs.DOUBTFUL, what]], "time_s").rename(
             columns={what: "what"}
@@ -57,8 +57,8 @@ _trust = lru_cache(4)(compare.trust)  # of each panel, and once more of the sent
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The spread between processes, and the verdicts and intervals of repeated measurements, if
-    any."""
+    """Sentences on the spread between processes, and on verdicts and intervals of repeated
+    measurements, if any."""
     first = rows[rows["machine"] == rows["machine"].iloc[0]]
     deserved = _trust(tuple(first["times"]))
     spread = deserved.spread_percent
@@ -69,7 +69,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _again(deserved: compare.Trust, text: Texts) -> str:
-    """Sentence on repeated measurements: shares, or counts where these are few."""
+    """Sentence on repeated measurements, with shares, or counts if there are few."""
     if deserved.false_percent is None or deserved.covered_percent is None:
         return text("not_repeated")
     if min(deserved.verdicts, deserved.measurements) >= MANY_COUNTS:
@@ -82,8 +82,7 @@ def _again(deserved: compare.Trust, text: Texts) -> str:
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
-    """Rows of at most MOST groups, the last of which holds all others; what repeats better than
-    FINEST is drawn there."""
+    """Combines small groups, so that at most MOST are drawn, and clips spreads at FINEST."""
     groups = rows.groupby("what")["spread_percent"].median().sort_values(ascending=False).index
     what = rows["what"]
     if len(groups) > MOST:
@@ -92,7 +91,7 @@ def _dressed(rows: DataFrame, text: Texts) -> DataFrame:
 
 
 def _order(rows: DataFrame) -> list[str]:
-    """The groups, the least repeatable below; that of all others above."""
+    """Groups, the least repeatable at the bottom and the combined ones at the top."""
     return list(rows.groupby("what")["spread_percent"].median().sort_values(ascending=False).index)
 
 

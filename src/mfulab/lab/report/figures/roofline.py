@@ -1,5 +1,5 @@
-"""Every run under its roofs: arithmetic intensity against speed; steps read from traces have
-computed roofs alone."""
+"""Roofline: speed of every run over arithmetic intensity. Steps read from traces have only computed
+roofs."""
 
 import numpy as np
 import pandas as pd
@@ -22,8 +22,8 @@ FEWEST = 1  # a run is held against its roofs
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Plain steps with an intensity, a speed and both measured ceilings, and steps of traces with
-    both computed ones; of synthetic loads only where nothing else was measured."""
+    """Selects plain steps with intensity, speed and measured ceilings, and steps of traces with
+    computed peaks. Synthetic loads are included only if there is nothing else."""
     needed = ("tflop_s", "arithmetic_intensity")
     traces = with_traces({**tables, "profile": tables["profile"].head(0)})
     steps = ok(tables["profile"], *needed, "ceiling_tflop_s", "ceiling_gb_s")
@@ -43,8 +43,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Number of runs that memory limits, the run closest to its roof, and the one furthest above
-    memory's."""
+    """Sentences on the number of runs limited by memory, the run closest to its roof, and the one
+    furthest above memory's."""
     limited = rows["memory_tflop_s"] < rows["roof_tflop_s"]
     share = rows["roof_percent"]
     above = limited & (share > trust.ABOVE)
@@ -66,8 +66,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
-    """One panel a machine: solid roofs are measured, dashed computed; colour is the precision, a
-    label the height."""
+    """Draws a panel for each machine, with measured roofs solid and computed ones dashed. Colour
+    shows the precision, and each model's highest point is named."""
     colors = style.usual_colors(rows["precision"])
     for axes, here in points.panels(
         figure, rows, ("arithmetic_intensity", "tflop_s"), x=text("intensity")

@@ -1,4 +1,4 @@
-"""Time of a matmul besides its kernel: memory for its matrices and, on a GPU, their transfers."""
+"""Time of a matmul outside its kernel: memory for its matrices and, on a GPU, their transfers."""
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, kinds, matmuls, style
@@ -14,7 +14,7 @@ REASONS = selection.FIRST_PANEL
 
 
 def rows(tables: Tables) -> DataFrame:
-    """The fastest kernel of each size on each machine, in the usual precision."""
+    """Selects the fastest kernel of each size on each machine, in the most common precision."""
     timed = with_machine(tables, ok(tables["matmul"], "time_s", "allocation_s"))
     timed = selection.largest(matmuls.square(timed), ["precision"])
     timed = selection.pick(timed, "uneven")
@@ -22,7 +22,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The longest part beside the kernel, and the kernel's share at both ends of the sizes."""
+    """Sentence on the longest part besides the kernel, and on the kernel's share at the smallest
+    and largest size."""
     rows = preferred(rows, rows["host_to_device_s"].notna())
     here = selection.largest(rows, ["machine"]).sort_values("n")
     parts = _shares(here)
@@ -42,14 +43,14 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def _shares(here: DataFrame) -> DataFrame:
-    """Each part in percent of all of them."""
+    """Each part in percent of their sum."""
     parts = here[[*PARTS]]
     return parts.div(parts.sum(axis=1) / 100, axis=0).add_suffix(" %")
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A panel a machine; bars are shares of each part, stacked to 100 %, the total time above
-    each."""
+    """Draws a panel for each machine, with bars of all parts stacked to 100 % and the total time
+    above."""
     precision = text.name("precision", rows["precision"].iloc[0])
 
     def titled(here: DataFrame) -> str:

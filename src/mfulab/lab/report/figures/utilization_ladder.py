@@ -1,5 +1,5 @@
-"""The ladder from busy to useful: a panel a run, a bar a rung, from the loosest measure to the
-strictest."""
+"""The ladder from busy to useful: a panel for each run, with a bar for each rung from the loosest
+measure to the strictest."""
 
 from mfulab.lab.report import claims, selection
 from mfulab.lab.report.drawing import Figure, Legend, Texts, curves, kinds, style
@@ -23,8 +23,8 @@ INKS = {
 
 
 def rows(tables: Tables) -> DataFrame:
-    """Up to three busiest runs of one machine with three falling rungs, of models that people have
-    before synthetic loads: most useful, median, and the largest loss."""
+    """Selects up to three of the busiest runs of one machine with at least three falling rungs:
+    highest MFU, median, and largest loss. Real models are preferred."""
     both = ok(with_traces(tables), "mfu_percent", "utilization_percent")
     steps = selection.pick(with_machine(tables, both), "recorded", "synthetic")
     rungs = steps.filter(ladder.COLUMNS)
@@ -49,8 +49,8 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """The run that loses most between the first rung and the last, and the drop at which it loses
-    most."""
+    """Sentence on the run that loses most between the first and last rung, and on its largest
+    drop."""
     worst = rows.loc[(rows["utilization_percent"] - rows["mfu_percent"]).idxmax()]
     drop = ladder.largest_drop(worst.to_dict())
     batch = worst["batch_size"]
@@ -63,7 +63,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
-    """A panel a run, side by side; bars of rungs that stand beside the falling order are pale."""
+    """Draws a panel for each run, side by side. Rungs outside the falling order are pale."""
     lines = []
     for number, row in enumerate(rows.to_dict("records")):
         for rung in ladder.measured(row):
