@@ -82,7 +82,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         kinds.lines(
             right, measured, "sequence_length", "mfu_percent", "mfu_percent", "time_s", **look
         )
-        # A cross at the upper edge where a run was out of memory.
+        # A cross at the upper edge for each run that was out of memory.
         middle.scatter(
             failed["sequence_length"],
             failed["failed"],

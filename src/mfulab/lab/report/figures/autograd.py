@@ -14,8 +14,8 @@ WAYS = ("no_grad", "inference_mode", "recorded", "leaked")
 COLORS = dict(
     zip(WAYS, (style.MUTED, style.PALETTE[0], style.PALETTE[2], style.PALETTE[1]), strict=True)
 )
-LEAST = 0.5  # % of a time: less is no difference
-MOST = 8  # cases that get a line each
+LEAST = 0.5  # % of a time, below which there is no difference
+MOST = 8  # cases, each with a line
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -26,7 +26,7 @@ def rows(tables: Tables) -> DataFrame:
     timed = against(timed, timed[timed["autograd"] == "no_grad"], CASE, "_no_grad")
     timed = timed[timed.groupby(CASE, dropna=False)["autograd"].transform("nunique") > 1]
     timed = timed[timed["machine"].isin(style.machines(timed, 2))]
-    # The cases that are drawn, and spoken of: those in which the ways differ most.
+    # Only the cases in which the ways differ most are drawn.
     differs = (
         (timed["factor"] - 1).abs().groupby([timed["model"], timed["batch_size"]]).transform("max")
     )

@@ -6,7 +6,7 @@ from mfulab.lab.report.frames import DataFrame, Tables, ok, with_machine
 
 TOPIC = "kernels"
 ORDER = 3
-FEWEST = 4  # blocks that make a picture
+FEWEST = 4  # block sizes of a figure
 SIDES = r"(?P<block_x>[\d.]+)(?:[^\d.]+(?P<block_y>[\d.]+))?"
 
 

@@ -7,7 +7,7 @@ from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, with_machine
 TOPIC = "roofline"
 ORDER = 1
 RING = style.PALETTE[1]
-QUICK = "search=quick"  # of a run: few sizes were tried
+QUICK = "search=quick"  # part of a run's name if few sizes were tried
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -76,7 +76,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         for label, *end in zip(behind, far, here["place"], strict=True):
             axes.annotate(label, end, (10, 0), textcoords="offset points", va="center", fontsize=9)
         axes.set_xlim(0, 1.5 * far.max())
-        room = max(0.0, (3 - len(here)) / 2)  # a single bar is no wall
+        room = max(0.0, (3 - len(here)) / 2)  # space, so that a single bar does not fill the panel
         axes.set_ylim(len(here) - 0.4 + room, -0.6 - room)
     return [
         style.dot(style.PALETTE[0], text("measured"), "s"),

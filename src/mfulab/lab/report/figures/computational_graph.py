@@ -12,6 +12,7 @@ from mfulab.lab.report.frames import DataFrame, Tables, ok
 TOPIC = "execution"
 ORDER = 11
 CLAIM = claims.COUNTED
+# Fields of a node, in the order of the column `graph`.
 FIELDS = [
     "node",
     "shape",
@@ -19,9 +20,9 @@ FIELDS = [
     "leaves",
     "forward_flops",
     "backward_flops",
-]  # of a node, in the column's order
-WIDE = 2.3
-APART = 5.5  # of a box, and from the left edge of one pass to that of the other
+]
+WIDE = 2.3  # width of a box
+APART = 5.5  # distance between the left edges of the two passes
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -125,7 +126,9 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         axes.text(x, -0.75, text(name), fontweight="bold", va="center")
     axes.set(xlim=(-0.05, 10.6), ylim=(len(rows) - 0.5, -1), xticks=[], yticks=[])
     axes.set(xlabel="", ylabel="")
-    axes.spines[:].set_visible(False)  # the background stays, in which a phone's page squeezes all
+    axes.spines[:].set_visible(
+        False
+    )  # not the axes, whose background the page needs on narrow screens
 
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:

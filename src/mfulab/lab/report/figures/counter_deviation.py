@@ -66,6 +66,6 @@ draw = specs.Dots(
     markers=_markers,
     reference=0,
     order=_order,
-    apart=0.15,  # tools that agree stand next to one another
+    apart=0.15,  # so that tools that agree do not overlap
     small=10,
 )

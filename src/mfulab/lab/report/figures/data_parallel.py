@@ -18,12 +18,11 @@ TOPIC = "training"
 ORDER = 10
 CLAIM = claims.side_of("efficiency", 100.0)
 REASONS = selection.BESIDE_ONE
-# What a job and the single process beside it have in common; a ceiling's name holds a CPU's
-# threads.
+# Columns in which a job and its single process are equal. A ceiling's name includes a CPU's threads.
 ALIKE = ["machine", "model", "workload", "batch_size", "sequence_length", "precision", "ceiling"]
 OWN = ["processes", "wrapper", "bucket_mb", "slowed_rank"]
 PARTS = {"computes": style.PALETTE[0], "not_hidden": style.PALETTE[1]}
-MOST = 12  # jobs a machine
+MOST = 12  # jobs of a machine
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -56,7 +55,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     plain = preferred(rows, rows["slowed_rank"].isna())
     best = plain.loc[plain["efficiency"].idxmax()]
     worst = plain.loc[plain["efficiency"].idxmin()]
-    # The time of equal work is the inverse of the efficiency.
+    # Times of equal work have the inverse ratio of efficiencies.
     within = ~apart(plain, best, ratio=best["efficiency"] / plain["efficiency"])
     alike = len(plain) > 1 and within[worst.name]
     tied = 1 + int(within.drop(best.name).sum())

@@ -12,13 +12,13 @@ from mfulab.lab.tables import cards
 
 TOPIC = "trust"
 ORDER = 2
-REASONS = selection.BESIDE_ONE  # a load shows a slow card as well as a model does
+REASONS = selection.BESIDE_ONE  # synthetic loads show slow cards as well as models do
 RUN = ["hardware", "recorded", "run"]
 BY_PROCESS = ["time_s", "process_times_s", "process_cards"]
 ABOUT = ["status", "started_at", "commit", "device_uuid", runs.DOUBTFUL, trust.DOUBTS]
-MOST = 24  # cards, those that differ most
-NARROWEST = 1.06  # end of the axis where all are alike
-REACH = 1.15  # how far an axis reaches on its logarithmic scale, in distances of the furthest dot
+MOST = 24  # cards, of those that differ most
+NARROWEST = 1.06  # least upper limit of the axis
+REACH = 1.15  # logarithm of an axis limit ÷ that of the furthest dot
 RATIOS = (0.1, 0.2, 0.5, 0.67, 0.8, 0.9, 0.95, 0.98, 1, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 2, 5, 10)
 
 

@@ -17,7 +17,7 @@ COLUMNS = [
     *("hardware", "recorded", "run", "status", "started_at", "commit", *INTERVAL),
     *(runs.DOUBTFUL, trust.DOUBTS, trust.REACH),
 ]
-MOST = 24  # runs, those that differ most
+MOST = 24  # runs, of those that differ most
 RATIOS = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)
 
 

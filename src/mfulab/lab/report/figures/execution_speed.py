@@ -14,7 +14,7 @@ TOPIC = "execution"
 ORDER = 0
 CLAIM = claims.side_of("speedup", 1.0)
 REASONS = selection.FIRST_PANEL
-ROUNDING = 1e-9  # of a step: what a quotient may be off by
+ROUNDING = 1e-9  # rounding error of a number of steps
 
 
 def rows(tables: Tables) -> DataFrame:

@@ -13,10 +13,10 @@ from mfulab.lab.report.frames import DataFrame, Tables, ok
 TOPIC = "flops"
 ORDER = 1
 CLAIM = claims.COUNTED
-PANELS = 3
-BARS = 8  # models, and kinds of layers of each
-LONGEST = 26
-# The number of a repeated block.
+PANELS = 3  # models
+BARS = 8  # kinds of layers of a model
+LONGEST = 26  # letters of a layer's name
+# Number of a repeated block in a layer's path.
 BLOCK = re.compile(r"(?<=\.)\d+(?=\.)")
 
 

@@ -9,7 +9,7 @@ from mfulab.lab.report.frames import DataFrame, Tables, ok, steps
 TOPIC = "flops"
 ORDER = 2
 ALIKE = ["machine", "workload", "mode", "batch_size", "precision", "execution"]
-# What `quality` calls the way that a model saves FLOPs.
+# Compression in the table `quality` by which each model saves FLOPs.
 TRAINED = {"pooled_cnn": "pooled", "separable_cnn": "separable", "pruned_cnn": "structured"}
 PARTS = dict(zip(("flops", "time"), style.PALETTE, strict=False))
 MOST = 8
@@ -20,7 +20,7 @@ def rows(tables: Tables) -> DataFrame:
     this, else the largest group. `flops_percent` and `time_percent` are relative to the model with
     most FLOPs. `points` is the change in accuracy of a trained model of this kind."""
     timed = steps(tables, "flops", "time_s", "batch_size", execution="eager").query("flops > 0")
-    timed = selection.pick(timed, "incomparable")  # not what spins by design
+    timed = selection.pick(timed, "incomparable")  # without loads that only spin
     timed = _several(timed.drop_duplicates([*ALIKE, "model"]))
     if timed.empty:
         return timed

@@ -17,8 +17,8 @@ ELSEWHERE = ("jax", "tensorflow_eager", "tensorflow_function", "onnxruntime")
 EXECUTIONS = ("eager", "compile", *ELSEWHERE)
 COLORS = dict(zip(EXECUTIONS, style.PALETTE, strict=False))
 CASE = ["model", "mode", "batch_size"]
-VANISHED = 1e-6  # of the first loss
-# of a loss: the order of additions differs, and each update carries its rounding on
+VANISHED = 1e-6  # share of the first loss below which a loss has vanished
+# % of a loss: additions are in different orders, and updates accumulate their rounding
 TOLERANCE_PERCENT = 1.0
 
 

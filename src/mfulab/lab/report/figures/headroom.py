@@ -21,16 +21,16 @@ from mfulab.mfu.headroom import PARTS
 
 TOPIC = "why"
 ORDER = 0
-FEWEST = 1  # the parts of one step explain each other
+FEWEST = 1  # even one step has several parts to compare
 MOST = 12  # runs of all machines
-LINE = 0.37  # inches of a run, whose name takes two lines
-SHOWN = 0.05  # points below which a part has no step of its own
-NAMED = 4.0  # points of a stacked bar that hold a number
+LINE = 0.37  # inches for a run, whose name has two lines
+SHOWN = 0.05  # percentage points below which a part is not drawn
+NAMED = 4.0  # percentage points from which a part has room for its number
 COLORS = dict(zip(PARTS, (
     "#8c8c8c", "#c9ced6", "#cc78bc", "#56b4e9", "#949494", "#d55e00", "#de8f05", "#ece133", "#ca9161", "#fbafe4",
     "#b4d3b2", "#7fa87c", "#a5c8e1", "#0173b2", "#029e73"), strict=True))  # fmt: skip
-DARK = ("matmuls_below_best", "useful", "input_wait", "graph")  # on which numbers are white
-# The part that takes most off a run.
+DARK = ("matmuls_below_best", "useful", "input_wait", "graph")  # parts on which numbers are white
+# A run's claim is which part it loses most to.
 CLAIM = claims.largest([part for part in PARTS if part != "useful"])
 
 
@@ -42,9 +42,8 @@ def rows(tables: Tables) -> DataFrame:
     if timed.empty:
         return timed
     for part in PARTS:
-        timed[part] = (timed[f"{part}_ms"] / 10 / timed["time_s"]).fillna(
-            0
-        )  # a part that is not known takes nothing
+        points = timed[f"{part}_ms"] / 10 / timed["time_s"]
+        timed[part] = points.fillna(0)
     best = timed.loc[
         timed["utilization_percent"].fillna(0).groupby([timed["machine"], timed["model"]]).idxmax()
     ]

@@ -86,7 +86,9 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         [*map(text, names)] for names in (("speed", "explained"), ("workers", "not_waiting"))
     )
     for (left, right), here in style.in_rows(figure, rows, titles, x=across):
-        alike = selection.largest(here, ALIKE)  # one model's speeds on one axis
+        alike = selection.largest(
+            here, ALIKE
+        )  # only one case, as speeds of several need different axes
         kinds.lines(left, alike[alike["usual"]], "place", "samples_per_s", *tooltip, **look)
         kinds.points(
             left,

@@ -15,14 +15,14 @@ CLAIM = claims.side_of("share_of_reference_percent", 100.0)
 SHARE = "share_of_reference_percent"
 LADDER = ["machine", "precision"]
 MOST_MACHINES = 2
-MOST_FORMATS = 2  # of a machine
-REFERENCE = "torch"  # the rung that the others are held against, measured once more beside each
-LEAST = 1.0  # points by which that rung differs from itself before it is told
-FEW_RUNGS = 3  # besides libraries: fewer are no second ladder
+MOST_FORMATS = 2  # number formats of a machine
+REFERENCE = "torch"  # rung that others are compared with, and measured again with each
+LEAST = 1.0  # percentage points by which that rung may differ from itself without a sentence
+FEW_RUNGS = 3  # without libraries; needed for a second ladder
 MOST_RUNGS = 24
 BAR = 0.27  # inches
-NEAR = 30.0  # %: from here on a word behind a bar would reach the line at 100 %
-TITLE = 29  # letters a line, of two panels beside one another
+NEAR = 30.0  # % from which a label after its bar would overlap the line at 100 %
+TITLE = 29  # letters of a title's line, with two panels side by side
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -63,7 +63,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the lowest and highest rung in the format with most rungs, on the highest in
     another, and on rungs out of order."""
     here = selection.largest(rows, LADDER).sort_values(SHARE)
-    here = preferred(here, here["family"] != "library")  # a library is no rung below itself
+    here = preferred(here, here["family"] != "library")  # a library is the reference, not a rung
     low = here.iloc[0]
     high = here.iloc[-1]
     values = {

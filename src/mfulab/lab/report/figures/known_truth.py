@@ -20,7 +20,7 @@ COUNTERS = (
     ),
     *("profiler_percent", "nvml_percent", "sm_active_percent"),
 )
-SINGLE = ("during_percent", "after_percent")  # readings at one time, which judge no counter
+SINGLE = ("during_percent", "after_percent")  # single readings, which do not judge a counter
 WORDS = (
     "idle",
     "copies",
@@ -32,9 +32,9 @@ WORDS = (
     "padded",
     "steady",
 )
-# percent of the CPUs: beyond it the load itself waited, and its truth is what it wanted
+# % of CPU time used by others, above which loads waited and their true utilization is uncertain
 DISTURBED = 5.0
-APART = 0.1  # of a line: tools that agree stand below one another
+APART = 0.1  # of a line, so that tools that agree do not overlap
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -73,7 +73,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
         )
     )
     others = rows["other_processes_percent"].median()
-    if others > DISTURBED:  # a counter may be right of a load that was disturbed
+    if others > DISTURBED:  # deviations may be due to disturbed loads, not counters
         sentences.append(text("disturbed", share=percent(others)))
     elif several:
         sentences.append(

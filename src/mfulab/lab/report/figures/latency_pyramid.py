@@ -11,10 +11,14 @@ from mfulab.lab.report.frames import DataFrame, Series, Tables
 TOPIC = "memory"
 ORDER = 3
 REASONS = selection.TOGETHER
-WORDS = ("memory", "page_cache", "disk")  # levels with a word of their own
-DEPENDENT = ("random", "page_cache", "disk")  # patterns in which each access waits for the last one
+WORDS = ("memory", "page_cache", "disk")  # levels with a translated name
+DEPENDENT = (
+    "random",
+    "page_cache",
+    "disk",
+)  # patterns in which each access depends on the previous one
 
-# Cycles that the accounting text prints; registers are not measured here, as they have no address.
+# Cycles that the accounting text prints. Registers are not measured, as they have no address.
 PRINTED = {
     "registers": "1–5",
     "L1": "3–10",

@@ -57,7 +57,7 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
     ticks.speeds(axes)
 
 
-# Left is exact, up is fast.
+# More exact to the left, faster to the top.
 draw = specs.Points(
     x="error",
     y="tflop_s",

@@ -17,12 +17,11 @@ ORDER = 2
 SHARE = "share_of_measured_percent"
 MOST_SHAPES = 16
 MOST_KERNELS = 16
-NO_MATMUL = "elementwise"  # how the names of kernels end that multiply element by element
-FITS = 32  # what tiles and vectors divide
-# so many names of implementations stand beside one another, in lines of so many letters
-FLAT_NAMES = 8
-LETTERS = 96
-BESIDE = 0.1  # an odd cube is compared with those that fit and are so near in size
+NO_MATMUL = "elementwise"  # suffix of kernels that multiply element by element
+FITS = 32  # a side fits if it is a multiple
+FLAT_NAMES = 8  # names of columns that are not rotated
+LETTERS = 96  # in one line of all of them
+BESIDE = 0.1  # relative difference in size up to which odd cubes are compared with fitting ones
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -30,7 +29,7 @@ def rows(tables: Tables) -> DataFrame:
     with, for implementations that have both."""
     timed = matmuls.fastest(with_machine(tables, ok(tables["matmul"], SHARE, "m", "n", "k")))
     timed = timed[~timed["kernel"].str.endswith(NO_MATMUL)]
-    # Measured or recorded machines, whichever have odd shapes; their cubes too.
+    # Keep measured or recorded machines, whichever have odd shapes, with their other shapes.
     shown = selection.pick(timed[odd(timed)], "recorded")
     timed = timed[timed["recorded"].isin(shown["recorded"])]
     here = selection.largest(timed, ["machine", "precision"], "size")

@@ -17,7 +17,7 @@ def rows(tables: Tables) -> DataFrame:
     curves, implementations without one are left out."""
     square = matmuls.square(with_machine(tables, ok(tables["matmul"], "tflop_s", "n")))
     square = selection.largest(square, ["precision"], "kernel").sort_values("n")
-    # `kernel_ladder` has the implementations of a machine without a curve.
+    # Machines with too few sizes are in the figure `kernel_ladder`.
     square = selection.pick(square, "short")
     is_curve = square.groupby(["machine", "kernel"])["n"].transform("nunique") > 1
     has_curve = is_curve.groupby(square["machine"]).transform("any")

@@ -28,13 +28,13 @@ from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, steps
 TOPIC = "memory"
 ORDER = 0
 CLAIM = claims.COUNTED
-REASONS = ("contradict", "recorded")  # counted rows are beside measured ones
+REASONS = ("contradict", "recorded")  # rows are counted, and compared with measured ones
 PARTS = [part.name for part in fields(StepMemory)]
 COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (0, 4, 5, 1, 2, 3)), strict=True))
 CARDS = ("GeForce RTX 4090", "H100 SXM5 80GB", "H200 SXM", "B200 HGX", "Instinct MI300X")
 CAPACITIES = sorted((find(card).memory_gb or 0.0, card) for card in CARDS)
-MOST = 3  # models that get a panel each
-BYTES = 4  # an element, as counted
+MOST = 3  # models, each with a panel
+BYTES = 4  # of an element, as counted
 TRAINING: Record = {
     "element_bytes": 4,
     "optimizer": "adam",
@@ -43,7 +43,7 @@ TRAINING: Record = {
 }
 MIXED = TRAINING | {"element_bytes": 2, "master_copy": True}
 AUTOCAST = TRAINING | {"element_bytes": 2, "autocast": True}
-# From the usual to the leanest, each with what differs.
+# Techniques from the usual to the leanest, as options of `_training`.
 WAYS: Mapping[str, Record] = {
     "fp32_adam": TRAINING,
     "fp32_sgd": TRAINING | {"optimizer": "sgd"},
@@ -70,9 +70,8 @@ def rows(tables: Tables) -> DataFrame:
     )
     profile = steps(tables, "memory_bytes", mode="training", execution="eager")
     plain = profile["gradient_accumulation"].fillna(1) == 1
-    measured = trust.with_doubts(
-        selection.one_machine(profile[plain])
-    )  # peaks of plain training, own ones before recorded
+    # Peaks of plain training, measured here if possible.
+    measured = trust.with_doubts(selection.one_machine(profile[plain]))
     size = counted["batch_size"] * counted["sequence_length"].fillna(1)
     counted = counted.assign(seen=counted["run"].isin(measured["flops_run"]), size=size)
     counted = counted.sort_values(["seen", "size"], ascending=False, kind="stable").drop_duplicates(

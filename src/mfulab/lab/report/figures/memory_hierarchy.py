@@ -23,7 +23,7 @@ ORDER = 2
 REASONS = selection.TOGETHER
 ORDERS = get_args(Pattern)
 KIB = 1024
-# A GPU's own orders look like those of files, which it has not.
+# Patterns of GPUs look like those of files, which never occur with them.
 COLORS = dict(zip(ORDERS, (*style.PALETTE, *style.PALETTE[-2:]), strict=True))
 MARKERS = dict(zip(ORDERS, (*style.MARKERS, *style.MARKERS[-2:]), strict=True))
 
@@ -98,7 +98,7 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
     axes.margins(y=0.16)
     place: style.Look = {"transform": axes.get_xaxis_transform(), "va": "top", "ha": "right"}
     for name, capacity in parse_json(rows["caches"].iloc[0] or "{}").items():
-        # nobody could read the others
+        # Only caches within the range of sizes are labelled.
         if isinstance(capacity, int | float) and sizes[0] < capacity < sizes[-1]:
             axes.axvline(capacity, **style.LIMIT)
             axes.text(capacity, 1, f"{name}\n{size_of(capacity)}", fontsize=9, **place)

@@ -11,7 +11,7 @@ from mfulab.lab.report.frames import DataFrame, Tables
 TOPIC = "ladder"
 ORDER = 1
 CLAIM = claims.below("mfu_percent", "utilization_percent")
-NEAR = 95  # percent busy: from there on utilization tells runs no longer apart
+NEAR = 95  # % utilization from which it no longer distinguishes runs
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -43,7 +43,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     modes = style.modes(rows, text)
     top = max(110.0, 1.3 * rows["mfu_percent"].max())
     shapes = dict(zip(modes, style.MARKERS, strict=False))
-    # As far apart as distances from 102 % are on a logarithmic axis.
+    # Scale of the x axis: logarithmic in the distance from 102 %.
     spread = (
         lambda busy: -np.log10(np.maximum(102 - np.asarray(busy), 0.1)),
         lambda place: 102 - 10.0**-place,

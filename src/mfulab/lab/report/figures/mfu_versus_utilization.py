@@ -24,9 +24,9 @@ from mfulab.mfu import account, three_lines
 TOPIC = "headline"
 ORDER = 0
 CLAIM = claims.below("mfu_percent", "utilization_percent")
-REASONS = ("contradict", "recorded")  # of `selection`; the sentence itself chooses further
-TALLEST = 4.6  # inches: sentence, figure and cause are one screen
-MOST = 18  # lines of all panels; `mfu_by_utilization` draws the best of a larger sweep
+REASONS = ("contradict", "recorded")  # of `selection`; the sentence selects further
+TALLEST = 4.6  # inches, so that sentence, figure and cause fit one screen
+MOST = 18  # lines in all panels; `mfu_by_utilization` has the best of a larger sweep
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -156,9 +156,8 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
     lost = [
         {part: cost.ms for part, cost in budget.items() if part != "useful"} for budget in budgets
     ]
-    causes = [
-        max(parts, key=parts.__getitem__, default="") for parts in lost
-    ]  # none where no trace tells it
+    # Empty if no trace shows the losses.
+    causes = [max(parts, key=parts.__getitem__, default="") for parts in lost]
     return rows.assign(cause=causes, color=[COLORS.get(cause, style.MUTED) for cause in causes])
 
 

@@ -7,10 +7,10 @@ from mfulab.lab.report.frames import DataFrame, Series, Tables, ok, one_each, wi
 
 TOPIC = "training"
 ORDER = 11
-REASONS = ("contradict", "recorded", "elsewhere")  # its rows explain one another
-# Rows of a split have no interval: speeds that differ by less are not ordered.
+REASONS = ("contradict", "recorded", "elsewhere")  # rows only make sense together
+# Ratio of speeds below which splits are not ranked, as they have no intervals.
 ALIKE = 1.1
-UNEVEN = 1.02  # the busiest stage's work ÷ an even share, from which on it is told
+UNEVEN = 1.02  # busiest stage's work ÷ even share, above which it gets a sentence
 WORDS = ("none", "tensor", "pipeline")  # ways to split a model
 
 
@@ -40,7 +40,7 @@ def _pipelines(rows: DataFrame) -> DataFrame:
     share = pipelines["rank_flops"] / pipelines["flops"]
     share = share.fillna(1 / pipelines["ranks"])
     micro_batches = pipelines["micro_batches"]
-    # All stages in turn for the first micro-batch, then the busiest alone for each of the others.
+    # The first micro-batch passes all stages; each other one adds the time of the busiest.
     busy = micro_batches * share / (1 + (micro_batches - 1) * share)
     return pipelines.assign(share_percent=100 * share, bubble_percent=100 * (1 - busy))
 

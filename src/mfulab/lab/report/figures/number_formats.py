@@ -9,9 +9,8 @@ from mfulab.lab.report.frames import DataFrame, Tables, ok
 TOPIC = "precision"
 ORDER = 3
 CLAIM = claims.COUNTED
-PARTS = dict(
-    zip(("sign", "exponent_bits", "mantissa_bits"), style.PALETTE[7:4:-1], strict=True)
-)  # with colours
+# Parts of a format, with their colours.
+PARTS = dict(zip(("sign", "exponent_bits", "mantissa_bits"), style.PALETTE[7:4:-1], strict=True))
 RUNGS = ("naive_sum_error", "pairwise_sum_error", "kahan_sum_error")
 
 

@@ -10,7 +10,7 @@ TOPIC = "precision"
 ORDER = 0
 CLAIM = claims.side_of("speedup", 1.0)
 REASONS = selection.FIRST_PANEL
-FEWEST = 1  # a row holds two runs against one another
+FEWEST = 1  # a row compares two runs
 
 
 def rows(tables: Tables) -> DataFrame:

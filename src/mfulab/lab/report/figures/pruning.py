@@ -9,7 +9,7 @@ ORDER = 3
 CLAIM = claims.side_of("relative", 100.0)
 ALIKE = ["machine", "model", "workload", "batch_size", "precision", "execution"]
 COLORS = dict(zip(("masked", "structured", "two_of_four"), style.PALETTE, strict=False))
-MOST = 3  # batch sizes that get a panel each
+MOST = 3  # batch sizes, each with a panel
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -20,16 +20,15 @@ def rows(tables: Tables) -> DataFrame:
     pruned = one_each(timed[timed["pruning"].isin(COLORS)], [*ALIKE, "pruning", "pruned_share"])
     pruned = against(pruned, whole, ALIKE, "_whole", "executed_flops")
     points = pruned.groupby("machine")["pruned_share"].transform("size")
-    pruned = preferred(pruned, points > 1)  # a single point beside curves is no comparison
+    pruned = preferred(pruned, points > 1)  # no single points next to curves
     left = 100 * (1 - pruned["pruned_share"])
     executed = pruned["executed_flops"] / pruned["executed_flops_whole"]
     return pruned.assign(
         relative=100 * pruned["factor"],
         left=left,
         executed=100 * executed,
-        nominal=left.where(
-            pruned["pruning"] != "structured", 100 * executed
-        ),  # a smaller model is counted as it is
+        # Structured pruning makes a smaller model, whose FLOPs are counted as they are.
+        nominal=left.where(pruned["pruning"] != "structured", 100 * executed),
     )
 
 
@@ -66,9 +65,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
     }
     shown = shown.assign(pruned_percent=100 - shown["left"])
     colors = specs.present(COLORS)(shown["pruning"])
-    longest = shown.groupby("machine")[
-        "relative"
-    ].max()  # a machine's own scale: others may take many times as long
+    # Machines have scales of their own, as their times may differ by large factors.
+    longest = shown.groupby("machine")["relative"].max()
     for axes, here in style.facets(
         figure, shown, text, "batch_size", batches, y=text("time"), sharey="row"
     ):

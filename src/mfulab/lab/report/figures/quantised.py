@@ -19,14 +19,12 @@ def rows(tables: Tables) -> DataFrame:
     fewer = timed[~timed["quantisation"].isin(["", "none"]) & timed["weight_bytes"].notna()]
     fewer = one_each(fewer, [*ALIKE, "quantisation"])
     fewer = against(fewer, before, ALIKE, "_before", "samples_per_s", "mbu_percent")
-    # MBU is bytes ÷ time: with the ratio of both its bytes before follow, without a count of their
-    # own.
+    # MBU is bytes ÷ time: ratios of MBU and time give the ratio of bytes.
     moved = fewer["mbu_percent_before"] / (fewer["mbu_percent"] * fewer["factor"])
     return fewer.assign(
         relative=100 * fewer["samples_per_s"] / fewer["samples_per_s_before"],
-        size=(1 / moved).where(
-            fewer["mode"] != "decoding"
-        ),  # a decoding step reads its cache beside them
+        # Not for decoding, which reads its cache in addition to weights.
+        size=(1 / moved).where(fewer["mode"] != "decoding"),
         error=100 * fewer["output_error"],
     ).assign(
         size=lambda rows: rows.groupby(["machine", "model", "precision", "quantisation"])[

@@ -25,11 +25,11 @@ SHARED = [
     "commit",
     "time_s",
 ]
-MANY_COUNTS = 10  # from which on a share of them is told in percent
-FINEST = 0.125  # percent: what repeats better is drawn there
-FEWEST_RUNS = 5  # of a machine that gets a panel
+MANY_COUNTS = 10  # from which shares are given in percent
+FINEST = 0.125  # % at which smaller spreads are drawn
+FEWEST_RUNS = 5  # of a machine with a panel
 DOUBLINGS = tuple(2.0**power for power in range(-3, 10))
-MOST = 24  # groups of runs: models, kernels; the last of more holds all others
+MOST = 24  # groups of runs (models or kernels); others are combined into the last
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -53,7 +53,7 @@ def rows(tables: Tables) -> DataFrame:
     return preferred(timed, of_machine >= FEWEST_RUNS)
 
 
-_trust = lru_cache(4)(compare.trust)  # of each panel, and once more of the sentence
+_trust = lru_cache(4)(compare.trust)  # called for each panel and for the sentence
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -99,7 +99,7 @@ def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None
     if usual := _trust(tuple(here["times"])).spread_percent:
         axes.axvline(usual, **style.LIMIT)
     most = max(2.6, 1.4 * rows["spread_percent"].max())
-    least = max(FINEST, min(rows["spread_percent"].min(), most / 8))  # three doublings at least
+    least = max(FINEST, min(rows["spread_percent"].min(), most / 8))  # at least three doublings
     ticks.doublings(axes, DOUBLINGS)
     axes.set_xlim(least / 1.3, most)
 

@@ -16,9 +16,9 @@ from mfulab.lab.report.frames import (
 
 TOPIC = "roofline"
 ORDER = 0
-MOST_TICKS = 4  # of a panel that is a third of the figure
+MOST_TICKS = 4  # in a panel of a third of the width
 CLAIM = claims.side_of("roof_percent", 100.0)
-FEWEST = 1  # a run is held against its roofs
+FEWEST = 1  # a run is compared with its roofs
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -36,7 +36,7 @@ def rows(tables: Tables) -> DataFrame:
         for unit in ("tflop_s", "gb_s")
     }
     steps = with_machine(tables, steps.assign(**roofs))
-    memory = steps["arithmetic_intensity"] * steps["roof_gb_s"] / 1e3  # what it lets a run reach
+    memory = steps["arithmetic_intensity"] * steps["roof_gb_s"] / 1e3  # speed that memory allows
     roof = np.minimum(steps["roof_tflop_s"], memory)
     steps = steps.assign(memory_tflop_s=memory, roof_percent=100 * steps["tflop_s"] / roof)
     return selection.pick(steps, "recorded_trace", "synthetic")
@@ -89,7 +89,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
             roofs[f"{text.name('precision', precision)} {quantity(height * 1e12, 'FLOP/s')}"] = (
                 height
             )
-            # Of a peak without a bandwidth only what is higher than the measured roof is known.
+            # Without a peak bandwidth, only the part above the measured roof is known.
             computed = (
                 peak
                 if peak_bandwidth == peak_bandwidth
@@ -114,8 +114,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         ticks.speeds(axes)
         end = high / (high / low) ** 0.02
         start = low * (high / low) ** 0.06
-        # Roofs are named at their right ends and the slope of memory at its start, on the side
-        # where no run can be.
+        # Roofs are named above their right ends, the memory's slope above its start: no run can be
+        # there.
         above = {"va": "bottom", "fontsize": 10}
         ordered = sorted(roofs, key=roofs.__getitem__, reverse=True)
         place = {"textcoords": "offset points", "ha": "right"}

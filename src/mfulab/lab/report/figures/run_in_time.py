@@ -35,7 +35,7 @@ def rows(tables: Tables) -> DataFrame:
     profiled = trust.with_doubts(tables["profile"])[[*columns, "status", "utilization_percent"]]
     profiled = ok(profiled, "utilization_percent", "mfu_percent")
     series = tables["series"]
-    if series.empty:  # without columns too, as of traces
+    if series.empty:  # has no columns either, for example with traces only
         return series
     series = series.assign(read=series["in_window"] & series["utilization_percent"].notna())
     profiled = profiled.merge(series.groupby(keys, as_index=False)["read"].sum(), on=keys)

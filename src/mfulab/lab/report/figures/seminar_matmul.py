@@ -13,7 +13,8 @@ from mfulab.lab.report.frames import DataFrame, Series, Tables, preferred, with_
 TOPIC = "kernels"
 ORDER = 5
 REASONS = selection.TOGETHER
-PRINTED_S = 0.540  # of the text's naive Numba kernel
+PRINTED_S = 0.540  # time that the text prints for its naive Numba kernel
+# The text's kernels, each with its corrected version.
 CORRECTED = {
     "numba_cpu_seminar": "numba_cpu_naive",
     "numba_cuda_seminar": "numba_cuda_naive",
@@ -21,8 +22,8 @@ CORRECTED = {
     "numba_cuda_seminar_shared": "numba_cuda_shared",
     "numba_cuda_seminar_guarded": "numba_cuda_shared",
 }
-ROOM = 1.25  # of the longest bar: the number behind it needs the rest
-TOLD = 0.06  # of the longest bar: a shorter part has no room for its number
+ROOM = 1.25  # length of the x axis ÷ longest bar; the numbers need the rest
+TOLD = 0.06  # share of the longest bar from which a part has room for its number
 CALLS = ["time_s", "first_calls_mean_s", "first_call_s"]
 PARTS = dict(zip(("time_s", "compiled_s", "cold_s"), style.PALETTE, strict=False))
 

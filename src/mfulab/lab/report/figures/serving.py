@@ -7,7 +7,7 @@ from mfulab.lab.report.frames import DataFrame, Tables, ok, one_each, with_machi
 
 TOPIC = "batch_size"
 ORDER = 6
-REASONS = ("contradict", "recorded", "elsewhere")  # its rows explain one another
+REASONS = ("contradict", "recorded", "elsewhere")  # rows only make sense together
 ALIKE = ["machine", "model"]
 WAY = ["largest_batch", "longest_wait_ms"]
 

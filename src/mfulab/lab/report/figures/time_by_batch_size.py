@@ -10,9 +10,9 @@ from mfulab.lab.report.frames import INTERVAL, DataFrame, Series, Tables, ok, th
 TOPIC = "batch_size"
 ORDER = 0
 CLAIM = claims.rising("samples_per_s", curves.KEYS, "batch_size")
-MODES = ("training", "inference")  # of the others the figure `decoding` has the series
+MODES = ("training", "inference")  # other modes are in the figure `decoding`
 ENDS_MS = ("time_ci_low_ms", "time_ci_high_ms")
-MOST_NAMED = 8  # lines of a panel that have a label
+MOST_NAMED = 8  # labelled lines of a panel
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -26,7 +26,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the series that gain most and least from a larger batch, and on the number of
     series that are not comparable."""
     first, last = curves.ends(rows)
-    # of the others an impossible end was left out
+    # Series that lost an impossible end have only one.
     paired = first["batch_size"] < last["batch_size"]
     if not paired.any():
         return text("single")

@@ -19,23 +19,18 @@ from mfulab.lab.report.frames import (
 TOPIC = "training"
 ORDER = 0
 CLAIM = claims.side_of("relative", 100.0)
-REASONS = (
-    "contradict",
-    "doubtful",
-    "unsure",
-    "recorded",
-    "elsewhere",
-)  # a single layer trains, too
-PLAIN = "training"  # the workload that others are held against, in fp32 where that was measured
+# Synthetic loads are included: a single layer can be trained too.
+REASONS = ("contradict", "doubtful", "unsure", "recorded", "elsewhere")
+PLAIN = "training"  # workload that others are compared with, in fp32 if measured
 WORDS = ("forward_ms", "backward_ms", "optimiser_ms", "other_ms")
 COLORS = dict(
     zip(WORDS, (style.PALETTE[0], style.PALETTE[5], style.PALETTE[1], "#b3bac4"), strict=True)
 )
 CASE = ["machine", "model", "batch_size"]
-MOST = 2  # cases that get a panel each
+MOST = 2  # cases, each with a panel
 MOST_BARS = 14
-ALIKE = "≈"  # behind a bar that is not known to differ from the plain step's
-WIDEST = 260.0  # %: a longer bar is cut off, and its number says so
+ALIKE = "≈"  # after a bar that is not known to differ from the plain step's
+WIDEST = 260.0  # % at which bars are cut off
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -44,7 +39,7 @@ def rows(tables: Tables) -> DataFrame:
     timed = steps(
         tables, *WORDS, "samples_per_s", "mfu_percent", mode="training", execution="eager"
     )
-    # Plainly fed: the figure `input` has the others.
+    # Without data loaders, which are in the figure `input`.
     timed = timed[~(timed["loader_workers"] > 0) & timed["loader_source"].isin(["", "random"])]
     plain = timed[timed["workload"] == PLAIN]
     if plain.empty:
@@ -99,7 +94,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the plain step with the heaviest optimiser, the fastest technique there, and
     what checkpointing costs and saves."""
     plain = rows[rows["is_plain"]]
-    if plain.empty:  # all of them are doubtful: nothing is held against them
+    if plain.empty:  # all are doubtful, so there is nothing to compare with
         return ""
     worst = plain.loc[plain["share"].idxmax()]
     sentences = [text("finding", row=worst)]

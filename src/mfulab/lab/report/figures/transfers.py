@@ -8,7 +8,7 @@ TOPIC = "kernels"
 ORDER = 4
 PARTS = ("allocation_s", "host_to_device_s", "time_s", "device_to_host_s")
 COLORS = dict(zip(PARTS, (style.PALETTE[place] for place in (3, 0, 2, 1)), strict=True))
-MOST_LEVEL = 16  # bars whose words fit beside one another
+MOST_LEVEL = 16  # bars whose labels need no rotation
 CLAIM = claims.largest(PARTS)
 REASONS = selection.FIRST_PANEL
 

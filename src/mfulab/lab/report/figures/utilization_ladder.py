@@ -10,16 +10,13 @@ from mfulab.mfu import ladder
 TOPIC = "ladder"
 ORDER = 0
 CLAIM = claims.below("mfu_percent", "utilization_percent")
-FEWEST = 1  # the rungs of one run are compared
+FEWEST = 1  # rungs of the same run are compared
 RUNGS = [rung.column for rung in ladder.RUNGS]
-PLAIN = [
-    rung.column for rung in ladder.RUNGS if rung == ladder.Rung(rung.column)
-]  # fall, whatever else a row has
-SMALL = 1.0  # percent below which, in all panels, a rung beside the order has no bar
-INKS = {
-    True: style.PALETTE[0],
-    False: "#b4c3d0",
-}  # of rungs that fall, and of those beside the order
+# Rungs that are part of the falling order in every row.
+PLAIN = [rung.column for rung in ladder.RUNGS if rung == ladder.Rung(rung.column)]
+SMALL = 1.0  # % below which, in all panels, a rung outside the order has no bar
+# Colours of rungs within and outside the falling order.
+INKS = {True: style.PALETTE[0], False: "#b4c3d0"}
 
 
 def rows(tables: Tables) -> DataFrame:
@@ -28,8 +25,7 @@ def rows(tables: Tables) -> DataFrame:
     both = ok(with_traces(tables), "mfu_percent", "utilization_percent")
     steps = selection.pick(with_machine(tables, both), "recorded", "synthetic")
     rungs = steps.filter(ladder.COLUMNS)
-    # Most rows have three rungs that belong to any row's order: only the others are looked at one
-    # by one.
+    # Most rows have three such rungs; only the others are examined one by one.
     sure = (rungs[PLAIN].abs() < float("inf")).sum(axis=1) >= 3
     others = rungs[~sure].to_dict("index").items()
     few = []
@@ -54,7 +50,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     worst = rows.loc[(rows["utilization_percent"] - rows["mfu_percent"]).idxmax()]
     drop = ladder.largest_drop(worst.to_dict())
     batch = worst["batch_size"]
-    # a trace does not report its batch size
+    # Traces have no batch size.
     run = worst["model"] if batch != batch else text("run", worst=worst)
     if drop is None:
         return text("finding_none", run=run, worst=worst)
