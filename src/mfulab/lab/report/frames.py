@@ -20,8 +20,8 @@ from mfulab.lab.report import shown_rows
 from mfulab.lab.tables import columns, details
 from mfulab.measurements.registry import TABLES
 
-# Long frames keep each column in an array of its own, so that copies share unchanged columns: a page
-# takes a third less memory. pandas warns of such frames.
+# Long frames keep each column in an array of its own, so that copies share unchanged columns. A page
+# then takes a third less memory. pandas warns of such frames.
 warnings.filterwarnings("ignore", category=pd.errors.PerformanceWarning)
 # Strings are Python's even if pyarrow is installed, whose strings do not support empty columns.
 pd.set_option("mode.string_storage", "python")

@@ -63,7 +63,7 @@ def compared(rows: Iterable[Row]) -> list[Compared]:
     return found
 
 
-def each(lines: Iterable[Compared]) -> list[Card]:
+def summarised(lines: Iterable[Compared]) -> list[Card]:
     """Summarises each card that shares enough runs with others, sorted by machine and name.
     Machines with fewer than two such cards are left out."""
     ratios = defaultdict[str, dict[str, list[float]]](lambda: defaultdict(list))
@@ -87,7 +87,7 @@ def slow(records: Records) -> Iterator[Said]:
         for row in records.get(table, []):
             if not row["recorded"]:
                 measured.append(row)
-    cards = each(compared(measured))
+    cards = summarised(compared(measured))
     for card in cards:
         if card.is_slow:
             count = sum(other.hardware == card.hardware for other in cards)

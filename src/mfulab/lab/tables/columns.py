@@ -133,7 +133,7 @@ def columns(table: str) -> list[str]:
 
 
 def marked(field: FieldInfo, mark: str) -> str:
-    """Value of a mark in a column's declaration: the config path of `config`, or the text of
+    """Value of a mark in a column's declaration, as text: the config path for `config`, `True` for
     `link`. Empty if the column lacks the mark."""
     if isinstance(field.json_schema_extra, dict):
         return str(field.json_schema_extra.get(mark) or "")

@@ -144,7 +144,7 @@ def widened(measured: Interval, drift: float) -> Interval:
     return Interval(time_s, time_s * math.exp(-low), time_s * math.exp(high), True)
 
 
-def of_as_few(measured: Interval, row: Row, other: Row) -> Interval:
+def widened_for_few(measured: Interval, row: Row, other: Row) -> Interval:
     """Raises the upper end to cover, in 95 % of cases, the time that as few processes as the other
     set's would give."""
     times = replicates.times_of(row)[:24]
@@ -215,8 +215,8 @@ def _compare(
         factor = math.exp(math.hypot(half, 1.96 * math.sqrt(2) * drift))
         bounds = ratio / factor, ratio * factor
     else:
-        wide_before = of_as_few(widened(before, drift), old, new)
-        wide_after = of_as_few(widened(after, drift), new, old)
+        wide_before = widened_for_few(widened(before, drift), old, new)
+        wide_after = widened_for_few(widened(after, drift), new, old)
         bounds = ratio_interval(wide_before, wide_after)
     return decided(run, before.time_s, after.time_s, ratio, bounds, noticeable)
 

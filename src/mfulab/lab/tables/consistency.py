@@ -95,21 +95,19 @@ def _updates(rows: pd.DataFrame) -> pd.Series:
     timed = rows.loc[update_ms.index, ["run", "hardware", "recorded"]].assign(update_ms=update_ms)
     batch = pd.to_numeric(timed["run"].str.extract(f"({BATCH})", expand=False)).fillna(0)
     step = timed["run"].str.replace(BATCH, "", regex=True)
-    falling = timed.assign(step=step, batch=batch).sort_values(
-        "batch", ascending=False, kind="stable"
-    )
-    fastest = falling.groupby(["hardware", "recorded", "step"])["update_ms"].cummin()
-    return (falling["update_ms"] > UPDATE * fastest).reindex(rows.index, fill_value=False)
+    timed = timed.assign(step=step, batch=batch)
+    timed = timed.sort_values("batch", ascending=False, kind="stable")
+    fastest = timed.groupby(["hardware", "recorded", "step"])["update_ms"].cummin()
+    return (timed["update_ms"] > UPDATE * fastest).reindex(rows.index, fill_value=False)
 
 
 def _levels(rows: pd.DataFrame) -> pd.Series:
     """True for a walk within a cache that is slower than the same walk through a larger cache or
     memory."""
     keys = ["hardware", "recorded", "pattern"]
-    placed = rows.assign(
-        place=rows["level"].map({level: index for index, level in enumerate(LEVELS)})
-    )
-    fastest = placed.groupby([*keys, "place"])["time_per_access_s"].min()
-    behind = fastest[::-1].groupby(keys).cummin().groupby(keys).shift()
-    limits = WHOLE * behind.reindex(pd.MultiIndex.from_frame(placed[[*keys, "place"]])).to_numpy()
-    return rows["time_per_access_s"] > limits
+    ranks = {level: index for index, level in enumerate(LEVELS)}
+    ranked = rows.assign(rank=rows["level"].map(ranks))
+    fastest = ranked.groupby([*keys, "rank"])["time_per_access_s"].min()
+    fastest_beyond = fastest[::-1].groupby(keys).cummin().groupby(keys).shift()
+    index = pd.MultiIndex.from_frame(ranked[[*keys, "rank"]])
+    return rows["time_per_access_s"] > WHOLE * fastest_beyond.reindex(index).to_numpy()

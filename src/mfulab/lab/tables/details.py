@@ -1,6 +1,7 @@
 """Details of runs for the page: config, samples, operators, the end of the log, and device
 readings."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -131,8 +132,8 @@ def series(runs: Iterable[tuple[Mapping[str, object], Path]]) -> list[Record]:
 
 def series_columns(lines: Sequence[Mapping[str, object]]) -> list[str]:
     """Columns of series.csv: identity, time, then every quantity that any run polled."""
-    polled = dict.fromkeys(name for line in lines for name in line if name not in IDENTITY)
-    return [*IDENTITY, *({"time_s": None, "in_window": None} | polled)]
+    polled = itertools.chain.from_iterable(lines)
+    return list(dict.fromkeys([*IDENTITY, "time_s", "in_window", *polled]))
 
 
 def cells(path: Path) -> pd.DataFrame:

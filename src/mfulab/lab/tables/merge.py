@@ -87,7 +87,7 @@ def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> M
     """Copies runs and plans of results folders, projects or archives into `results`; runs already
     there stay. If `in_class`, each source is a folder of participants' results. Their machines are
     named `DEVICE--PARTICIPANT`, and a participant without results is a problem. Otherwise a source
-    without results raises ConfigurationError, if possible before anything is copied."""
+    without results raises ConfigurationError, before anything is copied."""
     merged = Merged()
     participants = list[tuple[Path, str]]()
     if in_class:

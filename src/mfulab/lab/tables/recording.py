@@ -45,8 +45,8 @@ MOST_SERIES = 20
 
 
 def gather(results: Path, hardware: str) -> Collected:
-    """Returns the finished rows of one machine and its FLOP counts, joined, in the order of its
-    plans."""
+    """Returns the finished rows of one machine and of FLOP counts, joined, in the order of the
+    machine's plans."""
     plans = _plans(results, hardware)
     everything = build.collect(also=plans, root=results.parent, results=None if plans else results)
     kept = Collected(folders=everything.folders)

@@ -379,10 +379,12 @@ def from_folder(results: Path, hardware: str) -> Collected:
 def _ceiling_key(config: Mapping[str, object]) -> tuple[object, ...] | None:
     """Number format and threads, by which a run finds its ceiling; None if the config has no
     precision."""
-    if not isinstance(precision := config.get("precision"), Mapping):
+    precision = config.get("precision")
+    if not isinstance(precision, Mapping):
         return None
     threads = None
-    if isinstance(device := config.get("device"), Mapping):
+    device = config.get("device")
+    if isinstance(device, Mapping):
         threads = device.get("threads")
     return str(precision.get("dtype")), bool(precision.get("tf32")), threads
 

@@ -216,7 +216,10 @@ def interval_columns(
     }
     if slowdowns:
         columns["disturbed_replicates"] = sum(slow >= DISTURBED for slow in slowdowns)
-    if len(times) < 2 or (half := quantity.half_width(times, usual)) is None:
+    if len(times) < 2:
+        return columns
+    half = quantity.half_width(times, usual)
+    if half is None:
         return columns
     sign = 1 if quantity.is_rate else -1
     corrected = list(times)

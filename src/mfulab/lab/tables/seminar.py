@@ -240,8 +240,8 @@ def _numbers() -> Values:
 
 
 class _LayerNorm(nn.Module):
-    """Layer norm written out as in the listing: eight calls of seven operators, of which the sum
-    occurs twice."""
+    """Layer norm written out as in the listing: eight calls of seven operators, as addition occurs
+    twice."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -49,14 +49,11 @@ def finding(rows: DataFrame, text: Texts) -> str:
         ("recorded", "slower", "no_slower", 1),
         ("inference_mode", "faster", "no_faster", -1),
     ):
-        if len(gaps := sign * off[rows["autograd"] == way]):
-            sentences.append(
-                text(
-                    key if gaps.max() >= LEAST else none,
-                    row=rows.loc[gaps.idxmax()],
-                    share=gaps.max(),
-                )
-            )
+        gaps = sign * off[rows["autograd"] == way]
+        if len(gaps):
+            largest = gaps.max()
+            named = key if largest >= LEAST else none
+            sentences.append(text(named, row=rows.loc[gaps.idxmax()], share=largest))
     if (rows["graph_bytes"] > 0).any():
         largest = rows.loc[rows["graph_bytes"].idxmax()]
         sentences.append(text("leaks", row=largest, later=1000 * largest["graph_bytes"]))

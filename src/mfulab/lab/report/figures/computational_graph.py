@@ -51,15 +51,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
     multiplies once, and on saved memory."""
     forward = rows["forward_flops"].sum()
     backward = rows["backward_flops"].sum()
-    sentences = [
-        text(
-            "finding",
-            row=rows.iloc[0],
-            factor=backward / forward,
-            forward=forward,
-            backward=backward,
-        )
-    ]
+    flops = {"forward": forward, "backward": backward, "factor": backward / forward}
+    sentences = [text("finding", row=rows.iloc[0], **flops)]
     once = rows[(rows["forward_flops"] > 0) & (rows["backward_flops"] == rows["forward_flops"])]
     if len(once):
         sentences.append(text("once", node=once["node"].iloc[0]))
@@ -126,9 +119,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         axes.text(x, -0.75, text(name), fontweight="bold", va="center")
     axes.set(xlim=(-0.05, 10.6), ylim=(len(rows) - 0.5, -1), xticks=[], yticks=[])
     axes.set(xlabel="", ylabel="")
-    axes.spines[:].set_visible(
-        False
-    )  # not the axes, whose background the page needs on narrow screens
+    # Not all of the axes is hidden: the page needs its background on narrow screens.
+    axes.spines[:].set_visible(False)
 
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:

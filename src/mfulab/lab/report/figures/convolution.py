@@ -36,11 +36,11 @@ def finding(rows: DataFrame, text: Texts) -> str:
     here = rows[(rows[CASE] == most[CASE]).all(axis=1) & (rows["model"] != LIBRARY)].sort_values(
         "factor"
     )
-    ways = [_way(row, text) for _, row in here.iterrows()]
-    sentences = [
-        text("error", error=significant(error, 2)) for error in rows["relative_error"].nlargest(1)
-    ]
-    return " ".join([text("finding", most=most, ways=", ".join(ways)), *sentences])
+    ways = ", ".join(_way(row, text) for _, row in here.iterrows())
+    sentences = [text("finding", most=most, ways=ways)]
+    for error in rows["relative_error"].nlargest(1):
+        sentences.append(text("error", error=significant(error, 2)))
+    return " ".join(sentences)
 
 
 def _way(row: Series, text: Texts) -> str:

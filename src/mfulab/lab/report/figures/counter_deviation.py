@@ -29,7 +29,8 @@ def rows(tables: Tables) -> DataFrame:
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentence on the largest deviation and its explanation, and on how many counts agree."""
-    worst = rows.loc[(off := rows["deviation_percent"].abs()).idxmax()]
+    off = rows["deviation_percent"].abs()
+    worst = rows.loc[off.idxmax()]
     counts = {
         "agreeing": int((off <= AGREES_WITHIN).sum()),
         "count": len(rows),

@@ -78,10 +78,10 @@ def _is_below(gpu: DataFrame, cpu: DataFrame, column: str, sizes: pd.Index) -> S
 
 def _from(faster: Series) -> float | None:
     """Size from which all values are True; None if the last is not."""
-    lost = faster[~faster].index.max()
-    won = faster.index[~(faster.index <= lost)]
-    if len(won):
-        return float(won[0])
+    last_slower = faster[~faster].index.max()  # NaN if all are True
+    sizes = faster.index[~(faster.index <= last_slower)]
+    if len(sizes):
+        return float(sizes[0])
     return None
 
 

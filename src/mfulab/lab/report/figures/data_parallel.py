@@ -18,7 +18,7 @@ TOPIC = "training"
 ORDER = 10
 CLAIM = claims.side_of("efficiency", 100.0)
 REASONS = selection.BESIDE_ONE
-# Columns in which a job and its single process are equal. A ceiling's name includes a CPU's threads.
+# Columns in which a job and its single process are equal. A ceiling's name has a CPU's threads.
 ALIKE = ["machine", "model", "workload", "batch_size", "sequence_length", "precision", "ceiling"]
 OWN = ["processes", "wrapper", "bucket_mb", "slowed_rank"]
 PARTS = {"computes": style.PALETTE[0], "not_hidden": style.PALETTE[1]}
@@ -81,22 +81,14 @@ def finding(rows: DataFrame, text: Texts) -> str:
     sharded = against(
         plain[plain["wrapper"] == "fsdp2"], largest_bucket, [*ALIKE, "processes"], "_ddp"
     )
-    if len(sharded := sharded[sharded["apart"]]):
+    sharded = sharded[sharded["apart"]]
+    if len(sharded):
         furthest = sharded.loc[sharded["factor"].sub(1).abs().idxmax()]
         key = "sharded" if furthest["factor"] > 1 else "sharded_faster"
-        sentences.append(
-            text(
-                key, job=job(furthest, text), ratio=max(furthest["factor"], 1 / furthest["factor"])
-            )
-        )
-    off = (
-        100
-        * (
-            rows["sent_bytes"]
-            / rows["predicted_sent_bytes"].where(rows["predicted_sent_bytes"] > 0)
-            - 1
-        )
-    ).abs()
+        ratio = max(furthest["factor"], 1 / furthest["factor"])
+        sentences.append(text(key, job=job(furthest, text), ratio=ratio))
+    predicted = rows["predicted_sent_bytes"].where(rows["predicted_sent_bytes"] > 0)
+    off = (100 * (rows["sent_bytes"] / predicted - 1)).abs()
     if off.notna().any():
         furthest = rows.loc[off.idxmax()]
         sentences.append(

@@ -62,19 +62,12 @@ def finding(rows: DataFrame, text: Texts) -> str:
     for _, row in both.nlargest(1, "sequence_length").iterrows():
         sentences.append(text("prompt", row=row))
     routed = decoded.dropna(subset=["expert_imbalance"])  # mixtures of experts
-    for _, uneven in (
-        routed.sort_values(["batch_size", "expert_imbalance"], kind="stable").tail(1).iterrows()
-    ):
-        key = "experts_even" if uneven["expert_imbalance"] <= 1 else "experts"
-        times = uneven["expert_imbalance"]
-        sentences.append(
-            text(
-                key,
-                model=uneven["model"],
-                batch=int(uneven["batch_size"]),
-                times=significant(times),
-            )
-        )
+    routed = routed.sort_values(["batch_size", "expert_imbalance"], kind="stable")
+    for _, uneven in routed.tail(1).iterrows():
+        imbalance = uneven["expert_imbalance"]
+        key = "experts_even" if imbalance <= 1 else "experts"
+        named = {"model": uneven["model"], "batch": int(uneven["batch_size"])}
+        sentences.append(text(key, **named, times=significant(imbalance)))
     return " ".join(sentences)
 
 

@@ -32,7 +32,7 @@ def rows(tables: Tables) -> DataFrame:
     timed = pd.concat(parts, ignore_index=True)
     timed = selection.pick(timed[timed["device_uuid"] != ""], "recorded")
     lines = cards.compared(timed.to_dict("records"))
-    shared = [card.name for card in cards.each(lines)]
+    shared = [card.name for card in cards.summarised(lines)]
     compared = pd.DataFrame(lines, columns=list(cards.Compared._fields))
     drawn = compared[compared["card"].isin(shared)].merge(timed.drop(columns=BY_PROCESS), on=RUN)
     drawn = drawn.assign(
@@ -45,7 +45,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
     """Sentence on the card that is slower than the others, by its median over runs, or on the
     largest difference. Empty if too few runs are shared."""
     lines = rows[list(cards.Compared._fields)].itertuples(index=False)
-    found = cards.each(cards.Compared(*line) for line in lines)
+    found = cards.summarised(cards.Compared(*line) for line in lines)
     if not found:
         return ""
     slow = [card for card in found if card.is_slow]

@@ -59,7 +59,7 @@ def _largest(row: Record) -> list[tuple[str, int, float]]:
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on each model's largest layer, or kind of equal layers; the most uneven model comes
     first."""
-    words = {}
+    parts = {}
     for _, here in rows.groupby("model", sort=False):
         named = here[here["layer"] != ""].sort_values("part", ascending=False, kind="stable")
         largest = named.iloc[0]
@@ -70,9 +70,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
             key = "alike"
         else:
             key = "several" if largest["times"] > 1 else "finding"
-        told = text(key, row=largest, share=100 * largest["part"], count=alike)
-        words[told] = largest["part"]
-    return " ".join(sorted(words, key=lambda sentence: -words[sentence]))
+        sentence = text(key, row=largest, share=100 * largest["part"], count=alike)
+        parts[sentence] = largest["part"]
+    return " ".join(sorted(parts, key=lambda sentence: -parts[sentence]))
 
 
 def _dressed(rows: DataFrame, text: Texts) -> DataFrame:

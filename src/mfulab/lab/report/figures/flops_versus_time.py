@@ -29,12 +29,12 @@ def rows(tables: Tables) -> DataFrame:
     groups = timed.groupby(ALIKE, dropna=False, sort=False)
     _, here = max(groups, key=lambda group: len(group[1]))
     here = here.sort_values("flops", ascending=False).head(MOST)
-    whole = here.iloc[0]
+    largest = here.iloc[0]
     lost = ok(tables["quality"], "accuracy_change_points").drop_duplicates("compression")
     points = lost.set_index("compression")["accuracy_change_points"]
     return here.assign(
-        flops_percent=100 * here["flops"] / whole["flops"],
-        time_percent=100 * here["time_s"] / whole["time_s"],
+        flops_percent=100 * here["flops"] / largest["flops"],
+        time_percent=100 * here["time_s"] / largest["time_s"],
         points=here["model"].map(TRAINED).map(points),
         flops_per_sample=here["flops"] / here["batch_size"],
         time_per_sample=here["time_s"] / here["batch_size"],

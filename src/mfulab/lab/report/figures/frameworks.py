@@ -39,9 +39,8 @@ def alike(curves: dict[str, list[float]]) -> tuple[int, float]:
     then, in percent."""
     steps = [*zip(*curves.values(), strict=False)]
     compared = list(itertools.takewhile(lambda losses: min(losses) > VANISHED * steps[0][0], steps))
-    return len(compared), 100 * max(
-        ((max(losses) - min(losses)) / max(losses) for losses in compared), default=0.0
-    )
+    deviations = ((max(losses) - min(losses)) / max(losses) for losses in compared)
+    return len(compared), 100 * max(deviations, default=0.0)
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
@@ -61,8 +60,12 @@ def _compared(rows: DataFrame, text: Texts) -> list[str]:
     here = max(ranked or cases, key=lambda case: case["time_s"].iloc[-1] / case["time_s"].iloc[0])
     fast = here.iloc[0]
     slow = here.iloc[-1]
-    alone = ("finding_one", "finding_alike")[len(here) > 1]
-    key = "finding" if ranked else alone
+    if ranked:
+        key = "finding"
+    elif len(here) > 1:
+        key = "finding_alike"
+    else:
+        key = "finding_one"
     names = {"fast": text(fast.execution), "slow": text(slow.execution)}
     sentences = [text(key, row=fast, longer=slow["time_s"], **names)]
     if not ranked:

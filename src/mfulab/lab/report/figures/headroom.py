@@ -64,22 +64,22 @@ def _spread(ordered: DataFrame, most: int, first: Hashable) -> DataFrame:
     ordered = preferred(ordered, ~trust.doubtful(ordered) | (ordered.index == first))
     others = ordered.index.drop(first, errors="ignore")
     room = most - (len(ordered) - len(others))
-    places = np.linspace(0, len(others) - 1, min(len(others), room)).round().astype(int)
-    return ordered[ordered.index.isin([first, *others[places]])]
+    positions = np.linspace(0, len(others) - 1, min(len(others), room)).round().astype(int)
+    return ordered[ordered.index.isin([first, *others[positions]])]
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentence on the largest loss, of the run that has it."""
-    place, part = rows[[part for part in PARTS if part != "useful"]].astype(float).stack().idxmax()
-    worst = rows.loc[place]
-    named = {"part": text.within("trace")(part)}
+    losses = rows[[part for part in PARTS if part != "useful"]].astype(float)
+    index, part = losses.stack().idxmax()
+    worst = rows.loc[index]
     return text(
         "finding",
         worst=worst,
         step=1e3 * worst["time_s"],
         ms=worst[f"{part}_ms"],
         points=worst[part],
-        **named,
+        part=text.within("trace")(part),
     )
 
 

@@ -86,9 +86,8 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         [*map(text, names)] for names in (("speed", "explained"), ("workers", "not_waiting"))
     )
     for (left, right), here in style.in_rows(figure, rows, titles, x=across):
-        alike = selection.largest(
-            here, ALIKE
-        )  # only one case, as speeds of several need different axes
+        # Only one case, as the speeds of several would need different axes.
+        alike = selection.largest(here, ALIKE)
         kinds.lines(left, alike[alike["usual"]], "place", "samples_per_s", *tooltip, **look)
         kinds.points(
             left,

@@ -80,8 +80,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
         own = rows[(rows[LADDER] == row[LADDER]).all(axis=1) & (rows["kernel"] == REFERENCE)]
         for _, library in own[(own[SHARE] - 100).abs() >= LEAST].iterrows():
             sentences.append(text("finding_reference", row=library))
-    if elsewhere := high["elsewhere"]:
-        sentences.append(text("finding_elsewhere", kernels=elsewhere))
+    if high["elsewhere"]:
+        sentences.append(text("finding_elsewhere", kernels=high["elsewhere"]))
     for below, rung in out_of_order(here):
         because = "; ".join(_reasons(below, rung, text)) or text("unexplained")
         names = {"rung": rung["kernel"], "below": below["kernel"]}
@@ -105,13 +105,10 @@ def out_of_order(here: DataFrame) -> list[tuple[Series, Series]]:
     """Pairs (below, rung) on one machine in which a rung is not faster than the one below it.
     Libraries are not rungs."""
     rungs = {rung["kernel"]: rung for _, rung in here[here["family"] != "library"].iterrows()}
-    pairs = []
-    for rung in rungs.values():
-        if rung["after"] in rungs:
-            pairs.append((rungs[rung["after"]], rung))
     found = []
-    for below, rung in pairs:
-        if rung[SHARE] <= below[SHARE]:
+    for rung in rungs.values():
+        below = rungs.get(rung["after"])
+        if below is not None and rung[SHARE] <= below[SHARE]:
             found.append((below, rung))
     return found
 

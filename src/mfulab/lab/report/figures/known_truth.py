@@ -54,7 +54,8 @@ def errors(rows: DataFrame, columns: Sequence[str] = COUNTERS) -> DataFrame:
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on a reading after the load, on the worst counter, and on the one whose largest
     error is smallest. Other processes are mentioned if they disturbed the loads."""
-    load, worst = (off := errors(rows)).abs().stack().idxmax()
+    off = errors(rows)
+    load, worst = off.abs().stack().idxmax()
     row = rows.set_index("load").loc[load]
     sentences = []
     late = rows.dropna(subset=["after_percent", "mfulab_percent"])

@@ -12,11 +12,8 @@ TOPIC = "memory"
 ORDER = 3
 REASONS = selection.TOGETHER
 WORDS = ("memory", "page_cache", "disk")  # levels with a translated name
-DEPENDENT = (
-    "random",
-    "page_cache",
-    "disk",
-)  # patterns in which each access depends on the previous one
+# Patterns in which each access depends on the previous one.
+DEPENDENT = ("random", "page_cache", "disk")
 
 # Cycles that the accounting text prints. Registers are not measured, as they have no address.
 PRINTED = {
@@ -48,23 +45,16 @@ def finding(rows: DataFrame, text: Texts) -> str:
     steps = rows["time_per_access_s"] / rows["time_per_access_s"].shift()
     names = {"near": _name(first, text), "far": _name(last, text)}
     costs = {"near_cost": _cost(first, text), "far_cost": _cost(last, text)}
-    sentences = [
-        text(
-            "finding",
-            **names,
-            **costs,
-            factor=last["time_per_access_s"] / first["time_per_access_s"],
-        )
-    ]
+    factor = last["time_per_access_s"] / first["time_per_access_s"]
+    sentences = [text("finding", **names, **costs, factor=factor)]
     if len(rows) > 2 and steps.max() > 1:
         index = int(steps.idxmax())
-        upper, lower = (_name(rows.iloc[at], text) for at in (index - 1, index))
+        upper = _name(rows.iloc[index - 1], text)
+        lower = _name(rows.iloc[index], text)
         sentences.append(text("step", upper=upper, lower=lower, factor=steps.max()))
-    hierarchy = text.within("memory_hierarchy")
-    clocks = rows["nominal_mhz"].dropna().head(1)
-    return " ".join(
-        [*sentences, *(hierarchy("nominal", clock=f"{clock:,.0f}") for clock in clocks)]
-    )
+    for clock in rows["nominal_mhz"].dropna().head(1):
+        sentences.append(text.within("memory_hierarchy")("nominal", clock=f"{clock:,.0f}"))
+    return " ".join(sentences)
 
 
 def _name(row: Series, text: Texts) -> str:
@@ -92,7 +82,7 @@ def _beside(row: Series, text: Texts) -> str:
     return cost
 
 
-def _registers(axes: Axes, text: Texts) -> None:
+def _draw_registers(axes: Axes, text: Texts) -> None:
     """Adds a line for registers above the nearest level: the value that the text prints, and that
     it is not measured."""
     axes.set_ylim(axes.get_ylim()[0], -1.4)
@@ -127,7 +117,7 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> None:
         fontsize=10,
     )
     reach = width.max() / 2
-    _registers(axes, text)
+    _draw_registers(axes, text)
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.set(
         xlim=(-1.1 * reach, 2.9 * reach),

@@ -93,11 +93,13 @@ def _of_model(row: Row, measured: DataFrame) -> list[Record]:
     for way, options in WAYS.items():
         memory = _training(row, **options)
         line = shared | {"way": way, "total": memory.total} | asdict(memory)
-        if len(peaks := here[_are(here, options)]):
+        peaks = here[_are(here, options)]
+        if len(peaks):
             line |= {"run": peaks["run"].iloc[0], runs.DOUBTFUL: bool(peaks[runs.DOUBTFUL].all())}
             line["measured_bytes"] = float(peaks["memory_bytes"].median())
         lines.append(line)
-    if pd.notna(cache := row["key_value_cache_bytes"]):
+    cache = row["key_value_cache_bytes"]
+    if pd.notna(cache):
         memory = StepMemory(int(row["parameters"]) * 2, 0, 0, 0, 0, int(cache) * 2 // BYTES)
         lines.append(shared | {"way": INFERENCE, "total": memory.total} | asdict(memory))
     return lines

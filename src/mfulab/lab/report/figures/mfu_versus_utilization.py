@@ -76,9 +76,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
 def _what_is_best(rows: DataFrame, ahead: DataFrame, text: Texts) -> str:
     """Words for the best run, the first of those `ahead`: whether the best of all reliable runs or
     only of real models, and whether others could be as good."""
-    told = selection.select(rows, ("uncounted", "emulated", "doubtful", "unsure")).told
-    beside = told.loc[told["machine"] == ahead["machine"].iloc[0], "mfu_percent"]
-    is_highest = ahead["mfu_percent"].iloc[0] >= beside.max()
+    reliable = selection.select(rows, ("uncounted", "emulated", "doubtful", "unsure")).told
+    here = reliable.loc[reliable["machine"] == ahead["machine"].iloc[0], "mfu_percent"]
+    is_highest = ahead["mfu_percent"].iloc[0] >= here.max()
     is_alone = len(ahead) == 1
     keys = ("among_best", "best") if is_highest else ("among_best_model", "best_model")
     are_trusted = trust.unsure(rows).any() and not trust.unsure(ahead).any()
@@ -143,21 +143,18 @@ def shown(rows: DataFrame, text: Texts) -> DataFrame:
             )
             named_here = here.index[here.index.isin(named)]
             others = here.index[here.index.isin(fastest.index.difference(named_here))]
-            places = (
-                np.linspace(0, len(others) - 1, min(len(others), most - len(named_here)))
-                .round()
-                .astype(int)
-            )
-            here = here[here.index.isin([*named_here, *others[places]])]
+            count = min(len(others), most - len(named_here))
+            positions = np.linspace(0, len(others) - 1, count).round().astype(int)
+            here = here[here.index.isin([*named_here, *others[positions]])]
         here = rows.loc[here.index]
         of_machines.append(here.assign(name=curves.apart(here, text)))
     rows = pd.concat(of_machines)
     budgets = [account.read(row).losses for row in rows.to_dict("records")]
-    lost = [
-        {part: cost.ms for part, cost in budget.items() if part != "useful"} for budget in budgets
-    ]
-    # Empty if no trace shows the losses.
-    causes = [max(parts, key=parts.__getitem__, default="") for parts in lost]
+    causes = []
+    for budget in budgets:
+        lost_ms = {part: cost.ms for part, cost in budget.items() if part != "useful"}
+        # Empty if no trace shows the losses.
+        causes.append(max(lost_ms, key=lost_ms.__getitem__, default=""))
     return rows.assign(cause=causes, color=[COLORS.get(cause, style.MUTED) for cause in causes])
 
 

@@ -113,21 +113,18 @@ def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
         "labelsize": 9,
     }
     for axes, (name, pale) in zip(grid, shown.items(), strict=True):
-        whole = 1 if name == "errors" else 100
-        words = rows[name].map(lambda share: text("share_of", share=share))
-        here = rows.assign(
-            words=rows[name].map("{:.1f}".format) + half if name == "errors" else words
-        )
-        if name != "errors":
-            axes.axvline(100, **style.LIMIT)
-        kinds.bars(axes, here, name, "named", name, "accuracy_percent", "time_s", pale=pale, **look)
-        key = "of_whole"
-        if whole == 1:
+        if name == "errors":
+            least = 1
             key = "of_images"
-        axes.set(
-            xlim=(0, 1.8 * max(rows[name].max(), whole)),
-            xlabel=text(key),
-        )
+            words = rows[name].map("{:.1f}".format) + half
+        else:
+            least = 100
+            key = "of_whole"
+            words = rows[name].map(lambda share: text("share_of", share=share))
+            axes.axvline(100, **style.LIMIT)
+        here = rows.assign(words=words)
+        kinds.bars(axes, here, name, "named", name, "accuracy_percent", "time_s", pale=pale, **look)
+        axes.set(xlim=(0, 1.8 * max(rows[name].max(), least)), xlabel=text(key))
     return [
         style.dot("none", text("behind")),
         *style.within(~(rows["differs"] & rows["timed"]), text),

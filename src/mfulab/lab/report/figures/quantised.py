@@ -47,9 +47,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
     else:
         key = "finding_alike"
     sentences = [text(key, **_case(best, text))]
-    for _, slowest in (
-        slower[slower["relative"] < best["relative"]].nsmallest(1, "relative").iterrows()
-    ):
+    worse = slower[slower["relative"] < best["relative"]]
+    for _, slowest in worse.nsmallest(1, "relative").iterrows():
         sentences.append(text("slowest", **_case(slowest, text)))
     alike = len(rows) - len(beyond)
     if alike:
@@ -58,10 +57,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
     decoded = rows[
         (rows["mode"] == "decoding") & ratio.notna() & apart(rows, suffix="_before", ratio=ratio)
     ]
-    sentences += [
-        text("bandwidth", **_case(best, text))
-        for _, best in decoded.nlargest(1, "relative").iterrows()
-    ]
+    for _, fastest in decoded.nlargest(1, "relative").iterrows():
+        sentences.append(text("bandwidth", **_case(fastest, text)))
     if rows["quantisation"].nunique() > 1:
         sentences.append(text("error", **_case(rows.loc[rows["error"].idxmax()], text)))
     return " ".join(sentences)

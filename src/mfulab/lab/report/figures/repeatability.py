@@ -96,7 +96,8 @@ def _order(rows: DataFrame) -> list[str]:
 
 
 def _finished(axes: Axes, here: DataFrame, rows: DataFrame, text: Texts) -> None:
-    if usual := _trust(tuple(here["times"])).spread_percent:
+    usual = _trust(tuple(here["times"])).spread_percent
+    if usual:
         axes.axvline(usual, **style.LIMIT)
     most = max(2.6, 1.4 * rows["spread_percent"].max())
     least = max(FINEST, min(rows["spread_percent"].min(), most / 8))  # at least three doublings

@@ -58,13 +58,14 @@ def naive(rows: DataFrame) -> Series:
 def finding(rows: DataFrame, text: Texts) -> str:
     """Sentences on the parts of the mean of the text's kernel and the printed value, on its error,
     and on wrong results."""
-    told = naive(rows)
-    sentences = [text("finding", row=told, printed=quantity(PRINTED_S, "s"))]
+    row = naive(rows)
+    kernel = row["kernel"]
+    sentences = [text("finding", row=row, printed=quantity(PRINTED_S, "s"))]
     errors = rows.set_index("kernel")["max_absolute_error"].dropna()
-    other = CORRECTED.get(told["kernel"])
-    if told["kernel"] in errors and other in errors:
-        values = {"own": errors[told["kernel"]], "other_error": errors[other]}
-        sentences.append(text("errors", kernel=told["kernel"], other=other, **values))
+    other = CORRECTED.get(kernel)
+    if kernel in errors and other in errors:
+        values = {"own": errors[kernel], "other_error": errors[other]}
+        sentences.append(text("errors", kernel=kernel, other=other, **values))
     for _, row in rows[rows["status"] == "incorrect"].iterrows():
         sentences.append(text("wrong_at", row=row))
     return " ".join(sentences)

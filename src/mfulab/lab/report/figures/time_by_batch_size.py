@@ -37,7 +37,8 @@ def finding(rows: DataFrame, text: Texts) -> str:
     last = frames.preferred(last, sound)
     sentences = _gains(first, last, text)
     sentences += selection.unranked_words(sound, text)
-    if falling := int(trust.falling(rows).sum()):
+    falling = int(trust.falling(rows).sum())
+    if falling:
         sentences.append(text("falling", count=falling))
     return " ".join(sentences)
 

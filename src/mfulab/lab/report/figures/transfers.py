@@ -32,14 +32,9 @@ def finding(rows: DataFrame, text: Texts) -> str:
     small = here.iloc[0]
     longest = parts.loc[small.name].astype(float).idxmax()
     part = longest.removesuffix(" %")
+    share = parts.loc[small.name, longest]
     key = "finding_one" if len(here) == 1 else "finding"
-    return text(
-        key,
-        small=small,
-        large=here.iloc[-1],
-        part=text(part),
-        share=parts.loc[small.name, longest],
-    )
+    return text(key, small=small, large=here.iloc[-1], part=text(part), share=share)
 
 
 def _shares(here: DataFrame) -> DataFrame:

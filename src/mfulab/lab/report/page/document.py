@@ -241,8 +241,8 @@ def _runs_in_words(
 
 
 def _why(figures_shown: set[str], tables: frames.Tables, is_of_own: bool, language: str) -> Record:
-    """Returns the section "Why", and the lanes and lowest run of the first figure. The latter are
-    empty if own runs lack MFU or utilization and the figure shows only recordings."""
+    """Returns the section "Why", and lanes and lowest run of the first figure. If own steps lack
+    MFU or utilization, there are none, except that a single trace stands in for the run."""
     charted = selection.drawable(mfu_versus_utilization, tables)
     if charted.empty or not is_of_own:
         section = why.section(tables, None, figures_shown, language)

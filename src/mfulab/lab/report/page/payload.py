@@ -26,7 +26,7 @@ DRAWN = 500  # rows of a figure's CSV; the table's export has all
 KEPT = {"hardware", "run", "recorded", "experiment", "commit", "time_ci_low_s", "time_ci_high_s"}
 SETTINGS = "settings"  # column for parts of a run's name that no other column shows
 ADDED = {SETTINGS: str, REACH: float}  # columns that the page adds to its tables
-# Columns that tables hide at first and figures' CSV omits. A run's name and interval are not among them.
+# Columns that tables hide at first and that the CSV of figures omits.
 BEHIND = set(chain.from_iterable(map(fields, TABLES))) - KEPT
 BEHIND.difference_update(*(measurement.shown.split() for measurement in TABLES.values()))
 

@@ -28,24 +28,10 @@ SHOWN = 6  # cases shown at first
 MORE = 24  # cases that can be unfolded; others are only in the table of rows
 CASE = ["machine", "model", "mode"]
 LISTED = 30  # lines in the table of batch sizes
-WORDS = (
-    *(
-        "forward",
-        "backward",
-        "optimiser",
-        "other",
-        "bf16_yes",
-        "bf16_no",
-        "bf16_unclear",
-        "bf16_once",
-        "bf16_faults",
-    ),
-    *("head_model", "head_mode", "head_precision", "head_batch", "head_speed", "head_share"),
-)
+PHASES = ("forward", "backward", "optimiser", "other")
+WORTH = ("bf16_yes", "bf16_no", "bf16_unclear", "bf16_once", "bf16_faults")
+HEADS = ("head_model", "head_mode", "head_precision", "head_batch", "head_speed", "head_share")
 MANY_SAMPLES = 10_000  # batch size from which three digits are shown
-PHASES = WORDS[:4]
-WORTH = WORDS[4:9]
-HEADS = WORDS[9:]
 CAUSE = "verdict"
 KEEPING_MEMORY = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296"  # of glibc
 OUT_OF_MEMORY = "out_of_memory"
@@ -79,8 +65,9 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
     case_of_failed = [failed[name].map(str) for name in curves.KEYS]
     too_large_sizes = failed["batch_size"].groupby(case_of_failed).agg(list).to_dict()
     timed = frames.ok(rows, "samples_per_s", "batch_size")
-    if len(timed):
-        timed = frames.one_each(timed, [*curves.KEYS, "batch_size"])
+    if timed.empty:
+        return
+    timed = frames.one_each(timed, [*curves.KEYS, "batch_size"])
     cases = timed[curves.KEYS].to_dict("records")
     number = timed.groupby(curves.KEYS, dropna=False, sort=False).ngroup()
     sizes, speeds, memory = (
@@ -88,7 +75,7 @@ def batches(rows: pd.DataFrame) -> Iterator[Batch]:
     )
     order = np.lexsort((sizes, number))
     starts = np.flatnonzero(np.diff(number.iloc[order])) + 1
-    for by_size in np.split(order, starts) if len(order) else ():
+    for by_size in np.split(order, starts):
         best = speeds[by_size].max()
         last = by_size[-1]
         knee = by_size[speeds[by_size] >= KNEE * best][0]
@@ -385,7 +372,9 @@ def _answers(rows: pd.DataFrame, loaders: pd.DataFrame, text: Texts) -> list[Rec
     cases = pd.DataFrame([batch.case for batch in recommended])
     fed = frames.ok(rows, "input_wait_percent")
     lines = [_line(batch, cases, text) for batch in recommended[:LISTED]]
-    head = [*map(text, HEADS), *(text("head_fits", gigabytes=size) for size in CARDS_GB)]
+    head = list(map(text, HEADS))
+    for size in CARDS_GB:
+        head.append(text("head_fits", gigabytes=size))
     code = ""
     if fed.empty:
         code = in_language(f"{MEASURE} --config experiment=input", text.language)
