@@ -1,7 +1,7 @@
 """Claims that measured numbers support: a claim holds if it is true at both ends of its intervals.
 
 Doubt belongs to a claim, not to a row. A row keeps its interval and its reasons for doubt. Its mark
-is hollow, and its sentence omitted, only if the claim could turn within them.
+is hollow, and its sentence omitted, only if the claim could be false within them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -75,8 +75,8 @@ class Rule:
 
 
 def turns(module: ModuleType, rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns a figure's rows, of which only those whose claim could turn stay doubtful. Without
-    `CLAIM` in the module, all doubtful rows do."""
+    """Returns a figure's rows, of which only those whose claim could be false stay doubtful.
+    Without `CLAIM` in the module, all doubtful rows do."""
     rows = trust.with_doubts(rows)
     doubtful = rows["doubtful"]
     rule: Rule | None = getattr(module, "CLAIM", None)
@@ -100,7 +100,7 @@ def _of_doubtful(held: Callable[[pd.DataFrame], pd.Series]) -> Callable[[pd.Data
     return flags
 
 
-# For counts, and figures that show the spread itself: no claim could turn.
+# For counts, and figures that show the spread itself: every claim holds.
 COUNTED = Rule(lambda rows: pd.Series(True, rows.index))
 
 
@@ -170,7 +170,7 @@ def ordered(column: str, group: Sequence[str]) -> Rule:
 
 
 def contested(rows: pd.DataFrame) -> set[str]:
-    """Names of runs whose order could turn with a run that differs in one setting. More processes
+    """Names of runs whose order with a run that differs in one setting is uncertain. More processes
     would decide it."""
     names = rows["run"].tolist()
     ends = ends_of(rows, "time_s").reset_index(drop=True)

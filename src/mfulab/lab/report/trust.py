@@ -55,7 +55,7 @@ class Doubt(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """Number of hollow marks in a page's figures, whose claim could turn, and of all marks."""
+    """Number of hollow marks in a page's figures, whose claim could be false, and of all marks."""
 
     hollow: int
     total: int
@@ -83,7 +83,7 @@ def with_doubts(rows: pd.DataFrame) -> pd.DataFrame:
 
 def doubtful(rows: pd.DataFrame) -> pd.Series:
     """True for rows measured on a disturbed machine or without reaching a steady state. In a
-    figure, only for rows whose claim could turn. Wide intervals are no doubt."""
+    figure, only for rows whose claim could be false. Wide intervals are no doubt."""
     return with_doubts(rows)["doubtful"]
 
 

@@ -138,7 +138,8 @@ def _counts() -> Values:
 
 
 def _hardware() -> Values:
-    yield from ((f"product_{size}", formulas.matmul_flops(size, size, size)) for size in (1024, 4))
+    for size in (1024, 4):
+        yield f"product_{size}", formulas.matmul_flops(size, size, size)
     for name, fma in (("turing_fp32", 64), ("turing_fp16", 512)):
         yield name, 72 * fma * 2 * 1.77e9
         yield f"{name}_tflop_s", 72 * fma * 2 * 1.77e-3
@@ -159,9 +160,8 @@ def _hardware() -> Values:
     yield "adam_plain_gb", plain / 1e9
     yield "adam_mixed_gb", mixed / 1e9
     for name, layers in (("cache_layer", 1), ("cache_all", 32)):
-        size = 2 * formulas.TransformerShape(0, layers, 32, 128, 4096, 0, 32, True).cache_elements(
-            2048
-        )
+        shape = formulas.TransformerShape(0, layers, 32, 128, 4096, 0, 32, True)
+        size = 2 * shape.cache_elements(2048)
         yield name, size
         yield f"{name}_mb", size / 1e6
         yield f"{name}_gb", size / 1e9
@@ -202,16 +202,14 @@ def _numbers() -> Values:
     yield "microsecond", round(1 / 1e-6)
     with mpmath.workprec(113):
         yield "epsilon_binary128", float(mpmath.eps)
-        yield (
-            "tenths_binary128",
-            float(mpmath.mpf(1) / 10 + mpmath.mpf(2) / 10 - mpmath.mpf(3) / 10),
-        )
+        tenths_off = mpmath.mpf(1) / 10 + mpmath.mpf(2) / 10 - mpmath.mpf(3) / 10
+        yield "tenths_binary128", float(tenths_off)
     yield "epsilon_longdouble", float(np.finfo(np.longdouble).eps)
-    tenths = {
+    (tenths,) = {
         Context(prec=digits).add(Decimal("0.1"), Decimal("0.2")) - Decimal("0.3")
-        for digits in (7, 16, 34)
+        for digits in (7, 16, 34)  # the result is the same for all three
     }
-    yield "tenths_decimal", float(*tenths)  # one and the same in all three
+    yield "tenths_decimal", float(tenths)
     seven = Context(prec=7)
     yield "thirds_decimal", seven.multiply(seven.divide(Decimal(1), Decimal(3)), Decimal(3))
     yield "ulp_one", float(np.spacing(np.float32(1)))
