@@ -127,7 +127,8 @@ def steps(tables: Tables, *needed: str, **wanted: str | Iterable[str]) -> pd.Dat
     profile = tables["profile"]
     chosen = profile["processes"].fillna(1) == 1
     for name, values in wanted.items():
-        chosen &= profile[name].isin([values] if isinstance(values, str) else values)
+        allowed = [values] if isinstance(values, str) else values
+        chosen &= profile[name].isin(allowed)
     return with_machine(tables, ok(those(profile, chosen), *needed))
 
 
@@ -250,7 +251,10 @@ def with_machine(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
     names = (machines["name"] + (" " + machines["hardware"]).where(shared, "")).to_dict()
     devices = machines["device"].to_dict()
     keys = [*rows[on].drop_duplicates().itertuples(index=False, name=None)]  # few
-    shown = [(names.get(key) or key[0]) + (RECORDED if key[1] else "") for key in keys]
+    shown = []
+    for hardware, is_recorded in keys:
+        name = names.get((hardware, is_recorded)) or hardware
+        shown.append(f"{name}{RECORDED}" if is_recorded else name)
     columns = {"machine": shown, "device": [devices.get(key, "") for key in keys]}
     group = rows.groupby(on, sort=False, dropna=False).ngroup()
     added = {}

@@ -171,10 +171,9 @@ def _own(tables: frames.Tables) -> frames.Tables:
     """Steps and matmuls measured here, or all recorded ones if there are none."""
     rows = pick_all(tables, STEPS)
     is_here = any((~table["recorded"]).any() for table in rows.values())
-    return {
-        name: frames.those(table, ~table["recorded"]) if is_here else table
-        for name, table in rows.items()
-    }
+    if not is_here:
+        return rows
+    return {name: frames.those(table, ~table["recorded"]) for name, table in rows.items()}
 
 
 def marks(tables: frames.Tables, drawn: Iterable[pd.DataFrame]) -> Marks:
@@ -291,9 +290,10 @@ def precision(tables: frames.Tables, language: str = "en") -> str:
             key = "precision_wide"
         else:
             key = "precision"
-        factor = 1 + interval["half" if vague else "worst"] / 100
-        beyond = str(VAGUEST) if vague else f"> {VAGUEST}"
-        shown_factor = significant(factor, 2) if factor < VAGUEST else beyond
+        factor = 1 + (interval["half"] if vague else interval["worst"]) / 100
+        shown_factor = str(VAGUEST) if vague else f"> {VAGUEST}"
+        if factor < VAGUEST:
+            shown_factor = significant(factor, 2)
         sentences.insert(0, text(key, **interval, several=several, factor=shown_factor))
     return " ".join(sentences)
 
@@ -332,7 +332,9 @@ def _failed(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _line(doubt: Doubt, text: Texts) -> str:
-    run = _named(doubt.runs[0]) + (f" ({doubt.machine})" if doubt.machine else "")
+    run = _named(doubt.runs[0])
+    if doubt.machine:
+        run = f"{run} ({doubt.machine})"
     if doubt.is_far:
         return text("far_ceiling", precision=doubt.key, share=percent(doubt.worst))
     if doubt.worst:

@@ -109,7 +109,8 @@ def written(table: str, rows: Iterable[Record]) -> Iterator[Record]:
         for name in names:
             if _has_value(row.get(name)):
                 values[name] = row[name]
-        yield {**row, COUNTERS: json.dumps(values, ensure_ascii=False) if values else None}
+        cell = json.dumps(values, ensure_ascii=False) if values else None
+        yield {**row, COUNTERS: cell}
 
 
 def _has_value(value: object) -> bool:

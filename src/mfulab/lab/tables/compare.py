@@ -193,8 +193,8 @@ def _compare(
     """Compares a run's rows of both sets, either of which may be missing. `drift` and `usual` are
     as in `verdicts`: the spread between sweeps, and the variance between processes."""
     if old is None or new is None:
-        only = Said("only_in_new" if old is None else "only_in_old")
-        return Compared(*run, "not comparable", because=only)
+        key = "only_in_new" if old is None else "only_in_old"
+        return Compared(*run, "not comparable", because=Said(key))
     before = interval(old)
     after = interval(new)
     if before is None or after is None:
@@ -399,7 +399,9 @@ def show(
     fast = not (is_recording(old) or is_recording(new))
     both = merged(old, fast), merged(new, fast)
     drift = drift_between(*both)
-    compared = verdicts(*both, noticeable if gate is None else gate, drift or 0.0)
+    if gate is not None:
+        noticeable = gate
+    compared = verdicts(*both, noticeable, drift or 0.0)
     if out:
         write(compared, out, old, new)
     text = Texts(language, "compare")
@@ -506,7 +508,9 @@ def trust(runs: Sequence[Sequence[float]]) -> Trust:
         if len(times) > 1:
             several.append(list(times))
     usual = usual_variance(list(map(fast_variance, several)))
-    basis = Trust(len(several), None if usual is None else 100 * math.sqrt(usual))
+    basis = Trust(len(several))
+    if usual is not None:
+        basis = replace(basis, spread_percent=100 * math.sqrt(usual))
     split = list(filter(None, map(replicates.measurements, several)))
     if not split:
         return basis

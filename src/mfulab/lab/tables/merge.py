@@ -115,19 +115,20 @@ def collect(sources: Sequence[Path], results: Path, in_class: bool = False) -> M
 
 
 def _merge(folder: Path, participant: str, results: Path, merged: Merged) -> None:
+    """Merges the runs and plans of one results folder."""
     for step, run in _runs(folder):
         if not is_inside(run, folder):
             outside = Said("link_out_of", {"folder": str(folder)})
             merged.problems.append(not_copied(run, outside))
             continue
+        ours = results / _renamed(run.relative_to(folder), participant)
         try:
-            _merge_run(step, run, results / _renamed(run.relative_to(folder), participant), merged)
+            _merge_run(step, run, ours, merged)
         except (FileNotFoundError, ValueError) as error:
             merged.problems.append(not_copied(run, first_fault(error)))
     for plan in sorted(folder.glob("*/plan/*.json")):
-        _merge_plan(
-            plan, results / _renamed(plan.relative_to(folder), participant), merged, participant
-        )
+        ours = results / _renamed(plan.relative_to(folder), participant)
+        _merge_plan(plan, ours, merged, participant)
 
 
 def not_copied(run: Path, why: Said) -> Said:
@@ -186,6 +187,7 @@ def _results_of(source: Path, room: Path) -> Path:
 
 
 def _runs(results: Path) -> Iterator[tuple[str, Path]]:
+    """Yields (measurement, folder) of each run in a results folder."""
     for measurement in MEASUREMENTS.values():
         folder = f"*/{measurement.step}" if measurement.on_device else measurement.step
         for config in sorted(results.glob(f"{folder}/*/config.json")):
@@ -194,13 +196,15 @@ def _runs(results: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _merge_run(step: str, theirs: Path, ours: Path, merged: Merged) -> None:
+    """Copies a run unless it is here already; a different result of the same run is a problem."""
     if not (theirs / "row.csv").exists():
         return  # planned there, not measured
     problem = _why_bad(step, theirs) or _why_large(theirs, LARGEST - merged.copied_bytes)
     if problem:
         merged.problems.append(not_copied(theirs, problem))
     elif not (ours / "row.csv").exists() or not store.is_complete(ours / "row.csv"):
-        _copy(theirs, ours, ours.parents[1].name if MEASUREMENTS[step].on_device else "")
+        hardware = ours.parents[1].name if MEASUREMENTS[step].on_device else ""
+        _copy(theirs, ours, hardware)
         merged.copied.append(str(ours))
         merged.copied_bytes += sum(path.stat().st_size for path in ours.iterdir())
     elif _comparable(theirs) == _comparable(ours):

@@ -255,7 +255,8 @@ def rejoin(folder: Path) -> None:
     recorded = from_recorded(folder)
     if recorded.upkeep:
         first = recorded.upkeep[0]
-        raise ConfigurationError(first if isinstance(first, Said) else as_told(first))
+        message = first if isinstance(first, Said) else as_told(first)
+        raise ConfigurationError(message)
     _write_tables(build.joined(recorded.records), folder)
 
 

@@ -140,8 +140,10 @@ def greatest_error(dropped_bits: int) -> float:
     step = np.float32(2.0 ** (dropped_bits + 1) + 1)  # Dekker's splitting
     rounded = []
     for matrix in operands:
-        large = step * matrix
-        rounded.append(large - (large - matrix) if dropped_bits else matrix)
+        if dropped_bits:
+            large = step * matrix
+            matrix = large - (large - matrix)
+        rounded.append(matrix)
     return float(np.abs(rounded[0] @ rounded[1] - exact).max())
 
 

@@ -135,7 +135,8 @@ def bars(
     runs.mark(drawn, lanes, *(tooltip or (value,)))
     if pale:
         for bar, differs in zip(drawn, lanes[pale], strict=True):
-            bar.set_alpha(None if differs else style.PALE)
+            if not differs:
+                bar.set_alpha(style.PALE)
     set_ticks = axes.set_xticks if upright else axes.set_yticks
     set_ticks(range(len(names)), names)
     axes.grid(axis="x" if upright else "y", visible=False)
@@ -271,5 +272,7 @@ def lanes(
     axes.set_yticks(range(len(order)), list(order), **look)
     axes.set_ylim(-0.6, len(order) - 0.4)
     heights = rows[name].map({value: index for index, value in enumerate(order)}).astype(float)
+    if not hue:
+        return heights
     shift = {value: apart * ((len(hues) - 1) / 2 - index) for index, value in enumerate(hues)}
-    return heights + (rows[hue].map(shift).astype(float) if hue else 0.0)
+    return heights + rows[hue].map(shift).astype(float)

@@ -49,7 +49,8 @@ def mark(drawn: Drawn, rows: pd.DataFrame, *values: str) -> None:
     Doubtful ones become hollow."""
     hollow = rows[DOUBTFUL].to_numpy(dtype=bool)
     if isinstance(drawn, PathCollection):
-        drawn.set_urls(_titles(rows, values) if len(rows) <= style.MANY else None)
+        if len(rows) <= style.MANY:
+            drawn.set_urls(_titles(rows, values))
         if hollow.any():
             faces = np.resize(drawn.get_facecolor(), (len(hollow), 4))
             edges = drawn.get_edgecolor()

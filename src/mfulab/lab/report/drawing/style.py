@@ -334,10 +334,11 @@ def dots(
     """A legend entry for each value, with its name of that kind or its own text. `marker` is one
     for all, or one for each value."""
     markers = dict.fromkeys(colors, marker) if isinstance(marker, str) else marker
-    return [
-        dot(color, text.name(kind, name) if kind else text(name), markers[name])
-        for name, color in colors.items()
-    ]
+    entries = []
+    for name, color in colors.items():
+        label = text.name(kind, name) if kind else text(name)
+        entries.append(dot(color, label, markers[name]))
+    return entries
 
 
 def line(color: str, label: str, dash: Dash = "") -> Line2D:
@@ -359,9 +360,12 @@ def legend(figure: Figure, entries: Sequence[Line2D], columns: int = 0) -> None:
         return
     width = _legend_width([entry.get_label() for entry in entries])
     size = min(11, 88 / len(entries), LEGEND_WIDTH / width)
-    columns = columns or (4 if size < LEAST else len(entries))
+    if not columns:
+        columns = 4 if size < LEAST else len(entries)
     lines = -(-len(entries) // columns)
-    look = {**LEGEND, "fontsize": size if lines == 1 else 9}
+    if lines > 1:
+        size = 9
+    look = {**LEGEND, "fontsize": size}
     figure.legend(handles=list(entries), ncols=columns, **look).set_in_layout(False)
     if lines > 1:
         figure.set_figheight(figure.get_figheight() + 0.2 * lines)

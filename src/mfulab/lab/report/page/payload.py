@@ -57,7 +57,8 @@ def packed(pieces: Iterable[str]) -> tuple[str, str]:
     letters = set[str]()
     for piece in pieces:
         chunks.append(compressor.compress(piece.encode("utf-8", errors="replace")))
-        letters.update("" if piece.isascii() else piece)
+        if not piece.isascii():
+            letters.update(piece)
     chunks.append(compressor.flush())
     return base64.b64encode(b"".join(chunks)).decode(), "".join(sorted(letters))
 
@@ -73,11 +74,12 @@ def compact(name: str, table: pd.DataFrame, text: Texts) -> Iterator[str]:
     if "run" in table and (others := settings(table, main)).any():
         table = table.assign(settings=others)
         before = [index for index, column in enumerate(main) if column in ("hardware", "status")]
-        main.insert(before[0] if before else 1, SETTINGS)
+        main.insert(min(before, default=1), SETTINGS)
     yield '{"values":['
     for column in [*main, *(column for column in table.columns if column not in main)]:
         cells = table[column]
-        if column not in main and ((cells == "") if kinds[column] is str else cells.isna()).all():
+        is_empty = (cells == "") if kinds[column] is str else cells.isna()
+        if column not in main and is_empty.all():
             continue
         codes, distinct = pd.factorize(cells)
         if kinds[column] is str:
