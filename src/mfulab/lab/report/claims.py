@@ -91,7 +91,7 @@ def compares(module: ModuleType) -> bool:
     return rule is not None and rule.compares
 
 
-def _of_doubtful(held: Callable[[pd.DataFrame], pd.Series]) -> Callable[[pd.DataFrame], pd.Series]:
+def _or_trusted(held: Callable[[pd.DataFrame], pd.Series]) -> Callable[[pd.DataFrame], pd.Series]:
     """Wraps `held` so that the claims of rows without doubt always hold."""
 
     def flags(rows: pd.DataFrame) -> pd.Series:
@@ -110,7 +110,7 @@ def below(low: str, high: str) -> Rule:
     def held(rows: pd.DataFrame) -> pd.Series:
         return ends_of(rows, low)["high"] < ends_of(rows, high)["low"]
 
-    return Rule(_of_doubtful(held))
+    return Rule(_or_trusted(held))
 
 
 def side_of(column: str, reference: float) -> Rule:
@@ -124,7 +124,7 @@ def side_of(column: str, reference: float) -> Rule:
         stays_below = ~is_above & (ends["high"] <= reference)
         return stays_above | stays_below | (rows[column] == reference)
 
-    return Rule(_of_doubtful(held), compares=True)
+    return Rule(_or_trusted(held), compares=True)
 
 
 def largest(parts: Sequence[str]) -> Rule:
@@ -136,7 +136,7 @@ def largest(parts: Sequence[str]) -> Rule:
         second, first = np.sort(cells, axis=1)[:, -2:].T
         return first > second * spreads(rows)
 
-    return Rule(_of_doubtful(held))
+    return Rule(_or_trusted(held))
 
 
 def rising(column: str, series: Sequence[str], along: str) -> Rule:

@@ -323,7 +323,7 @@ def _read(path: Path, table: str, problems: list[str], rules: list[Said]) -> pd.
     is_long = False
     try:
         is_long = path.stat().st_size > LARGE_BYTES
-        frame = _few_cells(path, expected, rules) if is_long else _cells(path, expected)
+        frame = _read_chosen(path, expected, rules) if is_long else _read_cells(path, expected)
         absent = [name for name in expected if name not in frame]
         if absent:
             problems.append(f"{path.name}: missing columns {', '.join(absent)}")
@@ -353,6 +353,7 @@ def _read(path: Path, table: str, problems: list[str], rules: list[Said]) -> pd.
 
 
 def _choice(keys: pd.DataFrame, expected: Iterable[str], path: Path) -> shown_rows.Choice | None:
+    """Choice of the rows of a table that are shown; None if all are."""
     return shown_rows.choose(keys, expected, path.name, shown_rows.SHOWN)
 
 
@@ -375,23 +376,24 @@ def _make_typed(frame: pd.DataFrame, expected: Mapping[str, type]) -> int:
     return unreadable
 
 
-def _few_cells(path: Path, expected: Mapping[str, type], rules: list[Said]) -> pd.DataFrame:
+def _read_chosen(path: Path, expected: Mapping[str, type], rules: list[Said]) -> pd.DataFrame:
     """Reads the rows that represent a long file, in parts, so that it is never in memory as a
     whole."""
     read = pick_present(expected, shown_rows.KEYS)
-    keys = _cells(path, read)
+    keys = _read_cells(path, read)
     _make_typed(keys, read)
     choice = None
     if set(read) <= set(keys):  # missing columns are reported elsewhere
         choice = _choice(keys, expected, path)
     if choice is None:
-        return _cells(path, expected)
+        return _read_cells(path, expected)
     rules.append(choice.rule)
-    parts = [part[choice.rows[part.index]] for part in _parts(path, expected)]
+    parts = [part[choice.rows[part.index]] for part in _read_parts(path, expected)]
     return pd.concat(parts, ignore_index=True)
 
 
-def _parts(path: Path, expected: Mapping[str, type]) -> Iterator[pd.DataFrame]:
+def _read_parts(path: Path, expected: Mapping[str, type]) -> Iterator[pd.DataFrame]:
+    """Yields the expected columns of a file in parts of ROWS_AT_ONCE rows."""
     with opened(path) as file:
         yield from pd.read_csv(file, chunksize=ROWS_AT_ONCE, **_options(expected))
 
@@ -416,7 +418,7 @@ def _is_empty(cells: pd.Series, kind: type) -> bool:
     return bool(missing.all())
 
 
-def _cells(path: Path, expected: Mapping[str, type]) -> pd.DataFrame:
+def _read_cells(path: Path, expected: Mapping[str, type]) -> pd.DataFrame:
     """Reads the expected columns as they are in the file: as text, or as numbers if all cells of
     the column are."""
     with opened(path) as file, warnings.catch_warnings():

@@ -195,7 +195,7 @@ def falling(rows: pd.DataFrame) -> pd.Series:
     more."""
     timed = _by_batch(rows)
     longest = timed.groupby([*STEP, "batch_size"])["time_s"].max().groupby(STEP).cummax()
-    smaller = _of_batch(longest.groupby(STEP).shift(), timed)
+    smaller = _time_at_batch(longest.groupby(STEP).shift(), timed)
     return (timed["time_s"] < FALLING * smaller).reindex(rows.index, fill_value=False)
 
 
@@ -204,7 +204,7 @@ def overtaken(rows: pd.DataFrame) -> pd.Series:
     must have slowed it down."""
     timed = _by_batch(rows)
     shortest = timed.groupby([*STEP, "batch_size"])["time_s"].min()[::-1].groupby(STEP).cummin()
-    larger = _of_batch(shortest.groupby(STEP).shift(), timed)
+    larger = _time_at_batch(shortest.groupby(STEP).shift(), timed)
     return (FALLING * timed["time_s"] > larger).reindex(rows.index, fill_value=False)
 
 
@@ -214,7 +214,7 @@ def _by_batch(rows: pd.DataFrame) -> pd.DataFrame:
     return timed.assign(run=timed["run"].str.replace(consistency.BATCH, "", regex=True))
 
 
-def _of_batch(times: pd.Series, timed: pd.DataFrame) -> np.ndarray:
+def _time_at_batch(times: pd.Series, timed: pd.DataFrame) -> np.ndarray:
     """Looks up the time of each row's step and batch size in `times`."""
     return times.reindex(pd.MultiIndex.from_frame(timed[[*STEP, "batch_size"]])).to_numpy()
 
@@ -247,7 +247,7 @@ def summary(
     if not rows["recorded"].all():
         command = f"{MEASURE} --forcerun {' '.join(steps)}{chosen}"
     if timed.any():
-        headline = _of_marks(marks, int(timed.sum()), len(timed), text)
+        headline = _rows_and_marks(marks, int(timed.sum()), len(timed), text)
     elif reasons:
         headline = text("ceilings_only")
     else:
@@ -255,7 +255,7 @@ def summary(
     return headline, lines, command
 
 
-def _of_marks(marks: Marks | None, count: int, total: int, text: Texts) -> str:
+def _rows_and_marks(marks: Marks | None, count: int, total: int, text: Texts) -> str:
     """Sentence on the number of doubtful rows, and on how many marks of the page they affect, if
     `marks` were counted."""
     if marks is None:

@@ -95,9 +95,9 @@ def _objections(records: Records, project: Path, planned: Collection[str]) -> li
     known = set(planned)
     if not any(is_gpu(row.get("device")) for row in records["environment"]):
         known.update(OF_GPUS)
-    absent = _absent(project, known)
-    if absent:
-        names = ", ".join(absent)
+    missing = _missing_experiments(project, known)
+    if missing:
+        names = ", ".join(missing)
         reasons.append(f"config/experiment/: without rows of {names}, their figures are empty.")
     return reasons
 
@@ -153,15 +153,15 @@ def _planned_overrides(results: Path, hardware: str) -> dict[str, list[str]]:
     return planned
 
 
-def _absent(project: Path, planned: Collection[str]) -> list[str]:
+def _missing_experiments(project: Path, planned: Collection[str]) -> list[str]:
     """Names of the project's experiments that a recording should have and that were not planned."""
-    absent = []
+    missing = []
     for path in project.glob(EXPERIMENTS):
         steps = load_yaml(path)["steps"]
         is_recorded = any(MEASUREMENTS[step].table in RECORDED for step in steps)
         if is_recorded and path.stem not in planned and path.stem not in OPTIONAL:
-            absent.append(path.stem)
-    return sorted(absent)
+            missing.append(path.stem)
+    return sorted(missing)
 
 
 def folder_of(results: Path, hardware: str) -> Path:

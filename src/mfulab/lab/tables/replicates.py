@@ -152,6 +152,7 @@ def _add_intervals(
 
 
 def _add_interval(run: _Run, quantity: Quantity, usual: float | None, best: Bests) -> None:
+    """Adds the interval of one quantity to a run's row."""
     timed = _timed(run.counts, quantity.name)
     values = [process[quantity.name] for process in timed]
     slowdowns = [slowdown(process, best) for process in timed]
@@ -323,6 +324,7 @@ def _both_times(
 
 
 def _timed(group: Iterable[Row], name: str) -> list[Row]:
+    """Successful rows with a positive value in the column `name`."""
     return [row for row in group if row["status"] == "ok" and (row.get(name) or 0) > 0]
 
 

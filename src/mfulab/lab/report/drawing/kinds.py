@@ -143,7 +143,7 @@ def bars(
     if labelsize:
         axes.tick_params(axis="y", labelsize=labelsize)
     if words:
-        _write_behind(axes, drawn, lanes[words], fontsize)
+        _label_ends(axes, drawn, lanes[words], fontsize)
 
 
 LANES = "lane"  # column with the line of each bar
@@ -189,7 +189,7 @@ def _drawn_bars(
     return list(axes.patches[before:])
 
 
-def _write_behind(axes: Axes, drawn: Sequence[Rectangle], labels: Series, fontsize: float) -> None:
+def _label_ends(axes: Axes, drawn: Sequence[Rectangle], labels: Series, fontsize: float) -> None:
     """Writes a label after the end of each bar."""
     paper = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.6}
     anchor = {"textcoords": "offset points", "va": "center", "fontsize": fontsize, "bbox": paper}

@@ -70,7 +70,7 @@ def finding(rows: DataFrame, text: Texts) -> str:
         )
     if not above:
         return says
-    return f"{says} {text('doubtful', count=above, what=_what(rows, above, text))}"
+    return f"{says} {text('doubtful', count=above, what=_count(rows, above, text))}"
 
 
 def _what_is_best(rows: DataFrame, ahead: DataFrame, text: Texts) -> str:
@@ -85,7 +85,7 @@ def _what_is_best(rows: DataFrame, ahead: DataFrame, text: Texts) -> str:
     return text(
         keys[is_alone],
         trusted=text("trusted") if are_trusted else "",
-        what=_what(rows, 1 if is_alone else 2, text),
+        what=_count(rows, 1 if is_alone else 2, text),
     )
 
 
@@ -97,7 +97,8 @@ def _device(row: Series, rows: DataFrame) -> str:
     return three_lines.device_of(row.to_dict())
 
 
-def _what(rows: DataFrame, total: int, text: Texts) -> str:
+def _count(rows: DataFrame, total: int, text: Texts) -> str:
+    """Words for a number of runs, or of steps if all are read from traces."""
     key = "runs"
     if rows["hardware"].str.endswith(READ).all():
         key = "steps"
