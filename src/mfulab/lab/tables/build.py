@@ -98,7 +98,7 @@ def _add_machine(everything: Collected, folder: Path, is_measured_here: bool) ->
     if is_measured_here and not on_gpu:
         return
     _extend(everything, machine)
-    if not is_measured_here:  # of interest only to who reads recordings alone
+    if not is_measured_here:  # relevant only if recordings are all there is
         everything.upkeep.extend(read.aged(folder))
 
 

@@ -85,8 +85,8 @@ def verdict(
     if old.is_measured and new.is_measured:
         return verdict_of(new.time_s / old.time_s, *ratio_interval(old, new), noticeable)
     sides = []
-    for side, interval in (("old", old), ("new", new)):
-        if not interval.is_measured:
+    for side, time in (("old", old), ("new", new)):
+        if not time.is_measured:
             sides.append(side)
     return "ambiguous", Said("measured_by_one", {"sides": " and ".join(sides)})
 
