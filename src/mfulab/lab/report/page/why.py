@@ -164,22 +164,21 @@ def section(
     drawn = shown.head(SHOWN + MORE)
     cases = [_case(row, figures, text) for row in drawn.to_dict("records")]
     causes = drawn[CAUSE].value_counts()
-    says = text(
-        "says",
-        verdict=text.name("cause", causes.index[0]),
-        count=int(causes.iloc[0]),
-        total=len(cases),
-    )
+    verdict = text.name("cause", causes.index[0])
+    sentences = [text("says", verdict=verdict, count=int(causes.iloc[0]), total=len(cases))]
     not_shown = len(measured[CASE].drop_duplicates()) - len(drawn)
-    in_rows = [text("cases_in_rows", count=not_shown)] if not_shown else []
-    says = " ".join([says, *in_rows, *of_jobs(tables, language)])
-    all_read = (
-        rows["hardware"].str.endswith(frames.READ).all()
-    )  # traces cannot answer these questions
+    if not_shown:
+        sentences.append(text("cases_in_rows", count=not_shown))
+    sentences += of_jobs(tables, language)
     answers = []
-    if not all_read:
+    if not rows["hardware"].str.endswith(frames.READ).all():  # traces cannot answer these
         answers = _answers(rows, input_figure.rows(tables), text)
-    return {"says": says, "cases": cases[:SHOWN], "rest": cases[SHOWN:], "answers": answers}
+    return {
+        "says": " ".join(sentences),
+        "cases": cases[:SHOWN],
+        "rest": cases[SHOWN:],
+        "answers": answers,
+    }
 
 
 def first(lowest: pd.Series, figures: set[str], language: str) -> Record:
