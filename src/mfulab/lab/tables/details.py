@@ -65,13 +65,10 @@ def curves(lines: Sequence[Mapping[str, str]]) -> dict[str, list[float | None]]:
     if not lines:
         return {}
     kept = [lines[index] for index in thin(len(lines), MOST_POINTS)]
-    columns = {}
-    for name in lines[0]:
-        if name not in SKIPPED:
-            columns[name] = [_number(line[name]) for line in kept]
     found = {}
-    for name, values in columns.items():
-        if any(value is not None for value in values):
+    for name in lines[0]:
+        values = [_number(line[name]) for line in kept]
+        if name not in SKIPPED and any(value is not None for value in values):
             found[name] = values
     return found
 

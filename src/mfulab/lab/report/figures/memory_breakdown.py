@@ -166,15 +166,17 @@ def _fits_smallest(needed: float) -> bool:
 def _needed(needed: float, text: Texts) -> dict[str, str]:
     """Values for a sentence: the memory needed, with four digits, as cards are given with three,
     and the smallest sufficient card."""
+    return {"needed": quantity(needed, "B", 4), "fits": _fits(needed, text)}
+
+
+def _fits(needed: float, text: Texts) -> str:
+    """Text on the smallest card that has this many bytes."""
     if _fits_smallest(needed):
-        fits = text("fits_all", gigabytes=CAPACITIES[0][0])
-        return {"needed": quantity(needed, "B", 4), "fits": fits}
-    suffice = []
+        return text("fits_all", gigabytes=CAPACITIES[0][0])
     for capacity, card in CAPACITIES:
         if capacity * 1e9 >= needed:
-            suffice.append(card)
-    fits = text("fits", card=suffice[0]) if suffice else text("fits_none", card=CAPACITIES[-1][1])
-    return {"needed": quantity(needed, "B", 4), "fits": fits}
+            return text("fits", card=card)
+    return text("fits_none", card=CAPACITIES[-1][1])
 
 
 def draw(rows: DataFrame, figure: Figure, text: Texts) -> Legend:
