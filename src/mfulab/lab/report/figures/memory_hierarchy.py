@@ -43,7 +43,7 @@ def rows(tables: Tables) -> DataFrame:
 
 
 def finding(rows: DataFrame, text: Texts) -> str:
-    """Sentences on dependent accesses in the smallest and largest set, columns relative to rows,
+    """Sentences on a dependent access in the smallest and largest set, columns relative to rows,
     memory by hand, and the clock that cycles refer to."""
     pattern = "random"
     if not (rows["pattern"] == "random").any():
